@@ -77,10 +77,12 @@ def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation)
     """
     pattern, end = _compiled(query), time.monotonic() + MAX_SECONDS
     blocks: dict[str, Block] = {}
-    count, room, note = 0, MAX_BYTES, ""
+    count, room, note, late = 0, MAX_BYTES, "", f" (stopped after {MAX_SECONDS:.0f} s)"
     for file in workspace.files(real):
         if cancel.requested:
             note = " (interrupted)"
+        elif time.monotonic() > end:
+            note = note or late
         if note:
             break
         if not _wanted(query.glob, os.path.relpath(file, workspace.root)):
@@ -102,7 +104,7 @@ def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation)
                     break
                 count, last = count + 1, max(number, *behind, last)
         except TimeoutError:
-            note = f" (stopped after {MAX_SECONDS:.0f} s)"
+            note = late
         if block.lines:
             blocks[file], room = block, block.room
     if not blocks:

@@ -193,7 +193,8 @@ def test_search_results_are_bounded(tools, folder) -> None:
 
 def test_a_search_ends_when_it_takes_too_long(tools, tree, monkeypatch) -> None:
     monkeypatch.setattr(search_module, "MAX_SECONDS", 0.0)
-    assert tools("search", query="alpha").text == "No matches (stopped after 0 s)"
+    for glob in ("", "*.nosuch"):
+        assert tools("search", query="alpha", glob=glob).text == "No matches (stopped after 0 s)"
     monkeypatch.setattr(search_module, "MAX_SECONDS", 0.1)
     (tree / "b").write_text("a" * 5000 + "!\n")
     pattern = r"(?:a|a|aa)+(?:a|a|aa)+(?:a|aa)+$"

@@ -247,6 +247,14 @@ def test_long_results_are_cut_for_the_user(capsys) -> None:
     assert max(map(len, screen.splitlines())) < 210
 
 
+def test_lines_of_a_diff_are_coloured(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("ds4ref.cli.agent_view.tint", lambda text, colour, stream: f"{colour}{text}")
+    for detail, colours in (("@@ 1 @@\n-a\n+b", (90, 90, 31, 32)), ("-a\n+b", (90, 90, 90))):
+        AgentView("p").result(Result("", "note", detail))
+        lines = ["note", *detail.split("\n")]
+        assert capsys.readouterr().err == "".join(f"\x1b[{c}m  {x}\n" for c, x in zip(colours, lines, strict=True))
+
+
 # --- questions
 
 

@@ -1,11 +1,12 @@
-"""A small agent: a model, six tools, one folder. Enough to see whether tool use works, and safe to let run.
+"""A small agent: a model, six tools, one folder. Enough to see whether tool use works, and careful enough to let run.
 
     loop.py        the turns: messages out, calls in, results back, over any target
-    tools.py       the tools: what the model is told of them, and what a call does
-    search.py      looking through the files of the folder
+    parameters.py  the tools as a model is told of them: one declaration gives schema, defaults and checks
+    tools.py       what a call does
+    search.py      listing a folder, finding lines
     edit.py        texts as lines, and what an edit makes of them; no files
-    memory.py      which lines the model has seen, so that it edits nothing it has not
-    workspace.py   the folder, and that nothing outside it is reached
+    memory.py      which lines the model was shown, so that it edits nothing else
+    workspace.py   the folder, and that no path leads out of it
     shell.py       commands with a time limit, in an environment without keys
     permit.py      what may be done, and who is asked
     log.py         the transcript

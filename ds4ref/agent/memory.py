@@ -1,107 +1,68 @@
-"""Which lines of which files the model has seen: the guard behind every edit.
+"""Which lines of which files the model was shown: the guard behind every edit.
 
-A line may be edited by its number only if the model was shown it, whole, before it asked, and if the file has not been
-changed since by anybody else. What it is shown in answer to some calls it has not seen while it wrote these: such lines
-count from the next answer on (``settle``). So of two calls in one answer the second cannot hit lines that the first one
-moved or replaced. What the model wrote itself it knows.
+A file that changed since the model saw it is not edited, and a line may be edited by its number only if it was shown.
+Results are seen when the next answer begins (``settle``): what the calls of one answer show, later calls of the same
+answer cannot have known.
 """
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from .edit import Change, Document
-from .workspace import Place, ToolError
-
-_Sums = dict[int, int]
-"""Line number (from 1): CRC32 of the line with its ending."""
+from .edit import Change, Text
+from .workspace import ToolError
 
 
-@dataclass
-class _Seen:
-    """``version`` is the one that was shown last, ``read`` the one that the model has seen, None if it has seen none.
-    What it changed itself counts as seen."""
+class Shown(NamedTuple):
+    """The version of a file that was shown, and the numbers (from 1) of those of its lines that were."""
 
-    version: bytes
-    read: bytes | None = None
-    known: _Sums = field(default_factory=dict)
-    fresh: _Sums = field(default_factory=dict)
+    version: bytes = b""
+    lines: frozenset[int] = frozenset()
 
 
 class LineMemory:
-    """What was seen, by path. Each file is remembered in one version: to be shown another one makes it the one."""
+    """What was shown, one version a path."""
 
     def __init__(self) -> None:
-        self._files: dict[str, _Seen] = {}
+        self._read: dict[str, Shown] = {}
+        self._unread: list[tuple[str, Shown]] = []
+
+    def show(self, path: str, text: Text, lines: Iterable[int]) -> None:
+        """Record lines that the model is going to see whole."""
+        self._unread.append((path, Shown(text.version, frozenset(lines))))
 
     def settle(self) -> None:
-        """The model has read the results: what they showed is known now."""
-        for seen in self._files.values():
-            seen.known |= seen.fresh
-            seen.fresh, seen.read = {}, seen.version
+        """Record that the model has read all results."""
+        for path, new in self._unread:
+            old = self._read.get(path, Shown())
+            self._read[path] = Shown(new.version, new.lines | old.lines) if old.version == new.version else new
+        self._unread = []
 
-    def forget(self) -> None:
-        """The model has seen nothing."""
-        self._files.clear()
+    def edited(self, path: str, after: Text, change: Change | None) -> None:
+        """Record an edit by the model, which led to ``after``: lines that it replaced or moved are forgotten.
 
-    def show(self, place: Place, text: Document, numbers: Iterable[int]) -> None:
-        """The model is going to see these lines."""
-        seen = self._of(place, text)
-        seen.fresh |= {n: _sum(text.lines[n - 1]) for n in numbers}
+        Without ``change`` the model wrote the whole file and knows every line.
+        """
+        lines = frozenset(range(1, len(after.lines) + 1))
+        if change is not None:
+            behind = change.start + len(change.removed)
+            old = self._read.get(path, Shown()).lines
+            lines = frozenset(n for n in old if n <= change.start or (n > behind and not change.shift))
+        self._unread = [item for item in self._unread if item[0] != path]
+        self._read[path] = Shown(after.version, lines)
 
-    def wrote(self, place: Place, text: Document) -> None:
-        """The model wrote all of it."""
-        version = _version(text)
-        known = {n: _sum(line) for n, line in enumerate(text.lines, 1)}
-        self._files[place.path] = _Seen(version, version, known)
+    def check_version(self, path: str, name: str, text: Text) -> None:
+        """Raise ToolError if the model has seen the file ``name``, and not as it is now."""
+        if self._read.get(path, Shown(text.version)).version != text.version:
+            raise ToolError(f"{name} has changed since it was read; read it again before editing")
 
-    def edited(self, place: Place, change: Change, after: Document) -> None:
-        """``change`` led to ``after``. Its lines are not known any more, nor are those that it moved."""
-        seen = self._files.get(place.path)
-        if seen is None:
-            return
-        version = _version(after)
-        seen.version, seen.read = version, None if seen.read is None else version
-        behind = change.start + len(change.removed)
-
-        def kept(sums: _Sums) -> _Sums:
-            return {n: crc for n, crc in sums.items() if n <= change.start or (n > behind and not change.shift)}
-
-        seen.known, seen.fresh = kept(seen.known), kept(seen.fresh)
-
-    def check_version(self, place: Place, text: Document) -> None:
-        """ToolError if the model has seen the file and somebody else changed it since."""
-        seen = self._files.get(place.path)
-        if seen is not None and seen.read not in (None, _version(text)):
-            raise ToolError(f"{place.shown} has changed since it was read; read it again before editing")
-
-    def check_lines(self, place: Place, text: Document, first: int, last: int) -> None:
-        """ToolError unless each of these lines is known and still the same, in the same place."""
-        seen, path = self._files.get(place.path), place.shown
-        if seen is None or not (seen.known or seen.fresh):
-            raise ToolError(f"line edit requires a recent read/search of {path}; read the range before editing")
-        for n in range(first, last + 1):
-            if n not in seen.known:
-                why = "was not shown recently or moved after an edit; read this range again before editing"
-                raise ToolError(f"line {n} of {path} {why}")
-            if n > len(text.lines) or seen.known[n] != _sum(text.lines[n - 1]):
-                raise ToolError(f"file changed around line {n} of {path}; read this range again before editing")
-        self.check_version(place, text)
-
-    def _of(self, place: Place, text: Document) -> _Seen:
-        version = _version(text)
-        seen = self._files.get(place.path)
-        if seen is None or seen.version != version:
-            seen = self._files[place.path] = _Seen(version, None if seen is None else seen.read)
-        return seen
-
-
-def _sum(line: str) -> int:
-    return zlib.crc32(line.encode("utf-8", "surrogateescape"))
-
-
-def _version(text: Document) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    def check_lines(self, path: str, name: str, first: int, last: int) -> None:
+        """Raise ToolError unless the model has seen lines first..last."""
+        lines = self._read.get(path, Shown()).lines
+        if not lines:
+            raise ToolError(f"line edit requires a recent read/search of {name}; read the range before editing")
+        missing = next((n for n in range(first, last + 1) if n not in lines), None)
+        if missing is not None:
+            why = "was not shown recently or moved after an edit; read this range again before editing"
+            raise ToolError(f"line {missing} of {name} {why}")

@@ -5,9 +5,7 @@ Without anybody to ask, what is not allowed is denied, and the model is told so:
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from ..errors import UsageError
 from .workspace import ToolError
@@ -15,41 +13,23 @@ from .workspace import ToolError
 GROUPS = {"read": ("read", "list", "search"), "edit": ("edit", "write"), "bash": ("bash",)}
 """What is allowed together: looking, changing files, running commands."""
 TOOLS = tuple(tool for group in GROUPS.values() for tool in group)
-
-
-class Answer(enum.Enum):
-    """What a user says to a question."""
-
-    YES = "yes"
-    NO = "no"
-    ALWAYS = "always"
-
-
-@dataclass(frozen=True)
-class Question:
-    """May this be done? ``what`` is one line, ``detail`` everything that will happen: a diff, a command."""
-
-    tool: str
-    what: str
-    detail: str = ""
-
-
-Ask = Callable[[Question], Answer]
+Ask = Callable[[str, str, str], str]
+"""Asks about a tool: its name, one line, and everything that will happen (a diff, a command); returns y, n or a."""
 
 
 def group_of(tool: str) -> str:
-    """The group of a tool."""
+    """Return the group of a tool."""
     return next(group for group, tools in GROUPS.items() if tool in tools)
 
 
 def tools_of(text: str) -> set[str]:
-    """The tools that a comma list of tools and groups names. UsageError for a name that is neither."""
-    found: set[str] = set()
+    """Return the tools that a comma list of tools and groups names. UsageError for a name that is neither."""
+    tools: set[str] = set()
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name not in (*GROUPS, *TOOLS):
             raise UsageError(f"no tool {name[:40]!r}: choose from {', '.join(TOOLS)}")
-        found.update(GROUPS.get(name, (name,)))
-    return found
+        tools.update(GROUPS.get(name, (name,)))
+    return tools
 
 
 class Permit:
@@ -59,25 +39,22 @@ class Permit:
         self.allowed, self.ask = set(allowed), ask
 
     def check(self, tool: str) -> None:
-        """ToolError, with the reason for the model, if ``tool`` is denied whatever it is to do: nothing must be looked
-        at for it, since a refusal also tells something."""
+        """Raise ToolError for a tool that is denied whatever it is to do, before anything is looked at."""
         if tool not in self.allowed and self.ask is None:
             raise ToolError(
                 f"permission denied: {tool} was not allowed beforehand, and nobody is there to be asked. Do not try it "
                 f"again: go on without it, or tell the user what you would do; --allow {group_of(tool)} allows it"
             )
 
-    def __call__(self, question: Question) -> None:
-        """ToolError, with the reason for the model, unless it may be done."""
-        tool = question.tool
-        self.check(tool)
+    def __call__(self, tool: str, what: str, detail: str = "") -> None:
+        """Raise ToolError unless this may be done."""
         if tool in self.allowed or self.ask is None:
-            return
-        answer = self.ask(question)
-        if answer is Answer.NO:
+            return self.check(tool)
+        answer = self.ask(tool, what, detail)
+        if answer == "n":
             raise ToolError(
                 f"permission denied: the user said no to this {tool} call. Do not try it again: go on without it, or "
                 "ask what to do instead"
             )
-        if answer is Answer.ALWAYS:
+        if answer == "a":
             self.allowed.update(GROUPS[group_of(tool)])

@@ -13,11 +13,11 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..agent.log import Log
-from ..agent.loop import DEFAULT_SYSTEM, Agent, Ending, Outcome, Settings
+from ..agent.loop import DEFAULT_SYSTEM, Agent, Outcome, Settings
 from ..agent.permit import GROUPS, TOOLS, Permit, tools_of
 from ..agent.shell import Shell, scrubbed
 from ..agent.tools import Toolbox
@@ -72,8 +72,6 @@ HELP = """\
 /think-max    think without limit
 /nothink      answer at once
 /clear        forget the conversation; files stay as they are
-/read FILE    the content of FILE as your next message
-/stats        what was done so far
 /quit, /exit  leave (so does Ctrl-D)
 Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer or a command;
 what was said and done so far stays."""
@@ -88,7 +86,7 @@ _UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Every flag of the command."""
+    """Declare every flag of the command."""
     parser = Parser(
         PROG,
         usage=USAGE,
@@ -143,78 +141,58 @@ def build_parser() -> Parser:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Read the command line and run the session; the exit code."""
+    """Read the command line, run the task or the session, and return the exit code."""
     parser = build_parser()
     args = parser.parse(argv)
     if args.help:
         sys.stdout.write(parser.format_help())
         return 0
-    task = _task(args)
-    with ExitStack() as stack:
-        view = AgentView(PROG)
-        permit = _permit(args, view, task is not None)
-        workspace = stack.enter_context(Workspace(args.root))
-        log = stack.enter_context(Log(args.log))
-        target = stack.enter_context(_target(args))
+    task, view = _task(args), AgentView(PROG)
+    permit = Permit(TOOLS if args.yes else tools_of(args.allow))
+    if task is None and view.can_ask:
+        permit = Permit({*permit.allowed, *GROUPS["read"]}, view.ask)
+    workspace, log = Workspace(args.root), Log(args.log)
+    with _target(args) as target:
         session = Session(_agent(args, target, workspace, permit, view, log), permit, view, args)
-        code = session.task(task) if task is not None else session.read_lines(PROMPT, HISTORY, args.first)
-        if log.failure:
-            say(PROG, log.failure)
-            return code or 1
-        return code
+        return session.task(task) if task is not None else session.read_lines(PROMPT, HISTORY, args.first)
 
 
 def _task(args: Namespace) -> str | None:
-    """The task that ends when it is done, None for a session. UsageError for a contradiction."""
-    given = [flag for flag, value in (("PROMPT", args.first), ("-p", args.prompt), ("--prompt-file", args.prompt_file))
-             if value is not None]  # fmt: skip
-    if len(given) > 1:
-        raise UsageError(f"one prompt only: {' or '.join(given)}")
-    text = args.prompt if args.prompt_file is None else read_text(args.prompt_file, "prompt file")
-    if given and not (args.first if text is None else text).strip():
+    """Return the task of -p or --prompt-file, None for a session. UsageError for a contradiction."""
+    flags = {"PROMPT": args.first, "-p": args.prompt, "--prompt-file": args.prompt_file}
+    named = [flag for flag, value in flags.items() if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"one prompt only: {' or '.join(named)}")
+    text: str | None = args.prompt if args.prompt_file is None else read_text(args.prompt_file, "prompt file")
+    if any(prompt is not None and not prompt.strip() for prompt in (args.first, text)):
         raise UsageError("the prompt is empty")
     return text
 
 
-def _permit(args: Namespace, view: AgentView, alone: bool) -> Permit:
-    """What may be done without a question, and who is asked. Nobody is where there is no terminal or one task."""
-    allowed = set(TOOLS) if args.yes else tools_of(args.allow)
-    if alone or not view.can_ask:
-        return Permit(allowed)
-    return Permit(allowed | set(GROUPS["read"]), view.ask)
-
-
 @contextmanager
 def _target(args: Namespace) -> Iterator[Target]:
-    """The target that the flags name. UsageError if it cannot hold a conversation with tools."""
-    kind = args.target.partition(":")[0].partition("?")[0]
-    if kind in ("http", "https"):
-        if args.model is not None:
-            raise UsageError("-m is for the local engine; --model-name names a server's model")
-        options: dict[str, Any] = {"dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
-        opened = open_target(args.target, model=args.model_name, **options)
-    elif args.target == "local":
+    """Open the target that the flags name. UsageError if it cannot hold a conversation with tools."""
+    if args.target == "local":
         from ..targets.local import LocalTarget
 
         with open_engine(PROG, args) as engine:
             yield LocalTarget(engine, args.ctx or CTX)
         return
-    else:
-        options = {"ctx": args.ctx or CTX} if kind in ("local", "command") else {}
-        if kind == "local":
-            if args.model is not None:
-                raise UsageError("the model is named twice: -m and --target")
-            options |= {"backend": args.backend, "numerics": args.numerics, "strict": args.strict}
-            options["gpu_memory"] = args.gpu_memory
-            options["threads"] = threads(args.threads)
-        opened = open_target(args.target, **options)
-    with opened:
-        opened.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
-        yield opened
+    if args.model is not None:
+        raise UsageError("-m goes with --target local alone; --model-name names a server's model")
+    options: dict[str, Any] = {}
+    if args.target.startswith(("http:", "https:")):
+        options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
+    elif args.target.startswith("local"):
+        options = {"ctx": args.ctx or CTX, "backend": args.backend, "numerics": args.numerics, "strict": args.strict,
+                   "gpu_memory": args.gpu_memory, "threads": threads(args.threads)}  # fmt: skip
+    with open_target(args.target, **options) as target:
+        target.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
+        yield target
 
 
 def _agent(args: Namespace, target: Target, workspace: Workspace, permit: Permit, view: AgentView, log: Log) -> Agent:
-    """The agent that the flags describe; the first line of the transcript."""
+    """Return the agent that the flags describe; write the first line of the transcript."""
     local = target.kind == "local"
     settings = Settings(
         system=DEFAULT_SYSTEM if args.system is None else args.system,
@@ -233,23 +211,23 @@ def _agent(args: Namespace, target: Target, workspace: Workspace, permit: Permit
 
 
 def _thinking(args: Namespace, target: Target) -> str:
-    """The thinking mode in force: a local model's depends on its context."""
+    """Return the thinking mode in force: a local model's depends on its context."""
     if target.kind != "local":
         return str(args.think)
     return think_mode(PROG, Namespace(think=args.think, ctx=args.ctx or CTX))
 
 
 class Session(Talk):
-    """What the user types, and how it ends."""
+    """A conversation with the agent."""
 
     def __init__(self, agent: Agent, permit: Permit, view: AgentView, args: Namespace):
         super().__init__(PROG, HELP)
         self.agent, self.permit, self.view, self.args = agent, permit, view, args
 
     def task(self, text: str) -> int:
-        """One message; the exit code."""
+        """Do one task; return the exit code."""
         outcome = self.turn(text)
-        return EXIT_INTERRUPTED if outcome is None or outcome.ending is Ending.INTERRUPTED else self.code
+        return EXIT_INTERRUPTED if outcome is None or outcome.ending == "interrupted" else self.code
 
     def commands(self) -> dict[str, Callable[[str], None]]:
         return {
@@ -258,15 +236,14 @@ class Session(Talk):
             "/think-max": lambda rest: self.think("max"),
             "/nothink": lambda rest: self.think("none"),
             "/clear": self.clear,
-            "/read": self.read,
-            "/stats": self.stats,
         }
 
     def turn(self, text: str) -> Outcome | None:
-        """One message, and everything that follows from it; None if a second Ctrl-C cut it off."""
+        """Answer one message; None if a second Ctrl-C cut it off."""
         self.code = 1
         outcome = None
-        with suppress(KeyboardInterrupt), Interrupt() as interrupt, self.view.stopped_by(interrupt):
+        with suppress(KeyboardInterrupt), Interrupt() as interrupt:
+            self.view.cancel = interrupt
             outcome = self.agent.turn(text, interrupt)
         if outcome is None:
             say(PROG, "interrupted")
@@ -274,38 +251,22 @@ class Session(Talk):
         if outcome.why:
             back = "; your message is taken back" if outcome.taken_back else ""
             say(PROG, printable(outcome.why, 400) + back)
-        self.code = 0 if outcome.ending in (Ending.DONE, Ending.INTERRUPTED) else 1
+        self.code = 0 if outcome.ending in ("done", "interrupted") else 1
         return outcome
 
     # --- commands
 
     def allow(self, names: str) -> None:
-        """/allow NAMES, for this session."""
+        """Run /allow NAMES, for this session."""
         self.permit.allowed |= tools_of(names)
         say(PROG, f"allowed without asking: {', '.join(sorted(self.permit.allowed)) or 'nothing'}")
 
     def think(self, mode: str) -> None:
-        """Thinking mode of the answers to come."""
+        """Run /think and the like: set the mode of the answers to come."""
         self.args.think = mode
         self.agent.settings.thinking = _thinking(self.args, self.agent.target)
 
     def clear(self, _: str) -> None:
-        """/clear: what was allowed stays allowed."""
+        """Run /clear; what was allowed stays allowed."""
         self.agent.clear()
         say(PROG, "the conversation is forgotten")
-
-    def read(self, path: str) -> None:
-        """/read FILE: of the user's own, from anywhere."""
-        if not path:
-            raise UsageError("a file name is needed")
-        text = read_text(os.path.expanduser(path), "file")
-        if not text.strip():
-            raise UsageError(f"{path} is empty")
-        self.turn(text)
-
-    def stats(self, _: str) -> None:
-        """/stats."""
-        agent = self.agent
-        done = f"{len(agent.messages) - 1} messages, {agent.answers} answers of {agent.generated} tokens"
-        root = printable(agent.tools.workspace.root, 200)
-        say(PROG, f"{done}, {agent.calls} tool calls; think {agent.settings.thinking}; folder {root}")

@@ -20,18 +20,16 @@ from ds4ref.text.dsml import ToolCall
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """The workspace; ``tmp_path`` has a secret beside it."""
-    (tmp_path / "secret.txt").write_text("secret\n")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret.txt").write_text("secret\n")
-    made = tmp_path / "work"
-    made.mkdir()
-    return made
+    for path in ("outside", "work"):
+        (tmp_path / path).mkdir()
+    for path in ("secret.txt", "outside/secret.txt"):
+        (tmp_path / path).write_text("secret\n")
+    return tmp_path / "work"
 
 
 @pytest.fixture
-def workspace(folder):
-    with Workspace(str(folder)) as made:
-        yield made
+def workspace(folder) -> Workspace:
+    return Workspace(str(folder))
 
 
 class Tools:
@@ -41,12 +39,12 @@ class Tools:
         self.box = box
 
     def __call__(self, name: str, **arguments: Any) -> Result:
-        self.box.settle()
+        self.box.memory.settle()
         return self.together(name, **arguments)
 
     def together(self, name: str, **arguments: Any) -> Result:
-        """A further call of the same answer: the results before it have not been seen yet."""
-        return self.box.run(ToolCall(name, json.dumps(arguments)), Cancellation())
+        """Make a further call of the same answer: the results before it have not been seen yet."""
+        return self.raw(name, json.dumps(arguments))
 
     def raw(self, name: str, arguments: str) -> Result:
         return self.box.run(ToolCall(name, arguments), Cancellation())

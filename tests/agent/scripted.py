@@ -59,19 +59,19 @@ class Watched:
     """A view that remembers."""
 
     def __init__(self) -> None:
-        self.text, self.seen = "", []
+        self.text, self.events = "", []
 
     def delta(self, delta: Delta) -> None:
         self.text += delta.text
 
     def answered(self) -> None:
-        self.seen.append("answered")
+        self.events.append("answered")
 
     def call(self, title: str) -> None:
-        self.seen.append(title)
+        self.events.append(title)
 
     def result(self, result: Result) -> None:
-        self.seen.append(f"{'!' if result.failed else ''}{result.note}")
+        self.events.append(f"{'!' if result.failed else ''}{result.note}")
 
 
 class Endpoint:

@@ -9,22 +9,21 @@ import pty
 import signal
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from ds4ref.agent.permit import Answer, Question
 from ds4ref.agent.tools import Result
-from ds4ref.cancellation import Cancellation
-from ds4ref.cli import agent_view
 from ds4ref.cli.agent import HELP, Session, build_parser
 from ds4ref.cli.agent_view import AgentView, visible
 from ds4ref.cli.ds4 import main
+from ds4ref.engine import Engine
 from ds4ref.targets import Delta
 from ds4ref.text.dsml import ToolCall, render_calls
 from tests.agent.scripted import Endpoint, calls, says
+from tests.agent.test_shell import gone
 from tests.cli.fake import FakeEngine
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +43,8 @@ def run(capsys, monkeypatch, folder):
             bodies, headers = endpoint.bodies, endpoint.headers
         else:
             code, bodies, headers = main(["agent", *argv]), [], []
-        said = capsys.readouterr()
-        return SimpleNamespace(code=code, out=said.out, err=said.err, bodies=bodies, headers=headers)
+        screen = capsys.readouterr()
+        return SimpleNamespace(code=code, out=screen.out, err=screen.err, bodies=bodies, headers=headers)
 
     return call
 
@@ -75,7 +74,7 @@ def test_a_task_is_done(run, folder, monkeypatch) -> None:
     assert done.err.splitlines() == [
         "* write a.py", "  Wrote 9 bytes to a.py", "* read a.py", "  a.py: lines 1-1 of 1", "* edit a.py",
         "  Edited a.py lines 1-1", "  @@ -1,1 +1,1 @@", "  -print(1)", "  +print(42)",
-        "* bash cat a.py; echo $DS4_API_KEY", "  exit status 0", "  print(42)", "  ",
+        "* bash cat a.py; echo $DS4_API_KEY", "  exit status 0", "  print(42)",
     ]  # fmt: skip
     assert all(headers["Authorization"] == "Bearer sesame" for headers in done.headers)
     names = [tool["function"]["name"] for tool in done.bodies[0]["tools"]]
@@ -98,10 +97,10 @@ def test_a_task_is_done(run, folder, monkeypatch) -> None:
 def test_what_is_not_allowed_is_denied(run, flags, denied) -> None:
     done = run("-p", "Make a.py", *flags, script=TASK)
     assert done.code == 0, "what the model makes of it is its answer"
-    found = dict(zip(["write", "read", "edit", "bash"], results(done.bodies[-1]), strict=True))
-    refused = [name for name, text in found.items() if text.startswith("Tool error: permission denied: ")]
+    texts = dict(zip(["write", "read", "edit", "bash"], results(done.bodies[-1]), strict=True))
+    refused = [name for name, text in texts.items() if text.startswith("Tool error: permission denied: ")]
     assert refused == denied
-    assert all(f"{name} was not allowed beforehand, and nobody is there" in found[name] for name in denied)
+    assert all(f"{name} was not allowed beforehand, and nobody is there" in texts[name] for name in denied)
 
 
 def test_a_task_from_a_file_or_from_stdin(run, folder) -> None:
@@ -134,8 +133,8 @@ def test_a_task_that_is_not_done_exits_1(run, script, flags, why) -> None:
     (["-p", "a", "--allow", "rm"], "no tool 'rm': choose from"),
     (["--root", "missing"], "cannot work in missing: No such"),
     (["--root", "/"], "/ is no folder to work in"), (["--max-turns", "0"], "invalid value for --max-turns"),
-    (["--target", "http://127.0.0.1:9/v1", "-m", "x"], "-m is for the local engine"), (["--trace", "x"], "--log FILE"),
-    (["--target", "local:a.gguf", "-m", "x"], "the model is named twice"), (["--target", "nosuch:x"], "unknown target"),
+    (["--target", "http://127.0.0.1:9/v1", "-m", "x"], "-m goes with --target local"), (["--trace", "x"], "--log FILE"),
+    (["--target", "local:a.gguf", "-m", "x"], "-m goes with"), (["--target", "nosuch:x"], "unknown target"),
     (["--target", f"command:{sys.executable}"], "an agent needs tools and conversations of several turns"),
     (["--yolo"], "unknown option: --yolo"),
 ])  # fmt: skip
@@ -152,14 +151,6 @@ def test_other_failures_are_one_line_too(run) -> None:
     assert done.code == 1 and done.err == "ds4 agent: missing.gguf: cannot open the model: No such file or directory\n"
 
 
-def test_a_log_that_fails_fails_the_task(run, monkeypatch) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full to fill")
-    done = run("-p", "x", "--log", "/dev/full", script=[says("ok")])
-    assert (done.code, done.out) == (1, "ok\n")
-    assert done.err == "ds4 agent: cannot write /dev/full: No space left on device\n"
-
-
 def test_help_names_everything(capsys) -> None:
     assert main(["agent", "--help"]) == 0
     text = capsys.readouterr().out
@@ -171,62 +162,47 @@ def test_help_names_everything(capsys) -> None:
 # --- the local engine
 
 
-@pytest.fixture
-def local(monkeypatch, tmp_path):
-    """A fake model, which always says the same; what it is told."""
-    from ds4ref.engine import Engine
-
+def test_a_local_model_calls_tools(run, folder, monkeypatch, tmp_path) -> None:
+    """A fake one, which always says the same."""
     engines = []
 
     def fake_open(path, **options):
-        engine = FakeEngine(str(path), b"", **options)
+        engines.append(engine := FakeEngine(str(path), b"", **options))
         text = "I look." + "".join(part.text for part in render_calls([ToolCall("list", "{}")]))
         engine.answer = engine.tokenizer.encode_rendered(text)
-        engines.append(engine)
         return engine
 
-    (tmp_path / "fake.gguf").write_bytes(b"fake")
     monkeypatch.setattr(Engine, "open", fake_open)
     monkeypatch.delenv("DS4_LOCK_FILE", raising=False)
-    return SimpleNamespace(path=str(tmp_path / "fake.gguf"), engines=engines)
-
-
-def test_a_local_model_calls_tools(run, local, folder) -> None:
+    model = tmp_path / "fake.gguf"
+    model.write_bytes(b"fake")
     (folder / "hello").write_text("x")
-    done = run("-m", local.path, "-p", "Look", "--yes", "--nothink", "--max-turns", "2", "--temp", "0")
+    done = run("-m", str(model), "-p", "Look", "--yes", "--nothink", "--max-turns", "2", "--temp", "0")
     assert (done.code, done.out) == (1, "I look.\nI look.\n")
-    assert done.err.splitlines() == ["* list", "  1 entry"] * 2 + ["ds4 agent: stopped after 2 answers (--max-turns)"]
-    session = local.engines[0].sessions[-1]
-    text = local.engines[0].tokenizer.decode(session.tokens).decode()
+    assert done.err.splitlines()[:3] == ["* list", "  .:", "  - 1 hello"]
+    session = engines[0].sessions[-1]
+    text = engines[0].tokenizer.decode(session.tokens).decode()
     assert session.ctx == 100_000 and text.count("<tool_result>.:\n- 1 hello</tool_result>") == 1
     assert text.count('invoke name="list"') == 2, "its own call went back as it was"
-
-
-def test_a_context_that_is_too_small_is_said(run, local) -> None:
-    done = run("-m", local.path, "-p", "Look", "--ctx", "500")
-    assert done.code == 1 and done.err.count("\n") == 1
-    assert "a context of 500 takes at most 499; your message is taken back" in done.err
+    done = run("-m", str(model), "-p", "Look", "--ctx", "500")
+    assert done.code == 1 and "a context of 500 takes at most 499; your message is taken back\n" in done.err
 
 
 # --- sessions
 
 
 def test_a_session_reads_lines(run, folder) -> None:
-    (folder / "msg").write_text("From a file.")
-    lines = ["Hello", "", "/stats", "/nosuch", "/clear", "/read msg", "/read", "/read missing", "/allow read",
-             "/allow x", "/nothink", "/help", "Bye", "/quit", "never"]  # fmt: skip
+    lines = ["Hello", "", "/nosuch", "/clear", "/allow read", "/allow x", "/nothink", "/help", "Bye", "/quit", "never"]
     done = run("First", script=[says("ok")], stdin="\n".join(lines))
-    assert (done.code, done.out) == (0, "ok\n" * 4)
+    assert (done.code, done.out) == (0, "ok\n" * 3)
     asked = [[m["content"] for m in body["messages"][1:]] for body in done.bodies]
-    assert asked == [["First"], ["First", "ok", "Hello"], ["From a file."], ["From a file.", "ok", "Bye"]]
-    told = [line.removeprefix("ds4 agent: ") for line in done.err.replace(HELP, "").splitlines() if line]
-    assert told[0].startswith("4 messages, 2 answers of 2 tokens, 0 tool calls; think high; folder ")
-    assert told[1:] == [
-        "unknown command: /nosuch (/help lists them)", "the conversation is forgotten", "/read: a file name is needed",
-        "/read: cannot read file missing: No such file or directory", "allowed without asking: list, read, search",
+    assert asked == [["First"], ["First", "ok", "Hello"], ["Bye"]]
+    assert [line.removeprefix("ds4 agent: ") for line in done.err.replace(HELP, "").splitlines() if line] == [
+        "unknown command: /nosuch (/help lists them)", "the conversation is forgotten",
+        "allowed without asking: list, read, search",
         "/allow: no tool 'x': choose from read, list, search, edit, write, bash",
     ]  # fmt: skip
-    assert [body["thinking"]["type"] for body in done.bodies] == ["enabled"] * 3 + ["disabled"]
+    assert [body["thinking"]["type"] for body in done.bodies] == ["enabled"] * 2 + ["disabled"]
 
 
 def test_commands_are_those_of_the_help() -> None:
@@ -234,12 +210,9 @@ def test_commands_are_those_of_the_help() -> None:
     assert sorted(Session.__new__(Session).all_commands()) == sorted(word for word in words if word.startswith("/"))
 
 
-def test_a_session_without_a_terminal_asks_nobody(run) -> None:
+def test_a_session_without_a_terminal_asks_nobody_and_ends_as_its_last_turn(run) -> None:
     done = run(script=TASK, stdin="Make a.py\n")
     assert all("permission denied" in text for text in results(done.bodies[-1]))
-
-
-def test_the_exit_code_is_the_last_turns(run) -> None:
     bad, good = says("x", finish="length"), says("ok")
     assert run(script=[bad, good], stdin="a\nb\n").code == 0 and run(script=[good, bad], stdin="a\nb\n").code == 1
 
@@ -256,99 +229,40 @@ def test_nothing_hides(hidden, capsys) -> None:
     view = AgentView("p")
     view.call(f"bash echo{hidden}")
     view.result(Result("", f"note{hidden}", f"a{hidden}\nb"))
-    said = capsys.readouterr().err
-    assert hidden not in said and said.startswith("* bash echo\\") and "\n  a\\" in said and said.endswith("\n  b\n")
+    screen = capsys.readouterr().err
+    assert (
+        hidden not in screen
+        and screen.startswith("* bash echo\\")
+        and "\n  a\\" in screen
+        and screen.endswith("\n  b\n")
+    )
 
 
 def test_long_results_are_cut_for_the_user(capsys) -> None:
     view = AgentView("p")
     view.result(Result("", "note", "\n".join(f"{n}" for n in range(50)) + "\n"))
     view.call("bash " + "\n".join("x" * 500 for _ in range(50)))
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 + 12 + 1 + 12 + 1 and "  ... 38 more lines ...\n" in said
-    assert max(map(len, said.splitlines())) < 210
+    screen = capsys.readouterr().err
+    assert screen.count("\n") == 2 * (12 + 1) and "\n  10\n  ... 39 more lines ...\n* bash xx" in screen
+    assert max(map(len, screen.splitlines())) < 210
+
+
+def test_lines_of_a_diff_are_coloured(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("ds4ref.cli.agent_view.tint", lambda text, colour, stream: f"{colour}{text}")
+    for detail, colours in (("@@ 1 @@\n-a\n+b", (90, 90, 31, 32)), ("-a\n+b", (90, 90, 90))):
+        AgentView("p").result(Result("", "note", detail))
+        lines = ["note", *detail.split("\n")]
+        assert capsys.readouterr().err == "".join(f"\x1b[{c}m  {x}\n" for c, x in zip(colours, lines, strict=True))
 
 
 # --- questions
 
 
-class Terminal:
-    """A terminal whose user answers each question with the next of ``keys``; what was typed before is in its buffer."""
-
-    def __init__(self, monkeypatch, *keys: bytes | None, typed: bytes = b""):
-        self.master, slave = pty.openpty()
-        self.keys, self.said = list(keys), ""
-        self.stdin = open(slave)
-        monkeypatch.setattr(sys, "stdin", self.stdin)
-        monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=self.write, flush=lambda: None, isatty=lambda: True))
-        if typed:
-            os.write(self.master, typed)
-
-    def write(self, text: str) -> None:
-        self.said += text
-        if text.endswith("? "):
-            key = self.keys.pop(0)
-            os.write(self.master, b"\x04" if key is None else key)
-
-    def close(self) -> None:
-        self.stdin.close()
-        os.close(self.master)
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    made = []
-
-    def open_(*keys, **more) -> Terminal:
-        made.append(Terminal(monkeypatch, *keys, **more))
-        return made[-1]
-
-    yield open_
-    for one in made:
-        one.close()
-
-
-@pytest.mark.parametrize("keys, answer", [
-    ([b"y\n"], Answer.YES), ([b"YES\n"], Answer.YES), ([b"n\n"], Answer.NO), ([b"a\n"], Answer.ALWAYS),
-    ([b"\n", b"what\n", b"\xff\n", b" always \n"], Answer.ALWAYS), ([None], Answer.NO), ([b"s\n", b"y\n"], Answer.YES),
-])  # fmt: skip
-def test_answers(terminal, keys, answer) -> None:
-    user = terminal(*keys)
-    view = AgentView("ds4 agent")
-    assert view.can_ask and view.ask(Question("bash", "run", "ls\n\x1b[2Jrm -rf /")) is answer
-    assert user.keys == [] and user.said.startswith(
-        "ds4 agent: the model wants to run:\n  ls\n  \\x1b[2Jrm -rf /\n[y]es, [n]o, [a]lways bash? "
-    )
-
-
-def test_what_was_typed_before_is_no_answer(terminal) -> None:
-    terminal(b"n\n", typed=b"y\ny\n")
-    assert AgentView("p").ask(Question("bash", "run", "ls")) is Answer.NO
-
-
-def test_lines_behind_an_answer_answer_nothing_else(terminal) -> None:
-    user = terminal(b"y\ny\ny\n", b"n\n")
-    view = AgentView("p")
-    assert [view.ask(Question("bash", "run", "ls")) for _ in range(2)] == [Answer.YES, Answer.NO] and not user.keys
-
-
-def test_a_long_detail_can_be_seen_whole(terminal) -> None:
-    user = terminal(b"s\n", b"n\n")
-    detail = "\n".join(f"line {n}" for n in range(100))
-    assert AgentView("p").ask(Question("edit", "edit a", detail)) is Answer.NO
-    first, second = user.said.split("[s]how all? ")[:2]
-    assert "line 39\n  ... 60 more lines: s shows them ...\n" in first and "line 40" not in first
-    assert all(f"line {n}\n" in second for n in range(100))
-
-
-def test_ctrl_c_at_a_question_is_no(terminal, monkeypatch) -> None:
-    user = terminal(b"")
-    cancel, view = Cancellation(), AgentView("p")
-    monkeypatch.setattr(agent_view.os, "read", lambda *_: cancel.press())  # what the handler of the signal does
-    with view.stopped_by(cancel):
-        assert view.ask(Question("bash", "run", "ls")) is Answer.NO
-        user.keys.append(b"")
-        assert view.ask(Question("bash", "run", "ls")) is Answer.NO, "pressed already"
+def wait_for(path: Path) -> None:
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.01)
 
 
 class Process:
@@ -360,18 +274,15 @@ class Process:
         self.process = subprocess.Popen([sys.executable, "-m", "ds4ref.cli.ds4", "agent", *argv], cwd=folder, env=env,
                                         stdin=slave, stderr=slave, stdout=subprocess.PIPE)  # fmt: skip
         os.close(slave)
-        self.said = ""
+        self.screen = ""
 
-    def until(self, text: str) -> None:
-        """Read what it says until ``text`` has come."""
-        while text not in self.said:
-            try:
+    def until(self, *texts: str) -> None:
+        """Read what it says until the texts have come, one after the other."""
+        for text in texts:
+            while text not in self.screen:
                 part = os.read(self.master, 4096).decode("utf-8", "replace")
-            except OSError:
-                part = ""
-            assert part, f"ended without {text!r}: {self.said}"
-            self.said += part
-        self.said = self.said.partition(text)[2]
+                self.screen += part
+            self.screen = self.screen.partition(text)[2]
 
     def types(self, text: str) -> None:
         os.write(self.master, text.encode())
@@ -384,33 +295,32 @@ class Process:
 
 def test_a_session_on_a_terminal(folder) -> None:
     (folder / "a.txt").write_text("one\n")
+    long = "".join(f"{n}\x1b[2J\n" for n in range(100))
     script = [
-        calls(("read", {"path": "a.txt"}), ("write", {"path": "b.txt", "content": "x\n"})),
-        calls(("edit", {"path": "a.txt", "line": 1, "new": "two"}), ("bash", {"command": "touch c.txt"})),
+        calls(("read", {"path": "a.txt"}), ("write", {"path": "b.txt", "content": long})),
+        calls(("edit", {"path": "a.txt", "line": 1, "new": "two"}), ("edit", {"path": "a.txt", "old": "o", "new": "x"}),
+              ("bash", {"command": "touch c.txt"}), ("bash", {"command": "touch d.txt"})),
         says("Done."), says("Bye."),
     ]  # fmt: skip
     with Endpoint(*script) as endpoint:
         agent = Process(folder, "--target", endpoint.url, "Go")
-        agent.until("* write b.txt")
-        agent.until("the model wants to make b.txt:")
-        agent.until("[y]es, [n]o, [a]lways write? ")
-        agent.types("n\n")
-        agent.until("the user said no")
-        agent.until("-one\r\n  +two\r\n")
-        agent.until("[a]lways edit? ")
-        agent.types("y\n")
-        agent.until("  touch c.txt\r\n")
-        agent.until("[a]lways bash? ")
-        agent.types("y\n")
-        agent.until("exit status 0")
+        agent.types("y\ny\n")  # what was typed before is no answer
+        for texts, key in (
+            (["wants to make b.txt:", "+0\\x1b[2J", "+99\\x1b[2J", "lways write? "], "n\n"),
+            (["the user said no", "-one\r\n  +two\r\n", "[y]es, [n]o, [a]lways edit? "], "yep\n"),
+            (["lways edit? "], "\x04"),  # the end of input is a no
+            (["said no to this edit call", "-one\r\n  +xne", "lways edit? "], "ALWAYS\n"),
+            (["  touch c.txt\r\n", "lways bash? "], "y\ny\n"),  # of several lines one is an answer
+            (["exit status 0", "lways bash? "], "no\n"), (["said no to this bash call"], ""),
+        ):  # fmt: skip
+            agent.until(*texts)
+            agent.types(key)
         agent.types("More\n/quit\n")
         code, out = agent.ends()
     assert code == 0 and out == "Done.\nds4-agent> Bye.\nds4-agent> "
-    assert (folder / "a.txt").read_text() == "two\n" and (folder / "c.txt").exists() and not (folder / "b.txt").exists()
+    assert sorted(os.listdir(folder)) == ["a.txt", "c.txt"]
     read, wrote = results(endpoint.bodies[1])
-    assert read == "a.txt: lines 1-1 of 1\n1 one" and wrote.startswith(
-        "Tool error: permission denied: the user said no"
-    )
+    assert read == "a.txt: lines 1-1 of 1\n1 one" and "permission denied: the user said no" in wrote
 
 
 @pytest.mark.parametrize("where", ["command", "question"])
@@ -424,11 +334,7 @@ def test_ctrl_c_ends_what_runs_and_the_session_goes_on(folder, where) -> None:
         if where == "question":
             agent.until("[a]lways bash? ")
         else:
-            waited = threading.Event()
-            for _ in range(6000):
-                if (folder / "begun").exists():
-                    break
-                waited.wait(0.01)
+            wait_for(folder / "begun")
         agent.process.send_signal(signal.SIGINT)
         agent.until("ds4 agent: interrupted")
         agent.types("And now?\n/quit\n")
@@ -439,33 +345,12 @@ def test_ctrl_c_ends_what_runs_and_the_session_goes_on(folder, where) -> None:
     assert second == "Tool error: interrupted by the user; this call was not run"
 
 
-def test_ctrl_c_ends_a_task(folder) -> None:
-    with Endpoint(calls(("bash", {"command": "touch begun; echo going on >&2; sleep 1000"})), says("x")) as endpoint:
+@pytest.mark.parametrize("how, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_task_and_its_command(folder, how, code) -> None:
+    script = [calls(("bash", {"command": "echo $$ > pid.new; mv pid.new pid; sleep 1000"})), says("x")]
+    with Endpoint(*script) as endpoint:
         agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
-        agent.until("* bash touch begun")
-        waited = threading.Event()
-        for _ in range(6000):
-            if (folder / "begun").exists():
-                break
-            waited.wait(0.01)
-        agent.process.send_signal(signal.SIGINT)
-        agent.until("ds4 agent: interrupted")
-        assert agent.ends() == (130, "")
-    assert len(endpoint.bodies) == 1
-
-
-def test_sigterm_leaves_no_command_running(folder) -> None:
-    if not os.path.isdir("/proc/self"):
-        pytest.skip("no /proc to look for processes in")
-    from tests.agent.test_shell import gone
-
-    with Endpoint(calls(("bash", {"command": "echo $$ > pid.new; mv pid.new pid; sleep 1000"})), says("x")) as endpoint:
-        agent = Process(folder, "--target", endpoint.url, "-p", "Go", "--yes")
-        waited = threading.Event()
-        for _ in range(6000):
-            if (folder / "pid").exists():
-                break
-            waited.wait(0.01)
-        agent.process.terminate()
-        assert agent.ends()[0] == 143
-    assert gone(int((folder / "pid").read_text()))
+        wait_for(folder / "pid")
+        agent.process.send_signal(how)
+        assert agent.ends() == (code, "") and len(endpoint.bodies) == 1
+    assert not os.path.isdir("/proc/self") or gone(int((folder / "pid").read_text()))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
-from ds4ref.agent import search, shell, tools, workspace
-from ds4ref.agent.loop import Ending, Outcome
+from ds4ref.agent import parameters, search, shell, tools, workspace
+from ds4ref.agent.loop import Outcome
 from ds4ref.agent.permit import group_of
 from ds4ref.cli.agent import TURNS, Session, build_parser
 from tests.agent.scripted import Scripted, Watched, calls, says
@@ -21,24 +22,26 @@ def test_the_example_runs(tmp_path, monkeypatch) -> None:
     names = {"target": Scripted(calls(("list", {}), ("write", {"path": "a", "content": ""})), says("Nothing.")),
              "view": Watched()}  # fmt: skip
     exec(code, names)
-    assert names["outcome"] == Outcome(Ending.DONE) and names["view"].text == "Nothing."
-    assert names["view"].seen[1:3] == ["list", "0 entries"] and "permission denied" in names["view"].seen[4]
+    assert names["outcome"] == Outcome("done") and names["view"].text == "Nothing."
+    assert names["view"].events[1:3] == ["list", ".: empty"] and "permission denied" in names["view"].events[4]
 
 
-def test_the_table_of_tools(tools) -> None:
+def test_the_table_of_tools() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (\w+ \| [^|]+) \|", PAGE, re.M))
-    for name, tool in tools.box.tools.items():
-        group, _, parameters = rows.pop(name).partition(" | ")
-        assert group == group_of(name)
-        assert re.findall(r"`(\w+)`", parameters) == list(tool.parameters), name
+    for name, kind in parameters.PARAMETERS.items():
+        group, _, names = rows.pop(name).partition(" | ")
+        assert group == group_of(name) and re.findall(r"`(\w+)`", names) == list(kind.__struct_fields__), name
+        required = re.findall(r"`(\w+)`", names.partition(";")[0]) if ";" in names or name == "write" else []
+        assert required == json.loads(parameters.schema(name))["parameters"]["required"], name
     assert not rows
 
 
 def test_limits_and_flags() -> None:
     limits = (
-        f"`max_lines` ({tools.READ_LINES})", f"{tools.READ_BYTES >> 10} KiB", f"{tools.READ_WIDTH} characters",
-        f"at most {search.MAX_ENTRIES}", f"({tools.TIMEOUT}, at most {tools.MAX_TIMEOUT})",
-        f"{shell.OUTPUT_BYTES >> 10} KiB and {shell.OUTPUT_LINES} lines", f"{shell.MAX_OUTPUT >> 20} MiB of output",
+        f"{tools.READ_BYTES >> 10} KiB", f"{tools.READ_WIDTH} characters", f"at most {search.MAX_ENTRIES}",
+        f"`max_lines` ({parameters.Read('').max_lines})", f"`max_results` ({parameters.Search('').max_results})",
+        f"at most {search.MAX_BYTES >> 10} KiB and", f"({parameters.TIMEOUT}, at most {parameters.MAX_TIMEOUT})",
+        f"{shell.OUTPUT_CHARS} characters and {shell.OUTPUT_LINES} lines", f"{shell.MAX_OUTPUT >> 20} MiB of output",
         f"above {workspace.MAX_FILE >> 20} MiB", f"`--max-turns` answers ({TURNS})",
     )  # fmt: skip
     assert [limit for limit in limits if limit not in PAGE] == []

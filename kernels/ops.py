@@ -289,12 +289,12 @@ class Backend(Protocol):
         >= 0. A head's sink joins the maximum and the denominator, never the values."""
 
     @op(
-        "q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T] 0..; seen i32[T] 0..N; scale"
+        "q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T] 0..; row_counts i32[T] 0..N; scale"
         " -> out f32[T,K*g,d]"
     )
-    def attend(self, q: Array, keys: Array, values: Array, first: Array, seen: Array, scale: float) -> Array:
-        """Grouped-query attention: head h reads keys and values h // g of the rows at positions first .. first + seen
-        - 1 of the rings ``keys`` and ``values``, in one softmax. A token that sees no row gets NaN."""
+    def attend(self, q: Array, keys: Array, values: Array, first: Array, row_counts: Array, scale: float) -> Array:
+        """Grouped-query attention: head h reads keys and values h // g of the rows at positions first .. first +
+        row_counts - 1 of the rings ``keys`` and ``values``, in one softmax. A token that sees no row gets NaN."""
 
     @op("iq f32[T,H,d]; rows any[n,d]; w f32[T,H]; count i32[1] -> out f32[T,n]")
     def index_scores(self, iq: Array, rows: Array, w: Array, count: Array) -> Array:

@@ -4,13 +4,13 @@
     tasks/, simd/            the compiled code, in Numba; imported only by ``build``
     build, library           compile once per machine and source version; load without Numba
     workers                  threads, and jobs made of steps
-    steps                    what ops are written with: check shapes, take places, describe steps
+    steps                    base of the op classes: scratch memory, addresses, running steps
     products, norm, ...      the ops
-    backend, recording       run the steps of an op at once, or keep them and run many ops as one job
+    backend, recording       run the steps of an op at once, or record many ops and run them as one job
 
-Every op gives bit-identical results for any number of threads. A token's result does not depend on which others are in
-the batch, but on whether they are many: from 8 tokens on products go through the GEMM (``gemm``), whose sums run in
-another order than the row kernels'.
+Results are bit-identical for any number of threads. A token's result does not depend on the other tokens of its batch,
+only on whether there are at least 8: then products use the GEMM (``gemm``), which sums in another order than the row
+kernels.
 """
 
 from .backend import CPU

@@ -1,10 +1,9 @@
-"""What Python and compiled code agree on: tasks, their argument blocks, and the steps the pool executes.
+"""The ABI between Python and compiled code: tasks, argument blocks, and the steps the worker pool executes.
 
-A *task* is a compiled function ``task(args, first, last, thread)`` that works on items first..last-1 of some list;
-``args`` is the address of its argument block. A block is a row of 8-byte slots: addresses and integers as int64,
-numbers as float64. A *step* is one task with its block, a number of items and a chunk size; threads claim chunks of
-items until none is left. A step that *waits* starts only when every item of all steps before it is finished; one that
-does not wait may overlap with the step before it.
+A *task* is a compiled function ``task(args, first, last, thread)`` that works on items first..last-1; ``args`` is the
+address of its argument block, a row of 8-byte slots: addresses and integers as int64, numbers as float64. A *step* is
+one task with its block, a number of items and a chunk size; threads claim chunks of items until none is left. A step
+that *waits* starts only when every item of all steps before it is finished; any other may overlap the step before it.
 
 This module is plain Python on purpose: a warm start uses compiled objects without importing Numba.
 """
@@ -18,29 +17,29 @@ import numpy as np
 
 SLOT = 8
 BLOCK_BYTES = 256
-"""Room for one argument block."""
+"""Size of one argument block."""
 
 STEP_BYTES = 256
 STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK, STEP_WAIT = 0, 8, 16, 24, 32
 STEP_CLAIMED = 64
 STEP_DONE = 128
 STEP_BEGUN, STEP_LEFT = 192, 200
-"""Byte offsets in a step. The two counters have cache lines of their own, because all threads write them; a third
-line holds when thread 0 began the step and when it found nothing left to claim, in ticks of the processor."""
+"""Byte offsets in a step. CLAIMED and DONE have a cache line each, because all threads write them; a third line holds
+when thread 0 began the step and when it could claim no more items, in processor ticks."""
 
 STEP_HEADER = struct.Struct("=5q")
 
 POOL_BYTES = 1024
 POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_COUNT, POOL_THREADS, POOL_STOP = 0, 128, 256, 384, 392, 400, 512
 POOL_ERROR = 640
-"""Byte offsets in the pool's control block, spread over lines by who writes them:
+"""Byte offsets in the pool's control block, on separate cache lines by writer:
 
-JOB      number of the latest job, counted from 1; workers watch it
-OPEN     number of the job that may still be joined, 0 between jobs
-INSIDE   workers that joined and have not left
-STEPS, COUNT, THREADS   address and number of steps of the job, participants allowed
-STOP     non-zero: workers return to Python for good
-ERROR    set by a step that met a number outside its range
+    JOB      number of the latest job, counted from 1; workers poll it
+    OPEN     number of the job that may still be joined, 0 between jobs
+    INSIDE   workers that joined and have not left
+    STEPS, COUNT, THREADS   address and number of the job's steps, participants allowed
+    STOP     non-zero: workers return to Python for good
+    ERROR    set by a step that met an index out of range
 """
 
 WORK, ERROR = "*work", "!error"
@@ -51,14 +50,14 @@ class Task:
 
     ``fields`` names the slots in order, each with what the task does to it:
 
-        <name   address of an array that is read       >name   address of an array that is written
-        =name   address of an array that is both       name    an integer, or the address of code or constants
-        name:f  a number (float64)
-        *work   a work area for each thread: the slots ``work`` and ``work_bytes``
-        !error  address of a flag that the task sets if it meets an index out of range
+            <name   address of an array that is read       >name   address of an array that is written
+            =name   address of an array that is both       name    an integer, or the address of code or constants
+            name:f  a number (float64)
+            *work   a work area for each thread: the slots ``work`` and ``work_bytes``
+            !error  address of a flag that the task sets if it meets an index out of range
 
-    ``*work`` and ``!error`` come last; who runs the step supplies them. The compiled side reads the block as a record
-    with these names. What is read and written tells a recording which steps must wait for which.
+    ``*work`` and ``!error`` come last; whoever runs the step supplies them. The compiled side reads the block as a
+    record with these names. The marks < > = tell a recording which steps must wait for which.
     """
 
     registry: dict[str, Task] = {}
@@ -86,8 +85,8 @@ class Task:
 
 
 class Step(NamedTuple):
-    """One task over ``items`` items, claimed ``chunk`` at a time; ``values`` are the slots up to ``*work``, of which
-    each thread needs ``work`` bytes."""
+    """One task over ``items`` items, claimed ``chunk`` at a time; ``values`` fill the slots before ``*work``, and each
+    thread needs ``work`` bytes of work area."""
 
     task: Task
     items: int
@@ -98,8 +97,8 @@ class Step(NamedTuple):
     def write(
         self, memory: np.ndarray, place: int, base: int, block: int, wait: bool, area: int, size: int, error: int
     ):
-        """Lay the step out at offset ``place`` of ``memory`` (which begins at address ``base``) and its argument block
-        at offset ``block``; the work areas begin at ``area``, ``size`` bytes a thread."""
+        """Write the step at offset ``place`` of ``memory`` (which begins at address ``base``) and its argument block at
+        offset ``block``; the threads' work areas begin at ``area``, ``size`` bytes each."""
         task = self.task
         extra = ((area, size) if task.works else ()) + ((error,) if task.checks else ())
         task.pack(memory, block, *self.values, *extra)

@@ -10,29 +10,29 @@ from .steps import Steps, is_half
 
 
 class AttentionOps(Steps):
-    """Everything that reads cached rows."""
+    """Attention, the indexer's scores and its selection."""
 
     @bind
     def attention(
         self, q, raw, raw_first, raw_count, comp, comp_count, selected, sinks, scale, out, T, H, d, N, M, k, failure
     ):
-        picked = comp is not None and selected is not None  # of no rows none is picked
+        selects = comp is not None and selected is not None  # without compressed rows there is nothing to select from
         group = min(HEAD_GROUP, H)
         groups = -(-H // group)
         values = (
             *map(self.at, (q, raw, raw_first, raw_count, comp)), is_half(comp),
-            *map(self.at, (comp_count, selected if picked else None, sinks, out)),
-            N, M, k if picked else 0, H, d, group, groups, scale,
+            *map(self.at, (comp_count, selected if selects else None, sinks, out)),
+            N, M, k if selects else 0, H, d, group, groups, scale,
         )  # fmt: skip
         self.run([Step(t.ATTENTION, T * groups, 1, values, attention_bytes(d))], failure)
 
     @bind
-    def attend(self, q, keys, values, first, seen, scale, out, T, N, K, g, d, failure):
+    def attend(self, q, keys, values, first, row_counts, scale, out, T, N, K, g, d, failure):
         group = max(1, min(HEAD_GROUP, g))
         groups = -(-g // group)
-        tile = max(1, min(T, HEAD_GROUP // group))  # tokens that meet rows together
+        tile = max(1, min(T, HEAD_GROUP // group))  # tokens scored against a block of rows together
         numbers = (
-            *map(self.at, (q, keys, values, first, seen, out)), is_half(keys), is_half(values),
+            *map(self.at, (q, keys, values, first, row_counts, out)), is_half(keys), is_half(values),
             N, T, K, g, group, groups, tile, d, scale,
         )  # fmt: skip
         self.run([Step(t.ATTEND, -(-T // tile) * K * groups, 1, numbers, attend_bytes(d))], failure)

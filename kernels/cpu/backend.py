@@ -1,4 +1,4 @@
-"""The CPU backend whose ops run at once, each as one job of the workers."""
+"""The CPU backend that runs each op at once, as one job of the worker pool."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ ALIGNMENT = 128
 
 
 class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps, RankingOps):
-    """All ops, without saying when their steps run."""
+    """All ops, independent of when their steps run."""
 
 
-class _Desk(threading.local):
-    """A Python thread's growing memory for ``temp``, so that ops allocate nothing but results."""
+class _Scratch(threading.local):
+    """A Python thread's growing scratch memory for ``temp``, so that ops allocate nothing but results."""
 
     def __init__(self) -> None:
         self.block, self.base, self.used = aligned(0), 0, 0
-        self.full: list[np.ndarray] = []
+        self.outgrown: list[np.ndarray] = []
 
     def take(self, size: int) -> int:
         size = -(-size // ALIGNMENT) * ALIGNMENT
         if self.used + size > len(self.block):
-            self.full.append(self.block)
+            self.outgrown.append(self.block)
             self.block, self.used = aligned(max(size, 2 * len(self.block)), ALIGNMENT), 0
             self.base = address(self.block)
         start = self.base + self.used
@@ -47,25 +47,24 @@ class _Desk(threading.local):
 
     def clear(self) -> None:
         self.used = 0
-        self.full.clear()
+        self.outgrown.clear()
 
 
 class CPU(Ops, HostMemory):
     """Ops on ``threads`` threads (None: the cores of this process). ValueError unless 1 .. 256.
 
-    Backends with the same number of threads share their workers. Ops may be called from several Python threads at
-    a time.
+    Backends with the same number of threads share their workers. Several Python threads may call ops concurrently.
     """
 
     name = "cpu"
 
     def __init__(self, threads: int | None = None):
         self.workers: Workers = shared(threads)
-        self._desk = _Desk()
+        self._desk = _Scratch()
 
     @property
     def threads(self) -> int:
-        """Threads that ops of this backend are spread over; assign to change it."""
+        """Number of threads that ops of this backend use; assign to change it."""
         return self.workers.threads
 
     @threads.setter
@@ -73,11 +72,11 @@ class CPU(Ops, HostMemory):
         self.workers = shared(count)
 
     def load(self) -> None:
-        """Make the kernels ready now (compiling them takes a while, once) instead of at the first op."""
+        """Load the kernels now, compiling them if need be (once per machine), instead of at the first op."""
         self.workers.load()
 
     def record(self) -> Recording:
-        """A backend whose ops are kept as steps, to be run together later."""
+        """Return a backend that records ops as steps, to be run together later."""
         return Recorded(self.workers)
 
     # --- steps
@@ -99,4 +98,4 @@ class CPU(Ops, HostMemory):
 
 
 class Recorded(Recording, Ops):
-    """The same ops, recorded."""
+    """The same ops, recorded instead of run."""

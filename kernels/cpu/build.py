@@ -1,8 +1,8 @@
-"""Compiling a group of kernels to object files: ``python -m ds4ref.kernels.cpu.build DIRECTORY PART PARTS GROUP``.
+"""Compile a group of kernels to object files: ``python -m ds4ref.kernels.cpu.build DIRECTORY PART PARTS GROUP``.
 
-Each process compiles one share of the entry points with Numba and writes one ``<part>.o`` and ``<part>.txt``: the
-hash of the object file, then the names of its entry points.
-What remains is machine code that calls nothing but libc and libm, so a later process loads it without Numba.
+Each process compiles its share of the entry points with Numba and writes ``<part>.o`` and ``<part>.txt``: the hash of
+the object file, then the names of its entry points. The machine code calls nothing but libc and libm, so a later
+process loads it without Numba.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ GROUPS = {
     "engine": tuple(f"tasks.{name}" for name in TASK_MODULES),
     "quantize": tuple(f"quantize.{name}" for name in ("plain", "q4_k", "q2_k", "q6_k", "iq2_xxs")),
 }
-"""Modules of entry points that are compiled, kept and loaded together: nobody waits for what he does not use."""
+"""Modules whose entry points are compiled, cached and loaded together, so that nobody waits for kernels they do not
+use."""
 
 ALLOWED_EXTERNALS = frozenset(
     {"sched_yield", "usleep", "madvise", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"}
-    | {"memset_pattern16", "bzero", "__bzero"}  # what LLVM makes of loops that fill memory, on macOS
+    | {"memset_pattern16", "bzero", "__bzero"}  # LLVM emits these for loops that fill memory, on macOS
 )
 
 
 def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
-    """Every entry point of a group: name -> function that compiles it."""
+    """Return every entry point of a group: name -> function that compiles it."""
     for module in GROUPS[group]:
         importlib.import_module(f"ds4ref.kernels.cpu.{module}")
     from .tasks.registry import ENTRIES
@@ -55,7 +56,8 @@ def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
 
 
 def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]:
-    """Link LLVM modules, strip what the entry points do not need, and compile. Returns code and undefined symbols."""
+    """Link LLVM modules, strip what the entry points do not need, and compile. Returns the code and its undefined
+    symbols."""
     import llvmlite.binding as ll
 
     for module in modules:
@@ -73,7 +75,7 @@ def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]
 
 
 def compile_entry(name: str, make: Callable[[], Any]) -> Any:
-    """One entry point as an LLVM module in which only its own symbol is visible."""
+    """Compile one entry point to an LLVM module in which only its own symbol is visible."""
     import llvmlite.binding as ll
 
     from .numba_internals import llvm_of
@@ -89,7 +91,7 @@ def compile_entry(name: str, make: Callable[[], Any]) -> Any:
 
 
 def build(directory: Path, part: int, parts: int, group: str = "engine") -> None:
-    """Compile every ``parts``-th entry point of ``group``, from number ``part`` on, into ``directory``."""
+    """Compile every ``parts``-th entry point of ``group``, starting at number ``part``, into ``directory``."""
     import llvmlite.binding as ll
 
     from .numba_internals import target_cpu, target_features
@@ -101,9 +103,9 @@ def build(directory: Path, part: int, parts: int, group: str = "engine") -> None
         print(name, flush=True)
     machine = target_machine(ll.get_process_triple(), cpu=target_cpu(), features=target_features())
     code, undefined = optimized_object(modules, machine)
-    foreign = undefined - ALLOWED_EXTERNALS
-    if foreign:
-        raise SystemExit(f"compiled kernels call {', '.join(sorted(foreign))}")
+    unknown = undefined - ALLOWED_EXTERNALS
+    if unknown:
+        raise SystemExit(f"compiled kernels call {', '.join(sorted(unknown))}")
     (directory / f"{part}.o").write_bytes(code)
     lines = [hashlib.sha256(code).hexdigest(), *(name for name, _ in chosen)]
     (directory / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines))

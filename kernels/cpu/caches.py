@@ -1,4 +1,4 @@
-"""Rows on their way into caches, and windows out of them. What each op computes: ``ds4ref.kernels.ops``."""
+"""Cache writes and compression windows. What each op computes: ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .steps import Steps, is_half
 
 
 class CacheOps(Steps):
-    """Storing, position bias, compression windows and their pooling."""
+    """Storing rows, position bias, compression windows and their pooling."""
 
     @bind
     def store_rows(self, x, rows, at, T, N, w):

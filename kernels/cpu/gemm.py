@@ -1,9 +1,9 @@
-"""Matrix products for many tokens, where the tier has them (``tasks/gemm.py``, ``simd/gemm.py``).
+"""The GEMM path for many tokens, on tiers that have it (``tasks/gemm.py``, ``simd/gemm.py``).
 
-Inputs are packed into panels of four tokens; a row group of the weights is decoded once and multiplied with all of
-them. A token's result does not depend on the other tokens, but its sums run in another order than the row kernels',
-so prefill and decode differ by float noise, and by single rounding flips in modes that round. ``DS4_GEMM=0`` turns
-this path off: then everything is equal to the bit, and several times slower.
+Inputs are packed into panels of four tokens; each group of weight rows is decoded once and multiplied with all of them.
+A token's result does not depend on the other tokens, but the GEMM sums in another order than the row kernels, so
+prefill and decode differ by float noise, and by single rounding flips in modes that round. ``DS4_GEMM=0`` turns this
+path off: results are then bit-identical, and prefill several times slower.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .sizes import TILE_TOKENS, gemm_bytes
 from .workers import address
 
 MIN_TOKENS = 8
-"""Fewer tokens are faster one by one: a tile is four tokens, and decoding has to pay for itself."""
+"""Below this, row kernels are faster: a tile is four tokens, and decoding has to pay for itself."""
 
 MIN_PER_EXPERT = 4
-"""Mean tokens per expert below which experts go pair by pair."""
+"""Mean tokens per expert below which (token, expert) pairs go through the row kernels."""
 
 BLOCK_ROWS = 60
-"""Rows of an expert per item: its output block for all pairs stays in the second-level cache."""
+"""Rows of an expert per item: its output block for all pairs stays in the L2 cache."""
 
 ENABLED = os.environ.get("DS4_GEMM", "1") != "0"
 
@@ -49,21 +49,21 @@ class Parts:
     rounding: str = field(default="", kw_only=True)
 
     def group_bytes(self, n: int) -> int:
-        """Bytes of four packed tokens."""
+        """Return the bytes of four packed tokens."""
         return -(-n // self.chunk) * self.chunk_bytes
 
     def panel_bytes(self, tokens: int, n: int) -> int:
-        """Bytes of the packed inputs of ``tokens`` tokens."""
+        """Return the bytes of the packed inputs of ``tokens`` tokens."""
         return -(-tokens // TILE_TOKENS) * self.group_bytes(n)
 
     def work_bytes(self, n: int) -> int:
-        """Work area of one thread."""
+        """Return the work area of one thread in bytes."""
         return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once)
 
 
 @cache
 def parts(fmt: str, act: str) -> Parts | None:
-    """The compiled parts of a pair; None where rows one by one are all there is."""
+    """Return the compiled parts of a pair, or None where only row kernels exist."""
     name, code = f"{fmt}.{act}", library()
     if not ENABLED:
         return None
@@ -77,11 +77,11 @@ def parts(fmt: str, act: str) -> Parts | None:
     return Parts(code.address(f"gemm_pack.{tile}"), np.array([*addresses, *sizes], np.int64), *map(int, sizes))
 
 
-def wanted(tokens: int, w: Matrix, act: str) -> Parts | None:
-    """The parts to use for ``tokens`` inputs of ``w``, or None for row by row."""
+def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:
+    """Return the parts for ``tokens`` inputs of ``w``, or None to use the row kernels."""
     return parts(w.fmt, act) if tokens >= MIN_TOKENS else None
 
 
-def expert_wanted(tokens: int, K: int, w: Matrix, act: str) -> Parts | None:
-    """The same for K experts a token out of ``w``'s stack."""
+def expert_parts_for(tokens: int, K: int, w: Matrix, act: str) -> Parts | None:
+    """Return the parts for K experts a token out of ``w``'s stack, or None to use the row kernels."""
     return parts(w.fmt, act) if tokens >= MIN_TOKENS and tokens * K >= MIN_PER_EXPERT * w.experts else None

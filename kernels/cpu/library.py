@@ -1,9 +1,9 @@
-"""The compiled kernels of this machine: found in the user's cache, or built once with a progress line.
+"""The compiled kernels of this machine: loaded from the user's cache, or built once with a progress line.
 
-The cache directory is named by a hash over every source file that takes part, the versions of Python, Numba and
-llvmlite, and the processor with its features, so an edit or an upgrade never meets stale code. Loading needs llvmlite
-only. Building runs in separate processes (Numba's compiler holds one lock a process), writes to a temporary directory
-and renames it into place; a second process waits for the first.
+The cache directory is named by a hash over every source file involved, the versions of Python, Numba and llvmlite, and
+the processor with its features, so an edit or an upgrade never loads stale code. Loading needs llvmlite only. Building
+runs in separate processes (Numba's compiler holds one lock per process), writes to a temporary directory and renames it
+into place; a second process waits for the first.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any
 
 KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
-"""Environment variables that change the code."""
+"""Environment variables that affect code generation."""
 
 QUANTIZE = "quantize"
-"""The group of the quantizers, and their folder: the engine's kernels do not hang on it."""
+"""The group of the quantizers, and their folder; the engine's kernels do not depend on it."""
 
 KEEP_SECONDS = 7 * 86400
-"""Builds that nobody used for this long are deleted."""
+"""Builds unused for this long are deleted."""
 
 
 class KernelError(RuntimeError):
@@ -41,7 +41,7 @@ class KernelError(RuntimeError):
 
 
 def cache_home() -> Path:
-    """``<user cache>/ds4ref``."""
+    """Return ``<user cache>/ds4ref``."""
     base = os.environ.get("XDG_CACHE_HOME") or (
         os.path.expanduser("~/Library/Caches") if sys.platform == "darwin" else os.path.expanduser("~/.cache")
     )
@@ -49,7 +49,7 @@ def cache_home() -> Path:
 
 
 def cache_key(group: str = "engine") -> str:
-    """Hash of everything that determines the machine code of a group (``build.GROUPS``)."""
+    """Hash everything that determines the machine code of a group (``build.GROUPS``)."""
     import llvmlite.binding as ll
 
     digest = hashlib.sha256()
@@ -68,9 +68,9 @@ def cache_key(group: str = "engine") -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` where the platform has them; it ends with the process at the latest.
+    """Hold an exclusive lock on ``path`` where the platform has file locks; the kernel frees it when the process ends.
 
-    Waiting for another process shows a progress line.
+    Show a progress line while another process holds it.
     """
     try:
         import fcntl
@@ -107,8 +107,8 @@ def build(target: Path, group: str = "engine") -> None:
     work = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
     # the build optimizes all modules together at the end, so Numba need not optimize each one first
     environment = dict(os.environ, NUMBA_CACHE_DIR=str(work / "numba"), NUMBA_OPT="0")
-    house = str(Path(__file__).parents[3])  # the folder that holds the package ds4ref
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (house, os.environ.get("PYTHONPATH"))))
+    package_root = str(Path(__file__).parents[3])  # the parent of the package ds4ref
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-P", "-m", __package__ + ".build", str(work)]  # -P: nothing from the current directory
     workers = []
     try:
@@ -132,7 +132,7 @@ def build(target: Path, group: str = "engine") -> None:
         progress(f"ds4ref: compiled {done} CPU kernels in {time.monotonic() - started:.0f} s{'':30}", end="\n")
         (work / "parts").write_text(str(parts))
         shutil.rmtree(work / "numba", ignore_errors=True)
-        shutil.rmtree(target, ignore_errors=True)  # one that could not be loaded
+        shutil.rmtree(target, ignore_errors=True)  # a damaged build
         os.rename(work, target)
     finally:
         for process, log in workers:
@@ -144,7 +144,8 @@ def build(target: Path, group: str = "engine") -> None:
 
 
 def available_cores(root: Path = Path("/")) -> int:
-    """Cores this process may run on, at most as many as its control groups grant it the time of (files in ``root``)."""
+    """Return the number of cores this process may use, capped by the CPU quotas of its control groups (files in
+    ``root``)."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:
@@ -153,7 +154,7 @@ def available_cores(root: Path = Path("/")) -> int:
 
 
 def _granted_cores(root: Path) -> list[int]:
-    """What the processor quotas of this process's control groups and of those around them come to, rounded up."""
+    """Return the CPU quotas, in cores rounded up, of this process's control groups and their parents."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -164,8 +165,8 @@ def _granted_cores(root: Path) -> list[int]:
         if controllers and "cpu" not in controllers.split(","):
             continue
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)  # version 1, version 2
-        place = Path(path.lstrip("/"))
-        for folder in (place, *place.parents):
+        group = Path(path.lstrip("/"))
+        for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError):  # no such file; the word max
                 files = (root / "sys/fs/cgroup" / controllers / folder / name for name in names)
                 quota, period = (int(word) for file in files for word in file.read_text().split())
@@ -175,7 +176,7 @@ def _granted_cores(root: Path) -> list[int]:
 
 
 def sweep(home: Path, keep: Path) -> None:
-    """Delete builds and abandoned work directories that were not used for a week."""
+    """Delete builds and abandoned work directories unused for a week."""
     for path in home.iterdir():
         with contextlib.suppress(OSError):
             if path != keep and path.is_dir() and time.time() - path.stat().st_mtime > KEEP_SECONDS:
@@ -183,7 +184,7 @@ def sweep(home: Path, keep: Path) -> None:
 
 
 def writable(home: Path) -> Path:
-    """``home``, made if necessary; or a directory that dies with the process, after saying so."""
+    """Create and return ``home``; fall back, with a message, to a directory that is deleted when the process exits."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home):
@@ -196,14 +197,14 @@ def writable(home: Path) -> Path:
 
 
 def objects(group: str = "engine") -> Path:
-    """The directory with this machine's object files of a group, built if necessary."""
+    """Return the directory with this machine's object files of a group, building them if necessary."""
     home, key = cache_home() / "kernels", cache_key(group)
     if not complete(home / key):
         home = writable(home)
         with locked(home / "lock"):
             while not complete(home / key):
                 build(home / key, group)
-                if cache_key(group) != key:  # the sources were edited meanwhile: what was built is neither old nor new
+                if cache_key(group) != key:  # sources were edited during the build: it mixes old and new code
                     shutil.rmtree(home / key)
                     key = cache_key(group)
             sweep(home, home / key)
@@ -213,7 +214,7 @@ def objects(group: str = "engine") -> Path:
 
 
 def complete(directory: Path) -> bool:
-    """Whether ``directory`` holds a build whose object files are what they were when it was made."""
+    """Return whether ``directory`` holds a complete build whose object files match their recorded hashes."""
     try:
         listings = sorted(directory.glob("*.txt"))
         for listing in listings:
@@ -226,23 +227,24 @@ def complete(directory: Path) -> bool:
 
 
 def target_machine(triple: str, **options: Any) -> Any:
-    """LLVM's machine for ``triple``, for compiling the kernels (``options``: cpu and features) and for loading them."""
+    """Return LLVM's target machine for ``triple``, to compile kernels (``options``: cpu and features) or to load
+    them."""
     import llvmlite.binding as ll
 
-    # Position independent and small calls its libc directly. On AArch64 a direct call reaches 128 MiB, too little for
-    # where the loader may put the code, and it adds no stubs for objects of macOS: hence large, through addresses.
+    # PIC with the small code model calls libc directly. On AArch64 a direct call reaches only 128 MiB, while the loader
+    # may place the code farther away and adds no stubs for Mach-O objects: hence the large model, with full addresses.
     large = triple.startswith(("aarch64", "arm64"))
     model = {"reloc": "default", "codemodel": "large"} if large else {"reloc": "pic", "codemodel": "small"}
     return ll.Target.from_triple(triple).create_target_machine(opt=3, **model, **options)
 
 
 def symbol(name: str) -> str:
-    """The object-file name of an entry point."""
+    """Return the object-file symbol of an entry point."""
     return "ds4_" + re.sub(r"\W", "_", name)
 
 
 class Library:
-    """The loaded machine code. ``address(name)`` is the address of an entry point."""
+    """The loaded machine code."""
 
     def __init__(self, group: str = "engine") -> None:
         import llvmlite.binding as ll
@@ -268,18 +270,18 @@ class Library:
         return name in self._addresses
 
     def address(self, name: str) -> int:
-        """Address of the C function ``name``; KernelError if the build has none."""
+        """Return the address of the C function ``name``; KernelError if the build has none."""
         try:
             return self._addresses[name]
         except KeyError:
             raise KernelError(f"the compiled kernels have no {name}") from None
 
     def function(self, name: str, arguments: int) -> Callable[..., None]:
-        """``name`` as a Python callable of ``arguments`` int64; the GIL is released during the call."""
+        """Return ``name`` as a Python callable of ``arguments`` int64; the GIL is released during the call."""
         return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address(name))
 
 
 @cache
 def library(group: str = "engine") -> Library:
-    """The library of this process, loaded (and if need be built) on first use."""
+    """Return the library of this process, loaded (and if need be built) on first use."""
     return Library(group)

@@ -1,4 +1,4 @@
-"""Routing and the expert nonlinearity. What each op computes: ``ds4ref.kernels.ops``."""
+"""Expert routing and SwiGLU. What each op computes: ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .steps import Steps
 
 
 class RoutingOps(Steps):
-    """Which experts, and what happens between their products."""
+    """Choosing experts, counting them, and the nonlinearity between their products."""
 
     @bind
     def route(self, logits, bias, hash_ids, k, scale, floor, probs, ids, weights, T, E, failure):

@@ -8,7 +8,7 @@ from .steps import Steps
 
 
 class NormOps(Steps):
-    """What happens to vectors between products."""
+    """Norms, hyper-connections, rope and elementwise ops."""
 
     @bind
     def rms_norm(self, x, weight, eps, out, n):

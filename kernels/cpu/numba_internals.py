@@ -1,7 +1,8 @@
-"""Every use of Numba and llvmlite that their documentation does not promise; the other modules import it from here.
+"""Every use of Numba and llvmlite internals that their documentation does not promise; other modules import them from
+here.
 
-A release of either that changes one of these breaks this file and no other. ``pyproject.toml`` admits Numba from 0.62
-(llvmlite 0.45) to below 0.70 (0.52); ``.ci/run`` says which versions the tests were run on.
+A release that changes one of these breaks this file and no other. ``pyproject.toml`` admits Numba from 0.62 (llvmlite
+0.45) to below 0.70 (0.52); ``.ci/run`` says which versions the tests were run on.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _CONFIG: Any = config
 
 
 def target_cpu() -> str:
-    """The processor Numba compiles for: NUMBA_CPU_NAME, or this one."""
+    """Return the processor Numba compiles for: NUMBA_CPU_NAME, or this one."""
     return _CONFIG.CPU_NAME or ll.get_host_cpu_name()
 
 
 def target_features() -> str:
-    """The features Numba compiles for, as LLVM's ``+name,-name``; empty where LLVM does not know this host."""
+    """Return the features Numba compiles for, as LLVM's ``+name,-name``; empty where LLVM does not know this host."""
     if _CONFIG.CPU_FEATURES is not None:
         return _CONFIG.CPU_FEATURES
     try:
@@ -38,15 +39,15 @@ def target_features() -> str:
     return features.flatten()
 
 
-def declared(module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:
-    """The function ``name`` of a module, declared if it was not."""
+def declare_function(module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:
+    """Return the function ``name`` of a module, declaring it if needed."""
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, arguments), name)
 
 
-def emitted(result: types.Type, arguments: Sequence[types.Type], emit: Callable[[Any, list[Any]], Any]) -> Any:
-    """An intrinsic ``result(*arguments)`` from ``emit(builder, values)``.
+def make_intrinsic(result: types.Type, arguments: Sequence[types.Type], emit: Callable[[Any, list[Any]], Any]) -> Any:
+    """Make an intrinsic ``result(*arguments)`` from ``emit(builder, values)``.
 
-    That returns an LLVM value, a list of them (then ``result`` is a UniTuple) or None (``types.none``).
+    ``emit`` returns an LLVM value, a list of them (then ``result`` is a UniTuple) or None (``types.none``).
     """
 
     def typed(typing_context, *_):
@@ -58,7 +59,7 @@ def emitted(result: types.Type, arguments: Sequence[types.Type], emit: Callable[
 
         return result(*arguments), generate
 
-    # Numba matches the arguments by the names it finds in the signature
+    # Numba matches arguments by the names in the signature
     names = ["typing_context", *(f"a{i}" for i in range(len(arguments)))]
     typed.__name__ = emit.__name__
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -66,8 +67,8 @@ def emitted(result: types.Type, arguments: Sequence[types.Type], emit: Callable[
     return intrinsic(typed)
 
 
-def primitive(kind: type[types.Type]) -> None:
-    """Values of the Numba type class ``kind`` are single LLVM values of its ``llvm`` type."""
+def register_primitive(kind: type[types.Type]) -> None:
+    """Register the Numba type class ``kind``: its values are single LLVM values of its ``llvm`` type."""
 
     class Model(PrimitiveModel):
         def __init__(self, manager, frontend_type):
@@ -77,13 +78,13 @@ def primitive(kind: type[types.Type]) -> None:
 
 
 def record_view(fields: Sequence[tuple[str, types.Type, int]], size: int) -> Any:
-    """An intrinsic: address -> the record there, of fields (name, type, offset) in ``size`` bytes."""
+    """Make an intrinsic: address -> the record there, of fields (name, type, offset) in ``size`` bytes."""
     layout: Any = [(name, {"type": kind, "offset": at, "alignment": None, "title": None}) for name, kind, at in fields]
     record = types.Record(layout, size, True)
     pointer = default_manager[record].get_value_type()
-    return emitted(record, [types.int64], lambda builder, values: builder.inttoptr(values[0], pointer))
+    return make_intrinsic(record, [types.int64], lambda builder, values: builder.inttoptr(values[0], pointer))
 
 
 def llvm_of(compiled: Any) -> tuple[str, str]:
-    """The LLVM module of a ``cfunc`` as text, and the name of its entry point there."""
+    """Return the LLVM module of a ``cfunc`` as text, and the name of its entry point in it."""
     return compiled.inspect_llvm(), compiled.native_name

@@ -1,4 +1,4 @@
-"""What this machine can do at best: reads, int8 dot products, float32 multiply-adds per second.
+"""Peak rates of this machine: memory reads, int8 dot products and float32 multiply-adds per second.
 
 Loops of nothing but the instruction in question, in the tier the kernels use; compiled on first use (about two
 seconds), not part of the kernel library. The best of several rounds counts: a bound is not an average.
@@ -45,7 +45,7 @@ def _keep_floats(k, address, value):
 
 @njit(**JIT)
 def multiply_adds(count, scratch):
-    """``count`` times ``CHAINS`` fused multiply-adds of ``LANES`` floats."""
+    """Run ``CHAINS`` fused multiply-adds of ``LANES`` floats ``count`` times."""
     total = _floats(scratch)
     for _ in range(count):
         total = _multiply_add(total, scratch)
@@ -64,7 +64,7 @@ def _dot(k, total, address):
         weights, codes = k.load(I8x64, address), k.load(I8x64, address + 64)
         parts = [x86.dpbusd_512(k, part, weights, codes) for part in parts]
     else:
-        # The weights differ from chain to chain, or one product would serve all.
+        # Weights differ between chains, or the compiler would compute one product for all.
         codes = k.load(I8x32, address)
         parts = [part + helpers.dots(k, part.bits(I8x32), codes, None, signed=True) for part in parts]
     while len(parts) > 1:
@@ -79,7 +79,7 @@ def _keep_ints(k, address, value):
 
 @njit(**JIT)
 def dots(count, scratch):
-    """``count`` times ``CHAINS`` dot-product steps of ``LANES`` sums of four int8 products."""
+    """Run ``CHAINS`` dot-product steps of ``LANES`` sums of four int8 products ``count`` times."""
     total = _ints(scratch)
     for _ in range(count):
         total = _dot(total, scratch)
@@ -87,25 +87,25 @@ def dots(count, scratch):
 
 
 def measure(threads: int, megabytes: int = 512, rounds: int = 7) -> dict[str, float]:
-    """``read_gbs``, ``int8_gops``, ``f32_gflops`` with so many threads at once; ``megabytes`` are read by all
-    together and should exceed every cache. Takes about a second, plus compiling."""
+    """Measure ``read_gbs``, ``int8_gops`` and ``f32_gflops`` with ``threads`` threads; all together read ``megabytes``,
+    which should exceed every cache. Takes about a second, plus compiling."""
     size = megabytes * (1 << 20) // (threads * PIECE) * PIECE
     data = np.ones(threads * size + 256, np.uint8)
     scratch = np.ones((threads, 4096), np.uint8)
     scratch[:, : FLOATS.lanes * 4].view(np.float32)[:] = 0.5
     for function, kinds in ((read, 3), (multiply_adds, 2), (dots, 2)):
         function.compile((int64,) * kinds)
-    at = [row.ctypes.data for row in scratch]
-    start = data.ctypes.data
+    scratch_addresses = [row.ctypes.data for row in scratch]
+    data_address = data.ctypes.data
 
     def reading(t: int) -> None:
-        read(start + t * size, size, at[t])
+        read(data_address + t * size, size, scratch_addresses[t])
 
     def multiplying(t: int) -> None:
-        multiply_adds(STEPS, at[t])
+        multiply_adds(STEPS, scratch_addresses[t])
 
     def dotting(t: int) -> None:
-        dots(STEPS, at[t])
+        dots(STEPS, scratch_addresses[t])
 
     operations = STEPS * CHAINS * LANES * threads
     return {
@@ -116,8 +116,8 @@ def measure(threads: int, megabytes: int = 512, rounds: int = 7) -> dict[str, fl
 
 
 def _best(work: Callable[[int], None], threads: int, rounds: int) -> float:
-    """Seconds of the fastest round in which all threads work at once: CPU time of the slowest thread, so that what
-    else wants the cores does not count. More threads than cores would therefore be flattered."""
+    """Return the seconds of the fastest round in which all threads work at once: CPU time of the slowest thread, so
+    that other processes on the cores do not count. More threads than cores would therefore look too fast."""
     best = float("inf")
     for _ in range(rounds + 1):  # one to warm up
         barrier = threading.Barrier(threads)

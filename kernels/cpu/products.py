@@ -21,19 +21,19 @@ from .steps import Steps
 from .workers import address
 
 CHUNK_BYTES = 128 * 1024
-"""Weights a thread reads in a row: enough to amortise the claim, and the first lines, which no one has fetched."""
+"""Weights a thread reads per claim: enough to amortise the claim and the first lines, which nothing has prefetched."""
 
 SMALL_BYTES = 16 * 1024
-"""Products over fewer weight bytes per thread are not worth a second thread."""
+"""Weight bytes per thread below which a second thread does not pay."""
 
 ROW_STEP = 16
 """Chunks are multiples of this many rows where possible: 64 bytes of output, so threads share no cache line."""
 
 ADVISED_BYTES = 512 << 20
-"""Most that is asked for at once for a chunk of tokens: more would push itself out of memory before it is used."""
+"""Most bytes to request at once for a chunk of tokens: more would evict itself before it is used."""
 
 ROUNDED_BLOCK = {"a8": A8_BLOCK, "q8k": Q8K_BLOCK}
-"""Inputs that share a scale, by activation rounding."""
+"""Inputs that share a block scale, by activation rounding."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class RowKernel:
 
 @cache
 def row_kernel(fmt: str, act: str) -> RowKernel:
-    """The compiled kernels of a pair, or those for float inputs and a rounding first; ValueError if there are none."""
+    """Return the compiled kernel of a pair, or the float-input kernel with a rounding step; ValueError if neither
+    exists."""
     name = f"{fmt}.{act}"
     if f"rows.{name}" not in library():
         if act not in ROUNDED_BLOCK:
@@ -70,15 +71,15 @@ def row_kernel(fmt: str, act: str) -> RowKernel:
 
 
 def weight_address(w: Matrix) -> int:
-    """Address of the first block, remembered on the matrix."""
-    known = w.__dict__.get("_cpu_address")
-    if known is None:
-        known = w.__dict__["_cpu_address"] = address(w.data)
-    return known
+    """Return the address of the first block, cached on the matrix."""
+    cached = w.__dict__.get("_cpu_address")
+    if cached is None:
+        cached = w.__dict__["_cpu_address"] = address(w.data)
+    return cached
 
 
 class ProductOps(Steps):
-    """Everything that multiplies with weights."""
+    """Matrix products with weights, and table look-ups."""
 
     @bind
     def linear(self, x, w, act, out, T):
@@ -96,9 +97,10 @@ class ProductOps(Steps):
         self.run([norm, *self._product(flat, T, 1, fn, "float", out)])
 
     def _product(self, x: int, tokens: int, groups: int, w: Matrix, act: str, out: np.ndarray) -> list[Step]:
-        """All (tokens, groups) inputs at ``x`` times all rows, by the way that suits their number."""
+        """Multiply all (tokens, groups) inputs at ``x`` with all rows, by GEMM or row kernels depending on the number
+        of tokens."""
         n, weight = w.cols, weight_address(w)
-        parts = gemm.wanted(tokens, w, act)
+        parts = gemm.parts_for(tokens, w, act)
         if parts is None:
             kernel = row_kernel(w.fmt, act)
             (packed, size), steps = self._packed(x, tokens * groups, w, act)
@@ -119,7 +121,8 @@ class ProductOps(Steps):
         ]
 
     def _packed(self, x: int, count: int, w: Matrix, act: str) -> tuple[tuple[int, int], list[Step]]:
-        """Address and size of each of ``count`` inputs at ``x``, packed for weights like ``w``; and the step."""
+        """Return address and size of ``count`` inputs at ``x`` packed for weights like ``w``, and the steps that pack
+        them."""
 
         def make() -> tuple[tuple[int, int], list[Step]]:
             kernel, n = row_kernel(w.fmt, act), w.cols
@@ -132,7 +135,8 @@ class ProductOps(Steps):
         return self.shared(("packed", x, count, w.fmt, act, w.cols), make)
 
     def _rounded(self, x: int, count: int, n: int, act: str) -> tuple[int, list[Step]]:
-        """Address of ``count`` inputs of ``n`` floats at ``x``, rounded to the codes of ``act`` and back; the steps."""
+        """Return the address of ``count`` inputs of ``n`` floats at ``x`` rounded to the codes of ``act`` and back, and
+        the steps."""
         if not act:
             return x, []
         block = ROUNDED_BLOCK[act]
@@ -151,7 +155,7 @@ class ProductOps(Steps):
         return self.shared(("rounded", x, count, act, n), make)
 
     def _row_chunk(self, rows: int, row_bytes: int) -> int:
-        """Rows a thread claims at once."""
+        """Return the rows a thread claims at once."""
         share = -(-rows // (4 * self.threads))
         chunk = max(min(CHUNK_BYTES // row_bytes, share), SMALL_BYTES // row_bytes, 1)
         return chunk // ROW_STEP * ROW_STEP if chunk >= ROW_STEP else chunk
@@ -160,7 +164,7 @@ class ProductOps(Steps):
 
     @bind
     def expert_linear(self, x, ids, w, act, out, T, K, failure):
-        parts = gemm.expert_wanted(T, K, w, act)
+        parts = gemm.expert_parts_for(T, K, w, act)
         (order, starts, used), steps = self._grouped(ids, w.experts)
         if parts is not None:
             steps += self._expert_gemm(parts, self.at(x), ids, K, w, (order, starts, used), self.at(out))
@@ -178,7 +182,7 @@ class ProductOps(Steps):
 
     @bind
     def expert_sum(self, mid, ids, w, act, out, T, K, failure):
-        parts = gemm.expert_wanted(T, K, w, act)
+        parts = gemm.expert_parts_for(T, K, w, act)
         (order, starts, used), steps = self._grouped(ids, w.experts)
         if parts is not None:
             pairs = self.temp(4 * T * K * w.rows)
@@ -196,7 +200,7 @@ class ProductOps(Steps):
         self.run(steps, failure)
 
     def _grouped(self, ids: np.ndarray, experts: int) -> tuple[tuple[int, int, int], list[Step]]:
-        """Tables ``order``, ``starts`` and ``used`` of the task GROUP_PAIRS for ids (T, K), and the step."""
+        """Return the tables ``order``, ``starts`` and ``used`` of the task GROUP_PAIRS for ids (T, K), and the step."""
 
         def make() -> tuple[tuple[int, int, int], list[Step]]:
             tables = self.temp(4 * ids.size), self.temp(4 * (experts + 1)), self.temp(4 * (experts + 1))
@@ -208,21 +212,22 @@ class ProductOps(Steps):
     def _expert_gemm(
         self, parts: gemm.Parts, x: int, ids: np.ndarray, slots: int, w: Matrix, tables: tuple[int, int, int], out: int
     ) -> list[Step]:
-        """All pairs through their experts -> out (tokens, K, rows); ``slots`` pairs in turn have one input at ``x``."""
+        """Run all pairs through their experts -> out (tokens, K, rows); each input at ``x`` serves ``slots``
+        consecutive pairs."""
         n, pairs, group_bytes = w.cols, ids.size, parts.group_bytes(w.cols)
-        most, blocks = min(pairs, w.experts), -(-w.rows // gemm.BLOCK_ROWS)
-        panel, own = self.temp(parts.panel_bytes(panel_slots(pairs, most), n)), parts.work_bytes(n)
+        max_used, blocks = min(pairs, w.experts), -(-w.rows // gemm.BLOCK_ROWS)
+        panel, gemm_bytes = self.temp(parts.panel_bytes(panel_slots(pairs, max_used), n)), parts.work_bytes(n)
         values = (
             address(parts.table), weight_address(w), w.row_bytes, w.rows, n, panel, group_bytes, *tables,
-            gemm.BLOCK_ROWS, blocks, out, own,
+            gemm.BLOCK_ROWS, blocks, out, gemm_bytes,
         )  # fmt: skip
-        # all pairs may want the same expert
-        work = own + 4 * gemm.BLOCK_ROWS * (pairs + 4)
+        # all pairs may go to the same expert
+        work = gemm_bytes + 4 * gemm.BLOCK_ROWS * (pairs + 4)
         x, steps = self._rounded(x, pairs // slots, n, parts.rounding)
         return [
             *steps,
-            Step(t.GEMM_PACK_PAIRS, most, 1, (parts.pack, x, n, panel, group_bytes, slots, *tables)),
-            Step(t.EXPERT_GEMM, most * blocks, 1, values, -(-work // 128) * 128),
+            Step(t.GEMM_PACK_PAIRS, max_used, 1, (parts.pack, x, n, panel, group_bytes, slots, *tables)),
+            Step(t.EXPERT_GEMM, max_used * blocks, 1, values, -(-work // 128) * 128),
         ]
 
     @bind
@@ -232,7 +237,7 @@ class ProductOps(Steps):
         values = (used, weight_address(w), size, mmap.PAGESIZE, ADVISED_BYTES // size)
         self.run([*steps, Step(t.ADVISE, 1, 1, values)], failure)
 
-    # --- looking up
+    # --- table look-ups
 
     @partial(bind, check_values=True)
     def embed(self, table, ids):

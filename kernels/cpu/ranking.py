@@ -1,4 +1,4 @@
-"""The greatest values of a row. What the op computes: ``ds4ref.kernels.ops``."""
+"""The greatest values of a row, for sampling. What the op computes: ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .steps import Steps
 
 
 class RankingOps(Steps):
-    """Choosing among logits."""
+    """Ranking of logits."""
 
     @bind
     def top(self, x, k, values, ids, T, n):

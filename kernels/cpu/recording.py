@@ -1,11 +1,11 @@
-"""A recording: the steps of many ops, laid out once in memory and run as one job, again and again.
+"""A recording: the steps of many ops, laid out once in memory and replayed as one job.
 
 An op called from Python costs a few microseconds of checking, allocating and posting; a decoded token has hundreds of
-them. While a pass is recorded its ops compute nothing: they append their steps, and the arrays they return stand for
-places. ``seal`` then derives which steps must wait for which from what each reads and writes, puts steps that may
-overlap side by side, and gives places that are not alive at the same time the same memory. ``run`` executes all of it.
+them. While a pass is recorded its ops compute nothing: they append their steps and return placeholder buffers. ``seal``
+derives from what each step reads and writes which steps must wait for which, groups steps that may overlap, and assigns
+the same memory to buffers that are not alive at the same time. ``replay`` executes all of it.
 
-What changes from run to run has to be read from memory when the steps run: arrays that did not come from the recording
+What changes from run to run must be read from memory when the steps run: arrays that did not come from the recording
 (caches, inputs) are taken by address, so refill them in place. The sizes an op was recorded with stay.
 """
 
@@ -29,24 +29,24 @@ from .workers import Workers, address, aligned
 ALIGNMENT = 128
 
 REST = 64
-"""Levels that memory rests before another place gets it. Written again at once, its lines would still be in the cache
-of the core that wrote them last, and fetching them from there takes twice as long as from the shared cache, into which
-the weights of a layer push them (docs/LOG.md)."""
+"""Levels for which freed memory rests before reuse. Reused at once, its lines would still be in the cache of the core
+that wrote them last, and fetching them from there takes twice as long as from the shared cache, into which the weights
+of a layer evict them (docs/LOG.md)."""
 T = TypeVar("T")
 
 
 class Recording(Steps):
-    """Steps under construction; see the module. The ops come from the classes it is combined with (``backend``)."""
+    """Steps under construction. The ops come from the classes it is combined with (``backend``)."""
 
     name = "cpu"
 
     def __init__(self, workers: Workers):
         self.workers, self.threads = workers, workers.threads
         self._steps: list[Step] = []
-        self._made: list[tuple[int, int, np.ndarray]] = []
+        self._buffers: list[tuple[int, int, np.ndarray]] = []
         self._owner: dict[int, int] = {}
         self._shared: dict[tuple, Any] = {}
-        self._first: list[Callable[[], None]] = []
+        self._host_steps: list[Callable[[], None]] = []
         self._keep: list[Any] = []
         self.outputs: list[np.ndarray] = []
         self.kept: list[np.ndarray] = []
@@ -54,12 +54,12 @@ class Recording(Steps):
     # --- recording
 
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
-        """A place. Its memory is never touched: ``seal`` moves it."""
+        """Return a placeholder buffer. Its memory is never touched: ``seal`` assigns the real one."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         memory = np.empty(size + 2 * ALIGNMENT, np.uint8)
         skip = -address(memory) % ALIGNMENT
-        self._made.append((address(memory) + skip, max(size, 1), memory))
+        self._buffers.append((address(memory) + skip, max(size, 1), memory))
         return memory[skip : skip + size].view(kind).reshape(shape)
 
     def temp(self, size: int) -> int:
@@ -97,61 +97,61 @@ class Recording(Steps):
                 raise IndexError(failure)
             np.copyto(out, decode(table.data.take(ids, axis=0)))
 
-        self._first.append(look_up)
+        self._host_steps.append(look_up)
         return out
 
     # --- laying out
 
     def seal(self, *outputs: np.ndarray, kept: Sequence[np.ndarray] = ()) -> None:
-        """Lay everything out; ``outputs`` and ``kept``, which are no different here, stay readable after a run until
-        the next one, as ``self.outputs`` and ``self.kept``."""
+        """Lay out memory and steps; ``outputs`` and ``kept`` (treated alike here) stay readable after a run until the
+        next one, as ``self.outputs`` and ``self.kept``."""
         results = (*outputs, *kept)
-        made = sorted((start, size) for start, size, _ in self._made)
-        starts = [start for start, _ in made]
+        buffers = sorted((start, size) for start, size, _ in self._buffers)
+        starts = [start for start, _ in buffers]
 
-        def place(value: int) -> int | None:
-            """Number of the place that contains an address."""
+        def buffer_of(value: int) -> int | None:
+            """Return the number of the placeholder buffer that contains an address."""
             i = bisect_right(starts, value) - 1
-            return i if i >= 0 and value < made[i][0] + made[i][1] else None
+            return i if i >= 0 and value < buffers[i][0] + buffers[i][1] else None
 
         owners: list[list[tuple[int, bool]]] = []
         for step in self._steps:
-            found = []
+            accesses = []
             for fields, written in ((step.task.reads, False), (step.task.writes, True)):
                 for value in (step.values[i] for i in fields):
-                    number = place(value)
+                    number = buffer_of(value)
                     owner = self._owner.get(value) if number is None else -1 - number
                     if owner is not None:
-                        found.append((owner, written))
-            owners.append(found)
+                        accesses.append((owner, written))
+            owners.append(accesses)
         levels = _levels(owners)
         order = sorted(range(len(self._steps)), key=lambda i: levels[i])
 
-        places = {number: place(address(out)) for number, out in enumerate(results)}
-        spans = _spans(owners, levels, {n for n in places.values() if n is not None})
+        output_buffers = {number: buffer_of(address(out)) for number, out in enumerate(results)}
+        spans = _spans(owners, levels, {n for n in output_buffers.values() if n is not None})
         resting = {number: (first, last + REST) for number, (first, last) in spans.items()}
-        offsets, total = _share(resting, [size for _, size in made])
+        offsets, total = _share(resting, [size for _, size in buffers])
         work = -(-max((step.work for step in self._steps), default=0) // ALIGNMENT) * ALIGNMENT
         self._memory = aligned(total + work * self.threads)
         base = address(self._memory)
 
-        def moved(value: int) -> int:
-            number = place(value)
+        def relocate(value: int) -> int:
+            number = buffer_of(value)
             return value if number is None else base + offsets[number] + value - starts[number]
 
-        self._write(order, levels, moved, base + total, work)
+        self._write(order, levels, relocate, base + total, work)
         for number, out in enumerate(results):
-            if places[number] is None:
+            if output_buffers[number] is None:
                 raise ValueError("an output of a recording must be a result of its ops")
-            start = moved(address(out)) - base
+            start = relocate(address(out)) - base
             result = self._memory[start : start + out.nbytes].view(out.dtype).reshape(out.shape)
             (self.outputs if number < len(outputs) else self.kept).append(result)
-        self._made.clear()
+        self._buffers.clear()
         self._shared.clear()
         self._owner.clear()
 
-    def _write(self, order: list[int], levels: list[int], moved: Callable[[int], int], area: int, work: int) -> None:
-        """Steps and argument blocks in memory."""
+    def _write(self, order: list[int], levels: list[int], relocate: Callable[[int], int], area: int, work: int) -> None:
+        """Write steps and argument blocks to memory."""
         self.workers.load()
         count = len(order)
         self._table = aligned(count * (STEP_BYTES + BLOCK_BYTES))
@@ -162,7 +162,7 @@ class Recording(Steps):
             step = self._steps[i]
             values = list(step.values)
             for field in {*step.task.reads, *step.task.writes}:
-                values[field] = moved(values[field])
+                values[field] = relocate(values[field])
             block = count * STEP_BYTES + number * BLOCK_BYTES
             step._replace(values=tuple(values)).write(
                 self._table, number * STEP_BYTES, self._base, block, levels[i] != last, area, work, address(self._error)
@@ -173,8 +173,8 @@ class Recording(Steps):
     # --- running
 
     def replay(self) -> None:
-        """Run all steps. IndexError if one of them met a number outside its range."""
-        for prepare in self._first:
+        """Run all steps; IndexError if one of them met an index out of range."""
+        for prepare in self._host_steps:
             prepare()
         self.workers.run_prepared(self._base, self.length)
         if self._error[0]:
@@ -183,18 +183,18 @@ class Recording(Steps):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the recording: steps, places, work areas."""
+        """Bytes of the recording: steps, buffers, work areas."""
         return self._memory.nbytes + self._table.nbytes
 
     def timeline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of the last run: when thread 0 began each step and when it found nothing left to claim (steps,), in the
-        ticks of ``Workers.ticks``; and whether the step waited for all before it."""
+        """Return, for the last run, when thread 0 began each step and when it could claim no more items (steps,), in
+        the ticks of ``Workers.ticks``; and whether the step waited for all before it."""
         words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
         return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
 
 
 def _levels(owners: list[list[tuple[int, bool]]]) -> list[int]:
-    """The earliest level at which each step may run: after all that wrote what it touches, and after all that read
+    """Return the earliest level at which each step may run: after all writers of what it touches, and all readers of
     what it writes. Steps of one level do not depend on each other."""
     written: dict[int, int] = {}
     read: dict[int, int] = {}
@@ -211,7 +211,7 @@ def _levels(owners: list[list[tuple[int, bool]]]) -> list[int]:
 
 
 def _spans(owners: list[list[tuple[int, bool]]], levels: list[int], kept: set[int]) -> dict[int, tuple[int, int]]:
-    """First and last level at which each place is in use; those ``kept`` are in use to the end."""
+    """Return the first and last level at which each buffer is in use; those in ``kept`` are in use to the end."""
     spans: dict[int, tuple[int, int]] = {}
     for touched, level in zip(owners, levels, strict=True):
         for owner, _ in touched:
@@ -223,11 +223,11 @@ def _spans(owners: list[list[tuple[int, bool]]], levels: list[int], kept: set[in
 
 
 def _share(spans: dict[int, tuple[int, int]], sizes: list[int]) -> tuple[dict[int, int], int]:
-    """Offsets such that places whose spans overlap do not, and the bytes it takes. A place gets the memory of one of
-    its size that is free by then, which layers, being alike, have plenty of; else memory of its own."""
+    """Return offsets such that buffers with overlapping spans do not overlap, and the total bytes. A buffer reuses free
+    memory of its own size, of which layers, being alike, leave plenty; else it gets new memory."""
     offsets: dict[int, int] = {}
     total = 0
-    taken: list[tuple[int, int, int]] = []  # (last level, size, offset), the one that is free next in front
+    taken: list[tuple[int, int, int]] = []  # heap of (last level, size, offset): the next to become free first
     free: dict[int, list[int]] = {}
     for number in sorted(spans, key=lambda n: spans[n]):
         first, last = spans[number]

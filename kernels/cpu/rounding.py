@@ -1,4 +1,4 @@
-"""Simulated low-precision formats and integer activations. What each op computes: ``ds4ref.kernels.ops``."""
+"""Simulated low-precision formats and int8 activations. What each op computes: ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .steps import Steps
 
 
 class RoundingOps(Steps):
-    """What a numerics mode switches on."""
+    """The roundings that a numerics mode switches on."""
 
     @bind
     def round_e4m3(self, x, channels, out, n):

@@ -1,6 +1,6 @@
 """Every task of the backend: its name and the fields of its argument block (``abi.Task`` explains the marks).
 
-The compiled bodies are in ``tasks``; both sides read the same declaration. Arrays are C-contiguous.
+The compiled bodies are in ``tasks``; both sides read these declarations. Arrays are C-contiguous.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ ATTENTION = Task(
 
 ATTEND = Task(
     "attend",
-    "<q <keys <values <first <seen >out key_half value_half rows tokens shared sharing group groups tile dim scale:f"
-    " *work !error",
+    "<q <keys <values <first <row_counts >out key_half value_half"
+    " rows tokens shared sharing group groups tile dim scale:f *work !error",
 )
 
 READ = Task("read_lines", "<address >out")

@@ -1,13 +1,13 @@
 """The worker pool: Python threads parked in compiled code, which run jobs made of steps.
 
-A call packs its steps into memory and enters compiled code; there the calling thread works as thread 0 and workers
-join it (``tasks/sync.py`` has the protocol). One job runs at a time; callers on other threads wait for their turn. A
-step with no more items than its chunk, or a pool of one thread, never touches the workers.
+A call packs its steps into memory and enters compiled code; there the calling thread works as thread 0 and workers join
+it (``tasks/sync.py`` has the protocol). One job runs at a time; callers on other threads wait their turn. A step with
+no more items than its chunk, or a pool of one thread, never wakes the workers.
 
-Results do not depend on the number of threads: chunks only decide who computes an item, never how.
+Results do not depend on the number of threads: chunks decide which thread computes an item, never how.
 
 Fork: a child starts with no workers and makes its own on first use. Forking while another thread runs a job is as
-unsafe as it always is with threads. Exit: workers are stopped and joined before the interpreter goes away.
+unsafe as it always is with threads. Exit: workers are stopped and joined before the interpreter shuts down.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def _array_data(array: np.ndarray) -> int:
 
 
 def _checked_address():
-    """``address(array)``: where its first element is.
+    """Return the function ``address(array)``: the address of an array's first element.
 
-    ``array.ctypes.data`` costs a microsecond. NumPy's ABI fixes the data pointer as the first field of an array
-    object, which is ten times faster to read; the slow way serves where that does not hold.
+    ``array.ctypes.data`` costs a microsecond. NumPy's ABI fixes the data pointer as the first field of an array object,
+    which is ten times faster to read; fall back to the slow way where that does not hold.
     """
     probe = np.zeros(3, np.float32)[1:]
     if probe.ctypes.data == _array_data(probe):
@@ -61,7 +61,7 @@ address = _checked_address()
 
 
 def aligned(size: int, alignment: int = 128) -> np.ndarray:
-    """``size`` zero bytes whose address is a multiple of ``alignment``."""
+    """Return ``size`` zero bytes at an address that is a multiple of ``alignment``."""
     raw = np.zeros(size + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + size]
@@ -72,14 +72,14 @@ def _not_loaded(*_: int) -> None:
 
 
 class Workers:
-    """``threads`` threads, the calling one included."""
+    """A pool of ``threads`` threads, the calling one included."""
 
     def __init__(self, threads: int):
         self.threads = threads
         self._run = self._work = self._ticks = _not_loaded
-        self._fresh()
+        self._reset()
 
-    def _fresh(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._memory = aligned(POOL_BYTES + MAX_STEPS * (STEP_BYTES + BLOCK_BYTES))
         self._base = self._memory.ctypes.data
@@ -103,7 +103,7 @@ class Workers:
             self._work(base, number)
             if words[POOL_STOP // 8]:
                 return
-            # Sleeping is decided without a lock: a worker that misses a job costs speed, never a result.
+            # No lock around going to sleep: a worker that misses a job costs speed, never a result.
             wake.clear()
             self._asleep = 1
             wake.wait()
@@ -118,7 +118,7 @@ class Workers:
         self._workers.clear()
 
     def close(self) -> None:
-        """Stop the workers; the pool starts them again when it is used again."""
+        """Stop the workers; the next use starts them again."""
         with self._lock:
             self._stop()
 
@@ -134,8 +134,8 @@ class Workers:
         self._run = code.function("pool_run", 1)
 
     def run(self, steps: Sequence[Step], area: int = 0, size: int = 0) -> bool:
-        """Run the steps one after the other, each spread over the threads, whose work areas of ``size`` bytes each
-        begin at address ``area``. True if a step set its error flag."""
+        """Run the steps in order, each spread over the threads, whose work areas of ``size`` bytes each begin at
+        address ``area``. Returns True if a step set its error flag."""
         if self._run is _not_loaded:
             self.load()
         with self._lock:
@@ -149,12 +149,12 @@ class Workers:
             return self._words[POOL_ERROR // 8] != 0
 
     def run_prepared(self, steps: int, count: int) -> None:
-        """Run ``count`` steps that lie ready in memory at ``steps`` (``recording`` lays them out)."""
+        """Run ``count`` steps that ``recording`` laid out in memory at ``steps``."""
         with self._lock:
             self._execute(steps, count)
 
     def ticks(self) -> int:
-        """Now, on the clock that steps are timed with (its rate is the processor's affair)."""
+        """Read the clock that steps are timed with (its rate depends on the processor)."""
         if self._ticks is _not_loaded:
             self.load()
         out = ctypes.c_int64()
@@ -180,7 +180,7 @@ _SHARED_LOCK = threading.Lock()
 
 
 def shared(threads: int | None = None) -> Workers:
-    """The workers of this process for jobs of ``threads`` threads (None: its cores); ValueError unless 1 .. 256."""
+    """Return this process's pool of ``threads`` threads (None: its cores); ValueError unless 1 .. 256."""
     count = available_cores() if threads is None else threads
     if not 1 <= count <= MAX_THREADS:
         raise ValueError(f"threads must be 1..{MAX_THREADS}, not {count}")
@@ -189,15 +189,15 @@ def shared(threads: int | None = None) -> Workers:
 
 
 def _close_all() -> None:
-    for each in list(_SHARED.values()):
-        each.close()
+    for pool in list(_SHARED.values()):
+        pool.close()
 
 
 def _after_fork() -> None:
     global _SHARED_LOCK
     _SHARED_LOCK = threading.Lock()
-    for each in _SHARED.values():
-        each._fresh()
+    for pool in _SHARED.values():
+        pool._reset()
 
 
 atexit.register(_close_all)

@@ -38,17 +38,17 @@ def attention(
 
 
 def attend(
-    q: np.ndarray, keys: np.ndarray, values: np.ndarray, first: np.ndarray, seen: np.ndarray, scale: float
+    q: np.ndarray, keys: np.ndarray, values: np.ndarray, first: np.ndarray, row_counts: np.ndarray, scale: float
 ) -> np.ndarray:
     """q (T, H, hd), keys and values (N, K, hd) -> (T, H, hd); head h reads keys and values h // (H / K).
 
-    Token t sees positions first[t] .. first[t] + seen[t] - 1 of the rings; without any its heads are 0 / 0.
+    Token t sees positions first[t] .. first[t] + row_counts[t] - 1 of the rings; without any its heads are 0 / 0.
     """
     out = np.empty_like(q)
     tokens, heads, dim = q.shape
     shared = keys.shape[1]
     for t in range(tokens):
-        rows = (first[t] + np.arange(seen[t])) % max(1, len(keys))
+        rows = (first[t] + np.arange(row_counts[t])) % max(1, len(keys))
         k, v = (np.moveaxis(part[rows].astype(np.float64), 0, 1) for part in (keys, values))  # (K, rows, hd)
         scores = q[t].astype(np.float64).reshape(shared, heads // shared, dim) @ np.swapaxes(k, 1, 2) * scale
         weight = np.exp(scores - scores.max(axis=2, keepdims=True, initial=-np.inf))

@@ -25,7 +25,7 @@ def test_linear(fmt: str, act: str, tokens: int, rows: int, cols: int) -> None:
     w = matrix(fmt, rows, cols)
     x = rng.standard_normal((tokens, cols)).astype(np.float32)
     if gemm.parts(fmt, act) is not None:
-        assert gemm.wanted(tokens, w, act) is not None
+        assert gemm.parts_for(tokens, w, act) is not None
     got = cpu.linear(x, w, act)
     assert_close(got, reference.linear(x, w, act))
     np.testing.assert_array_equal(cpu.linear(x[:8], w, act), got[:8])

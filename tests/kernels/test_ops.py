@@ -142,7 +142,7 @@ class Case:
         else:
             least, greatest = operand.limits
             low, high = self.size(least or "-1"), self.size(greatest or "99") + 1
-        if name in ("raw_count", "seen"):  # of no rows there is no mean
+        if name in ("raw_count", "row_counts"):  # of no rows there is no mean
             low = 1
         return self.rng.integers(low, high, shape)
 

@@ -1,11 +1,11 @@
-"""Quantizers: float32 weights to the rows of a storage format, compiled, with as many threads as asked for.
+"""Quantizers: float32 weights to the rows of a storage format, compiled and multi-threaded.
 
     raw = quantize("Q4_K", weights)                            weights float32 (rows, cols) -> uint8 (rows, row_bytes)
     raw = quantize("IQ2_XXS", weights, importance, threads=8)  importance float32 (cols,): how much each input matters
 
-Importance is the mean square of the inputs that a column of the matrix meets: an error there costs in proportion.
-Layouts and dequantizers are those of ``kernels.formats``. Q8_0, Q4_0 (without importance), F16, BF16 and F32 are what
-ggml makes of the same weights, bit for bit; the others search for themselves (docs/reference/quantize.md).
+Importance is the mean square of the inputs that a column of the matrix is multiplied with; errors in a column are
+weighted by it. Layouts and dequantizers are those of ``kernels.formats``. Q8_0, Q4_0 (without importance), F16, BF16
+and F32 equal ggml's output bit for bit; the others use searches of their own (docs/reference/quantize.md).
 
 The kernels are a library of their own (``kernels.cpu.library``), compiled when the first row is quantized.
 """
@@ -27,15 +27,15 @@ BLOCKED = tuple(fmt for fmt in QUANTIZERS if FORMATS[fmt].quantizer != "exact")
 SEARCHED = tuple(fmt for fmt in QUANTIZERS if FORMATS[fmt].quantizer == "search")
 
 _PIECE = 1 << 16
-"""Weights a thread takes at a time: milliseconds of work, so that threads finish together."""
+"""Weights a thread claims at a time: milliseconds of work, so that threads finish together."""
 
 
 def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, threads: int = 1) -> np.ndarray:
-    """float32 (rows, cols) -> uint8 (rows, row_bytes) in format ``fmt``.
+    """Quantize float32 (rows, cols) to uint8 (rows, row_bytes) in format ``fmt``.
 
-    importance  float32 (cols,), none below zero; None: none is known
-    threads     threads to compute with
-    ValueError for a format that cannot be written, columns that are no whole number of blocks, values that are not
+        importance  float32 (cols,), not negative; None: unknown
+        threads     number of threads
+    ValueError for a format that cannot be written, columns that are not a whole number of blocks, values that are not
     finite, or another shape or dtype. The bytes do not depend on ``threads``.
     """
     x = _checked(fmt, x, importance)
@@ -43,11 +43,12 @@ def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, thre
         return _scalars(fmt, x)
     rows, cols = x.shape
     out = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
-    given = None if importance is None else np.ascontiguousarray(importance, np.float32)
+    if importance is not None:
+        importance = np.ascontiguousarray(importance, np.float32)
     from ..library import library
 
     code = library("quantize").function(f"quantize.{fmt}", 5)
-    address = 0 if given is None else given.ctypes.data
+    address = 0 if importance is None else importance.ctypes.data
 
     def part(first: int, last: int) -> None:
         code(x.ctypes.data + 4 * cols * first, last - first, cols, address, out.ctypes.data + out.shape[1] * first)
@@ -57,7 +58,7 @@ def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, thre
 
 
 def prepare() -> None:
-    """Compile the kernels if that was not done yet. KernelError if it cannot be done."""
+    """Compile the kernels if the cache lacks them; KernelError if that fails."""
     from ..library import library
 
     library("quantize")
@@ -83,14 +84,14 @@ def _scalars(fmt: str, x: np.ndarray) -> np.ndarray:
     if fmt == "F32":
         return x.astype("<f4").view(np.uint8)
     if fmt == "F16":
-        with np.errstate(over="ignore"):  # too large becomes infinite, which the caller sees in the result
+        with np.errstate(over="ignore"):  # values out of range become infinite, which the caller sees in the result
             return x.astype("<f2").view(np.uint8)
     bits = x.astype("<f4").view("<u4")
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").view(np.uint8)  # nearest, ties to even
 
 
 def _in_threads(threads: int, rows: int, size: int, work: Callable[[int, int], None]) -> None:
-    """``work(first, last)`` over all rows in pieces of ``size``, by ``threads`` threads."""
+    """Call ``work(first, last)`` for all rows in pieces of ``size``, on ``threads`` threads."""
     pieces = range(0, rows, size)
     threads = min(threads, len(pieces))
     if threads <= 1:

@@ -1,10 +1,10 @@
-"""Fitting w = d * s_j * code - dmin * m_j to a block: the search behind Q4_K and Q2_K.
+"""Fit w = d * s_j * code - dmin * m_j to a block: the search behind Q4_K and Q2_K.
 
-Three stages, each on all groups of the block at once. A group alone: codes from several starting scales, each followed
-by the best (scale, minimum) for those codes, which is a weighted least-squares problem with two unknowns, and again.
-The block: one d and one dmin, all groups' scales and minima as small integers. Then in turns: every group tries the
-neighbours of its two integers with fresh codes, and d and dmin are fitted anew, again by least squares. What is kept
-is the best of all that was seen, so a turn never makes a block worse.
+Three stages, each on all groups of the block at once. First each group alone: codes from several starting scales, each
+followed by the best (scale, minimum) for those codes, a weighted least-squares problem with two unknowns, repeated.
+Then the block: one d and one dmin, all groups' scales and minima as small integers. Then alternately: every group tries
+the neighbours of its two integers with fresh codes, and d and dmin are refitted, again by least squares. The best
+solution of all turns is kept, so a turn never makes a block worse.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numba import njit, types
 from ..simd.helpers import store_float
 from ..simd.vec import Float, Int, inline
 from ..tasks.lang import JIT, local, round_f16
-from .lanes import TINY, Words, clamped, inverse, nearest
+from .lanes import TINY, LaneOps, clamped, inverse, nearest
 
 LARGEST_F16 = np.float32(65504)
 
 
 class Affine(NamedTuple):
-    """What a block looks like.
+    """Parameters of a block format and its search.
 
     lanes, n  groups of the block and weights of a group
     top       greatest code          most  greatest integer scale or minimum
-    starts    codes that the range of a group is divided by, first and last, and how many between them are tried
-    passes    codes and fit so many times from each start
-    turns     rounds of neighbours and refitting
+    starts    first and last number of codes to divide a group's range by, and how many values between them to try
+    passes    rounds of coding and fitting from each start
+    turns     rounds of neighbour search and refitting
     """
 
     lanes: int
@@ -42,13 +42,14 @@ class Affine(NamedTuple):
 
 
 def fitter(kind: Affine) -> Any:
-    """A compiled ``fit(x, w, codes, scales, minima, ds)``: addresses of the transposed values and costs, and of what
-    comes out: float codes (transposed), float scales and minima a group, and d and dmin, two floats that are f16."""
-    words = Words(kind.lanes)
-    F = words.vec
-    load, store, splat, zero, total, times = words.load, words.store, words.splat, words.zero, words.total, words.times
-    lower, upper, largest, where_greater = words.lower, words.upper, words.largest, words.where_greater
-    add_product = words.add_product
+    """Compile ``fit(x, w, codes, scales, minima, ds)``: addresses of the transposed values and costs (inputs), and of
+    the results: float codes (transposed), float scales and minima per group, and d and dmin, two floats exact in
+    f16."""
+    ops = LaneOps(kind.lanes)
+    F = ops.vec
+    load, store, splat, zero, total, times = ops.load, ops.store, ops.splat, ops.zero, ops.total, ops.times
+    lower, upper, largest, where_greater = ops.lower, ops.upper, ops.largest, ops.where_greater
+    add, add_product = ops.add, ops.add_product
     n, step = kind.n, 4 * kind.lanes
     top, most = float(kind.top), float(kind.most)
     passes, turns, count = kind.passes, kind.turns, kind.starts[2]
@@ -69,7 +70,7 @@ def fitter(kind: Affine) -> Any:
 
     @njit(**JIT)
     def sums(x, w, inv, low):
-        """Sums over a group of w code, w code^2 and w x code."""
+        """Return the sums over a group of w code, w code^2 and w x code."""
         sl, sll, sxl = zero(), zero(), zero()
         for i in range(n):
             sl, sll, sxl = sums_step(sl, sll, sxl, x + step * i, w + step * i, inv, low)
@@ -77,18 +78,18 @@ def fitter(kind: Affine) -> Any:
 
     @inline(triple, F, F, F, F, F)
     def solve(k, sw, swx, sl, sll, sxl):
-        """Scale, minimum and how much they take off the error of zeros."""
+        """Return scale, minimum, and the error they save against all zeros."""
         zeros, ones = k.zero(F), k.const(F, 1.0)
         det = sw * sll - sl * sl
         sound = det.compare(">", sw * sll * 1e-6)
         divisor = k.select(sound, det, ones)
         scale = k.select(sound, (sw * sxl - swx * sl) / divisor, zeros)
         low = k.select(sound, (sl * sxl - sll * swx) / divisor, k.const(F, -1.0))
-        # a minimum below zero cannot be stored: the best scale without one
+        # a negative minimum cannot be stored: use the best scale without one
         coded = sll.compare(">", TINY)
-        alone = k.select(coded, sxl / k.select(coded, sll, ones), zeros)
+        fit_groups = k.select(coded, sxl / k.select(coded, sll, ones), zeros)
         constant = k.select(sw.compare(">", TINY), (zeros - swx) / k.select(sw.compare(">", TINY), sw, ones), zeros)
-        scale = k.select(low.compare("<", 0.0), alone, scale)
+        scale = k.select(low.compare("<", 0.0), fit_groups, scale)
         low = k.select(low.compare("<", 0.0), k.select(coded, zeros, k.maximum(constant, zeros)), low)
         usable = scale.compare(">", 0.0)
         scale = k.select(usable, scale, zeros)
@@ -97,22 +98,23 @@ def fitter(kind: Affine) -> Any:
 
     @inline(pair, F, F, Float)
     def start(k, low, high, codes):
-        """Reciprocal scale and offset that spread low..high over so many codes."""
+        """Return the reciprocal scale and the offset that map low..high to 0..codes."""
         inv = codes.splat(F) * inverse(k, high - low)
         return inv, k.zero(F) - low * inv
 
     @inline(pair, F, F)
-    def onward(k, scale, low):
+    def next_start(k, scale, low):
         inv = inverse(k, scale)
         return inv, low * inv
 
     @inline(F, F)
-    def below_zero(k, a):
+    def at_most_zero(k, a):
         return k.minimum(a, k.zero(F))
 
     @inline(five, Int, Int, F, F, F, F)
     def trial_setup(k, d_at, dmin_at, scales, minima, a, b):
-        """Integers moved by (a, b), the scale and minimum they stand for, and the reciprocal."""
+        """Return the integers moved by (a, b), the scale and minimum they stand for, and the reciprocal of the
+        scale."""
         s = clamped(k, scales + a, 0.0, most)
         m = clamped(k, minima + b, 0.0, most)
         big = s * k.load(Float, d_at).splat(F)
@@ -134,12 +136,12 @@ def fitter(kind: Affine) -> Any:
         return nearest(k, clamped(k, values * inv.splat(F), 0.0, most))
 
     @njit(**JIT)
-    def alone(x, w, sw, swx):
-        """The best scale and minimum of each group, not yet rounded."""
+    def fit_groups(x, w, sw, swx):
+        """Return the best scale and minimum of each group, before rounding to integers."""
         low, high = load(x), load(x)
         for i in range(1, n):
             low, high = lower(low, x + step * i), upper(high, x + step * i)
-        low = below_zero(low)
+        low = at_most_zero(low)
         best, scale, minimum = splat(np.float32(-3e38)), zero(), zero()
         for number in range(count):
             inv, offset = start(low, high, first + stride * np.float32(number))
@@ -148,7 +150,7 @@ def fitter(kind: Affine) -> Any:
                 s, m, gain = solve(sw, swx, sl, sll, sxl)
                 scale, minimum = where_greater(gain, best, s, scale), where_greater(gain, best, m, minimum)
                 best = where_greater(gain, best, gain, best)
-                inv, offset = onward(s, m)
+                inv, offset = next_start(s, m)
         return scale, minimum
 
     @njit(**JIT)
@@ -161,7 +163,7 @@ def fitter(kind: Affine) -> Any:
 
     @njit(**JIT)
     def neighbours(x, w, ds, scales, minima, reach):
-        """The best of the integers within ``reach``, group by group, and its error."""
+        """Return the best integers within ``reach`` of each group's, and the total error."""
         best, best_s, best_m = splat(np.float32(3e38)), scales, minima
         for a in range(-reach, reach + 1):
             for b in range(-reach, reach + 1):
@@ -175,7 +177,7 @@ def fitter(kind: Affine) -> Any:
 
     @njit(**JIT)
     def refit(x, w, ds, scales, minima, sw, swx):
-        """d and dmin that suit the integers and their codes best."""
+        """Store the d and dmin that fit the integers and their codes best."""
         s, m, scale, low, inv = trial_setup(ds, ds + 4, scales, minima, zero(), zero())
         sl, sll, sxl = sums(x, w, inv, times(low, inv))
         a = total(times(times(s, s), sll))
@@ -188,15 +190,15 @@ def fitter(kind: Affine) -> Any:
             d, dmin = (p * c - b * q) / det, (b * p - a * q) / det
         if not dmin >= 0:
             d, dmin = (p / a if a > 0 else np.float32(0)), np.float32(0)
-        half(ds, d, dmin)
+        store_halves(ds, d, dmin)
 
     @njit(**JIT)
-    def half(ds, d, dmin):
+    def store_halves(ds, d, dmin):
         store_float(ds, round_f16(min(max(d, np.float32(0)), LARGEST_F16)))
         store_float(ds + 4, round_f16(min(max(dmin, np.float32(0)), LARGEST_F16)))
 
     @inline(Float, Int)
-    def get(k, address):
+    def load_one(k, address):
         return k.load(Float, address)
 
     @inline(Float, Float)
@@ -205,29 +207,29 @@ def fitter(kind: Affine) -> Any:
         one = k.const(Float, 1.0)
         return k.select(usable, one / k.select(usable, x, one), k.const(Float, 0.0))
 
-    room = local(64)
+    scratch = local(64)
 
     @njit(**JIT)
     def fit(x, w, codes, scales_at, minima_at, ds):
         sw, swx = zero(), zero()
         for i in range(n):
-            sw = words_add(sw, load(w + step * i))
+            sw = add(sw, load(w + step * i))
             swx = add_product(swx, load(w + step * i), load(x + step * i))
-        scale, minimum = alone(x, w, sw, swx)
-        now = room()
-        half(now, largest(scale) / most32, largest(minimum) / most32)
-        s, m = integers(scale, one_over(get(now))), integers(minimum, one_over(get(now + 4)))
-        store_float(ds, get(now))
-        store_float(ds + 4, get(now + 4))
+        scale, minimum = fit_groups(x, w, sw, swx)
+        current = scratch()
+        store_halves(current, largest(scale) / most32, largest(minimum) / most32)
+        s, m = integers(scale, one_over(load_one(current))), integers(minimum, one_over(load_one(current + 4)))
+        store_float(ds, load_one(current))
+        store_float(ds + 4, load_one(current + 4))
         best, best_s, best_m = np.float32(3e38), s, m
         for turn in range(turns):
-            s, m, error = neighbours(x, w, now, s, m, 1)
+            s, m, error = neighbours(x, w, current, s, m, 1)
             if error < best:
                 best, best_s, best_m = error, s, m
-                store_float(ds, get(now))
-                store_float(ds + 4, get(now + 4))
+                store_float(ds, load_one(current))
+                store_float(ds + 4, load_one(current + 4))
             if turn < turns - 1:
-                refit(x, w, now, s, m, sw, swx)
+                refit(x, w, current, s, m, sw, swx)
         s, m, scale, low, inv = trial_setup(ds, ds + 4, best_s, best_m, zero(), zero())
         offset = times(low, inv)
         for i in range(n):
@@ -235,5 +237,4 @@ def fitter(kind: Affine) -> Any:
         store(scales_at, s)
         store(minima_at, m)
 
-    words_add = words.add
     return fit

@@ -1,4 +1,4 @@
-"""From a quantizer of one block of 256 weights to the entry point that does rows of them."""
+"""Make row quantizers (entry points) from quantizers of one block of 256 weights."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .lanes import codes_of, importance_weights, plain_weights, transpose
 
 
 def export_rows(fmt: str, quantize_block: Any) -> None:
-    """The entry point ``quantize.FMT`` from ``quantize_block(x, importance, block)``: addresses of 256 floats, of their
-    importance or 0, and of the bytes to write."""
+    """Export ``quantize.FMT`` made from ``quantize_block(x, importance, block)``: addresses of 256 floats, of their
+    importance or 0, and of the output block."""
     block_bytes = FORMATS[fmt].block_bytes
 
     @export(f"quantize.{fmt}", 5)
     def quantize(x, rows, cols, importance, out):
-        """``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
+        """Quantize ``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
         for r in range(rows):
             for b in range(cols // 256):
-                given = importance + 1024 * b if importance else 0
-                quantize_block(x + 4 * (r * cols + 256 * b), given, out)
+                block_importance = importance + 1024 * b if importance else 0
+                quantize_block(x + 4 * (r * cols + 256 * b), block_importance, out)
                 out += block_bytes
 
 
 def weigher(lanes: int, n: int, spread: int, floor: float = 1.0) -> Any:
-    """``weigh(x, importance, costs)``: what an error in each of 256 weights costs, without importance abs(x) +
+    """Compile ``weigh(x, importance, costs)``: the cost of an error in each of 256 weights, without importance abs(x) +
     ``floor`` times the rms of its group of ``n``, else a sqrt(spread mean(x^2) + x^2) (docs/reference/quantize.md)."""
 
     @njit(**JIT)
@@ -45,8 +45,8 @@ def weigher(lanes: int, n: int, spread: int, floor: float = 1.0) -> Any:
 
 
 def affine_block(search: Affine, spread: int, pack: Any) -> Any:
-    """``quantize_block`` of a format with scales and minima: the search, then ``pack(block, codes, scales, minima,
-    ds)`` writes byte codes and float scales, minima and (d, dmin)."""
+    """Compile ``quantize_block`` of a format with scales and minima: the search, then ``pack(block, codes, scales,
+    minima, ds)``, which writes byte codes and float scales, minima and (d, dmin)."""
     lanes, n = search.lanes, search.n
     fit, weigh = fitter(search), weigher(lanes, n, spread)
     new_values, new_costs, new_across, new_codes = local(1024), local(1024), local(1024), local(1024)

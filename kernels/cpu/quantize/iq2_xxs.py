@@ -1,15 +1,15 @@
-"""Weights to IQ2_XXS: octets of weights as entries of a codebook (kernels/formats/iq2_xxs.py has the layout).
+"""Quantize weights to IQ2_XXS: octets of weights as entries of a codebook (kernels/formats/iq2_xxs.py has the layout).
 
 For a scale s, entry e with magnitudes g costs an octet
 
     sum_i w_i (|x_i| - s g_i)^2 = const + s (s B_e - 2 A_e)        A_e = sum w |x| g,  B_e = sum w g^2
 
-so A and B, computed once for all 256 entries, give the best entry for any scale with one multiply-add and one minimum
-an entry: the choice is exact, and trying another scale is cheap. An octet must have an even number of minuses; where
-the weights have an odd one, a sign is flipped, and which one is decided together with the entry: flipping i adds
-4 s w_i |x_i| g_i, so A_e loses twice the smallest w_i |x_i| g_i.
+so A and B, computed once for all 256 entries, give the exact best entry for any scale with one multiply-add and one
+minimum per entry, and trying another scale is cheap. An octet must have an even number of minus signs. Where the
+weights have an odd number, one sign is flipped, chosen together with the entry: flipping i adds 4 s w_i |x_i| g_i, so
+A_e loses twice the smallest w_i |x_i| g_i.
 
-A group of 32 has a scale d (2 ls + 1) / 8. Groups first look for their best scale alone, then d is tried around the
+A group of 32 has a scale d (2 ls + 1) / 8. Each group first finds its best scale alone; then d is tried around the
 value at which the largest of them has ls = 15, and fitted by least squares to the entries chosen.
 """
 
@@ -55,20 +55,20 @@ _lanes, _places = local(128), local(128)
 
 
 @inline(types.none, Int, Int, Int, Int, Int)
-def _even(k, wx, w, at, a_out, b_out):
-    """-2 A and B of 32 entries; ``at`` is their place in bytes."""
-    grid, squares = k.table("ds4_iq2_grid", "f32", _TABLE) + at, k.table("ds4_iq2_squares", "f32", _SQUARES) + at
+def _store_costs(k, wx, w, at, a_out, b_out):
+    """Store -2 A and B of 32 entries; ``at`` is their byte offset."""
+    grid, equal_costs = k.table("ds4_iq2_grid", "f32", _TABLE) + at, k.table("ds4_iq2_squares", "f32", _SQUARES) + at
     a, b = k.zero(F32x32), k.zero(F32x32)
     for i in range(8):
         a = k.fma(k.load(F32x32, grid + _ROW * i), k.load(Float, wx + 4 * i).splat(F32x32), a)
-        b = k.fma(k.load(F32x32, squares + _ROW * i), k.load(Float, w + 4 * i).splat(F32x32), b)
+        b = k.fma(k.load(F32x32, equal_costs + _ROW * i), k.load(Float, w + 4 * i).splat(F32x32), b)
     k.store(a_out + at, a * -2.0)
     k.store(b_out + at, b)
 
 
 @inline(types.none, Int, Int, Int)
-def _flipped(k, wx, at, a_out):
-    """A of 32 entries without twice the smallest of its parts, as -2 A."""
+def _flip_cheapest(k, wx, at, a_out):
+    """Subtract twice the smallest term from A of 32 entries (stored as -2 A)."""
     grid = k.table("ds4_iq2_grid", "f32", _TABLE) + at
     least = k.load(F32x32, grid) * k.load(Float, wx).splat(F32x32)
     for i in range(1, 8):
@@ -77,7 +77,7 @@ def _flipped(k, wx, at, a_out):
 
 
 @inline(F32x32)
-def _huge(k):
+def _greatest(k):
     return k.const(F32x32, 3e38)
 
 
@@ -92,11 +92,11 @@ def _least(k, a):
 
 
 @inline(types.none, Int, Int, Int, Int, Float, types.int32)
-def _note(k, values, places, a, b, s, place):
-    """Keep in each lane the smallest cost so far and where it was."""
-    now, before = k.fma(s.splat(F32x32), k.load(F32x32, b), k.load(F32x32, a)), k.load(F32x32, values)
-    better = now.compare("<", before)
-    k.store(values, k.select(better, now, before))
+def _keep_lowest(k, values, places, a, b, s, place):
+    """Keep in each lane the lowest cost so far and its place."""
+    cost, lowest = k.fma(s.splat(F32x32), k.load(F32x32, b), k.load(F32x32, a)), k.load(F32x32, values)
+    better = cost.compare("<", lowest)
+    k.store(values, k.select(better, cost, lowest))
     k.store(places, k.select(better, place.splat(I32x32), k.load(I32x32, places)))
 
 
@@ -107,13 +107,13 @@ def _clear(k, values):
 
 @inline(types.int64, Int)
 def load_int(k, address):
-    """The int32 at ``address``."""
+    """Load the int32 at ``address``."""
     return k.load(types.int32, address).sext(types.int64)
 
 
 @njit(**JIT)
 def tables(x, w, wx, a, b, signs):
-    """A and B of all octets of a block, and the signs of the weights, bit i of a byte set for a minus."""
+    """Compute A and B of all octets of a block, and the signs of the weights, bit i of a byte set for a minus."""
     values, costs, products = f32p(x), f32p(w), f32p(wx)
     for i in range(8 * OCTETS):
         products[i] = costs[i] * abs(values[i])
@@ -125,18 +125,18 @@ def tables(x, w, wx, a, b, signs):
             odd ^= minus
         store_byte(signs + octet, minuses)
         for at in range(0, _ROW, 128):
-            _even(wx + 32 * octet, w + 32 * octet, at, a + _ROW * octet, b + _ROW * octet)
+            _store_costs(wx + 32 * octet, w + 32 * octet, at, a + _ROW * octet, b + _ROW * octet)
         if odd:
             for at in range(0, _ROW, 128):
-                _flipped(wx + 32 * octet, at, a + _ROW * octet)
+                _flip_cheapest(wx + 32 * octet, at, a + _ROW * octet)
 
 
 @njit(**JIT)
 def group_cost(a, b, group, s):
-    """What the four octets of a group cost at scale ``s``, less a constant; never above 0 at the best scale."""
+    """Return the cost of a group's four octets at scale ``s``, less a constant; never above 0 at the best scale."""
     total = ZERO
     for octet in range(4 * group, 4 * group + 4):
-        least = _huge()
+        least = _greatest()
         for at in range(_ROW * octet, _ROW * (octet + 1), 128):
             least = _lower(least, a + at, b + at, s)
         total += _least(least)
@@ -145,23 +145,23 @@ def group_cost(a, b, group, s):
 
 @njit(**JIT)
 def best_entry(a, b, octet, s, values, places):
-    """The cheapest entry of an octet at scale ``s``, the first of equals."""
+    """Return the cheapest entry of an octet at scale ``s``, the first of equals."""
     _clear(values)
     for chunk in range(8):
         at = _ROW * octet + 128 * chunk
-        _note(values, places, a + at, b + at, s, np.int32(chunk))
-    least, found = HUGE, 0
+        _keep_lowest(values, places, a + at, b + at, s, np.int32(chunk))
+    least, best = HUGE, 0
     for lane in range(32):
         cost, entry = load_float(values + 4 * lane), 32 * load_int(places + 4 * lane) + lane
-        if cost < least or (cost == least and entry < found):
-            least, found = cost, entry
-    return found
+        if cost < least or (cost == least and entry < best):
+            least, best = cost, entry
+    return best
 
 
 @njit(**JIT)
-def alone(x, a, b, scales):
-    """The best scale of each group by itself."""
-    values, found = f32p(x), f32p(scales)
+def best_group_scales(x, a, b, scales):
+    """Store the best scale of each group by itself."""
+    values, group_scales = f32p(x), f32p(scales)
     for group in range(GROUPS):
         extreme = ZERO
         for i in range(32 * group, 32 * group + 32):
@@ -179,16 +179,16 @@ def alone(x, a, b, scales):
             cost = group_cost(a, b, group, s)
             if cost < least:
                 least, best = cost, s
-        found[group] = best
+        group_scales[group] = best
 
 
 @njit(**JIT)
 def choose_codes(a, b, scales, d, codes):
-    """The better of the two codes around each group's scale at this d; the cost of the block."""
+    """Store the better of the two codes around each group's scale at this d; return the cost of the block."""
     total = ZERO
     for group in range(GROUPS):
-        wanted = (load_float(scales + 4 * group) / (d * EIGHTH) - ONE) * np.float32(0.5)
-        lower = int(min(max(wanted, ZERO), np.float32(CODES - 1)))
+        exact = (load_float(scales + 4 * group) / (d * EIGHTH) - ONE) * np.float32(0.5)
+        lower = int(min(max(exact, ZERO), np.float32(CODES - 1)))
         least, code = HUGE, lower
         for tried in range(lower, lower + 2):
             cost = group_cost(a, b, group, d * np.float32(2 * tried + 1) * EIGHTH)
@@ -201,19 +201,19 @@ def choose_codes(a, b, scales, d, codes):
 
 @njit(**JIT)
 def refitted(x, w, a, b, d, codes, values, places):
-    """The d that suits the entries chosen at ``d`` best."""
-    above, below = ZERO, ZERO
+    """Return the d that best fits the entries chosen at ``d``."""
+    numerator, denominator = ZERO, ZERO
     for octet in range(OCTETS):
         unit = np.float32(2 * load_int(codes + 4 * (octet >> 2)) + 1) * EIGHTH
         at = _ROW * octet + 4 * best_entry(a, b, octet, d * unit, values, places)
-        above -= np.float32(0.5) * unit * load_float(a + at)
-        below += unit * unit * load_float(b + at)
-    return half(above / below) if below > ZERO else ZERO
+        numerator -= np.float32(0.5) * unit * load_float(a + at)
+        denominator += unit * unit * load_float(b + at)
+    return half(numerator / denominator) if denominator > ZERO else ZERO
 
 
 @njit(**JIT)
 def half(d):
-    """d as the nearest binary16, 0 to the largest finite one."""
+    """Round d to the nearest binary16, between 0 and the largest finite one."""
     return round_f16(min(max(d, ZERO), LARGEST_F16))
 
 
@@ -226,7 +226,7 @@ def copy_codes(source, target):
 
 @njit(**JIT)
 def pack(block, d, codes, wx, a, b, signs, values, places):
-    """One block: entries and signs at the scales chosen."""
+    """Write one block: entries and signs at the chosen scales."""
     store_f16(block, d)
     for group in range(GROUPS):
         code = load_int(codes + 4 * group)
@@ -244,13 +244,13 @@ def pack(block, d, codes, wx, a, b, signs, values, places):
 
 @inline(Float, Int, Int)
 def magnitude(k, entry, i):
-    """Weight i of codebook entry ``entry``, without its sign."""
+    """Return weight i of codebook entry ``entry``, without its sign."""
     return k.load(Float, k.table("ds4_iq2_grid", "f32", _TABLE) + (i * _ROW + entry * 4))
 
 
 @njit(**JIT)
 def even_signs(minuses, wx, entry):
-    """The signs, one of them flipped where there is an odd number: the one that costs least."""
+    """Return the signs with an even number of minuses: flip the cheapest one where the number is odd."""
     odd = 0
     least, flipped = HUGE, 0
     for i in range(8):
@@ -262,8 +262,8 @@ def even_signs(minuses, wx, entry):
 
 
 @njit(**JIT)
-def squares(x, out, n):
-    """The cost where no importance is known: every weight the same."""
+def equal_costs(x, out, n):
+    """Set the costs without importance: the same for every weight."""
     target = f32p(out)
     level = max(mean_square(x, n), np.float32(1e-30))
     for i in range(n):
@@ -272,15 +272,15 @@ def squares(x, out, n):
 
 @njit(**JIT)
 def quantize_block(x, importance, block):
-    """256 floats."""
+    """Quantize 256 floats."""
     w, wx, a, b, signs, scales = _costs(), _scaled(), _a(), _b(), _signs(), _scales()
     codes, best_codes, values, places = _codes(), _best_codes(), _lanes(), _places()
     if importance:
         importance_weights(x, importance, w, 256, FLATTER)
     else:
-        squares(x, w, 256)
+        equal_costs(x, w, 256)
     tables(x, w, wx, a, b, signs)
-    alone(x, a, b, scales)
+    best_group_scales(x, a, b, scales)
     extreme = ZERO
     for group in range(GROUPS):
         extreme = max(extreme, load_float(scales + 4 * group))

@@ -1,7 +1,7 @@
-"""Words the quantizers share: groups of weights side by side, one a lane, so that every step serves all of a block.
+"""Vector operations of the quantizers: one group of weights per lane, so that each step handles all groups of a block.
 
-A block is first transposed: value i of group g goes to ``t[i * lanes + g]``. What a group decides (its scale, which
-of two candidates is better) is then a lane of a vector, and nothing branches.
+A block is first transposed: value i of group g goes to ``t[i * lanes + g]``. A per-group result (its scale, which of
+two candidates is better) is then a lane of a vector, without branches.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from ..simd.vec import Emit, F32x8, F32x16, Float, Int, Val, Vec, constant, inli
 from ..tasks.lang import FAST, JIT, f32p
 
 TINY = 1e-30
-"""Scales below are none: their reciprocals would not be numbers."""
+"""Scales below this count as zero: their reciprocals would overflow."""
 
 FLOOR = np.float32(1e-6)
-"""Least importance of a weight relative to the mean of its block: one that never mattered still gets a near value."""
+"""Least importance of a weight relative to the mean of its block, so that even an unused weight gets a near value."""
 
-_NEAREST = 12582912.0  # 1.5 * 2^23: adding it leaves no room for a fraction, so the sum is rounded to an integer
+_NEAREST = 12582912.0  # 1.5 * 2^23: adding it leaves no fraction bits, so the sum is rounded to an integer
 
 LANES = {8: F32x8, 16: F32x16}
 
 
 def like(k: Emit, a: Val, value: float) -> Val:
-    """A constant of the type of ``a``."""
+    """Return a constant of the type of ``a``."""
     return Val(k, constant(a.ir.type, value))
 
 
 def nearest(k: Emit, x: Val) -> Val:
-    """The nearest integer, ties to even, for |x| < 2^22. Calls nothing, whatever the target has."""
+    """Round to the nearest integer, ties to even, for |x| < 2^22, without library calls on any target."""
     return (x + _NEAREST) - _NEAREST
 
 
 def clamped(k: Emit, x: Val, low: float, high: float) -> Val:
-    """Within low..high; NaN becomes ``low``."""
+    """Clamp to low..high; NaN becomes ``low``."""
     return k.minimum(k.maximum(x, like(k, x, low)), like(k, x, high))
 
 
 def inverse(k: Emit, x: Val) -> Val:
-    """1 / x, and 0 where |x| is no scale."""
+    """Return 1 / x, or 0 where |x| < ``TINY``."""
     usable = k.abs(x).compare(">", TINY)
     return k.select(usable, like(k, x, 1.0) / k.select(usable, x, like(k, x, 1.0)), like(k, x, 0.0))
 
 
-class Words:
-    """The plain words for vectors of so many lanes."""
+class LaneOps:
+    """Vector operations on ``lanes`` lanes, compiled for Numba."""
 
     def __init__(self, lanes: int):
         F: Vec = LANES[lanes]
@@ -109,7 +109,7 @@ class Words:
 
 @njit(**JIT)
 def transpose(source, target, groups, n):
-    """``groups`` runs of ``n`` floats at ``source``, value by value at ``target``."""
+    """Transpose ``groups`` runs of ``n`` floats at ``source`` to (n, groups) at ``target``."""
     for g in range(groups):
         for i in range(n):
             store_float(target + 4 * (i * groups + g), load_float(source + 4 * (g * n + i)))
@@ -117,7 +117,7 @@ def transpose(source, target, groups, n):
 
 @njit(**JIT)
 def codes_of(source, target, groups, n, offset):
-    """Transposed float codes at ``source`` plus ``offset``, as bytes in the order of the weights at ``target``."""
+    """Store transposed float codes at ``source`` plus ``offset`` as bytes in weight order at ``target``."""
     for g in range(groups):
         for i in range(n):
             put_byte(target + g * n + i, load_float(source + 4 * (i * groups + g)) + offset)
@@ -125,7 +125,7 @@ def codes_of(source, target, groups, n, offset):
 
 @inline(types.none, Int, Float)
 def put_byte(k, address, value):
-    """A float 0 .. 255 as a byte."""
+    """Store a float 0 .. 255 as a byte."""
     k.store(address, value.to_int(types.int32).trunc(types.int8))
 
 
@@ -137,13 +137,13 @@ def store_byte(k, address, value):
 
 @inline(types.int64, Int)
 def load_byte(k, address):
-    """The byte at ``address``, 0 to 255."""
+    """Load the byte at ``address``, 0 to 255."""
     return k.load(types.int8, address).zext(types.int64)
 
 
 @njit(**FAST)
 def mean_square(x, n):
-    """Of n floats."""
+    """Return the mean square of n floats."""
     x = f32p(x)
     total = np.float32(0)
     for i in range(n):
@@ -153,10 +153,10 @@ def mean_square(x, n):
 
 @njit(**FAST)
 def importance_weights(x, importance, out, n, factor):
-    """What an error of a weight costs where its input's importance is known: importance * sqrt(factor * mean x^2 + x^2)
+    """Store the costs of errors with known importance: importance * sqrt(factor * mean x^2 + x^2), over a block of n.
 
-    over a block of n. The root favours large weights a little, which generalizes better than the plain importance of
-    a calibration text (docs/reference/quantize.md). A block without any importance counts evenly.
+    The root favours large weights a little, which generalizes better than the plain importance of a calibration text
+    (docs/reference/quantize.md). A block without any importance has equal base costs.
     """
     x, importance, out = f32p(x), f32p(importance), f32p(out)
     total = np.float32(0)
@@ -176,7 +176,7 @@ def importance_weights(x, importance, out, n, factor):
 
 @njit(**FAST)
 def plain_weights(x, out, n, floor):
-    """The cost where no importance is known: |x| plus ``floor`` times the rms of the group of n."""
+    """Store the costs of errors without importance: |x| plus ``floor`` times the rms of the group of n."""
     x, out = f32p(x), f32p(out)
     total = np.float32(0)
     for i in range(n):

@@ -1,7 +1,7 @@
-"""Weights to Q8_0 and Q4_0: one f16 scale for 32 weights. Without importance there is nothing to search.
+"""Quantize weights to Q8_0 and Q4_0: one f16 scale per 32 weights. Without importance no search is needed.
 
-Both follow ggml bit for bit, so that a file is the same whoever made it: codes are taken with the scale before it is
-rounded to f16; Q8_0 rounds halves away from zero, Q4_0 puts the weight of greatest magnitude on -8 and rounds halves
+Both follow ggml bit for bit, so that files are identical whichever program wrote them: codes use the scale before it is
+rounded to f16; Q8_0 rounds halves away from zero, Q4_0 maps the weight of greatest magnitude to -8 and rounds halves
 up.
 """
 
@@ -14,7 +14,7 @@ from ..simd.helpers import load_float, store_float
 from ..tasks.lang import FAST, JIT, f32p, local, round_f16, store_f16
 from ..tasks.registry import export
 from .lanes import importance_weights, store_byte, transpose
-from .symmetric import Symmetric, fitter
+from .symmetric import Fitter, Symmetric
 
 WEIGHTS = 32
 GROUPS = 8
@@ -23,8 +23,8 @@ SEARCH = Symmetric(lanes=GROUPS, n=WEIGHTS, reach=8, spread=0.9, starts=10, pass
 HALF, ONE, ZERO = np.float32(0.5), np.float32(1), np.float32(0)
 LARGEST_F16 = np.float32(65504)
 
-_fit = fitter(SEARCH)
-_alone, _sums, _error, _codes, _reciprocal = _fit.alone, _fit.sums, _fit.error, _fit.codes, _fit.reciprocal
+_fit = Fitter(SEARCH)
+_fit_groups, _sums, _error, _codes, _reciprocal = _fit.fit_groups, _fit.sums, _fit.error, _fit.codes, _fit.reciprocal
 _load, _store, _where_greater = _fit.words.load, _fit.words.store, _fit.words.where_greater
 _padded, _importance, _costs = local(1024), local(1024), local(1024)
 _values, _across, _coded, _scales, _tried = local(1024), local(1024), local(1024), local(32), local(32)
@@ -32,17 +32,17 @@ _values, _across, _coded, _scales, _tried = local(1024), local(1024), local(1024
 
 @njit(**FAST)
 def largest(x, n):
-    """max |x|"""
+    """Return max |x|."""
     x = f32p(x)
-    found = np.float32(0)
+    peak = np.float32(0)
     for i in range(n):
-        found = max(found, abs(x[i]))
-    return found
+        peak = max(peak, abs(x[i]))
+    return peak
 
 
 @export("quantize.Q8_0", 5)
 def q8_0(x, rows, cols, importance, out):
-    """``rows`` rows of ``cols`` floats; importance has no say."""
+    """Quantize ``rows`` rows of ``cols`` floats; importance is ignored."""
     for _ in range(rows * cols // WEIGHTS):
         d = largest(x, WEIGHTS) / np.float32(127)
         inv = ONE / d if d != ZERO else ZERO
@@ -51,7 +51,7 @@ def q8_0(x, rows, cols, importance, out):
         for i in range(WEIGHTS):
             scaled = values[i] * inv
             whole = np.float32(int(abs(scaled) + HALF)) if abs(scaled) < np.float32(1e6) else ZERO
-            # the sum may round up to the next integer where the fraction is just below one half
+            # adding 0.5 may round up to the next integer where the fraction is just below one half
             if whole - abs(scaled) > HALF:
                 whole -= ONE
             store_byte(out + 2 + i, int(whole if scaled >= ZERO else -whole))
@@ -61,7 +61,7 @@ def q8_0(x, rows, cols, importance, out):
 
 @njit(**JIT)
 def q4_0_block(x, out):
-    """32 floats."""
+    """Quantize 32 floats."""
     values = f32p(x)
     magnitude = largest(x, WEIGHTS)
     first = 0
@@ -78,27 +78,27 @@ def q4_0_block(x, out):
 
 @njit(**JIT)
 def q4_0_group(x, importance, blocks, out):
-    """Up to eight blocks at once, each with a scale of its own that suits the importance of its inputs."""
-    padded, given, costs = _padded(), _importance(), _costs()
+    """Quantize up to eight blocks at once, each with a scale fitted to the importance of its inputs."""
+    padded, padded_importance, costs = _padded(), _importance(), _costs()
     for i in range(WEIGHTS * GROUPS):
         inside = i < WEIGHTS * blocks
         store_float(padded + 4 * i, load_float(x + 4 * i) if inside else ZERO)
-        store_float(given + 4 * i, load_float(importance + 4 * i) if inside else ONE)
+        store_float(padded_importance + 4 * i, load_float(importance + 4 * i) if inside else ONE)
     for g in range(GROUPS):
-        importance_weights(padded + 128 * g, given + 128 * g, costs + 128 * g, WEIGHTS, np.float32(1))
+        importance_weights(padded + 128 * g, padded_importance + 128 * g, costs + 128 * g, WEIGHTS, np.float32(1))
     values, across, coded, scales, tried = _values(), _across(), _coded(), _scales(), _tried()
     transpose(padded, values, GROUPS, WEIGHTS)
     transpose(costs, across, GROUPS, WEIGHTS)
-    _store(scales, _alone(values, across))
-    halves(scales)
-    # once more from the codes that the rounded scales give
+    _store(scales, _fit_groups(values, across))
+    round_scales(scales)
+    # refit the scales to the codes that the rounded scales give
     sxl, sll = _sums(values, across, _reciprocal(_load(scales)))
     _store(tried, sxl)
     _store(coded, sll)
     for g in range(GROUPS):
-        below = load_float(coded + 4 * g)
-        store_float(tried + 4 * g, load_float(tried + 4 * g) / below if below > ZERO else ZERO)
-    halves(tried)
+        denominator = load_float(coded + 4 * g)
+        store_float(tried + 4 * g, load_float(tried + 4 * g) / denominator if denominator > ZERO else ZERO)
+    round_scales(tried)
     before, after = _load(scales), _load(tried)
     chosen = _where_greater(_error(values, across, before), _error(values, across, after), after, before)
     _store(scales, chosen)
@@ -113,15 +113,15 @@ def q4_0_group(x, importance, blocks, out):
 
 
 @njit(**JIT)
-def halves(at):
-    """Eight floats rounded to f16."""
+def round_scales(at):
+    """Round eight floats to f16 in place."""
     for g in range(GROUPS):
         store_float(at + 4 * g, round_f16(min(max(load_float(at + 4 * g), -LARGEST_F16), LARGEST_F16)))
 
 
 @export("quantize.Q4_0", 5)
 def q4_0(x, rows, cols, importance, out):
-    """``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
+    """Quantize ``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
     if importance == 0:
         for _ in range(rows * cols // WEIGHTS):
             q4_0_block(x, out)

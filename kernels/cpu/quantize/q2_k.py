@@ -1,4 +1,5 @@
-"""Weights to Q2_K: sixteen groups of 16 with 4-bit scales and minima (kernels/formats/q2_k.py has the layout)."""
+"""Quantize weights to Q2_K: sixteen groups of 16 with 4-bit scales and minima (kernels/formats/q2_k.py has the
+layout)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ SEARCH = Affine(lanes=16, n=16, top=3, most=15, starts=(1.8, 4.2, 9), passes=2, 
 
 @njit(**JIT)
 def pack(block, codes, scales, minima, ds):
-    """One block from bytes and floats."""
+    """Write one block from byte codes and float scales."""
     for j in range(16):
         store_byte(block + j, int(load_float(scales + 4 * j)) | int(load_float(minima + 4 * j)) << 4)
     for half in range(2):

@@ -1,4 +1,5 @@
-"""Weights to Q4_K: eight groups of 32 with 6-bit scales and minima (kernels/formats/q4_k.py has the layout)."""
+"""Quantize weights to Q4_K: eight groups of 32 with 6-bit scales and minima (kernels/formats/q4_k.py has the
+layout)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ SEARCH = Affine(lanes=8, n=32, top=15, most=63, starts=(13.6, 16.4, 8), passes=2
 
 @njit(**JIT)
 def pack(block, codes, scales, minima, ds):
-    """One block from bytes and floats."""
+    """Write one block from byte codes and float scales."""
     store_f16(block, load_float(ds))
     store_f16(block + 2, load_float(ds + 4))
     for j in range(4):

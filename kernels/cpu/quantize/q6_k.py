@@ -1,4 +1,4 @@
-"""Weights to Q6_K: sixteen groups of 16 with signed 8-bit scales (kernels/formats/q6_k.py has the layout)."""
+"""Quantize weights to Q6_K: sixteen groups of 16 with signed 8-bit scales (kernels/formats/q6_k.py has the layout)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .lanes import (
     store_byte,
     transpose,
 )
-from .symmetric import Symmetric, fitter
+from .symmetric import Fitter, Symmetric
 
 SEARCH = Symmetric(lanes=16, n=16, reach=32, spread=0.8, starts=7, passes=1)
 TURNS = 3
 FLOOR = 0.5
-"""Codes are fine enough that large weights may count for more than in the other formats."""
+"""Lower than for other formats: codes are fine enough that large weights may count for more."""
 LARGEST_F16 = np.float32(65504)
 
-_fit = fitter(SEARCH)
+_fit = Fitter(SEARCH)
 _weigh = weigher(16, 16, 1, FLOOR)
-_alone, _sums, _error, _codes, _reciprocal = _fit.alone, _fit.sums, _fit.error, _fit.codes, _fit.reciprocal
+_fit_groups, _sums, _error, _codes, _reciprocal = _fit.fit_groups, _fit.sums, _fit.error, _fit.codes, _fit.reciprocal
 _words = _fit.words
 F = _words.vec
 _load, _store, _splat, _zero = _words.load, _words.store, _words.splat, _words.zero
@@ -59,8 +59,8 @@ def _half(d):
 
 @njit(**JIT)
 def fit_block(x, w, scales_at):
-    """d, a float that is an f16; the integer scales go to ``scales_at`` as floats."""
-    scale = _alone(x, w)
+    """Fit and return d (exact in f16); store the integer scales at ``scales_at`` as floats."""
+    scale = _fit_groups(x, w)
     _store(scales_at, scale)
     extreme = np.float32(0)
     for j in range(16):
@@ -86,9 +86,9 @@ def fit_block(x, w, scales_at):
             best, best_integers, best_d = error_now, integers, d
         if turn < TURNS - 1:
             sxl, sll = _sums(x, w, _reciprocal(_scaled(integers, d)))
-            above, below = _total(_times(integers, sxl)), _total(_times(_times(integers, integers), sll))
-            if below > np.float32(TINY):
-                refitted = _half(above / below)
+            numerator, denominator = _total(_times(integers, sxl)), _total(_times(_times(integers, integers), sll))
+            if denominator > np.float32(TINY):
+                refitted = _half(numerator / denominator)
                 if abs(refitted) > np.float32(TINY):
                     d = refitted
     _store(scales_at, best_integers)
@@ -97,7 +97,7 @@ def fit_block(x, w, scales_at):
 
 @njit(**JIT)
 def pack(block, codes, scales, d):
-    """One block from bytes (code + 32) and float scales."""
+    """Write one block from byte codes (code + 32) and float scales."""
     for half in range(2):
         at = codes + 128 * half
         for i in range(32):
@@ -113,7 +113,7 @@ def pack(block, codes, scales, d):
 
 @njit(**JIT)
 def quantize_block(x, importance, block):
-    """256 floats."""
+    """Quantize 256 floats."""
     costs, values, across, coded, flat, scales = _costs(), _values(), _across(), _coded(), _bytes(), _lanes()
     _weigh(x, importance, costs)
     transpose(x, values, 16, 16)

@@ -1,26 +1,26 @@
-"""Fitting w = d * code with codes around zero, one scale a group: the search behind Q6_K, and Q4_0 with importance.
+"""Fit w = d * code with codes around zero, one scale a group: the search behind Q6_K, and Q4_0 with importance.
 
-The largest weight of a group is put on the last code of the longer side, or on the last of the other, and on places
-around them; codes and the best scale for them (weighted least squares) take turns from each of these starts.
+The largest weight of a group is mapped to the last code on either side, and to values around both; from each of these
+starts, coding and fitting the best scale (weighted least squares) alternate.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, types
 
 from ..simd.vec import Float, Int, inline
 from ..tasks.lang import JIT
-from .lanes import TINY, Words, clamped, inverse, nearest
+from .lanes import TINY, LaneOps, clamped, inverse, nearest
 
 
 class Symmetric(NamedTuple):
-    """What groups look like: ``lanes`` groups of ``n`` weights, codes -reach .. reach - 1.
+    """Shape of the groups and of the search: ``lanes`` groups of ``n`` weights, codes -reach .. reach - 1.
 
-    spread, starts  how far around the ends the largest weight is put, in codes, and in how many steps
-    passes          codes and fit so many times from each start
+    spread, starts  how far around the end codes the largest weight is mapped, in codes, and in how many steps
+    passes          rounds of coding and fitting from each start
     """
 
     lanes: int
@@ -32,11 +32,11 @@ class Symmetric(NamedTuple):
 
 
 class Fitter:
-    """Compiled parts: ``alone(x, w)`` -> scales of the groups; ``sums(x, w, inv)`` -> w x code and w code^2 by group;
-    ``error(x, w, scale)`` by group; ``codes(x, scale, out)``, transposed floats."""
+    """Compiled parts: ``fit_groups(x, w)`` -> scales of the groups; ``sums(x, w, inv)`` -> w x code and w code^2 by
+    group; ``error(x, w, scale)`` by group; ``codes(x, scale, out)`` stores transposed floats."""
 
     def __init__(self, kind: Symmetric):
-        self.words = words = Words(kind.lanes)
+        self.words = words = LaneOps(kind.lanes)
         F = words.vec
         load, splat, zero, where_greater = words.load, words.splat, words.zero, words.where_greater
         n, step, reach, passes, starts = kind.n, 4 * kind.lanes, kind.reach, kind.passes, kind.starts
@@ -63,17 +63,17 @@ class Fitter:
             return sxl, sll
 
         @inline(F, F, Int)
-        def extreme(k, found, at):
+        def extreme(k, peak, at):
             values = k.load(F, at)
-            return k.select(k.abs(values).compare(">", k.abs(found)), values, found)
+            return k.select(k.abs(values).compare(">", k.abs(peak)), values, peak)
 
         @inline(F, F, Float)
-        def start(k, found, end):
-            return end.splat(F) * inverse(k, found)
+        def start(k, peak, end):
+            return end.splat(F) * inverse(k, peak)
 
         @inline(pair, F, F)
         def solve(k, sxl, sll):
-            """Scale, and how much it takes off the error of zeros."""
+            """Return the scale, and the error it saves against all zeros."""
             coded = sll.compare(">", TINY)
             scale = k.select(coded, sxl / k.select(coded, sll, k.const(F, 1.0)), k.zero(F))
             return scale, scale * sxl
@@ -93,14 +93,14 @@ class Fitter:
             k.store(out, code(k, k.load(F, x), inv))
 
         @njit(**JIT)
-        def alone(x, w):
-            found = load(x)
+        def fit_groups(x, w):
+            peak = load(x)
             for i in range(1, n):
-                found = extreme(found, x + step * i)
+                peak = extreme(peak, x + step * i)
             best, scale = splat(np.float32(-3e38)), zero()
             for number in range(2 * starts):
                 end = low_end if number < starts else high_end
-                inv = start(found, end + stride * np.float32(number % starts) - spread)
+                inv = start(peak, end + stride * np.float32(number % starts) - spread)
                 for _ in range(passes):
                     sxl, sll = sums(x, w, inv)
                     s, gain = solve(sxl, sll)
@@ -111,10 +111,10 @@ class Fitter:
 
         @njit(**JIT)
         def error(x, w, scale):
-            inv, missed = reciprocal(scale), zero()
+            inv, total = reciprocal(scale), zero()
             for i in range(n):
-                missed = error_step(missed, x + step * i, w + step * i, scale, inv)
-            return missed
+                total = error_step(total, x + step * i, w + step * i, scale, inv)
+            return total
 
         @njit(**JIT)
         def codes(x, scale, out):
@@ -122,9 +122,4 @@ class Fitter:
             for i in range(n):
                 code_step(out + step * i, x + step * i, inv)
 
-        self.alone, self.sums, self.error, self.codes, self.reciprocal = alone, sums, error, codes, reciprocal
-
-
-def fitter(kind: Symmetric) -> Any:
-    """See ``Fitter``."""
-    return Fitter(kind)
+        self.fit_groups, self.sums, self.error, self.codes, self.reciprocal = fit_groups, sums, error, codes, reciprocal

@@ -1,7 +1,7 @@
 """Vector kernels for the CPU, written as LLVM vector operations inside Numba functions.
 
-``kernel(fmt, act)`` gives the mat-vec kernel for a weight format and a treatment of the activations; ``TIER`` says
-which instruction set this process uses. Importing this package imports Numba and compiles nothing yet.
+``kernel(fmt, act)`` gives the mat-vec kernel for a weight format and activation rounding; ``TIER`` names the
+instruction set in use. Importing this package imports Numba and compiles nothing yet.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ OVERRIDES: dict[tuple[str, str], RowKernel] = {
     ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
     ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
 }
-"""Written by hand for tier A. The pairs with rounded inputs are the only ones with integer kernels in every tier: other
+"""Kernels written by hand for tier A. Only the pairs with rounded inputs have integer kernels in every tier; other
 formats round their inputs and multiply them as floats."""
 
 
 def generated(fmt: str, act: str) -> RowKernel:
-    """The row kernel that follows from the declaration of a format."""
+    """Generate the row kernel of a format from its declaration."""
     if act != "float":
         return integer_kernel(FORMATS[fmt])
     return PLAIN[fmt] if fmt in PLAIN else block_kernel(FORMATS[fmt])
@@ -47,7 +47,8 @@ KERNELS = _all()
 
 
 def kernel(fmt: str, act: str) -> RowKernel:
-    """The row kernel for weights in ``fmt`` and activation treatment ``act`` (float, a8, q8k). Raises ValueError."""
+    """Return the row kernel for weights in ``fmt`` and activation rounding ``act`` (float, a8, q8k); ValueError if none
+    exists."""
     try:
         return KERNELS[fmt, act]
     except KeyError:

@@ -1,7 +1,7 @@
-"""Weights in registers, from the declaration of their format (``kernels.formats``).
+"""Decode weights in registers, from the declaration of their format (``kernels.formats``).
 
 These functions run at compile time and emit the loads, shifts and masks that a declaration calls for. The generated
-kernels are made of them: ``float_rows``, ``integer_rows`` and ``gemm_float``.
+kernels (``float_rows``, ``integer_rows`` and ``gemm_float``) are built from them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .vec import Emit, Float, Int, Val, Vec
 
 
 def _bits(k: Emit, plane: Plane, block: Val, first: int, lanes: int) -> Val:
-    """Numbers ``first`` .. ``first + lanes - 1`` of a plane, as bytes: a vector, or one int64 of eight."""
+    """Load numbers ``first`` .. ``first + lanes - 1`` of a plane as bytes: a vector, or one int64 of eight."""
     mask, bytes_ = (1 << plane.width) - 1, Vec("i8", lanes)
     if plane.run == 1:
         places = plane.places[first : first + lanes]
@@ -26,7 +26,7 @@ def _bits(k: Emit, plane: Plane, block: Val, first: int, lanes: int) -> Val:
             return (spread & [1 << shift for _, shift in places]).compare("!=", 0).zext(bytes_)
         return k.gather(bytes_, [n.trunc(types.int8) for n in _scalars(k, plane, block, first, lanes)])
     step = min(plane.run, lanes)
-    word = step == 4  # a vector of four bytes would be widened to one of words
+    word = step == 4  # LLVM would widen a vector of four bytes to one of words
     pieces = []
     for v in range(first, first + lanes, step):
         byte, shift = plane.places[v // plane.run]
@@ -46,7 +46,7 @@ _WORDS = {1: types.int8, 2: types.int16, 4: types.int32}
 
 
 def _scalars(k: Emit, plane: Plane, block: Val, first: int, count: int) -> list[Val]:
-    """Numbers ``first`` .. ``first + count - 1`` of a plane as int64, of one load if they fill a word."""
+    """Load numbers ``first`` .. ``first + count - 1`` of a plane as int64, with one load if they fill a word."""
     bits = []
     for v in range(first, first + count):
         byte, shift = plane.places[v // plane.run]
@@ -59,7 +59,7 @@ def _scalars(k: Emit, plane: Plane, block: Val, first: int, count: int) -> list[
 
 
 def _raw(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
-    """The bits of all planes of some numbers, as a vector of bytes."""
+    """Combine the bits of all planes of the numbers, as a vector of bytes."""
     value, above = _bits(k, numbers.planes[0], block, first, lanes), numbers.planes[0].width
     for plane in numbers.planes[1:]:
         value = value | (_bits(k, plane, block, first, lanes) << above)
@@ -68,22 +68,22 @@ def _raw(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
 
 
 def numbers(k: Emit, numbers: Numbers, block: Val, first: int, lanes: int) -> Val:
-    """Values ``first`` .. ``first + lanes - 1`` of the block at ``block``, as signed bytes."""
+    """Return values ``first`` .. ``first + lanes - 1`` of the block at ``block``, as signed bytes."""
     value = _raw(k, numbers, block, first, lanes)
     value = value * numbers.times if numbers.times != 1 else value
     return value - numbers.zero if numbers.zero else value
 
 
-def number_floats(k: Emit, of: Numbers, block: Val) -> Val:
-    """All numbers of a block as float32 lanes."""
-    return numbers(k, of, block, 0, of.count).sext(Vec("i32", of.count)).to_float(Vec("f32", of.count))
+def number_floats(k: Emit, spec: Numbers, block: Val) -> Val:
+    """Return all numbers of a block as float32 lanes."""
+    return numbers(k, spec, block, 0, spec.count).sext(Vec("i32", spec.count)).to_float(Vec("f32", spec.count))
 
 
 class SubScales:
     """The sub-scales s_g of a block, loaded once and spread over the lanes of weights."""
 
     def __init__(self, k: Emit, fmt: Format, block: Val, element: str):
-        """``element``: "i16" or "f32"."""
+        """Load the sub-scales as ``element`` "i16" or "f32"."""
         assert fmt.scales is not None
         self.k, self.fmt, self.block, self.element = k, fmt, block, element
         self.single = len(fmt.scales.planes) == 1 and fmt.scales.planes[0].run == 1
@@ -93,20 +93,20 @@ class SubScales:
             self.all = wide if element == "i16" else wide.to_float(Vec("f32", count))
 
     def lanes(self, groups: list[int]) -> Val:
-        """The sub-scale of ``groups[i]`` in lane i."""
+        """Return the sub-scale of ``groups[i]`` in lane i."""
         if not self.single:
             return self.all.shuffle(groups)
-        # bytes far from each other: cheaper one by one than collected in a vector
-        of, (group,) = self.fmt.scales, set(groups)
-        assert of is not None
-        (number,) = _scalars(self.k, of.planes[0], self.block, group, 1)
-        value = (number * of.times - of.zero).trunc(types.int16 if self.element == "i16" else types.int32)
+        # scattered bytes: cheaper one by one than gathered in a vector
+        spec, (group,) = self.fmt.scales, set(groups)
+        assert spec is not None
+        (number,) = _scalars(self.k, spec.planes[0], self.block, group, 1)
+        value = (number * spec.times - spec.zero).trunc(types.int16 if self.element == "i16" else types.int32)
         value = value if self.element == "i16" else value.to_float(Float)
         return value.splat(Vec(self.element, len(groups)))
 
 
 def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Val, Val]:
-    """``lanes`` weights of a codebook from number ``first`` on: magnitudes and sign masks (0 or -1), as bytes."""
+    """Look up ``lanes`` codebook weights starting at ``first``: magnitudes and sign masks (0 or -1), as bytes."""
     book = fmt.codes
     assert isinstance(book, Codebook)
     tables = (
@@ -122,7 +122,7 @@ def octets(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> tuple[Va
 
 
 def codes(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
-    """The integers that ``lanes`` weights from number ``first`` on are before scaling, as signed bytes."""
+    """Return the integer codes, before scaling, of ``lanes`` weights starting at ``first``, as signed bytes."""
     if isinstance(fmt.codes, Codebook):
         magnitudes, masks = octets(k, fmt, block, first, lanes)
         return (magnitudes ^ masks) - masks
@@ -131,16 +131,16 @@ def codes(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
 
 
 def code_floats(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
-    """The same weights as float32, of a small float ``rest(fmt)`` times too small."""
+    """Return the same weights as float32; small-float formats must still be multiplied by ``rest(fmt)``."""
     if fmt.small is None:
         return codes(k, fmt, block, first, lanes).sext(Vec("i32", lanes)).to_float(Vec("f32", lanes))
-    # A small float becomes a binary16 by moving its bits into its fields: that shifts the exponent's bias, which one
-    # multiplication puts right, and a conversion takes subnormal ones at full speed.
+    # Move a small float's bits into the fields of a binary16: one multiplication (``rest``) corrects the exponent bias,
+    # and the conversion handles subnormals at full speed.
     assert isinstance(fmt.codes, Numbers)
     small, words = fmt.small, Vec("i16", lanes)
     below, up = (1 << small.exponent + small.fraction) - 1, 10 - small.fraction
     raw = _raw(k, fmt.codes, block, first, lanes)
-    if below == 127:  # the sign comes along with its copies
+    if below == 127:  # sign extension fills the bits between sign and exponent
         wide = raw.sext(words)
         halves = (wide << up) & ~(0x7FFF & ~(below << up))
     else:
@@ -152,19 +152,19 @@ def code_floats(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val
 
 
 def rest(fmt: Format) -> float:
-    """What ``code_floats`` must be multiplied with, a power of two."""
+    """Return the power of two to multiply ``code_floats`` by."""
     return 2.0 ** (15 - fmt.small.bias) if fmt.small else 1.0
 
 
 def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
-    """The scale d of a block in every lane."""
+    """Return the scale d of a block in every lane."""
     scale = fmt.scale
     if isinstance(scale, Half):
         d = broadcast_half(k, block + scale.byte, kind)
         return d * scale.factor if scale.factor != 1 else d
     assert scale is not None
     e = k.load(types.int8, block + scale.byte).zext(types.int32)
-    # 2^(e - bias): the exponent's bits, where they are not those of a subnormal number
+    # 2^(e - bias) as exponent bits, except for subnormal results
     least = scale.bias - 126
     subnormal = k.const(types.int32, 1 << (23 - least)) << e
     bits = k.select(e.compare("<", least), subnormal, (e - (scale.bias - 127)) << 23)
@@ -174,5 +174,5 @@ def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
 
 
 def group_lanes(fmt: Format, first: int, lanes: int) -> list[int]:
-    """The group of each of ``lanes`` weights from number ``first`` on."""
+    """Return the group of each of ``lanes`` weights starting at ``first``."""
     return [(first + i) // fmt.group for i in range(lanes)]

@@ -1,7 +1,7 @@
-"""Rows times float32 activations: weights decoded to floats in registers, nothing rounded but the sums.
+"""Rows times float32 activations: weights decoded to floats in registers; only the sums round.
 
 One portable source for every tier, 32 floats a vector (LLVM splits it to what the target has). The packed buffer holds
-the inputs as they are; for formats with minima every 256 of them are followed by their sums of 16.
+the inputs unchanged; for formats with minima every 256 of them are followed by their sums of 16.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _decode_bf16(k, address: Val, kind: types.Type) -> Val:
 
 
 def _plain(decode, size: int) -> RowKernel:
-    """The kernel for plain numbers of ``size`` bytes; ``decode(k, address, kind)`` gives 32 floats or one."""
+    """Make the kernel for plain numbers of ``size`` bytes; ``decode(k, address, kind)`` gives 32 floats or one."""
 
     @inline(F32x32, F32x32, Int, Int)
     def add_32(k, total, weights, x):
@@ -77,7 +77,7 @@ _PACKED_SUMS = _SUMS + 64
 
 
 def _block_step(fmt: Format) -> Any:
-    """An inlined function that adds the products of one block, as its declaration says, to 32 running sums."""
+    """Make an inlined function that adds the products of one block to 32 running sums."""
 
     @inline(F32x32, F32x32, Int, Int)
     def add(k, total, weights, x):
@@ -97,7 +97,8 @@ def _block_step(fmt: Format) -> Any:
 
 
 def _minima(k: Emit, fmt: Format, weights: Val, sums: Val) -> Val:
-    """dmin * m_g * (sum of the inputs of group g) in the first lanes of an F32x32; ``sums`` of 16 inputs each."""
+    """Return dmin * m_g * (sum of the inputs of group g) in the first lanes of an F32x32; ``sums`` of 16 inputs
+    each."""
     totals = k.load(F32x16, sums)
     if fmt.group == 32:
         totals = totals.shuffle(range(0, 16, 2)) + totals.shuffle(range(1, 16, 2))
@@ -124,7 +125,7 @@ def _pack_sums(x, n, buffer):
 
 
 def block_kernel(fmt: Format) -> RowKernel:
-    """The kernel of a block format, generated from its declaration."""
+    """Generate the kernel of a block format from its declaration."""
     lines, add = -(-fmt.block_bytes // 64), _block_step(fmt)
     if fmt.minima is None:
         rows = make_rows(LANES_32, lines, Part(fmt.block_elems, add, fmt.block_bytes, 4 * fmt.block_elems))

@@ -1,13 +1,13 @@
-"""Matrix products for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
+"""GEMM for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
 
-``GEMMS[fmt, act]`` holds the parts for a weight format: those with a decoder in ``gemm_weights`` run int8 tiles of
-3 rows x 4 tokens (``gemm_tile``), all others float tiles of 6 x 4 (``gemm_float``), whose decoders are generated. In
-the other tiers the row kernel serves best, token by token on rows that stay in the second-level cache.
+``GEMMS[fmt, act]`` holds the parts for a weight format: those with a decoder in ``gemm_weights`` run int8 tiles of 3
+rows x 4 tokens (``gemm_tile``), all others float tiles of 6 x 4 (``gemm_float``), whose decoders are generated. In the
+other tiers the row kernel is fastest, token by token on rows that stay in the L2 cache.
 
-One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads share the work
+One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads split the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
 others of its panel. It takes the parts by address, so that formats share their tiles and the driver; ``address_of``
-gives addresses.
+returns addresses.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Gemm(NamedTuple):
 
     pack(x, n, panel, slot)
         n float32 at ``x`` -> token number ``slot`` of the panel. Threads may pack different slots. Slots beyond the
-        last token, up to a multiple of 4, may stay as they are.
+        last token, up to a multiple of 4, may stay uninitialised.
     decode_row(weights, n, target, place, spare)
         one raw row -> place 0 .. ``rows`` - 1 of a decoded row group
     multiply(weights, inputs, chunks, sums, fresh, out, stride)
         add ``chunks`` chunks of a row group and of a token group to the vectors of sums, which start from zero if
         ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
     chunk, chunk_bytes, record
-        inputs a chunk; its bytes for a group of four tokens and for a decoded group of rows
+        inputs per chunk; its bytes for a group of four tokens and for a decoded group of rows
     rows
         rows of a row group: 3 or a multiple
     chunks_at_once
-        chunks of all decoded rows and of one token group that share the first-level cache
+        chunks of all decoded rows and of one token group that share the L1 cache
     tokens_at_once
-        most tokens (a multiple of 4) that pass by the decoded rows before the next
+        most tokens (a multiple of 4) to multiply with the decoded rows before the next
     """
 
     pack: Any
@@ -71,11 +71,11 @@ class Gemm(NamedTuple):
     tokens_at_once: int
 
     def panel_bytes(self, tokens: int, n: int) -> int:
-        """Size of the packed inputs."""
+        """Return the size of the packed inputs."""
         return -(-tokens // TOKENS) * -(-n // self.chunk) * self.chunk_bytes
 
     def scratch_bytes(self, n: int) -> int:
-        """Size of the work space of one call of ``gemm_rows``."""
+        """Return the size of the work space of one call of ``gemm_rows``."""
         return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once)
 
 
@@ -94,7 +94,7 @@ def gemm_rows(
     decode_row, multiply, chunk, chunk_bytes, record, rows, chunks_at_once, tokens_at_once,
     weights, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
 ):  # fmt: skip
-    """The float32 at ``out + stride * token + 4 * row`` for rows first .. last-1 and every token.
+    """Store the float32 result at ``out + stride * token + 4 * row`` for rows first .. last-1 and every token.
 
     The first eight arguments are the parts of a ``Gemm``, functions as addresses; ``panel`` holds the packed tokens.
     """
@@ -115,10 +115,10 @@ def gemm_rows(
         while row < last:
             stop = min(row + ROWS_AT_ONCE, last)
             groups = (stop - row + rows - 1) // rows
-            # the next rows, fetched while these are multiplied
+            # prefetch the next rows while these are multiplied
             ahead, ahead_end = weights + stop * row_bytes, weights + min(stop + ROWS_AT_ONCE, last) * row_bytes
             share = ((ahead_end - ahead) // passes + 127) // 64 * 64
-            for place in range(groups * rows):  # a row group that is not full repeats its last row
+            for place in range(groups * rows):  # a partial row group repeats its last row
                 source = weights + min(row + place, last - 1) * row_bytes
                 _call_decode(decode_row, source, n, scratch + place // rows * group_bytes, place % rows, spare)
             c = 0
@@ -156,7 +156,7 @@ def gemm_rows(
 
 @cache
 def address_of(function: Any) -> int:
-    """Address of a compiled part for ``gemm_rows``, for processes that compile at run time."""
+    """Return the address of a compiled part for ``gemm_rows``, in processes that compile at run time."""
     names = ", ".join(function.py_func.__code__.co_varnames[: function.py_func.__code__.co_argcount])
     space = {"function": function}
     exec(f"def entry({names}):\n    function({names})\n", space)  # numba needs the real parameter count
@@ -179,7 +179,7 @@ _DECODERS = {
 
 
 def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -> Any:
-    """``decode_row`` from ``decode(weights, target, place)``, which takes ``chunk`` weights in ``size`` bytes."""
+    """Make ``decode_row`` from ``decode(weights, target, place)``, which takes ``chunk`` weights in ``size`` bytes."""
 
     block, block_bytes = fmt.block_elems, fmt.block_bytes
 
@@ -221,7 +221,7 @@ def _multiply_blocks(mins: int, passes: int) -> Any:
 
 
 def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
-    """``pack`` from ``clear(chunk, token)`` and ``pack_chunk(chunk, token, x, count)``."""
+    """Make ``pack`` from ``clear(chunk, token)`` and ``pack_chunk(chunk, token, x, count)``."""
 
     @njit(**JIT)
     def pack(x, n, panel, slot):
@@ -280,7 +280,7 @@ pack_float_panel = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_float
 
 @cache
 def float_gemm(fmt: Format) -> Gemm:
-    """The parts of a format whose weights are decoded to floats, as its declaration says."""
+    """Make the parts of a format whose weights are decoded to floats, from its declaration."""
     chunk, record = gemm_float.CHUNK, gemm_float.WEIGHT_RECORD
     unit = max(chunk, fmt.block_elems)  # a block of 256 fills two records
     size = unit // fmt.block_elems * fmt.block_bytes

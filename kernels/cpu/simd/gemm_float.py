@@ -1,7 +1,7 @@
-"""Matrix product of weights decoded to floats with float inputs: tiles of 6 rows x 4 tokens x 128 inputs (tier A).
+"""GEMM of weights decoded to floats with float inputs: tiles of 6 rows x 4 tokens x 128 inputs (tier A).
 
-Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [6 rows][16 f32] and [4 tokens][16 f32]. A tile has no
-integer sums, so twice as many float sums stay in registers: two groups of three rows, one after the other.
+Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [6 rows][16 f32] and [4 tokens][16 f32]. A tile needs
+no integer accumulators, so twice as many float accumulators fit into registers: two groups of three rows in sequence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOTALS = totals(2 * SUMS)
 
 @inline(types.none, TOTALS.kind, Int, Int)
 def reduce_sums(k, sums, out, stride):
-    """The six rows of token t go to ``out + t * stride``."""
+    """Reduce the six rows of token t to ``out + t * stride``."""
     sums = k.members(sums)
     reduce_lanes(k, sums[:SUMS], out, stride)
     reduce_lanes(k, sums[SUMS:], out + 4 * GROUP, stride)
@@ -46,7 +46,7 @@ def tile(k, sums, weights, inputs):
 
 
 def _plain(name: str):
-    """A function that decodes 128 plain numbers to 8 vectors."""
+    """Make a function that decodes 128 plain numbers to 8 vectors."""
     step = 16 * FORMATS[name].block_bytes
 
     def decode(k, source: Val) -> list[Val]:
@@ -61,7 +61,7 @@ def _plain(name: str):
 
 
 def _blocks(fmt: Format):
-    """A function that decodes 128 weights of blocks, or one block of 256, with the dequantizer's own roundings."""
+    """Make a function that decodes 128 weights of blocks, or one block of 256, with the dequantizer's own roundings."""
 
     def decode(k, source: Val) -> list[Val]:
         weights = []
@@ -86,7 +86,7 @@ def _blocks(fmt: Format):
 
 
 def _spread(decode_chunk, places: int):
-    """An inlined function that decodes numbers at ``source`` into row or token ``place`` of a record or two."""
+    """Make an inlined function that decodes numbers at ``source`` into row or token ``place`` of one or two records."""
 
     @inline(types.none, Int, Int, Int)
     def decode(k, source, target, place):
@@ -98,13 +98,13 @@ def _spread(decode_chunk, places: int):
 
 @inline(types.none, Int, Int)
 def clear_token(k, target, token):
-    """Zeros for one token of a record."""
+    """Zero one token of a record."""
     for s in range(SLICES):
         k.store(target + token * 64 + 64 * TOKENS * s, k.zero(F32x16))
 
 
 def spread_weights(fmt: Format):
-    """The decoder of a weight row: ``max(CHUNK, fmt.block_elems)`` weights into their records."""
+    """Make the decoder of a weight row: ``max(CHUNK, fmt.block_elems)`` weights into their records."""
     return _spread(_plain(fmt.name) if fmt.block_elems == 1 else _blocks(fmt), ROWS)
 
 

@@ -1,7 +1,7 @@
-"""Packing of inputs for the matrix product: panels of four tokens in the order of the weight decoders (tier A).
+"""Pack inputs for the GEMM: panels of four tokens in the order of the weight decoders (tier A).
 
-A panel is one chunk of 512 inputs after the other; a chunk is one record (``gemm_tile``), or three with float
-activations (high, middle and low limb, see ``fixed``), then the sums for the mins, [vector][4 tokens][16] f32.
+A panel is a sequence of chunks of 512 inputs; a chunk is one record (``gemm_tile``), or three with float activations
+(high, middle and low limb, see ``fixed``), then the sums for the mins, [vector][4 tokens][16] f32.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _OFFSETS = INPUT_CODES + 64 * TOKENS
 
 
 class Order(NamedTuple):
-    """How a weight decoder lays out a chunk, for formats where a lane collects 32 neighbours.
+    """How a weight decoder lays out a chunk, for formats where a lane holds 32 adjacent inputs.
 
-    lane      group of 32 inputs (0..15), a Val -> lane that collects it
-    octets    dword s of a lane holds input s of four octets, instead of four neighbours
+    lane      group of 32 inputs (0..15), a Val -> the lane that holds it
+    octets    dword s of a lane holds input s of four octets, instead of four adjacent inputs
     bias      what the decoder adds to every weight
-    scale     factor for the input scales, to make up for the decoder's
+    scale     factor for the input scales that cancels the decoder's
     mins      1 if the format has a min per 32 weights
     """
 
@@ -45,13 +45,13 @@ ORDERS = {
 
 
 def chunk_bytes(mins: int, passes: int) -> int:
-    """Bytes of one chunk of a panel."""
+    """Return the bytes of one chunk of a panel."""
     return passes * INPUT_RECORD + mins * MIN_BYTES
 
 
-# -- 32 neighbours a lane
+# -- 32 adjacent inputs a lane
 def _put(k, order: Order, record: Val, token: Val, lane: Val, codes: Val, scale: Val) -> Val:
-    """One lane of a record; returns the sum of the codes as int32."""
+    """Store one lane of a record; return the sum of the codes as int32."""
     at = record + token * 64 + lane * 4
     if order.octets:
         codes = codes.shuffle([8 * octet + i for i in range(8) for octet in range(4)])
@@ -65,7 +65,7 @@ def _put(k, order: Order, record: Val, token: Val, lane: Val, codes: Val, scale:
 
 
 def _rounded_group(order: Order):
-    """An inlined function that packs 32 inputs as one lane of int8 codes."""
+    """Make an inlined function that packs 32 inputs as one lane of int8 codes."""
 
     @inline(types.none, Int, Int, Int, Int, Float, Float)
     def pack(k, chunk, token, group, x, scale, inverse):
@@ -78,7 +78,7 @@ def _rounded_group(order: Order):
 
 
 def _float_group(order: Order):
-    """An inlined function that packs 32 inputs as one lane of each of three limbs."""
+    """Make an inlined function that packs 32 inputs as one lane of each of three limbs."""
 
     @inline(types.none, Int, Int, Int, Int, Float, Float)
     def pack(k, chunk, token, group, x, scale, inverse):
@@ -94,13 +94,13 @@ def _float_group(order: Order):
 
 # -- Q2_K: slice 2 p + h, 32 bytes of each of the two blocks
 def _put_sums(k, sums: Val, token: Val, block: Val, sub: int, low: Val, high: Val) -> None:
-    """Sums of the two groups of 16 in sub-block ``sub``."""
+    """Store the sums of the two groups of 16 in sub-block ``sub``."""
     for i, value in enumerate((low, high)):
         k.store(sums + block * (64 * TOKENS) + token * 64 + (8 * sub + 4 * i), value)
 
 
 def _q2_k_place(sub: int) -> int:
-    """Offset of the slice that holds inputs 32 sub .. 32 sub + 31 of a block."""
+    """Return the offset of the slice that holds inputs 32 sub .. 32 sub + 31 of a block."""
     return 64 * TOKENS * (2 * (sub & 3) + (sub >> 2))
 
 
@@ -118,7 +118,7 @@ def _q2_k_rounded(k, chunk, token, block, x, scale, inverse):
 
 @inline(types.none, Int, Int, Int, Int)
 def _q2_k_float(k, chunk, token, block, x):
-    """A lane collects four neighbours of each run of 32; they share a scale."""
+    """Pack a block of floats: a lane holds four adjacent inputs of each run of 32, which share a scale."""
     runs = [k.load(F32x32, x + 128 * sub) for sub in range(8)]
     largest, poison = k.zero(F32x32), k.zero(F32x32)
     for run in runs:
@@ -152,7 +152,7 @@ def _clear_line(k, target, token):
 
 
 def make_clear(mins: int, passes: int):
-    """``clear(chunk, token)``: zero one token of one chunk."""
+    """Make ``clear(chunk, token)``: zero one token of one chunk."""
 
     @njit(**JIT)
     def clear(chunk, token):
@@ -165,7 +165,8 @@ def make_clear(mins: int, passes: int):
 
 
 def make_pack(fmt: str, act: str):
-    """``pack_chunk(chunk, token, x, count)``: up to 512 inputs at ``x`` into one chunk, whose rest is clear."""
+    """Make ``pack_chunk(chunk, token, x, count)``: up to 512 inputs at ``x`` into one chunk, cleared before if
+    partial."""
     if fmt == "Q2_K":
         if act == "float":
 

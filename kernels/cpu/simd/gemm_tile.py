@@ -1,4 +1,4 @@
-"""The register tile of the int8 matrix product (tier A): 3 weight rows x 4 tokens x 512 inputs.
+"""The register tile of the int8 GEMM (tier A): 3 weight rows x 4 tokens x 512 inputs.
 
 Both operands lie in *panels*, contiguous in the order in which the tile reads them. A record covers a chunk of 512
 inputs:
@@ -7,13 +7,13 @@ inputs:
     weights   8 slices of [3 rows][64 bytes] uint8 | [3][16] f32 lane scales
 
 32-bit lane L of every slice belongs to scale group L (32 inputs) of the chunk, so a chunk costs 96 ``vpdpbusd`` and
-then one conversion, one product of the two scales and one multiply-add a row and token. The offsets take out what the
-decoders add to make weights unsigned. Formats with mins append one or two vectors a row (-dmin m_j) and a token (sums
-of the inputs), multiplied in float.
+then one conversion, one product of the two scales and one multiply-add per row and token. The offsets cancel what the
+decoders add to make weights unsigned. Formats with mins append one or two vectors per row (-dmin m_j) and per token
+(sums of the inputs), multiplied in float.
 
-Three rows, not four: 12 integer and 12 float sums stay in registers over all chunks, with 4 left for operands. With 16
-and 16 the float sums have to be loaded and stored in every chunk, and loads that wait for stores 4096 bytes away halve
-the rate on Intel's cores.
+Three rows, not four: 12 integer and 12 float accumulators stay in registers over all chunks, with 4 left for operands.
+With 16 and 16 the float accumulators would be loaded and stored in every chunk, and loads that wait for stores 4096
+bytes away halve the rate on Intel's cores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MIN_BYTES = TOKENS * 64
 
 
 class Totals(NamedTuple):
-    """How the lane sums of a tile travel: their Numba type, and steps that make, load and store them."""
+    """The accumulators of a tile: their Numba type, and functions that zero, load and store them."""
 
     kind: types.UniTuple
     zero: Any
@@ -46,7 +46,7 @@ class Totals(NamedTuple):
 
 
 def totals(count: int) -> Totals:
-    """For ``count`` vectors of 16 sums."""
+    """Make ``Totals`` of ``count`` vectors of 16 sums."""
     kind = types.UniTuple(F32x16, count)
 
     @inline(kind)
@@ -66,11 +66,11 @@ def totals(count: int) -> Totals:
 
 
 TOTALS = totals(SUMS)
-"""Token-major."""
+"""Accumulators of a tile, token-major."""
 
 
 def weight_record(mins: int) -> int:
-    """Bytes of a chunk of three weight rows with ``mins`` vectors of mins a row."""
+    """Return the bytes of a chunk of three weight rows with ``mins`` vectors of mins a row."""
     return WEIGHT_CODES + ROWS * 64 * (1 + mins)
 
 
@@ -85,10 +85,10 @@ def _dots(k, dots: list[list[Val]], weights: Val, inputs: Val) -> list[list[Val]
 
 
 def _tile(mins: int, passes: int):
-    """An inlined function that adds one chunk to the sums.
+    """Make an inlined function that adds one chunk to the sums.
 
-    With three passes the inputs are three limbs, the high one first. The high and the middle one share a conversion:
-    32 products of 9 + 8 bits and a shift by 8 fit into 32 bits, all three limbs would not.
+    With three passes the inputs are three limbs, the high one first. The high and the middle one share a conversion: 32
+    products of 9 + 8 bits and a shift by 8 fit into 32 bits, all three limbs would not.
     """
 
     @inline(TOTALS.kind, TOTALS.kind, Int, Int)
@@ -128,7 +128,7 @@ TILES = {(mins, passes): _tile(mins, passes) for mins in range(3) for passes in 
 
 
 def _interleave_add(a: Val, b: Val, width: int) -> Val:
-    """Halve runs of 2 * width lanes: sums of a's runs and of b's runs, in turn."""
+    """Halve runs of 2 * width lanes: sums of a's runs and of b's runs, alternating."""
     low: list[int] = []
     high: list[int] = []
     for base in range(0, 16, 2 * width):
@@ -153,7 +153,7 @@ def reduce_lanes(k, sums: list[Val], out: Val, stride: Val) -> None:
 
 @inline(types.none, TOTALS.kind, Int, Int)
 def reduce_sums(k, sums, out, stride):
-    """``reduce_lanes`` of the totals that ``sums`` are."""
+    """Apply ``reduce_lanes`` to a tuple of totals."""
     reduce_lanes(k, k.members(sums), out, stride)
 
 

@@ -1,8 +1,8 @@
-"""Decoders of the matrix product: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
+"""Weight decoders of the GEMM: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
 
 Each is an inlined function ``decode(first, second, target, row)``: two blocks of 256 at their addresses (16 blocks of
-32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. See ``gemm_tile`` for how it is
-laid out and ``gemm_inputs`` for the matching order of the inputs.
+32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the layout,
+``gemm_inputs`` the matching order of the inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _store(k, target: Val, row: Val, slices: list[Val], scales: Val, mins: tuple
 
 
 def _transpose(groups: list[Val]) -> list[Val]:
-    """16 groups of 8 dwords (I32x8) -> slice s holds dword s of every group, group g in lane g."""
+    """Transpose 16 groups of 8 dwords (I32x8): slice s holds dword s of every group, group g in lane g."""
     slices = [groups[i].cat(groups[i + 8]) for i in range(8)]
     for width in (4, 2, 1):
         swapped = list(slices)
@@ -43,7 +43,7 @@ def _transpose(groups: list[Val]) -> list[Val]:
 
 @inline(types.none, Int, Int, Int, Int)
 def decode_q8_0(k, first, second, target, row):
-    """16 blocks of 34 bytes; lane = block; bytes w + 128. ``second`` is not used."""
+    """Decode 16 blocks of 34 bytes; lane = block; bytes w + 128. ``second`` is not used."""
     blocks = [first + q8_0.BLOCK * i for i in range(16)]
     slices = _transpose([k.load(I32x8, block + 2) for block in blocks])
     scales = k.half_to_float(k.gather(I16x16, [k.load(types.int16, block) for block in blocks]))
@@ -52,7 +52,7 @@ def decode_q8_0(k, first, second, target, row):
 
 @inline(types.none, Int, Int, Int, Int)
 def decode_q4_k(k, first, second, target, row):
-    """Lane = sub-block, the first block's eight and then the second's; bytes are the codes."""
+    """Decode two blocks; lane = sub-block, the first block's eight and then the second's; bytes are the codes."""
     headers = k.load(I8x16, first), k.load(I8x16, second)
     groups = []
     for block in (first, second):
@@ -72,7 +72,8 @@ def decode_q4_k(k, first, second, target, row):
 
 @inline(types.none, Int, Int, Int, Int)
 def decode_q2_k(k, first, second, target, row):
-    """Slice 2 p + h: 32 weights of plane p, half h of the first block, then of the second; bytes code * scale."""
+    """Decode two blocks: slice 2 p + h has 32 weights of plane p, half h of the first, then of the second; bytes code *
+    scale."""
     planes, mins, scales = [], [], []
     for block in (first, second):
         header, tail = k.load(I8x16, block), k.load(I16x8, block + q2_k.BLOCK - 16)
@@ -88,6 +89,6 @@ def decode_q2_k(k, first, second, target, row):
 
 @inline(types.none, Int, Int, Int, Int)
 def decode_iq2_xxs(k, first, second, target, row):
-    """Lane 2 j + b: group j of block b; byte i of slice s: weight s of octet i; bytes 43 + w."""
+    """Decode two blocks: lane 2 j + b has group j of block b; byte i of slice s is weight s of octet i, as 43 + w."""
     planes, words = iq2_xxs.decode_two(k, first, second, adjacent=False)
     _store(k, target, row, planes, iq2_xxs.group_scales(k, words) * iq2_xxs.both_d(k, first, second))

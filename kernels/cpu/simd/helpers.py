@@ -1,4 +1,4 @@
-"""Steps and emit helpers that every kernel shares, whatever the tier."""
+"""Inlined functions and emit helpers that kernels of every tier share."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from .vec import (
     inline,
 )
 
-# How far ahead of the weights in use the kernels ask for memory, if at all. 2 to 12 KiB measure the same.
+# Prefetch distance in bytes ahead of the weights in use. 2 to 12 KiB measure the same.
 AHEAD = 8192
 
 
 @inline(types.none, Int)
 def prefetch(k, address):
-    """Ask for the cache line at ``address``."""
+    """Prefetch the cache line at ``address``."""
     k.prefetch(address)
 
 
 @inline(types.none, Int)
 def fetch_near(k, address):
-    """Bring the cache line at ``address`` to the second level; for code that computes long before it needs it."""
+    """Prefetch the cache line at ``address`` into the L2 cache, for code that computes long before it needs it."""
     k.fetch(address, 2)
 
 
 @inline(Float, Int)
 def load_float(k, address):
-    """The float at ``address``."""
+    """Load the float at ``address``."""
     return k.load(Float, address)
 
 
@@ -59,31 +59,31 @@ def store_int(k, address, value):
 
 @inline(F32x32)
 def zero32(k):
-    """Thirty-two zeros."""
+    """Return 32 zeros."""
     return k.zero(F32x32)
 
 
 @inline(Float, F32x32)
 def sum32(k, a):
-    """The sum of all lanes."""
+    """Return the sum of all lanes."""
     return k.hsum(a)
 
 
 @inline(F32x32, F32x32, F32x32)
 def add32(k, a, b):
-    """a + b, lane by lane."""
+    """Return a + b, lane by lane."""
     return a + b
 
 
 @inline(types.none, Int, Int)
 def copy_32(k, target, source):
-    """32 floats."""
+    """Copy 32 floats."""
     k.store(target, k.load(F32x32, source))
 
 
 @njit(**JIT)
 def pack_floats(x, n, buffer):
-    """n floats as they are."""
+    """Copy n floats unchanged."""
     for _ in range(n >> 5):
         copy_32(buffer, x)
         buffer += 128
@@ -104,7 +104,7 @@ def _copy_byte(k, target, source):
 
 @njit(**JIT)
 def copy_with_zeros(target, source, size):
-    """Up to 1024 bytes, and zeros up to 1024."""
+    """Copy up to 1024 bytes and pad with zeros to 1024."""
     for line in range(0, 1024, 64):
         _clear_line(target + line)
     for i in range(size):
@@ -113,7 +113,7 @@ def copy_with_zeros(target, source, size):
 
 # -- int8 dot products of 32 bytes
 def madd(k: Emit, a: Val, b: Val) -> Val:
-    """i16 * i16, neighbours added into half as many i32 lanes."""
+    """Multiply i16 * i16 and add adjacent products into half as many i32 lanes."""
     if TIER != "C" and a.ir.type.count == 16:
         return x86.madd_256(k, a, b)
     lanes = a.ir.type.count
@@ -123,13 +123,13 @@ def madd(k: Emit, a: Val, b: Val) -> Val:
 
 
 def dots(k: Emit, weights: Val, codes: Val, scale: Val | None, signed: bool) -> Val:
-    """Weights times s8 codes (I8x32 each) times ``scale``, four products to a lane of I32x8.
+    """Multiply weights, s8 codes (I8x32 each) and ``scale``; sum four products per lane of I32x8.
 
-    signed  weights are s8, not u8
-    scale   I16x16, one for two neighbours; None: 1
+        signed  weights are s8, not u8
+        scale   I16x16, one per two adjacent weights; None: 1
 
-    Which lane a product goes to differs between tiers. No overflow for |codes| <= 127, u8 weights <= 128 and
-    |weights * scale| < 2^15.
+    Which lane a product goes to differs between tiers. No overflow for |codes| <= 127, u8 weights <= 128 and |weights *
+    scale| < 2^15.
     """
     if TIER != "C":
         if signed:
@@ -143,12 +143,12 @@ def dots(k: Emit, weights: Val, codes: Val, scale: Val | None, signed: bool) -> 
 
 
 def broadcast_half(k: Emit, address: Val, kind: Vec) -> Val:
-    """The f16 at ``address`` as float32 in every lane of ``kind``.
+    """Return the f16 at ``address`` as float32 in every lane of ``kind``.
 
-    Broadcast first: a conversion of one value would merge it into a register that may still be in use elsewhere.
+    Broadcast first: a scalar conversion would merge into a register that may still be in use elsewhere.
     """
     if not k.native_half:
         return k.half_to_float(k.load(types.int16, address)).splat(kind)
     lanes = min(kind.lanes, 16 if TIER == "A" else 8)
-    some = k.half_to_float(k.load(types.int16, address).splat(I16x16 if lanes == 16 else I16x8))
-    return some.shuffle(list(range(lanes)) * (kind.lanes // lanes))
+    converted = k.half_to_float(k.load(types.int16, address).splat(I16x16 if lanes == 16 else I16x8))
+    return converted.shuffle(list(range(lanes)) * (kind.lanes // lanes))

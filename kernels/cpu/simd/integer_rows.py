@@ -1,6 +1,6 @@
-"""Rows times int8 activations, generated from the declaration of a format: tiers B and C, and what tier A is tested on.
+"""Rows times int8 activations, generated from the declaration of a format: used in tiers B and C, and to test tier A.
 
-The dot of a block is d_x * (d * sum_g s_g dot_g - dmin * sum_g m_g xsum_g), integer sums exact.
+The dot product of a block is d_x * (d * sum_g s_g dot_g - dmin * sum_g m_g xsum_g), integer sums exact.
 
 Packed buffer for a8, per 32 inputs: 32 codes | f32 d_x. For q8k, per 256: 256 codes | 8 f32 d_x | with minima the sums
 of the codes of each group, 16 i16 or 8 i32.
@@ -22,7 +22,7 @@ _PACKED_A8 = 36
 
 
 def _run_dots(k: Emit, fmt: Format, block: Val, run: int, x: Val, scales: SubScales | None) -> Val:
-    """s_g * code * x of 32 weights, summed to 8 int32 lanes."""
+    """Return s_g * code * x of 32 weights, summed to 8 int32 lanes."""
     inputs = k.load(I8x32, x)
     lanes = None if scales is None else scales.lanes(group_lanes(fmt, 32 * run, 32)[::2])
     if isinstance(fmt.codes, Codebook):
@@ -33,7 +33,7 @@ def _run_dots(k: Emit, fmt: Format, block: Val, run: int, x: Val, scales: SubSca
 
 
 def _block(k: Emit, fmt: Format, total: Val, block: Val, x: Val) -> Val:
-    """total + the lane sums of one block."""
+    """Return total + the lane sums of one block."""
     runs = fmt.block_elems // 32
     scales = None if fmt.scales is None else SubScales(k, fmt, block, "i16")
     parts = [_run_dots(k, fmt, block, run, x + 32 * run, scales) for run in range(runs)]
@@ -86,7 +86,7 @@ def _finish_sums_32(k, target, half, scale):
 
 
 def integer_kernel(fmt: Format) -> RowKernel:
-    """The kernel of a block format for its own rounding of the inputs, ``fmt.activation``."""
+    """Generate the kernel of a block format for its own activation rounding, ``fmt.activation``."""
 
     @inline(F32x8, F32x8, Int, Int)
     def add_one(k, total, weights, x):

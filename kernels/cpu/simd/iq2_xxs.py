@@ -1,18 +1,19 @@
 """IQ2_XXS rows times Q8_K activations in tier A: blocks of 256 weights in 66 bytes (model.md 2.3, 10.2).
 
 A group of 32 weights is four codebook indices (one byte each, for eight magnitudes out of 8, 25, 43) and a word with
-four 7-bit sign fields and the scale ls; the dot of a block is d * d_x / 8 * sum_g (2 ls_g + 1) dot_g.
+four 7-bit sign fields and the scale ls; the dot product of a block is d * d_x / 8 * sum_g (2 ls_g + 1) dot_g.
 
-A step decodes two blocks (512 weights, 64 octets) without touching memory:
-1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
-2. Byte permutes and masks look 64 indices up at once.
-3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the eighth
-   is the parity of the seven) at bits 4 and 5, above the two magnitude codes.
-4. That 6-bit index selects 43 + w or 43 - w from a 64-byte register. The 43 is taken out by the accumulator's start.
-5. A lane of 32 bits holds the four octets of a group, the two blocks taking turns. So plane i, byte g is weight i of
-   octet g, and int32 lane 2 j + b collects exactly group j of block b: no shuffles after the dots.
-Packed buffer, per 512 inputs: 8 planes of 64 codes | 16 f32 (d_x / 2^30) | 16 i32 (-43 * sum of codes).
-An odd last block is taken twice, the second time against zeros.
+A step decodes two blocks (512 weights, 64 octets) in registers:
+    1. A codebook entry is eight 2-bit codes, so two 256-byte tables (low and high byte), four registers each.
+    2. Byte permutes and masks look 64 indices up at once.
+    3. ``vpmultishiftqb`` moves the 7-bit sign fields to bytes; a bit matrix puts the signs of weights 2k, 2k+1 (the
+       eighth is the parity of the seven) at bits 4 and 5, above the two magnitude codes.
+    4. That 6-bit index selects 43 + w or 43 - w from a 64-byte register. The accumulator's start value cancels the 43.
+    5. A lane of 32 bits holds the four octets of a group, the two blocks alternating. So plane i, byte g is weight i of
+       octet g, and int32 lane 2 j + b accumulates exactly group j of block b: no shuffles after the dot products.
+
+Packed buffer, per 512 inputs: 8 planes of 64 codes | 16 f32 (d_x / 2^30) | 16 i32 (-43 * sum of codes). An odd last
+block is processed twice, the second time with zero inputs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
 
 
 def _biased(shift: int) -> list[int]:
-    """64 entries: the code at bits ``shift``, its sign at bit 4 + shift // 2 -> 43 + w or 43 - w."""
+    """Make a table of 64 entries: the code at bits ``shift``, its sign at bit 4 + shift // 2 -> 43 + w or 43 - w."""
     values = []
     for index in range(64):
         magnitude = MAGNITUDES[min((index >> shift) & 3, 2)]
@@ -63,7 +64,7 @@ def _biased(shift: int) -> list[int]:
 
 
 def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Val:
-    """table[index] for 64 byte indices; the masks are bits 7 and 6 of the index."""
+    """Return table[index] for 64 byte indices; the masks are bits 7 and 6 of the index."""
     parts = [k.const(I8x64, table[64 * i : 64 * i + 64].tolist()) for i in range(4)]
     if WIDE_PERMUTES:
         low, high = (x86.permute_bytes_2(k, parts[i], parts[i + 1], index) for i in (0, 2))
@@ -73,9 +74,9 @@ def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Va
 
 
 def _interleave(k, first: Val, second: Val, adjacent: bool) -> tuple[Val, Val]:
-    """Blocks at two addresses -> their index words and their sign words, in turn of both blocks.
+    """Load the index words and the sign words of the blocks at two addresses, alternating between blocks.
 
-    Where the second block follows the first, loads that start a word apart leave only two blends to do.
+    For adjacent blocks, loads that start a word apart need only two blends.
     """
     if adjacent:
         odd, even = [0, -1] * 8, [-1, 0] * 8
@@ -87,7 +88,8 @@ def _interleave(k, first: Val, second: Val, adjacent: bool) -> tuple[Val, Val]:
 
 
 def decode_two(k, first: Val, second: Val, adjacent: bool = True) -> tuple[list[Val], Val]:
-    """Blocks at two addresses -> eight planes of 64 unsigned bytes 43 + w, and the 16 words that hold signs and ls."""
+    """Decode the blocks at two addresses to eight planes of 64 unsigned bytes 43 + w, and the 16 words with signs and
+    ls."""
     words_of_indices, words = _interleave(k, first, second, adjacent)
     index = words_of_indices.bits(I8x64)
     top, next_top = index.compare("<", 0), (index & 0x40).compare("!=", 0)
@@ -106,12 +108,12 @@ def decode_two(k, first: Val, second: Val, adjacent: bool = True) -> tuple[list[
 
 
 def group_scales(k, words: Val) -> Val:
-    """(2 ls + 1) * 2^27 of the 16 groups, as float32: the top four bits as they stand, with a one below them."""
+    """Return (2 ls + 1) * 2^27 of the 16 groups as float32: the top four bits unchanged, with a one below them."""
     return ((words & 0xF0000000) | 0x08000000).to_float_unsigned(F32x16)
 
 
 def both_d(k, first: Val, second: Val) -> Val:
-    """The scales d of two blocks, taking turns."""
+    """Return the scales d of two blocks, alternating."""
     a, b = (k.load(types.int16, block).splat(I16x16) for block in (first, second))
     return k.half_to_float(a.shuffle([0, 16] * 8, b))
 
@@ -127,18 +129,18 @@ def _two_dots(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) ->
 
 @inline(F32x16, F32x16, Int, Int)
 def _add_two(k, total, weights, x):
-    """total + the lane sums of two adjacent blocks."""
+    """Return total + the lane sums of two adjacent blocks."""
     return _two_dots(k, total, weights, weights + BLOCK, x, adjacent=True)
 
 
 @inline(F32x16, F32x16, Int, Int)
 def _add_last(k, total, weights, x):
-    """total + the lane sums of one block, taken twice; the second half of ``x`` is packed as zeros."""
+    """Return total + the lane sums of one block, processed twice; the second half of ``x`` is packed as zeros."""
     return _two_dots(k, total, weights, weights, x, adjacent=False)
 
 
 def _store_octets(k, target: Val, codes: Val) -> None:
-    """32 codes = 4 octets, byte i of each to plane i, at ``target`` within plane 0."""
+    """Store 32 codes = 4 octets, byte i of each to plane i, at ``target`` within plane 0."""
     turned = codes.shuffle([8 * g + i for i in range(8) for g in range(4)]).bits(I32x8)
     for i in range(8):
         k.store(target + 64 * i, turned.lane(i))
@@ -146,7 +148,7 @@ def _store_octets(k, target: Val, codes: Val) -> None:
 
 @inline(types.none, Int, Int, Int, Float, Float)
 def _pack_lane(k, target, lane, x, scale, inverse):
-    """Codes, scale and offset of the 32 inputs that lane ``lane`` collects."""
+    """Store codes, scale and offset of the 32 inputs of lane ``lane``."""
     codes = round_to_codes(k, k.load(F32x32, x), inverse)
     low, high = sixteen_sums(k, codes)
     _store_octets(k, target + lane * 4, codes)
@@ -175,8 +177,8 @@ def _pack_a(x, n, buffer):
 
 # -- float activations: see fixed.py
 # Packed buffer, per 512 inputs: 8 planes of three limbs | 16 f32 (scale / 2^30) | 16 i32 offsets of the high limb,
-# taken 43 times | 16 i32 offsets of the middle and low limbs. 32 products of 86 with all 24 bits would overflow, so the
-# low limb has sums of its own.
+# times 43 | 16 i32 offsets of the middle and low limbs. 32 products of 86 with all 24 bits would overflow, so the low
+# limb has its own accumulator.
 _PACKED_FLOAT = 8 * 3 * 64 + 192
 
 
@@ -203,7 +205,7 @@ def _add_last_float(k, total, weights, x):
 
 @inline(types.none, Int, Int, Int, Float, Float)
 def _pack_lane_float(k, target, lane, x, scale, inverse):
-    """Limbs, scale and offsets of the 32 inputs that lane ``lane`` collects."""
+    """Store limbs, scale and offsets of the 32 inputs of lane ``lane``."""
     sums = []
     for limb, codes in enumerate(limbs(k, k.load(F32x32, x), inverse.splat(F32x32))):
         _store_octets(k, target + 512 * limb + lane * 4, codes)

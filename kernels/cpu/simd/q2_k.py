@@ -1,12 +1,13 @@
 """Q2_K rows times Q8_K activations in tier A: blocks of 256 weights in 84 bytes (docs/explanation/model.md 2.3, 10.2).
 
 Plane p (bits 2p, 2p+1 of the 64 code bytes) holds weights 32p..32p+31 of both halves of 128, as four groups of 16. The
-dot of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
+dot product of a block is d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
 
-A step takes two blocks: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd`` with the
-4-bit scales.
-Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16 negated sums.
-An odd last block is taken twice, the second time against zeros.
+A step processes two blocks: ``vpdpbusd`` per plane, two planes packed to words by ``packssdw``, one ``vpdpwssd`` with
+the 4-bit scales.
+
+Packed buffer, per 512 inputs: 512 codes in plane order | 16 f32 (d_x, 8 lanes a block) | 32 i16 negated sums. An odd
+last block is processed twice, the second time with zero inputs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _PACKED_TWO = 640
 
 # -- q8k
 def _scale_index(plane: int) -> list[int]:
-    """Byte indices of the scales of planes ``plane`` and ``plane``+1, as words in the lanes of ``pack_words_512``."""
+    """Return byte indices of the scales of planes ``plane`` and ``plane``+1, as words in the lanes of
+    ``pack_words_512``."""
     index: list[int] = []
     for lane in range(4):
         half, group = divmod(lane, 2)
@@ -53,7 +55,7 @@ def _scale_index(plane: int) -> list[int]:
 
 
 def _block_dots(k, weights: Val, scales: Val, x: Val) -> Val:
-    """Lane sums of s_j * code * x over one block."""
+    """Return the lane sums of s_j * code * x over one block."""
     codes = k.load(I8x64, weights + 16)
     quarters = scales.shuffle(list(range(16)) * 4) & 0x0F
     total = zero = k.zero(I32x16)
@@ -71,7 +73,7 @@ def _block_dots(k, weights: Val, scales: Val, x: Val) -> Val:
 
 
 def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
-    """total + the lane sums of two blocks: scaled dots in even lanes, scaled mins in odd ones."""
+    """Return total + the lane sums of two blocks: scaled dot products in even lanes, scaled mins in odd ones."""
     blocks = first, second
     scales = [k.load(I8x16, w) for w in blocks]
     dots = [_block_dots(k, w, s, x + 256 * i) for i, (w, s) in enumerate(zip(blocks, scales, strict=True))]
@@ -98,7 +100,8 @@ def _add_last(k, total, weights, x):
 
 @inline(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
-    """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
+    """Store scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored
+    already."""
     k.store(target + 512 + half * 32, scale.splat(F32x8))
     for sub in range(8):
         for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + half * 256 + _place(sub)))):
@@ -106,19 +109,20 @@ def _finish_pack_a(k, target, half, scale):
 
 
 def _place(sub):
-    """Byte offset of 32 codes: plane p = [weights 32p.. of half 0 | of half 1]."""
+    """Return the byte offset of 32 codes: plane p = [weights 32p.. of half 0 | of half 1]."""
     return 64 * (sub & 3) + 32 * (sub >> 2)
 
 
 # -- float activations: see fixed.py
-# A lane of 32 bits holds four weights of each plane, all in one group of 16. The codes are multiplied by their scales
-# while still bytes (3 * 15 fits), so all planes add up in the same lanes. The 16 inputs of a lane share their scale.
+# A lane of 32 bits holds four weights of each plane, all in one group of 16. Codes are multiplied by their scales as
+# bytes (3 * 15 fits), so all planes accumulate in the same lanes. The 16 inputs of a lane share their scale.
 _PACKED_FLOAT = 4 * 3 * 64 + 128
 _LARGEST = 2_900_000  # 16 products with 45 stay below 2^31
 
 
 def scaled_planes(k, codes: Val, scales: Val) -> list[Val]:
-    """Four planes of code * scale as unsigned bytes: entry 4 p + c of a table in each 128-bit quarter is c * s_p."""
+    """Return four planes of code * scale as unsigned bytes: entry 4 p + c of a table in each 128-bit quarter is c *
+    s_p."""
     once: list[int] = []
     twice: list[int] = []
     for quarter in range(4):
@@ -151,7 +155,7 @@ def _add_block_float(k, total, weights, x):
 
 @inline(types.none, Int, Int)
 def _pack_half_float(k, target, x):
-    """Limbs, lane scales and negated sums of 128 inputs, in the lower half of every line at ``target``."""
+    """Store limbs, lane scales and negated sums of 128 inputs, in the lower half of every line at ``target``."""
     runs = [k.load(F32x32, x + 128 * plane) for plane in range(4)]
     largest = k.abs(runs[0])
     for run in runs[1:]:

@@ -1,14 +1,15 @@
 """Q4_K rows times Q8_K activations in tier A: blocks of 256 weights in 144 bytes (docs/explanation/model.md 2.3, 10.2).
 
-Sub-blocks 2p and 2p+1 of 32 share 32 bytes of codes (low and high nibbles). The dot of a block is
-d_x * (d * sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
+Sub-blocks 2p and 2p+1 of 32 share 32 bytes of codes (low and high nibbles). The dot product of a block is d_x * (d *
+sum_j s_j dot_j - dmin * sum_j m_j xsum_j), integer sums exact.
 
-A step takes two blocks. A 64-byte load holds sub-blocks 0|2 (low nibbles) and 1|3 (high), the next one 4|6 and 5|7; the
-activations are packed in that order. ``vpdpbusd`` sums four products a lane, ``packssdw`` puts two planes into words,
-``vpdpwssd`` multiplies by the 6-bit scales. Both headers are unpacked at once into words [s0..s7 | m0..m7]; the mins
-share the last multiply-add: their sums of x are packed negated.
-Packed buffer, per 512 inputs: 512 codes | 16 f32 (d_x of each block, 8 lanes) | 32 i16 (8 zeros, 8 sums; per block).
-An odd last block is taken twice, the second time against zeros.
+A step processes two blocks. A 64-byte load holds sub-blocks 0|2 (low nibbles) and 1|3 (high), the next one 4|6 and 5|7;
+the activations are packed in that order. ``vpdpbusd`` sums four products a lane, ``packssdw`` puts two planes into
+words, ``vpdpwssd`` multiplies by the 6-bit scales. Both headers are unpacked at once into words [s0..s7 | m0..m7]; the
+mins share the last multiply-add: their sums of x are packed negated.
+
+Packed buffer, per 512 inputs: 512 codes | 16 f32 (d_x of each block, 8 lanes) | 32 i16 (8 zeros, 8 sums; per block). An
+odd last block is processed twice, the second time with zero inputs.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _PACKED_TWO = 640
 
 # -- q8k
 _WORDS = range(32)
-_LOW_FOUR = [4, 5, 6, 7]  # where the bytes b[0..3] of the 12 scale bytes lie in a 16-byte header
+_LOW_FOUR = [4, 5, 6, 7]  # offsets of the bytes b[0..3] of the 12 scale bytes in a 16-byte header
 _SCALE_SOURCE = [h + i for h in (0, 16) for i in (4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15)]
 _UPPER_SOURCE = [h + i for h in (0, 16) for i in _LOW_FOUR * 2 + [8, 9, 10, 11] * 2]
 
 
 def unpack_headers(k, first: Val, second: Val) -> Val:
-    """Two 16-byte headers -> words [s0..s7 | m0..m7] of the first block, then of the second."""
+    """Unpack two 16-byte headers to words [s0..s7 | m0..m7] of the first block, then of the second."""
     words = first.cat(second).zext(I16x32)
     low = words.shuffle(_SCALE_SOURCE) >> [4 if i % 16 >= 12 else 0 for i in _WORDS]
     low = low & [0x0F if i % 8 >= 4 else 0x3F for i in _WORDS]
@@ -42,13 +43,13 @@ def unpack_headers(k, first: Val, second: Val) -> Val:
 
 
 def _scale_words(k, scales: Val, block: int, planes: tuple[int, int, int, int]) -> Val:
-    """Scales of the four sub-blocks of two packed planes, repeated as ``pack_words_512`` lays them out."""
+    """Return the scales of the four sub-blocks of two packed planes, repeated as ``pack_words_512`` lays them out."""
     a, b, c, d = (16 * block + plane for plane in planes)
     return scales.shuffle(([a] * 4 + [b] * 4) * 2 + ([c] * 4 + [d] * 4) * 2)
 
 
 def _block_dots(k, scales: Val, block: int, weights: Val, x: Val) -> Val:
-    """Lane sums of s_j * code * x over one block."""
+    """Return the lane sums of s_j * code * x over one block."""
     total = zero = k.zero(I32x16)
     for part, planes in enumerate(((0, 1, 2, 3), (4, 5, 6, 7))):
         codes = k.load(I8x64, weights + 16 + 64 * part)
@@ -60,7 +61,7 @@ def _block_dots(k, scales: Val, block: int, weights: Val, x: Val) -> Val:
 
 
 def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
-    """total + the lane sums of the blocks at ``first`` and ``second``."""
+    """Return total + the lane sums of the blocks at ``first`` and ``second``."""
     headers = k.load(I8x16, first), k.load(I8x16, second)
     scales = unpack_headers(k, *headers)
     dots = [_block_dots(k, scales, block, w, x + 256 * block) for block, w in enumerate((first, second))]
@@ -86,7 +87,8 @@ def _add_last(k, total, weights, x):
 
 @inline(types.none, Int, Int, Float)
 def _finish_pack_a(k, target, half, scale):
-    """Scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored."""
+    """Store scale lanes and negated sums of block ``half`` (0 or 1) of the pair at ``target``; its codes are stored
+    already."""
     k.store(target + 512 + half * 32, scale.splat(F32x8))
     k.store(target + 576 + half * 32, k.zero(I16x8))
     for sub_block in range(8):
@@ -95,7 +97,7 @@ def _finish_pack_a(k, target, half, scale):
 
 
 def _place(sub_block):
-    """Byte offset of a sub-block of 32 codes: planes 0|2, 1|3, 4|6, 5|7."""
+    """Return the byte offset of a sub-block of 32 codes: planes 0|2, 1|3, 4|6, 5|7."""
     return 64 * ((sub_block >> 2) * 2 + (sub_block & 1)) + 32 * ((sub_block >> 1) & 1)
 
 
@@ -104,7 +106,7 @@ _PACKED_FLOAT = 4 * 3 * 64 + 64
 
 
 def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -> Val:
-    """total + the lane sums of one block; ``scales`` are the words of ``unpack_headers``."""
+    """Return total + the lane sums of one block; ``scales`` are the words of ``unpack_headers``."""
     factors = scales.shuffle(range(16 * block, 16 * block + 16)).zext(I32x16).to_float(F32x16)
     halves = k.load(I8x16, weights).bits(I16x8).shuffle([0] * 8 + [1] * 8)
     factors = factors * k.half_to_float(halves) * k.load(F32x16, x + 768)  # d s_j xscale_j, then -dmin m_j xsum_j
@@ -123,7 +125,7 @@ def _float_block(k, total: Val, scales: Val, block: int, weights: Val, x: Val) -
 
 @inline(PAIR, PAIR, Int, Int)
 def _add_two_float(k, sums, weights, x):
-    """The running sums of even and of odd blocks over two adjacent blocks."""
+    """Add two adjacent blocks to the running sums of even and of odd blocks."""
     even, odd = k.members(sums)
     second = weights + BLOCK
     scales = unpack_headers(k, k.load(I8x16, weights), k.load(I8x16, second))
@@ -140,7 +142,7 @@ def _add_one_float(k, sums, weights, x):
 
 @inline(types.none, Int, Int, Int, Float, Float)
 def _store_limbs(k, target, lane, x, scale, inverse):
-    """Three limbs of 32 inputs at ``target``, 64 bytes apart; scale and negated sum into lanes of their own."""
+    """Store three limbs of 32 inputs at ``target``, 64 bytes apart; scale and negated sum into lanes of their own."""
     values = k.load(F32x32, x)
     for i, part in enumerate(limbs(k, values, inverse.splat(F32x32))):
         k.store(target + 64 * i, part)

@@ -1,7 +1,8 @@
 """Q8_0 rows times A8 activations in tier A: blocks of 32, f16 scale and 32 int8 (docs/explanation/model.md 2.3, 10.2).
 
-A step takes two blocks (64 weights). ``vpdpbusd`` wants unsigned weights: w ^ 0x80 = w + 128, and starting each int32
-lane at -128 * (sum of its four codes) takes the offset out exactly. One 64-byte load covers both f16 scales.
+A step processes two blocks (64 weights). ``vpdpbusd`` needs unsigned weights: w ^ 0x80 = w + 128, and starting each
+int32 lane at -128 * (sum of its four codes) cancels the offset exactly. One 64-byte load covers both f16 scales.
+
 Packed buffer, per 64 inputs: 64 codes | 16 f32 (two block scales, 8 lanes each) | 16 i32 lane offsets.
 """
 
@@ -22,7 +23,7 @@ _PACKED_PAIR = 192
 
 # -- a8
 def _two_blocks(k, total: Val, weights: Val, x: Val) -> Val:
-    """total + the lane sums of two adjacent blocks."""
+    """Return total + the lane sums of two adjacent blocks."""
     codes = k.load(I8x32, weights + 2).cat(k.load(I8x32, weights + BLOCK + 2)) ^ -128
     dots = x86.dpbusd_512(k, k.load(I32x16, x + 128), codes, k.load(I8x64, x))
     halves = k.load(I16x32, weights).shuffle([0] * 8 + [BLOCK // 2] * 8)
@@ -30,7 +31,7 @@ def _two_blocks(k, total: Val, weights: Val, x: Val) -> Val:
 
 
 def _last_block(k, total: Val, weights: Val, x: Val) -> Val:
-    """As ``_two_blocks`` for a final single block: reads 34 bytes; the second half of ``x`` is packed as zeros."""
+    """Return the same for a final single block: reads 34 bytes; the second half of ``x`` is packed as zeros."""
     codes = k.load(I8x32, weights + 2).cat(k.zero(I8x32)) ^ -128
     dots = x86.dpbusd_512(k, k.load(I32x16, x + 128), codes, k.load(I8x64, x))
     scale = broadcast_half(k, weights, F32x8).cat(k.zero(F32x8))
@@ -39,7 +40,7 @@ def _last_block(k, total: Val, weights: Val, x: Val) -> Val:
 
 @inline(types.none, Int, Int, Float)
 def _finish_pack(k, target, half, scale):
-    """Scale and offset lanes of one block; ``half`` (0 or 1) is its place in the pair at ``target``."""
+    """Store scale and offset lanes of one block; ``half`` (0 or 1) is its place in the pair at ``target``."""
     at = target + half * 32
     codes = k.load(I8x32, at)
     wide = codes.sext(I16x32)
@@ -69,7 +70,7 @@ def _pack_a(x, n, buffer):
 
 
 def _pair_rows(two_blocks, last_block, packed_pair: int):
-    """Rows of pairs of blocks, two pairs a step."""
+    """Make ``rows`` that takes pairs of blocks, two pairs a step."""
 
     @inline(PAIR, PAIR, Int, Int)
     def add_four(k, sums, weights, x):
@@ -98,13 +99,13 @@ def _pair_rows(two_blocks, last_block, packed_pair: int):
 
 # -- float activations
 def _products(k, weights: Val, x: Val) -> Val:
-    """The 32 products code * x of a block, added to 16 lanes."""
+    """Return the 32 products code * x of a block, added to 16 lanes."""
     low, high = (k.load(I8x16, weights + at).sext(I32x16).to_float(F32x16) for at in (2, 18))
     return k.fma(high, k.load(F32x16, x + 64), low * k.load(F32x16, x))
 
 
 def _two_blocks_float(k, total: Val, weights: Val, x: Val) -> Val:
-    """total + the lane sums of two adjacent blocks, eight lanes each."""
+    """Return total + the lane sums of two adjacent blocks, eight lanes each."""
     first, second = _products(k, weights, x), _products(k, weights + BLOCK, x + 128)
     low, high = list(range(8)) + list(range(16, 24)), list(range(8, 16)) + list(range(24, 32))
     halves = k.load(I16x32, weights).shuffle([0] * 8 + [BLOCK // 2] * 8)

@@ -1,11 +1,11 @@
-"""Rounding activations to int8 as mode ds4 does (model.md 10.2), vectorized, bit for bit equal to the formulas.
+"""Round activations to int8 as in mode ds4 (model.md 10.2), vectorized, bit for bit equal to the formulas.
 
-A8    per 32: d = max|x| / 127, codes = rint(x / d)
-Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)),
-      d = 1 / (-127 / m)
+    A8    per 32: d = max|x| / 127, codes = rint(x / d)
+    Q8_K  per 256: m = the first element of largest magnitude, with its sign; codes = rint(x * (-127 / m)),
+          d = 1 / (-127 / m)
 
 Codes stay within -127..127. A block whose scale is too small to have a finite inverse rounds to zeros. A block with a
-NaN or an infinity gets d = NaN, so that the error stays visible.
+NaN or an infinity gets d = NaN, so that the error propagates.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _ROUNDER = 1.5 * 2.0**23
 
 
 def round_to_codes(k: Emit, x: Val, inverse: Val) -> Val:
-    """rint(x * inverse) of 32 floats as I8x32, for |x * inverse| < 2^21. The product rounds first, as in C."""
+    """Return rint(x * inverse) of 32 floats as I8x32, for |x * inverse| < 2^21. The product rounds first, as in C."""
     return (x * inverse.splat(F32x32) + _ROUNDER).bits(I32x32).trunc(I8x32)
 
 
 def sixteen_sums(k: Emit, codes: Val) -> tuple[Val, Val]:
-    """Sums of the lower and the upper 16 of 32 codes, as i16."""
+    """Return the sums of the lower and the upper 16 of 32 codes, as i16."""
     wide = codes.sext(I16x32)
     low, high = wide.shuffle(range(16)), wide.shuffle(range(16, 32))
     return k.fold(low, lambda a, b: a + b), k.fold(high, lambda a, b: a + b)
 
 
 def _poison(k: Emit, x: Val) -> Val:
-    """0 if all 32 floats are finite, else NaN."""
+    """Return 0 if all 32 floats are finite, else NaN."""
     return k.hsum(x * 0.0)
 
 
 @inline(Float, Int)
 def largest_of_32(k, x):
-    """max|x| of 32 floats; NaN if one is not finite."""
+    """Return max|x| of 32 floats; NaN if one is not finite."""
     values = k.load(F32x32, x)
     return k.fold(k.abs(values), k.maximum) + _poison(k, values)
 
@@ -55,7 +55,7 @@ def store_codes(k, target, x, inverse):
 
 @inline(types.none, Int, Int)
 def store_sums(k, target, codes):
-    """Two int16 sums of 16 codes each."""
+    """Store two int16 sums of 16 codes each."""
     low, high = sixteen_sums(k, k.load(I8x32, codes))
     k.store(target, low)
     k.store(target + 2, high)
@@ -73,13 +73,13 @@ def _extremes(k: Emit, x: Val) -> tuple[Val, Val, Val]:
 
 @inline(types.UniTuple(Float, 3), Int)
 def extremes_of_256(k, x):
-    """(largest, smallest, 0 or NaN) of 256 floats."""
+    """Return (largest, smallest, 0 or NaN) of 256 floats."""
     return _extremes(k, x)
 
 
 @njit(**JIT)
 def a8_scale(x):
-    """(d, 1/d) of the 32 floats at address ``x``; the inverse is 0 where it would not be finite."""
+    """Return (d, 1/d) of the 32 floats at address ``x``; the inverse is 0 where it would not be finite."""
     d = largest_of_32(x) / np.float32(127)
     if d > 0:
         inverse = np.float32(1) / d
@@ -90,7 +90,7 @@ def a8_scale(x):
 
 @njit(**JIT)
 def q8k_scale(x):
-    """(d, 1/d) of the 256 floats at address ``x``; both 0 for a block of zeros."""
+    """Return (d, 1/d) of the 256 floats at address ``x``; both 0 for a block of zeros."""
     high, low, poison = extremes_of_256(x)
     peak = high
     if -low > high:
@@ -117,10 +117,11 @@ def _clear_second(k, target):
 
 
 def make_q8k_pack(record: int, place: Callable[[Any], Any], finish: Any, pair: int = 0) -> Any:
-    """``pack`` of a RowKernel: a record of ``record`` bytes for every block of 256, or for every two (``pair`` = 1).
+    """Make ``pack`` of a RowKernel: a record of ``record`` bytes for every block of 256, or for every two (``pair`` =
+    1).
 
-    32 codes go to ``place(sub)`` of their 256; ``finish(record, half, scale)`` adds the rest for block 0 or 1 of it.
-    Where a pair has no second block, zeros stand for it: 256 codes, 32 bytes at 544 and 32 at 608.
+    32 codes go to ``place(sub)`` of their 256; ``finish(record, half, scale)`` adds the rest for block 0 or 1 of it. A
+    pair without a second block is filled with zeros: 256 codes, 32 bytes at 544 and 32 at 608.
     """
     place = njit(**JIT)(place)
 
@@ -141,7 +142,7 @@ def make_q8k_pack(record: int, place: Callable[[Any], Any], finish: Any, pair: i
 
 @njit(**JIT)
 def quantize_a8(x, n, codes, scales):
-    """n floats at ``x`` -> n int8 at ``codes``, n/32 float32 at ``scales``. n a multiple of 32."""
+    """Quantize n floats at ``x`` to n int8 at ``codes`` and n/32 float32 at ``scales``. n % 32 == 0."""
     for block in range(n // 32):
         d, inverse = a8_scale(x + 128 * block)
         store_codes(codes + 32 * block, x + 128 * block, inverse)
@@ -150,7 +151,8 @@ def quantize_a8(x, n, codes, scales):
 
 @njit(**JIT)
 def quantize_q8k(x, n, codes, scales, sums):
-    """n floats at ``x`` -> n int8 at ``codes``, n/256 float32 at ``scales``, n/16 int16 at ``sums``. n % 256 == 0."""
+    """Quantize n floats at ``x`` to n int8 at ``codes``, n/256 float32 at ``scales``, n/16 int16 at ``sums``. n % 256
+    == 0."""
     for block in range(n // 256):
         source = x + 1024 * block
         d, inverse = q8k_scale(source)

@@ -1,4 +1,4 @@
-"""The one signature of all row kernels, and the loop over rows and blocks that the block formats share."""
+"""The common signature of all row kernels, and the loop over rows and blocks that the block formats share."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .vec import JIT, F32x8, F32x16, F32x32, Float, Vec, inline
 
 
 class RowKernel(NamedTuple):
-    """Mat-vec on raw rows of one weight format, for one treatment of the activations. All addresses are int64.
+    """Mat-vec on raw rows of one weight format, for one activation rounding. All addresses are int64.
 
     packed_bytes(n) -> int
         size of the activation buffer for n inputs
     pack(x, n, buffer)
-        n float32 at ``x`` -> the buffer: rounded as the activation mode says, in the order the weight decoder wants
+        n float32 at ``x`` -> the buffer: rounded by the activation mode, in the order the weight decoder wants
     rows(weights, first, last, row_bytes, n, buffer, out)
         float32 out[first:last] = rows first .. last-1 of the matrix at ``weights`` times the packed vector; never reads
         beyond the last byte of row last-1, nor before the first of row ``first``
 
-    The buffer and out need no alignment (64 bytes is faster). n is a multiple of 32 for Q8_0 and Q4_0, of 256 for the
-    K and IQ formats, any positive number for F16, BF16 and F32. All three are ``@njit(nogil=True)`` and call nothing in
+    The buffer and out need no alignment (64 bytes is faster). n is a multiple of 32 for Q8_0 and Q4_0, of 256 for the K
+    and IQ formats, any positive number for F16, BF16 and F32. All three are ``@njit(nogil=True)`` and never call into
     Python, so other compiled functions can call them, and threads run them in parallel.
     """
 
@@ -32,7 +32,7 @@ class RowKernel(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The running sums of a row: their type, and inlined functions that start them at zero and add all lanes up."""
+    """The running sums of a row: their type, and inlined functions that zero them and add up all lanes."""
 
     kind: types.Type
     zero: Any
@@ -60,11 +60,11 @@ def _total_pair(k, sums):
 
 
 LANES_PAIR = Lanes(PAIR, _zero_pair, _total_pair)
-"""Two sums that take turns, so that one multiply-add need not wait for the other."""
+"""Two alternating accumulators, so that one multiply-add need not wait for the other."""
 
 
 class Part(NamedTuple):
-    """A piece of a row: so many ``inputs`` (a power of two), in so many bytes of the row and of the packed buffer.
+    """A step along a row: ``inputs`` (a power of two) inputs and their bytes in the row and in the packed buffer.
 
     ``add(sums, weights, x)`` is the inlined function that adds its products to the running sums.
     """
@@ -76,8 +76,8 @@ class Part(NamedTuple):
 
 
 def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> Any:
-    """``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit is set
-    in n. ``lines`` cache lines of weights are asked for ahead of each main part."""
+    """Make ``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit
+    is set in n. Each main part prefetches ``lines`` cache lines of weights."""
     zero, total = lanes.zero, lanes.total
     shift, add, weight_bytes, packed_bytes = main.inputs.bit_length() - 1, *main[1:]
     (bit_1, add_1, weights_1, packed_1), (bit_2, add_2, _, _) = (*rest, *[Part(0, add, 0, 0)] * 2)[:2]
@@ -106,7 +106,7 @@ def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> Any:
 
 
 def records(inputs: int, size: int) -> Any:
-    """``packed_bytes`` of a RowKernel: ``size`` bytes for every ``inputs`` inputs begun."""
+    """Make ``packed_bytes`` of a RowKernel: ``size`` bytes for every ``inputs`` inputs, rounded up."""
 
     @njit(**JIT)
     def packed_bytes(n):

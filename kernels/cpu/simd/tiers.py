@@ -1,12 +1,12 @@
-"""Which instruction set the compiled kernels may use, decided once per process.
+"""The instruction set that compiled kernels may use, chosen once per process.
 
 Three tiers: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C; ``C`` plain LLVM
 vector operations that any target can lower (also AArch64). An instruction the target lacks does not raise: LLVM aborts
 the whole process. So the choice looks at the features Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have
-narrowed, and never at the bare host.
+narrowed, never at the bare host.
 
-``DS4_SIMD_TIER=A|B|C`` forces a tier, so that one machine can test all of them; a tier that the target lacks is refused
-with ``TierError``.
+``DS4_SIMD_TIER=A|B|C`` forces a tier, so that one machine can test all of them; a tier that the target lacks raises
+``TierError``.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class TierError(RuntimeError):
 
 
 def target_features() -> dict[str, bool]:
-    """Feature name -> present, for the target Numba compiles for (LLVM's names, such as ``avx512vnni``)."""
+    """Return feature name -> present, for the target Numba compiles for (LLVM's names, such as ``avx512vnni``)."""
     flags = [word.strip() for word in numba_internals.target_features().split(",") if word.strip()]
     return {flag[1:]: flag[0] == "+" for flag in flags}
 
 
 def missing(tier: str, features: dict[str, bool]) -> list[str]:
-    """The features that ``tier`` needs and the target lacks."""
+    """Return the features that ``tier`` needs and the target lacks."""
     return [name for name in _NEEDS[tier] if not features.get(name, False)]
 
 
 def choose(forced: str | None, features: dict[str, bool]) -> str:
-    """``A``, ``B`` or ``C``: the forced tier if the target has it, else the best one. Raises TierError."""
+    """Return ``A``, ``B`` or ``C``: the forced tier if the target has it, else the best one. Raises TierError."""
     if forced:
         if forced not in _NEEDS:
             raise TierError(f"{TIER_VARIABLE}={forced}: unknown tier; valid values are A, B, C")
@@ -56,8 +56,8 @@ FEATURES = target_features()
 CPU = numba_internals.target_cpu()
 # A byte permute of two registers (vpermi2b) is one operation on Zen, three on Intel, where four of one register win.
 WIDE_PERMUTES = CPU.startswith("znver")
-# Asking for memory ahead of its use is worth 1.3 to 1.8 x on Intel (Emerald Rapids) and costs a quarter on Zen 4, whose
-# own prefetcher follows a row alone.
+# Software prefetch is worth 1.3 to 1.8 x on Intel (Emerald Rapids) and costs a quarter on Zen 4, whose hardware
+# prefetcher follows a row by itself.
 SOFTWARE_PREFETCH = not CPU.startswith("znver")
 TIER = choose(os.environ.get(TIER_VARIABLE), FEATURES)
 IS_X86 = binding.get_process_triple().split("-")[0] in ("x86_64", "i386", "i686")

@@ -1,4 +1,4 @@
-"""Vectors in Numba: LLVM vector values as Numba types, and a small language to write instruction sequences in.
+"""SIMD vectors in Numba: LLVM vector values as Numba types, and a small vocabulary to write instruction sequences in.
 
 A kernel is a plain ``@njit`` loop that calls *inlined* functions: Python functions over ``Val`` objects, run once at
 compile time; every operation it performs becomes one LLVM instruction:
@@ -7,12 +7,12 @@ compile time; every operation it performs becomes one LLVM instruction:
     def multiply(k, total, weights, x):
         return k.fma(k.load(F32x16, weights), k.load(F32x16, x), total)
 
-``k`` is the ``Emit`` (an LLVM builder with a vocabulary), the other arguments are ``Val``. Addresses are int64
-everywhere: ``ndarray.ctypes.data`` inside ``@njit`` is uint64, and uint64 + int64 is float64 in Numba, which would
-silently turn pointer arithmetic into floating point.
+``k`` is the ``Emit`` (a wrapped LLVM builder), the other arguments are ``Val``. Addresses are int64 everywhere:
+``ndarray.ctypes.data`` inside ``@njit`` is uint64, and uint64 + int64 is float64 in Numba, which would silently turn
+pointer arithmetic into floating point.
 
-Floating point here carries no fast-math flags except in ``Emit.hsum``, so an inlined function gives the same bits
-wherever it is used, and NaN stays NaN.
+Floating point here carries no fast-math flags, so an inlined function gives the same bits wherever it is used, and NaN
+stays NaN.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..numba_internals import declared, emitted, primitive
+from ..numba_internals import declare_function, make_intrinsic, register_primitive
 from .tiers import IS_AARCH64, SOFTWARE_PREFETCH, TIER
 
 # No Numba cache: its key misses edits in other files. The package's own object cache covers all sources.
 JIT: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
-"""For code whose float semantics matter: no reordering."""
+"""Numba options for code whose float semantics matter: no reordering."""
 
 # Tier C may run where fma is a library call; fmuladd fuses only where that is one instruction.
 _FMA = "fmuladd" if TIER == "C" else "fma"
@@ -47,7 +47,7 @@ _BYTE_POINTER = ir.IntType(8).as_pointer()
 
 
 class Vec(types.Type):
-    """``lanes`` elements of one kind (``i8`` ... ``f32``), kept in registers."""
+    """``lanes`` elements of one kind (``i8`` ... ``f32``), held in registers."""
 
     def __init__(self, element: str, lanes: int):
         self.element, self.lanes = element, lanes
@@ -58,7 +58,7 @@ class Vec(types.Type):
         return ir.VectorType(_ELEMENTS[self.element], self.lanes)
 
 
-primitive(Vec)
+register_primitive(Vec)
 
 
 I8x8, I8x16, I8x32, I8x64 = Vec("i8", 8), Vec("i8", 16), Vec("i8", 32), Vec("i8", 64)
@@ -79,7 +79,7 @@ _SCALARS = {
 
 
 def llvm_type(kind: types.Type) -> ir.Type:
-    """The LLVM type behind a Vec or one of the scalar types in use."""
+    """Return the LLVM type behind a Vec or one of the scalar types in use."""
     return kind.llvm if isinstance(kind, Vec) else _SCALARS[kind]
 
 
@@ -139,27 +139,27 @@ class Val:
         return self._binary(other, "ashr")
 
     def compare(self, sign: str, other: Any) -> Val:
-        """Mask of ``self sign other``; signed for integers, ordered (false with NaN) for floats."""
+        """Return the mask of ``self sign other``; signed for integers, ordered (false with NaN) for floats."""
         builder = self.emit.builder
         emit = builder.fcmp_ordered if _is_float(self.ir.type) else builder.icmp_signed
         return Val(self.emit, emit(sign, self.ir, self._lift(other)))
 
     # -- shape and type
     def shuffle(self, lanes: Sequence[int], other: Val | None = None) -> Val:
-        """Lanes of ``self`` followed by ``other``, in the given order."""
+        """Select lanes of ``self`` followed by ``other``, in the given order."""
         second = other.ir if other is not None else ir.Constant(self.ir.type, ir.Undefined)
         order = ir.Constant(ir.VectorType(_I32, len(lanes)), [int(lane) for lane in lanes])
         return Val(self.emit, self.emit.builder.shuffle_vector(self.ir, second, order))
 
     def cat(self, other: Val) -> Val:
-        """``self`` in the low lanes, ``other`` in the high ones."""
+        """Concatenate: ``self`` in the low lanes, ``other`` in the high ones."""
         return self.shuffle(range(2 * self.ir.type.count), other)
 
     def lane(self, index: int) -> Val:
         return Val(self.emit, self.emit.builder.extract_element(self.ir, ir.Constant(_I32, index)))
 
     def splat(self, kind: Vec) -> Val:
-        """This scalar in every lane of a ``kind``."""
+        """Broadcast this scalar to every lane of a ``kind``."""
         blank = ir.Constant(kind.llvm, ir.Undefined)
         first = self.emit.builder.insert_element(blank, self.ir, ir.Constant(_I32, 0))
         return Val(self.emit, first).shuffle([0] * kind.lanes)
@@ -168,7 +168,7 @@ class Val:
         return Val(self.emit, getattr(self.emit.builder, name)(self.ir, llvm_type(kind)))
 
     def bits(self, kind: types.Type) -> Val:
-        """The same bits as another type."""
+        """Reinterpret the bits as another type."""
         return self if self.ir.type == llvm_type(kind) else self._convert("bitcast", kind)
 
     def zext(self, kind: types.Type) -> Val:
@@ -181,20 +181,20 @@ class Val:
         return self._convert("trunc", kind)
 
     def to_int(self, kind: types.Type) -> Val:
-        """Floats to signed integers, towards zero."""
+        """Convert floats to signed integers, towards zero."""
         return self._convert("fptosi", kind)
 
     def to_float_unsigned(self, kind: types.Type) -> Val:
-        """Unsigned integers to float32, lane by lane."""
+        """Convert unsigned integers to float32, lane by lane."""
         return self._convert("uitofp", kind)
 
     def to_float(self, kind: types.Type) -> Val:
-        """Signed integers to float32, lane by lane."""
+        """Convert signed integers to float32, lane by lane."""
         return self._convert("sitofp", kind)
 
 
 def constant(kind: ir.Type, values: Any) -> ir.Constant:
-    """A constant of an LLVM type from a number (every lane) or a sequence (lane by lane)."""
+    """Make a constant of an LLVM type from a number (every lane) or a sequence (lane by lane)."""
     if not isinstance(kind, ir.VectorType):
         return ir.Constant(kind, values)
     number = float if _is_float(kind) else int
@@ -205,9 +205,9 @@ def constant(kind: ir.Type, values: Any) -> ir.Constant:
 
 
 class Emit:
-    """The builder an inlined function writes to."""
+    """The builder that an inlined function writes to."""
 
-    # Whether the target converts f16 itself. Elsewhere LLVM would call routines that no loaded library has.
+    # Whether the target has f16 conversions. Elsewhere LLVM would call routines that no loaded library has.
     native_half = TIER != "C" or IS_AARCH64
 
     def __init__(self, builder: ir.IRBuilder):
@@ -225,7 +225,7 @@ class Emit:
         return Val(self, self.builder.call(self._declare(name, llvm_type(result), [v.type for v in values]), values))
 
     def call_address(self, function: Val, *args: Val) -> None:
-        """Call a C function without result by its address."""
+        """Call a C function (returning void) by its address."""
         signature = ir.FunctionType(ir.VoidType(), [a.ir.type for a in args])
         self.builder.call(self.builder.inttoptr(function.ir, signature.as_pointer()), [a.ir for a in args])
 
@@ -242,44 +242,44 @@ class Emit:
         self.builder.store(value.ir, self._pointer(address, value.ir.type)).align = 1
 
     def prefetch(self, address: Val) -> None:
-        """Ask for the cache line at ``address``; harmless at any address. Nothing where that does not pay."""
+        """Prefetch the cache line at ``address``, which may be invalid, on processors where software prefetch pays."""
         if SOFTWARE_PREFETCH:
             self.fetch(address, 3)
 
     def fetch(self, address: Val, locality: int) -> None:
-        """Ask for the cache line at ``address``: 3 to all levels, 2 to the second."""
+        """Prefetch the cache line at ``address``: locality 3 into all levels, 2 into L2."""
         function = self._declare("llvm.prefetch.p0", ir.VoidType(), [_BYTE_POINTER, _I32, _I32, _I32])
         read, level, data = (ir.Constant(_I32, v) for v in (0, locality, 1))
         self.builder.call(function, [self._pointer(address, _BYTE_POINTER.pointee), read, level, data])
 
     def forget_loads(self) -> None:
-        """What was loaded before is loaded again: keeps LLVM from holding it in registers until they spill."""
+        """Force earlier loads to be repeated, so that LLVM does not hold their values in registers until they spill."""
         self.builder.fence("seq_cst", "singlethread")
 
     # -- arithmetic
     def fma(self, a: Val, b: Val, c: Val) -> Val:
-        """a * b + c, with one rounding where the target has the instruction."""
+        """Return a * b + c, with one rounding where the target has the instruction."""
         kind = a.ir.type
         name = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
         return Val(self, self.builder.call(self._declare(f"llvm.{_FMA}.{name}", kind, [kind] * 3), [a.ir, b.ir, c.ir]))
 
     def _declare(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
-        return declared(self.builder.module, name, result, args)
+        return declare_function(self.builder.module, name, result, args)
 
-    def members(self, several: Val) -> list[Val]:
-        """The values of a UniTuple."""
-        return [Val(self, self.builder.extract_value(several.ir, i)) for i in range(several.ir.type.count)]
+    def members(self, packed: Val) -> list[Val]:
+        """Return the values of a UniTuple."""
+        return [Val(self, self.builder.extract_value(packed.ir, i)) for i in range(packed.ir.type.count)]
 
     def select(self, mask: Val, yes: Val, no: Val) -> Val:
         return Val(self, self.builder.select(mask.ir, yes.ir, no.ir))
 
     def _like(self, a: Val, element: str) -> ir.Type:
-        """The type with as many lanes as ``a``, or the scalar."""
+        """Return the type with as many lanes as ``a``, or the scalar."""
         kind = a.ir.type
         return ir.VectorType(_ELEMENTS[element], kind.count) if isinstance(kind, ir.VectorType) else _ELEMENTS[element]
 
     def half_to_float(self, bits: Val) -> Val:
-        """IEEE binary16 given as i16 lanes (or one i16) -> float32, exact for every value; NaN comes out quiet."""
+        """Convert IEEE binary16 as i16 lanes (or one i16) to float32, exact for every value; NaN comes out quiet."""
         single = self._like(bits, "f32")
         if self.native_half:
             halves = self.builder.bitcast(bits.ir, self._like(bits, "f16"))
@@ -291,7 +291,7 @@ class Emit:
         return Val(self, self.builder.bitcast(pattern.ir, single)) * 2.0**112
 
     def float_to_half(self, a: Val) -> Val:
-        """float32 -> the nearest IEEE binary16, ties to even, as i16 lanes (or one i16); NaN comes out quiet."""
+        """Round float32 to the nearest IEEE binary16, ties to even, as i16 lanes (or one i16); NaN comes out quiet."""
         short, whole = self._like(a, "i16"), self._like(a, "i32")
         if self.native_half:
             return Val(self, self.builder.bitcast(self.builder.fptrunc(a.ir, self._like(a, "f16")), short))
@@ -309,14 +309,14 @@ class Emit:
         return Val(self, self.builder.trunc(half.ir, short))
 
     def gather(self, kind: Vec, parts: Sequence[Val]) -> Val:
-        """A vector from one scalar a lane."""
+        """Build a vector from one scalar per lane."""
         vector = ir.Constant(kind.llvm, ir.Undefined)
         for index, part in enumerate(parts):
             vector = self.builder.insert_element(vector, part.ir, ir.Constant(_I32, index))
         return Val(self, vector)
 
     def table(self, name: str, element: str, values: Sequence[int]) -> Val:
-        """Address of a constant table in the module (relocatable, so the code can be cached)."""
+        """Return the address of a constant table in the module (relocatable, so the code can be cached)."""
         kind = ir.ArrayType(_ELEMENTS[element], len(values))
         module = self.builder.module
         if name not in module.globals:
@@ -330,14 +330,14 @@ class Emit:
         return Val(self, self.builder.call(self._declare(f"llvm.fabs.v{kind.count}f32", kind, [kind]), [a.ir]))
 
     def maximum(self, a: Val, b: Val) -> Val:
-        """Lane-wise larger float; NaN in ``b`` wins, NaN in ``a`` loses (one x86 instruction)."""
+        """Return the lane-wise larger float; NaN in ``b`` wins, NaN in ``a`` loses (one x86 instruction)."""
         return self.select(a.compare(">", b), a, b)
 
     def minimum(self, a: Val, b: Val) -> Val:
         return self.select(a.compare("<", b), a, b)
 
     def fold(self, a: Val, combine: Callable[[Val, Val], Val]) -> Val:
-        """Combine all lanes of ``a`` in halving steps; gives a scalar."""
+        """Combine all lanes of ``a`` in halving steps to a scalar."""
         lanes = a.ir.type.count
         while lanes > 1:
             lanes //= 2
@@ -345,7 +345,7 @@ class Emit:
         return a.lane(0)
 
     def hsum(self, a: Val) -> Val:
-        """Sum of all lanes of a float vector."""
+        """Return the sum of all lanes of a float vector."""
         return self.fold(a, lambda x, y: x + y)
 
 
@@ -364,6 +364,6 @@ def inline(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any
             return None if value is None else value.ir
 
         emit.__name__ = emitter.__name__
-        return emitted(result, args, emit)
+        return make_intrinsic(result, args, emit)
 
     return decorate

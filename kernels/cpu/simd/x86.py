@@ -1,7 +1,7 @@
-"""x86 instructions that LLVM does not find from plain vector operations.
+"""x86 instructions that LLVM does not select for plain vector operations.
 
-Each function emits one instruction; the tier decides at import which of them a kernel module uses.
-``*_512`` and the byte permutes belong to tier A, ``*_256`` to tier B.
+Each function emits one instruction; the tier decides at import which of them a kernel module uses. ``*_512`` and the
+byte permutes belong to tier A, ``*_256`` to tier B.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from .vec import Emit, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val
 
 # -- tier A: AVX-512 F, BW, VNNI
 def dpbusd_512(k: Emit, total: Val, unsigned: Val, signed: Val) -> Val:
-    """total[i] + the four products u8 * s8 of 32-bit lane i, exact in int32."""
+    """Return total[i] + the four products u8 * s8 of 32-bit lane i, exact in int32."""
     return k.call("llvm.x86.avx512.vpdpbusd.512", I32x16, total, unsigned.bits(I32x16), signed.bits(I32x16))
 
 
 def dpwssd_512(k: Emit, total: Val, a: Val, b: Val) -> Val:
-    """total[i] + the two products s16 * s16 of 32-bit lane i."""
+    """Return total[i] + the two products s16 * s16 of 32-bit lane i."""
     return k.call("llvm.x86.avx512.vpdpwssd.512", I32x16, total, a.bits(I32x16), b.bits(I32x16))
 
 
 def madd_512(k: Emit, a: Val, b: Val) -> Val:
-    """The two products s16 * s16 of each 32-bit lane, added."""
+    """Return the sum of the two products s16 * s16 of each 32-bit lane."""
     return k.call("llvm.x86.avx512.pmaddw.d.512", I32x16, a.bits(I16x32), b.bits(I16x32))
 
 
 def pack_words_512(k: Emit, a: Val, b: Val) -> Val:
-    """i32 -> i16 with saturation; each 128-bit quarter holds four lanes of ``a``, then four of ``b``."""
+    """Convert i32 to i16 with saturation; each 128-bit quarter holds four lanes of ``a``, then four of ``b``."""
     return k.call("llvm.x86.avx512.packssdw.512", I16x32, a, b)
 
 
 def shuffle_bytes_512(k: Emit, table: Val, index: Val) -> Val:
-    """table[index & 15] within each 128-bit quarter; zero where the index has its top bit."""
+    """Return table[index & 15] within each 128-bit quarter; zero where the index has its top bit."""
     return k.call("llvm.x86.avx512.pshuf.b.512", I8x64, table, index)
 
 
 # -- tier A: VBMI, GFNI
 def permute_bytes(k: Emit, table: Val, index: Val) -> Val:
-    """table[index & 63] for 64 byte indices."""
+    """Return table[index & 63] for 64 byte indices."""
     return k.call("llvm.x86.avx512.permvar.qi.512", I8x64, table.bits(I8x64), index.bits(I8x64))
 
 
 def permute_bytes_2(k: Emit, low: Val, high: Val, index: Val) -> Val:
-    """A 128-byte table: low[index & 63] or, where bit 6 is set, high[index & 63]."""
+    """Look up in a 128-byte table: low[index & 63] or, where bit 6 is set, high[index & 63]."""
     return k.call("llvm.x86.avx512.vpermi2var.qi.512", I8x64, low.bits(I8x64), index.bits(I8x64), high.bits(I8x64))
 
 
 def multishift(k: Emit, starts: Val, data: Val) -> Val:
-    """Byte i of each 64-bit lane: the eight bits of that lane of ``data`` from bit starts[i] on."""
+    """Return for byte i of each 64-bit lane the eight bits of that lane of ``data`` starting at bit starts[i]."""
     return k.call("llvm.x86.avx512.pmultishift.qb.512", I8x64, starts, data.bits(I8x64))
 
 
 def bit_matrix(k: Emit, data: Val, rows: Sequence[Sequence[int]], flip: int = 0) -> Val:
-    """Each byte times a constant 8x8 bit matrix: output bit i is the parity of the input bits listed in rows[i].
+    """Multiply each byte by a constant 8x8 bit matrix: output bit i is the parity of the input bits listed in rows[i].
 
-    The bits of ``flip`` are inverted in every output byte.
-    One instruction for any shift-and-mask, bit permutation or parity within a byte.
+    The bits of ``flip`` are inverted in every output byte. One instruction does any shift-and-mask, bit permutation or
+    parity within a byte.
     """
     matrix = 0
     for bit, sources in enumerate(rows):
@@ -67,21 +67,21 @@ def bit_matrix(k: Emit, data: Val, rows: Sequence[Sequence[int]], flip: int = 0)
 
 
 def bits_to_low(k: Emit, data: Val, first: int, width: int, above: int = 0) -> Val:
-    """Bits first .. first+width-1 of each byte, moved down to bit 0, below the constant bits ``above``."""
+    """Move bits first .. first+width-1 of each byte down to bit 0, below the constant bits ``above``."""
     return bit_matrix(k, data, [[first + i] if i < width else [] for i in range(8)], above)
 
 
 # -- tier B: AVX2
 def madd_bytes_256(k: Emit, unsigned: Val, signed: Val) -> Val:
-    """u8 * s8, neighbours added into i16 *with saturation*: the caller keeps |sum| below 2^15."""
+    """Multiply u8 * s8 and add adjacent products into i16 *with saturation*: the caller keeps |sum| below 2^15."""
     return k.call("llvm.x86.avx2.pmadd.ub.sw", I16x16, unsigned, signed)
 
 
 def madd_256(k: Emit, a: Val, b: Val) -> Val:
-    """The two products s16 * s16 of each 32-bit lane, added."""
+    """Return the sum of the two products s16 * s16 of each 32-bit lane."""
     return k.call("llvm.x86.avx2.pmadd.wd", I32x8, a, b)
 
 
 def sign_bytes_256(k: Emit, a: Val, sign: Val) -> Val:
-    """a, -a or 0 by the sign of ``sign``; a must not be -128."""
+    """Return a, -a or 0 by the sign of ``sign``; a must not be -128."""
     return k.call("llvm.x86.avx2.psign.b", I8x32, a, sign)

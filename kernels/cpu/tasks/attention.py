@@ -1,13 +1,12 @@
 """Attention over shared K = V rows, blocked, with an online softmax (docs/explanation/model.md 4).
 
-Raw rows lie in a ring: row ``position`` is at ``position % raw_rows``. Rows are visited in blocks of 64 in a fixed
+Raw rows lie in a ring: row ``position`` is at ``position % raw_rows``. Rows are processed in blocks of 64 in a fixed
 order, raw then compressed, whatever the batch or the thread count. A block's scores for a group of heads are a small
 matrix product; so is its contribution to the output. The running maximum starts at the sink, whose weight enters the
-denominator only. There is no limit on the number of rows. Compressed rows stored as binary16 are widened a block at a
-time into the thread's work area.
+denominator only. The number of rows is not limited. Compressed rows stored as binary16 are widened a block at a time
+into the thread's work area.
 
-``attend`` is the same over keys and values of their own, which the heads of a group and neighbouring tokens share,
-without sinks.
+``attend`` is grouped-query attention without sinks: the heads of a group, and adjacent tokens, share keys and values.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ ADDRESSES, SIXTEEN, FACTORS = local(8 * BLOCK), local(64), local(4 * 8)
 
 @njit(**FAST)
 def score_block(q, heads, dim, rows, count, scale, scores):
-    """scores[h, r] = scale * q_h . row_r for all heads and rows of the block, 4 x 4 at a time.
+    """Compute scores[h, r] = scale * q_h . row_r for all heads and rows of the block, 4 x 4 at a time.
 
-    Places past the end repeat the last head or row; their results are dropped.
+    Tile entries past the end repeat the last head or row; their results are dropped.
     """
     full = dim // LANES * LANES
     address, room = i64p(rows), SIXTEEN()
@@ -57,24 +56,25 @@ def score_block(q, heads, dim, rows, count, scale, scores):
 
 
 @njit(**FAST)
-def soften(scores, count, top, total):
-    """Scores of one head to weights in place; returns the new maximum and denominator and the factor for the old."""
+def online_softmax(scores, count, top, total):
+    """Turn the scores of one head into weights in place; return the new maximum and denominator and the factor for old
+    sums."""
     s = f32p(scores)
-    best = top
+    new_top = top
     for r in range(count):
-        best = max(best, s[r])
-    part = np.float32(0)
+        new_top = max(new_top, s[r])
+    block_total = np.float32(0)
     for r in range(count):
-        weight = exp32(s[r] - best)
+        weight = exp32(s[r] - new_top)
         s[r] = weight
-        part += weight
-    factor = exp32(top - best)
-    return best, total * factor + part, factor
+        block_total += weight
+    factor = exp32(top - new_top)
+    return new_top, total * factor + block_total, factor
 
 
 @njit(**FAST)
 def add_block(out, heads, dim, rows, count, weights, factors):
-    """out_h = out_h * factor_h + sum_r weights[h, r] * row_r, 4 heads x 64 channels at a time."""
+    """Update out_h = out_h * factor_h + sum_r weights[h, r] * row_r, 4 heads x 64 channels at a time."""
     full = dim // 64 * 64
     address = i64p(rows)
     for c in range(0, 4 * full, 256):
@@ -99,18 +99,20 @@ def add_block(out, heads, dim, rows, count, weights, factors):
 
 
 @njit(**FAST)
-def meet(q, heads, dim, rows, count, scale, scores, maxima, totals, factors):
-    """Queries meet the keys at ``rows``: scores become weights, and factors what the sums so far are multiplied by."""
+def score_rows(q, heads, dim, rows, count, scale, scores, maxima, totals, factors):
+    """Score queries against the keys at ``rows`` and update the online softmax: scores become weights, ``factors``
+    rescale the earlier sums."""
     score_block(q, heads, dim, rows, count, scale, scores)
     for h in range(heads):
-        maxima[h], totals[h], f32p(factors)[h] = soften(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
-    for h in range(heads, GROUP):  # places past the last head repeat it
+        maxima[h], totals[h], f32p(factors)[h] = online_softmax(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
+    for h in range(heads, GROUP):  # entries past the last head repeat it
         f32p(factors)[h] = f32p(factors)[heads - 1]
 
 
 @body(t.ATTENTION)
 def attention(args, first, last, thread):
-    """Items are (token, group of heads). Row numbers out of range set ``error`` instead of being read."""
+    """Attend over raw and compressed rows; items are (token, group of heads). Row numbers out of range set
+    ``error``."""
     dim = args.dim
     scale = np.float32(args.scale)
     scores = args.work + args.work_bytes * thread
@@ -138,32 +140,32 @@ def attention(args, first, last, thread):
         if args.selected == 0 and (comp_count < 0 or comp_count > args.comp_rows):
             i64p(args.error)[0] = 1
             return
-        seen = 0
-        while seen < raw_count + comp_count:
+        visited = 0
+        while visited < raw_count + comp_count:
             count = 0
-            while seen < raw_count + comp_count and count < BLOCK:
+            while visited < raw_count + comp_count and count < BLOCK:
                 row = np.int64(-1)
-                if seen < raw_count:
-                    row = args.raw + 4 * dim * ((raw_first + seen) % args.raw_rows)
+                if visited < raw_count:
+                    row = args.raw + 4 * dim * ((raw_first + visited) % args.raw_rows)
                 elif args.selected == 0:
-                    row = args.comp + comp_bytes * (seen - raw_count)
+                    row = args.comp + comp_bytes * (visited - raw_count)
                 else:
-                    pick = np.int64(i32p(args.selected)[args.picks * token + seen - raw_count])
+                    pick = np.int64(i32p(args.selected)[args.picks * token + visited - raw_count])
                     if pick >= args.comp_rows:
                         i64p(args.error)[0] = 1
                         return
                     if pick >= 0:
                         row = args.comp + comp_bytes * pick
-                if row >= 0 and args.comp_half != 0 and seen >= raw_count:
+                if row >= 0 and args.comp_half != 0 and visited >= raw_count:
                     widen(row, wide + 4 * dim * count, dim)
                     row = wide + 4 * dim * count
-                seen += 1
+                visited += 1
                 if row >= 0:
                     i64p(rows)[count] = row
                     count += 1
             if count == 0:
                 break
-            meet(q, heads, dim, rows, count, scale, scores, maxima, totals, factors)
+            score_rows(q, heads, dim, rows, count, scale, scores, maxima, totals, factors)
             add_block(out, heads, dim, rows, count, scores, factors)
         for h in range(heads):
             o = f32p(out + 4 * dim * h)
@@ -173,8 +175,8 @@ def attention(args, first, last, thread):
 
 @njit(**FAST)
 def row_addresses(rows, start, at, count, ring, stride, half, dim, wide):
-    """Addresses of ``count`` rows of a ring of ``ring`` rows from position ``at`` on into ``rows``; binary16 ones are
-    widened to ``wide`` on the way."""
+    """Store in ``rows`` the addresses of ``count`` rows of a ring of ``ring`` rows, starting at position ``at``;
+    binary16 rows are first widened to ``wide``."""
     for i in range(count):
         row = start + stride * ((at + i) % ring)
         if half != 0:
@@ -192,10 +194,12 @@ def copy_floats(target, source, count):
 
 @body(t.ATTEND)
 def attend(args, first, last, thread):
-    """Items are (some tokens, shared head, group of the heads that read it). Row numbers out of range set ``error``.
+    """Attend with grouped queries; items are (some tokens, shared head, group of its query heads). Row numbers out of
+    range set ``error``.
 
-    Tokens that begin at the same row meet the blocks that all of them see in full together, as if they were more
-    heads; what is left of each one's rows it meets alone. The sums are those of a token by itself, to the bit."""
+    Tokens whose rows begin at the same position share the full blocks that all of them see, as if they were more heads;
+    the rest of its rows each token processes alone. The sums equal those of a token by itself, bit for bit.
+    """
     dim, shared, sharing = args.dim, args.shared, args.sharing
     scale = np.float32(args.scale)
     scores = args.work + args.work_bytes * thread
@@ -203,51 +207,51 @@ def attend(args, first, last, thread):
     rows, factors = ADDRESSES(), FACTORS()
     wide = scores + WIDENED
     queries = wide + 4 * BLOCK * dim
-    made = queries + 4 * GROUP * dim
+    sums_at = queries + 4 * GROUP * dim
     key_bytes = 2 * dim if args.key_half != 0 else 4 * dim
     value_bytes = 2 * dim if args.value_half != 0 else 4 * dim
-    begins, counts = i32p(args.first), i32p(args.seen)
+    first_rows, row_counts = i32p(args.first), i32p(args.row_counts)
     for item in range(first, last):
         token, rest = item // (shared * args.groups) * args.tile, item % (shared * args.groups)
         head, h0 = rest // args.groups, rest % args.groups * args.group
         heads, tokens = min(args.group, sharing - h0), min(args.tile, args.tokens - token)
         place = 4 * dim * (sharing * (shared * token + head) + h0)
-        step, some = 4 * dim * sharing * shared, heads * dim
-        begin, least = np.int64(begins[token]), np.int64(counts[token])
+        step, token_floats = 4 * dim * sharing * shared, heads * dim
+        begin, shared_rows = np.int64(first_rows[token]), np.int64(row_counts[token])
         for j in range(tokens):
-            at, seen = np.int64(begins[token + j]), np.int64(counts[token + j])
-            if at < 0 or seen < 0 or seen > args.rows:
+            at, visible = np.int64(first_rows[token + j]), np.int64(row_counts[token + j])
+            if at < 0 or visible < 0 or visible > args.rows:
                 i64p(args.error)[0] = 1
                 return
-            least = min(least, seen) if at == begin else np.int64(0)
-            copy_floats(queries + 4 * some * j, args.q + place + step * j, some)
-        for i in range(tokens * some):
-            f32p(made)[i] = np.float32(0)
+            shared_rows = min(shared_rows, visible) if at == begin else np.int64(0)
+            copy_floats(queries + 4 * token_floats * j, args.q + place + step * j, token_floats)
+        for i in range(tokens * token_floats):
+            f32p(sums_at)[i] = np.float32(0)
         for h in range(tokens * heads):
             f32p(top)[h] = LOWEST
             f32p(bottom)[h] = np.float32(0)
-        common = least // BLOCK * BLOCK if tokens > 1 else np.int64(0)
+        common = shared_rows // BLOCK * BLOCK if tokens > 1 else np.int64(0)
         keys, values = args.keys + key_bytes * head, args.values + value_bytes * head
-        for j in range(-1, tokens):  # -1: all of them, the rows that they have in common
+        for j in range(-1, tokens):  # -1: all tokens at once, over the rows that they have in common
             at = np.int64(0) if j < 0 else common
-            end = common if j < 0 else np.int64(counts[token + j])
-            start = begin if j < 0 else np.int64(begins[token + j])
-            first_one, together = max(j, 0), tokens * heads if j < 0 else heads
-            x, y = queries + 4 * some * first_one, made + 4 * some * first_one
-            maxima, totals = f32p(top + 4 * heads * first_one), f32p(bottom + 4 * heads * first_one)
+            end = common if j < 0 else np.int64(row_counts[token + j])
+            start = begin if j < 0 else np.int64(first_rows[token + j])
+            first_query, query_count = max(j, 0), tokens * heads if j < 0 else heads
+            x, y = queries + 4 * token_floats * first_query, sums_at + 4 * token_floats * first_query
+            maxima, totals = f32p(top + 4 * heads * first_query), f32p(bottom + 4 * heads * first_query)
             while at < end:
                 count = min(BLOCK, end - at)
                 row_addresses(rows, keys, start + at, count, args.rows, shared * key_bytes, args.key_half, dim, wide)
-                meet(x, together, dim, rows, count, scale, scores, maxima, totals, factors)
+                score_rows(x, query_count, dim, rows, count, scale, scores, maxima, totals, factors)
                 row_addresses(
                     rows, values, start + at, count, args.rows, shared * value_bytes, args.value_half, dim, wide
                 )
-                add_block(y, together, dim, rows, count, scores, factors)
+                add_block(y, query_count, dim, rows, count, scores, factors)
                 at += BLOCK
         for j in range(tokens):
             out = args.out + place + step * j
             for h in range(heads):
-                o, found = f32p(out + 4 * dim * h), f32p(made + 4 * dim * (heads * j + h))
+                o, sums = f32p(out + 4 * dim * h), f32p(sums_at + 4 * dim * (heads * j + h))
                 total = f32p(bottom)[heads * j + h]
                 for c in range(dim):
-                    o[c] = found[c] / total
+                    o[c] = sums[c] / total

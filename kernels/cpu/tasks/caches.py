@@ -1,4 +1,4 @@
-"""Rows into caches and windows out of them; adding, scaling, copying to the streams, looking up."""
+"""Store rows in caches and gather windows from them; add, scale, repeat vectors, take table rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .registry import body
 
 @body(t.ADD, exact=True)
 def add(args, first, last, thread):
-    """Items are numbers."""
+    """Add two arrays; items are numbers."""
     a, b, out = f32p(args.a), f32p(args.b), f32p(args.out)
     for i in range(first, last):
         out[i] = a[i] + b[i]
@@ -19,7 +19,7 @@ def add(args, first, last, thread):
 
 @body(t.SCALE, exact=True)
 def scale(args, first, last, thread):
-    """Items are numbers."""
+    """Multiply by a number; items are numbers."""
     x, out, factor = f32p(args.x), f32p(args.out), np.float32(args.factor)
     for i in range(first, last):
         out[i] = x[i] * factor
@@ -27,7 +27,7 @@ def scale(args, first, last, thread):
 
 @body(t.STREAMS, exact=True)
 def streams(args, first, last, thread):
-    """Items are (token, stream): the token's vector, once more."""
+    """Copy a token's vector to all hyper-connection streams; items are (token, stream)."""
     width = args.width
     for item in range(first, last):
         x, out = f32p(args.x + 4 * width * (item // args.count)), f32p(args.out + 4 * width * item)
@@ -37,7 +37,7 @@ def streams(args, first, last, thread):
 
 @body(t.TAKE_ROWS, exact=True)
 def take_rows(args, first, last, thread):
-    """Items are places in ids: row ids[item] of an int32 table."""
+    """Take rows ids[item] of an int32 table; items are positions in ids."""
     ids, width = i32p(args.ids), args.width
     for item in range(first, last):
         if ids[item] < 0 or ids[item] >= args.rows:
@@ -50,7 +50,7 @@ def take_rows(args, first, last, thread):
 
 @body(t.STORE_ROWS, exact=True)
 def store_rows(args, first, last, thread):
-    """Items are the newest min(tokens, slots) rows: token i goes to slot (at + i) % slots, as binary16 if ``half``."""
+    """Store the newest min(tokens, slots) rows: token i goes to slot (at + i) % slots, as binary16 if ``half``."""
     width, slots = args.width, args.slots
     skipped = max(args.tokens - slots, 0)
     for item in range(first, last):
@@ -67,7 +67,7 @@ def store_rows(args, first, last, thread):
 
 @body(t.POSITION_BIAS, exact=True)
 def position_bias(args, first, last, thread):
-    """Items are tokens: the bias of a token's place in its window is added."""
+    """Add the bias of a token's place in its window; items are tokens."""
     width = args.width
     for token in range(first, last):
         place = (i64p(args.at)[0] + token) % args.ratio
@@ -79,9 +79,11 @@ def position_bias(args, first, last, thread):
 
 @body(t.WINDOWS, exact=True)
 def windows(args, first, last, thread):
-    """Items are (window, slot). With overlap the first ``ratio`` slots are the previous window's first halves, the
-    rest this one's second halves. Positions before ``at`` lie in the ring, others among the new rows, or, if ``at``
-    lets none of them be there, on the last one."""
+    """Gather compression windows; items are (window, slot).
+
+    With overlap the first ``ratio`` slots are the previous window's first halves, the rest this one's second halves.
+    Positions before ``at`` are read from the ring, others from the new rows; positions past the last new row repeat it.
+    """
     ratio, width, at = args.ratio, args.width, i64p(args.at)[0]
     halves = 2 if args.overlap != 0 else 1
     for item in range(first, last):

@@ -1,4 +1,4 @@
-"""Pooling of compressor windows: one softmax per channel over the candidates (docs/explanation/model.md 6)."""
+"""Pool compressor windows: one softmax per channel over the candidates (docs/explanation/model.md 6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ABSENT = np.float32(-5e29)
 
 @body(t.POOL_ROWS, exact=True)
 def pool_rows(args, first, last, thread):
-    """Items are (window, block of channels). kv and score are (windows, m, c)."""
+    """Pool kv and score (windows, m, c); items are (window, block of channels)."""
     m, c = args.m, args.c
     top, total = f32p(MAXIMA()), f32p(SUMS())
     for item in range(first, last):
@@ -32,11 +32,12 @@ def pool_rows(args, first, last, thread):
         for j in range(m):
             score = f32p(args.score + base + 4 * c * j)
             for i in range(width):
-                top[i] = top[i] if score[i] <= top[i] else score[i]  # a NaN that is not replaced stays in its weight
+                # a NaN becomes the top; if a later score replaces it, its own weight is still NaN
+                top[i] = top[i] if score[i] <= top[i] else score[i]
         for j in range(m):
             score, kv = f32p(args.score + base + 4 * c * j), f32p(args.kv + base + 4 * c * j)
             for i in range(width):
-                # with no candidate at all every weight must be 0, also where score - top would be NaN
+                # without candidates every weight must be 0, even where score - top would be NaN
                 weight = np.float32(0) if top[i] <= ABSENT else exp32(score[i] - top[i])
                 total[i] += weight
                 out[i] += weight * kv[i]

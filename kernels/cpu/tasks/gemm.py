@@ -1,4 +1,4 @@
-"""Matrix products for many tokens: inputs packed as panels, weights decoded once a row group (``simd.gemm``)."""
+"""GEMM for many tokens: inputs packed as panels, weights decoded once per row group (``simd.gemm``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ first_slot = njit(**JIT)(sizes.first_slot)
 
 @njit(**JIT)
 def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch):
-    """``gemm_rows`` with its parts (addresses and sizes) read from memory."""
+    """Call ``gemm_rows`` with its parts (addresses and sizes) read from memory."""
     p = i64p(parts)
     gemm_rows(
         p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7],
@@ -28,7 +28,7 @@ def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, strid
 
 @body(t.GEMM_PACK)
 def gemm_pack(args, first, last, thread):
-    """Items are (token, group) inputs of n floats; each group has its own panel."""
+    """Pack inputs; items are (token, group) inputs of n floats, and each group has its own panel."""
     for item in range(first, last):
         token, group = item // args.groups, item % args.groups
         call_panel_pack(args.pack, args.x + 4 * args.n * item, args.n, args.panel + args.panel_bytes * group, token)
@@ -36,7 +36,7 @@ def gemm_pack(args, first, last, thread):
 
 @body(t.GEMM)
 def gemm(args, first, last, thread):
-    """Items are weight rows; a row's group tells whose panel it sees."""
+    """Multiply; items are weight rows, and a row's group selects its panel."""
     scratch = args.work + args.work_bytes * thread
     row = first
     while row < last:
@@ -52,7 +52,7 @@ def gemm(args, first, last, thread):
 
 @body(t.GEMM_PACK_PAIRS)
 def gemm_pack_pairs(args, first, last, thread):
-    """Items are used experts: the inputs of their pairs, side by side. Pair p reads input p // divisor."""
+    """Pack the inputs of each used expert (the items) side by side. Pair p reads input p // divisor."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     for u in range(first, min(last, np.int64(used[0]))):
         begin = np.int64(starts[u])
@@ -64,7 +64,8 @@ def gemm_pack_pairs(args, first, last, thread):
 
 @body(t.EXPERT_GEMM)
 def expert_gemm(args, first, last, thread):
-    """Items are (used expert, row block): the block for all its pairs, then each pair's part to its place."""
+    """Multiply (used expert, row block) items for all pairs of the expert, then scatter each pair's part to its
+    place."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, block = args.expert_rows, args.block
     scratch = args.work + args.work_bytes * thread
@@ -89,7 +90,7 @@ def expert_gemm(args, first, last, thread):
 
 @body(t.SUM_SLOTS, exact=True)
 def sum_slots(args, first, last, thread):
-    """Items are tokens: the K rows of each, added in slot order."""
+    """Add the K rows of each token (the items) in slot order."""
     n = args.n
     for token in range(first, last):
         out = f32p(args.out + 4 * n * token)
@@ -103,21 +104,21 @@ def sum_slots(args, first, last, thread):
                     out[i] += x[i]
 
 
-def _numbers(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_once: int, tokens_at_once: int):
+def _sizes_writer(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_at_once: int, tokens_at_once: int):
     @njit(**JIT)
-    def numbers(out):
-        place = i64p(out)
-        place[0], place[1], place[2], place[3] = chunk, chunk_bytes, record, rows
-        place[4], place[5] = chunks_at_once, tokens_at_once
+    def write_sizes(out):
+        sizes_out = i64p(out)
+        sizes_out[0], sizes_out[1], sizes_out[2], sizes_out[3] = chunk, chunk_bytes, record, rows
+        sizes_out[4], sizes_out[5] = chunks_at_once, tokens_at_once
 
-    return numbers
+    return write_sizes
 
 
 for (fmt, act), parts in GEMMS.items():
     name = f"{fmt}.{act}"
     export(f"gemm_decode.{name}", 5)(parts.decode_row)
-    name = "floats" if parts.pack is pack_float_panel else name  # these have everything else in common
+    name = "floats" if parts.pack is pack_float_panel else name  # float formats share all other parts
     if f"gemm_pack.{name}" not in ENTRIES:
         export(f"gemm_pack.{name}", 4)(parts.pack)
         export(f"gemm_multiply.{name}", 7)(parts.multiply)
-        export(f"gemm_sizes.{name}", 1)(_numbers(*parts[3:]))
+        export(f"gemm_sizes.{name}", 1)(_sizes_writer(*parts[3:]))

@@ -1,4 +1,4 @@
-"""Indexer: scores of compressed rows, and the deterministic choice of the best (docs/explanation/model.md 7)."""
+"""Indexer: scores of compressed rows, and deterministic top-k selection (docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HISTOGRAM, SCORES4 = local(4 * BINS), local(16)
 
 @body(t.INDEX_PACK, exact=True)
 def index_pack(args, first, last, thread):
-    """Items are tokens: iq (heads, dim) to (ceil(heads/64), dim, 64) and weights after it, (ceil(heads/64), 64)."""
+    """Pack iq (heads, dim) to (ceil(heads/64), dim, 64), followed by weights (ceil(heads/64), 64); items are tokens."""
     heads, dim = args.heads, args.dim
     groups = (heads + HEADS - 1) // HEADS
     for token in range(first, last):
@@ -35,11 +35,11 @@ def index_pack(args, first, last, thread):
 
 @body(t.INDEX_SCORES, exact=True)
 def index_scores(args, first, last, thread):
-    """Items are (row block, token), tokens innermost so that a block is read from memory once. Only the
-    first ``count`` rows are there."""
+    """Score rows; items are (row block, token), tokens innermost so that a block is read from memory once. Only the
+    first ``count`` rows exist."""
     n, dim, tokens, block = args.n, args.dim, args.tokens, INDEX_BLOCK
     groups = (args.heads + HEADS - 1) // HEADS
-    four = SCORES4()
+    row_sums = SCORES4()
     for item in range(first, last):
         token = item % tokens
         start = (item // tokens) * block
@@ -48,7 +48,7 @@ def index_scores(args, first, last, thread):
         limit = min(n, np.int64(i32p(args.count)[0]))
         for row in range(start, min(start + block, limit), INDEX_ROWS):
             base = args.rows + 4 * dim * row
-            end = args.rows + 4 * dim * (limit - 1)  # places past the end repeat the last row
+            end = args.rows + 4 * dim * (limit - 1)  # tile rows past the end repeat the last one
             if args.half != 0:
                 base = args.work + args.work_bytes * thread
                 count = min(INDEX_ROWS, limit - row)
@@ -56,22 +56,22 @@ def index_scores(args, first, last, thread):
                 end = base + 4 * dim * (count - 1)
             r1, r2, r3 = min(base + 4 * dim, end), min(base + 8 * dim, end), min(base + 12 * dim, end)
             for i in range(4):
-                f32p(four)[i] = np.float32(0)
+                f32p(row_sums)[i] = np.float32(0)
             for g in range(groups):
                 acc = zeros()
                 vectors = query + 4 * HEADS * dim * g
                 for d in range(dim):
                     acc = outer(acc, base + 4 * d, r1 + 4 * d, r2 + 4 * d, r3 + 4 * d, vectors + 4 * HEADS * d)
-                relu_weighted(acc, query + 4 * HEADS * (groups * dim + g), four)
+                relu_weighted(acc, query + 4 * HEADS * (groups * dim + g), row_sums)
             for i in range(min(INDEX_ROWS, limit - row)):
-                out[row + i] = f32p(four)[i]
+                out[row + i] = f32p(row_sums)[i]
 
 
 @njit(**JIT)
-def narrow(scores, n, prefix, shift, width, wanted):
-    """One radix pass over the keys whose bits above ``shift + width`` equal ``prefix``.
+def narrow(scores, n, prefix, shift, width, rank):
+    """Do one radix pass over the keys whose bits above ``shift + width`` equal ``prefix``.
 
-    Returns the digit of the ``wanted``-th largest of them, and how many of them have a larger digit.
+    Returns the digit of the ``rank``-th largest of them, and how many of them have a larger digit.
     """
     bins = i32p(HISTOGRAM())
     size = 1 << width
@@ -82,7 +82,7 @@ def narrow(scores, n, prefix, shift, width, wanted):
         if (key >> (shift + width)) == prefix:
             bins[(key >> shift) & (size - 1)] += 1
     above, digit = 0, size - 1
-    while digit > 0 and above + bins[digit] < wanted:
+    while digit > 0 and above + bins[digit] < rank:
         above += bins[digit]
         digit -= 1
     return digit, above
@@ -90,8 +90,8 @@ def narrow(scores, n, prefix, shift, width, wanted):
 
 @body(t.SELECT_ROWS, exact=True)
 def select_rows(args, first, last, thread):
-    """Items are tokens. Find the k-th largest key in three passes, then take rows in ascending order: all above it,
-    and as many equal to it, lowest first, as still fit."""
+    """Find the k-th largest key in three passes, then take rows in ascending order: all above it, and as many equal to
+    it, lowest first, as still fit. Items are tokens."""
     k = args.k
     for token in range(first, last):
         out = i32p(args.out + 4 * k * token)
@@ -102,11 +102,11 @@ def select_rows(args, first, last, thread):
             continue
         scores = args.scores + 4 * args.n * token
         high, above_high = narrow(scores, visible, 0, 21, 11, k)
-        wanted = k - above_high
-        middle, above_middle = narrow(scores, visible, high, 10, 11, wanted)
-        wanted -= above_middle
-        low, above_low = narrow(scores, visible, (high << 11) | middle, 0, 10, wanted)
-        equal = wanted - above_low
+        remaining = k - above_high
+        middle, above_middle = narrow(scores, visible, high, 10, 11, remaining)
+        remaining -= above_middle
+        low, above_low = narrow(scores, visible, (high << 11) | middle, 0, 10, remaining)
+        equal = remaining - above_low
         threshold = (((high << 11) | middle) << 10) | low
         taken = 0
         for i in range(visible):

@@ -1,4 +1,4 @@
-"""The words compiled tasks are written in: raw pointers, atomics, calls through addresses, float bit tricks.
+"""Primitives that compiled tasks are written in: raw pointers, atomics, calls through addresses, float bit tricks.
 
 Tasks see memory as int64 addresses. Everything here is portable LLVM except the spin-wait hint.
 """
@@ -12,13 +12,13 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from ..numba_internals import declared
-from ..numba_internals import emitted as op
+from ..numba_internals import declare_function
+from ..numba_internals import make_intrinsic as op
 from ..simd.tiers import IS_AARCH64, IS_X86
 from ..simd.vec import JIT, inline
 
 FAST: dict[str, Any] = {**JIT, "fastmath": {"reassoc", "contract", "nsz"}}
-"""For reductions: sums may be reordered (always in the same way); NaN and infinity keep their meaning."""
+"""Numba options for reductions: sums may be reordered (always in the same way); NaN and infinity keep their meaning."""
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32 = ir.FloatType()
@@ -26,7 +26,7 @@ F32 = ir.FloatType()
 
 def external(builder: ir.IRBuilder, name: str, result: ir.Type, values: list[ir.Value]) -> ir.Value:
     """Call the LLVM intrinsic or C function ``name``."""
-    return builder.call(declared(builder.module, name, result, [value.type for value in values]), values)
+    return builder.call(declare_function(builder.module, name, result, [value.type for value in values]), values)
 
 
 def _cast(kind: types.Type, element: ir.Type) -> Any:
@@ -40,16 +40,16 @@ i64p = _cast(types.int64, I64)
 
 
 def local(count: int) -> Any:
-    """An intrinsic that returns the address of ``count`` bytes on the stack, 64-byte aligned, uninitialised.
+    """Make an intrinsic that returns the address of ``count`` bytes on the stack, 64-byte aligned, uninitialised.
 
-    Every place it is called from has bytes of its own.
+    Every call site has its own bytes.
     """
 
     def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
         with builder.goto_entry_block():  # not cgutils.alloca_once: it clears the memory, one store per byte
-            room = builder.alloca(ir.ArrayType(I8, count))
-        room.align = 64
-        return builder.ptrtoint(room, I64)
+            buffer = builder.alloca(ir.ArrayType(I8, count))
+        buffer.align = 64
+        return builder.ptrtoint(buffer, I64)
 
     return op(types.int64, [], emit)
 
@@ -92,14 +92,14 @@ def _will_need(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
 
 
 will_need = op(types.int32, [types.int64] * 2, _will_need)
-"""madvise(start, bytes, MADV_WILLNEED): ask for mapped pages without waiting; ``start`` on a page boundary."""
+"""madvise(start, bytes, MADV_WILLNEED): prefetch mapped pages without waiting; ``start`` on a page boundary."""
 
 
 ticks = op(types.int64, [], lambda b, v: external(b, "llvm.readcyclecounter", I64, []))
-"""A clock that costs a few nanoseconds to read and runs at a constant rate on current processors.
+"""Read a clock that costs a few nanoseconds and runs at a constant rate on current processors.
 
-x86: rdtsc. AArch64: LLVM reads CNTVCT_EL0 for it (the real cycle counter, PMCCNTR_EL0, traps in user mode), with a
-tick of 42 ns on Apple's M1; llvm.readsteadycounter is not implemented there and gives 0.
+x86: rdtsc. AArch64: LLVM reads CNTVCT_EL0 for it (the real cycle counter, PMCCNTR_EL0, traps in user mode), with a tick
+of 42 ns on Apple's M1; llvm.readsteadycounter is not implemented there and gives 0.
 """
 
 
@@ -107,7 +107,7 @@ tick of 42 ns on Apple's M1; llvm.readsteadycounter is not implemented there and
 
 
 def call_address(count: int) -> Any:
-    """An intrinsic that calls the C function ``void f(int64 x count)`` whose address comes first."""
+    """Make an intrinsic that calls the C function ``void f(int64 x count)`` whose address comes first."""
 
     def emit(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
         kind = ir.FunctionType(ir.VoidType(), [I64] * count)
@@ -153,7 +153,7 @@ def _order_key(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
 
 
 order_key = op(types.int64, [types.int64], _order_key)
-"""The float at an address as a number in 0 .. 2^32 - 1 of the same order; both zeros are equal, NaN is lowest."""
+"""Map the float at an address to an integer in 0 .. 2^32 - 1 of the same order; both zeros are equal, NaN is lowest."""
 
 
 def _signed_order(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
@@ -164,7 +164,7 @@ def _signed_order(builder: ir.IRBuilder, values: list[ir.Value]) -> ir.Value:
 
 
 signed_order = op(types.int32, [types.float32], _signed_order)
-"""A number as an int32 of the same order; both zeros are equal. int32, so that loops over it vectorize."""
+"""Map a float to an int32 of the same order; both zeros are equal. int32, so that loops over it vectorize."""
 
 LOG2_E = np.float32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -177,7 +177,8 @@ EXP_LOW, EXP_HIGH = np.float32(-104.0), np.float32(89.0)
 
 @njit(**JIT)
 def exp32(x):
-    """e^x within 2 ulp, without calls or branches so loops over it vectorize. 0 far below, inf far above, NaN kept."""
+    """Return e^x within 2 ulp, without calls or branches so that loops vectorize. 0 far below, inf far above, NaN
+    kept."""
     y = min(max(x, EXP_LOW), EXP_HIGH)
     n = rint(y * LOG2_E)
     r = (y - n * LN2_HIGH) - n * LN2_LOW
@@ -190,5 +191,5 @@ def exp32(x):
 
 @njit(**JIT)
 def sigmoid32(x):
-    """1 / (1 + e^-x); 0 and 1 at the far ends, never NaN for a number."""
+    """Return 1 / (1 + e^-x); 0 and 1 at the far ends, NaN only for NaN."""
     return np.float32(1) / (np.float32(1) + exp32(-x))

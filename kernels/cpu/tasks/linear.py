@@ -1,8 +1,8 @@
-"""Matrix products on rows as they lie in the file.
+"""Matrix products on raw rows, as stored in the file.
 
-The inputs are packed once per token by the format's own ``pack``; its ``rows`` then multiplies a range of rows with
-one packed input. Both are called through their addresses, so one task serves every format. Any row's result depends
-on its row and its input alone, which is what makes results independent of threads, chunks and batch size.
+The inputs are packed once per token by the format's ``pack``; its ``rows`` then multiplies a range of rows with one
+packed input. Both are called by address, so one task serves every format. A row's result depends on its weights and its
+input alone, so results do not depend on threads, chunks or batch size.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from .lang import call_pack, call_rows, f32p, i32p, i64p
 from .registry import body
 
 REUSE_BYTES = 128 * 1024
-"""Weights that stay in the second-level cache while all tokens pass over them."""
+"""Weights that stay in the L2 cache while all tokens are multiplied with them."""
 
 
 @body(t.PACK)
 def pack_inputs(args, first, last, thread):
-    """Items are input vectors of n floats."""
+    """Pack inputs; items are input vectors of n floats."""
     for item in range(first, last):
         call_pack(args.pack, args.x + 4 * args.n * item, args.n, args.packed + args.packed_bytes * item)
 
 
 @body(t.LINEAR)
 def linear_rows(args, first, last, thread):
-    """Items are weight rows. Row r belongs to group r // group_rows and sees only that group's input."""
+    """Multiply; items are weight rows. Row r belongs to group r // group_rows and uses only that group's input."""
     tokens, groups, group_rows, size = args.tokens, args.groups, args.group_rows, args.packed_bytes
     step = max(1, REUSE_BYTES // args.row_bytes)
     r0 = first
@@ -40,7 +40,7 @@ def linear_rows(args, first, last, thread):
 
 @body(t.GROUP_PAIRS)
 def group_pairs(args, first, last, thread):
-    """One item: sort the (token, slot) pairs by expert, stably.
+    """Sort the (token, slot) pairs by expert, stably; one item.
 
     order   (pairs,) int32: pair numbers, grouped by expert
     used    (1 + experts,) int32: number of experts in use, then their ids ascending
@@ -61,10 +61,10 @@ def group_pairs(args, first, last, thread):
         starts[e] += 1
     begin, count = 0, 0
     for e in range(experts):
-        many = starts[e]
+        size = starts[e]
         starts[e] = begin  # running position of expert e while distributing
-        begin += many
-        if many > 0:
+        begin += size
+        if size > 0:
             count += 1
             used[count] = e
     for p in range(pairs):
@@ -82,7 +82,7 @@ def group_pairs(args, first, last, thread):
 
 @body(t.EXPERT_LINEAR)
 def expert_linear_rows(args, first, last, thread):
-    """Items are (used expert, row block); unused places at the end of the list are empty."""
+    """Multiply (used expert, row block) items; items past the last used expert are empty."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, K, size = args.expert_rows, args.K, args.packed_bytes
     for item in range(first, last):
@@ -100,7 +100,7 @@ def expert_linear_rows(args, first, last, thread):
 
 @body(t.EXPERT_SUM, exact=True)
 def expert_sum_rows(args, first, last, thread):
-    """Items are row blocks: every pair's product for the block into scratch, then summed per token in slot order."""
+    """Compute every pair's product for a row block (the items) into scratch, then sum per token in slot order."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, K, block, size = args.expert_rows, args.K, args.block, args.packed_bytes
     scratch = args.work + args.work_bytes * thread

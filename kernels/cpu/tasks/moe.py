@@ -1,4 +1,4 @@
-"""Routing and the expert nonlinearity (docs/explanation/model.md 8)."""
+"""Expert routing and SwiGLU (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLOOR, TINY = np.float32(2.0**-14), np.float32(1e-20)
 
 @njit(**JIT)
 def softplus32(x):
-    """log(1 + e^x) without overflow."""
+    """Return log(1 + e^x) without overflow."""
     if x > LINEAR_ABOVE:
         return x
     if x < EXP_BELOW:
@@ -26,7 +26,8 @@ def softplus32(x):
 
 @body(t.ROUTE, exact=True)
 def route(args, first, last, thread):
-    """Items are tokens. Choosing is a repeated arg-max with strict >: ties go to the lower id, order is descending."""
+    """Choose experts; items are tokens. Repeated arg-max with strict >: ties go to the lower id, order is
+    descending."""
     E, K = args.experts, args.k
     for token in range(first, last):
         logits, probs = f32p(args.logits + 4 * E * token), f32p(args.probs + 4 * E * token)
@@ -34,12 +35,12 @@ def route(args, first, last, thread):
         for e in range(E):
             probs[e] = np.sqrt(softplus32(logits[e]))
         if args.hash_ids != 0:
-            given = i32p(args.hash_ids + 4 * K * token)
+            hashed = i32p(args.hash_ids + 4 * K * token)
             for i in range(K):
-                if given[i] < 0 or given[i] >= E:
+                if hashed[i] < 0 or hashed[i] >= E:
                     i64p(args.error)[0] = 1
                     return
-                ids[i] = given[i]
+                ids[i] = hashed[i]
         else:
             for i in range(K):
                 best, at = np.float32(-np.inf), -1
@@ -64,7 +65,7 @@ def route(args, first, last, thread):
 
 @body(t.SWIGLU, exact=True)
 def swiglu(args, first, last, thread):
-    """Items are rows of n values."""
+    """Compute SwiGLU; items are rows of n values."""
     n = args.n
     limit = np.float32(args.limit)
     for r in range(first, last):
@@ -80,7 +81,7 @@ def swiglu(args, first, last, thread):
 
 @body(t.COUNT, exact=True)
 def count(args, first, last, thread):
-    """Items are places in ids: one more for each expert chosen."""
+    """Count each expert's uses; items are positions in ids."""
     ids, counts = i32p(args.ids), i64p(args.counts)
     for item in range(first, last):
         if 0 <= ids[item] < args.experts:
@@ -89,8 +90,10 @@ def count(args, first, last, thread):
 
 @body(t.ADVISE, exact=True)
 def advise_experts(args, first, last, thread):
-    """One item: ask for the pages of the used experts (a table of GROUP_PAIRS) unless they are more than ``most``.
-    They arrive while something else is computed."""
+    """Request the pages of the used experts (a table of GROUP_PAIRS) unless there are more than ``most``; one item.
+
+    They are read while something else is computed.
+    """
     used = i32p(args.used)
     if used[0] > args.most:
         return

@@ -14,7 +14,7 @@ ONE, TWO = np.float32(1), np.float32(2)
 
 @njit(**FAST)
 def sum_of_squares(x, n):
-    """In float64, over 8 interleaved partial sums: order fixed, fast enough to hide behind memory."""
+    """Sum squares in float64, over 8 interleaved partial sums: fixed order, fast enough to hide behind memory."""
     total = 0.0
     for i in range(n):
         total += np.float64(x[i]) * np.float64(x[i])
@@ -23,7 +23,7 @@ def sum_of_squares(x, n):
 
 @body(t.RMS_NORM)
 def rms_norm(args, first, last, thread):
-    """Items are rows of n values; weight 0 stands for none."""
+    """Normalize rows of n values (the items); weight 0 stands for none."""
     n = args.n
     eps = np.float32(args.eps)
     for r in range(first, last):
@@ -41,7 +41,7 @@ def rms_norm(args, first, last, thread):
 
 @body(t.HC_SPLIT, exact=True)
 def hc_split(args, first, last, thread):
-    """Items are tokens. Sinkhorn runs in place in ``comb``."""
+    """Split mixing logits; items are tokens. Sinkhorn runs in place in ``comb``."""
     C, iters = args.C, args.iters
     eps = np.float32(args.eps)
     scale, base = f32p(args.scale), f32p(args.base)
@@ -85,7 +85,7 @@ def hc_split(args, first, last, thread):
 
 @body(t.HC_HEAD_WEIGHTS, exact=True)
 def hc_head_weights(args, first, last, thread):
-    """Items are tokens."""
+    """Compute the output head's stream weights; items are tokens."""
     C = args.C
     eps = np.float32(args.eps)
     scale, base = f32p(args.scale)[0], f32p(args.base)
@@ -97,7 +97,7 @@ def hc_head_weights(args, first, last, thread):
 
 @body(t.HC_REDUCE, exact=True)
 def hc_reduce(args, first, last, thread):
-    """Items are tokens: out = sum_c w_c X_c."""
+    """Compute out = sum_c w_c X_c; items are tokens."""
     C, D = args.C, args.D
     for token in range(first, last):
         w, out = f32p(args.w + 4 * C * token), f32p(args.out + 4 * D * token)
@@ -114,7 +114,7 @@ def hc_reduce(args, first, last, thread):
 
 @body(t.HC_EXPAND, exact=True)
 def hc_expand(args, first, last, thread):
-    """Items are (token, target stream): out_k = post_k y + sum_j comb[j][k] X_j."""
+    """Compute out_k = post_k y + sum_j comb[j][k] X_j; items are (token, target stream)."""
     C, D = args.C, args.D
     for item in range(first, last):
         token, k = item // C, item % C

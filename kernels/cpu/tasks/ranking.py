@@ -1,7 +1,7 @@
-"""The greatest values of a row, as the next token is chosen among logits (docs/explanation/text.md 6).
+"""Top-k values of a row of logits, for sampling (docs/explanation/text.md 6).
 
-Two steps: the greatest of every block, which threads share, then one rank after the other from the block that has the
-greatest of all. For few ranks almost nothing is read twice.
+Two steps: the maximum of every block, in parallel; then one rank after another from the block with the greatest
+maximum. For few ranks almost nothing is read twice.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ NONE = np.int32(-(1 << 31))
 
 @njit(**JIT)
 def order(x):
-    """The place of a value among all; NaN, which no comparison is true of, is where FLOOR is."""
+    """Map a value to its order; NaN, for which no comparison is true, maps to FLOOR's."""
     return signed_order(x if x > FLOOR else FLOOR)
 
 
 @njit(**JIT)
 def greatest_below(x, first, last, limit):
-    """The greatest order in x[first:last] that is below ``limit``; NONE if there is none."""
+    """Return the greatest order in x[first:last] that is below ``limit``; NONE if there is none."""
     best = NONE
     for i in range(first, last):
-        mine = order(x[i])
-        mine = mine if mine < limit else NONE
-        best = mine if mine > best else best
+        key = order(x[i])
+        key = key if key < limit else NONE
+        best = key if key > best else best
     return best
 
 
 @njit(**JIT)
-def place_of(x, first, last, wanted):
-    """Where in x[first:last] the order ``wanted`` comes first; ``last`` if it does not."""
+def place_of(x, first, last, key):
+    """Return the first index in x[first:last] of the order ``key``; ``last`` if absent."""
     for i in range(first, last):
-        if order(x[i]) == wanted:
+        if order(x[i]) == key:
             return i
     return last
 
 
 @body(t.RANK_PEAKS, exact=True)
 def rank_peaks(args, first, last, thread):
-    """Items are (token, block): the greatest order of a block, to be looked for from its beginning."""
+    """Store each block's greatest order, to be searched from the block's beginning; items are (token, block)."""
     n, blocks = args.n, args.blocks
     peaks, starts = i32p(args.peaks), i32p(args.starts)
     for item in range(first, last):
         x, begin = f32p(args.x + 4 * n * (item // blocks)), item % blocks * RANK_BLOCK
         best = NONE
         for i in range(begin, min(begin + RANK_BLOCK, n)):
-            mine = order(x[i])
-            best = mine if mine > best else best
+            key = order(x[i])
+            best = key if key > best else best
         peaks[item], starts[item] = best, begin
 
 
 @body(t.TOP, exact=True)
 def top(args, first, last, thread):
-    """Items are tokens. A block from which a value was taken gets its next one as peak: an equal one further on, or the
-    greatest below it from its beginning."""
+    """Take the k greatest values; items are tokens. A block that lost a value gets a new peak: an equal value further
+    on, or the greatest value below it."""
     n, blocks, k = args.n, args.blocks, args.k
     for token in range(first, last):
         x = f32p(args.x + 4 * n * token)
@@ -79,9 +79,9 @@ def top(args, first, last, thread):
             at = place_of(x, np.int64(starts[block]), end, peak)
             values[rank], ids[rank] = x[at], at
             if rank + 1 < k:
-                again = place_of(x, at + 1, end, peak)
-                if again < end:
-                    starts[block] = again
+                next_equal = place_of(x, at + 1, end, peak)
+                if next_equal < end:
+                    starts[block] = next_equal
                 else:
                     peaks[block] = greatest_below(x, block * RANK_BLOCK, end, peak)
                     starts[block] = block * RANK_BLOCK

@@ -1,4 +1,4 @@
-"""Reading memory as fast as a kernel could take it in: what the speed of the others is measured against."""
+"""Read memory as fast as a kernel could: the yardstick for the speed of the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .registry import body
 
 
 @inline(I32x32)
-def _nothing(k):
+def _zero(k):
     return k.zero(I32x32)
 
 
@@ -30,8 +30,8 @@ def _total(k, a):
 @njit(**JIT)
 def read(address, size, out):
     """Sum ``size`` bytes (a multiple of 256) as int32 into the two at ``out``."""
-    low = _nothing()
-    high = _nothing()
+    low = _zero()
+    high = _zero()
     for _ in range(size // LINE):
         prefetch(address + AHEAD)
         prefetch(address + AHEAD + 64)
@@ -46,5 +46,5 @@ def read(address, size, out):
 
 @body(t.READ, exact=True)
 def read_lines(args, first, last, thread):
-    """Items are pieces of 256 bytes; every thread has 64 bytes of ``out``."""
+    """Read memory; items are pieces of 256 bytes, and every thread has 64 bytes of ``out``."""
     read(args.address + LINE * first, LINE * (last - first), args.out + 64 * thread)

@@ -1,4 +1,4 @@
-"""Turning Python functions into C functions over addresses: tasks and the few other entry points."""
+"""Register Python functions as C functions over addresses: tasks and the few other entry points."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ENTRIES: dict[str, Entry] = {}
 
 
 def _record_of(task: Task) -> Any:
-    """Intrinsic: block address -> record whose fields are the task's."""
+    """Make an intrinsic: block address -> record whose fields are the task's."""
     kinds = (types.int64, types.float64)
     fields = [(name, kinds[number], SLOT * i) for i, (name, number) in enumerate(task.fields)]
     return record_view(fields, SLOT * len(fields))
 
 
 def body(task: Task, exact: bool = False) -> Callable[[Any], Any]:
-    """Decorator: the function ``f(args, first, last, thread)`` is the compiled side of ``task``.
+    """Make ``f(args, first, last, thread)`` the compiled side of ``task`` (a decorator).
 
     ``args`` is a record with the task's fields. ``exact`` forbids reordering of float operations.
     """
@@ -43,7 +43,7 @@ def body(task: Task, exact: bool = False) -> Callable[[Any], Any]:
 
 
 def export(name: str, arguments: int) -> Callable[[Any], Any]:
-    """Decorator: a C function ``void name(int64 x arguments)`` that is not a task."""
+    """Export a C function ``void name(int64 x arguments)`` that is not a task (a decorator)."""
 
     def register(function: Any) -> Any:
         inner = function if hasattr(function, "py_func") else njit(**JIT)(function)

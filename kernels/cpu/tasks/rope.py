@@ -9,8 +9,10 @@ from .registry import body
 
 @body(t.ROPE, exact=True)
 def rope(args, first, last, thread):
-    """Items are (token, head) vectors; pairs of the last 2 * half channels turn by the token's angles: adjacent ones,
-    or with ``halves`` channel i and half + i of them."""
+    """Rotate pairs of the last 2 * half channels by the token's angles; items are (token, head) vectors.
+
+    Pairs are adjacent channels or, with ``halves``, channels i and half + i.
+    """
     width, half = args.width, args.half
     plain = width - 2 * half
     step, gap = (1, half) if args.halves != 0 else (2, 1)

@@ -21,13 +21,13 @@ MAGNITUDE_MASK = np.int32(0x7FFFFFFF)
 
 @njit(**JIT)
 def round_block(x, out, n, top, floor, smallest, mantissa_ulp):
-    """n values through a small float format with maximum ``top``, scaled by a power of two.
+    """Round n values through a small float format with maximum ``top``, scaled by a power of two.
 
     ``smallest`` is the first normal value, ``mantissa_ulp`` the step between values relative to their binade. Dividing
     by the step of a value's binade is exact, so rounding to the nearest integer, ties to even, rounds to the nearest
     code, ties to the even code. A block with an infinity or a NaN has no scale and becomes NaN throughout.
     """
-    largest = np.int32(0)  # bit patterns of magnitudes are in the order of the magnitudes, then infinity, then NaN
+    largest = np.int32(0)  # magnitudes order like their bit patterns, then infinity, then NaN
     for i in range(n):
         largest = max(largest, float_bits(x[i]) & MAGNITUDE_MASK)
     if largest >= EXPONENT_MASK:
@@ -46,8 +46,10 @@ def round_block(x, out, n, top, floor, smallest, mantissa_ulp):
 
 @body(t.ROUND_E4M3, exact=True)
 def round_e4m3(args, first, last, thread):
-    """Items are blocks of 64 values, ``blocks`` at the start of each row; what follows them in a row is copied with the
-    last. 3 mantissa bits, normal from 2^-6."""
+    """Round to E4M3 (3 mantissa bits, normal from 2^-6); items are blocks of 64 values.
+
+    The first ``blocks`` blocks of each row are rounded; the rest of the row is copied with the last of them.
+    """
     width, blocks = args.width, args.blocks
     for item in range(first, last):
         block = item % blocks
@@ -61,7 +63,7 @@ def round_e4m3(args, first, last, thread):
 
 @body(t.ROUND_E2M1, exact=True)
 def round_e2m1(args, first, last, thread):
-    """Items are blocks of 32 values: 1 mantissa bit, normal from 1."""
+    """Round to E2M1 (1 mantissa bit, normal from 1); items are blocks of 32 values."""
     for b in range(first, last):
         x, out = f32p(args.x + 4 * E2M1_BLOCK * b), f32p(args.out + 4 * E2M1_BLOCK * b)
         round_block(x, out, E2M1_BLOCK, E2M1_MAX, E2M1_FLOOR, np.float32(1), np.float32(0.5))
@@ -69,7 +71,7 @@ def round_e2m1(args, first, last, thread):
 
 @body(t.ROUND_F16, exact=True)
 def f16(args, first, last, thread):
-    """Items are values."""
+    """Round to binary16 and back; items are values."""
     x, out = f32p(args.x), f32p(args.out)
     for i in range(first, last):
         out[i] = round_f16(x[i])
@@ -77,7 +79,7 @@ def f16(args, first, last, thread):
 
 @body(t.ROUND_I8, exact=True)
 def round_i8(args, first, last, thread):
-    """Items are groups of values with a scale of their own, amax / 127; halves away from zero."""
+    """Round to int8 and back; items are groups with a scale amax / 127, halves away from zero."""
     n = args.group
     for item in range(first, last):
         x, out = f32p(args.x + 4 * n * item), f32p(args.out + 4 * n * item)
@@ -98,7 +100,8 @@ def round_i8(args, first, last, thread):
 
 @body(t.HADAMARD, exact=True)
 def hadamard(args, first, last, thread):
-    """Items are rows of n values, n a power of two: butterflies of stride 1, 2, 4, ... in place, then n^-1/2."""
+    """Rotate rows of n values (the items), n a power of two: butterflies of stride 1, 2, 4, ... in place, then
+    n^-1/2."""
     n = args.n
     factor = np.float32(args.factor)
     for r in range(first, last):

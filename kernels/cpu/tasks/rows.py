@@ -1,6 +1,6 @@
-"""The row kernels of ``kernels.cpu.simd``, exported as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``.
+"""Export the row kernels of ``kernels.cpu.simd`` as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``.
 
-Kernels that take their inputs as they are share ``pack.floats`` and ``size.floats``.
+Kernels that take their inputs unrounded share ``pack.floats`` and ``size.floats``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .registry import ENTRIES, export
 
 
 def _sized(packed_bytes: Any) -> Any:
-    """``packed_bytes(n)`` with its result stored at an address."""
+    """Wrap ``packed_bytes(n)`` to store its result at an address."""
     inner = packed_bytes if hasattr(packed_bytes, "py_func") else njit(**JIT)(packed_bytes)
 
     @njit(**JIT)

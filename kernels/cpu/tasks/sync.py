@@ -1,6 +1,6 @@
 """The pool's compiled side: posting a job, joining it, and the claim-and-wait loop that runs its steps.
 
-A step ends when all its items are done, not when all threads arrive. A thread that the operating system keeps away
+A step ends when all its items are done, not when all threads arrive. A thread that the operating system preempts
 therefore delays nobody unless it holds a chunk, and it may join a job that is already half finished.
 """
 
@@ -46,7 +46,8 @@ from .registry import export
 SPINS = 4000
 NAP_US = np.uint32(50)
 WAIT_YIELDS = 2000
-"""Who waits for a step spins for about 0.1 ms, yields up to about 1 ms, then naps: another may be reading a disk."""
+"""A thread waiting for a step spins for about 0.1 ms, yields up to about 1 ms, then naps: another may be reading a
+disk."""
 IDLE_YIELDS = 200
 IDLE_NAPS = 400
 """Idle workers spin for about 0.1 ms, yield for a while, nap for about 40 ms, then return to Python and sleep there."""
@@ -54,7 +55,7 @@ IDLE_NAPS = 400
 
 @njit(**JIT)
 def pause(tries, yields):
-    """Pass the time between two looks, the longer the more ``tries`` there were."""
+    """Back off between two polls: spin, yield or nap, depending on ``tries``."""
     if tries < SPINS:
         spin_hint()
     elif tries < SPINS + yields:
@@ -74,7 +75,7 @@ def wait_until(address, target):
 
 @njit(**JIT)
 def wait_for_steps(steps, first, last):
-    """Wait until the steps first..last-1 are finished; returns ``last``."""
+    """Wait until the steps first..last-1 are finished; return ``last``."""
     for s in range(first, last):
         step = steps + s * STEP_BYTES
         wait_until(step + STEP_DONE, i64p(step + STEP_ITEMS)[0])
@@ -83,7 +84,7 @@ def wait_for_steps(steps, first, last):
 
 @njit(**JIT)
 def execute(steps, count, thread):
-    """Take part in ``count`` steps. Returns when nothing is left to claim; thread 0 also waits for the end."""
+    """Work on ``count`` steps until nothing is left to claim; thread 0 also waits for their completion."""
     unfinished = 0
     for s in range(count):
         step = steps + s * STEP_BYTES
@@ -139,21 +140,21 @@ def pool_run(pool):
 
 @export("read_ticks", 1)
 def read_ticks(out):
-    """Now, on the clock that steps are timed with."""
+    """Store the time of the clock that steps are timed with."""
     i64p(out)[0] = ticks()
 
 
 @export("pool_work", 2)
 def pool_work(pool, thread):
-    """A worker's life: join jobs as they come; return to Python when idle for long or told to stop."""
-    seen = i64p(pool + POOL_JOB)[0] - 1  # a job posted while this worker was in Python may still be open
+    """Join jobs as they come, as a worker; return to Python when idle for long or told to stop."""
+    last_job = i64p(pool + POOL_JOB)[0] - 1  # a job posted while this worker was in Python may still be open
     tries = 0
     while atomic_load(pool + POOL_STOP) == 0:
         job = atomic_load(pool + POOL_JOB)
-        if job != seen:
-            seen = job
+        if job != last_job:
+            last_job = job
             tries = 0
-            # joining and closing are both atomic swaps, so either the poster sees us inside or we see the job closed
+            # joining and closing are both atomic, so either the poster sees us inside or we see the job closed
             atomic_add(pool + POOL_INSIDE, 1)
             if job != 0 and atomic_load(pool + POOL_OPEN) == job:
                 execute(i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0], thread)

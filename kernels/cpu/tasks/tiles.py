@@ -14,13 +14,13 @@ Acc = types.UniTuple(F32x16, 16)
 
 @inline(Acc)
 def zeros(k):
-    """16 accumulators of 0."""
+    """Return 16 accumulators of 0."""
     return tuple([k.zero(F32x16)] * 16)
 
 
 @inline(Acc, Acc, Int, Int, Int, Int, Int, Int, Int, Int, Int)
 def dots(k, acc, a0, a1, a2, a3, b0, b1, b2, b3, offset):
-    """acc[4 i + j] += a_i[offset..] * b_j[offset..], 16 floats of each."""
+    """Update acc[4 i + j] += a_i[offset..] * b_j[offset..], 16 floats of each."""
     a = [k.load(F32x16, x + offset) for x in (a0, a1, a2, a3)]
     b = [k.load(F32x16, x + offset) for x in (b0, b1, b2, b3)]
     acc = k.members(acc)
@@ -29,7 +29,7 @@ def dots(k, acc, a0, a1, a2, a3, b0, b1, b2, b3, offset):
 
 @inline(Acc, Acc, Int, Int, Int, Int, Int)
 def outer(k, acc, s0, s1, s2, s3, v):
-    """acc[4 i + j] += (the float at s_i) * (vector j of the 64 floats at v)."""
+    """Update acc[4 i + j] += (the float at s_i) * (vector j of the 64 floats at v)."""
     scalars = [k.load(Float, s).splat(F32x16) for s in (s0, s1, s2, s3)]
     vectors = [k.load(F32x16, v + VECTOR * j) for j in range(4)]
     acc = k.members(acc)
@@ -38,7 +38,7 @@ def outer(k, acc, s0, s1, s2, s3, v):
 
 @inline(Acc, Int, Int, Int, Int, Int)
 def load_scaled(k, o0, o1, o2, o3, scales):
-    """acc[4 i + j] = (vector j of the 64 floats at o_i) * (float i at scales)."""
+    """Load acc[4 i + j] = (vector j of the 64 floats at o_i) * (float i at scales)."""
     rows = []
     for i, o in enumerate((o0, o1, o2, o3)):
         factor = k.load(Float, scales + 4 * i).splat(F32x16)
@@ -48,13 +48,13 @@ def load_scaled(k, o0, o1, o2, o3, scales):
 
 @inline(types.none, Acc, Int, Int, Int, Int)
 def store(k, acc, o0, o1, o2, o3):
-    """The inverse of ``load_scaled`` without scales."""
+    """Store accumulators to the rows that ``load_scaled`` loads."""
     for n, member in enumerate(k.members(acc)):
         k.store((o0, o1, o2, o3)[n // 4] + VECTOR * (n % 4), member)
 
 
 def _sums(k, members):
-    """16 vectors to one whose lane i is the sum of vector i, in 15 adds."""
+    """Reduce 16 vectors to one whose lane i is the sum of vector i, in 15 adds."""
     lanes = LANES
     while lanes > 1:
         half = lanes // 2
@@ -72,7 +72,7 @@ def _shift(base, indices):
 
 @inline(F32x16, Acc)
 def sums(k, acc):
-    """Lane n is the sum over the lanes of acc[n]."""
+    """Return a vector whose lane n is the sum over the lanes of acc[n]."""
     return _sums(k, k.members(acc))
 
 
@@ -84,9 +84,10 @@ def put(k, address, value):
 
 @inline(types.none, Acc, Int, Int)
 def relu_weighted(k, acc, weights, out):
-    """out[i] += sum over j and lanes of max(0, acc[4 i + j]) * (vector j of the 64 floats at weights), i = 0..3."""
+    """Update out[i] += sum over j and lanes of max(0, acc[4 i + j]) * (vector j of the 64 floats at weights), i =
+    0..3."""
     w = [k.load(F32x16, weights + VECTOR * j) for j in range(4)]
-    members = [k.maximum(k.zero(F32x16), a) for a in k.members(acc)]  # in this order a NaN stays
+    members = [k.maximum(k.zero(F32x16), a) for a in k.members(acc)]  # this operand order keeps NaN
     for i in range(4):
         total = members[4 * i] * w[0]
         for j in range(1, 4):
@@ -102,7 +103,8 @@ def _widen_vector(k, x, out):
 
 @njit(**JIT)
 def widen(x, out, n):
-    """n binary16 values at ``x`` to float32 at ``out``. LLVM leaves the plain loop scalar where it knows too little."""
+    """Convert n binary16 values at ``x`` to float32 at ``out``. Explicit vectors: LLVM may leave the plain loop
+    scalar."""
     full = n // LANES * LANES
     for i in range(0, full, LANES):
         _widen_vector(x + 2 * i, out + 4 * i)

@@ -97,7 +97,7 @@ def _few(launch: Launch) -> bool:
         return tokens < dispatch.MANY_TOKENS and groups == 1
     if launch.function is dispatch.expert_linear_packed:
         tokens, slots, experts = launch.numbers[:3]
-        return not dispatch.many(tokens * slots, experts)
+        return not dispatch.worth_sorting(tokens * slots, experts)
     return False
 
 

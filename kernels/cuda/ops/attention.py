@@ -12,7 +12,7 @@ class AttentionOps(Steps):
 
     @bind
     def streams(self, x, count, out, T, D):
-        self.go(hyper.streams, [out], [x], T, count, D)
+        self.go(hyper.repeat, [out], [x], T, count, D)
 
     @bind
     def hc_split(self, mix, scale, base, iters, eps, pre, post, comb, T, C):
@@ -62,14 +62,14 @@ class AttentionOps(Steps):
         )  # fmt: skip
 
     @bind
-    def attend(self, q, keys, values, first, seen, scale, out, T, N, K, g, d, failure):
+    def attend(self, q, keys, values, first, row_counts, scale, out, T, N, K, g, d, failure):
         if not out.size:
             return
         runs, heads = attending.runs_for(T, K, g, N), K * g
         parts, tops, totals = self.empty(T, runs, heads, d), self.empty(T, runs, heads), self.empty(T, runs, heads)
         self.go(
             attending.attend, [out, parts, tops, totals, self.error],
-            [q, keys, values, first, seen, self.absent(F32), self.absent(I32)],
+            [q, keys, values, first, row_counts, self.absent(F32), self.absent(I32)],
             T, K, g, d, runs, N, scale, self.failure(failure),
         )  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Matrix products: ``dispatch`` chooses the kernel for a format, a rounding of inputs and a number of tokens."""
+"""Matrix products: ``dispatch`` chooses the kernel for a format, an activation rounding and a number of tokens."""

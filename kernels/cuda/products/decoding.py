@@ -1,19 +1,19 @@
-"""Decoders of block formats, made from their declarations (``ds4ref.kernels.formats``).
+"""Decoders of block formats, generated from their declarations (``ds4ref.kernels.formats``).
 
-``unit_of(fmt)`` gives a ``Unit``: how a block lies in bytes, and a device function ``decode(words, at, skew, j,
-tables)`` for 32 weights, as one lane decodes them. ``at`` is the byte of ``words`` (a multiple of 4) in or before
-which block begins, ``skew`` (0 to 3) how many bytes behind it; j is the number of the unit in its block.
+``unit_of(fmt)`` returns a ``Unit``: the byte layout of a block, and a device function ``decode(words, at, skew, j,
+tables)`` that one lane calls for 32 weights. ``at`` is the byte of ``words`` (a multiple of 4) at or before the block's
+first byte, ``skew`` (0 to 3) the bytes between them; j is the number of the unit in its block. It returns
 
     (q0, ..., q7, f, g, low, m)    w = f q          q: the signed bytes of the eight words
                                    w = f q or g q   if ``halves``: f for words 0 to 3, g for the others
                                    ... - low m_h    if ``minima``: m_h is byte h of m, for half h of the unit
 
-Words q_i hold weights ``column(j, i)`` .. +3 of the block. Minima are those of weights 32 j .. 32 j + 15 and of the 16
-after them. The same units feed dot products with integer inputs (dp4a), with floats, and the tiles of tensor cores.
+Words q_i hold weights ``column(j, i)`` .. +3 of the block. Minima belong to weights 32 j .. 32 j + 15 and the 16 after
+them. The same units feed dot products with integer inputs (dp4a), with floats, and tensor-core tiles.
 
 A plane gives the byte and the shift of each number. In every format both are sums over the bits of the number's index,
-so a few terms ((index >> s) & mask) * step compute them, whatever unit a lane has. ``Unsupported`` is raised for what
-does not fit: codes that are no signed bytes, a codebook, places that are no such sums, numbers across bytes.
+so a few terms ((index >> s) & mask) * step compute them for any unit. ``Unsupported`` is raised for codes that are not
+signed bytes, codebooks, places that are not such sums, and numbers that cross bytes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from ..driver.shim import cuda
 F32, I32 = np.float32, np.int32
 ZERO, NONE = F32(0), I32(0)
 UNIT = 32
-"""Weights of a unit."""
+"""Weights per unit."""
 Function = Callable[..., Any]
 
 
 class Unsupported(ValueError):
-    """A declaration for which no decoder can be made."""
+    """No decoder can be generated for this declaration."""
 
 
 class Unit(NamedTuple):
-    """A format as kernels decode it. ``table``: words that ``decode`` looks things up in, one copy per lane."""
+    """A format as kernels decode it. ``table``: look-up words of ``decode``, one copy per lane."""
 
     name: str
     block_bytes: int
@@ -63,26 +63,26 @@ class Unit(NamedTuple):
 
 @cuda.jit(device=True)
 def straight(j, i):
-    """Words in the order of the weights."""
+    """Return the column of word i of unit j where words are in the order of the weights."""
     return 32 * j + 4 * i
 
 
 def repeated(byte: int) -> np.int32:
-    """A word of four equal bytes."""
+    """Return a word of four equal bytes."""
     return np.uint32(0x01010101 * byte).view(np.int32)
 
 
 @cuda.jit(device=True)
 def byte_at(words, at, byte):
-    """Byte ``at + byte``, with those above it in its word; ``at`` is a multiple of 4."""
+    """Load byte ``at + byte``, with those above it in its word; ``at`` is a multiple of 4."""
     return shift_right(word_at(words, at + (byte & ~3)), (byte & 3) << 3)
 
 
-# --- where a number is
+# --- places of numbers
 
 
 def _steps(values: Sequence[int]) -> list[int]:
-    """What each bit of an index adds to ``values[0]``; Unsupported unless that gives all values."""
+    """Return what each bit of an index adds to ``values[0]``; Unsupported unless that reproduces all values."""
     steps = [values[1 << bit] - values[0] for bit in range((len(values) - 1).bit_length())]
     for index, value in enumerate(values):
         if value != values[0] + sum(step for bit, step in enumerate(steps) if index >> bit & 1):
@@ -91,7 +91,7 @@ def _steps(values: Sequence[int]) -> list[int]:
 
 
 def _computed(values: Sequence[int]) -> Function:
-    """A device function: ``values[index]``, computed."""
+    """Make a device function that computes ``values[index]``."""
     terms: list[tuple[int, int, int]] = []  # shift, mask, step
     for bit, step in enumerate(_steps(values)):
         if terms and step and step == terms[-1][2] << (bit - terms[-1][0]) and terms[-1][1] >> (bit - 1 - terms[-1][0]):
@@ -119,18 +119,18 @@ class _Places(NamedTuple):
 
 
 def _places(plane: Plane) -> _Places:
-    found = [(byte + i, shift) for byte, shift in plane.places for i in range(plane.run)]
-    if any(shift + plane.width > 8 for _, shift in found):
+    positions = [(byte + i, shift) for byte, shift in plane.places for i in range(plane.run)]
+    if any(shift + plane.width > 8 for _, shift in positions):
         raise Unsupported("numbers across bytes")
-    return _Places([byte for byte, _ in found], [shift for _, shift in found])
+    return _Places([byte for byte, _ in positions], [shift for _, shift in positions])
 
 
 # --- four bytes, four codes
 
 
 def _four_bytes(block_bytes: int, offset: int) -> Function:
-    """A device function: the four bytes from ``byte`` of a block on, which is ``offset`` (0 to 3) behind a multiple of
-    4. It reads no word that has none of them."""
+    """Make a device function: load the four bytes from ``byte`` of a block on, which is ``offset`` (0 to 3) past a
+    multiple of 4. It loads only words that contain some of them."""
     even = block_bytes % 2 == 0
 
     @cuda.jit(device=True)
@@ -155,7 +155,8 @@ def _four_bytes(block_bytes: int, offset: int) -> Function:
 
 
 def _four_codes(plane: Plane, block_bytes: int) -> Function:
-    """A device function: numbers ``index`` to ``index`` + 3 of a plane, a byte each; ``index`` is a multiple of 4."""
+    """Make a device function: numbers ``index`` to ``index`` + 3 of a plane, a byte each; ``index`` is a multiple of
+    4."""
     places, width = _places(plane), plane.width
     byte_steps, shift_steps = _steps(places.bytes), _steps(places.shifts)
     byte, shift = _computed(places.bytes), _computed(places.shifts)
@@ -189,8 +190,8 @@ def _joined(low: Function, high: Function, above: int) -> Function:
     return codes
 
 
-def _less(codes: Function, zero: int) -> Function:
-    """``codes`` less ``zero``: no byte borrows from the next one."""
+def _minus(codes: Function, zero: int) -> Function:
+    """Subtract ``zero`` from each code without borrows between bytes."""
     more, top_bits = repeated(128 - zero), repeated(128)
 
     @cuda.jit(device=True)
@@ -200,8 +201,8 @@ def _less(codes: Function, zero: int) -> Function:
     return less
 
 
-def _looked_up(codes: Function, values: np.ndarray) -> Function:
-    """Four-bit codes as what they stand for, 16 signed bytes."""
+def _look_up(codes: Function, values: np.ndarray) -> Function:
+    """Map four-bit codes to their values, 16 signed bytes."""
     v0, v1, v2, v3 = values.astype(np.int8).view(np.int32)
     bit3, all_bits = repeated(8), I32(255)
 
@@ -217,31 +218,31 @@ def _looked_up(codes: Function, values: np.ndarray) -> Function:
 
 
 def _codes(fmt: Format) -> Function:
-    """A device function (words, at, skew, index): four codes as signed bytes."""
+    """Make a device function (words, at, skew, index): four codes as signed bytes."""
     numbers = fmt.codes
     if not isinstance(numbers, Numbers):
         raise Unsupported("a codebook")
     if numbers.times != 1 or numbers.signed and numbers.width != 8:
         raise Unsupported("codes that are no plain integers")
-    made, above = _four_codes(numbers.planes[0], fmt.block_bytes), numbers.planes[0].width
+    combined, above = _four_codes(numbers.planes[0], fmt.block_bytes), numbers.planes[0].width
     for plane in numbers.planes[1:]:
-        made, above = _joined(made, _four_codes(plane, fmt.block_bytes), above), above + plane.width
+        combined, above = _joined(combined, _four_codes(plane, fmt.block_bytes), above), above + plane.width
     if fmt.small is not None:
         values = fmt.small.table
         if len(values) != 16 or not np.array_equal(values, np.clip(np.rint(values), -127, 127)):
             raise Unsupported("codes that are no small integers")
-        return _looked_up(made, values)
+        return _look_up(combined, values)
     low, high = numbers.range
     if low < -127 - numbers.signed or high > 127:
         raise Unsupported("codes that are no signed bytes")
-    return _less(made, numbers.zero) if numbers.zero else made
+    return _minus(combined, numbers.zero) if numbers.zero else combined
 
 
 # --- scales
 
 
 def _number(numbers: Numbers) -> Function:
-    """A device function (words, at, skew, index): one number, an int32."""
+    """Make a device function (words, at, skew, index): one number, an int32."""
 
     def bits_of(plane: Plane) -> Function:
         places, mask = _places(plane), (1 << plane.width) - 1
@@ -253,20 +254,20 @@ def _number(numbers: Numbers) -> Function:
 
         return bits
 
-    made, above = bits_of(numbers.planes[0]), numbers.planes[0].width
+    combined, above = bits_of(numbers.planes[0]), numbers.planes[0].width
     for plane in numbers.planes[1:]:
-        made, above = _joined(made, bits_of(plane), above), above + plane.width
+        combined, above = _joined(combined, bits_of(plane), above), above + plane.width
     times, zero, sign = I32(numbers.times), I32(numbers.zero), I32((1 << (numbers.width - 1)) if numbers.signed else 0)
 
     @cuda.jit(device=True)
     def number(words, at, skew, index):
-        return I32(times * ((made(words, at, skew, index) ^ sign) - sign) - zero)
+        return I32(times * ((combined(words, at, skew, index) ^ sign) - sign) - zero)
 
     return number
 
 
 def _factor(scale: Half | PowerOfTwo, block_bytes: int) -> Function:
-    """A device function (words, at, skew): a scale as float32."""
+    """Make a device function (words, at, skew): a scale as float32."""
     byte = scale.byte
     if isinstance(scale, Half):
         factor = F32(scale.factor)
@@ -284,7 +285,7 @@ def _factor(scale: Half | PowerOfTwo, block_bytes: int) -> Function:
 
     @cuda.jit(device=True)
     def power(words, at, skew):
-        """The product of two powers whose exponents are those of normal numbers."""
+        """Multiply two powers of two whose exponents are in the normal range."""
         e = I32(byte_at(words, at, skew + byte) & 255)
         part = I32(e >> 1)
         rest = I32(e - part + 64 - bias)
@@ -294,7 +295,7 @@ def _factor(scale: Half | PowerOfTwo, block_bytes: int) -> Function:
 
 
 def unit_of(fmt: Format) -> Unit:
-    """The generated unit of a format; Unsupported where there is none."""
+    """Generate the unit of a format; Unsupported if there is none."""
     if fmt.codes is None or fmt.scale is None or fmt.block_elems not in (UNIT, 8 * UNIT):
         raise Unsupported(f"{fmt.name} has no blocks of one or eight units")
     if fmt.scales is not None and fmt.group not in (UNIT, UNIT // 2):

@@ -1,8 +1,8 @@
-"""Matrix products as the backend asks for them: which kernel, packed how, launched how.
+"""Matrix products as the backend calls them: choose the kernel, pack the inputs, launch.
 
 All functions take flat device arrays and matrices whose ``data`` is one, launch on ``stream`` and return nothing;
-``scratch(shape, dtype)`` gives them memory that is theirs until the results are written. Raw rows are multiplied as
-they lie in the file. What each product computes: ``ds4ref.kernels.ops``.
+``scratch(shape, dtype)`` allocates memory that stays valid until the results are written. Raw rows are multiplied as
+stored in the file. What each product computes: ``ds4ref.kernels.ops``.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from .units import UNITS
 Scratch = Callable[[tuple[int, ...], Any], Any]
 NO_FAILURE = 0
 MANY_TOKENS = 16
-"""From here on decoding weights once for a tile of tokens beats reading them again for each."""
+"""From this many tokens on, decoding weights once per tile of tokens beats reading them again for each."""
 PAIRS_PER_EXPERT = 4
 
 
-def many(pairs: int, experts: int) -> bool:
-    """Whether pairs are to be sorted by expert: each has several then, on average."""
+def worth_sorting(pairs: int, experts: int) -> bool:
+    """Return whether to sort pairs by expert: on average each expert has several."""
     return PAIRS_PER_EXPERT * experts <= pairs and experts <= grouping.MOST_EXPERTS
 
 
 def rounds(fmt: str, act: str) -> bool:
-    """Whether a kernel for weights of this format rounds its inputs so."""
+    """Return whether a kernel for weights of this format supports this activation rounding."""
     return act == "float" or fmt in UNITS and act == UNITS[fmt].activation
 
 
 def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: Scratch) -> Inputs:
-    """``x`` (count, n) as products with weights of ``fmt`` read it."""
+    """Pack ``x`` (count, n) for products with weights of ``fmt``."""
     unit = UNITS[fmt]
     size = packing.sizes(act, n, unit.minima)
     sums = x
@@ -57,21 +57,22 @@ def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: S
 def _launch(
     stream: Any, parts: list[Weights], routing: Routing, inputs: Inputs, w: Matrix, act: str, pairs: int
 ) -> None:  # fmt: skip
-    """Multiply packed inputs with ``parts``, which are of the format and row length of ``w``, few at a time."""
-    made = matvec.chosen(w.fmt, act, [part.rows for part in parts], w.cols, pairs, routing.slots)
-    matvec.launch(stream, made, parts, FORMATS[w.fmt].row_bytes(w.cols), w.cols, routing, inputs, pairs)
+    """Multiply packed inputs with ``parts``, which share the format and row length of ``w``, by mat-vec."""
+    kernel = matvec.chosen(w.fmt, act, [part.rows for part in parts], w.cols, pairs, routing.slots)
+    matvec.launch(stream, kernel, parts, FORMATS[w.fmt].row_bytes(w.cols), w.cols, routing, inputs, pairs)
 
 
 def _in_groups(unused: Any, groups: int) -> Routing:
-    """``Routing`` without experts; ``unused`` is any array, of integers where inputs are: so ids and errors are, and
-    one compiled kernel serves both."""
+    """Return ``Routing`` without experts; ``unused`` is any array, of integers where inputs are: ids and errors are
+    integers, so that one compiled kernel serves both."""
     return Routing(unused, 0, groups, 1, 1, unused, NO_FAILURE)
 
 
 def linear(
     stream: Any, out: Any, x: Any, w: Matrix, tokens: int, groups: int, act: str, *, scratch: Scratch
 ) -> None:  # fmt: skip
-    """x (tokens, groups, n) times rows -> out (tokens, rows). Group g has rows g r on, r = rows / groups of them."""
+    """Multiply x (tokens, groups, n) with rows -> out (tokens, rows). Group g uses rows g r .. (g + 1) r - 1, r = rows
+    / groups."""
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
@@ -89,7 +90,7 @@ def linear_packed(
     stream: Any, out: Any, codes: Any, scales: Any, sums: Any, w: Matrix, tokens: int, groups: int, act: str, *,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """``linear`` of inputs that are packed, for block formats."""
+    """Run ``linear`` on packed inputs, for block formats."""
     inputs = Inputs(codes, scales, sums)
     if tokens >= MANY_TOKENS and matmat.has(w.fmt, act):
         row_bytes = FORMATS[w.fmt].row_bytes(w.cols)
@@ -105,7 +106,7 @@ def linear_both(
     stream: Any, out: Any, out2: Any, codes: Any, scales: Any, sums: Any, w: Matrix, w2: Matrix, tokens: int,
     act: str, *, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """``linear_packed`` with two matrices of one format, few tokens, no groups, in one launch (``sharing``)."""
+    """Run ``linear_packed`` with two matrices of one format, few tokens, no groups, in one launch (``sharing``)."""
     parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
     _launch(stream, parts, _in_groups(codes, 1), Inputs(codes, scales, sums), w, act, tokens)
 
@@ -113,21 +114,22 @@ def linear_both(
 def linear_both_plain(
     stream: Any, out: Any, out2: Any, x: Any, w: Matrix, w2: Matrix, tokens: int, *, scratch: Scratch
 ) -> None:  # fmt: skip
-    """``linear`` with two matrices of plain numbers, without groups, in one launch (``sharing``)."""
+    """Run ``linear`` with two matrices of plain numbers, without groups, in one launch (``sharing``)."""
     parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
     plain.rows(stream, parts, x, w.fmt, _in_groups(out, 1), w.cols, tokens)
 
 
 def _in_tiles(fmt: str, act: str, pairs: int, experts: int) -> bool:
-    """Whether pairs of token and slot are sorted by expert and go to the tensor cores."""
-    return many(pairs, experts) and (act == "float" or matmat.has(fmt, act))
+    """Return whether pairs of token and slot are sorted by expert and multiplied on tensor cores."""
+    return worth_sorting(pairs, experts) and (act == "float" or matmat.has(fmt, act))
 
 
 def _by_tiles(
     stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, pairs: int, share: int, experts: int,
     act: str, failure: int, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Every pair of ids (pairs,) through its expert -> out (pairs, rows); ``share`` pairs in turn have one input."""
+    """Run every pair of ids (pairs,) through its expert -> out (pairs, rows); ``share`` consecutive pairs have one
+    input."""
     tiles = grouping.tiles(stream, ids, pairs, experts, error, failure, scratch)
     if act == "float":
         x, sums = inputs.codes, inputs.sums
@@ -141,7 +143,7 @@ def _sum_by_tiles(
     stream: Any, out: Any, error: Any, inputs: Inputs, ids: Any, w: Matrix, tokens: int, slots: int, experts: int,
     act: str, failure: int, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """``expert_sum``: the results of all pairs, then their sums."""
+    """Run ``expert_sum`` as products of all pairs, then their sums."""
     parts = scratch((tokens * slots * w.rows,), np.float32)
     _by_tiles(stream, parts, error, inputs, ids, w, tokens * slots, 1, experts, act, failure, scratch)
     tiling.add_slots(stream, out, parts, tokens, slots, w.rows)
@@ -151,8 +153,8 @@ def expert_linear(
     stream: Any, out: Any, error: Any, x: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
     failure: int, *, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """x (tokens, n) through experts ids (tokens, slots) -> out (tokens, slots, rows). ``error[0]`` becomes ``failure``
-    if an id is not below ``experts``."""
+    """Run x (tokens, n) through experts ids (tokens, slots) -> out (tokens, slots, rows). ``error[0]`` becomes
+    ``failure`` if an id is not below ``experts``."""
     if not tokens * slots:
         return
     if w.fmt in plain.VALUE_BYTES:
@@ -173,7 +175,7 @@ def expert_linear_packed(
     stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, tokens: int,
     slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """``expert_linear`` of inputs that are packed, for block formats."""
+    """Run ``expert_linear`` on packed inputs, for block formats."""
     inputs = Inputs(codes, scales, sums)
     if _in_tiles(w.fmt, act, tokens * slots, experts):
         _by_tiles(stream, out, error, inputs, ids, w, tokens * slots, slots, experts, act, failure, scratch)
@@ -186,7 +188,7 @@ def expert_linear_both(
     stream: Any, out: Any, out2: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, w2: Matrix,
     tokens: int, slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """``expert_linear_packed`` with two stacks of one format, few tokens, in one launch (``sharing``)."""
+    """Run ``expert_linear_packed`` with two stacks of one format, few tokens, in one launch (``sharing``)."""
     parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
     routing = Routing(ids, experts, 1, 1, slots, error, failure)
     _launch(stream, parts, routing, Inputs(codes, scales, sums), w, act, tokens * slots)
@@ -196,7 +198,7 @@ def expert_sum(
     stream: Any, out: Any, error: Any, mid: Any, ids: Any, w: Matrix, tokens: int, slots: int, experts: int, act: str,
     failure: int, *, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """mid (tokens, slots, n), each through its own expert, results added in slot order -> out (tokens, rows)."""
+    """Run mid (tokens, slots, n), each through its own expert, and add results in slot order -> out (tokens, rows)."""
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
@@ -215,7 +217,7 @@ def expert_sum_packed(
     stream: Any, out: Any, error: Any, codes: Any, scales: Any, sums: Any, ids: Any, w: Matrix, tokens: int,
     slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """``expert_sum`` of inputs that are packed, for block formats."""
+    """Run ``expert_sum`` on packed inputs, for block formats."""
     inputs = Inputs(codes, scales, sums)
     if _in_tiles(w.fmt, act, tokens * slots, experts):
         _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
@@ -225,7 +227,7 @@ def expert_sum_packed(
 
 
 def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:
-    """x (tokens, n) over its root mean square, times fn -> out (tokens, rows)."""
+    """Divide x (tokens, n) by its root mean square and multiply with fn -> out (tokens, rows)."""
     if not tokens:
         return
     if fn.fmt not in plain.VALUE_BYTES:
@@ -236,6 +238,7 @@ def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *
 def embed(
     stream: Any, out: Any, error: Any, ids: Any, table: Matrix, count: int, failure: int, *, scratch: Scratch
 ) -> None:  # fmt: skip
-    """Rows ids (count,) of the table -> out (count, n). ``error[0]`` becomes ``failure`` if one is not there."""
+    """Look up rows ids (count,) of the table -> out (count, n). ``error[0]`` becomes ``failure`` if an id is out of
+    range."""
     row_bytes = FORMATS[table.fmt].row_bytes(table.cols)
     embedding.look_up(stream, out, error, ids, table.data, table.fmt, count, table.rows, row_bytes, table.cols, failure)

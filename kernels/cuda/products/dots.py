@@ -1,17 +1,16 @@
-"""Units of 32 weights times integer inputs: what a lane of a mat-vec does for each row, in as few instructions as the
-format allows.
+"""Units of 32 weights times integer inputs: the work of a mat-vec lane per row, in as few instructions as possible.
 
 A format has two device functions:
 
-    prepare(scale, t, j) -> (scale, t)     once for unit j and its inputs, whatever the rows: the scale of the inputs'
-                                           block and the sums of 16 codes, as ``dot`` wants them
-    dot(words, at, skew, j, x0, ..., x7, t, tables)    a row's unit times its inputs, but for ``scale``
+    prepare(scale, t, j) -> (scale, t)     once per unit j and its inputs, for all rows: the scale of the inputs'
+                                           block and the sums of 16 codes, in the form ``dot`` needs
+    dot(words, at, skew, j, x0, ..., x7, t, tables)    a row's unit times its inputs, without ``scale``
 
-They give what ``units.decode`` and plain sums give, bit for bit before the float factors, and save what that cannot:
-codes stay where their bits are in a byte and are multiplied as unsigned bytes that are too large by a power of two;
-scales of groups multiply integer sums, not codes; minima meet sums that were made fit once for all rows. All sums,
-less the powers of two that they are multiples of, stay below 2^24, so making floats of them rounds nothing. Formats
-without functions of their own go through ``decode``.
+They give the results of ``units.decode`` and plain sums, bit for bit before the float factors, and save work: codes are
+left in place within their byte and multiplied as unsigned bytes that are too large by a power of two; group scales
+multiply integer sums instead of codes; sums for the minima are prepared once for all rows. All sums, divided by the
+powers of two that they are multiples of, stay below 2^24, so converting them to float does not round. Formats without
+functions of their own use ``decode``.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ MINIMA = I32(0xF0F0)
 
 
 class Dot(NamedTuple):
-    """The functions of a format."""
+    """The two device functions of a format."""
 
     prepare: Callable[..., Any]
     dot: Callable[..., Any]
@@ -62,7 +61,7 @@ def _as_they_are(scale, t, j):
 
 @cuda.jit(device=True)
 def _q2_k_prepare(scale, t, j):
-    """Everything below is 64 times too large: sums by 4 here, minima by 16 because they stay upper nibbles."""
+    """Scale by 1/64: all sums in ``_q2_k`` are 64 times too large, sums by 4 here, minima by 16 as upper nibbles."""
     return F32(scale * SIXTY_FOURTH), I32(shift_left(t, 2) & NO_CARRY)
 
 
@@ -75,7 +74,7 @@ def _q2_k(words, at, skew, j, x0, x1, x2, x3, x4, x5, x6, x7, t, tables):
     b = dp4a_codes(I32(v1 & SECOND2), x3, dp4a_codes(I32(v0 & SECOND2), x2, 0))
     c = dp4a_codes(I32(v1 & THIRD2), x5, dp4a_codes(I32(v0 & THIRD2), x4, 0))
     d = dp4a_codes(I32(v1 & FOURTH2), x7, dp4a_codes(I32(v0 & FOURTH2), x6, 0))
-    # scales of the groups 8 half + 2 k + m // 2: every second byte of two words
+    # scales of groups 8 half + 2 k + m // 2: every second byte of two words
     s = permute_bytes(word_at(words, at + 8 * half), word_at(words, at + 8 * half + 4), 0x6420 + (m >> 1) * 0x1111)
     # b, c and d are 4, 16 and 64 times too large
     total = I32(a * I32(shift_left(s, 6) & 0x3C0))
@@ -90,7 +89,7 @@ def _q2_k(words, at, skew, j, x0, x1, x2, x3, x4, x5, x6, x7, t, tables):
 
 @cuda.jit(device=True)
 def _q4_k_prepare(scale, t, j):
-    """Units of odd number are upper nibbles, 16 times too large; one sum for both halves, as they have one minimum."""
+    """Scale odd units by 1/16, as they are upper nibbles; add the sums of both halves, which share a minimum."""
     both = I32((t >> 16) + I32(shift_left(t, 16) >> 16))
     return (F32(scale * SIXTEENTH), I32(both << 4)) if j & 1 else (scale, both)
 
@@ -106,10 +105,10 @@ def _q4_k(words, at, skew, j, x0, x1, x2, x3, x4, x5, x6, x7, t, tables):
     total = dp4a_codes(I32(v5 & nibbles), x5, dp4a_codes(I32(v4 & nibbles), x4, total))
     total = dp4a_codes(I32(v7 & nibbles), x7, dp4a_codes(I32(v6 & nibbles), x6, total))
     head, first, second, third = words_at(words, at)
-    # Six bits each: units 0 to 3 have them in a byte, the others a nibble here and two bits above those of 0 to 3
+    # 6-bit scales: units 0 to 3 have theirs in a byte, the others a nibble here and two bits above those of 0 to 3
     late = I32(j >> 2)
     bits, more, place = I32(63 - 48 * late), I32(48 * late), j & 3
-    both = I32(place + (place << 4))  # of the word with all, or all but two, of the bits, and of that with those two
+    both = I32(place + (place << 4))  # selects the byte with the low bits and the one with the upper two
     s = permute_bytes(first, third, both + 4 * late)
     m = permute_bytes(second, third, both + 4 * late)
     s = I32((s & bits) | (shift_right(s, 10) & more))
@@ -130,18 +129,18 @@ def _iq2_xxs(words, at, skew, j, x0, x1, x2, x3, x4, x5, x6, x7, t, tables):
     total = dp4a(selected(shift_right(b, 16)), x3, dp4a(selected(b), x2, total))
     total = dp4a(selected(shift_right(c, 16)), x5, dp4a(selected(c), x4, total))
     total = dp4a(selected(shift_right(d, 16)), x7, dp4a(selected(d), x6, total))
-    # odd: twice the upper four bits, and one
+    # 2 ls + 1: the upper four bits doubled, plus one
     return half_at(words, at, skew) * F32(I32(total * I32(shift_right(signs, 27) | 1)))
 
 
 @cache
 def dot_of(fmt: str) -> Dot:
-    """The functions of a format."""
+    """Return the functions of a format."""
     return OWN.get(fmt) or Dot(_as_they_are, _decoded(fmt))
 
 
 def _decoded(fmt: str) -> Callable[..., Any]:
-    """``dot`` by way of signed bytes."""
+    """Make ``dot`` by decoding to signed bytes."""
     unit = UNITS[fmt]
     decode, minima, halves = unit.decode, unit.minima, unit.halves
 
@@ -176,13 +175,13 @@ BIASED = np.float32(2**23 + 128)
 
 @cuda.jit(device=True)
 def _signed_byte(biased, selector):
-    """A byte as a float: it becomes the last bits of 2^23 + 128 + byte."""
+    """Convert a byte to float: place it in the low bits of 2^23 + 128 + byte."""
     return bits_to_float(permute_bytes(biased, EXPONENT_23, selector)) - BIASED
 
 
 @cuda.jit(device=True)
 def _float_dot(q, x, total):
-    """total + four signed bytes times four floats, given as words."""
+    """Return total + four signed bytes times four floats, given as words."""
     biased = np.int32(q ^ BYTE_BIAS)
     total += _signed_byte(biased, 0x7540) * bits_to_float(x[0])
     total += _signed_byte(biased, 0x7541) * bits_to_float(x[1])
@@ -192,7 +191,7 @@ def _float_dot(q, x, total):
 
 
 def float_unit_of(unit: Unit) -> Callable[..., Any]:
-    """A device function: unit j of a row times float inputs from ``x`` on, whose sums are t0 and t1."""
+    """Make a device function: unit j of a row times float inputs from ``x`` on, whose sums are t0 and t1."""
     decode, column, minima, halves = unit.decode, unit.column, unit.minima, unit.halves
 
     @cuda.jit(device=True)

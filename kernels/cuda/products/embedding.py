@@ -1,4 +1,4 @@
-"""Rows of a matrix of weights as floats: what a token id stands for. Block formats are decoded by ``units``."""
+"""Embedding look-up: rows of a weight matrix as floats. Block formats are decoded by ``units``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SELECT = I32(0x7540)
 
 @cuda.jit(device=True)
 def _minimum(m, h):
-    """Byte h of two."""
+    """Return byte h of two."""
     return (m >> (8 * h)) & 255
 
 
@@ -31,7 +31,7 @@ def _plain(fmt: str) -> Any:
 
     @cuda.jit
     def look_up(out, ids, raw, count, rows, n, error, failure):
-        """Thread: one value."""
+        """Look up one value per thread."""
         i = cuda.grid(1)
         token = i // n
         if token < count:
@@ -56,15 +56,15 @@ def _blocks(fmt: str) -> Any:
     per_lane = (chunk_bytes + 15) // 512 + 1
 
     @cuda.jit(device=True)
-    def four(out, at, q, f):
-        """Four weights f q of a word q."""
+    def store_four(out, at, q, f):
+        """Store four weights f q of a word q."""
         biased = I32(q ^ BYTE_BIAS)
         for k in range(4):
             out[at + k] = f * (bits_to_float(permute_bytes(biased, EXPONENT_23, SELECT + k)) - BIASED)
 
     @cuda.jit
     def look_up(out, ids, raw, count, rows, row_bytes, n, error, failure):
-        """Warp: 32 units of one row."""
+        """Decode 32 units of one row per warp."""
         lane = cuda.threadIdx.x
         words = cuda.shared.array(0, i32)
         if table_words > 0:
@@ -91,22 +91,22 @@ def _blocks(fmt: str) -> Any:
             block, j = lane // per_block, lane % per_block
             base = 4 * table_words + (start - begin) + block * block_bytes
             q0, q1, q2, q3, q4, q5, q6, q7, f, g, low, m = decode(words, base & ~3, base & 3, j, words)
-            to = np.int64(token) * n + number // per_block * (32 * per_block)
+            target = np.int64(token) * n + number // per_block * (32 * per_block)
             rest = g if halves else f
-            four(out, to + column(j, 0), q0, f)
-            four(out, to + column(j, 1), q1, f)
-            four(out, to + column(j, 2), q2, f)
-            four(out, to + column(j, 3), q3, f)
-            four(out, to + column(j, 4), q4, rest)
-            four(out, to + column(j, 5), q5, rest)
-            four(out, to + column(j, 6), q6, rest)
-            four(out, to + column(j, 7), q7, rest)
+            store_four(out, target + column(j, 0), q0, f)
+            store_four(out, target + column(j, 1), q1, f)
+            store_four(out, target + column(j, 2), q2, f)
+            store_four(out, target + column(j, 3), q3, f)
+            store_four(out, target + column(j, 4), q4, rest)
+            store_four(out, target + column(j, 5), q5, rest)
+            store_four(out, target + column(j, 6), q6, rest)
+            store_four(out, target + column(j, 7), q7, rest)
         if minima:
-            # the minima that a lane decodes are not those of the weights it decodes in every format
+            # in some formats the minima a lane decodes belong to weights that other lanes decode
             sync_warp()
             if number * 32 < n:
                 for k in range(32):
-                    at = to + 32 * j + k
+                    at = target + 32 * j + k
                     out[at] = out[at] - low * F32(_minimum(m, k >> 4))
 
     return look_up, 4 * room
@@ -116,7 +116,7 @@ def look_up(
     stream: Any, out: Any, error: Any, ids: Any, raw: Any, fmt: str, count: int, rows: int, row_bytes: int, n: int,
     failure: int,
 ) -> None:  # fmt: skip
-    """Rows ids (count,) of (rows, n) as float32; ``error[0]`` becomes ``failure`` if one is not there."""
+    """Look up rows ids (count,) of (rows, n) as float32; ``error[0]`` becomes ``failure`` if an id is out of range."""
     if not count:
         return
     if fmt in VALUE_BYTES:

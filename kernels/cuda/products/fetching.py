@@ -1,4 +1,4 @@
-"""The first step of a mat-vec (``matvec``): what a warp fetches next, and the copies that bring it."""
+"""The fetch step of a mat-vec (``matvec``): which chunk a warp loads next, and the asynchronous copies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .units import UNITS
 
 I32, I64 = np.int32, np.int64
 SECOND = np.int32(8)
-"""In ``Chunk.ends``, beside the number of rows: they are of the second matrix."""
+"""Flag in ``Chunk.ends``, added to the number of rows: they belong to the second matrix."""
 
 
 class Work(NamedTuple):
-    """How pieces of work, groups of rows of a pair, are spread over warps: ``rounds`` each, one more for the first
+    """How pieces of work (groups of rows of a pair) are spread over warps: ``rounds`` each, one more for the first
     ``extra``; ``2^split_bits`` warps share a piece."""
 
     pairs: int
@@ -28,8 +28,11 @@ class Work(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """What a warp does: turns ``low`` to ``high`` (of all slots and chunks) of every piece, ``stride`` pieces apart.
-    ``firsts`` pieces are of the first matrix, rows have ``units`` units, chunks lie from word ``own`` to ``end``."""
+    """A warp's share of the work: turns ``low`` to ``high`` (over slots and chunks) of every ``stride``-th piece.
+
+    ``firsts`` pieces belong to the first matrix, rows have ``units`` units, chunks lie between words ``own`` and
+    ``end``.
+    """
 
     low: Any
     high: Any
@@ -42,8 +45,8 @@ class Turns(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """The next chunk to fetch: its piece, turn, slot and number, the byte where it starts, the word it is copied
-    to; and of its rows: how many (``Chunk.ends``), the first one's result, the input's first unit."""
+    """The next chunk to fetch: its piece, turn, slot and number, the byte where it starts, the word it is copied to;
+    and of its rows: their number (``Chunk.ends``), the index of the first one's result, the input's first unit."""
 
     item: Any
     turn: Any
@@ -57,8 +60,8 @@ class Cursor(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk in shared memory: the input's unit that it begins with, how many units there are, four bits a row with
-    the bytes before it, how many rows end with it, and the result of the first of them."""
+    """A chunk in shared memory: the input's unit that it begins with, the number of units, four bits a row with the
+    bytes before its data, how many rows end with it, and the index of their first result."""
 
     unit: Any
     room: Any
@@ -68,7 +71,8 @@ class Chunk(NamedTuple):
 
 
 def fetcher(fmt: str, layout: Layout, whole: bool) -> Callable[..., Any]:
-    """The device function that starts to copy the chunk at ``cursor``, and gives the next cursor and the chunk."""
+    """Make the device function that starts to copy the chunk at ``cursor`` and returns the next cursor and the
+    chunk."""
     unit, at_once, row_bits = UNITS[fmt], layout.rows, bits_of(layout.rows)
     chunk_units, size_of_chunk, row_words = 32 * layout.passes, chunk_bytes(unit, layout), pitch(unit, layout)
     pieces, stage_words = size_of_chunk // 16, at_once * row_words
@@ -76,7 +80,7 @@ def fetcher(fmt: str, layout: Layout, whole: bool) -> Callable[..., Any]:
 
     @cuda.jit(device=True)
     def begin_rows(at, lane, matrices, routing, pairs, turns):
-        """``at``, where a slot or a piece begins: what its rows are."""
+        """Return ``at``, at the begin of a slot or piece, with the fields of its rows filled in."""
         number, height = at.item, I32(matrices.rows)
         rows = I32(0)
         if at.item >= turns.firsts:
@@ -89,17 +93,17 @@ def fetcher(fmt: str, layout: Layout, whole: bool) -> Callable[..., Any]:
             number = I32(number - pair * per_pair)
         row, vector = I32(number << row_bits), I32(pair * routing.slots + at.slot)
         rows_here = I32(min(at_once, height - row))  # type: ignore[arg-type]
-        which = I32(0)
+        matrix_id = I32(0)
         if routing.experts > 0:
-            which = I32(element(routing.ids, vector))
-            if which < 0 or which >= routing.experts:
+            matrix_id = I32(element(routing.ids, vector))
+            if matrix_id < 0 or matrix_id >= routing.experts:
                 routing.error[0] = routing.failure
-                which = I32(0)
+                matrix_id = I32(0)
         elif routing.groups > 1:
-            which = remainder(pair, routing.groups)
+            matrix_id = remainder(pair, routing.groups)
         if routing.share > 1:
             vector = divide(vector, routing.share)
-        start = (I64(which) * height + row) * matrices.row_bytes + at.chunk * size_of_chunk
+        start = (I64(matrix_id) * height + row) * matrices.row_bytes + at.chunk * size_of_chunk
         if whole:
             start += 16 * lane
         result, first_unit = I32(pair * height + row), I32(vector * turns.units)
@@ -112,7 +116,7 @@ def fetcher(fmt: str, layout: Layout, whole: bool) -> Callable[..., Any]:
         if at.chunk == 0 or at.turn == turns.low:
             at = begin_rows(at, lane, matrices, routing, work.pairs, turns)
         source = matrices.raw2 if at.rows >= SECOND else matrices.raw
-        skews, last = I32(0), I32((at.rows & 7) - 1)  # rows that are not there are copies of the last one
+        skews, last = I32(0), I32((at.rows & 7) - 1)  # rows past the last one repeat it
         for r in range(at_once):
             below = I32(min(r, last) * matrices.row_bytes)
             begin, target = at.start + below, I32(at.target + r * row_words + 4 * lane)

@@ -1,9 +1,10 @@
-"""Weights of a step in shared memory, as tensor cores with float inputs read them (``matmat_float``).
+"""Fill shared memory with the weights of a step, in the layout that tensor cores with float inputs read
+(``matmat_float``).
 
-Shared memory holds what a lane gives to an instruction in pieces of 16 bytes, which are loaded as they are used. Lane
-c of the four that share a row multiplies word c of a unit (``decoding``), then word c + 4: the order of the products of
-a sum is free, as long as weights and inputs agree. A piece of weights has four weights of row r and four of row r + 8.
-Each lies at its number exclusive-or ``key_of`` its row, so that those read or written together meet in no bank.
+Shared memory holds a lane's operands in pieces of 16 bytes, which are loaded as they are used. Lane c of the four that
+share a row multiplies word c of a unit (``decoding``), then word c + 4: the order of the products of a sum is free, as
+long as weights and inputs agree. A piece of weights has four weights of row r and four of row r + 8. Each lies at its
+number exclusive-or ``key_of`` its row, to avoid bank conflicts among pieces read or written together.
 """
 
 from __future__ import annotations
@@ -16,36 +17,36 @@ import numpy as np
 
 from ..driver.intrinsics import add_halves, bits_to_float, permute_bytes, put4, shift_left, stream4
 from ..driver.shim import cuda
-from .limbs import three_brains
+from .limbs import three_bfloats
 from .units import UNITS
 
 F32, I32 = np.float32, np.int32
 ZERO = F32(0)
 
 ROWS = 128
-"""Rows of a block."""
+"""Rows per block."""
 LIMB = 32 * ROWS
-"""Words of a limb of a block's weights: two units of each row."""
+"""Words of one limb of a block's weights: two units of each row."""
 TOP_BITS = I32(-0x7F7F7F80)
 EXPONENT_10, MINUS_1152 = I32(0x64646464), I32(-0x1B7F1B80)
-"""Bytes of the binary16 1024, whose last bits a code becomes, and twice the binary16 -1152."""
+"""Bytes of the binary16 1024, whose low bits a code becomes, and twice the binary16 -1152."""
 
 
 @cuda.jit(device=True)
 def key_of(row):
-    """Rows that are read or written together differ in it."""
+    """Return the swizzle key of a row; it differs between rows that are read or written together."""
     return I32((row & 3) | ((row & 1) << 2))
 
 
 @cuda.jit(device=True)
 def piece_at(to, key, step, u, c):
-    """Piece c of half ``step`` of unit u of two rows, whose pieces begin at ``to``."""
+    """Return the word of piece c of half ``step`` of unit u of two rows, whose pieces begin at ``to``."""
     return I32(to + 4 * ((8 * step + 4 * u + c) ^ key))
 
 
 @cuda.jit(device=True)
 def _low(codes):
-    """The two lower of four signed bytes, given plus 128, as binary16."""
+    """Convert the two lower of four signed bytes, given plus 128, to binary16."""
     return add_halves(permute_bytes(codes, EXPONENT_10, 0x4140), MINUS_1152)
 
 
@@ -56,15 +57,16 @@ def _high(codes):
 
 @cuda.jit(device=True)
 def _put_codes(words, at, upper, lower):
-    """A piece of four codes of two rows each."""
+    """Store a piece of four codes of two rows each."""
     p, q = I32(upper ^ TOP_BITS), I32(lower ^ TOP_BITS)
     put4(words, at, _low(p), _low(q), _high(p), _high(q))
 
 
 @cache
 def codes_of_blocks(fmt: str) -> Callable[..., Any]:
-    """``fill`` of a block format: unit ``number``, the block's ``u``, of two rows that begin at bytes ``upper`` and
-    ``lower``, into pieces from word ``to`` on; gives f, g, low and m of both. A row of n = 0 weights is zeros."""
+    """Make ``fill`` of a block format: decode unit ``number``, the block's ``u``, of two rows that begin at bytes
+    ``upper`` and ``lower``, into pieces from word ``to`` on; return f, g, low and m of both. A row of n = 0 weights
+    gives zeros."""
     unit = UNITS[fmt]
     decode, per_block, block_bytes, looks_up = unit.decode, unit.per_block, unit.block_bytes, unit.table is not None
     block_bits = per_block.bit_length() - 1
@@ -95,7 +97,7 @@ def codes_of_blocks(fmt: str) -> Callable[..., Any]:
 
 @cuda.jit(device=True)
 def _pair16(raw, start, i, n):
-    """Two weights of 16 bits from any place, zeros from n on."""
+    """Load two 16-bit weights at any alignment, zeros from n on."""
     at, word = start + 2 * i, I32(0)
     if i < n:
         word = I32(I32(raw[at]) | I32(raw[at + 1]) << 8)
@@ -106,7 +108,7 @@ def _pair16(raw, start, i, n):
 
 @cuda.jit(device=True)
 def _eight16(raw, start, i, n):
-    """Weights i to i + 7 as four words; i and n are multiples of 8, ``start`` one of 16 bytes."""
+    """Load weights i to i + 7 as four words; i and n are multiples of 8, ``start`` one of 16 bytes."""
     if i < n:
         return stream4(raw, start + 2 * i)
     return I32(0), I32(0), I32(0), I32(0)
@@ -114,7 +116,7 @@ def _eight16(raw, start, i, n):
 
 @cuda.jit(device=True)
 def _one32(raw, start, i, n):
-    """A float32 from any place."""
+    """Load a float32 at any alignment."""
     at = start + 4 * i
     if i >= n:
         return ZERO
@@ -124,12 +126,12 @@ def _one32(raw, start, i, n):
 
 @cache
 def plain_values(fmt: str, aligned: bool) -> Callable[..., Any]:
-    """``fill`` (``codes_of_blocks``) of plain numbers."""
+    """Make ``fill`` (``codes_of_blocks``) of plain numbers."""
     wide = fmt == "F32"
 
     @cuda.jit(device=True)
     def four32(raw, start, i, n):
-        """Weights i to i + 3."""
+        """Load weights i to i + 3."""
         if aligned:
             if i >= n:
                 return ZERO, ZERO, ZERO, ZERO
@@ -147,8 +149,8 @@ def plain_values(fmt: str, aligned: bool) -> Callable[..., Any]:
             if wide:
                 for c in range(4):
                     a, b = four32(raw, upper, first + 4 * c, n), four32(raw, lower, first + 4 * c, n2)
-                    p, q = three_brains(a[0], a[1]), three_brains(a[2], a[3])
-                    r, s = three_brains(b[0], b[1]), three_brains(b[2], b[3])
+                    p, q = three_bfloats(a[0], a[1]), three_bfloats(a[2], a[3])
+                    r, s = three_bfloats(b[0], b[1]), three_bfloats(b[2], b[3])
                     at = piece_at(to, key, step, u, c)
                     put4(words, at, p[0], r[0], q[0], s[0])
                     put4(words, at + LIMB, p[1], r[1], q[1], s[1])

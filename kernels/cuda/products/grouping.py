@@ -1,7 +1,7 @@
-"""Which pairs of token and slot go through which expert: a counting sort on the device, cut into tiles.
+"""Group pairs of token and slot by expert: a counting sort on the device, cut into tiles.
 
-A tile is up to TILE pairs of one expert, for one block of a mat-mat product to take. The order of the pairs of an
-expert is left open; no result depends on it.
+A tile is up to TILE pairs of one expert, for one block of a mat-mat product. The order of an expert's pairs is
+unspecified; no result depends on it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..driver.shim import cuda, i32
 
 I32 = np.int32
 TILE = 64
-"""Inputs a block of a mat-mat product takes."""
+"""Inputs per block of a mat-mat product."""
 MOST_EXPERTS = 1024
 THREADS = 512
 
 
 class Tiles(NamedTuple):
-    """``order``: pairs by expert. Of each tile: its expert, where in ``order`` it begins, how many pairs it has, 0 for
-    tiles that are not used. ``most``: how many tiles there may be."""
+    """``order``: pairs by expert. Per tile: its expert, its start in ``order``, its number of pairs (0: tile unused).
+    ``most``: upper bound on the number of tiles."""
 
     order: Any
     experts: Any
@@ -34,7 +34,7 @@ class Tiles(NamedTuple):
 
 @cuda.jit
 def _sort(ids, order, tile_experts, starts, sizes, pairs, experts, tiles, error, failure):
-    """One block. Ids out of range are taken for 0 and reported."""
+    """Sort in one block. Ids out of range count as 0 and set ``error``."""
     t = cuda.threadIdx.x
     counts = cuda.shared.array(MOST_EXPERTS, i32)
     place = cuda.shared.array(MOST_EXPERTS, i32)
@@ -72,8 +72,8 @@ def _sort(ids, order, tile_experts, starts, sizes, pairs, experts, tiles, error,
 def tiles(
     stream: Any, ids: Any, pairs: int, experts: int, error: Any, failure: int, scratch: Callable[..., Any]
 ) -> Tiles:
-    """The tiles of ids (pairs,); ``error[0]`` becomes ``failure`` if one is not below ``experts``, which are at most
-    MOST_EXPERTS."""
+    """Return the tiles of ids (pairs,); ``error[0]`` becomes ``failure`` if one is not below ``experts`` (at most
+    MOST_EXPERTS)."""
     count = min(pairs, experts) + pairs // TILE
     order = scratch((pairs,), np.int32)
     tile_experts, starts, sizes = (scratch((count,), np.int32) for _ in range(3))

@@ -1,12 +1,12 @@
-"""Float inputs as tensor cores multiply them: cut into limbs, numbers of 16 bits whose sum is the number.
+"""Split float inputs into limbs for tensor cores: 16-bit numbers whose sum is the input.
 
-    halves   x 2^k = h + l, binary16. k puts the largest magnitude of a vector between 2^14 and 2^15, so what is above
-             2^-16 of it keeps 23 bits and what is below is off by 2^-39 of it at most
-    brains   x = a + b + c, bfloat16: each is what is left, cut off behind 8 bits. Exact above 2^-110
+    halves   x 2^k = h + l, binary16. k brings the largest magnitude of a vector between 2^14 and 2^15, so values above
+             2^-16 of it keep 23 bits and smaller ones err by at most 2^-39 of it
+    bfloats  x = a + b + c, bfloat16: each is the remainder truncated to 8 bits. Exact above 2^-110
 
-An infinity or a NaN makes a limb that is none, of that vector alone. Limbs lie as products read them, by units of 32
-inputs, their number made even: (vectors, units, limbs, 4 pieces, 8 values), zeros behind the last input. Piece c has
-the inputs of words c and c + 4 of the unit (``units``).
+An infinity or a NaN makes a limb non-finite, in that vector alone. Limbs are stored in the order products read them, by
+units of 32 inputs, padded to an even number: (vectors, units, limbs, 4 pieces, 8 values), zeros behind the last input.
+Piece c has the inputs of words c and c + 4 of the unit (``units``).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MAGNITUDE, INFINITE, UPPER = I32(0x7FFFFFFF), I32(0x7F800000), I32(-0x10000)
 UPPER_HALVES = 0x7632
 """Selector for ``permute_bytes``: the upper 16 bits of each of two words."""
 TOP, HIGHEST = 127 + 14, 126
-"""Exponent that the largest input is brought to; the largest k, whose power and its inverse are normal numbers."""
+"""TOP: exponent that the largest input is scaled to; HIGHEST: largest k for which 2^k and 2^-k are normal."""
 WARPS = 8
 THREADS = 32 * WARPS
 
 
 @cuda.jit(device=True)
 def two_halves(a, b):
-    """Both limbs of two numbers, the first number in the low half of each word."""
+    """Return both limbs of two numbers, the first number in the low half of each word."""
     p, q = float_to_half(a), float_to_half(b)
     r, s = float_to_half(F32(a - half_to_float(p))), float_to_half(F32(b - half_to_float(q)))
     return I32(p | shift_left(q, 16)), I32(r | shift_left(s, 16))
@@ -54,13 +54,13 @@ def two_halves(a, b):
 
 @cuda.jit(device=True)
 def _rest(a):
-    """What the upper 16 bits leave. Of an infinity, or of what they make one, it is no number."""
+    """Subtract the upper 16 bits of a float; NaN for an infinity."""
     return F32(a - bits_to_float(I32(float_bits(a) & UPPER)))
 
 
 @cuda.jit(device=True)
-def three_brains(a, b):
-    """The three limbs of two numbers, the first number in the low half of each word."""
+def three_bfloats(a, b):
+    """Return the three limbs of two numbers, the first number in the low half of each word."""
     p, q = _rest(a), _rest(b)
     r, s = _rest(p), _rest(q)
     return (
@@ -71,8 +71,8 @@ def three_brains(a, b):
 
 
 class Kind(NamedTuple):
-    """How inputs are cut: limbs of a number, ``cut`` makes words of two, ``mma`` multiplies them. ``scaled``: vectors
-    have a power of two of their own."""
+    """How inputs are split: limbs per number; ``cut`` makes words of two numbers, ``mma`` multiplies them. ``scaled``:
+    each vector has its own power of two."""
 
     limbs: int
     cut: Callable[..., Any]
@@ -81,11 +81,11 @@ class Kind(NamedTuple):
 
 
 HALVES = Kind(2, two_halves, mma_f16, True)
-BRAINS = Kind(3, three_brains, mma_bf16, False)
+BFLOATS = Kind(3, three_bfloats, mma_bf16, False)
 
 
 def even_units(n: int) -> int:
-    """Units of 32 that n inputs take."""
+    """Return the units of 32 that n inputs take, rounded up to an even number."""
     return -(-n // 64) * 2
 
 
@@ -96,12 +96,12 @@ def _at(x, start, i, n, up):
 
 @cache
 def _packer(kind: Kind, column: Callable[..., Any], per_block: int) -> Any:
-    """The kernel for weights of ``per_block`` units a block whose words are in the order of ``column``."""
+    """Make the kernel for weights of ``per_block`` units a block whose words are in the order of ``column``."""
     limbs, cut, scaled = kind.limbs, kind.cut, kind.scaled
 
     @cuda.jit
     def pack(out, scales, x, n, units):
-        """A block is a vector, a thread one piece after the other."""
+        """Pack one vector per block, one piece after the other per thread."""
         t = cuda.threadIdx.y * 32 + cuda.threadIdx.x
         vector = cuda.blockIdx.x
         start = I64(vector) * n
@@ -134,8 +134,8 @@ def _packer(kind: Kind, column: Callable[..., Any], per_block: int) -> Any:
             third = cut(_at(x, start, b, n, up), _at(x, start, b + 1, n, up))
             fourth = cut(_at(x, start, b + 2, n, up), _at(x, start, b + 3, n, up))
             for m in range(limbs):
-                to = ((I64(vector) * units + number) * limbs + m) * 16 + 4 * c
-                put4(out, to, first[m], second[m], third[m], fourth[m])
+                target = ((I64(vector) * units + number) * limbs + m) * 16 + 4 * c
+                put4(out, target, first[m], second[m], third[m], fourth[m])
 
     return pack
 
@@ -143,8 +143,8 @@ def _packer(kind: Kind, column: Callable[..., Any], per_block: int) -> Any:
 def pack(
     stream: Any, x: Any, count: int, n: int, kind: Kind, column: Callable[..., Any], per_block: int, scratch: Any
 ) -> tuple[Any, Any]:
-    """x (count, n) float32 -> limbs (count, units, limbs, 16) int32, and, if ``kind.scaled``, (count, 2) float32 with
-    the power of two of each vector and its inverse; else any array."""
+    """Pack x (count, n) float32 to limbs (count, units, limbs, 16) int32 and, if ``kind.scaled``, (count, 2) float32
+    with the power of two of each vector and its inverse (else any array)."""
     units = even_units(n)
     limbs = scratch((count * units * kind.limbs * 16,), np.int32)
     scales = scratch((2 * count,), np.float32) if kind.scaled else x

@@ -1,12 +1,12 @@
-"""Products of many input vectors with quantized matrices on tensor cores: prefill.
+"""GEMM of many input vectors with quantized matrices on tensor cores (prefill).
 
-A block multiplies ROWS rows with TILE inputs and walks along them STEP weights at a time. Its threads decode the rows'
-units (``units``) into signed bytes in shared memory, beside the packed inputs; then its warps multiply 16 x 32 bytes of
-weights with 32 x 8 of inputs at a time (mma.sync, int8 to int32: exact), and every such product of 32 gets its scales,
-those of the row's unit and of the input's block, before it joins float32 sums. So the numbers are those of the mat-vec
-kernels up to the order in which the sums over units are added.
+A block multiplies ROWS rows with TILE inputs, STEP weights of each row at a time. Its threads decode the rows' units
+(``units``) into signed bytes in shared memory, beside the packed inputs; then its warps multiply 16 x 32 bytes of
+weights with 32 x 8 of inputs at a time (mma.sync, int8 to int32: exact), and every such product of 32 is multiplied by
+its scales, those of the row's unit and of the input's block, before it is added to float32 sums. So results equal those
+of the mat-vec kernels up to the order in which the sums over units are added.
 
-Formats with two scales in a unit (Q6_K) stay with the mat-vecs. Float inputs: ``matmat_float``.
+Formats with two scales in a unit (Q6_K) use the mat-vecs. Float inputs: ``matmat_float``.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ F32, I32 = np.float32, np.int32
 ZERO = F32(0)
 
 ROWS, STEP = 64, 128
-"""Rows of a block, weights of a step: four units."""
+"""Rows per block, weights per step: four units."""
 WARPS = 4
 THREADS = 32 * WARPS
 PITCH = STEP // 4 + 4
-"""Words from one row of bytes to the next: lanes that read eight rows at once meet eight different groups of banks."""
+"""Words from one row of bytes to the next: lanes that read eight rows at once hit eight different groups of banks."""
 CODES = ROWS * PITCH
 INPUTS = TILE * PITCH
 ROW_UNITS, TILE_UNITS = ROWS * 4, TILE * 4
 ROW_MINIMA, TILE_SUMS = ROWS * 8, TILE * 8
 PART = 4 * 8
-"""Sums of a lane: a warp has 16 rows and all 64 inputs, 8 products of 16 x 8."""
+"""Accumulators per lane: a warp has 16 rows and all 64 inputs, 8 products of 16 x 8."""
 
 
 def has(fmt: str, act: str) -> bool:
-    """Whether there is such a kernel."""
+    """Return whether there is such a kernel."""
     return fmt in UNITS and act == UNITS[fmt].activation and not UNITS[fmt].halves
 
 
 @cuda.jit(device=True)
 def _half_word(word, h):
-    """Half h of a word, an int16."""
+    """Return half h of a word, an int16."""
     low = (word >> (16 * h)) & 0xFFFF
     return I32((low ^ 0x8000) - 0x8000)
 
 
 @cache
 def kernel(fmt: str, by_expert: bool) -> Any:
-    """The kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else in order."""
+    """Make the kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else in order."""
     unit = UNITS[fmt]
     decode, column, per_block, block_bytes = unit.decode, unit.column, unit.per_block, unit.block_bytes
     minima = unit.minima
@@ -77,7 +77,7 @@ def kernel(fmt: str, by_expert: bool) -> Any:
         totals_of = cuda.shared.array(TILE_SUMS, f32)
         pairs_of = cuda.shared.array(TILE, i32)
         first_row = cuda.blockIdx.x * ROWS
-        which, size = find(order, tile_experts, starts, sizes, groups, count, pairs_of, t, THREADS)
+        matrix_id, size = find(order, tile_experts, starts, sizes, groups, count, pairs_of, t, THREADS)
         if size == 0:
             return
         if table_words > 0:
@@ -90,7 +90,7 @@ def kernel(fmt: str, by_expert: bool) -> Any:
         parts = cuda.local.array(PART, f32)
         for i in range(PART):
             parts[i] = ZERO
-        matrix = np.int64(which) * rows * row_bytes
+        matrix_start = np.int64(matrix_id) * rows * row_bytes
         r, c = lane >> 2, lane & 3
         for base in range(0, units, 4):
             for i in range(t, ROW_UNITS, THREADS):
@@ -99,12 +99,12 @@ def kernel(fmt: str, by_expert: bool) -> Any:
                 f, g, low, m = ZERO, ZERO, ZERO, I32(0)
                 j = number & (per_block - 1)
                 if first_row + row < rows and number < units:
-                    at = matrix + (first_row + row) * row_bytes + (number >> block_bits) * block_bytes
+                    at = matrix_start + (first_row + row) * row_bytes + (number >> block_bits) * block_bytes
                     if table_words > 0:
                         q0, q1, q2, q3, q4, q5, q6, q7, f, g, low, m = decode(raw, at & ~3, at & 3, j, tables)
                     else:
                         q0, q1, q2, q3, q4, q5, q6, q7, f, g, low, m = decode(raw, at & ~3, at & 3, j, raw)
-                # where the unit's words belong among those of the step, which is half a block of 256
+                # place the unit's words among those of the step, which is half a block of 256
                 to = row * PITCH
                 before = 32 * (number - j)
                 weights[to + (((before + column(j, 0)) >> 2) & 31)] = q0
@@ -184,7 +184,8 @@ def in_order(
     stream: Any, out: Any, inputs: tuple[Any, Any, Any], raw: Any, row_bytes: int, fmt: str, tokens: int, groups: int,
     rows: int, n: int,
 ) -> None:  # fmt: skip
-    """Inputs (tokens, groups, n), packed, through the ``rows`` rows of their group -> out (tokens, groups, rows)."""
+    """Multiply packed inputs (tokens, groups, n) with the ``rows`` rows of their group -> out (tokens, groups,
+    rows)."""
     run, shared = kernel(fmt, False)
     unused = inputs[0]
     numbers = groups, 1
@@ -198,7 +199,8 @@ def by_expert(
     stream: Any, out: Any, inputs: tuple[Any, Any, Any], raw: Any, row_bytes: int, fmt: str, tiles: Tiles, share: int,
     rows: int, n: int,
 ) -> None:  # fmt: skip
-    """Every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` pairs in turn have one input."""
+    """Run every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` consecutive pairs have one
+    input."""
     run, shared = kernel(fmt, True)
     args = raw, row_bytes, *tiles[:4], 1, share, *inputs, out, rows, n, 0
     allow_shared(run, shared, args, FIXED_BYTES)

@@ -1,18 +1,18 @@
-"""Products of many float32 input vectors with matrices on tensor cores: prefill without integer inputs.
+"""GEMM of many float32 input vectors on tensor cores (prefill without integer inputs).
 
-Inputs are cut into limbs of 16 bits (``limbs``), and products of limbs are exact. Weights are decoded once for a tile
+Inputs are split into limbs of 16 bits (``limbs``), and products of limbs are exact. Weights are decoded once per tile
 of inputs, into shared memory:
 
     block formats   their integer codes as binary16, exact; a unit's scales multiply its sums of 32 (of 16 where it has
-                    two), minima meet float32 sums of the inputs
-    F16, BF16       as they are
+                    two), minima multiply float32 sums of the inputs
+    F16, BF16       unchanged
     F32             three limbs of bfloat16; of the nine products the third limb's with the third is left out
 
-A block multiplies ROWS rows with TILE inputs and walks along them two units at a time. A warp has 32 rows and, eight at
-a time, all inputs. Every sum of 32 products begins at zero on the tensor cores, least limbs first, and joins float32
-sums, because adding there cuts off what a float32 addition rounds.
+A block multiplies ROWS rows with TILE inputs, two units of each row at a time. A warp has 32 rows and, eight at a time,
+all inputs. Every sum of 32 products begins at zero on the tensor cores, least limbs first, and is added to float32 sums
+outside, because tensor cores truncate where a float32 addition rounds.
 
-How pieces of weights lie in shared memory: ``filling``. A piece of inputs has those of words c and c + 4 of a unit.
+The layout of weights in shared memory: ``filling``. A piece of inputs has those of words c and c + 4 of a unit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ..driver.shim import allow_shared, cuda, f32, i32
 from .decoding import straight
 from .filling import LIMB, ROWS, codes_of_blocks, key_of, piece_at, plain_values
 from .grouping import TILE, Tiles
-from .limbs import BRAINS, HALVES, Kind, even_units, pack
+from .limbs import BFLOATS, HALVES, Kind, even_units, pack
 from .plain import VALUE_BYTES
 from .tiling import finder, put_rows
 from .units import UNITS
@@ -54,11 +54,11 @@ THREADS = 32 * WARPS
 ROW_UNITS, ROW_MINIMA = 2 * ROWS, 4 * ROWS
 TILE_SUMS = 4 * TILE
 PART = 64
-"""Sums of a lane: four rows and two inputs of every eight."""
+"""Accumulators per lane: four rows and two inputs of every eight."""
 
 
 class Weights(NamedTuple):
-    """How a format meets the tensor cores: limbs of weights and of inputs that are multiplied, in this order."""
+    """How a format uses the tensor cores: pairs of weight limb and input limb, in the order they are multiplied."""
 
     kind: Kind
     limbs: int
@@ -67,16 +67,17 @@ class Weights(NamedTuple):
 
 PLAIN = {
     "F16": Weights(HALVES, 1, ((0, 1), (0, 0))),
-    "BF16": Weights(BRAINS, 1, ((0, 2), (0, 1), (0, 0))),
-    "F32": Weights(BRAINS, 3, ((1, 2), (2, 1), (0, 2), (2, 0), (1, 1), (0, 1), (1, 0), (0, 0))),
+    "BF16": Weights(BFLOATS, 1, ((0, 2), (0, 1), (0, 0))),
+    "F32": Weights(BFLOATS, 3, ((1, 2), (2, 1), (0, 2), (2, 0), (1, 1), (0, 1), (1, 0), (0, 0))),
 }
 CODES = PLAIN["F16"]
 
 
 def _chain(kind: Kind, pairs: Sequence[tuple[int, int]], steps: Sequence[int]) -> Callable[..., Any]:
-    """A device function (rows, more, b, p, q): p plus the products of 16 rows with 8 inputs over ``steps`` of a unit, 0
-    and 1 for its halves, and q plus those of 16 more rows; in turn, so that one need not wait for the other. ``rows``
-    and ``more`` are the weights' pieces of both halves, ``b`` is that of the inputs: tuples of limbs of four words."""
+    """Make a device function (rows, more, b, p, q): p plus the products of 16 rows with 8 inputs over ``steps`` of a
+    unit (0 and 1 for its halves), and q plus those of 16 more rows; interleaved, so that one need not wait for the
+    other. ``rows`` and ``more`` are the weights' pieces of both halves, ``b`` is that of the inputs: tuples of limbs of
+    four words."""
     mma = kind.mma
 
     def plus(before: Callable[..., Any] | None, i: int, j: int, step: int) -> Callable[..., Any]:
@@ -93,16 +94,16 @@ def _chain(kind: Kind, pairs: Sequence[tuple[int, int]], steps: Sequence[int]) -
 
         return run
 
-    made: Callable[..., Any] | None = None
+    chain: Callable[..., Any] | None = None
     for i, j in pairs:
         for step in steps:
-            made = plus(made, i, j, step)
-    assert made is not None
-    return made
+            chain = plus(chain, i, j, step)
+    assert chain is not None
+    return chain
 
 
-def _taker(limbs: int, apart: int) -> Callable[..., Any]:
-    """A device function: a piece of every limb, which are ``apart`` words from one another."""
+def _piece_loader(limbs: int, apart: int) -> Callable[..., Any]:
+    """Make a device function that loads a piece of every limb; limbs are ``apart`` words from one another."""
 
     @cuda.jit(device=True)
     def one(words, at):
@@ -120,44 +121,44 @@ def _taker(limbs: int, apart: int) -> Callable[..., Any]:
 
 
 def _format(fmt: str) -> tuple[Weights, Any]:
-    """``Weights`` of a format, and its ``Unit`` if it has one."""
+    """Return ``Weights`` of a format, and its ``Unit`` if it has one."""
     return PLAIN.get(fmt, CODES), UNITS.get(fmt)
 
 
 def multiplied_limbs(fmt: str) -> int:
-    """Products on the tensor cores that one of a weight with an input takes."""
+    """Return the tensor-core products needed per product of a weight and an input."""
     return len(_format(fmt)[0].pairs)
 
 
 def dynamic_bytes(fmt: str) -> int:
-    """Shared memory of a block that is asked for at launch: tables, weights, inputs."""
-    made, unit = _format(fmt)
+    """Return the dynamic shared memory of a block: tables, weights, inputs."""
+    weights, unit = _format(fmt)
     tables = 0 if unit is None or unit.table is None else 32 * len(unit.table)
-    return 4 * (tables + 32 * (ROWS * made.limbs + TILE * made.kind.limbs))
+    return 4 * (tables + 32 * (ROWS * weights.limbs + TILE * weights.kind.limbs))
 
 
 @cache
 def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
-    """The kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else in order; ``aligned``: rows of plain
-    numbers start at multiples of 16 bytes."""
-    made, unit = _format(fmt)
-    kind = made.kind
+    """Make the kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else in order; ``aligned``: rows of
+    plain numbers start at multiples of 16 bytes."""
+    limb_weights, unit = _format(fmt)
+    kind = limb_weights.kind
     fill = plain_values(fmt, aligned) if unit is None else codes_of_blocks(fmt)
     has_scales, minima = unit is not None, unit is not None and unit.minima
     halves = unit is not None and unit.halves
     table = np.zeros(1, np.int32) if unit is None or unit.table is None else unit.table
     table_words = 0 if unit is None or unit.table is None else 32 * len(table)
-    input_limbs, scaled, weight_limbs = kind.limbs, kind.scaled, made.limbs
+    input_limbs, scaled, weight_limbs = kind.limbs, kind.scaled, limb_weights.limbs
     pieces = 8 * input_limbs
     at_once = 32 // pieces
     inputs_at = table_words + 32 * ROWS * weight_limbs
-    whole, first_half, second_half = (_chain(kind, made.pairs, steps) for steps in ((0, 1), (0,), (1,)))
-    of_rows, of_inputs = _taker(weight_limbs, LIMB), _taker(input_limbs, 32 * TILE)
+    whole, first_half, second_half = (_chain(kind, limb_weights.pairs, steps) for steps in ((0, 1), (0,), (1,)))
+    of_rows, of_inputs = _piece_loader(weight_limbs, LIMB), _piece_loader(input_limbs, 32 * TILE)
     find = finder(by_expert)
 
     @cuda.jit(device=True)
     def sums_of(rows, more, b, f, g):
-        """Of 32 rows and 8 inputs over a unit, times the scales of the four rows that are this lane's."""
+        """Return the sums of 32 rows and 8 inputs over a unit, times the scales of this lane's four rows."""
         zeros = ZERO, ZERO, ZERO, ZERO
         if halves:
             p, q = first_half(rows, more, b, zeros, zeros)
@@ -188,14 +189,14 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
         totals_of = cuda.shared.array(TILE_SUMS, f32)
         pairs_of = cuda.shared.array(TILE, i32)
         vectors_of = cuda.shared.array(TILE, i32)
-        which, size = find(order, tile_experts, starts, sizes, groups, count, pairs_of, t, THREADS)
+        matrix_id, size = find(order, tile_experts, starts, sizes, groups, count, pairs_of, t, THREADS)
         if size == 0:
             return
         if table_words > 0:
             looked_up = cuda.const.array_like(table)
             for i in range(t, table_words, THREADS):
                 words[i] = looked_up[i >> 5]
-        # inputs behind the last one stay zeros
+        # inputs past the last one stay zero
         for i in range(t, TILE * pieces, THREADS):
             store4(words, inputs_at + 4 * i, I32(0))
         cuda.syncthreads()
@@ -207,13 +208,13 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
         for i in range(PART):
             parts[i] = ZERO
         first_row = I32(cuda.blockIdx.x * ROWS)
-        matrix = I64(which) * rows * row_bytes
+        matrix_start = I64(matrix_id) * rows * row_bytes
         r, c = lane >> 2, lane & 3
         row_units = (n + 31) >> 5
-        # this lane's piece of the inputs of every ``8 at_once``-th vector, which have one key
-        own = divide(lane, pieces)
-        number = I32(lane - own * pieces)
-        token_0 = I32(warp * at_once + own) if own < at_once else I32(TILE)
+        # this lane copies one piece of every ``8 at_once``-th vector; these have the same key
+        group = divide(lane, pieces)
+        number = I32(lane - group * pieces)
+        token_0 = I32(warp * at_once + group) if group < at_once else I32(TILE)
         u_copied = divide(number, 4 * input_limbs)
         limb = I32((number >> 2) - u_copied * input_limbs)
         copied = I32(inputs_at + 32 * (limb * TILE) + 4 * ((4 * u_copied + (number & 3)) ^ key_of(token_0)))
@@ -224,11 +225,11 @@ def kernel(fmt: str, by_expert: bool, aligned: bool) -> Any:
                 copy16(words, I32(copied + 32 * token), limbs, I64(piece) * 4)
                 token = I32(token + WARPS * at_once)
             copy_commit()
-            # rows r and r + 8 of 16 are one thread's
+            # a thread fills rows r and r + 8 of 16
             number_2, u_filled = I32(base + (t & 1)), t & 1
             pair = t >> 1
             row_2 = I32(2 * pair - (pair & 7))
-            start = matrix + I64(first_row + row_2) * row_bytes
+            start = matrix_start + I64(first_row + row_2) * row_bytes
             length = n if number_2 < row_units and first_row + row_2 < rows else 0
             length_2 = n if number_2 < row_units and first_row + row_2 + 8 < rows else 0
             to = I32(table_words + 64 * pair)
@@ -331,20 +332,20 @@ FIXED_BYTES = 4 * (2 * ROW_UNITS + ROW_MINIMA + TILE_SUMS + 2 * TILE)
 
 
 def _launch(
-    stream: Any, grid: tuple[int, ...], made: Any, out: Any, x: Any, sums: Any, w: Matrix, tiles: tuple[Any, ...],
+    stream: Any, grid: tuple[int, ...], compiled: Any, out: Any, x: Any, sums: Any, w: Matrix, tiles: tuple[Any, ...],
     vectors: int, groups: int, share: int, rows: int, count: int, scratch: Any,
 ) -> None:  # fmt: skip
     kind, unit, n = _format(w.fmt)[0].kind, UNITS.get(w.fmt), w.cols
     column, per_block = (straight, 1) if unit is None else (unit.column, unit.per_block)
     if column is straight:
-        per_block = 1  # one packing kernel serves all of them
+        per_block = 1  # lets one packing kernel serve all these formats
     limbs, scales = pack(stream, x, vectors, n, kind, column, per_block, scratch)
     weights = w.data, FORMATS[w.fmt].row_bytes(n)
     where = *(tiles or (limbs,) * 4), groups, share  # any integers, where there are no tiles
     args = *weights, *where, limbs, scales, sums, out, rows, n, even_units(n), count
     shared = dynamic_bytes(w.fmt)
-    allow_shared(made, shared, args, FIXED_BYTES)
-    made[grid, (32, WARPS), stream, shared](*args)
+    allow_shared(compiled, shared, args, FIXED_BYTES)
+    compiled[grid, (32, WARPS), stream, shared](*args)
 
 
 def _aligned(w: Matrix) -> bool:
@@ -355,7 +356,7 @@ def _aligned(w: Matrix) -> bool:
 def in_order(
     stream: Any, out: Any, x: Any, sums: Any, w: Matrix, tokens: int, groups: int, *, scratch: Any
 ) -> None:  # fmt: skip
-    """x (tokens, groups, n), each through the rows of its group -> out (tokens, rows). ``sums``: those of 16 inputs
+    """Multiply x (tokens, groups, n) with the rows of its groups -> out (tokens, rows). ``sums``: those of 16 inputs
     (``packing.pack_sums``) if the format has minima, else any array of float32."""
     rows = w.rows // groups
     made = kernel(w.fmt, False, _aligned(w))
@@ -366,7 +367,7 @@ def in_order(
 def by_expert(
     stream: Any, out: Any, x: Any, sums: Any, w: Matrix, tiles: Tiles, vectors: int, share: int, *, scratch: Any
 ) -> None:  # fmt: skip
-    """Every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` pairs in turn have one of the
+    """Run every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` consecutive pairs have one of the
     ``vectors`` inputs x."""
     made = kernel(w.fmt, True, _aligned(w))
     grid = -(-w.rows // ROWS), tiles.most

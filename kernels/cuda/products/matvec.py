@@ -1,12 +1,12 @@
-"""Products of one or a few input vectors with quantized matrices: decode is these, and their bound is memory.
+"""Mat-vec: one or a few input vectors times quantized matrices (decode); bound by memory bandwidth.
 
 One launch multiplies ``pairs`` inputs with one matrix, or with two of one format that have the same inputs (gate and
 up), of any number of rows. ``Routing`` says which matrix of a stack and which input belong to a pair, so that plain,
-grouped and expert products are one kernel. A warp takes a few rows at a time and walks over them in chunks, in three
+grouped and expert products are one kernel. A warp takes a few rows at a time and processes them in chunks, in three
 steps:
 
-    fetch      start copying the raw bytes of a chunk ahead into shared memory (cp.async, 16 bytes a lane), across the
-               ends of rows and of experts: a warp always has the next bytes under way
+    fetch      start copying the raw bytes of a later chunk into shared memory (cp.async, 16 bytes a lane), across the
+               ends of rows and of experts: a warp always has the next bytes in flight
     consume    multiply a chunk that has arrived: a lane multiplies one unit of 32 weights of each row (``dots``) with
                the inputs, which the rows share
     finish     add the lanes' sums and write the results of rows that end
@@ -15,9 +15,9 @@ Where there are fewer groups of rows than warps, several warps of a block share 
 chunks, and ``merge`` adds their sums in order.
 
 Rows need not start at a multiple of 16 bytes: a chunk is copied from the multiple below. Where they do, and have whole
-chunks (``whole``), which rows of real sizes do, a kernel is made that need not look.
+chunks (``whole``), as rows of real sizes do, a specialised kernel skips the checks.
 
-Kernels compute in int32 wherever it is enough: Numba takes int64, which takes two registers.
+Kernels compute in int32 where it suffices: Numba defaults to int64, which takes two registers.
 """
 
 from __future__ import annotations
@@ -67,8 +67,10 @@ class Kernel(NamedTuple):
 
 @cuda.jit(device=True)
 def _sum4(a, b, c, d):
-    """Of four values the sums over all lanes, in lanes 0 to 7 that of a, in the next eight that of b, and so on: lanes
-    part with the half that is not theirs."""
+    """Sum four values over all lanes: lanes 0 to 7 return the sum of a, the next eight that of b, and so on.
+
+    Each step halves the work: a lane keeps one half of the values and gives the other away.
+    """
     upper = cuda.threadIdx.x & 16
     p = (c if upper else a) + shuffle_xor(a if upper else c, 16)
     q = (d if upper else b) + shuffle_xor(b if upper else d, 16)
@@ -81,7 +83,7 @@ def _sum4(a, b, c, d):
 
 @cuda.jit(device=True)
 def _sum2(a, b):
-    """Of two values: that of a in the lower half of the lanes."""
+    """Sum two values over all lanes: the lower half of the lanes returns the sum of a, the upper that of b."""
     upper = cuda.threadIdx.x & 16
     p = (b if upper else a) + shuffle_xor(a if upper else b, 16)
     p += shuffle_xor(p, 8)
@@ -92,12 +94,13 @@ def _sum2(a, b):
 
 @cache
 def kernel(fmt: str, act: str, layout: Layout, whole: bool = False, split_bits: int = 0) -> Kernel:
-    """The kernel of a format and a rounding of the inputs (float, or the integer one that goes with the format)."""
+    """Make the kernel of a format and activation rounding (float, or the format's integer one)."""
     return Kernel(_kernel(fmt, act == "float", layout, whole), layout, shared_bytes(UNITS[fmt], layout), split_bits)
 
 
 def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..., Any]:
-    """The device function that adds the products of the chunk ``now``, from word ``first`` on, to the rows' totals."""
+    """Make the device function that adds the products of the chunk ``now``, from word ``first`` on, to the rows'
+    totals."""
     unit, at_once, passes = UNITS[fmt], layout.rows, layout.passes
     row_bytes, pass_bytes = 4 * pitch(unit, layout), chunk_bytes(unit, layout) // layout.passes
     column, minima, in_order = unit.column, unit.minima, unit.column is straight
@@ -108,7 +111,7 @@ def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..
 
     @cuda.jit(device=True)
     def place_of(at, r, skew, skews):
-        """Where the unit's block is in row r: a multiple of 4 and the bytes behind it."""
+        """Return the place of the unit's block in row r: a multiple of 4 and the bytes behind it."""
         if whole:
             return I32(at + r * row_bytes), skew
         place = I32(at + r * row_bytes + skew + ((skews >> (4 * r)) & 15))
@@ -163,7 +166,8 @@ def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..
 
 
 def _finish(layout: Layout) -> Callable[..., Any]:
-    """The device function that writes the results of rows that end with the chunk ``now``, and begins new totals."""
+    """Make the device function that writes the results of rows that end with the chunk ``now``, and clears the
+    totals."""
     at_once, row_bits = layout.rows, bits_of(layout.rows)
     lane_bits, lane_mask = 5 - row_bits, (32 >> row_bits) - 1
 
@@ -189,7 +193,7 @@ def _finish(layout: Layout) -> Callable[..., Any]:
 
 
 def _merge(layout: Layout, stage_words: int) -> Callable[..., Any]:
-    """The device function that adds the totals of the warps that share rows, in their order, and writes the results."""
+    """Make the device function that adds the totals of the warps that share rows, in order, and writes the results."""
     at_once, warp_words = layout.rows, layout.stages * stage_words
 
     @cuda.jit(device=True)
@@ -232,7 +236,7 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
 
     @cuda.jit(device=True)
     def turns_of(warp, own, matrices, routing, work):
-        """This warp's first piece, how many turns it has in all, its part of a piece, and its ``Turns``."""
+        """Return this warp's first piece, its number of turns in all, its part of a piece, and its ``Turns``."""
         units = I32(matrices.n >> 5)
         chunks = I32((units + chunk_units - 1) >> chunk_bits)
         part, most = I32(warp & ((1 << work.split_bits) - 1)), I32(routing.slots * chunks)
@@ -286,22 +290,22 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
 
 
 def launch(
-    stream: Any, made: Kernel, weights: Sequence[Weights], row_bytes: int, n: int, routing: Routing, inputs: Inputs,
+    stream: Any, compiled: Kernel, weights: Sequence[Weights], row_bytes: int, n: int, routing: Routing, inputs: Inputs,
     pairs: int,
 ) -> None:  # fmt: skip
     """Multiply ``pairs`` inputs with one or two ``weights``."""
-    layout, split_bits = made.layout, made.split_bits
+    layout, split_bits = compiled.layout, compiled.split_bits
     pieces = sum(pairs * -(-w.rows // layout.rows) for w in weights)
     at_once = layout.warps >> split_bits
     grid = -(-pieces // at_once)
     if not split_bits:
         grid = min(grid, multiprocessors() * layout.blocks)
     args = matrices_of(weights, row_bytes, n), routing, inputs, Work(pairs, split_bits, *divmod(pieces, grid * at_once))
-    allow_shared(made.run, made.shared_bytes, args)
-    made.run[grid, (32, layout.warps), stream, made.shared_bytes](*args)
+    allow_shared(compiled.run, compiled.shared_bytes, args)
+    compiled.run[grid, (32, layout.warps), stream, compiled.shared_bytes](*args)
 
 
 def chosen(fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int = 1) -> Kernel:
-    """The kernel for ``pairs`` products with matrices of so many rows of n weights (``layouts.choose``)."""
+    """Return the kernel for ``pairs`` products with matrices of ``rows`` rows of n weights (``layouts.choose``)."""
     layout, split_bits = choose(fmt, act, rows, n, pairs, slots)
     return kernel(fmt, act, layout, is_whole(UNITS[fmt], layout, n), split_bits)

@@ -1,4 +1,4 @@
-"""What kernels of products are given: matrices, which of them belong to which inputs, packed inputs."""
+"""Operands of product kernels: matrices, routing of inputs to matrices, packed inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Matrices(NamedTuple):
-    """One or two matrices or stacks of one format (``rows2`` is 0 for one) and where results go."""
+    """One or two matrices or stacks of one format (``rows2`` is 0 for one) and their output arrays."""
 
     raw: Any
     raw2: Any
@@ -23,8 +23,8 @@ class Routing(NamedTuple):
     """Which matrix and which inputs belong to a pair.
 
     Of pair p, result o is the sum over slots s of row o of a matrix times input (p slots + s) // share. The matrix is
-    number ids[p slots + s] of ``experts``; if there are none, p mod ``groups``. ``error[0]`` becomes ``failure`` if an
-    id is not below ``experts``.
+    number ids[p slots + s] of ``experts``; without experts, p mod ``groups``. ``error[0]`` becomes ``failure`` if an id
+    is not below ``experts``.
     """
 
     ids: Any
@@ -37,7 +37,7 @@ class Routing(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Packed inputs (``packing``); where nothing is needed, any array of the kind."""
+    """Packed inputs (``packing``); any array of the kind stands for those a kernel does not need."""
 
     codes: Any
     scales: Any
@@ -45,7 +45,7 @@ class Inputs(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A matrix, or the first of a stack, of ``rows`` rows, and where the results of its products go."""
+    """A matrix, or a stack's first, of ``rows`` rows, and the output array of its products."""
 
     raw: Any
     rows: int
@@ -53,6 +53,6 @@ class Weights(NamedTuple):
 
 
 def matrices_of(weights: Sequence[Weights], row_bytes: int, n: int) -> Matrices:
-    """One or two ``weights`` as kernels take them."""
+    """Return one or two ``weights`` in the form kernels take."""
     first, second = weights[0], weights[1] if len(weights) > 1 else weights[0]._replace(rows=0)
     return Matrices(first.raw, second.raw, first.rows, second.rows, row_bytes, n, first.out, second.out)

@@ -1,8 +1,8 @@
-"""Inputs of products as their kernels read them: int8 codes four to a word, their scales, and sums for minima.
+"""Pack inputs for product kernels: int8 codes four to a word, their scales, and sums for minima.
 
-A warp takes 256 values of a row, a lane eight that follow each other. The numbers are those of ``quantize_a8`` and
-``quantize_q8k`` (model.md 10.2), bit for bit; products with float inputs and formats with minima want sums of 16.
-Values of SwiGLU may be computed on the way (``sharing``), with the bits of ``routing.swiglu``.
+A warp takes 256 values of a row, a lane eight adjacent ones. The numbers are those of ``quantize_a8`` and
+``quantize_q8k`` (model.md 10.2), bit for bit; products with float inputs and formats with minima use sums of 16. SwiGLU
+may be fused in (``sharing``), with the bits of ``routing.swiglu``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..rows.routing import gated
 F32, I32 = np.float32, np.int32
 ZERO, ONE = F32(0), F32(1)
 PEAK_A8, PEAK_Q8K = F32(127), F32(-127)
-# Adding 1.5 * 2^23 leaves no room for a fraction: the sum's last bits are the nearest integer, halves to even.
+# Adding 1.5 * 2^23 leaves no fraction bits: the sum's low bits are the nearest integer, ties to even.
 TO_INTEGER = F32(12582912)
 EXPONENT, MAGNITUDE, BYTE = I32(0x7F800000), I32(0x7FFFFFFF), I32(255)
 LOW, HIGH = F32(-128), F32(127)
@@ -29,7 +29,7 @@ WARPS = 4
 
 
 class Packed(NamedTuple):
-    """Sizes of what an input of n values becomes; 0 where nothing is needed."""
+    """Sizes of a packed input of n values; 0 where nothing is needed."""
 
     words: int
     scales: int
@@ -37,7 +37,8 @@ class Packed(NamedTuple):
 
 
 def sizes(act: str, n: int, minima: bool) -> Packed:
-    """For float inputs the codes are the inputs themselves; sums are then float32, else two int16 to a word."""
+    """Return the sizes of a packed input of n values. Float inputs are not packed and have float32 sums of 16, others
+    two int16 sums to a word."""
     if act == "float":
         return Packed(0, 0, n // 16 if minima else 0)
     return Packed(n // 4, n // 32, 0) if act == "a8" else Packed(n // 4, n // 256, n // 32)
@@ -45,7 +46,7 @@ def sizes(act: str, n: int, minima: bool) -> Packed:
 
 @cuda.jit(device=True)
 def _code(x, inverse):
-    """The nearest integer to x * inverse, between -128 and 127, in the low byte."""
+    """Return the nearest integer to x * inverse, between -128 and 127, in the low byte."""
     scaled = F32(x * inverse)
     scaled = HIGH if scaled > HIGH else (LOW if scaled < LOW else scaled)
     return I32(float_bits(F32(scaled + TO_INTEGER)) & BYTE)
@@ -53,7 +54,7 @@ def _code(x, inverse):
 
 @cuda.jit(device=True)
 def _word(x, inverse):
-    """Codes of four values, given as words."""
+    """Return the codes of four values, given as words."""
     a, b = _code(bits_to_float(x[0]), inverse), _code(bits_to_float(x[1]), inverse)
     c, d = _code(bits_to_float(x[2]), inverse), _code(bits_to_float(x[3]), inverse)
     return I32(a | (b << 8) | (c << 16) | (d << 24))
@@ -66,7 +67,7 @@ def _larger(a, b):
 
 @cuda.jit(device=True)
 def _peak(x, y):
-    """The largest magnitude of eight words as bits, which are in the order of the numbers; NaN above infinity."""
+    """Return the largest magnitude of eight words as bits, which order like the numbers; NaN above infinity."""
     p = _larger(I32(x[0] & MAGNITUDE), I32(x[1] & MAGNITUDE))
     q = _larger(I32(x[2] & MAGNITUDE), I32(x[3] & MAGNITUDE))
     r = _larger(I32(y[0] & MAGNITUDE), I32(y[1] & MAGNITUDE))
@@ -76,7 +77,7 @@ def _peak(x, y):
 
 @cuda.jit(device=True)
 def _byte_sum(word):
-    """Of its four signed bytes."""
+    """Sum the four signed bytes of a word."""
     return I32(
         (((word & 255) ^ 128) - 128)
         + ((((word >> 8) & 255) ^ 128) - 128)
@@ -87,7 +88,7 @@ def _byte_sum(word):
 
 @cuda.jit(device=True)
 def _first(x, y, peak):
-    """Where the first of eight values of magnitude ``peak`` is, FAR if nowhere."""
+    """Return the index of the first of eight values of magnitude ``peak``, FAR if absent."""
     at = FAR
     at = I32(7) if y[3] & MAGNITUDE == peak else at
     at = I32(6) if y[2] & MAGNITUDE == peak else at
@@ -102,7 +103,7 @@ def _first(x, y, peak):
 
 @cuda.jit(device=True)
 def _gated(x, y, factor, limit):
-    """SwiGLU of four values each, given and returned as words, times ``factor``."""
+    """Return SwiGLU of four values each, given and returned as words, times ``factor``."""
     return (
         float_bits(F32(gated(bits_to_float(x[0]), bits_to_float(y[0]), limit) * factor)),
         float_bits(F32(gated(bits_to_float(x[1]), bits_to_float(y[1]), limit) * factor)),
@@ -113,7 +114,7 @@ def _gated(x, y, factor, limit):
 
 @cuda.jit(device=True)
 def _eight(x, up, weight, at, row, limit, gates, weighted):
-    """Eight values from ``at`` on as words: those of x, or, if ``gates``, SwiGLU of them and of ``up``."""
+    """Load eight values from ``at`` on as words: those of x, or, if ``gates``, SwiGLU of them and of ``up``."""
     a, b = read4(x, at), read4(x, at + 4)
     if gates:
         factor = weight[row] if weighted else ONE  # times one changes no bit
@@ -123,7 +124,7 @@ def _eight(x, up, weight, at, row, limit, gates, weighted):
 
 @cuda.jit
 def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
-    """Blocks of 32 are four lanes'."""
+    """Quantize to A8; four lanes share a block of 32."""
     lane = cuda.threadIdx.x
     number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
     parts = (n + WARP_VALUES - 1) // WARP_VALUES
@@ -150,7 +151,7 @@ def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
 
 @cuda.jit(device=True)
 def _pick(x, y, i):
-    """Word i of eight."""
+    """Return word i of eight."""
     p = x[1] if i & 1 else x[0]
     q = x[3] if i & 1 else x[2]
     r = y[1] if i & 1 else y[0]
@@ -161,7 +162,7 @@ def _pick(x, y, i):
 
 @cuda.jit
 def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
-    """A warp is a block. Sums of 16 codes are two lanes', two of them a word."""
+    """Quantize to Q8_K; a warp takes a block. Two lanes share a sum of 16 codes; two sums share a word."""
     lane = cuda.threadIdx.x
     number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
     inside = number * WARP_VALUES < n * count
@@ -192,7 +193,7 @@ def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
 
 @cuda.jit
 def _float_sums(sums, x, groups):
-    """Thread: the sum of one group of 16."""
+    """Sum one group of 16 per thread."""
     i = cuda.blockIdx.x * WARPS * 32 + cuda.threadIdx.y * 32 + cuda.threadIdx.x
     if i < groups:
         total = ZERO
@@ -207,13 +208,13 @@ def _grid(count: int, n: int) -> int:
 
 
 def pack_a8(stream: Any, codes: Any, scales: Any, x: Any, count: int, n: int) -> None:
-    """x (count, n) float32, n in 32s, to codes (count, n / 4) int32 and scales (count, n / 32) float32."""
+    """Pack x (count, n) float32, n % 32 == 0, to codes (count, n / 4) int32 and scales (count, n / 32) float32."""
     _a8[_grid(count, n), (32, WARPS), stream](codes, scales, x, x, x, n, count, ZERO, False, False)
 
 
 def pack_q8k(stream: Any, codes: Any, scales: Any, sums: Any, x: Any, count: int, n: int) -> None:
-    """x (count, n) float32, n in 256s, to codes (count, n / 4) int32, scales (count, n / 256) float32 and sums of 16
-    codes, (count, n / 32) int32, each two int16."""
+    """Pack x (count, n) float32, n % 256 == 0, to codes (count, n / 4) int32, scales (count, n / 256) float32 and sums
+    of 16 codes, (count, n / 32) int32, each two int16."""
     _q8k[_grid(count, n), (32, WARPS), stream](codes, scales, sums, x, x, x, n, count, ZERO, False, False)
 
 
@@ -221,7 +222,7 @@ def pack_swiglu_a8(
     stream: Any, codes: Any, scales: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
     weighted: bool,
 ) -> None:  # fmt: skip
-    """``pack_a8`` of SwiGLU of gate and up (count, n), times the row's weight."""
+    """Run ``pack_a8`` on SwiGLU of gate and up (count, n), times the row's weight."""
     _a8[_grid(count, n), (32, WARPS), stream](codes, scales, gate, up, weight, n, count, F32(limit), True, weighted)
 
 
@@ -229,13 +230,13 @@ def pack_swiglu_q8k(
     stream: Any, codes: Any, scales: Any, sums: Any, gate: Any, up: Any, weight: Any, count: int, n: int, limit: float,
     weighted: bool,
 ) -> None:  # fmt: skip
-    """``pack_q8k`` of SwiGLU of gate and up (count, n), times the row's weight."""
+    """Run ``pack_q8k`` on SwiGLU of gate and up (count, n), times the row's weight."""
     _q8k[_grid(count, n), (32, WARPS), stream](
         codes, scales, sums, gate, up, weight, n, count, F32(limit), True, weighted
     )
 
 
 def pack_sums(stream: Any, sums: Any, x: Any, count: int, n: int) -> None:
-    """Sums of 16 values of x (count, n) float32, n in 256s: (count, n / 16) float32."""
+    """Sum each 16 values of x (count, n) float32, n % 256 == 0, to (count, n / 16) float32."""
     groups = count * n // 16
     _float_sums[-(-groups // (32 * WARPS)), (32, WARPS), stream](sums, x, groups)

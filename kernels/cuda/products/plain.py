@@ -1,8 +1,8 @@
 """Products with weights that are plain numbers (F16, BF16, F32), and the mixing logits of hyper-connections.
 
-Inputs are float32, and so are the sums. A row is shared by ``split`` warps, so that matrices of few rows keep the
-memory busy, too; a lane has four 16-byte loads under way. Rows that do not start at multiples of 16 bytes are read
-value by value. What each product computes: ``ds4ref.kernels.ops``.
+Inputs and sums are float32. ``split`` warps share a row, so that matrices of few rows keep the memory busy, too; a lane
+has four 16-byte loads in flight. Rows that do not start at multiples of 16 bytes are read value by value. What each
+product computes: ``ds4ref.kernels.ops``.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ UPPER = I32(-0x10000)
 WARPS = 8
 MIX_WARPS = 16
 BUSY_WARPS = 16
-"""Warps a multiprocessor should have at least before rows are no longer shared."""
+"""Warps per multiprocessor below which warps share rows."""
 
 VALUE_BYTES = {"F16": 2, "BF16": 2, "F32": 4}
 
 
 @cuda.jit(device=True)
-def _dot8(w, x, at, total, brain):
-    """Eight 16-bit weights in four words times x[at..]."""
+def _dot8(w, x, at, total, bf16):
+    """Return total + eight 16-bit weights in four words times x[at..]."""
     a, b = read4(x, at), read4(x, at + 4)
-    if brain:
+    if bf16:
         total += bits_to_float(shift_left(w[0], 16)) * bits_to_float(a[0])
         total += bits_to_float(w[0] & UPPER) * bits_to_float(a[1])
         total += bits_to_float(shift_left(w[1], 16)) * bits_to_float(a[2])
@@ -67,7 +67,7 @@ def _dot8(w, x, at, total, brain):
 
 @cuda.jit(device=True)
 def _dot4(w, x, at, total):
-    """Four float32 weights times x[at..]."""
+    """Return total + four float32 weights times x[at..]."""
     a = read4(x, at)
     total += bits_to_float(w[0]) * bits_to_float(a[0])
     total += bits_to_float(w[1]) * bits_to_float(a[1])
@@ -78,21 +78,21 @@ def _dot4(w, x, at, total):
 
 @cache
 def _reader(fmt: str) -> tuple[Any, Any]:
-    """Device functions of a format: the dot product of 16 bytes of weights, and one weight."""
-    brain, wide = fmt == "BF16", fmt == "F32"
+    """Make device functions of a format: the dot product of 16 bytes of weights, and one weight."""
+    bf16, wide = fmt == "BF16", fmt == "F32"
 
     @cuda.jit(device=True)
     def dot(w, x, at, total):
         if wide:
             return _dot4(w, x, at, total)
-        return _dot8(w, x, at, total, brain)
+        return _dot8(w, x, at, total, bf16)
 
     @cuda.jit(device=True)
     def one(raw, at):
         low = I32(raw[at]) | I32(raw[at + 1]) << 8
         if wide:
             return bits_to_float(low | I32(raw[at + 2]) << 16 | shift_left(I32(raw[at + 3]), 24))
-        if brain:
+        if bf16:
             return bits_to_float(shift_left(low, 16))
         return half_to_float(low)
 
@@ -101,8 +101,8 @@ def _reader(fmt: str) -> tuple[Any, Any]:
 
 @cache
 def _rows(fmt: str, aligned: bool) -> Any:
-    """The kernel of a format. Warps of a block: rows of ``2^split_bits`` warps each. It divides only where there is
-    something to divide: a division costs as much as several weights of a lane."""
+    """Make the kernel of a format; ``2^split_bits`` warps of a block share a row. Skip divisions where operands allow:
+    one costs as much as several weights of a lane."""
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
@@ -122,21 +122,21 @@ def _rows(fmt: str, aligned: bool) -> Any:
             height, source = I32(matrices.rows2), matrices.raw2
         pair, row = I32(0), number
         if number >= pairs * height:
-            pair = I32(pairs)  # nothing is left for this warp
+            pair = I32(pairs)  # no work for this warp
         elif pairs > 1:
             pair = divide(number, height)
             row = I32(number - pair * height)
         if pair < pairs:
             for slot in range(routing.slots):
-                which, vector = I32(0), I32(pair * routing.slots + slot)
+                matrix_id, vector = I32(0), I32(pair * routing.slots + slot)
                 if routing.groups > 1:
-                    which = remainder(pair, routing.groups)
+                    matrix_id = remainder(pair, routing.groups)
                 if routing.experts > 0:
-                    which = I32(element(routing.ids, vector))
-                    if which < 0 or which >= routing.experts:
+                    matrix_id = I32(element(routing.ids, vector))
+                    if matrix_id < 0 or matrix_id >= routing.experts:
                         routing.error[0] = I32(routing.failure)
-                        which = I32(0)
-                start = (np.int64(which) * height + row) * (n * size)
+                        matrix_id = I32(0)
+                start = (np.int64(matrix_id) * height + row) * (n * size)
                 if routing.share > 1:
                     vector = divide(vector, routing.share)
                 vector = I32(vector * n)
@@ -178,7 +178,7 @@ def _rows(fmt: str, aligned: bool) -> Any:
 
 
 def warps_a_row(rows: int, pairs: int) -> int:
-    """How many warps share a row, as a logarithm, which decides the order of its sum."""
+    """Return the logarithm of the warps that share a row, which fixes the order of its sum."""
     bits = 0
     while 1 << bits < WARPS and rows * pairs << bits < BUSY_WARPS * multiprocessors():
         bits += 1
@@ -198,7 +198,8 @@ def rows(
 
 @cache
 def _mix(fmt: str, aligned: bool) -> Any:
-    """A block is one row of ``fn`` for one token; it reads all of the token's streams, so it knows their norm."""
+    """Make the kernel for one row of ``fn`` and one token per block; the block reads all of the token's streams, so it
+    can compute their norm."""
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
@@ -240,6 +241,6 @@ def _mix(fmt: str, aligned: bool) -> Any:
 
 
 def hc_mix(stream: Any, out: Any, x: Any, raw: Any, fmt: str, tokens: int, rows: int, n: int, eps: float) -> None:
-    """x (tokens, n) over its root mean square, times rows of plain numbers -> out (tokens, rows)."""
+    """Divide x (tokens, n) by its root mean square and multiply with rows of plain numbers -> out (tokens, rows)."""
     aligned = n * VALUE_BYTES[fmt] % 16 == 0 and n % 4 == 0
     _mix(fmt, aligned)[(rows, tokens), (32, MIX_WARPS), stream](out, x, raw, rows, n, F32(eps))

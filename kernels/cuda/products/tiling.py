@@ -1,4 +1,4 @@
-"""What products on tensor cores share: which inputs a block multiplies, where results go, sums over slots.
+"""What tensor-core products share: selecting a block's inputs, storing results, summing over slots.
 
 A block is a range of rows and a tile of at most TILE inputs, those of one expert (``grouping``) or of one group, in
 order.
@@ -20,16 +20,16 @@ ZERO = np.float32(0)
 
 @cache
 def finder(by_expert: bool) -> Any:
-    """A device function: the matrix of this block and how many inputs its tile has, which for experts may be none;
-    ``pairs_of`` (TILE,) int32 in shared memory gets the pair of token and slot, or of token and group, of each, -1
-    behind the last one."""
+    """Make a device function: the matrix of this block and how many inputs its tile has, which for experts may be none;
+    ``pairs_of`` (TILE,) int32 in shared memory gets each input's pair of token and slot, or of token and group, -1 past
+    the last one."""
 
     @cuda.jit(device=True)
     def find(order, tile_experts, starts, sizes, groups, count, pairs_of, t, threads):
         tile, group = cuda.blockIdx.y, cuda.blockIdx.z
-        which = I32(group)
+        matrix_id = I32(group)
         if by_expert:
-            which = tile_experts[tile]
+            matrix_id = tile_experts[tile]
             begin, size = starts[tile], sizes[tile]
         else:
             begin = I32(tile * TILE)
@@ -39,25 +39,25 @@ def finder(by_expert: bool) -> Any:
             if i < size:
                 pair = order[begin + i] if by_expert else I32((begin + i) * groups + group)
             pairs_of[i] = pair
-        return which, size
+        return matrix_id, size
 
     return find
 
 
 @cuda.jit(device=True)
 def put_rows(out, pair, rows, row, upper, lower):
-    """A pair's results of rows ``row`` and ``row`` + 8, where there are such."""
+    """Store a pair's results of rows ``row`` and ``row`` + 8, where they exist."""
     if pair >= 0:
-        to = np.int64(pair) * rows + row
+        target = np.int64(pair) * rows + row
         if row < rows:
-            out[to] = upper
+            out[target] = upper
         if row + 8 < rows:
-            out[to + 8] = lower
+            out[target + 8] = lower
 
 
 @cuda.jit
 def _add_slots(out, parts, slots, rows, size):
-    """Thread: one result, the sum over slots in their order."""
+    """Sum one result over slots, in order, per thread."""
     i = cuda.grid(1)
     if i < size:
         token = i // rows
@@ -68,6 +68,6 @@ def _add_slots(out, parts, slots, rows, size):
 
 
 def add_slots(stream: Any, out: Any, parts: Any, tokens: int, slots: int, rows: int) -> None:
-    """parts (tokens, slots, rows) -> out (tokens, rows), added in the order of the slots."""
+    """Sum parts (tokens, slots, rows) over slots, in order -> out (tokens, rows)."""
     size = tokens * rows
     _add_slots[-(-size // 128), 128, stream](out, parts, slots, rows, size)

@@ -1,6 +1,8 @@
-"""Units of the block formats: their declarations' decoders (``decoding``), and hand-written ones of hot formats.
+"""Units of the block formats: decoders generated from declarations (``decoding``), and hand-written ones of hot
+formats.
 
-Q2_K and IQ2_XXS are decoded by hand, because a lane does better with other weights than 32 in a row, and with tables.
+Q2_K and IQ2_XXS are decoded by hand, because a lane does better with other weights than 32 adjacent ones, and with
+tables.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ NONE = np.float32(0)
 
 @cuda.jit(device=True)
 def half_at(words, at, skew):
-    """A binary16 from an even place."""
+    """Load a binary16 at an even address."""
     return half_to_float(shift_right(word_at(words, at), skew << 3))
 
 
@@ -46,7 +48,7 @@ def _q2_k(words, at, skew, j, tables):
     s0 = shift_right(word_at(words, at + 8 * half), even)
     s1 = shift_right(word_at(words, at + 8 * half + 4), even)
     a, b, c, d = s0 & 15, shift_right(s0, 16) & 15, s1 & 15, shift_right(s1, 16) & 15
-    # a code times its scale is at most 45, so the products of a word stay in their bytes
+    # a code times its scale is at most 45, so the four products in a word do not overflow their bytes
     minima = shift_right(word_at(words, at + 4 * (j >> 1)), (j & 1) << 4)
     scale = word_at(words, at + 80)
     return (
@@ -72,7 +74,7 @@ def _q4_k(words, at, skew, j, tables):
     v0, v1, v2, v3 = words_at(words, code)
     v4, v5, v6, v7 = words_at(words, code + 16)
     first, second, third = word_at(words, at + 4), word_at(words, at + 8), word_at(words, at + 12)
-    # both ways, then one of them: lanes of a warp differ in j, and a branch would take both with more ado
+    # compute both variants and select: lanes of a warp differ in j, so a branch would execute both anyway
     late_scales = I32((third & LOW4) | (shift_right(first, 2) & HIGH2_OF_6))
     late_minima = I32((shift_right(third, 4) & LOW4) | (shift_right(second, 2) & HIGH2_OF_6))
     scales = I32(first & LOW6) if j < 4 else late_scales
@@ -97,22 +99,22 @@ def _q4_k(words, at, skew, j, tables):
 
 
 def _iq2_xxs_table() -> np.ndarray:
-    """Selectors for ``permute_bytes``, a nibble a weight: 256 of magnitudes (codebook), then 128 of signs."""
+    """Make selectors for ``permute_bytes``, a nibble a weight: 256 of magnitudes (codebook), then 128 of signs."""
     magnitude = np.searchsorted(np.array(MAGNITUDES), GRID.astype(np.int64))
     nibbles = np.concatenate((magnitude, np.where(SIGNS < 0, 4, 0))).astype(np.uint64)
     return (nibbles << (4 * np.arange(8, dtype=np.uint64))).sum(axis=1).astype(np.uint32).view(np.int32)
 
 
 COPY_BYTES = 4 * 32
-"""From one entry of a table to the next: each lane has a copy of its own, so that no two meet in a bank."""
+"""From one entry of a table to the next: each lane has its own copy, which avoids bank conflicts."""
 SIGNS_AT = 256 * COPY_BYTES
 INDEX_BITS, SIGN_BITS = np.int32(255 * COPY_BYTES), np.int32(127 * COPY_BYTES)
 
 
 @cuda.jit(device=True)
 def _octet(index, signs, own, tables):
-    """Selector of eight signed weights: a nibble of magnitude and sign each. Index and signs are multiplied by
-    COPY_BYTES, with other bits around them; ``own`` is the lane's place in an entry."""
+    """Return the selector of eight signed weights: a nibble of magnitude and sign each. Index and signs come multiplied
+    by COPY_BYTES, with other bits around them; ``own`` is the lane's place in an entry."""
     return np.int32(
         word_at(tables, (index & INDEX_BITS) | own) | word_at(tables, ((signs & SIGN_BITS) | own) + SIGNS_AT)
     )
@@ -120,7 +122,7 @@ def _octet(index, signs, own, tables):
 
 @cuda.jit(device=True)
 def iq2_xxs_selectors(words, at, skew, j, tables):
-    """Four octets and the word of signs of unit j; above the signs, four bits of scale."""
+    """Return four octets and the word of signs of unit j; above the signs, four bits of scale."""
     i = at + 8 * j
     w0, w1, w2 = word_at(words, i), word_at(words, i + 4), word_at(words, i + 8)
     n = (skew << 3) + 16
@@ -137,8 +139,11 @@ def iq2_xxs_selectors(words, at, skew, j, tables):
 
 @cuda.jit(device=True)
 def selected(octet):
-    """The four signed bytes that the lower half of an octet selects. An instruction takes one constant: the other is
-    made unknown to the compiler, which would otherwise load it anew for each."""
+    """Return the four signed bytes that the lower half of an octet selects.
+
+    An instruction takes one constant operand: POSITIVE is made opaque to the compiler, which would otherwise reload the
+    other one for each.
+    """
     return np.int32(permute_bytes(np.int32(POSITIVE ^ (cuda.threadIdx.x >> 5)), NEGATIVE, octet))
 
 
@@ -163,7 +168,7 @@ def _iq2_xxs(words, at, skew, j, tables):
 
 
 def _generated() -> dict[str, Unit]:
-    """Make every unit that can be made, but of blocks of odd size: tiles do not read rows that begin at odd bytes."""
+    """Generate every unit possible, except for blocks of odd size: tiles do not read rows that begin at odd bytes."""
     units = {}
     for name, fmt in FORMATS.items():
         if fmt.block_bytes % 2:
@@ -188,7 +193,7 @@ BY_HAND = {
     "Q4_K": _by_hand("Q4_K", decode=_q4_k, column=straight, minima=True),
     "IQ2_XXS": _by_hand("IQ2_XXS", decode=_iq2_xxs, column=straight, table=_iq2_xxs_table()),
 }
-"""Units of hot formats, which come before generated ones."""
+"""Units of hot formats, which override generated ones."""
 
 UNITS: dict[str, Unit] = GENERATED | BY_HAND
-"""Formats made of blocks, by name."""
+"""Block formats by name."""

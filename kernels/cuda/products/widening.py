@@ -1,7 +1,7 @@
-"""Formats without a decoder on the device, placed as bfloat16: F8_E4M3 and MXFP4.
+"""Formats without a device decoder, stored as bfloat16: F8_E4M3 and MXFP4.
 
-Their weights are powers of two times numbers of at most four bits, which bfloat16 holds exactly wherever it has the
-exponent (from 2^-126 on). They take two to four times the memory of the file.
+Their weights are powers of two times numbers of at most four bits, which bfloat16 holds exactly within its exponent
+range (from 2^-126 on). They take two to four times the memory of the file.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .units import UNITS
 
 WIDE = tuple(name for name, fmt in FORMATS.items() if fmt.codes is not None and name not in UNITS)
 _STEP = 1 << 22
-"""Weights expanded at once."""
+"""Weights converted at once."""
 
 
 def widened(w: Matrix) -> Matrix:
-    """``w`` in a format that kernels of this backend read: itself if it is in one."""
+    """Return ``w`` in a format that kernels of this backend read: ``w`` itself if it already is."""
     if w.fmt not in WIDE:
         return w
     rows = np.ascontiguousarray(w.data).reshape(-1, w.row_bytes)
@@ -31,5 +31,5 @@ def widened(w: Matrix) -> Matrix:
 
 
 def placed_bytes(w: Matrix) -> int:
-    """Bytes that ``w`` takes on the device."""
+    """Return the bytes that ``w`` takes on the device."""
     return 2 * w.nbytes // w.row_bytes * w.cols if w.fmt in WIDE else w.nbytes

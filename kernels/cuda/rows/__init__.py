@@ -1,1 +1,1 @@
-"""Kernels that work on rows and caches: norms, attention, the indexer, hyper-connections, routing, rounding."""
+"""Kernels on rows and caches: norms, attention, the indexer, hyper-connections, routing, rounding."""

@@ -1,11 +1,11 @@
-"""Attention over cached rows, split over the context: all heads over the same rows, which are keys and values
-(model.md 4), or groups of heads over keys and values of their own (docs/explanation/dense.md).
+"""Attention over cached rows, split over the context: all heads over the same rows as keys and values (model.md 4), or
+grouped queries (docs/explanation/dense.md).
 
-A block works on a token, a cache head, a group of the query heads that read it, and a run of rows: window rows first,
+A block processes a token, a cache head, a group of the query heads that read it, and a run of rows: window rows first,
 then compressed rows. It takes TILE rows at a time with an online softmax: scores are a small matrix product staged in
-shared memory, then each row adds to every channel. When few tokens must fill the GPU, the rows are cut into several
-runs that ``join`` combines; the attention sink enters there, into the denominator only. Row numbers out of range set
-``error`` and are never read.
+shared memory, then each row is added to every channel. When few tokens must fill the GPU, the rows are split into
+several runs that ``join_kernel`` combines; the attention sink enters there, into the denominator only. Row numbers out
+of range set ``error`` and are never read.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .maths import exp32
 
 F32 = np.float32
 GROUP, TILE = 8, 64
-"""Heads and rows of a block at a time. A thread has the scores of 2 x 2 of them."""
+"""Heads and rows of a block at a time. A thread computes the scores of 2 x 2 of them."""
 THREADS = GROUP * TILE // 4
 CHUNK = 32
 PITCH = CHUNK + 1
 STAGED_ROWS, STAGED_HEADS, STAGED_SCORES = TILE * PITCH, GROUP * PITCH, GROUP * TILE
-"""Sizes of shared arrays: names, because compiled kernels take no products there."""
+"""Sizes of shared arrays, as names because compiled kernels accept no products there."""
 LOWEST = F32(-1e30)
 MOST_RUNS = 64
 FILLED = 512
-"""Blocks that keep a GPU busy: with fewer, rows are cut into more runs."""
+"""Blocks that keep a GPU busy: with fewer, rows are split into more runs."""
 
 
 @cuda.jit(device=True)
 def row_value(raw, comp, number, dim, channel):
-    """A channel of a window row (numbers from 0 on) or of compressed row -2 - number; -1 is no row."""
+    """Return a channel of a window row (numbers from 0 on) or of compressed row -2 - number; 0 for -1, no row."""
     if number >= 0:
         return F32(raw[number * dim + channel])
     if number < -1:
@@ -45,12 +45,15 @@ def attention_kernel(
     parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,
     shared, sharing, dim, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
 ):  # fmt: skip
-    """Block: a token, one of ``shared`` heads of the rings, a group of the ``sharing`` heads of the query that read it,
-    a run of rows. Sums of weighted rows (tokens, runs, heads, dim), and the maximum and the sum of weights they stand
-    for, (tokens, runs, heads). Compressed rows are for rings of one head, whose keys are its values."""
+    """Attend in one block to a run of rows, for a token, one of ``shared`` cache heads, and a group of the ``sharing``
+    query heads that read it.
+
+    Stores sums of weighted rows (tokens, runs, heads, dim), and their maximum score and sum of weights (tokens, runs,
+    heads). Compressed rows are for rings of one head, whose keys are its values.
+    """
     rows = cuda.shared.array(TILE, i32)
-    left = cuda.shared.array(STAGED_ROWS, f32)
-    right = cuda.shared.array(STAGED_HEADS, f32)
+    row_tile = cuda.shared.array(STAGED_ROWS, f32)
+    query_tile = cuda.shared.array(STAGED_HEADS, f32)
     scores = cuda.shared.array(STAGED_SCORES, f32)
     top = cuda.shared.array(GROUP, f32)
     total = cuda.shared.array(GROUP, f32)
@@ -61,37 +64,37 @@ def attention_kernel(
     head, token = rest % shared, rest // shared
     heads = shared * sharing
     h0 = head * sharing + group * GROUP
-    here = min(GROUP, sharing - group * GROUP)
+    heads_here = min(GROUP, sharing - group * GROUP)
     begin, window = int(first_of[token]), int(count_of[token])
-    others = picks if picked else int(comp_count[token])
-    if begin < 0 or window < 0 or window > raw_rows or others < 0 or (not picked and others > comp_rows):
+    compressed = picks if picked else int(comp_count[token])
+    if begin < 0 or window < 0 or window > raw_rows or compressed < 0 or (not picked and compressed > comp_rows):
         if t == 0:
             error[0] = code
-        window, others = 0, 0
-    each = (window + others + runs - 1) // runs
-    each = (each + TILE - 1) // TILE * TILE
-    start, end = run * each, min((run + 1) * each, window + others)
+        window, compressed = 0, 0
+    run_rows = (window + compressed + runs - 1) // runs
+    run_rows = (run_rows + TILE - 1) // TILE * TILE
+    start, end = run * run_rows, min((run + 1) * run_rows, window + compressed)
     for h in range(t, GROUP, step):
         top[h], total[h] = LOWEST, F32(0)
     into = (token * runs + run) * heads + h0
-    for i in range(t, here * dim, step):
+    for i in range(t, heads_here * dim, step):
         parts[into * dim + i] = F32(0)
     cuda.syncthreads()
     at = start
     while at < end:
         for r in range(t, TILE, step):
-            seen, number = at + r, -1
-            if seen < end:
-                if seen < window:
-                    number = (begin + seen) % raw_rows * shared + head
+            position, number = at + r, -1
+            if position < end:
+                if position < window:
+                    number = (begin + position) % raw_rows * shared + head
                 elif picked:
-                    pick = selected[token * picks + seen - window]
+                    pick = selected[token * picks + position - window]
                     if pick >= comp_rows:
                         error[0] = code
                     elif pick >= 0:
                         number = -2 - pick
                 else:
-                    number = -2 - (seen - window)
+                    number = -2 - (position - window)
             rows[r] = number
         cuda.syncthreads()
         r0, k0 = t % (TILE // 2), t // (TILE // 2)
@@ -100,16 +103,16 @@ def attention_kernel(
         for d0 in range(0, dim, CHUNK):
             for i in range(t, TILE * CHUNK, step):
                 r, d = i // CHUNK, d0 + i % CHUNK
-                left[r * PITCH + d - d0] = row_value(keys, comp, rows[r], dim, d) if d < dim else F32(0)
+                row_tile[r * PITCH + d - d0] = row_value(keys, comp, rows[r], dim, d) if d < dim else F32(0)
             for i in range(t, GROUP * CHUNK, step):
                 h, d = i // CHUNK, d0 + i % CHUNK
-                inside = d < dim and h < here
-                right[h * PITCH + d - d0] = q[(token * heads + h0 + h) * dim + d] if inside else F32(0)
+                inside = d < dim and h < heads_here
+                query_tile[h * PITCH + d - d0] = q[(token * heads + h0 + h) * dim + d] if inside else F32(0)
             cuda.syncthreads()
             b00 = b01 = b10 = b11 = F32(0)
             for d in range(CHUNK):
-                x0, x1 = left[r0 * PITCH + d], left[r1 * PITCH + d]
-                y0, y1 = right[k0 * PITCH + d], right[k1 * PITCH + d]
+                x0, x1 = row_tile[r0 * PITCH + d], row_tile[r1 * PITCH + d]
+                y0, y1 = query_tile[k0 * PITCH + d], query_tile[k1 * PITCH + d]
                 b00 += x0 * y0
                 b01 += x0 * y1
                 b10 += x1 * y0
@@ -125,13 +128,13 @@ def attention_kernel(
         scores[k1 * TILE + r1] = a11 * scale
         cuda.syncthreads()
         for h in range(t, GROUP, step):
-            best = top[h]
+            new_top = top[h]
             for r in range(TILE):
                 if rows[r] != -1:
                     s = scores[h * TILE + r]
-                    best = s if s > best else best
-            factor[h] = exp32(F32(top[h] - best))
-            top[h] = best
+                    new_top = s if s > new_top else new_top
+            factor[h] = exp32(F32(top[h] - new_top))
+            top[h] = new_top
         cuda.syncthreads()
         for i in range(t, GROUP * TILE, step):
             h, r = i // TILE, i % TILE
@@ -144,17 +147,17 @@ def attention_kernel(
             total[h] = F32(total[h] * factor[h]) + weight
         live = min(TILE, end - at)
         for c in range(t, dim, step):
-            add_rows(parts, values, comp, rows, scores, factor, into, here, dim, c, live)
+            add_rows(parts, values, comp, rows, scores, factor, into, heads_here, dim, c, live)
         cuda.syncthreads()
         at += TILE
-    for h in range(t, here, step):
+    for h in range(t, heads_here, step):
         tops[into + h], totals[into + h] = top[h], total[h]
 
 
 @cuda.jit(device=True)
-def add_rows(parts, values, comp, rows, scores, factor, into, here, dim, c, live):
-    """One channel of 4 heads at a time: what is there times the factor, plus the weighted rows of a tile."""
-    for h in range(0, here, 4):
+def add_rows(parts, values, comp, rows, scores, factor, into, heads_here, dim, c, live):
+    """Rescale one channel of the sums by the factor and add the weighted rows of a tile, 4 heads at a time."""
+    for h in range(0, heads_here, 4):
         o0 = o1 = o2 = o3 = F32(0)
         for r in range(live):
             number = rows[r]
@@ -165,28 +168,28 @@ def add_rows(parts, values, comp, rows, scores, factor, into, here, dim, c, live
                 o2 += scores[(h + 2) * TILE + r] * x
                 o3 += scores[(h + 3) * TILE + r] * x
         add_scaled(parts, (into + h) * dim + c, factor[h], o0)
-        if h + 1 < here:
+        if h + 1 < heads_here:
             add_scaled(parts, (into + h + 1) * dim + c, factor[h + 1], o1)
-        if h + 2 < here:
+        if h + 2 < heads_here:
             add_scaled(parts, (into + h + 2) * dim + c, factor[h + 2], o2)
-        if h + 3 < here:
+        if h + 3 < heads_here:
             add_scaled(parts, (into + h + 3) * dim + c, factor[h + 3], o3)
 
 
 @cuda.jit(device=True)
 def add_scaled(parts, at, factor, value):
-    """parts[at] = parts[at] factor + value, the product rounded first."""
+    """Compute parts[at] = parts[at] factor + value, the product rounded first."""
     parts[at] = F32(parts[at] * factor) + value
 
 
 @cuda.jit
 def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
-    """Block: a token and a head. Without ``sunk`` there are no sinks."""
+    """Combine the runs of a token and a head in one block. Without ``sunk`` there are no sinks."""
     token, h = cuda.blockIdx.x // heads, cuda.blockIdx.x % heads
     sink, top = LOWEST, LOWEST
     if sunk:
         sink = sinks[h]
-        top = sink if not sink <= top else top  # a sink that is not a number is one's end, too
+        top = sink if not sink <= top else top  # a NaN sink makes the result NaN
     for run in range(runs):
         value = tops[(token * runs + run) * heads + h]
         top = value if value > top else top
@@ -203,8 +206,8 @@ def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
 
 
 def runs_for(tokens: int, shared: int, sharing: int, rows: int) -> int:
-    """Runs that the rows of a token, at most ``rows``, are cut into, where each of ``shared`` heads of the cache is
-    read by ``sharing`` of the query."""
+    """Return the number of runs to split a token's rows into, at most ``rows``, where ``sharing`` query heads read each
+    of ``shared`` cache heads."""
     blocks = tokens * shared * -(-sharing // GROUP)
     return max(1, min(MOST_RUNS, -(-rows // TILE), -(-FILLED // blocks)))
 
@@ -213,7 +216,8 @@ def attention(
     stream, out, parts, tops, totals, error, q, raw, first_of, count_of, comp, comp_count, selected, sinks,
     tokens, heads, dim, runs, raw_rows, comp_rows, picks, picked, scale, code,
 ):  # fmt: skip
-    """q (tokens, heads, dim) over rows of a ring and compressed ones, with room for the parts of ``runs`` runs."""
+    """Attend q (tokens, heads, dim) to rows of a ring and compressed ones, with scratch for the parts of ``runs``
+    runs."""
     groups = -(-heads // GROUP)
     attention_kernel[tokens * groups * runs, THREADS, stream](
         parts, tops, totals, error, q, raw, raw, first_of, count_of, comp, comp_count, selected,
@@ -225,18 +229,17 @@ def attention(
 
 
 def attend(
-    stream, out, parts, tops, totals, error, q, keys, values, first_of, seen_of, nothing, none,
+    stream, out, parts, tops, totals, error, q, keys, values, first_of, count_of, no_floats, no_ints,
     tokens, shared, sharing, dim, runs, ring, scale, code,
 ):  # fmt: skip
-    """q (tokens, shared * sharing, dim) over the rows of two rings, with room for the parts of ``runs`` runs. What is
-    read as ``nothing`` and ``none`` stands for sinks and compressed rows, and for the choice of these: no rows are
-    picked."""
+    """Attend q (tokens, shared * sharing, dim) to the rows of two rings, with scratch for the parts of ``runs`` runs.
+    ``no_floats`` and ``no_ints`` stand for the sinks, compressed rows and selection that are not used."""
     groups = -(-sharing // GROUP)
     attention_kernel[tokens * shared * groups * runs, THREADS, stream](
-        parts, tops, totals, error, q, keys, values, first_of, seen_of, nothing, none, none,
+        parts, tops, totals, error, q, keys, values, first_of, count_of, no_floats, no_ints, no_ints,
         shared, sharing, dim, groups, runs, ring, 0, 0, True, F32(scale), code,
     )  # fmt: skip
     heads = shared * sharing
     join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
-        out, parts, tops, totals, nothing, False, heads, dim, runs
+        out, parts, tops, totals, no_floats, False, heads, dim, runs
     )

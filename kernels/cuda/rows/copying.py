@@ -1,4 +1,4 @@
-"""Copies between arrays with gaps between their values, of up to four axes."""
+"""Copies between strided arrays of up to four axes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AXES = 4
 
 @cuda.jit
 def copy_kernel(out, x, size, n1, n2, n3, t0, t1, t2, t3, s0, s1, s2, s3):
-    """Thread: one value, at index (i0, i1, i2, i3) of axes of n0, n1, n2, n3."""
+    """Copy one value per thread, at index (i0, i1, i2, i3) of axes of n0, n1, n2, n3."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         i3, rest = i % n3, i // n3
         i2, rest = rest % n2, rest // n2
@@ -26,7 +26,7 @@ def _strided(stream, out, x, size, *numbers):
 
 
 def _axes(array: DeviceArray) -> tuple[list[int], list[int]]:
-    """Sizes and strides, in values, of exactly AXES axes."""
+    """Return sizes and strides, in values, padded to AXES axes."""
     if array.ndim > AXES:
         raise ValueError(f"arrays of more than {AXES} axes cannot have gaps between their values")
     missing = AXES - array.ndim
@@ -35,7 +35,7 @@ def _axes(array: DeviceArray) -> tuple[list[int], list[int]]:
 
 
 def _reach(array: DeviceArray) -> DeviceArray:
-    """All memory from the first value of ``array`` to its last, as one axis."""
+    """Return all memory from the first value of ``array`` to its last, as one axis."""
     items = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
     if any(item < 0 for item in items):
         raise ValueError("arrays with negative strides are not supported")
@@ -43,7 +43,7 @@ def _reach(array: DeviceArray) -> DeviceArray:
 
 
 def copy(to: DeviceArray, x: DeviceArray) -> Launch:
-    """The launch that copies ``x`` to ``to``; they have the same shape and type, and at least one value."""
-    shape, into = _axes(to)
-    _, source = _axes(x)
-    return Launch(_strided, [_reach(to)], [_reach(x)], [to.size, *shape[1:], *into, *source])
+    """Make the launch that copies ``x`` to ``to``; they have the same shape and type, and at least one value."""
+    shape, target_strides = _axes(to)
+    _, source_strides = _axes(x)
+    return Launch(_strided, [_reach(to)], [_reach(x)], [to.size, *shape[1:], *target_strides, *source_strides])

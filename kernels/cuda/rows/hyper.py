@@ -13,19 +13,19 @@ F32 = np.float32
 TWO, LOWEST = F32(2), F32(-np.inf)
 MOST = MOST_THREADS
 MOST_STREAMS = 16
-"""Hyper-connection streams at most."""
+"""Hyper-connection streams supported."""
 TABLE = 2 * MOST_STREAMS * MOST_STREAMS
 
 
 @cuda.jit
 def copies_kernel(out, x, size, count, width):
-    """Thread: one value of the result, (tokens, count, width)."""
+    """Compute one value of the result (tokens, count, width) per thread."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[i // (count * width) * width + i % width]
 
 
-def streams(stream, out, x, tokens, count, width):
-    """``count`` copies of each of ``tokens`` vectors."""
+def repeat(stream, out, x, tokens, count, width):
+    """Copy each of ``tokens`` vectors to ``count`` hyper-connection streams."""
     size = tokens * count * width
     threads = threads_for(size, 256, 1)
     copies_kernel[blocks_for(size, threads), threads, stream](out, x, size, count, width)
@@ -33,8 +33,10 @@ def streams(stream, out, x, tokens, count, width):
 
 @cuda.jit(device=True)
 def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
-    """All of ``hc_split`` for one token, by the threads of a block: an entry of comb each, or several. ``table`` is
-    shared, two times C C floats; a pass of Sinkhorn goes from one half of it to the other. ``pre`` is shared."""
+    """Compute ``hc_split`` for one token with the threads of a block, one or more entries of comb each.
+
+    ``table`` is shared, two times C C floats; a Sinkhorn pass goes from one half of it to the other. ``pre`` is shared.
+    """
     t, step, n, m = cuda.threadIdx.x, cuda.blockDim.x, C * C, token * C * (C + 2)
     for i in range(t, C, step):
         pre[i] = sigmoid32(F32(mix[m + i] * scale[0] + base[i])) + eps
@@ -52,8 +54,8 @@ def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
         table[n + j] = F32(exp32(F32(table[j] - top)) / total) + eps
     cuda.syncthreads()
     half = n
-    row, col = t // C, t % C  # once: a division of integers is a hundred instructions
-    for turn in range(2 * iters - 1):  # columns, then rows and columns in turn
+    row, col = t // C, t % C  # hoisted: an integer division is about a hundred instructions
+    for turn in range(2 * iters - 1):  # columns, then rows and columns alternately
         first, stride = (1, C) if turn % 2 == 0 else (C, 1)
         for j in range(t, n, step):
             line = col if first == 1 else row
@@ -71,7 +73,7 @@ def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
 
 @cuda.jit
 def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
-    """Block: one token."""
+    """Split one token per block."""
     table = cuda.shared.array(TABLE, f32)
     weights = cuda.shared.array(MOST_STREAMS, f32)
     token = cuda.blockIdx.x
@@ -81,13 +83,13 @@ def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
 
 
 def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
-    """mix (tokens, C C + 2 C) to pre, post (tokens, C) and comb (tokens, C, C)."""
+    """Split mix (tokens, C C + 2 C) into pre, post (tokens, C) and comb (tokens, C, C)."""
     split_kernel[tokens, threads_for(C * C, 256, 1), stream](pre, post, comb, mix, scale, base, C, iters, F32(eps))
 
 
 @cuda.jit
 def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps, weighted, norm_eps):
-    """Block: one token, from mixing logits to the normed input of a block."""
+    """Compute the normed input of a layer from mixing logits, one token per block."""
     table = cuda.shared.array(TABLE, f32)
     pre = cuda.shared.array(MOST_STREAMS, f32)
     sums = cuda.shared.array(MOST, f64)
@@ -108,7 +110,7 @@ def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps,
 
 
 def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, C, D, iters, eps, weighted, norm_eps):
-    """``hc_split``, ``hc_reduce`` of X with its first result, and RMS norm of that, in one launch (``joining``)."""
+    """Fuse ``hc_split``, ``hc_reduce`` of X with its first result, and RMS norm of that (``joining``)."""
     enter_kernel[tokens, threads_for(D, MOST), stream](
         out, post, comb, mix, scale, base, X, weight, C, D, iters, F32(eps), weighted, F32(norm_eps)
     )
@@ -116,13 +118,13 @@ def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, C, D,
 
 @cuda.jit
 def head_weights_kernel(out, mix, scale, base, size, C, eps):
-    """Thread: one weight."""
+    """Compute one weight per thread."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = sigmoid32(F32(mix[i] * scale[0] + base[i % C])) + eps
 
 
 def hc_head_weights(stream, out, mix, scale, base, tokens, C, eps):
-    """sigmoid(mix scale + base) + eps, (tokens, C)."""
+    """Compute sigmoid(mix scale + base) + eps, (tokens, C)."""
     threads = threads_for(tokens * C, 64, 1)
     head_weights_kernel[blocks_for(tokens * C, threads), threads, stream](
         out, mix, scale, base, tokens * C, C, F32(eps)
@@ -131,7 +133,7 @@ def hc_head_weights(stream, out, mix, scale, base, tokens, C, eps):
 
 @cuda.jit
 def reduce_kernel(out, X, w, C, D, parts):
-    """Block: a part of one token's channels; thread: one of them."""
+    """Reduce one channel per thread; a block has a part of one token's channels."""
     token = cuda.blockIdx.x // parts
     first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
     for i in range(first, D, parts * cuda.blockDim.x):
@@ -142,7 +144,7 @@ def reduce_kernel(out, X, w, C, D, parts):
 
 
 def hc_reduce(stream, out, X, w, tokens, C, D):
-    """sum_c w_c X_c, (tokens, D)."""
+    """Compute sum_c w_c X_c, (tokens, D)."""
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     reduce_kernel[tokens * parts, threads, stream](out, X, w, C, D, parts)
@@ -150,7 +152,7 @@ def hc_reduce(stream, out, X, w, tokens, C, D):
 
 @cuda.jit
 def expand_kernel(out, X, y, post, comb, C, D, parts):
-    """Block: a part of one token's channels; thread: one of them, in all streams."""
+    """Expand one channel, in all hyper-connection streams, per thread; a block has a part of one token's channels."""
     token = cuda.blockIdx.x // parts
     first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
     for i in range(first, D, parts * cuda.blockDim.x):
@@ -163,7 +165,7 @@ def expand_kernel(out, X, y, post, comb, C, D, parts):
 
 
 def hc_expand(stream, out, X, y, post, comb, tokens, C, D):
-    """X'_k = post_k y + sum_j comb[j, k] X_j, (tokens, C, D)."""
+    """Compute X'_k = post_k y + sum_j comb[j, k] X_j, (tokens, C, D)."""
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     expand_kernel[tokens * parts, threads, stream](out, X, y, post, comb, C, D, parts)
@@ -171,7 +173,7 @@ def hc_expand(stream, out, X, y, post, comb, tokens, C, D):
 
 @cuda.jit
 def leave_kernel(out, X, a, b, post, comb, C, D, parts):
-    """``expand_kernel`` of y = a + b."""
+    """Run ``expand_kernel`` on y = a + b."""
     token = cuda.blockIdx.x // parts
     first = cuda.blockIdx.x % parts * cuda.blockDim.x + cuda.threadIdx.x
     for i in range(first, D, parts * cuda.blockDim.x):
@@ -184,7 +186,7 @@ def leave_kernel(out, X, a, b, post, comb, C, D, parts):
 
 
 def hc_leave(stream, out, X, a, b, post, comb, tokens, C, D):
-    """``add`` and ``hc_expand`` of the sum, in one launch (``joining``)."""
+    """Fuse ``add`` and ``hc_expand`` of the sum (``joining``)."""
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     leave_kernel[tokens * parts, threads, stream](out, X, a, b, post, comb, C, D, parts)
@@ -192,25 +194,25 @@ def hc_leave(stream, out, X, a, b, post, comb, tokens, C, D):
 
 @cuda.jit
 def add_kernel(out, a, b, size):
-    """Thread: a value, and others a grid further."""
+    """Add values in a grid-stride loop."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = a[i] + b[i]
 
 
 def add(stream, out, a, b, size):
-    """a + b."""
+    """Compute a + b."""
     threads = threads_for(size, 256, 1)
     add_kernel[blocks_for(size, threads), threads, stream](out, a, b, size)
 
 
 @cuda.jit
 def scale_kernel(out, x, size, factor):
-    """Thread: a value, and others a grid further."""
+    """Scale values in a grid-stride loop."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = x[i] * factor
 
 
 def scale(stream, out, x, size, factor):
-    """x times factor."""
+    """Compute x * factor."""
     threads = threads_for(size, 256, 1)
     scale_kernel[blocks_for(size, threads), threads, stream](out, x, size, F32(factor))

@@ -1,4 +1,4 @@
-"""Indexer: scores of compressed rows and the deterministic choice of the best (docs/explanation/model.md 7)."""
+"""Indexer: scores of compressed rows, and deterministic top-k selection (docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..driver.shim import cuda, f32, i32
 
 F32 = np.float32
 SIDE = 16
-"""Threads of a block along rows and along heads; each has 4 x 4 products."""
+"""Threads of a block along rows and along heads; each computes 4 x 4 products."""
 TILE = 4 * SIDE
 CHUNK = 32
 PITCH = CHUNK + 1
-"""Floats from one staged row to the next: one more than a chunk, so that 32 threads meet 32 banks."""
+"""Floats from one staged row to the next: one more than a chunk, so that 32 threads hit 32 banks."""
 STAGED, PARTS = TILE * PITCH, TILE * SIDE
-"""Sizes of shared arrays: names, because compiled kernels take no products there."""
+"""Sizes of shared arrays, as names because compiled kernels accept no products there."""
 
 MOST = MOST_THREADS
 DIGITS, DIGIT_BITS = 256, 8
@@ -25,10 +25,10 @@ LOW31 = np.int32(0x7FFFFFFF)
 
 @cuda.jit
 def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
-    """Block: TILE rows for one token. A product of rows and heads, chunk of channels by chunk, then relu and the heads'
-    weights; further heads follow in further rounds."""
-    left = cuda.shared.array(STAGED, f32)
-    right = cuda.shared.array(STAGED, f32)
+    """Score TILE rows for one token per block: a product of rows and heads, chunk of channels by chunk, then relu and
+    head weights; further heads follow in further rounds."""
+    row_tile = cuda.shared.array(STAGED, f32)
+    head_tile = cuda.shared.array(STAGED, f32)
     parts = cuda.shared.array(PARTS, f32)
     token, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * TILE
     limit = min(n, int(count[0]))
@@ -48,15 +48,15 @@ def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
                     x = F32(rows[(first + r) * dim + d])
                 if d < dim and h0 + r < heads:
                     y = iq[(token * heads + h0 + r) * dim + d]
-                left[r * PITCH + d - d0] = x
-                right[r * PITCH + d - d0] = y
+                row_tile[r * PITCH + d - d0] = x
+                head_tile[r * PITCH + d - d0] = y
             cuda.syncthreads()
             for d in range(CHUNK):
-                at, to = of_rows * PITCH + d, of_heads * PITCH + d
-                x0, x1 = left[at], left[at + SIDE * PITCH]
-                x2, x3 = left[at + 2 * SIDE * PITCH], left[at + 3 * SIDE * PITCH]
-                y0, y1 = right[to], right[to + SIDE * PITCH]
-                y2, y3 = right[to + 2 * SIDE * PITCH], right[to + 3 * SIDE * PITCH]
+                at, query_at = of_rows * PITCH + d, of_heads * PITCH + d
+                x0, x1 = row_tile[at], row_tile[at + SIDE * PITCH]
+                x2, x3 = row_tile[at + 2 * SIDE * PITCH], row_tile[at + 3 * SIDE * PITCH]
+                y0, y1 = head_tile[query_at], head_tile[query_at + SIDE * PITCH]
+                y2, y3 = head_tile[query_at + 2 * SIDE * PITCH], head_tile[query_at + 3 * SIDE * PITCH]
                 a00 += x0 * y0
                 a01 += x0 * y1
                 a02 += x0 * y2
@@ -96,66 +96,66 @@ def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
 
 @cuda.jit(device=True)
 def relu(x):
-    """NaN stays NaN."""
+    """Return max(x, 0); NaN stays NaN."""
     return F32(0) if x < F32(0) else x
 
 
 @cuda.jit(device=True)
 def weight_of(w, token, h, heads):
-    """A head's weight; 0 for heads that only fill the tile, whose products are 0."""
+    """Return a head's weight; 0 for heads that only pad the tile, whose products are 0."""
     return w[token * heads + h] if h < heads else F32(0)
 
 
 def index_scores(stream, out, iq, rows, w, count, tokens, n, heads, dim):
-    """sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows. Rows are float32 or binary16."""
+    """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows. Rows are float32 or binary16."""
     tiles = tiles_for(n, TILE)
     scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, n, heads, dim, tiles)
 
 
 @cuda.jit(device=True)
 def order_key(x):
-    """An integer that is in the order of floats, 0 to 2^32 - 1; both zeros have the same."""
+    """Map a float to an integer 0 .. 2^32 - 1 of the same order; both zeros map to the same."""
     bits = float_bits(F32(x + F32(0)))
     return np.int64(bits ^ ((bits >> 31) & LOW31)) + 2147483648
 
 
 @cuda.jit(device=True)
-def sums_from_the_end(now, other, size):
-    """now[i] becomes the sum of now[i:], of ``size`` shared integers; ``other`` is as long."""
+def suffix_sums(values, scratch, size):
+    """Replace now[i] by the sum of now[i:], of ``size`` shared integers; ``scratch`` is scratch of the same length."""
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     distance, flip = 1, 0
     while distance < size:
         for i in range(t, size, step):
             if flip == 0:
-                other[i] = now[i] + (now[i + distance] if i + distance < size else 0)
+                scratch[i] = values[i] + (values[i + distance] if i + distance < size else 0)
             else:
-                now[i] = other[i] + (other[i + distance] if i + distance < size else 0)
+                values[i] = scratch[i] + (scratch[i + distance] if i + distance < size else 0)
         cuda.syncthreads()
         flip = 1 - flip
         distance *= 2
     if flip == 1:
         for i in range(t, size, step):
-            now[i] = other[i]
+            values[i] = scratch[i]
         cuda.syncthreads()
 
 
 @cuda.jit
 def select_kernel(out, scores, visible, n, k):
-    """Block: one token. Find the k-th largest key digit by digit, then take rows in ascending order: all above it, and
-    as many equal to it, lowest first, as still fit. Each thread looks through a run of rows."""
+    """Select rows for one token per block: find the k-th largest key digit by digit, then take rows in ascending order:
+    all above it, and as many equal to it, lowest first, as still fit. Each thread scans a run of rows."""
     bins = cuda.shared.array(DIGITS, i32)
     spare = cuda.shared.array(DIGITS, i32)
     above_of = cuda.shared.array(MOST, i32)
     equal_of = cuda.shared.array(MOST, i32)
-    other = cuda.shared.array(MOST, i32)
-    found = cuda.shared.array(2, i32)
+    scratch = cuda.shared.array(MOST, i32)
+    digit_and_above = cuda.shared.array(2, i32)
     token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     count, base = min(int(visible[token]), n), token * n
     if count <= k:
         for i in range(t, k, step):
             out[token * k + i] = i if i < count else -1
         return
-    prefix, wanted, shift = np.int64(0), k, 32
+    prefix, remaining, shift = np.int64(0), k, 32
     while shift > 0:
         shift -= DIGIT_BITS
         for b in range(t, DIGITS, step):
@@ -166,14 +166,14 @@ def select_kernel(out, scores, visible, n, k):
             if key >> (shift + DIGIT_BITS) == prefix:
                 cuda.atomic.add(bins, (key >> shift) & (DIGITS - 1), 1)
         cuda.syncthreads()
-        sums_from_the_end(bins, spare, DIGITS)
+        suffix_sums(bins, spare, DIGITS)
         for b in range(t, DIGITS, step):
             above = bins[b + 1] if b + 1 < DIGITS else 0
-            if bins[b] >= wanted and above < wanted:
-                found[0], found[1] = b, above
+            if bins[b] >= remaining and above < remaining:
+                digit_and_above[0], digit_and_above[1] = b, above
         cuda.syncthreads()
-        prefix = (prefix << DIGIT_BITS) | found[0]
-        wanted -= found[1]
+        prefix = (prefix << DIGIT_BITS) | digit_and_above[0]
+        remaining -= digit_and_above[1]
         cuda.syncthreads()
     run = (count + step - 1) // step
     first, last = min(count, t * run), min(count, (t + 1) * run)
@@ -184,13 +184,13 @@ def select_kernel(out, scores, visible, n, k):
         equal += 1 if key == prefix else 0
     above_of[t], equal_of[t] = above, equal
     cuda.syncthreads()
-    sums_from_the_end(above_of, other, step)
-    sums_from_the_end(equal_of, other, step)
+    suffix_sums(above_of, scratch, step)
+    suffix_sums(equal_of, scratch, step)
     equal_before = equal_of[0] - equal_of[t]
-    place = above_of[0] - above_of[t] + min(equal_before, wanted)
+    place = above_of[0] - above_of[t] + min(equal_before, remaining)
     for i in range(first, last):
         key = order_key(scores[base + i])
-        if key > prefix or (key == prefix and equal_before < wanted):
+        if key > prefix or (key == prefix and equal_before < remaining):
             out[token * k + place] = i
             place += 1
         if key == prefix:
@@ -198,5 +198,5 @@ def select_kernel(out, scores, visible, n, k):
 
 
 def select_rows(stream, out, scores, visible, tokens, n, k):
-    """The k best of the first ``visible`` rows, ascending, -1 at the end; ties to the lower row."""
+    """Select the k best of the first ``visible`` rows, ascending, -1 at the end; ties go to the lower row."""
     select_kernel[tokens, MOST, stream](out, scores, visible, n, k)

@@ -1,6 +1,6 @@
-"""Device functions of one float32: libdevice by way of ``math`` (at most 2 ulp, no fast approximations).
+"""Device functions on float32: libdevice through ``math`` (at most 2 ulp, no fast approximations).
 
-Comparisons are written so that a NaN stays one; ``min`` and ``max`` of a GPU drop it.
+Comparisons are written so that NaN stays NaN; ``min`` and ``max`` of a GPU drop it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sqrt32(x):
 
 @cuda.jit(device=True)
 def rint32(x):
-    """To the nearest integer, halves to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction."""
+    """Round to the nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no fraction bits."""
     return F32(F32(x + F32(12582912)) - F32(12582912))
 
 
@@ -45,14 +45,14 @@ def log2_64(x):
 
 @cuda.jit(device=True)
 def sigmoid32(x):
-    """1 / (1 + e^-x) without overflow."""
+    """Return 1 / (1 + e^-x) without overflow."""
     e = exp32(-abs(x))
     return F32((ONE if x >= ZERO else e) / (ONE + e)) if x == x else x
 
 
 @cuda.jit(device=True)
 def softplus32(x):
-    """log(1 + e^x) without overflow."""
+    """Return log(1 + e^x) without overflow."""
     if x > LINEAR_ABOVE:
         return x
     if x < EXP_BELOW:

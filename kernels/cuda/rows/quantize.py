@@ -1,4 +1,4 @@
-"""Integer activations: A8 per 32 values and Q8_K per 256 of mode ds4 (model.md 10.2), int8 by groups and back
+"""Int8 activations: A8 per 32 values and Q8_K per 256 of mode ds4 (model.md 10.2), int8 by groups and back
 (docs/explanation/dense.md). Exact: the codes are the definition."""
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ NOT_A_NUMBER = F32(np.nan)
 
 @cuda.jit(device=True)
 def finite_or_zero(x):
-    """x, or 0 for a value that is none."""
+    """Return x, or 0 if x is not finite."""
     return x if float_bits(x) & MAGNITUDE_MASK < EXPONENT_MASK else F32(0)
 
 
 @cuda.jit(device=True)
 def code_of(x, inverse):
-    """The nearest integer to x * inverse, between -128 and 127; the product rounds first."""
+    """Return the nearest integer to x * inverse, between -128 and 127; the product rounds first."""
     c = int(rint32(F32(finite_or_zero(x) * inverse)))
     return max(-128, min(127, c))
 
 
 @cuda.jit
 def a8_kernel(codes, scales, x, blocks):
-    """Thread: one block of 32 values."""
+    """Quantize one block of 32 values per thread."""
     for b in range(cuda.grid(1), blocks, cuda.gridsize(1)):
         peak = np.int32(0)
         for i in range(A8_BLOCK):
@@ -47,14 +47,14 @@ def a8_kernel(codes, scales, x, blocks):
 
 
 def quantize_a8(stream, codes, scales, x, blocks):
-    """int8 codes of blocks of 32, scale amax / 127."""
+    """Quantize to int8 codes in blocks of 32, scale amax / 127."""
     threads = threads_for(blocks, 64, 1)
     a8_kernel[blocks_for(blocks, threads), threads, stream](codes, scales, x, blocks)
 
 
 @cuda.jit
 def i8_kernel(out, x, groups, size):
-    """Thread: one group of values."""
+    """Round one group of values per thread."""
     for g in range(cuda.grid(1), groups, cuda.gridsize(1)):
         base, peak = g * size, np.int32(0)
         for i in range(base, base + size):
@@ -74,14 +74,14 @@ def i8_kernel(out, x, groups, size):
 
 
 def round_i8(stream, out, x, groups, size):
-    """int8 and back by groups with a scale of their own, amax / 127; halves away from zero."""
+    """Round to int8 and back by groups with a scale amax / 127; halves away from zero."""
     threads = threads_for(groups, 64, 1)
     i8_kernel[blocks_for(groups, threads), threads, stream](out, x, groups, size)
 
 
 @cuda.jit
 def q8k_kernel(codes, scales, sums, x, blocks):
-    """Thread: one block of 256 values."""
+    """Quantize one block of 256 values per thread."""
     for b in range(cuda.grid(1), blocks, cuda.gridsize(1)):
         base, peak, first = b * Q8K_BLOCK, np.int32(-1), F32(0)
         for i in range(Q8K_BLOCK):
@@ -104,19 +104,20 @@ def q8k_kernel(codes, scales, sums, x, blocks):
 
 
 def quantize_q8k(stream, codes, scales, sums, x, blocks):
-    """int8 codes of blocks of 256, the first of largest magnitude becoming -127; sums of 16 codes."""
+    """Quantize to int8 codes in blocks of 256, the first value of largest magnitude becoming -127; also sums of 16
+    codes."""
     threads = threads_for(blocks, 32, 1)
     q8k_kernel[blocks_for(blocks, threads), threads, stream](codes, scales, sums, x, blocks)
 
 
 @cuda.jit
 def restore_kernel(out, codes, scales, size, block):
-    """Thread: one value, and others a grid further."""
+    """Dequantize in a grid-stride loop."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         out[i] = F32(F32(codes[i]) * scales[i // block])
 
 
 def restore(stream, out, codes, scales, size, block):
-    """int8 codes (size,) times the scales of their blocks."""
+    """Multiply int8 codes (size,) by the scales of their blocks."""
     threads = threads_for(size, 256, 1)
     restore_kernel[blocks_for(size, threads), threads, stream](out, codes, scales, size, block)

@@ -1,9 +1,9 @@
-"""The greatest values of a row, for choosing the next token among logits (docs/explanation/text.md 6).
+"""Top-k values of a row of logits, for sampling (docs/explanation/text.md 6).
 
-A value and its index make one integer in the order of ``top``; these are distinct, so the result does not depend on
-the order of comparisons. A block sorts a tile of them in runs of k, then repeatedly keeps the greater half of two runs;
-for k = 1 that is a tree maximum. The k best of every tile are the candidates of the next round, until one tile holds
-all of them.
+A value and its index are packed into one integer in the order of ``top``; these are distinct, so the result does not
+depend on the order of comparisons. A block sorts a tile of them in runs of k, then repeatedly keeps the greater half of
+two runs; for k = 1 that is a tree maximum. The k best of every tile are the candidates of the next round, until one
+tile holds all of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..driver.shim import cuda, i64
 from .indexing import order_key
 
 TILE = 2 * MOST_RANKED
-"""Candidates of a block: at least two runs of as many ranks as there may be."""
+"""Candidates per block: at least two runs of the most ranks supported."""
 
 THREADS = min(MOST_THREADS, TILE // 2)
-"""Each compares two candidates."""
+"""Each thread compares two candidates."""
 
 FLOOR = np.float32(LEAST)
-NOBODY = np.int64(-(1 << 63))
+EMPTY = np.int64(-(1 << 63))
 """Below every candidate."""
 
 MIDDLE, LOW = np.int64(1 << 31), np.int64(0xFFFFFFFF)
@@ -32,31 +32,33 @@ MIDDLE, LOW = np.int64(1 << 31), np.int64(0xFFFFFFFF)
 
 @cuda.jit(device=True)
 def candidate(x, at):
-    """The order of a value above, and below it its place, the lower the greater. NaN, which no comparison is true of,
-    is where FLOOR is."""
+    """Pack the order of a value (high) and its index (low, the lower the greater). NaN, for which no comparison is
+    true, counts as FLOOR."""
     return ((order_key(x if x > FLOOR else FLOOR) - MIDDLE) << 32) + (LOW - at)
 
 
 @cuda.jit(device=True)
-def place_of(found):
-    """The index of a candidate in its row."""
-    return LOW - (found & LOW)
+def place_of(key):
+    """Return the index of a candidate in its row."""
+    return LOW - (key & LOW)
 
 
 @cuda.jit(device=True)
-def put_in_order(keys, low, high, falling):
+def put_in_order(keys, low, high, descending):
     """Exchange two keys that are in the wrong order."""
     a, b = keys[low], keys[high]
-    if (a < b) == falling:
+    if (a < b) == descending:
         keys[low], keys[high] = b, a
 
 
 @cuda.jit(device=True)
 def keep_greatest(keys, tile, width):
-    """The ``width`` greatest of ``tile`` shared keys, falling, in front; both are powers of two, tile the larger one.
+    """Move the ``width`` greatest of ``tile`` shared keys, descending, to the front; both are powers of two, tile the
+    larger.
 
-    Bitonic: runs are sorted, falling and rising in turn. The greater one of each pair of places in two neighbours is
-    among the greater half of both; those rise and fall once, which log2(width) passes over them sort."""
+    Bitonic: runs are sorted, descending and ascending alternately. The pairwise maxima of two neighbouring runs are the
+    greater half of both; they rise and fall once, so log2(width) passes sort them.
+    """
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     size = 2
     while size <= width:
@@ -90,12 +92,12 @@ def keep_greatest(keys, tile, width):
 
 @cuda.jit
 def of_values_kernel(kept, x, n, k, tile, tiles, width):
-    """Block: the k best of one tile of a row's values."""
+    """Keep the k best of one tile of a row's values per block."""
     keys = cuda.shared.array(TILE, i64)
     row, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * tile
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     for i in range(t, tile, step):
-        keys[i] = candidate(x[row * n + first + i], first + i) if first + i < n else NOBODY
+        keys[i] = candidate(x[row * n + first + i], first + i) if first + i < n else EMPTY
     cuda.syncthreads()
     keep_greatest(keys, tile, width)
     for i in range(t, k, step):
@@ -103,13 +105,13 @@ def of_values_kernel(kept, x, n, k, tile, tiles, width):
 
 
 @cuda.jit
-def of_candidates_kernel(kept, found, count, k, tile, tiles, width):
-    """Block: the k best of one tile of a row's ``count`` candidates."""
+def of_candidates_kernel(kept, candidates, count, k, tile, tiles, width):
+    """Keep the k best of one tile of a row's ``count`` candidates per block."""
     keys = cuda.shared.array(TILE, i64)
     row, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * tile
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     for i in range(t, tile, step):
-        keys[i] = found[row * count + first + i] if first + i < count else NOBODY
+        keys[i] = candidates[row * count + first + i] if first + i < count else EMPTY
     cuda.syncthreads()
     keep_greatest(keys, tile, width)
     for i in range(t, k, step):
@@ -117,12 +119,12 @@ def of_candidates_kernel(kept, found, count, k, tile, tiles, width):
 
 
 @cuda.jit
-def ranks_kernel(values, ids, found, x, n, count, k, tile, width):
-    """Block: the k best of all ``count`` candidates of a row, told as values and places."""
+def ranks_kernel(values, ids, candidates, x, n, count, k, tile, width):
+    """Store the k best of all ``count`` candidates of a row, as values and indices, per block."""
     keys = cuda.shared.array(TILE, i64)
     row, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     for i in range(t, tile, step):
-        keys[i] = found[row * count + i] if i < count else NOBODY
+        keys[i] = candidates[row * count + i] if i < count else EMPTY
     cuda.syncthreads()
     keep_greatest(keys, tile, width)
     for i in range(t, k, step):
@@ -132,22 +134,22 @@ def ranks_kernel(values, ids, found, x, n, count, k, tile, width):
 
 
 def width_for(k: int) -> int:
-    """Length of a run: the power of two that holds k ranks."""
+    """Return the length of a run: the power of two that holds k ranks."""
     return 1 << (k - 1).bit_length()
 
 
 def of_values(stream: Any, kept: Any, x: Any, rows: int, n: int, k: int) -> None:
-    """The k best of every tile of x (rows, n), as candidates (rows, tiles, k)."""
+    """Keep the k best of every tile of x (rows, n), as candidates (rows, tiles, k)."""
     tiles = tiles_for(n, TILE)
     of_values_kernel[rows * tiles, THREADS, stream](kept, x, n, k, TILE, tiles, width_for(k))
 
 
-def of_candidates(stream: Any, kept: Any, found: Any, rows: int, count: int, k: int) -> None:
-    """The k best of every tile of candidates (rows, count), as (rows, tiles, k)."""
+def of_candidates(stream: Any, kept: Any, candidates: Any, rows: int, count: int, k: int) -> None:
+    """Keep the k best of every tile of candidates (rows, count), as (rows, tiles, k)."""
     tiles = tiles_for(count, TILE)
-    of_candidates_kernel[rows * tiles, THREADS, stream](kept, found, count, k, TILE, tiles, width_for(k))
+    of_candidates_kernel[rows * tiles, THREADS, stream](kept, candidates, count, k, TILE, tiles, width_for(k))
 
 
-def ranks(stream: Any, values: Any, ids: Any, found: Any, x: Any, rows: int, n: int, count: int, k: int) -> None:
-    """The k best of candidates (rows, count), which fit one tile, as values and places in x (rows, n)."""
-    ranks_kernel[rows, THREADS, stream](values, ids, found, x, n, count, k, TILE, width_for(k))
+def ranks(stream: Any, values: Any, ids: Any, candidates: Any, x: Any, rows: int, n: int, count: int, k: int) -> None:
+    """Store the k best of candidates (rows, count), which fit one tile, as values and indices in x (rows, n)."""
+    ranks_kernel[rows, THREADS, stream](values, ids, candidates, x, n, count, k, TILE, width_for(k))

@@ -1,4 +1,4 @@
-"""Which experts, how often, and what happens between their products (docs/explanation/model.md 8)."""
+"""Expert routing, expert counts and SwiGLU (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MOST = 256
 
 @cuda.jit(device=True)
 def comes_first(a, i, b, j):
-    """Whether value a of expert i goes before value b of expert j: larger, or as large and lower in number."""
+    """Return whether value a of expert i ranks before value b of expert j: larger, or equal and lower in number."""
     return a > b or (a == b and i < j)
 
 
 @cuda.jit
 def route_kernel(probs, ids, weights, error, logits, bias, hash_ids, E, k, scale, floor, biased, hashed, code):
-    """Block: one token. The i-th choice is the first in order of those that come after the one before."""
+    """Route one token per block. The i-th choice is the first in order after the previous choice."""
     best = cuda.shared.array(MOST, f32)
     where = cuda.shared.array(MOST, i32)
     token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
@@ -76,8 +76,10 @@ def route_kernel(probs, ids, weights, error, logits, bias, hash_ids, E, k, scale
 def route(
     stream, probs, ids, weights, error, logits, bias, hash_ids, tokens, E, k, scale, floor, biased, hashed, code
 ):  # fmt: skip
-    """logits (tokens, E) to probs, the k chosen and their weights. What is not ``biased`` or ``hashed`` needs neither
-    operand."""
+    """Compute probs, the k chosen experts and their weights from logits (tokens, E).
+
+    Without ``biased`` (``hashed``) the operand bias (hash_ids) is not read.
+    """
     route_kernel[tokens, threads_for(E, MOST, 1), stream](
         probs, ids, weights, error, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, code
     )
@@ -85,7 +87,7 @@ def route(
 
 @cuda.jit
 def count_kernel(counts, ids, size, E):
-    """Thread: a place in ids, and others a grid further."""
+    """Count experts in a grid-stride loop over ids."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         e = ids[i]
         if e >= 0 and e < E:
@@ -93,28 +95,28 @@ def count_kernel(counts, ids, size, E):
 
 
 def count(stream, counts, ids, size, E):
-    """counts[e] grows by the number of times e is among ids."""
+    """Add to counts[e] the number of times e is among ids."""
     threads = threads_for(size, 256, 1)
     count_kernel[blocks_for(size, threads), threads, stream](counts, ids, size, E)
 
 
 @cuda.jit
 def check_kernel(error, ids, size, E, code):
-    """Thread: one id. One that is not there is told."""
+    """Check one id per thread; set ``error`` if it is out of range."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         if ids[i] < 0 or ids[i] >= E:
             error[0] = code
 
 
 def check_ids(stream, error, ids, size, E, code):
-    """Whether all ids are below E."""
+    """Set ``error[0]`` to ``code`` unless all ids are in 0 .. E - 1."""
     threads = threads_for(size, 256, 1)
     check_kernel[blocks_for(size, threads), threads, stream](error, ids, size, E, code)
 
 
 @cuda.jit(device=True)
 def gated(g, u, limit):
-    """silu(min(g, limit)) clip(u, -limit, limit)."""
+    """Return silu(min(g, limit)) clip(u, -limit, limit)."""
     g = limit if g > limit else g
     u = limit if u > limit else u
     u = -limit if u < -limit else u
@@ -123,7 +125,7 @@ def gated(g, u, limit):
 
 @cuda.jit
 def swiglu_kernel(out, gate, up, weight, size, n, limit, weighted):
-    """Thread: a value, and others a grid further."""
+    """Compute SwiGLU in a grid-stride loop."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         mid = gated(gate[i], up[i], limit)
         if weighted:
@@ -132,7 +134,7 @@ def swiglu_kernel(out, gate, up, weight, size, n, limit, weighted):
 
 
 def swiglu(stream, out, gate, up, weight, rows, n, limit, weighted):
-    """silu(min(gate, limit)) clip(up, -limit, limit), times the row's weight."""
+    """Compute silu(min(gate, limit)) clip(up, -limit, limit), times the row's weight."""
     threads = threads_for(rows * n, 256, 1)
     swiglu_kernel[blocks_for(rows * n, threads), threads, stream](
         out, gate, up, weight, rows * n, n, F32(limit), weighted

@@ -2,7 +2,7 @@
 
 A pass applies several stages to one row, always in this order (a query head: norm, rope; a cached row: norm, rope,
 E4M3, binary16, into its ring). One kernel has all stages and an op is a chain of one, so a fused chain computes the
-same bits. A block works on one row, which stays in the block's cache between stages.
+same bits. A block processes one row, which stays in its SM's L1 cache between stages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NORM, ROPE, HADAMARD, E4M3, E2M1, F16, STORE = (1 << i for i in range(7))
 
 MOST = MOST_THREADS
 PEAKS = 1024
-"""Blocks of a small format in a row at most: 64 k channels of E4M3."""
+"""Blocks of a small format supported per row: 64 k channels of E4M3."""
 
 F32 = np.float32
 ONE, ZERO = np.float32(1), np.float32(0)
@@ -28,12 +28,12 @@ EXPONENT_MASK, MAGNITUDE_MASK = np.int32(0x7F800000), np.int32(0x7FFFFFFF)
 E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP = F32(448), F32(1e-4), F32(2.0**-6), F32(2.0**-3)
 E2M1_MAX, E2M1_FLOOR, E2M1_NORMAL, E2M1_STEP = F32(6), F32(6 * 2.0**-126), F32(1), F32(0.5)
 E4M3_BITS, E2M1_BITS = 6, 5
-"""Blocks are of 64 and of 32 values."""
+"""Logarithms of the block sizes, 64 and 32 values."""
 
 
 @cuda.jit(device=True)
 def block_sum(value, sums):
-    """The sum of ``value`` over all threads of the block, in each of them; ``sums`` is shared, one float64 a thread."""
+    """Return the sum of ``value`` over all threads of the block; ``sums`` is shared, one float64 a thread."""
     t = cuda.threadIdx.x
     sums[t] = value
     cuda.syncthreads()
@@ -50,7 +50,7 @@ def block_sum(value, sums):
 
 @cuda.jit(device=True)
 def nearest(v, scale, top, normal, step):
-    """``v`` through a small float format with maximum ``top``, under a power-of-two scale.
+    """Round ``v`` to a small float format with maximum ``top``, under a power-of-two scale.
 
     Dividing by the step of a value's binade is exact, so the nearest integer, ties to even, is the nearest code, ties
     to the even code.
@@ -65,13 +65,13 @@ def nearest(v, scale, top, normal, step):
 
 @cuda.jit(device=True)
 def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
-    """Values base .. base + n - 1 in blocks of 2^bits, each under a scale of its own. A block with a NaN or an infinity
+    """Round values base .. base + n - 1 in blocks of 2^bits, each with its own scale. A block with a NaN or an infinity
     becomes NaN throughout."""
     t, stride = cuda.threadIdx.x, cuda.blockDim.x
     for b in range(t, n >> bits, stride):
         peaks[b] = 0
     cuda.syncthreads()
-    for i in range(t, n, stride):  # bit patterns of magnitudes are in the order of the magnitudes
+    for i in range(t, n, stride):  # magnitudes order like their bit patterns
         cuda.atomic.max(peaks, i >> bits, float_bits(src[base + i]) & MAGNITUDE_MASK)
     cuda.syncthreads()
     for i in range(t, n, stride):
@@ -90,7 +90,7 @@ def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
 
 @cuda.jit(device=True)
 def power_of_two(exponent):
-    """2^exponent as float32, for exponents of normal numbers."""
+    """Return 2^exponent as float32, for exponents in the normal range."""
     return bits_to_float(np.int32((exponent + 127) << 23))
 
 
@@ -98,8 +98,8 @@ def power_of_two(exponent):
 def stages_of_row(
     x, out, weight, cos, sin, base, token, n, stages, weighted, eps, half, gap, sign, channels, factor, sums, peaks
 ):  # fmt: skip
-    """Apply all stages but storing to the row from x[base] on -> out[base ..]. ``gap``: distance in channels of a rope
-    pair, 1 for adjacent pairs, ``half`` for halves."""
+    """Apply all stages except storing to the row from x[base] on -> out[base ..]. ``gap``: distance in channels of a
+    rope pair, 1 for adjacent pairs, ``half`` for halves."""
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     src = x
     if stages & NORM:
@@ -164,7 +164,7 @@ def stages_of_row(
 def chain_kernel(
     out, x, weight, cos, sin, n, heads, stages, weighted, eps, half, gap, sign, channels, factor
 ):  # fmt: skip
-    """Block: one row."""
+    """Run the chain on one row per block."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     row = cuda.blockIdx.x
@@ -178,7 +178,7 @@ def chain_kernel(
 def chain_store_kernel(
     out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, eps, half, gap, sign, channels, factor, slots
 ):  # fmt: skip
-    """Block: one row, then stored into its slot of the ring; ``out`` is scratch."""
+    """Run the chain on one row per block, then store it in its slot of the ring; ``out`` is scratch."""
     sums = cuda.shared.array(MOST, f64)
     peaks = cuda.shared.array(PEAKS, i32)
     row = cuda.blockIdx.x
@@ -192,7 +192,7 @@ def chain_store_kernel(
 
 
 def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, gap, sign, channels, factor):
-    """Rows of n values; row r belongs to token r // heads, whose angles are cos, sin (tokens, half)."""
+    """Run a chain on rows of n values; row r belongs to token r // heads, whose angles are cos, sin (tokens, half)."""
     chain_kernel[rows, threads_for(n, MOST), stream](
         out, x, weight, cos, sin, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels, F32(factor)
     )
@@ -202,7 +202,7 @@ def chain_store(
     stream, out, ring, x, weight, cos, sin, at, rows, n, heads, stages, weighted, eps, half, gap, sign, channels,
     factor, slots,
 ):  # fmt: skip
-    """``chain``, then store row r into ring row (at + r) % slots; at most ``slots`` rows."""
+    """Run ``chain``, then store row r into ring row (at + r) % slots; at most ``slots`` rows."""
     chain_store_kernel[rows, threads_for(n, MOST), stream](
         out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels,
         F32(factor), slots,
@@ -211,7 +211,7 @@ def chain_store(
 
 @cuda.jit
 def store_kernel(ring, x, at, tokens, n, slots):
-    """Block: one of the newest min(tokens, slots) rows."""
+    """Store one of the newest min(tokens, slots) rows per block."""
     token = cuda.blockIdx.x + max(tokens - slots, 0)
     slot = (at[0] + token) % slots
     for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):

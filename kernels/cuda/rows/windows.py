@@ -1,4 +1,4 @@
-"""Compression windows: position bias, candidates of a window, their pooling; and looking up rows of a table."""
+"""Compression windows: position bias, candidates of a window, their pooling; and table look-ups."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LOWEST, ABSENT = F32(-np.inf), F32(-5e29)
 
 @cuda.jit
 def bias_kernel(out, gate, ape, at, size, ratio, width):
-    """Thread: a value, and others a grid further."""
+    """Add the bias in a grid-stride loop."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         place = (at[0] + i // width) % ratio
         out[i] = gate[i] + ape[place * width + i % width]
 
 
 def position_bias(stream, out, gate, ape, at, tokens, ratio, width):
-    """gate[i] + ape[(at + i) mod ratio], (tokens, width)."""
+    """Compute gate[i] + ape[(at + i) mod ratio], (tokens, width)."""
     size = tokens * width
     threads = threads_for(size, 256, 1)
     bias_kernel[blocks_for(size, threads), threads, stream](out, gate, ape, at, size, ratio, width)
@@ -30,8 +30,11 @@ def position_bias(stream, out, gate, ape, at, tokens, ratio, width):
 
 @cuda.jit(device=True)
 def candidate(ring, new, at, window, slot, channel, slots, tokens, ratio, width, overlap):
-    """Value of one channel of slot ``slot`` of window ``window``. With overlap the first ``ratio`` slots are the
-    previous window's first halves, the rest this one's second halves. Beyond the new rows it is the last one."""
+    """Return one channel of slot ``slot`` of window ``window``.
+
+    With overlap the first ``ratio`` slots are the previous window's first halves, the rest this one's second halves.
+    Positions past the last new row repeat it.
+    """
     position = (at // ratio + window) * ratio + slot
     column, columns = channel, width
     if overlap:
@@ -46,14 +49,15 @@ def candidate(ring, new, at, window, slot, channel, slots, tokens, ratio, width,
 
 @cuda.jit
 def windows_kernel(out, ring, new, at, size, slots, tokens, ratio, width, overlap, depth):
-    """Thread: one value of the result, (windows, depth, width)."""
+    """Gather one value of the result, (windows, depth, width), per thread."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         row = i // width
         out[i] = candidate(ring, new, at[0], row // depth, row % depth, i % width, slots, tokens, ratio, width, overlap)
 
 
 def windows(stream, out, ring, new, at, count, slots, tokens, ratio, width, overlap):
-    """Candidates of ``count`` windows; ``width`` channels each, and twice that many slots with overlap."""
+    """Gather the candidates of ``count`` windows: ``ratio`` slots of ``width`` channels each, 2 ``ratio`` with
+    overlap."""
     depth = 2 * ratio if overlap else ratio
     size = count * depth * width
     threads = threads_for(size, 256, 1)
@@ -64,7 +68,7 @@ def windows(stream, out, ring, new, at, count, slots, tokens, ratio, width, over
 
 @cuda.jit
 def pool_kernel(out, kv, score, size, m, c):
-    """Thread: one channel of one window. A NaN among the scores is not passed over, so it ends in the weights."""
+    """Pool one channel of one window per thread. A NaN score makes the weights NaN."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         base = i // c * m * c + i % c
         top = LOWEST
@@ -80,14 +84,14 @@ def pool_kernel(out, kv, score, size, m, c):
 
 
 def pool(stream, out, kv, score, n, m, c):
-    """Per channel: softmax of the m scores, weighted sum of the m values; (n, c)."""
+    """Compute per channel the softmax of the m scores and the weighted sum of the m values, (n, c)."""
     threads = threads_for(n * c, 128, 1)
     pool_kernel[blocks_for(n * c, threads), threads, stream](out, kv, score, n * c, m, c)
 
 
 @cuda.jit
 def take_kernel(out, error, table, ids, size, width, rows, code):
-    """Thread: a value, and others a grid further. A row that is not there gives row 0 and is told."""
+    """Take rows in a grid-stride loop. An id out of range yields row 0 and sets ``error``."""
     for i in range(cuda.grid(1), size, cuda.gridsize(1)):
         row = ids[i // width]
         if row < 0 or row >= rows:
@@ -97,7 +101,7 @@ def take_kernel(out, error, table, ids, size, width, rows, code):
 
 
 def take_rows(stream, out, error, table, ids, count, width, rows, code):
-    """Rows of an integer table."""
+    """Take rows of an integer table."""
     size = count * width
     threads = threads_for(size, 128, 1)
     take_kernel[blocks_for(size, threads), threads, stream](out, error, table, ids, size, width, rows, code)

@@ -80,7 +80,7 @@ def test_experts_by_tiles(fmt: str) -> None:
     w, mid = drawn(fmt, 3, n, experts), normal(tokens, slots, n)
     ids = np.full((tokens, slots), 2, np.int32)
     ids[::9, 0] = 0
-    assert dispatch.many(ids.size, experts)
+    assert dispatch.worth_sorting(ids.size, experts)
     out, error = unwritten(3 * tokens), uploaded(np.zeros(1, np.int32))
     args = placed(w), tokens, slots, experts, "float", FAILURE
     dispatch.expert_sum(stream(), out, error, uploaded(mid), uploaded(ids), *args, scratch=scratch)
@@ -132,9 +132,9 @@ def test_inputs_near_both_ends_of_float32(fmt: str, size: float) -> None:
     np.testing.assert_allclose(got.T / size, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [limbs.HALVES, limbs.BRAINS])
+@pytest.mark.parametrize("kind", [limbs.HALVES, limbs.BFLOATS])
 def test_limbs_are_the_number(kind: limbs.Kind) -> None:
-    """Added up they give it: within 2^-23 of it and 2^-39 of the largest for halves, exactly for brains."""
+    """Added up they give it: within 2^-23 of it and 2^-39 of the largest for halves, exactly for bfloats."""
     n, count = 160, 3
     x = np.ldexp(normal(count, n), np.random.default_rng(0).integers(-30, 1, (count, n)))
     x[1] *= np.float32(1e30)

@@ -227,7 +227,7 @@ def test_experts_by_tiles(fmt: str) -> None:
     w, mid = drawn(fmt, 3, n, experts), normal(tokens, slots, n)
     ids = np.full((tokens, slots), 2, np.int32)
     ids[::9, 0] = 0
-    assert dispatch.many(ids.size, experts)
+    assert dispatch.worth_sorting(ids.size, experts)
     assert (ids == 2).sum() > grouping.TILE
     out, error = unwritten(3 * tokens), uploaded(np.zeros(1, np.int32))
     args = placed(w), tokens, slots, experts, act, FAILURE

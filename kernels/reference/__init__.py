@@ -1,7 +1,7 @@
 """The reference backend: plain NumPy, the readable truth that every other backend is tested against.
 
-float64 accumulation where it helps, float32 results. Speed does not matter here, order does not matter here: each op
-is the formula. What each one computes is declared in ``ds4ref.kernels.ops``, and ``binding`` checks its arguments.
+float64 accumulation where it helps, float32 results. Neither speed nor summation order matters here: each op is its
+formula. What each one computes is declared in ``ds4ref.kernels.ops``, and ``binding`` checks its arguments.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Reference"]
 
 
 class Reference(Binding, HostMemory):
-    """NumPy decides for itself how many threads it uses, so ``threads`` may be assigned and means nothing."""
+    """The NumPy backend. NumPy chooses its own number of threads: ``threads`` may be assigned and has no effect."""
 
     name = "reference"
     threads = 1
 
     def load(self) -> None:
-        """Nothing to compile."""
+        """Do nothing: there is nothing to compile."""
 
     def record(self) -> None:
-        """Not this one: it is what recordings are compared with."""
+        """Return None: recordings are tested against this backend, so it has none."""
 
 
 for _op in (

@@ -9,9 +9,10 @@ Q8K_BLOCK = 256
 
 
 def _quantized(blocks: np.ndarray, numerator: float, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """int8 codes of ``blocks`` (T, blocks, n), numerator / peak (T, blocks), and which blocks are finite.
+    """Return int8 codes of ``blocks`` (T, blocks, n), numerator / peak (T, blocks), and which blocks are finite.
 
-    The inverse and the codes are 0 where that is not finite: in blocks of zeros, or hardly more, and in bad ones.
+    Inverse and codes are 0 where the inverse would not be finite (blocks of zeros or tiny values) and in non-finite
+    blocks.
     """
     finite = np.isfinite(peak)
     with np.errstate(divide="ignore", over="ignore"):
@@ -22,7 +23,8 @@ def _quantized(blocks: np.ndarray, numerator: float, peak: np.ndarray) -> tuple[
 
 
 def quantize_a8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int8 codes (T, n) and float32 scales (T, n/32): scale = amax/127 kept in float32, codes round half to even.
+    """Quantize to int8 codes (T, n) and float32 scales (T, n/32): scale = amax/127 in float32, codes round half to
+    even.
 
     The scale of a block with an infinity or a NaN is NaN.
     """
@@ -33,7 +35,7 @@ def quantize_a8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quantize_q8k(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Q8_K: int8 codes (T, n), float32 scales (T, n/256), int16 sums of 16 codes (T, n/16).
+    """Quantize to Q8_K: int8 codes (T, n), float32 scales (T, n/256), int16 sums of 16 codes (T, n/16).
 
     The first element of largest magnitude becomes -127, so the scale carries the opposite of its sign. The scale of a
     block with an infinity or a NaN is NaN.
@@ -48,7 +50,7 @@ def quantize_q8k(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def rounded(x: np.ndarray, act: str) -> np.ndarray:
-    """x as the dot product sees it: float64 (T, n), after the activation rounding ``act`` (float, a8 or q8k)."""
+    """Return x as the dot product uses it: float64 (T, n), after the activation rounding ``act`` (float, a8 or q8k)."""
     if act == "float":
         return x.astype(np.float64)
     if act == "a8":

@@ -1,5 +1,5 @@
-"""Attention: of H query heads over one shared row per position, K and V being the same vector (model.md 4), and of
-groups of heads over keys and values of their own (Ainslie et al. 2023, "GQA")."""
+"""Attention: H query heads over one shared row per position, K and V being the same vector (model.md 4), and
+grouped-query attention (Ainslie et al. 2023, "GQA")."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def attention(
     sinks: np.ndarray,
     scale: float,
 ) -> np.ndarray:
-    """q (T, H, hd) -> (T, H, hd).
+    """Attend q (T, H, hd) to raw and compressed rows -> (T, H, hd).
 
-    Token t sees positions raw_first[t] .. raw_first[t] + raw_count[t] - 1 of the ring ``raw`` and the compressed rows
-    0 .. comp_count[t] - 1, or, where ``selected`` (T, k) is given, those of its entries that are >= 0. All rows share
-    one softmax; the sink logit of each head joins the maximum and the denominator, never the values.
+    Token t sees positions raw_first[t] .. raw_first[t] + raw_count[t] - 1 of the ring ``raw`` and the compressed rows 0
+    .. comp_count[t] - 1 or, with ``selected`` (T, k), those of its entries that are >= 0. All rows share one softmax;
+    the sink logit of each head enters the maximum and the denominator, never the values.
     """
     out = np.empty_like(q)
     sinks = sinks.astype(np.float64)
     for t in range(q.shape[0]):
         rows = raw[(raw_first[t] + np.arange(raw_count[t])) % max(1, len(raw))].astype(np.float64)
         if comp is not None:
-            more = comp[: comp_count[t]] if selected is None else comp[selected[t][selected[t] >= 0]]
-            rows = np.concatenate((rows, more.astype(np.float64)))
+            compressed = comp[: comp_count[t]] if selected is None else comp[selected[t][selected[t] >= 0]]
+            rows = np.concatenate((rows, compressed.astype(np.float64)))
         scores = (q[t].astype(np.float64) @ rows.T) * scale
         top = np.maximum(scores.max(axis=1, initial=-np.inf), sinks)
         weight = np.exp(scores - top[:, None])
@@ -40,9 +40,9 @@ def attention(
 def attend(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, first: np.ndarray, row_counts: np.ndarray, scale: float
 ) -> np.ndarray:
-    """q (T, H, hd), keys and values (N, K, hd) -> (T, H, hd); head h reads keys and values h // (H / K).
+    """Attend q (T, H, hd) to keys and values (N, K, hd) -> (T, H, hd); head h reads keys and values h // (H / K).
 
-    Token t sees positions first[t] .. first[t] + row_counts[t] - 1 of the rings; without any its heads are 0 / 0.
+    Token t sees positions first[t] .. first[t] + row_counts[t] - 1 of the rings; without rows its output is NaN.
     """
     out = np.empty_like(q)
     tokens, heads, dim = q.shape

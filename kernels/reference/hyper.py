@@ -1,4 +1,4 @@
-"""Hyper-connections: C parallel residual streams, mixed before and after every block (model.md 3, 9)."""
+"""Hyper-connections: C parallel residual streams, mixed before and after every layer (model.md 3, 9)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .norm import rms_norm
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """Logistic function without overflow, float64."""
+    """Return the logistic function in float64, without overflow."""
     x = x.astype(np.float64)
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1, e) / (1 + e)
 
 
 def streams(x: np.ndarray, count: int) -> np.ndarray:
-    """``count`` copies of every token's vector: x (T, D) -> (T, count, D)."""
+    """Copy every token's vector to ``count`` streams: x (T, D) -> (T, count, D)."""
     return np.repeat(x[:, None, :], count, axis=1)
 
 
 def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
-    """Streams X (T, C, D) -> mixing logits (T, rows of fn): one RMS norm over all C*D values, then fn."""
+    """Compute mixing logits (T, rows of fn) of streams X (T, C, D): one RMS norm over all C*D values, then fn."""
     flat = rms_norm(X.reshape(X.shape[0], -1), None, eps)
     return linear(flat, fn, "float")
 
@@ -30,7 +30,7 @@ def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
 def hc_split(
     mix: np.ndarray, scale: np.ndarray, base: np.ndarray, iters: int, eps: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits (T, 2C + C*C) -> pre (T, C), post (T, C), comb (T, C, C).
+    """Split logits (T, 2C + C*C) into pre (T, C), post (T, C), comb (T, C, C).
 
     comb is made doubly stochastic by Sinkhorn: row softmax plus eps, a column pass, then iters - 1 rounds of row and
     column; the last pass is over columns.
@@ -51,16 +51,16 @@ def hc_split(
 
 
 def hc_reduce(X: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Weighted sum of streams: X (T, C, D), w (T, C) -> (T, D)."""
+    """Return the weighted sum of streams: X (T, C, D), w (T, C) -> (T, D)."""
     return np.einsum("tcd,tc->td", X.astype(np.float64), w).astype(np.float32)
 
 
 def hc_expand(X: np.ndarray, y: np.ndarray, post: np.ndarray, comb: np.ndarray) -> np.ndarray:
-    """Block output y (T, D) into the streams: X'_k = post_k y + sum_j comb[j][k] X_j (first index: source)."""
+    """Expand block output y (T, D) into the streams: X'_k = post_k y + sum_j comb[j][k] X_j (first index: source)."""
     mixed = np.einsum("tjk,tjd->tkd", comb.astype(np.float64), X)
     return (mixed + post[:, :, None].astype(np.float64) * y[:, None, :]).astype(np.float32)
 
 
 def hc_head_weights(mix: np.ndarray, scale: np.ndarray, base: np.ndarray, eps: float) -> np.ndarray:
-    """Stream weights of the output head: sigmoid(mix * scale + base) + eps, (T, C)."""
+    """Return the output head's stream weights: sigmoid(mix * scale + base) + eps, (T, C)."""
     return (_sigmoid(mix.astype(np.float64) * scale[0] + base) + eps).astype(np.float32)

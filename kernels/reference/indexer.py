@@ -1,4 +1,4 @@
-"""Indexer: scores of compressed rows and the deterministic choice of the best (docs/explanation/model.md 7)."""
+"""Indexer: scores of compressed rows, and deterministic top-k selection (docs/explanation/model.md 7)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 
 
 def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """iq (T, H, d), rows (n, d), w (T, H) -> (T, n): sum over heads of relu(iq_h . row) * w_h; w may be negative.
+    """Score rows (n, d) for iq (T, H, d), w (T, H) -> (T, n): sum over heads of relu(iq_h . row) * w_h; w may be
+    negative.
 
-    Rows from count[0] on need not be scored; here they are.
+    Ops may skip rows from count[0] on; this one scores them all.
     """
     scores = np.zeros((iq.shape[0], rows.shape[0]), np.float64)
     keys = rows.astype(np.float64).T
@@ -18,9 +19,9 @@ def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndar
 
 
 def select_rows(scores: np.ndarray, visible: np.ndarray, k: int) -> np.ndarray:
-    """The k best of the first visible[t] rows per token: int32 (T, k), ascending, padded with -1.
+    """Select the k best of the first visible[t] rows per token: int32 (T, k), ascending, padded with -1.
 
-    Ties go to the lower row; with visible[t] <= k every visible row is taken and scores do not matter.
+    Ties go to the lower row; with visible[t] <= k all visible rows are selected.
     """
     out = np.full((scores.shape[0], k), -1, np.int32)
     for t, n in enumerate(visible):

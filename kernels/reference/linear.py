@@ -13,12 +13,14 @@ def _product(x: np.ndarray, w: Matrix) -> np.ndarray:
 
 
 def linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """x (T, n) -> (T, rows); ``act`` is the activation rounding before the product (docs/explanation/model.md 10.2)."""
+    """Multiply x (T, n) -> (T, rows); ``act`` is the activation rounding before the product (docs/explanation/model.md
+    10.2)."""
     return _product(rounded(x, act), w)
 
 
 def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """x (T, G, n) -> (T, rows): group g uses rows g*r .. (g+1)*r - 1 and only its own n inputs (model.md 4)."""
+    """Multiply x (T, G, n) -> (T, rows): group g uses rows g*r .. (g+1)*r - 1 and only its own n inputs (model.md
+    4)."""
     groups = x.shape[1]
     r = w.rows // groups
     parts = [
@@ -29,7 +31,7 @@ def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
 
 
 def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """x (T, n), ids (T, K) -> (T, K, rows): the same input through each chosen expert."""
+    """Run x (T, n) through experts ids (T, K) -> (T, K, rows): the same input through each chosen expert."""
     out = np.empty((*ids.shape, w.rows), np.float32)
     xr = rounded(x, act)
     for e in np.unique(ids):
@@ -39,7 +41,8 @@ def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float")
 
 
 def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """mid (T, K, ff), ids (T, K) -> (T, rows): each expert's own input, results added in slot order."""
+    """Run mid (T, K, ff) through experts ids (T, K) -> (T, rows): each expert's own input, results added in slot
+    order."""
     T, K = ids.shape
     parts = np.empty((T, K, w.rows), np.float32)
     for e in np.unique(ids):
@@ -49,14 +52,14 @@ def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") 
 
 
 def embed(table: Matrix, ids: np.ndarray) -> np.ndarray:
-    """Rows ``ids`` (T,) of the embedding table as float32 (T, D)."""
+    """Return rows ``ids`` (T,) of the embedding table as float32 (T, D)."""
     return table.rows_at(ids)
 
 
 def take_rows(table: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Rows ``ids`` (T,) of an int32 table (V, K)."""
+    """Return rows ``ids`` (T,) of an int32 table (V, K)."""
     return table[ids]
 
 
 def advise(ids: np.ndarray, w: Matrix) -> None:
-    """NumPy reads what it needs when it needs it."""
+    """Do nothing: NumPy reads weights on demand."""

@@ -6,17 +6,17 @@ import numpy as np
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, eps: float) -> np.ndarray:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis; weight None means 1."""
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last axis; weight None means 1."""
     mean = np.square(x.astype(np.float64)).mean(axis=-1, keepdims=True).astype(np.float32)
     y = x * (np.float32(1) / np.sqrt(mean + np.float32(eps)))
     return y if weight is None else y * weight
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a + b."""
+    """Return a + b."""
     return a + b
 
 
 def scale(x: np.ndarray, factor: float) -> np.ndarray:
-    """x times ``factor`` rounded to float32."""
+    """Return x times ``factor`` rounded to float32."""
     return x * np.float32(factor)

@@ -1,4 +1,4 @@
-"""The greatest values of a row, as the next token is chosen among logits (docs/explanation/text.md 6)."""
+"""Top-k values of a row of logits, for sampling (docs/explanation/text.md 6)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from ..ops import LEAST
 
 
 def top(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """x (T, n) -> values float32 (T, k) and ids int32 (T, k), falling, ties to the lower id; NaN and everything up to
-    ``LEAST`` are equal."""
+    """Return the k greatest values of x (T, n), float32 (T, k), and their ids, int32 (T, k): descending, ties to the
+    lower id.
+
+    NaN and everything up to ``LEAST`` count as equal.
+    """
     least = np.float32(LEAST)
     ids = np.argsort(-np.where(x > least, x, least), axis=1, kind="stable")[:, :k]
     return np.take_along_axis(x, ids, axis=1), ids.astype(np.int32)

@@ -20,7 +20,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 def _nearest(magnitude: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Nearest table value, ties to the even code."""
+    """Return the nearest table value, ties to the even code."""
     above = np.clip(np.searchsorted(table, magnitude), 1, len(table) - 1)
     low, high = table[above - 1], table[above]
     # both differences are exact: operands are within a factor of two, or the low one is a multiple of 2^-9
@@ -30,7 +30,8 @@ def _nearest(magnitude: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) -> np.ndarray:
-    """Per block: a power-of-two scale that brings the largest magnitude into the table, nearest value, back.
+    """Scale each block by a power of two that fits its largest magnitude into the table, round to the nearest value,
+    unscale.
 
     A block with an infinity or a NaN has no scale and becomes NaN throughout.
     """
@@ -45,27 +46,27 @@ def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) ->
 
 
 def round_e4m3(x: np.ndarray, channels: int | None = None) -> np.ndarray:
-    """E4M3 round trip of the first ``channels`` (None: all) of the last axis of x (..., n), in blocks of 64; amax is
-    floored at 1e-4."""
+    """Round the first ``channels`` (None: all) of the last axis of x (..., n) to E4M3 in blocks of 64; amax is at least
+    1e-4."""
     if channels is None:
         return _round_blocks(x, E4M3_BLOCK, E4M3, 1e-4)
     return np.concatenate((_round_blocks(x[..., :channels], E4M3_BLOCK, E4M3, 1e-4), x[..., channels:]), axis=-1)
 
 
 def round_e2m1(x: np.ndarray) -> np.ndarray:
-    """E2M1 (FP4) round trip of x (..., n) in blocks of 32; amax is floored at 6 * 2^-126."""
+    """Round x (..., n) to E2M1 (FP4) in blocks of 32; amax is at least 6 * 2^-126."""
     return _round_blocks(x, E2M1_BLOCK, E2M1, 6 * 2.0**-126)
 
 
 def round_f16(x: np.ndarray) -> np.ndarray:
-    """To binary16 and back: half to even, subnormals kept, overflow to infinity."""
+    """Round to binary16 and back: half to even, subnormals kept, overflow to infinity."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).astype(np.float32)
 
 
 def round_i8(x: np.ndarray, group: int = 64) -> np.ndarray:
-    """int8 round trip of x (..., n) by ``group`` values with the float32 scale amax / 127, halves away from zero: what
-    llama2.c's runq.c makes of the inputs of a matrix."""
+    """Round x (..., n) to int8 by ``group`` values with the float32 scale amax / 127, halves away from zero: llama2.c's
+    runq.c rounds the inputs of a matrix this way."""
     blocks = x.reshape(*x.shape[:-1], -1, group)
     amax = np.abs(blocks).max(axis=-1, keepdims=True)
     amax[np.isinf(amax)] = np.nan
@@ -77,7 +78,7 @@ def round_i8(x: np.ndarray, group: int = 64) -> np.ndarray:
 
 
 def hadamard(x: np.ndarray) -> np.ndarray:
-    """Sylvester butterfly over the last axis (a power of two, 128 in this model), scaled by n^-1/2."""
+    """Apply the Sylvester butterfly over the last axis (a power of two, 128 in this model), scaled by n^-1/2."""
     n = x.shape[-1]
     y = x.copy()
     stride = 1

@@ -1,17 +1,16 @@
-"""Can ds4-bench be believed? On the real embedded model: what its loop costs, how often two equal arms are declared
-different, how often a known slowdown is found.
+"""Can ds4-bench be trusted? On the embedded model: what its loop costs, how often two equal arms are declared
+different, how often a known slowdown is detected.
 
     python -m benchmarks.arms                        40 trials of each, at most 20 s long
     python -m benchmarks.arms --trials 5 --slower 10
 
-A trial is a whole run of two lanes in turn on a short walk, with ``--detect`` and ``--budget`` as ``ds4-bench`` has
-them: a pilot, then as many rounds as it asks for, or a refusal that says what could be found; judged as ``ds4-bench``
-does at its end. Both lanes are one engine; the slower one waits in a busy loop after every step, in proportion to the
-time the step took. Trials are independent; equal and slowed ones alternate, so that both meet the same machine.
-``--clock cpu`` times in CPU time of this process (use one thread): what else runs on a shared machine then takes no
-part, and what is left is about what a bench of one's own would show. The overhead is always CPU time.
+A trial is a whole run of two interleaved lanes on a short walk, with ``--detect`` and ``--budget`` as in ``ds4-bench``:
+a pilot, then as many rounds as it asks for, or a refusal that says what could be detected; judged as ``ds4-bench``
+does. Both lanes are one engine; the slower one busy-waits after every step, in proportion to the time the step took.
+Trials are independent; equal and slowed ones alternate, so that both see the same machine. ``--clock cpu`` measures CPU
+time of this process (use one thread), which excludes other load on a shared machine. The overhead is always CPU time.
 
-Puts out a table, and a line of JSON. Leaves out: prompts, files and the store, which no window holds.
+Prints a table, and a line of JSON. Does not cover prompts, files and the store, which no timed window includes.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ STEPS = 16
 
 
 class Slowed:
-    """A session that takes longer: every prefill and every step is followed by a busy wait of ``share`` of its time."""
+    """A session slowed down: every prefill and every step is followed by a busy wait of ``share`` of its time."""
 
     def __init__(self, session: Any, share: float):
         self.session, self.share = session, share
@@ -53,37 +52,37 @@ class Slowed:
         return getattr(self.session, name)
 
     def sync(self, *args: Any, **options: Any) -> None:
-        """As the session's."""
+        """Prefill as the session does, then wait."""
         self._waiting(self.session.sync, *args, **options)
 
     def append(self, token: int) -> None:
-        """As the session's."""
+        """Step as the session does, then wait."""
         self._waiting(self.session.append, token)
 
     def _waiting(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
         clock = sweep.time.perf_counter
         start = clock()
-        found = work(*args, **options)
+        result = work(*args, **options)
         end = clock()
         end += self.share * (end - start)
         while clock() < end:
             pass
-        return found
+        return result
 
 
 class SlowedEngine:
-    """An engine whose sessions are ``Slowed``; share 0 for an equal arm that goes the same way."""
+    """An engine whose sessions are ``Slowed``; share 0 for an equal arm with the same code path."""
 
     def __init__(self, engine: Engine, share: float):
         self.engine, self.share = engine, share
 
     def session(self, ctx: int) -> Slowed:
-        """A new session."""
+        """Return a new slowed session."""
         return Slowed(self.engine.session(ctx), self.share)
 
 
 class Trial(Measurement):
-    """A run of ``engine`` against itself, slowed."""
+    """A run of ``engine`` against a slowed copy of itself."""
 
     def __init__(self, engine: Engine, prompt: PromptText, plan: Plan, slower: float):
         super().__init__(plan, say=lambda line: None)
@@ -91,13 +90,14 @@ class Trial(Measurement):
         self.prompt = prompt
 
     def open(self, stack: ExitStack) -> list[Source]:
-        """Nothing to open, warm or tell: it is one engine."""
+        """Return two sources on one engine; nothing needs opening or warming."""
         return [LocalSource(engine, self.plan, self.prompt, {}) for engine in self.engines]  # type: ignore[arg-type]
 
 
 def trial(engine: Engine, prompt: PromptText, plan: Plan, slower: float) -> tuple[dict[str, str], float, int]:
-    """Verdicts of one comparison by metric (and "overall"; all "refused" if the budget is too small), the least
-    difference in per cent that it can find, and its rounds. ``slower`` is the share of speed that B lacks."""
+    """Run one comparison: return verdicts by metric (and "overall"; all "refused" if the budget is too small), the
+    smallest difference in per cent that it can detect, and its rounds. ``slower`` is the share of speed that B
+    lacks."""
     run = Trial(engine, prompt, plan, slower)
     try:
         run.execute()
@@ -106,14 +106,14 @@ def trial(engine: Engine, prompt: PromptText, plan: Plan, slower: float) -> tupl
         rounds = max(PILOT, int(plan.budget * PILOT / sum(seconds(e) for lane in run.lanes for e in lane.samples)))
         return dict.fromkeys(("overall", "prefill", "decode"), "refused"), 100 * least * shrinks(rounds), PILOT
     intervals = {name: per_cent(i) for name, i in in_turn(run.lanes[0].samples, run.lanes[1].samples).items()}
-    found = {name: judge(interval) for name, interval in intervals.items()}
+    verdicts = {name: judge(interval) for name, interval in intervals.items()}
     least = max(interval.detectable or 0.0 for interval in intervals.values())
-    return {"overall": overall(list(found.values())), **found}, least, run.reps
+    return {"overall": overall(list(verdicts.values())), **verdicts}, least, run.reps
 
 
 def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> list[float]:
-    """CPU time of the harness's loop over that of the bare one, in turn, from the same snapshot. Timed from outside:
-    what a row reports leaves out even what lies between its steps."""
+    """Return ratios of the harness loop's CPU time to the bare loop's, interleaved, from the same snapshot. Timed from
+    outside, because a row's own figures exclude what lies between its steps."""
     clock = time.process_time
     session = engine.session(DEPTHS[-1] + STEPS + 1)
     session.sync(list(tokens[: DEPTHS[-1]]))
@@ -141,7 +141,7 @@ def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> lis
 
 
 def shares(verdicts: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
-    """How many of ``verdicts`` are among ``wanted``, with Wilson's 95 % interval."""
+    """Count how many of ``verdicts`` are among ``wanted``, with Wilson's 95 % interval."""
     hits = sum(verdict in wanted for verdict in verdicts)
     interval = wilson(hits, len(verdicts))
     return {"of": len(verdicts), "hits": hits, "share": interval.estimate, "low": interval.low, "high": interval.high}
@@ -178,10 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         least, rounds = [], []
         while len(slowed) < args.trials and time.monotonic() - begun < 60 * args.minutes:
             for into, slower in ((equal, 0.0), (slowed, args.slower / 100)):
-                verdicts, found, made = trial(engine, prompt, plan, slower)
+                verdicts, detectable, round_count = trial(engine, prompt, plan, slower)
                 into.append(verdicts)
-                least.append(found)
-                rounds.append(made)
+                least.append(detectable)
+                rounds.append(round_count)
     result: dict[str, Any] = {"budget_s": args.budget}
     if ratios:
         cost = centre_interval(ratios)
@@ -189,9 +189,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"CPU time of decode through the harness against the bare loop: {middle:+.2f} % (95 % interval "
               f"{low:+.2f} to {high:+.2f}, {len(ratios)} pairs)")  # fmt: skip
         result["overhead"] = {"centre": middle, "low": low, "high": high, "pairs": len(ratios)}
-    said = {"equal, declared different": (equal, ("better", "worse", "mixed")), "slower, found": (slowed, ("worse",)),
-            "slower, refused": (slowed, ("refused",))}  # fmt: skip
-    for name, (trials, wanted) in said.items():
+    outcomes = {
+        "equal, declared different": (equal, ("better", "worse", "mixed")),
+        "slower, found": (slowed, ("worse",)),
+        "slower, refused": (slowed, ("refused",)),
+    }
+    for name, (trials, wanted) in outcomes.items():
         for metric in ("overall", "prefill", "decode") if trials else ():
             share = shares([v[metric] for v in trials], wanted)
             result[f"{name}, {metric}"] = share

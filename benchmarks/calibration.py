@@ -1,10 +1,10 @@
-"""Priors and confidence of a diagnosis: derived from, fitted on and checked on simulated engines.
+"""Priors and confidence of a diagnosis: derived, fitted and checked on simulated engines.
 
     python -m benchmarks.calibration collect OUT.jsonl --trials 600      diagnose patients, append one record for each
     python -m benchmarks.calibration fit OUT.jsonl                       fit on even trials, check on odd ones
     python -m benchmarks.calibration priors                              shares of each kind of explanation
 
-``collect`` goes on where it was stopped. ``fit`` prints the reliability table and the acquittals. With ``--write``,
+``collect`` resumes where it was stopped. ``fit`` prints the reliability table and the acquittals. With ``--write``,
 ``fit`` and ``priors`` replace their part of test_vectors/diagnosis/calibration.json.
 """
 
@@ -30,63 +30,63 @@ from .patients import KINDS, LENGTHS, MODES_ALONE, Patient, draw, library_of
 
 BINS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0001)
 RIDGE = 1.0
-"""Weight of the penalty on coefficients: few trials of a kind must not give certainty."""
+"""Weight of the penalty on coefficients, so that few trials of a kind do not give certainty."""
 
 
-def outcome(patient: Patient, found: Diagnosis) -> dict[str, Any]:
-    """One line of the record: what was true, what was said, and whether that is right."""
+def outcome(patient: Patient, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return one record: the truth, the verdict, and whether it is right."""
     return {
         "trial": patient.trial, "kind": patient.kind, "mode": patient.mode, "truth": patient.truth,
         "size": patient.size, "effect": patient.effect, "flips": patient.flips, "positions": len(patient.seen.rows),
         "top": None if patient.seen.full else patient.seen.logprobs.shape[1], "stored": patient.seen.stored,
-        "verdict": found.verdict, "fault": found.fault, "parameter": found.parameter,
-        "seen_from": None if found.sight is None else found.sight["size"], "features": found.features,
-        "right": right(patient, found),
+        "verdict": diagnosis.verdict, "fault": diagnosis.fault, "parameter": diagnosis.parameter,
+        "seen_from": None if diagnosis.sight is None else diagnosis.sight["size"], "features": diagnosis.features,
+        "right": right(patient, diagnosis),
     }  # fmt: skip
 
 
-def right(patient: Patient, found: Diagnosis) -> bool:
-    """Whether the verdict is true. A clean one is, if the engine is clean or its mistake is below the size that the
-    verdict itself states; "undecided" claims nothing, and counts as right if there is a mistake."""
-    if found.verdict == "fault":
-        return any(name in patient.truth for name in found.faults)
-    if found.verdict == "unknown":
+def right(patient: Patient, diagnosis: Diagnosis) -> bool:
+    """Return whether the verdict is true. "Clean" is true if the engine is clean or its mistake is below the size that
+    the verdict states; "undecided" claims nothing and counts as right if there is a mistake."""
+    if diagnosis.verdict == "fault":
+        return any(name in patient.truth for name in diagnosis.faults)
+    if diagnosis.verdict == "unknown":
         return patient.kind == "outside"
-    if found.verdict == "undecided":
+    if diagnosis.verdict == "undecided":
         return patient.kind != "clean"
-    size = 0.0 if found.sight is None else float(found.sight["size"])
+    size = 0.0 if diagnosis.sight is None else float(diagnosis.sight["size"])
     return patient.kind == "clean" or (patient.effect <= size and not patient.flips)
 
 
 def collect(path: Path, trials: range) -> None:
-    """Diagnose patients that are not in the file yet."""
+    """Diagnose the patients that are not in the file yet."""
     done = {json.loads(line)["trial"] for line in path.read_text().splitlines()} if path.exists() else set()
     with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine, open(path, "a") as out:
         for trial in trials:
             if trial in done:
                 continue
             patient = draw(engine, trial)
-            found = diagnose(patient.library, patient.seen, engine.tokenizer.bos)
-            out.write(json.dumps(outcome(patient, found)) + "\n")
+            diagnosis = diagnose(patient.library, patient.seen, engine.tokenizer.bos)
+            out.write(json.dumps(outcome(patient, diagnosis)) + "\n")
             out.flush()
-            print(f"{patient}: {found.fault or found.verdict}", file=sys.stderr)
+            print(f"{patient}: {diagnosis.fault or diagnosis.verdict}", file=sys.stderr)
 
 
 # ------------------------------------------------------------------------------------------------------------ priors
 
 
 def priors(engine: Engine) -> dict[str, Any]:
-    """Shares of rounding sets and of kinds of explanation in the mix of ``draw``, with their derivation.
+    """Return the shares of rounding sets and of kinds of explanation in the mix of ``draw``, with their derivation.
 
-    Mistakes around the model (slips) are as likely each as one of the library. Of the mistakes that have no name, as
-    many are a part, a late onset or a pair of known ones as are none of these.
+    Mistakes around the model (slips) are individually as likely as those of the library. Mistakes without a name are
+    equally often a part, a late onset or a pair of known ones, and none of these.
     """
-    each = 1 / len(KINDS)
+    kind_share = 1 / len(KINDS)
     modes = MODES_ALONE + (1 - MODES_ALONE) * len(MODE_NAMES) / len(ROUNDING)
     outside = len(slips(library_of(engine, LENGTHS[0], 0), engine.tokenizer.bos))
     inside = len(LIBRARY) / (len(LIBRARY) + outside)
-    kinds = {"clean": each, "fault": each * inside, "slip": each * (1 - inside), "family": each}
-    kinds |= dict.fromkeys(("part", "late", "pair", "none"), each / 4)
+    kinds = {"clean": kind_share, "fault": kind_share * inside, "slip": kind_share * (1 - inside), "family": kind_share}
+    kinds |= dict.fromkeys(("part", "late", "pair", "none"), kind_share / 4)
     return {
         "sets": {"mode": round(modes, 4), "rounding": round(1 - modes, 4)},
         "kinds": {kind: round(share, 4) for kind, share in kinds.items()},
@@ -99,7 +99,7 @@ def priors(engine: Engine) -> dict[str, Any]:
 
 
 def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Coefficients (features + 1,) of a ridge-penalised logistic regression, by Newton's method."""
+    """Fit a ridge-penalised logistic regression by Newton's method; return coefficients (features + 1,)."""
     a = np.column_stack((np.ones(len(x)), x))
     w = np.zeros(a.shape[1])
     penalty = np.eye(a.shape[1]) * RIDGE
@@ -116,35 +116,36 @@ def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def fit(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Coefficients by kind of verdict."""
-    found = {}
+    """Fit coefficients by kind of verdict."""
+    coefficients = {}
     for kind in FEATURES:
-        some = [r for r in records if kind_of(r["verdict"]) == kind]
-        x = np.array([vector(kind, r["features"]) for r in some]).reshape(len(some), len(FEATURES[kind]))
-        y = np.array([float(r["right"]) for r in some])
-        # one right and one wrong verdict more than there were: dozens of trials without an error are no certainty
-        middle = x.mean(axis=0, keepdims=True) if len(some) else np.zeros((1, len(FEATURES[kind])))
+        chosen = [r for r in records if kind_of(r["verdict"]) == kind]
+        x = np.array([vector(kind, r["features"]) for r in chosen]).reshape(len(chosen), len(FEATURES[kind]))
+        y = np.array([float(r["right"]) for r in chosen])
+        # add one right and one wrong verdict: dozens of trials without an error are no certainty
+        middle = x.mean(axis=0, keepdims=True) if len(chosen) else np.zeros((1, len(FEATURES[kind])))
         x, y = np.concatenate((x, middle, middle)), np.append(y, (1.0, 0.0))
-        found[kind] = [round(float(v), 5) for v in logistic(x, y)]
-    return found
+        coefficients[kind] = [round(float(v), 5) for v in logistic(x, y)]
+    return coefficients
 
 
 def reliability(records: Sequence[dict[str, Any]], coefficients: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Share right by bin of confidence."""
+    """Return the share of right verdicts by bin of confidence."""
     p = np.array([probability(kind_of(r["verdict"]), r["features"], coefficients) for r in records])
     y = np.array([float(r["right"]) for r in records])
     rows = []
     for low, high in zip(BINS[:-1], BINS[1:], strict=True):
         inside = (p >= low) & (p < high)
         if inside.any():
-            said, true = (round(float(each[inside].mean()), 3) for each in (p, y))
-            rows.append({"from": low, "to": min(high, 1.0), "trials": int(inside.sum()), "said": said, "right": true})
+            confidence, share = (round(float(values[inside].mean()), 3) for values in (p, y))
+            trials = int(inside.sum())
+            rows.append({"from": low, "to": min(high, 1.0), "trials": trials, "said": confidence, "right": share})
     return rows
 
 
 def acquittals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Engines with a mistake that were called clean: how many, and of those how many whose best token changes with a
-    margin, or whose mistake is larger than the verdict says it would have seen."""
+    """Count engines with a mistake that were called clean, and of those the ones whose best token changes by a margin,
+    or whose mistake is larger than the verdict claims to detect."""
     wrong = [r for r in records if r["kind"] != "clean"]
     cleared = [r for r in wrong if kind_of(r["verdict"]) == "clean"]
     return {
@@ -187,14 +188,14 @@ def main() -> int:
 
 def fitted(records: list[dict[str, Any]]) -> dict[str, Any]:
     """Fit on even trials, check on odd ones, print both."""
-    apart = [r for r in records if r["trial"] % 2]
+    held_out = [r for r in records if r["trial"] % 2]
     coefficients = fit([r for r in records if r["trial"] % 2 == 0])
-    checked = reliability(apart, coefficients)
+    checked = reliability(held_out, coefficients)
     for row in checked:
         span = f"{row['from']:.2f} to {row['to']:.2f}"
         print(f"{span}: {row['trials']:4} trials, said {row['said']:.3f}, right {row['right']:.3f}")
     print(json.dumps(acquittals(records)))
-    return {"coefficients": coefficients, "trials": len(records) - len(apart), "checked": checked}
+    return {"coefficients": coefficients, "trials": len(records) - len(held_out), "checked": checked}
 
 
 if __name__ == "__main__":

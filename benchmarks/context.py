@@ -33,8 +33,8 @@ class Context:
 
     @cached_property
     def engine(self) -> Engine:
-        """The slice in mode ds4, opened once, and every page of it mapped: a figure is about arithmetic and memory,
-        not about where in the file the next expert happens to be fetched for the first time."""
+        """The slice in mode ds4, opened once with every page mapped: figures measure arithmetic and memory, not page
+        faults of experts used for the first time."""
         engine = Engine.open(self.model, numerics="ds4", threads=self.threads)
         for _ in engine.source.touch():
             pass

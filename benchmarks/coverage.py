@@ -1,13 +1,13 @@
-"""Do intervals cover what they claim? Every kind of ``ds4ref.runs.stats``, on simulated data whose truth is known.
+"""Do intervals have their nominal coverage? Every kind of ``ds4ref.runs.stats``, on simulated data with known truth.
 
     python -m benchmarks.coverage                    2,000 trials a cell, about three minutes
     python -m benchmarks.coverage --trials 200 --only centre
 
-A cell is the share of trials, in per cent, in which a 95 % interval held the truth; ``-`` where no interval is given.
-The data is what an interval is used for: log ratios of speeds (rounds, two runs), differences of NLL over texts,
+A cell is the percentage of trials in which a 95 % interval contained the truth; ``-`` where no interval is given. The
+data resembles what an interval is used for: log ratios of speeds (rounds, two runs), differences of NLL over texts,
 grades. Noise is normal, skewed, heavy-tailed, disturbed, or rounded as by a clock. 2,000 trials leave +-1.
 
-Puts out a table, and a line of JSON. Leaves out: noise that is alike in all rounds, which no interval can see.
+Prints a table, and a line of JSON. Does not cover noise common to all rounds, which no interval can detect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EPOCHS = (1, 4, 16)
 
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], tuple[tuple[Any, ...], float]]
-"""Arguments of the interval for n values, and the truth."""
+"""Returns arguments of the interval for n values, and the truth."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,20 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For people and for ``--only``."""
+        """Name in the table and for ``--only``."""
         return f"{self.kind}, {self.data}"
 
 
 def coverage(case: Case, n: int, trials: int, seed: int = SEED) -> tuple[float, int]:
-    """The share of intervals that held the truth (NaN if none was given), and how many were given."""
+    """Return the share of intervals that contained the truth (NaN if none was given), and how many were given."""
     rng = np.random.default_rng([seed, n, *case.name.encode()])
-    given = held = 0
+    given = covering = 0
     for _ in range(trials):
         values, truth = case.draw(rng, n)
-        found = case.interval(*values)
-        given += found.known
-        held += found.known and found.low <= truth <= found.high
-    return (held / given if given else float("nan")), given
+        interval_ = case.interval(*values)
+        given += interval_.known
+        covering += interval_.known and interval_.low <= truth <= interval_.high
+    return (covering / given if given else float("nan")), given
 
 
 # --- noise of one value: (rng, shape) to values whose centre is 0
@@ -69,43 +69,44 @@ Noise = Callable[[Rng, Any], np.ndarray]
 
 
 def normal(rng: Rng, shape: Any) -> np.ndarray:
-    """Standard normal."""
+    """Draw standard normal values."""
     return rng.normal(size=shape)
 
 
 def lognormal(rng: Rng, shape: Any) -> np.ndarray:
-    """Differences of two times that are log-normal (sigma 1): heavy tails on both sides."""
+    """Draw differences of two log-normal times (sigma 1): heavy tails on both sides."""
     return rng.lognormal(size=shape) - rng.lognormal(size=shape)
 
 
 def disturbed(rng: Rng, shape: Any) -> np.ndarray:
-    """Normal, and one value in ten three to eight deviations off, to either side: the arm that was hit."""
+    """Draw normal values, one in ten of them three to eight deviations off, to either side: an arm that was
+    interrupted."""
     hit = np.where(rng.random(shape) < 0.1, rng.uniform(3, 8, shape), 0) * rng.choice([-1, 1], shape)
     return rng.normal(size=shape) + hit
 
 
 def rounded(rng: Rng, shape: Any) -> np.ndarray:
-    """Normal, known to half a deviation: a coarse clock. Zero lies between two of its marks."""
+    """Draw normal values rounded to half a deviation: a coarse clock. Zero lies between two of its marks."""
     return np.round((rng.normal(size=shape) + 0.3) / 0.5) * 0.5 - 0.3
 
 
 def tied(rng: Rng, shape: Any) -> np.ndarray:
-    """Normal, known to a whole deviation: mostly the same few values."""
+    """Draw normal values rounded to a whole deviation: mostly the same few values."""
     return np.round(rng.normal(size=shape) + 0.3) - 0.3
 
 
 def heavy(rng: Rng, shape: Any) -> np.ndarray:
-    """Student's t with three degrees of freedom."""
+    """Draw from Student's t with three degrees of freedom."""
     return rng.standard_t(3, size=shape)
 
 
 def skewed(rng: Rng, shape: Any) -> np.ndarray:
-    """Log-normal (sigma 1/2) around its mean: one side alone is disturbed."""
+    """Draw log-normal values (sigma 1/2) around their mean: disturbed on one side only."""
     return rng.lognormal(0, 0.5, shape) - np.exp(0.125)
 
 
 def exponential(rng: Rng, shape: Any) -> np.ndarray:
-    """Exponential around its mean: skewness 2."""
+    """Draw exponential values around their mean: skewness 2."""
     return rng.exponential(size=shape) - 1
 
 
@@ -118,12 +119,12 @@ def _centre(noise: Noise) -> Draw:
 
 
 def _hodges_lehmann(pairs: np.ndarray) -> float:
-    """The centre of what pairs (2, n) were drawn from: half of all means of two lie below."""
+    """Return the centre of the distribution of pairs (2, n): half of all means of two lie below it."""
     return float(np.median(pairs.mean(axis=0)))
 
 
 def _rounds(noise: Noise, depths: int = 8) -> Draw:
-    """Rounds of eight depths, with errors common to a round: its rows are no values of their own."""
+    """Draw rounds of eight depths with errors common to a round, so that rows are not independent."""
 
     def cells(rng: Rng, n: int) -> np.ndarray:
         return 0.01 * rng.normal(size=(n, 1)) + 0.02 * noise(rng, (n, depths))
@@ -139,7 +140,7 @@ def _two(one: Noise, other: Noise, times: float = 1.0) -> Draw:
 
 
 def _texts(noise: Noise, lengths: str) -> Draw:
-    """NLL differences of texts: a difference of each text, and noise of its tokens."""
+    """Draw NLL differences of texts: a difference of each text, and noise of its tokens."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         if lengths == "like":
@@ -155,7 +156,8 @@ def _texts(noise: Noise, lengths: str) -> Draw:
 
 
 def _changes(share: float, levels: int = 1) -> Draw:
-    """The same questions to A and B, who agree on all but ``share``: right or wrong, or parts of it."""
+    """Draw answers of A and B to the same questions, which agree on all but ``share``: right or wrong, or parts of
+    it."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         a = rng.binomial(levels, 0.6, n) / levels
@@ -166,8 +168,8 @@ def _changes(share: float, levels: int = 1) -> Draw:
 
 
 def _asked(epochs: int, again: bool = False) -> Draw:
-    """Scores of questions of unlike difficulty; the truth is that of all questions like these, or (``again``) that of
-    these very ones, asked for ever."""
+    """Draw scores of questions of varying difficulty; the truth is that of all such questions, or (``again``) of these
+    very ones, asked infinitely often."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         p = asked.questions(rng, n)
@@ -177,7 +179,7 @@ def _asked(epochs: int, again: bool = False) -> Draw:
 
 
 def _lost(kind: str, size: float, epochs: int) -> Draw:
-    """Changes from A to B, who lost so much of what A knows, for the same questions."""
+    """Draw changes from A to B, who lost ``size`` of what A knows, for the same questions."""
     loss = asked.LOSSES[kind]
     truth = -asked.mean_loss(loss, size)
 
@@ -189,7 +191,7 @@ def _lost(kind: str, size: float, epochs: int) -> Draw:
 
 
 def _shares(low: float, high: float, levels: int = 1) -> Draw:
-    """Scores of questions that are right with a probability drawn anew for each trial."""
+    """Draw scores of questions with a probability of being right drawn anew for each trial."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         p = rng.uniform(low, high)
@@ -199,7 +201,7 @@ def _shares(low: float, high: float, levels: int = 1) -> Draw:
 
 
 def times(epochs: int) -> str:
-    """For names."""
+    """Return ``epochs`` in words, for names."""
     return {1: "once", 4: "four times", 16: "16 times"}[epochs]
 
 
@@ -255,9 +257,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{'':46}" + "".join(f"{f'n={n}':>7}" for n in SIZES))
     facts, table = stamp(), {}
     for case in cases:
-        found = {n: coverage(case, n, args.trials) for n in SIZES}
-        table[case.name] = {n: None if not given else round(share, 4) for n, (share, given) in found.items()}
-        cells = (f"{100 * share:7.1f}" if given else f"{'-':>7}" for share, given in found.values())
+        covered = {n: coverage(case, n, args.trials) for n in SIZES}
+        table[case.name] = {n: None if not count else round(share, 4) for n, (share, count) in covered.items()}
+        cells = (f"{100 * share:7.1f}" if count else f"{'-':>7}" for share, count in covered.values())
         print(f"{case.name:46}{''.join(cells)}", flush=True)
     print(json.dumps({"coverage": table, "trials": args.trials, "seed": SEED, **facts}))
     return 0

@@ -1,9 +1,9 @@
 """Every figure of the CPU table, with its bar: ``python -m benchmarks.cpu [--quick] [--json] [--peers]``.
 
-Figures are ratios wherever possible, and the two sides of a ratio take turns in the same run, so that what else the
-machine does cancels. A value is the median over the rounds; the range shows how far to trust it. What could not be
-measured has no value and says why. The real-shape figures come from a slice of Flash (4 layers), which is written to
-the model cache on first use: 8 experts with --quick (0.9 GB), 256 otherwise (7.7 GB).
+Figures are ratios wherever possible, and the two sides of a ratio are interleaved in the same run, so that other load
+cancels. A value is the median over the rounds; the range shows how far to trust it. A figure that could not be measured
+has no value and says why. The real-shape figures come from a slice of Flash (4 layers), which is written to the model
+cache on first use: 8 experts with --quick (0.9 GB), 256 otherwise (7.7 GB).
 
     python -m benchmarks.cpu --quick --json     under a minute, no peers, one JSON document
     python -m benchmarks.cpu --peers            also against ggml, llama.cpp and torch
@@ -44,35 +44,35 @@ SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = 
     "torch": (peers.torch, ("gemm * *",), 0),
     "llama": (peers.llama, ("llama *", "busy*"), 0),
 }
-"""Section -> what runs it, patterns of the names of its rows, seconds it takes at least in a quick run."""
+"""Section -> function, name patterns of its rows, least seconds of a quick run."""
 
 
 def run(context: Context, chosen: Sequence[str]) -> None:
-    """Run the chosen sections; every row of theirs is there afterwards, with a value or a reason."""
+    """Run the chosen sections; afterwards each of their rows has a value or a reason."""
     for name in chosen:
         work, patterns, least = SECTIONS[name]
-        why = "not measured"
+        reason = "not measured"
         try:
             context.budget.need(least)
             progress(name)
             work(context)
         except OutOfTime as late:
-            why = str(late)
-        except Exception as error:  # one figure that fails must not take the others along
-            why = f"failed: {type(error).__name__}: {error}"
+            reason = str(late)
+        except Exception as error:  # one failing figure must not stop the others
+            reason = f"failed: {type(error).__name__}: {error}"
         for row in GOALS:
             if any(fnmatchcase(row, pattern) for pattern in patterns):
-                context.skip(row, why)
+                context.skip(row, reason)
 
 
 def progress(name: str) -> None:
-    """What is being measured, on a terminal only."""
+    """Show what is being measured, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\rmeasuring: {name:12s}", end="", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is asked for, print the table and the document; the exit code."""
+    """Measure what is asked for, print the table and the document; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     threads = args.threads or min(2, available_cores())
     CPU().load()
     context = Context(args.quick, threads, args.peers, model, budget)
-    # what a library prints belongs to nobody's JSON
+    # keep what libraries print out of the JSON
     with contextlib.redirect_stdout(sys.stderr):
         run(context, args.only or list(SECTIONS))
     if sys.stderr.isatty():

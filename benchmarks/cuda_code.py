@@ -1,15 +1,15 @@
-"""What the compiler makes of the CUDA kernels, and what speed that allows: no GPU is needed.
+"""Compiled code of the CUDA kernels, and the speed it allows: no GPU is needed.
 
-    python -m benchmarks.cuda_code                     the kept table, and what it predicts
-    python -m benchmarks.cuda_code --write             compile everything and keep the result: minutes
+    python -m benchmarks.cuda_code                     the stored table, and what it predicts
+    python -m benchmarks.cuda_code --write             compile everything and store the result: minutes
     python -m benchmarks.cuda_code --arch sm_90 --json one architecture, to stdout
 
 Every kernel that a decoded token of DeepSeek V4 Flash launches (``cuda_launches``) is compiled for three architectures:
-registers, spills, shared memory, occupancy, SASS. Products with weights are also run here for one block of their real
-grid, on the emitted PTX, which tells how many instructions a warp executes; cuda.md has the formula that makes a
-share of bandwidth of that. Kept in ``cuda_code.json``, which tests/benchmarks/test_cuda_code.py guards. A row carries a
-digest of what was compiled and launched: where it is that of the kept row, by the same versions, only NVVM has run, and
-``--write`` that was broken off goes on with the next architecture.
+registers, spills, shared memory, occupancy, SASS. Products with weights are also run here for a few blocks of their
+real grid, on the emitted PTX, which tells how many instructions a warp executes; cuda.md has the formula that turns
+them into a share of bandwidth. Stored in ``cuda_code.json``, which tests/benchmarks/test_cuda_code.py checks. A row
+carries a digest of what was compiled and launched: if it equals the stored row's, by the same versions, only NVVM runs,
+and an interrupted ``--write`` resumes with the next architecture.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from .cuda_compile import Built, assembled, missing, ptx_of
 TABLE = Path(__file__).with_name("cuda_code.json")
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
 CASES = ("q2/ds4", "mixed/ds4", "q2/exact")
-"""Recipe of a file and numerics mode of a token."""
+"""Recipe of the file and numerics mode of a decoded token."""
 PREFILL = "prefill"
-"""The case of products of many tokens (``cuda_launches.PREFILL``)."""
+"""The case of products with many tokens (``cuda_launches.PREFILL``)."""
 
 
 class Device(NamedTuple):
-    """What the prediction assumes of a GPU: data sheets, and limits of its compute capability (CUDA programming guide).
+    """A GPU as the prediction sees it: data sheet, and limits of its compute capability (CUDA programming guide).
 
-    clock     GHz that it keeps under load, an assumption
+    clock     GHz under load, an assumption
     bandwidth GB/s of its memory, as advertised
     """
 
@@ -66,8 +66,8 @@ DEVICES = {
 }
 
 TENSOR = {"sm_80": (0.5, 0.5), "sm_90": (1.0, 1.0), "sm_120": (0.125, 0.25)}
-"""``mma`` that a multiprocessor does a cycle, as the data sheets' dense rates say: m16n8k16 of 16 bits, added in
-float32, and m16n8k32 of int8. On Hopper they are said of ``wgmma``."""
+"""``mma`` instructions per multiprocessor and cycle, from the data sheets' dense rates: m16n8k16 of 16 bits,
+accumulated in float32, and m16n8k32 of int8. On Hopper the sheets give them for ``wgmma``."""
 
 # Warp instructions that one multiprocessor starts per cycle, by kind ("Throughput of native arithmetic instructions" of
 # the programming guide, over 32): all together, and what shares a unit. sm_120's integer rate counts as sm_90's.
@@ -92,9 +92,9 @@ _KINDS = [
 RESERVED = 1024
 """Bytes of shared memory that each block costs besides its own."""
 SAMPLED = 6
-"""Blocks of a grid that are run to count instructions: some get more work than others."""
+"""Blocks of a grid to run for counting instructions: some get more work than others."""
 LAUNCH = 1.5e-6
-"""Seconds between the kernels of a graph that nothing overlaps, an assumption."""
+"""Seconds between dependent kernels of a graph, an assumption."""
 
 
 def kind_of(line: str) -> tuple[str, float]:
@@ -142,8 +142,8 @@ MARKS = (
     (r"LDGSTS", ("cp",), ("shared",)),
     (r"LDG\b", ("ld",), ("global",)),
 )
-"""Instructions that the compiler neither adds nor saves, of SASS and of PTX (name, and what else it says): where a loop
-has more of them in SASS, it was written out several times. The first kind that a loop has counts."""
+"""Instructions that the compiler neither adds nor removes, in SASS and in PTX (name, and required modifiers): a loop
+with more of them in SASS was unrolled. The first kind that a loop has counts."""
 
 
 def unrolled(sass: Sequence[str], ptx: Sequence[Any]) -> float:
@@ -156,14 +156,14 @@ def unrolled(sass: Sequence[str], ptx: Sequence[Any]) -> float:
 
 
 class Executed(NamedTuple):
-    """Of one launch: warp instructions of all its blocks, and how many turns of each unit they take."""
+    """Counts of one launch: warp instructions of all its blocks, and the turns of each unit they take."""
 
     instructions: float
     units: dict[str, float]
 
 
 class Compiled:
-    """A kernel for one signature: its PTX, and, once needed, its machine code and a translation that counts."""
+    """A kernel for one signature: its PTX and, on demand, its machine code and a translation that counts."""
 
     def __init__(self, launch: Any, cc: tuple[int, int]):
         self.text = ptx_of(launch.kernel, launch.signature, cc)
@@ -174,15 +174,18 @@ class Compiled:
         return assembled(self.text, self.cc, self.limit)
 
     def digest(self, launch: Any) -> str:
-        """Of the code, without places in source files and with functions numbered, as Numba's names for them depend on
-        what was compiled before; and of what decides how often its instructions run."""
+        """Hash the code and what decides how often its instructions run.
+
+        Source positions are left out and functions numbered, because Numba's names for them depend on what was compiled
+        before.
+        """
         lines = (line.strip() for line in self.text.partition("\n\t.section")[0].splitlines())
         code = "\n".join(line for line in lines if line and not line.startswith((".loc", ".file", "//")))
         names: dict[str, str] = {}
         code = re.sub(r"_Z\w+", lambda found: names.setdefault(found[0], f"_{len(names)}"), code)
         sizes = launch.grid, launch.block, launch.dynamic, launch.numbers, launch.arrays, launch.weights
-        about = method(), self.limit, sizes
-        return hashlib.sha256(f"{code}{about}".encode()).hexdigest()[:16]
+        parameters = method(), self.limit, sizes
+        return hashlib.sha256(f"{code}{parameters}".encode()).hexdigest()[:16]
 
     @cached_property
     def lowered(self) -> Any:
@@ -193,7 +196,7 @@ class Compiled:
 
 @cache
 def method() -> str:
-    """How rows are made: their digests change with it."""
+    """Return the source of the functions that make rows: digests change with it."""
     functions: tuple[Any, ...] = (kind_of, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
     return "".join(inspect.getsource(function) for function in functions) + repr((_KINDS, MARKS, SAMPLED, RESERVED))
 
@@ -235,7 +238,7 @@ def often(body: list[Any], ran: Sequence[int], built: Built) -> list[float]:
 
 
 def _leaf_kinds(kinds: Iterable[Any]) -> list[Any]:
-    """Types of arguments, of tuples those of their items."""
+    """Flatten types of arguments, replacing tuples by their items."""
     return [leaf for kind in kinds for leaf in (_leaf_kinds(kind) if hasattr(kind, "types") else [kind])]
 
 
@@ -275,7 +278,7 @@ def occupancy(device: Device, threads: int, registers: int, shared: int) -> int:
 
 
 def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, float]:
-    """Shares of bandwidth that a launch can reach, by issue alone and by its busiest unit (cuda.md)."""
+    """Return shares of bandwidth that a launch can reach, by issue alone and by its busiest unit (cuda.md)."""
     moving = traffic / (device.bandwidth * 1e9)
     cycles = device.multiprocessors * device.clock * 1e9
     issue = ran["instructions"] / (cycles * ISSUE)
@@ -284,7 +287,7 @@ def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, 
 
 
 def tensor_products(launch: Any) -> tuple[float, bool]:
-    """``mma`` instructions that a product of PREFILL_TOKENS inputs needs, and whether they are of int8."""
+    """Return the ``mma`` instructions of a product of PREFILL_TOKENS inputs, and whether they are int8."""
     from ds4ref.kernels.cuda.products.matmat_float import multiplied_limbs
 
     from .cuda_launches import PREFILL_TOKENS
@@ -297,8 +300,8 @@ def tensor_products(launch: Any) -> tuple[float, bool]:
 
 
 def prefill_shares(arch: str, row: Mapping[str, Any]) -> dict[str, float]:
-    """Of a row of a product of many tokens: by what part of the time that each resource alone would need the slowest of
-    them takes; ``tensor`` 1.0 is a product bound by the tensor cores."""
+    """Return, for a row with many tokens, each resource's time as a share of the slowest one's; ``tensor`` 1.0 means
+    bound by the tensor cores."""
     device = DEVICES[arch]
     cycles = device.multiprocessors * device.clock * 1e9
     needs = {
@@ -313,27 +316,29 @@ def prefill_shares(arch: str, row: Mapping[str, Any]) -> dict[str, float]:
 def survey(
     arch: str, case: str, built: dict[Any, Compiled], kept: Mapping[str, dict[str, Any]], only: str = ""
 ) -> list[dict[str, Any]]:
-    """A row for every kernel and matrix that a token launches; this process then compiles for ``arch`` alone. ``built``
-    keeps what was compiled, ``kept`` are rows by digest that need no more than that, and by what they are. Kernels
-    whose names do not match ``only`` are listed with the code that is kept, or without."""
+    """Return a row for every kernel and matrix that a token launches; this process then compiles for ``arch`` alone.
+
+    ``built`` caches compiled kernels; ``kept`` are stored rows by digest, which need no more than that, and by
+    identity. Kernels whose names do not match ``only`` get their stored code, or none.
+    """
     from .cuda_launches import prefill_launches, token_launches
 
     device = DEVICES[arch]
     limits = {"multiprocessors": device.multiprocessors, "shared_limit": device.shared - RESERVED}
     if case == PREFILL:
-        found = [launch for launch in prefill_launches(**limits) if launch.name.startswith(("matmat", "limbs"))]
+        all_launches = [launch for launch in prefill_launches(**limits) if launch.name.startswith(("matmat", "limbs"))]
     else:
         recipe, mode = case.split("/")
-        found = token_launches(recipe=recipe, mode=mode, **limits)
+        all_launches = token_launches(recipe=recipe, mode=mode, **limits)
     launches: dict[Any, list[Any]] = {}
-    for launch in found:
+    for launch in all_launches:
         shape = launch.kernel, launch.signature, launch.grid, launch.block, launch.dynamic, launch.weights
         launches.setdefault(shape, []).append(launch)
     rows = []
-    for launch, *more in launches.values():
+    for launch, *repeats in launches.values():
         row: dict[str, Any] = {
-            "kernel": launch.name, "case": case, "launches": 1 + len(more), "grid": launch.grid, "block": launch.block,
-            "bytes": launch.traffic,
+            "kernel": launch.name, "case": case, "launches": 1 + len(repeats), "grid": launch.grid,
+            "block": launch.block, "bytes": launch.traffic,
         }  # fmt: skip
         if launch.weights[0]:
             row["weights"] = launch.weights
@@ -345,11 +350,11 @@ def survey(
                 print(f"{arch}: {launch.name}", file=sys.stderr, flush=True)
                 built[key] = Compiled(launch, device.cc)
             row["code"] = built[key].digest(launch)
-            before = kept.get(row["code"])
-            if before is None:
+            stored = kept.get(row["code"])
+            if stored is None:
                 row |= described(device, launch, built[key])
             else:
-                row |= {name: before[name] for name in COLUMNS if name in before}
+                row |= {name: stored[name] for name in COLUMNS if name in stored}
         else:
             row |= kept.get(identity(row), {})
         if "tensor" in row:
@@ -361,7 +366,7 @@ def survey(
 COLUMNS = (
     "registers", "stack", "spills", "shared", "sass", "blocks_held", "occupancy", "instructions", "units", "per_byte",
 )  # fmt: skip
-"""What ``described`` finds out."""
+"""Columns that ``described`` computes."""
 
 
 def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]:
@@ -383,23 +388,23 @@ def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]
 
 
 def versions() -> dict[str, str]:
-    """Of what compiles."""
-    found = {}
+    """Return the versions of the compiler packages."""
+    by_package = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            by_package[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "none"
-    return found
+            by_package[name] = "none"
+    return by_package
 
 
 def kept_kernels() -> dict[str, list[dict[str, Any]]]:
-    """Rows by architecture as they are kept; none by other versions than are here."""
+    """Return the stored rows by architecture; none if other versions made them."""
     if not TABLE.exists():
         return {}
     table: dict[str, Any] = json.loads(TABLE.read_text())
-    found: dict[str, list[dict[str, Any]]] = table["kernels"]
-    return found if table["versions"] == versions() else {}
+    kernels: dict[str, list[dict[str, Any]]] = table["kernels"]
+    return kernels if table["versions"] == versions() else {}
 
 
 def keep(arch: str, rows: list[dict[str, Any]]) -> None:
@@ -416,32 +421,34 @@ def keep(arch: str, rows: list[dict[str, Any]]) -> None:
 
 
 def identity(row: Mapping[str, Any]) -> str:
-    """Which launch of which token a row is."""
+    """Return a key for which launch of which token a row is."""
     return json.dumps([row.get(name) for name in ("case", "kernel", "grid", "block", "bytes", "weights")])
 
 
 def surveyed(arch: str, cases: Sequence[str], only: str = "") -> list[dict[str, Any]]:
-    """``survey`` of several tokens, with what is kept."""
-    before = [row for row in kept_kernels().get(arch, ()) if "code" in row]
-    kept = {row["code"]: row for row in before} | {identity(row): row for row in before}
+    """Survey several tokens, reusing stored rows."""
+    stored = [row for row in kept_kernels().get(arch, ()) if "code" in row]
+    kept = {row["code"]: row for row in stored} | {identity(row): row for row in stored}
     built: dict[Any, Compiled] = {}
     return [row for case in cases for row in survey(arch, case, built, kept, only)]
 
 
 def token(arch: str, rows: list[dict[str, Any]]) -> dict[str, float]:
-    """A whole token by the rows of one mode: seconds to move its bytes, seconds predicted, the share."""
+    """Return a whole token's figures from the rows of one mode: seconds to move its bytes, seconds predicted, the
+    share."""
     device = DEVICES[arch]
-    bound = took = 0.0
+    bound = seconds = 0.0
     for row in rows:
         moving = row["bytes"] / (device.bandwidth * 1e9)
         share = predicted(device, row["bytes"], row)["units"] if "instructions" in row else 1.0
         bound += row["launches"] * (moving if "weights" in row else 0.0)
-        took += row["launches"] * (LAUNCH + (moving / share if row["bytes"] else 0.0))
-    return {"bound": bound, "predicted": took, "share": bound / took, "launches": sum(row["launches"] for row in rows)}
+        seconds += row["launches"] * (LAUNCH + (moving / share if row["bytes"] else 0.0))
+    launches = sum(row["launches"] for row in rows)
+    return {"bound": bound, "predicted": seconds, "share": bound / seconds, "launches": launches}
 
 
 def printed(table: dict[str, Any]) -> None:
-    """The table for people."""
+    """Print the table."""
     for arch, rows in table["kernels"].items():
         device = DEVICES[arch]
         print(f"\n{arch}: {device.name}, {device.bandwidth:.0f} GB/s")
@@ -451,32 +458,32 @@ def printed(table: dict[str, Any]) -> None:
         )
         for row in (row for row in rows if "registers" in row):
             fmt, count, height, width = row.get("weights", ("", 0, 0, 0))
-            what = f"{fmt} {count}x{height}x{width}" if fmt else ""
+            matrix = f"{fmt} {count}x{height}x{width}" if fmt else ""
             shares = ("", "")
             if "instructions" in row and "tensor" not in row:
-                found = predicted(device, row["bytes"], row)
-                shares = f"{found['issue']:.2f}", f"{found['units']:.2f}"
+                token_figures = predicted(device, row["bytes"], row)
+                shares = f"{token_figures['issue']:.2f}", f"{token_figures['units']:.2f}"
             print(
-                f"{row['kernel']:34} {what:22} {row['registers']:4} {row['spills']:5} {row['shared']:6} "
+                f"{row['kernel']:34} {matrix:22} {row['registers']:4} {row['spills']:5} {row['shared']:6} "
                 f"{row['blocks_held']:4} {row['occupancy']:5.2f} {row.get('per_byte', ''):>6} {shares[0]:>5} "
                 f"{shares[1]:>5} {row['launches']:9}  {row['case']}"
             )
         for row in (row for row in rows if "tensor" in row and "instructions" in row):
             shares = prefill_shares(arch, row)
-            told = ", ".join(f"{name} {shares[name]:.2f}" for name in ("tensor", "issue", "units", "memory"))
+            text = ", ".join(f"{name} {shares[name]:.2f}" for name in ("tensor", "issue", "units", "memory"))
             fmt, _, height, width = row["weights"]
-            print(f"prefill, {row['kernel']}, {height} x {width}: {1e6 * shares['seconds']:.0f} us: {told}")
+            print(f"prefill, {row['kernel']}, {height} x {width}: {1e6 * shares['seconds']:.0f} us: {text}")
         for case in dict.fromkeys(row["case"] for row in rows if row["case"] != PREFILL):
-            found = token(arch, [row for row in rows if row["case"] == case])
+            token_figures = token(arch, [row for row in rows if row["case"] == case])
             print(
-                f"a token, {case}: {found['launches']:.0f} launches, "
-                f"{1e3 * found['bound']:.2f} ms to move the weights, "
-                f"{1e3 * found['predicted']:.2f} ms predicted, share {found['share']:.2f}"
+                f"a token, {case}: {token_figures['launches']:.0f} launches, "
+                f"{1e3 * token_figures['bound']:.2f} ms to move the weights, "
+                f"{1e3 * token_figures['predicted']:.2f} ms predicted, share {token_figures['share']:.2f}"
             )
 
 
 def main() -> int:
-    """Run it from the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(DEVICES), help="compile for this one")

@@ -1,9 +1,9 @@
-"""Kernels compiled without a GPU: PTX by numba-cuda, machine code by ptxas, its text by nvdisasm, all out of wheels.
+"""Compile kernels without a GPU: PTX by numba-cuda, machine code by ptxas, disassembly by nvdisasm, all from wheels.
 
     text = ptx_of(kernel, signature, (9, 0))
     built = assembled(text, (9, 0))          # registers, spills, shared memory, SASS
 
-A process compiles for one architecture: Numba keeps device functions for the first one that asked.
+A process compiles for one architecture: Numba caches device functions for the first one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CHOSEN: list[tuple[int, int]] = []
 
 
 class _NoDevice:
-    """What Numba asks of a device when it compiles device functions."""
+    """The part of a device that Numba reads when it compiles device functions."""
 
     def __init__(self, cc: tuple[int, int]):
         self.compute_capability = cc
 
 
 def missing() -> str | None:
-    """Why nothing can be compiled here; None if it can."""
+    """Return why nothing can be compiled here, None if it can."""
     try:
         from numba import cuda
     except ImportError as error:
@@ -40,7 +40,7 @@ def missing() -> str | None:
 
 
 def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = True) -> str:
-    """PTX of a kernel (what ``cuda.jit`` gives, or a function) with the options it was declared with."""
+    """Return the PTX of a kernel (a ``cuda.jit`` function, or a plain one) with the options it was declared with."""
     from numba import cuda
     from numba.cuda import dispatcher
 
@@ -68,12 +68,12 @@ def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = Tr
 
 
 def leaves(args: Iterable[Any]) -> list[Any]:
-    """Arguments of a kernel without the tuples around them: Numba passes each one by itself."""
+    """Flatten the arguments of a kernel: Numba passes each item of a tuple by itself."""
     return [leaf for arg in args for leaf in (leaves(arg) if isinstance(arg, tuple) else [arg])]
 
 
 def kind_of_argument(value: Any, kind_of_array: Callable[[Any], Any | None]) -> Any:
-    """Numba's type of an argument; ``kind_of_array`` gives that of an array, None for other values."""
+    """Return Numba's type of an argument; ``kind_of_array`` returns that of an array, None for other values."""
     from numba import typeof, types
 
     kind = kind_of_array(value)
@@ -85,7 +85,8 @@ def kind_of_argument(value: Any, kind_of_array: Callable[[Any], Any | None]) -> 
 
 
 def tool(name: str) -> str:
-    """Path of ``ptxas`` or ``nvdisasm``: out of its wheel, or installed. FileNotFoundError says how to get it."""
+    """Return the path of ``ptxas`` or ``nvdisasm``, from its wheel or the PATH. FileNotFoundError says how to get
+    it."""
     spec = find_spec("nvidia")
     for folder in spec.submodule_search_locations or () if spec else ():
         for path in sorted(Path(folder).glob(f"*/bin/{name}")):
@@ -99,19 +100,19 @@ FILE = 1 << 20
 
 
 def place(file: int, line: int) -> int:
-    """A line of the file of this number (``.file`` of PTX) as one number: the kernel's own file is 1."""
+    """Encode a file number (``.file`` of PTX) and a line as one number: the kernel's own file is 1."""
     return (file - 1) * FILE + line
 
 
 def files_of(ptx: str) -> dict[str, int]:
-    """Source files by path."""
+    """Return source files by path."""
     return {path: int(number) for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', ptx)}
 
 
 class Built(NamedTuple):
-    """What ptxas made: registers a thread, bytes of stack and of spill stores and loads a thread, static shared bytes a
-    block, and the machine code as nvdisasm prints it, one instruction a line, with the ``place`` in the source
-    that each is from, 0 for labels and where none is known."""
+    """ptxas's result: registers a thread, bytes of stack and of spill stores and loads a thread, static shared bytes a
+    block, and the machine code as nvdisasm prints it, one instruction a line, with the source ``place`` of each (0 for
+    labels and unknown ones)."""
 
     registers: int
     stack: int
@@ -123,23 +124,24 @@ class Built(NamedTuple):
 
 
 def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Built:
-    """Run ptxas and nvdisasm on one kernel; ``registers`` is a limit a thread. RuntimeError with ptxas's words."""
+    """Run ptxas and nvdisasm on one kernel; ``registers`` limits registers a thread. RuntimeError with ptxas's
+    message."""
     with tempfile.TemporaryDirectory(prefix="ds4-ptx-") as folder:
         source, binary = Path(folder, "k.ptx"), Path(folder, "k.cubin")
         source.write_text(ptx)
         limit = [f"-maxrregcount={registers}"] if registers else []
-        asked = ["-v", "-O3", "-lineinfo", f"-arch=sm_{cc[0]}{cc[1]}", *limit]
-        command = [tool("ptxas"), *asked, str(source), "-o", str(binary)]
+        options = ["-v", "-O3", "-lineinfo", f"-arch=sm_{cc[0]}{cc[1]}", *limit]
+        command = [tool("ptxas"), *options, str(source), "-o", str(binary)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"ptxas: {done.stderr.strip()[:2000]}")
         listing = subprocess.run(
             [tool("nvdisasm"), "-c", "-g", str(binary)], capture_output=True, text=True, check=True
         ).stdout
-    said = done.stderr
+    messages = done.stderr
 
     def number(pattern: str) -> int:
-        match = re.search(pattern, said)
+        match = re.search(pattern, messages)
         return int(match[1]) if match else 0
 
     return Built(
@@ -153,15 +155,15 @@ def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Bu
 
 
 def sass_lines(listing: str, files: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Instructions and labels (ending with ":") of nvdisasm's text, and the ``place`` of each."""
-    found: list[tuple[str, int]] = []
+    """Return instructions and labels (ending with ":") of nvdisasm's text, and the ``place`` of each."""
+    instructions: list[tuple[str, int]] = []
     source = 0
     for line in listing.splitlines():
         line = line.strip()
         if match := re.match(r'//## File "(.*?)", line (\d+)', line):
             source = place(files.get(match[1], 1), int(match[2]))
         elif match := re.match(r"(\.L_x_\w+):", line):
-            found.append((match[1] + ":", 0))
+            instructions.append((match[1] + ":", 0))
         elif match := re.match(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
-            found.append((" ".join(match[1].split()), source))
-    return tuple(text for text, _ in found), tuple(number for _, number in found)
+            instructions.append((" ".join(match[1].split()), source))
+    return tuple(text for text, _ in instructions), tuple(number for _, number in instructions)

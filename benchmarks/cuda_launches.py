@@ -1,10 +1,10 @@
-"""Which kernels a decoded token launches, and with what: found without a GPU and without weights.
+"""List the kernels a decoded token launches, and their arguments, without a GPU and without weights.
 
     launches = token_launches()              # DeepSeek V4 Flash, recipe q2, mode ds4, 8192 tokens deep
     launches = prefill_launches()            # products of many tokens, format by format
 
-The CUDA backend records a token's pass on arrays that are addresses of nothing, and what it would launch is written
-down instead. So the list is the one that a GPU gets, whatever the backend fuses.
+The CUDA backend records a token's pass on arrays with fake addresses, and its launches are noted instead of made. So
+the list is the one that a GPU gets, including the backend's fusions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Asked(NamedTuple):
     """One launch.
 
     signature  Numba's types of the arguments
-    numbers    arguments (of tuples, their items) that are no arrays, None where one is
-    arrays     (shape, dtype) of the arguments that are
-    dynamic    bytes of shared memory asked for at launch
-    weights    (format, matrices a token reads, rows, columns) of the weights that it multiplies with, "" if none; rows
-               of all matrices that share a launch, like gate and up
-    traffic    bytes: weights that are read, once each, and all other arrays of the call, except caches (see ``rows``)
+    numbers    scalar arguments (flattened), None in place of arrays
+    arrays     (shape, dtype) of array arguments
+    dynamic    bytes of dynamic shared memory
+    weights    (format, matrices a token reads, rows, columns) of the weights that it multiplies with, "" if none;
+               rows of all matrices that share a launch, like gate and up
+    traffic    bytes: weights read, once each, and all other arrays of the call, except caches (see ``rows``)
     """
 
     kernel: Any
@@ -50,15 +50,15 @@ class Asked(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Module and function, as short as they tell which kernel this is."""
+        """Module and function, with the format where it takes one to identify the kernel."""
         function = self.kernel.py_func
-        made_for = f" {self.weights[0]}" if "<locals>" in function.__qualname__ else ""
-        return f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}{made_for}".rstrip()
+        suffix = f" {self.weights[0]}" if "<locals>" in function.__qualname__ else ""
+        return f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}{suffix}".rstrip()
 
 
 @dataclass(frozen=True)
 class _Place:
-    """What a kernel is given for an array."""
+    """A fake device array: what a kernel is given for an array."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -81,8 +81,8 @@ class _Place:
         return _Place(self.pointer, (self.nbytes // kind.itemsize,), kind)
 
     def __getitem__(self, at: Any) -> _Place:
-        found = np.lib.stride_tricks.as_strided(np.zeros(1, self.dtype), self.shape, (0,) * self.ndim)[at]
-        return _Place(self.pointer, found.shape, self.dtype)
+        view = np.lib.stride_tricks.as_strided(np.zeros(1, self.dtype), self.shape, (0,) * self.ndim)[at]
+        return _Place(self.pointer, view.shape, self.dtype)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -96,7 +96,7 @@ def _kind_of_array(value: Any) -> Any | None:
 
 @contextlib.contextmanager
 def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Iterator[list[Asked]]:
-    """Launches of ``ds4ref.kernels.cuda`` are noted, not made."""
+    """Note launches of ``ds4ref.kernels.cuda`` instead of making them."""
     from numba.cuda.dispatcher import CUDADispatcher
 
     from ds4ref.kernels.cuda import backend
@@ -108,7 +108,7 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
     current: list[Launch] = []
 
     class Nowhere(HostDriver):
-        """Addresses of nothing."""
+        """Hands out fake addresses."""
 
         used = 1 << 40
 
@@ -166,12 +166,12 @@ def _at(pointer: int, shape: Sequence[int], dtype: Any) -> _Place:
 
 
 def _place(ops: Any, w: Matrix) -> Matrix:
-    """Weights have no bytes here, and nobody gathers 80 GB of them."""
+    """Place weights without allocating bytes for them."""
     return Matrix(w.fmt, ops.array(*w.data.shape, dtype=np.uint8), w.rows, w.cols)
 
 
 def _read(launch: Any, args: Sequence[Any]) -> tuple[tuple[str, int, int, int], int]:
-    """Format, matrices, rows and columns of the weights of a launch, if this kernel is given them, and its traffic."""
+    """Return format, matrices, rows and columns of the weights a launch reads, if any, and its traffic."""
     weights, nbytes, others, height = ("", 0, 0, 0), 0, 0, 0
     pointers = {}
     for w in launch.matrices:
@@ -197,7 +197,7 @@ def _read(launch: Any, args: Sequence[Any]) -> tuple[tuple[str, int, int, int], 
 
 
 def hollow_weights(shape: ModelShape, recipe: str) -> Weights:
-    """Weights of the right shapes that take no memory: all their bytes are one zero."""
+    """Return weights of the right shapes that take no memory: all their bytes are one zero."""
     formats = {spec.name: spec for spec in expected_tensors(shape, recipe)}
     model: dict[str, Any] = {}
     layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
@@ -229,7 +229,7 @@ def token_launches(
     multiprocessors: int = 132,
     shared_limit: int = 227 << 10,
 ) -> list[Asked]:
-    """The launches of one decoded token after ``depth`` tokens, in order."""
+    """Return the launches of one decoded token after ``depth`` tokens, in order."""
     from ds4ref.archs.deepseek4.forward import Model
     from ds4ref.decode import record
 
@@ -251,11 +251,12 @@ PREFILL = (
     ("Q8_0", 4096, 4096), ("Q4_K", 2048, 4096), ("Q2_K", 4096, 2048), ("IQ2_XXS", 2048, 4096), ("F16", 1024, 4096),
     ("BF16", 1024, 4096), ("F32", 256, 4096),
 )  # fmt: skip
-"""Products of a prefill: format, rows, columns. Experts' matrices as if all tokens had chosen this one."""
+"""Products of a prefill: format, rows, columns. Expert matrices as if all tokens had chosen the same expert."""
 
 
 def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> list[Asked]:
-    """The launches of one product of PREFILL_TOKENS inputs each, with float and with integer inputs, in order."""
+    """Return the launches of one product of PREFILL_TOKENS inputs each, with float and with integer inputs, in
+    order."""
     with planning(multiprocessors, shared_limit) as asked:
         from ds4ref.kernels.cuda import CUDA
         from ds4ref.kernels.cuda.products.units import UNITS
@@ -270,7 +271,7 @@ def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) 
 
 
 def _prefill_traffic(launch: Asked) -> int:
-    """Bytes of weights, results and packed inputs, once each: arguments name some arrays twice."""
+    """Return bytes of weights, results and packed inputs, once each: arguments name some arrays twice."""
     from ds4ref.kernels.cuda.products.matmat_float import CODES, PLAIN
 
     fmt, _, rows, n = launch.weights

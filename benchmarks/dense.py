@@ -1,12 +1,12 @@
-"""Decode of Qwen3-0.6B's shape against the bandwidth bound of its bytes, on weights made up for it.
+"""Decode at Qwen3-0.6B's shape against the bandwidth bound of its bytes, with synthetic weights.
 
     python -m benchmarks.dense                       Q8_0 and BF16, all cores; about 2 GB in a temporary folder
     python -m benchmarks.dense --formats Q8_0 --threads 1 --rounds 5 --json
-    python -m benchmarks.dense --formats Q8_0 --prefill 512,2048        prefill as well, llama.cpp in turns with us
+    python -m benchmarks.dense --formats Q8_0 --prefill 512,2048        also prefill, interleaved with llama.cpp
 
-Reading the same weights and decoding take turns, each the best of three in a row, as tens of milliseconds are either
-undisturbed or interrupted for long; a share is one over the other within a round. What the weights say
-does not matter to how long they take, as long as they are finite.
+Reading the same weights and decoding are interleaved, each the best of three in a row, because tens of milliseconds are
+either undisturbed or interrupted for long; a share is one over the other within a round. Speed does not depend on the
+weights' values, as long as they are finite.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ PAST = 64
 
 
 def pieces(fmt: str, count: int) -> Iterator[np.ndarray]:
-    """``count`` weights as bytes of a format, small and finite, a few megabytes at a time."""
+    """Yield ``count`` small finite weights as bytes of a format, a few megabytes at a time."""
     rng = np.random.default_rng(1)
     layout, block = FORMATS[fmt].layout, FORMATS[fmt].block_elems
     while count:
-        some = min(count, PIECE)
+        step = min(count, PIECE)
         if fmt == "Q8_0":
-            out = np.empty(some // block, layout)
-            out["d"], out["q"] = 3e-4, rng.integers(-127, 128, (some // block, block), np.int8)
+            out = np.empty(step // block, layout)
+            out["d"], out["q"] = 3e-4, rng.integers(-127, 128, (step // block, block), np.int8)
         else:
-            values = (0.02 * rng.standard_normal(some, np.float32)).view(np.uint32)
+            values = (0.02 * rng.standard_normal(step, np.float32)).view(np.uint32)
             out = (values >> 16).astype("<u2") if fmt == "BF16" else values.view(np.float32).astype(layout)
         yield out.view(np.uint8)
-        count -= some
+        count -= step
 
 
 def write(path: Path, shape: DenseShape, fmt: str) -> Path:
-    """A model of this shape with a tied head."""
+    """Write a model of this shape with a tied head."""
     specs = [
         TensorSpec(slot.name, fmt if len(slot.dims) > 1 else "F32", slot.dims)
         for slot in slots(shape)
         if not slot.optional
     ]
-    no_words = ("tokenizer.ggml.model", "string", "none")  # llama.cpp opens nothing without
+    no_words = ("tokenizer.ggml.model", "string", "none")  # llama.cpp opens no file without it
     with GGUFWriter(path, [*shape.metadata(), no_words], specs) as out:
         for spec in specs:
             ones = np.ones(spec.elements, np.float32)
@@ -79,14 +79,14 @@ def write(path: Path, shape: DenseShape, fmt: str) -> Path:
 
 
 def decoding(engine: Engine, tokens: int) -> Arm:
-    """Seconds of a token, the best of some in a row, behind a past of 64 tokens."""
+    """Return an arm that measures seconds per token, the best of some in a row, behind 64 tokens."""
     session = engine.session(4096)
     session.sync(list(range(1, PAST + 1)))
     start = session.snapshot()
 
     def arm() -> float:
         session.restore(start)
-        session.eval(7)  # cores that did something else before are slow for a while
+        session.eval(7)  # warm up: cores that were doing something else are slow for a while
         seconds = []
         for token in range(tokens):
             started = time.perf_counter()
@@ -98,18 +98,19 @@ def decoding(engine: Engine, tokens: int) -> Arm:
 
 
 def measure(path: Path, numerics: str, threads: int | None, rounds: int, tokens: int) -> list[Row]:
-    """Rows of one file: the share, tokens a second."""
+    """Return the rows of one file: the share, tokens a second."""
     with Engine.open(path, numerics=numerics, threads=threads) as engine:
-        for _ in engine.source.touch():  # what is read from disk is not what is measured
+        for _ in engine.source.touch():  # exclude disk reads from the measurement
             pass
         weights = engine.model.weights
-        found = {id(w): w for part in (weights, *weights.layers) for w in vars(part).values() if isinstance(w, Matrix)}
-        arrays = [w.data for w in found.values()]
+        values = [value for part in (weights, *weights.layers) for value in vars(part).values()]
+        matrices = {id(w): w for w in values if isinstance(w, Matrix)}
+        arrays = [w.data for w in matrices.values()]
         costs = arch_of(engine.source).costs(engine.source, engine.shape, engine.model.numerics.act_quant)
         work = costs.decode(PAST + tokens // 2)
         arms = {"read": reading(engine.threads, *arrays), "decode": decoding(engine, tokens)}
         samples = interleave(arms, rounds)
-        fmt = next(iter(found.values())).fmt
+        fmt = next(iter(matrices.values())).fmt
         name = f"Qwen3-0.6B's shape, {fmt}, mode {numerics}"
         size = sum(array.nbytes for array in arrays)
         note = f"{work.bytes / 1e6:.0f} MB a token, {engine.threads} threads"
@@ -124,23 +125,23 @@ def measure(path: Path, numerics: str, threads: int | None, rounds: int, tokens:
 
 
 def against_llama(path: Path, name: str, threads: int, rounds: int, tokens: list[int]) -> list[Row]:
-    """Rows of prefill: llama.cpp's time over ours on the same file and threads, each in a process of its own."""
+    """Return rows of prefill: llama.cpp's time over ours on the same file and threads, each in a process of its own."""
     with Worker("ours", str(path), threads) as ours, Worker("llama", str(path), threads) as theirs:
-        found = []
+        rows = []
         for count in tokens:
             arms = {"ours": partial(ours.ask, "prefill", tokens=count),
                     "theirs": partial(theirs.ask, "prefill", tokens=count)}  # fmt: skip
             samples = interleave(arms, rounds)
             speeds = [count / seconds for seconds in samples["ours"]]
-            found += [
+            rows += [
                 row(Goal(f"{name}: prefill of {count} / llama.cpp's", ""), ratios(samples["theirs"], samples["ours"])),
                 row(Goal(f"{name}: prefill of {count}", "tok/s"), speeds),
             ]
-        return found
+        return rows
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit 1 if a bar is missed."""
+    """Run from the command line; exit code 1 if a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dense", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--formats", default="Q8_0,BF16", help="Q8_0, BF16, F16 or F32, by comma (%(default)s)")
     parser.add_argument("--numerics", default="ds4", help="numerics mode (%(default)s)")

@@ -1,8 +1,8 @@
 """Sessions at a given depth for timing: KV caches filled with plausible rows instead of computed ones.
 
-A token costs what it costs because of how many rows there are, not because of what is in them. The rows drawn here
-have the spread and the rounding of real ones (attention rows E4M3 in binary16, indexer rows E2M1), so that every
-kernel takes its usual way. What such a session predicts means nothing.
+A token's cost depends on how many rows there are, not on their values. The rows drawn here have the spread and the
+rounding of real ones (attention rows E4M3 in binary16, indexer rows E2M1), so that every kernel takes its usual path.
+What such a session predicts means nothing.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""How often ``ds4-vectors diagnose`` is right: mistakes put in one by one, in pairs, unknown to it, and none at all.
+"""How often ``ds4-vectors diagnose`` is right: mistakes injected one by one, in pairs, unknown ones, and none at all.
 
     python -m benchmarks.diagnosis faults               every mistake it can name, from full logits and from top-20
     python -m benchmarks.diagnosis faults --mode ds4    the same inside a mode that rounds (no bar: some hide in noise)
     python -m benchmarks.diagnosis clean --trials 200   clean engines on random prompts, in all modes
     python -m benchmarks.diagnosis pairs --trials 60    two mistakes at once
     python -m benchmarks.diagnosis held-out             mistakes that its library lacks, in every set
-    python -m benchmarks.diagnosis floors               how far right engines of one mode part in their best token:
-                                                        where the floors of ds4-vectors check come from
+    python -m benchmarks.diagnosis floors               how far right engines of one mode differ in their best token:
+                                                        source of the floors of ds4-vectors check
 
-Every engine that is diagnosed has float noise of its own (a few units in the last place on every block input), so that
-it is as far from our numbers as another right engine is. Prints what went wrong, then one line of JSON; exit code 1 if
-a bar is missed: a mistake above sight that was called clean, a name that is not true, a clean engine that was accused.
-How much a confidence is worth is another question: ``benchmarks.calibration``.
+Every diagnosed engine has float noise of its own (a few units in the last place on every block input), so that it is as
+far from our numbers as another correct engine is. Prints what went wrong, then one line of JSON; exit code 1 if a bar
+is missed: a mistake above the detection limit that was called clean, a wrong name, a clean engine that was accused. The
+calibration of confidences is ``benchmarks.calibration``.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Unkept(Signatures):
 
 @dataclass
 class Tally:
-    """Outcomes by kind, and a line about each one that was not right."""
+    """Outcomes by kind, and a remark for each wrong one."""
 
     counts: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
 
     def add(self, outcome: str, remark: str = "", good: bool = True) -> None:
-        """Count one."""
+        """Count one outcome."""
         self.counts[outcome] += 1
         if not good:
             self.remarks.append(remark)
@@ -77,32 +77,32 @@ class Tally:
         return sum(self.counts.values())
 
     def share(self, outcome: str) -> float:
-        """Share of one outcome; 0 without trials."""
+        """Return the share of one outcome; 0 without trials."""
         return self.counts[outcome] / self.total if self.total else 0.0
 
 
-def says(found: Diagnosis) -> str:
-    """The diagnosis in a few words."""
-    return f"{found.fault or found.verdict} ({found.confidence:.3f}, first {found.first_position})"
+def says(diagnosis: Diagnosis) -> str:
+    """Summarise the diagnosis in a few words."""
+    return f"{diagnosis.fault or diagnosis.verdict} ({diagnosis.confidence:.3f}, first {diagnosis.first_position})"
 
 
 # ------------------------------------------------------------------------------------------------------------- faults
 
 
 def inside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
-    """(name, library, observation) of every mistake inside the model that is above float noise. Those that need a
-    longer prompt get it; those about roundings that ``mode`` does not have are made in mode qat."""
+    """Yield (name, library, observation) of every mistake inside the model that exceeds float noise. Mistakes that need
+    a longer prompt get it; those about roundings that ``mode`` does not have are made in mode qat."""
     mixed, long = (Signatures(engine, PROMPTS[name]()) for name in ("mixed", "long"))
     for fault in LIBRARY.values():
         if fault.quiet or fault.name in NO_MISTAKE:
             continue
         library = long if fault.tokens >= len(mixed.ids) else mixed
-        own = mode if not fault.needs or getattr(MODES[mode], fault.needs) else "qat"
-        yield fault.name, library, from_logits(library.ids, library.run(own, [fault], seed))
+        run_mode = mode if not fault.needs or getattr(MODES[mode], fault.needs) else "qat"
+        yield fault.name, library, from_logits(library.ids, library.run(run_mode, [fault], seed))
 
 
 def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
-    """The same for mistakes outside it: BOS, rows, columns, temperature, tokenizer, template."""
+    """Yield the same for mistakes outside the model: BOS, rows, columns, temperature, tokenizer, template."""
     library = Signatures(engine, PROMPTS["mixed"]()[:120])
     ids, bos = library.ids.tolist(), engine.tokenizer.bos
     rng = np.random.default_rng(seed)
@@ -132,7 +132,7 @@ def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatu
 
 
 def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None = None) -> Tally:
-    """Every mistake of the library, once."""
+    """Try every mistake of the library, once."""
     tally = Tally()
     for each in (inside, outside):
         for name, library, seen in each(engine, mode, seed):
@@ -149,8 +149,11 @@ def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None 
 
 
 def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING)) -> Tally:
-    """Clean engines of all rounding sets on random prompts of 16 to 64 tokens, full logits and top-20 in turn.
-    Trial ``i`` is the same whatever range it is part of, so that a long run can be made in parts."""
+    """Diagnose clean engines of all rounding sets on random prompts of 16 to 64 tokens, full logits and top-20
+    alternately.
+
+    Trial ``i`` is the same in any range, so that a long run can be made in parts.
+    """
     tally = Tally()
     for trial in trials:
         mode = modes[trial % len(modes)]
@@ -169,22 +172,22 @@ def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING
 # ------------------------------------------------------------------------------------------- pairs, unknown mistakes
 
 
-def _classify(tally: Tally, label: str, found: Diagnosis, among: tuple[str, ...]) -> None:
-    """What may be said of two mistakes at once: both, one that is there, none of these, but nothing else and not that
-    the engine is clean. ``among`` are the names that are true."""
-    if found.verdict == "fault":
-        true = set(found.faults) <= set(among)
-        kind = "both named" if set(found.faults) == set(among) else "one of them named"
-        tally.add(kind if true else "wrong name", f"{label}: {says(found)}", true)
-    elif found.clean:
-        tally.add("called clean", f"{label}: {says(found)}", False)
+def _classify(tally: Tally, label: str, diagnosis: Diagnosis, among: tuple[str, ...]) -> None:
+    """Tally the verdict on two mistakes at once: both names, one of them, or none of these are fine; another name or
+    "clean" is not. ``among`` are the true names."""
+    if diagnosis.verdict == "fault":
+        true = set(diagnosis.faults) <= set(among)
+        kind = "both named" if set(diagnosis.faults) == set(among) else "one of them named"
+        tally.add(kind if true else "wrong name", f"{label}: {says(diagnosis)}", true)
+    elif diagnosis.clean:
+        tally.add("called clean", f"{label}: {says(diagnosis)}", False)
     else:
-        first = (found.agrees_with or "").partition("@")[0].partition("=")[0]
-        tally.add(found.verdict + (", agrees with one until the other begins" if first in among else ""))
+        first = (diagnosis.agrees_with or "").partition("@")[0].partition("=")[0]
+        tally.add(diagnosis.verdict + (", agrees with one until the other begins" if first in among else ""))
 
 
 def pairs(engine: Engine, trials: range, mode: str = "exact", top: int | None = None) -> Tally:
-    """Two different mistakes inside the model at once, drawn by trial number."""
+    """Inject two different mistakes inside the model at once, drawn by trial number."""
     library, tally = Signatures(engine, PROMPTS["mixed"]()), Tally()
     names = [f.name for f in library.faults(mode) if not f.quiet]
     for trial in trials:
@@ -197,9 +200,8 @@ def pairs(engine: Engine, trials: range, mode: str = "exact", top: int | None = 
 
 
 def held_out(engine: Engine, trials: range) -> Tally:
-    """Mistakes the library lacks, drawn by trial number in strength, rounding set and prompt, and in how much of the
-    engine is seen. Called clean is fine only below the size that the verdict states, and never if the best token
-    changes by a margin."""
+    """Inject mistakes the library lacks, drawn by trial number in strength, rounding set, prompt and observation. A
+    "clean" verdict is fine only below the size that it states, and never if the best token changes by a margin."""
     tally = Tally()
     for trial in trials:
         patient = draw(engine, trial, ("outside",))
@@ -214,9 +216,9 @@ def held_out(engine: Engine, trials: range) -> Tally:
 
 
 def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
-    """Margins (nats) by which engines with float noise prefer another token than the noiseless one, on the embedded
-    model after prose: for each mode the share of positions with another best token, and the largest margin there."""
-    found = {}
+    """Return the margins (nats) by which engines with float noise prefer another token than the noiseless one, on the
+    embedded model after prose: per mode the share of positions with another best token, and the largest margin."""
+    by_mode = {}
     with Engine.open(embedded_path(), backend="cpu", numerics="exact") as engine:
         runner, ids = Runner(engine), engine.tokenizer.encode(prose(tokens * 6))[:tokens]
         rows = np.arange(tokens)
@@ -226,9 +228,9 @@ def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
             for seed in range(seeds):
                 noisy = log_softmax(runner.run(ids, mode, noise=np.random.default_rng([seed, 4]))[0])
                 margins.append(noisy.max(axis=1) - noisy[rows, best])
-            every = np.concatenate(margins)
-            found[mode] = {"other best token": float((every > 0).mean()), "largest margin": float(every.max())}
-    return found
+            margin = np.concatenate(margins)
+            by_mode[mode] = {"other best token": float((margin > 0).mean()), "largest margin": float(margin.max())}
+    return by_mode
 
 
 # ------------------------------------------------------------------------------------------------------------ command

@@ -1,4 +1,4 @@
-"""ggml's dot products (libggml-cpu of llama-cpp-python) called row by row from compiled code, against ours."""
+"""ggml's dot products (libggml-cpu of llama-cpp-python), called row by row from compiled code, against ours."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def _library() -> Any:
     import llama_cpp
 
     folder = Path(llama_cpp.__file__).parent / "lib"
-    found = sorted(path for path in folder.iterdir() if "ggml-cpu" in path.name)
-    if not found:
+    candidates = sorted(path for path in folder.iterdir() if "ggml-cpu" in path.name)
+    if not candidates:
         raise OSError(f"no ggml-cpu library in {folder}")
-    library = ctypes.CDLL(str(found[0]))
+    library = ctypes.CDLL(str(candidates[0]))
     library.ggml_get_type_traits_cpu.restype = ctypes.POINTER(Traits)
     library.ggml_cpu_init()
     return library
 
 
 def _call_vec_dot(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
-    """void vec_dot(int n, float *s, size_t bs, const void *x, size_t bx, const void *y, size_t by, int nrc)"""
+    """Call void vec_dot(int n, float *s, size_t bs, const void *x, size_t bx, const void *y, size_t by, int nrc)."""
     i32, i64 = ir.IntType(32), ir.IntType(64)
     function, n, out, x, y = values
     kind = ir.FunctionType(ir.VoidType(), [i32, i64, i64, i64, i64, i64, i64, i32])
@@ -57,18 +57,18 @@ call_vec_dot = op(types.none, [types.int64] * 5, _call_vec_dot)
 
 @njit(**JIT)
 def dot_rows(function, weights, first, last, row_bytes, n, x, out):
-    """Rows first .. last-1 times the packed input, one call a row."""
+    """Multiply rows first .. last-1 with the packed input, one call a row."""
     for row in range(first, last):
         call_vec_dot(function, n, out + 4 * row, weights + row_bytes * row, x)
 
 
 def against_ours(fmt: str, act: str, threads: int, megabytes: int, rounds: int) -> list[float]:
-    """Time of ggml / time of ours, round by round, on rows of 4096 weights that lie in memory."""
+    """Return time of ggml / time of ours per round, on rows of 4096 weights that lie in memory."""
     case = Case(fmt, act, KERNELS[fmt, act], 4096, megabytes, cached=False)
     traits = _library().ggml_get_type_traits_cpu(FORMATS[fmt].ggml_id).contents
 
-    wanted = _library().ggml_get_type_traits_cpu(traits.vec_dot_type).contents
-    pack = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(wanted.from_float)
+    input_traits = _library().ggml_get_type_traits_cpu(traits.vec_dot_type).contents
+    pack = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(input_traits.from_float)
     x = np.random.default_rng(1).standard_normal(case.n, np.float32)
     packed = np.zeros(8 * case.n + 4096, np.uint8)
     pack(x.ctypes.data, packed.ctypes.data, case.n)

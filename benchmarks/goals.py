@@ -1,4 +1,4 @@
-"""The table of figures: what is measured and what it has to reach. Order is the order of the report."""
+"""The table of figures: what is measured and its bar, in the order of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything there is to check on an NVIDIA GPU, in one command: is it right, how fast is it, as fast as predicted?
+"""All GPU checks in one command: is it right, how fast is it, as fast as predicted?
 
     python -m benchmarks.gpu_check                    all parts, eight minutes at most: a table, and out/gpu_check.json
     python -m benchmarks.gpu_check --only models      one part
@@ -6,14 +6,14 @@
 
 Parts, each with its share of the time (``gpu_models``, ``gpu_products``, ``gpu_speed``):
 
-    models     golden models where they are, the embedded model, and a slice of Flash's dimensions: logits in every mode
+    models     golden models if present, the embedded model, and a slice of Flash's dimensions: logits in every mode
     products   GB/s of every format against a measured copy, and against what its machine code predicts; torch beside it
-    speed      decode and prefill on slices of 4 and 6 layers, carried to 43 layers, against the bound
+    speed      decode and prefill on slices of 4 and 6 layers, extrapolated to 43 layers, against the bound
     ops        the tests of the op table and of the products, on the device
 
-Nothing is fetched: models are generated, in the model cache. The JSON is written anew whenever there is another figure,
-so a part that fails, takes too long or is stopped by Ctrl-C costs what it would still have found. Exit code: 0 if all
-bars are met, 1 if one is missed, a part failed or there is no device, 2 for wrong arguments, 130 after Ctrl-C.
+Nothing is downloaded: models are generated, in the model cache. The JSON is rewritten after every figure, so a part
+that fails, times out or is stopped by Ctrl-C loses only its remaining figures. Exit code: 0 if all bars are met, 1 if
+one is missed, a part failed or there is no device, 2 for wrong arguments, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from .timing import Budget, OutOfTime
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470.0
-"""For everything: eight minutes, less what it takes to start and to stop."""
+"""Time limit of all parts: eight minutes, less start and stop."""
 
 
 @dataclass
 class Check:
-    """Figures of one run, and where they go.
+    """Figures of one run, and their output file.
 
-    rehearsal: without a GPU; timed figures mean nothing and get no value
-    details: what a part keeps besides its rows, by part
+    rehearsal: without a GPU; timed figures mean nothing and get no value details: further data of a part besides its
+    rows
     """
 
     out: Path | None
@@ -65,7 +65,7 @@ class Check:
         self, item: str, value: float | None, unit: str = "", bar: float | None = None, better: str = "higher",
         note: str = "", timed: bool = False,
     ) -> None:  # fmt: skip
-        """A row of the table. ``timed``: the clock said so."""
+        """Add a row to the table. ``timed``: measured by the clock."""
         if timed and self.rehearsal:
             value, bar, note = None, None, "a rehearsal has no speed"
         number = None if value is None else float(value)
@@ -73,21 +73,21 @@ class Check:
         self.save()
 
     def keep(self, entry: Any) -> None:
-        """A detail of this part for the JSON."""
+        """Add a detail of this part to the JSON."""
         self.details.setdefault(self.part, []).append(entry)
 
     def need(self, seconds: float) -> None:
-        """OutOfTime unless this part has so much left."""
+        """Raise OutOfTime unless this part has that much time left."""
         self.budget.need(seconds)
 
     def document(self) -> dict[str, Any]:
-        """What the JSON has."""
+        """Return the content of the JSON."""
         rows = [{"part": part, **{k: sayable(v) for k, v in asdict(row).items()}, "met": row.met}
                 for part, row in self.rows]  # fmt: skip
         return {**self.facts, "rehearsal": self.rehearsal, "parts": self.parts, "rows": rows, "details": self.details}
 
     def save(self) -> None:
-        """Write what there is so far."""
+        """Write the results so far."""
         if self.out is not None:
             text = json.dumps(self.document(), indent=1, allow_nan=False)
             with atomic_write(self.out) as file:
@@ -95,12 +95,12 @@ class Check:
 
 
 def sayable(value: Any) -> Any:
-    """JSON has no NaN and no infinities: their names."""
+    """Replace NaN and infinities, which JSON lacks, by their names."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def ops(check: Check) -> None:
-    """Tests that compare every op and product with the reference, in a process of their own."""
+    """Run the tests that compare every op and product with the reference, in a process of their own."""
     files = [
         f"tests/kernels/{name}.py" for name in ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording")
     ]
@@ -118,20 +118,20 @@ def ops(check: Check) -> None:
         )
     except subprocess.TimeoutExpired:
         raise OutOfTime(f"the tests were not through after {left:.0f} s") from None
-    said = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", said[-1])}
-    for line in said:
+    lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", lines[-1])}
+    for line in lines:
         if line.startswith(("FAILED", "ERROR")):
             check.keep(line[:300])
-    passed, bad = counts.get("passed", 0), counts.get("failed", 0) + counts.get("error", 0)
-    if not passed and not bad:
-        raise RuntimeError(f"pytest said: {said[-1][:200]}")
-    check.add("tests that passed", passed, "", note=said[-1].strip("= "))
-    check.add("tests that failed", bad, "", bar=0, better="lower")
+    passed, failed = counts.get("passed", 0), counts.get("failed", 0) + counts.get("error", 0)
+    if not passed and not failed:
+        raise RuntimeError(f"pytest said: {lines[-1][:200]}")
+    check.add("tests that passed", passed, "", note=lines[-1].strip("= "))
+    check.add("tests that failed", failed, "", bar=0, better="lower")
 
 
 def find_workers() -> int:
-    """Processes for the tests: compiling kernels takes most of their time."""
+    """Return the number of test processes: compiling kernels takes most of their time."""
     from importlib.util import find_spec
 
     return min(8, os.cpu_count() or 1) if find_spec("xdist") else 1
@@ -143,11 +143,11 @@ PARTS: dict[str, tuple[Callable[[Check], None], float]] = {
     "speed": (gpu_speed.measure, 0.25),
     "ops": (ops, 0.25),
 }
-"""Each part and its share of the time; what one leaves goes to those after it."""
+"""Each part and its share of the time; time left over goes to later parts."""
 
 
 def run(check: Check, chosen: Sequence[str], seconds: float | None, parts: Any = None) -> int:
-    """Run the chosen parts; the exit code. KeyboardInterrupt ends it, with what there is kept."""
+    """Run the chosen parts; return the exit code. KeyboardInterrupt stops, keeping the results so far."""
     parts = parts or PARTS
     start, code = time.monotonic(), 0
     shares = sum(parts[name][1] for name in chosen)
@@ -167,7 +167,7 @@ def run(check: Check, chosen: Sequence[str], seconds: float | None, parts: Any =
             state = f"cut short: {late}"
         except KeyboardInterrupt:
             state, code = "stopped", 130
-        except Exception as error:  # one part that fails must not take the others along
+        except Exception as error:  # one failing part must not stop the others
             state, code = f"failed: {type(error).__name__}: {' '.join(str(error).split())}", 1
         check.parts[name] = {"state": state, "seconds": round(check.budget.spent, 1)}
         check.save()
@@ -178,20 +178,20 @@ def run(check: Check, chosen: Sequence[str], seconds: float | None, parts: Any =
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
+    """Print progress on stderr."""
     print(f"gpu_check: {text}", file=sys.stderr, flush=True)
 
 
 def printed(check: Check) -> None:
-    """The table for people, and how each part ended."""
+    """Print the table, and how each part ended."""
     print_table([row for _, row in check.rows], title="GPU")
-    for name, how in check.parts.items():
-        if how["state"] != "done":
-            print(f"{name}: {how['state']}")
+    for name, outcome in check.parts.items():
+        if outcome["state"] != "done":
+            print(f"{name}: {outcome['state']}")
 
 
 def first_device() -> dict[str, Any]:
-    """Name and compute capability of the GPU. RuntimeError if none can be used."""
+    """Return name and compute capability of the GPU. RuntimeError if none can be used."""
     from ds4ref.kernels.cuda.driver.devices import devices, refusal
 
     if reason := refusal():
@@ -201,7 +201,7 @@ def first_device() -> dict[str, Any]:
 
 
 def compiled_kernels() -> Any:
-    """A context in which compiled kernels run on this processor. RuntimeError if they cannot."""
+    """Return a context in which compiled kernels run on this processor. RuntimeError if they cannot."""
     from tests.kernels.cuda.lowering.hosted import hosted, missing
 
     if reason := missing():
@@ -210,7 +210,7 @@ def compiled_kernels() -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it from the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

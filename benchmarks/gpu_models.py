@@ -1,13 +1,13 @@
-"""Whole models on the GPU against what others compute with them: golden logits, and our CPU backend.
+"""Whole models on the GPU against reference results: golden logits, and our CPU backend.
 
-Golden models (``tests/golden.py``) have logits of Hugging Face and of ds4; they are tried where they are. The embedded
-model and a slice with the dimensions of Flash are generated, and compared with the CPU backend. In every mode a prompt
-goes through in one piece, and tokens behind it one by one, as recordings are replayed.
+Golden models (``tests/golden.py``) have logits of Hugging Face and of ds4; they are used if present. The embedded model
+and a slice with the dimensions of Flash are generated, and compared with the CPU backend. In every mode a prompt is
+prefilled in one piece, and tokens after it are decoded one by one, by replaying recordings.
 
-Bars: of golden models those of the CPU backend. CPU and GPU add in different orders, which rounding to integers
-amplifies in modes qat and ds4. How much, the CPU shows by itself, which adds in another order where it decodes: the
-median divergence of CPU and GPU may be twice that of the CPU from itself. The mean belongs to a few tokens whose
-experts fall the other way.
+Bars: for golden models those of the CPU backend. CPU and GPU sum in different orders, which rounding to integers
+amplifies in modes qat and ds4. The CPU itself shows how much, as its decode sums in another order than its prefill: the
+median divergence of CPU and GPU may be twice that of the CPU from itself. The mean depends on a few tokens that are
+routed to other experts.
 """
 
 from __future__ import annotations
@@ -23,29 +23,32 @@ if TYPE_CHECKING:
 
 MODES = ("exact", "qat", "ds4")
 SLICE: dict[str, Any] = {"experts": 8, "vocab": 4096, "recipe": "q2"}
-"""Of slices in all parts: what a token reads does not depend on the number of experts, what a file takes does."""
+"""Slice used in all parts: the number of experts changes the file's size, not what a token reads."""
 EXACT_SHARE = 2e-4
-"""Largest difference of logits in mode exact, as a share of their standard deviation, that orders of adding explain."""
+"""Largest difference of logits in mode exact, as a share of their standard deviation, that summation order explains."""
 TIMES, FLOOR = 2.0, {"exact": 1e-7, "qat": 1e-4, "ds4": 0.0068}
-"""Median divergence of CPU and GPU: at most so many times that of the CPU from itself, or the floor. In mode qat
-roundings that fall the other way are so rare that the CPU may have none; in ds4 a CPU without AVX-512 adds in one order
-whether tokens come at once or not, and its floor is twice what one with it differs from itself (docs/LOG.md)."""
+"""Median divergence of CPU and GPU: at most TIMES that of the CPU from itself, or the floor.
+
+In mode qat roundings that flip are so rare that the CPU may have none; in ds4 a CPU without AVX-512 sums in one order
+for prefill and decode, and its floor is twice the divergence of one with it from itself (docs/LOG.md).
+"""
 ENOUGH = 16
-"""Tokens from which on a median says something."""
+"""Least number of tokens for a meaningful median."""
 
 REHEARSED = 2
 """Tokens of a prompt in a rehearsal."""
 
 
 class Length(NamedTuple):
-    """Tokens of a prompt, and tokens decoded behind it."""
+    """Tokens of a prompt, and tokens decoded after it."""
 
     prompt: int
     decoded: int
 
 
 def logits(engine: Engine, ids: np.ndarray, length: Length) -> np.ndarray:
-    """Logits after each token, (prompt + decoded, V): the prompt in one piece, then one recorded token at a time."""
+    """Return logits after each token, (prompt + decoded, V): the prompt in one piece, then one recorded token at a
+    time."""
     session = engine.session(length.prompt + length.decoded + 1)
     rows = [session.extend(ids[: length.prompt])] if length.prompt else []
     rows += [session.eval(int(token))[None] for token in ids[length.prompt :][: length.decoded]]
@@ -53,7 +56,7 @@ def logits(engine: Engine, ids: np.ndarray, length: Length) -> np.ndarray:
 
 
 def golden(check: Check) -> None:
-    """Rows of the golden models."""
+    """Add rows of the golden models."""
     from tests import golden as stored
 
     if not (stored.ROOT / "tiny.gguf").exists():
@@ -64,41 +67,41 @@ def golden(check: Check) -> None:
         check.need(10)
         model, key = stored.AGAINST[mode]
         for how in ("prefill",) if check.rehearsal else ("prefill", "decode"):
-            wanted, got = [], []
+            expected, got = [], []
             for name in names:
                 ids, rows = (stored.case(model, name)[part] for part in ("ids", "rows"))
                 ids = ids[: REHEARSED if check.rehearsal else None]
                 rows = rows[rows < len(ids)]
                 length = Length(len(ids), 0) if how == "prefill" else Length(1, len(ids) - 1)
                 got.append(logits(stored.engine(model, mode, "cuda"), ids, length)[rows])
-                wanted.append(stored.case(model, name)[key][: len(rows)])
-            for figure in stored.judged(mode, np.concatenate(wanted), np.concatenate(got), stored.BARS[names[-1]]):
+                expected.append(stored.case(model, name)[key][: len(rows)])
+            for figure in stored.judged(mode, np.concatenate(expected), np.concatenate(got), stored.BARS[names[-1]]):
                 check.add(f"golden {model} {mode} {how}: {figure.what}", figure.value, "", figure.bar, figure.better)
 
 
 def beside_the_cpu(check: Check, name: str, path: str, length: Length) -> None:
-    """Rows of one model file on both backends."""
+    """Add rows of one model file on both backends."""
     from tests.golden import divergences
 
     for mode in MODES[-1:] if check.rehearsal else MODES:
         check.need(15)
         with Engine.open(path, backend="cpu", numerics=mode) as engine:
             ids = np.random.default_rng(7).integers(0, engine.shape.vocab, length.prompt + length.decoded)
-            wanted, again = logits(engine, ids, length), logits(engine, ids, Length(1, len(ids) - 1))
+            on_cpu, decoded_on_cpu = logits(engine, ids, length), logits(engine, ids, Length(1, len(ids) - 1))
         with Engine.open(path, backend="cuda", numerics=mode) as engine:
-            got = logits(engine, ids, length)
+            on_gpu = logits(engine, ids, length)
         item = f"{name} {mode}"
         if mode == "exact":
-            share = float(np.abs(got - wanted).max() / wanted.std())
+            share = float(np.abs(on_gpu - on_cpu).max() / on_cpu.std())
             check.add(f"{item}: largest difference / std", share, "", EXACT_SHARE, "lower")
-        own, theirs = (float(np.median(divergences(wanted, other))) for other in (again, got))
-        bar = max(TIMES * own, FLOOR[mode]) if len(ids) >= ENOUGH else None
-        check.add(f"{item}: median KL", theirs, "", bar, "lower", note=f"the CPU from itself: {own:.2g}")
-        check.add(f"{item}: same first choice", float((got.argmax(1) == wanted.argmax(1)).mean()))
+        self_kl, kl = (float(np.median(divergences(on_cpu, other))) for other in (decoded_on_cpu, on_gpu))
+        bar = max(TIMES * self_kl, FLOOR[mode]) if len(ids) >= ENOUGH else None
+        check.add(f"{item}: median KL", kl, "", bar, "lower", note=f"the CPU from itself: {self_kl:.2g}")
+        check.add(f"{item}: same first choice", float((on_gpu.argmax(1) == on_cpu.argmax(1)).mean()))
 
 
 def measure(check: Check) -> None:
-    """The part."""
+    """Measure this part of ``gpu_check``."""
     from ds4ref.nano import embedded_path
     from ds4ref.nano.cache import slice_path
 

@@ -3,10 +3,9 @@
     python -m benchmarks.gpu_products                      table
     python -m benchmarks.gpu_products -o products.json     and figures with machine, commit and command
 
-Every product is launched many times in one captured graph, over matrices that follow each other in a buffer far larger
-than the second-level cache, so that weights come from memory and gaps between launches count. Weights are random bytes.
-The copy is the driver's, within device memory, bytes read and written. Nothing here says whether results are right: the
-tests do.
+Every product is launched many times in one captured graph, over consecutive matrices in a buffer far larger than the L2
+cache, so that weights come from memory and gaps between launches count. Weights are random bytes. The copy is the
+driver's, within device memory, counting bytes read and written. Correctness is checked by the tests, not here.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SHAPES = {
     "IQ2_XXS": ((4096, 4096), (16384, 4096)),
     "F16": ((256, 4096), (1024, 4096), (8192, 1024), (4096, 4096), (16384, 4096)),
 }  # fmt: skip
-"""(rows, n) of plain products; what a pass of DeepSeek V4 Flash multiplies with, and larger."""
+"""(rows, n) of plain products: those of a pass of DeepSeek V4 Flash, and larger."""
 
 EXPERTS = 64
 USED = 6
@@ -51,7 +50,7 @@ EXPERT_SHAPES = {"IQ2_XXS": (2048, 4096), "Q2_K": (2048, 4096), "Q4_K": (2048, 4
 
 
 class Figure(NamedTuple):
-    """One measured product: bytes of weights a launch reads, microseconds a launch takes."""
+    """One measured product: bytes of weights read per launch, microseconds per launch."""
 
     name: str
     fmt: str
@@ -68,7 +67,7 @@ class Figure(NamedTuple):
 
 
 class Bench:
-    """Device memory, and time of launches in it."""
+    """Device memory, and timing of launches in it."""
 
     def __init__(self, small: bool = False) -> None:
         from ds4ref.kernels.cuda.driver import gpu, shim
@@ -83,13 +82,13 @@ class Bench:
         self._kept: list[Any] = []
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for block in (self.buffer, *self._kept):
             self.driver.free(block)
         self._kept.clear()
 
     def array(self, values: np.ndarray) -> Any:
-        """A copy on the device, flat."""
+        """Return a flat copy on the device."""
         values = np.ascontiguousarray(values)
         block = self.driver.alloc(values.nbytes)
         self._kept.append(block)
@@ -100,7 +99,7 @@ class Bench:
         return self.array(np.zeros(shape, dtype))
 
     def weights(self, nbytes: int) -> Iterator[Any]:
-        """Slices of the buffer, one after the other, again and again."""
+        """Yield consecutive slices of the buffer, cyclically."""
         step = -(-nbytes // 256) * 256
         if step > self.size:
             raise ValueError(f"{nbytes} bytes are more than the buffer")
@@ -109,7 +108,7 @@ class Bench:
                 yield self._array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8))
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Microseconds a call takes when all are one graph: the median of a few replays."""
+        """Return microseconds per call when all are one graph: the median of a few replays."""
         calls[0]()
         self.driver.sync()
         graph = self.driver.capture([], calls, [])
@@ -123,7 +122,7 @@ class Bench:
         return statistics.median(times) / len(calls) * 1e6
 
     def copy(self) -> float:
-        """GB/s of a copy, bytes read and written: the best of a few sizes."""
+        """Return GB/s of a copy, bytes read and written: the best of a few sizes."""
         other = self.driver.alloc(self.size)
         best = 0.0
         for size in (self.size // 8, self.size // 2, self.size):
@@ -133,12 +132,12 @@ class Bench:
         return best
 
     def count(self, nbytes: int) -> int:
-        """Launches of a graph."""
+        """Return the number of launches in a graph."""
         return 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
 
 
 def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
-    """One product with packed inputs: the packing is another launch, which several products share."""
+    """Time one product with packed inputs; packing is another launch, which several products share."""
     from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * FORMATS[fmt].row_bytes(n)
@@ -148,7 +147,8 @@ def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
         inputs = dispatch.pack(bench.driver.stream, x, 1, n, fmt, act, bench.scratch)
 
         def call(data: Any) -> None:
-            dispatch.multiply(bench.driver.stream, out, inputs, Matrix(fmt, data, rows, n), 1, 1, act)
+            w = Matrix(fmt, data, rows, n)
+            dispatch.linear_packed(bench.driver.stream, out, *inputs, w, 1, 1, act, scratch=bench.scratch)
     else:
 
         def call(data: Any) -> None:
@@ -159,7 +159,7 @@ def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
 
 
 def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -> Figure:
-    """USED of EXPERTS, others for each launch."""
+    """Time products with USED of EXPERTS, different ones for each launch."""
     from ds4ref.kernels.cuda.products import dispatch
 
     one = rows * FORMATS[fmt].row_bytes(n)
@@ -168,11 +168,11 @@ def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -
     out, error = bench.array(np.zeros(USED * rows, np.float32)), bench.array(np.zeros(1, np.int32))
     inputs = dispatch.pack(bench.driver.stream, x, USED, n, fmt, act, bench.scratch)
     w = Matrix(fmt, next(bench.weights(stack * one)), rows, n)
-    results, slots, share = (1, USED, 1) if summed else (USED, 1, USED)
+    product = dispatch.expert_sum_packed if summed else dispatch.expert_linear_packed
 
     def call(ids: Any) -> None:
         stream = bench.driver.stream
-        dispatch.multiply_experts(stream, out, error, inputs, ids, w, results, slots, share, stack, act, 1)
+        product(stream, out, error, *inputs, ids, w, 1, USED, stack, act, 1, scratch=bench.scratch)
 
     draws = [bench.rng.permutation(stack)[:USED].astype(np.int32) for _ in range(bench.count(USED * one))]
     calls = [partial(call, bench.array(ids)) for ids in draws]
@@ -180,7 +180,7 @@ def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -
 
 
 def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
-    """Mixing logits of hyper-connections."""
+    """Time the mixing logits of hyper-connections."""
     from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * n * 2
@@ -195,7 +195,7 @@ def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
 
 
 def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
-    """Packing one input; bytes are those of the input."""
+    """Time packing one input; bytes are those of the input."""
     from ds4ref.kernels.cuda.products import dispatch
 
     x = bench.array(bench.rng.standard_normal(n).astype(np.float32))
@@ -212,7 +212,8 @@ def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
 
 
 class Prefill(NamedTuple):
-    """One measured product of many inputs; ``torch`` is the time of the same product of bfloat16, where torch is."""
+    """One measured product of many inputs; ``torch`` is the time of the same bfloat16 product in torch, if
+    installed."""
 
     fmt: str
     act: str
@@ -224,12 +225,12 @@ class Prefill(NamedTuple):
 
     @property
     def teraflops(self) -> float:
-        """Two operations a weight and token."""
+        """Tera-operations per second, two operations per weight and token."""
         return 2 * self.rows * self.n * self.tokens / self.microseconds / 1e6
 
 
 def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) -> Prefill:
-    """One product of ``tokens`` inputs, packing included."""
+    """Time one product of ``tokens`` inputs, packing included."""
     from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * FORMATS[fmt].row_bytes(n)
@@ -252,7 +253,7 @@ def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) ->
 
 
 def torch_time(rows: int, n: int, tokens: int) -> float | None:
-    """Microseconds of a bfloat16 product of torch; None without torch or its GPU."""
+    """Return microseconds of a bfloat16 product in torch; None without torch or its GPU."""
     try:
         import torch
     except ImportError:
@@ -275,7 +276,7 @@ def torch_time(rows: int, n: int, tokens: int) -> float | None:
 
 
 def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
-    """All of them; ``floats``: with float inputs, too."""
+    """Yield all figures; ``floats``: also with float inputs."""
     from ds4ref.kernels.cuda.products.units import UNITS
 
     for fmt, shapes in SHAPES.items():
@@ -296,7 +297,7 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
 
 
 def prefills(bench: Bench) -> Iterator[Prefill]:
-    """A product of many inputs for each format, with integer inputs where there are such, and with float ones."""
+    """Yield a product of many inputs for each format, with integer inputs where supported, and with float ones."""
     from ds4ref.kernels.cuda.products.units import UNITS
 
     shape = (64, 256, 16) if bench.small else (8192, 4096, 2048)
@@ -307,12 +308,12 @@ def prefills(bench: Bench) -> Iterator[Prefill]:
 
 
 def kept(f: Figure, copy: float) -> dict[str, Any]:
-    """A figure for the JSON."""
+    """Return a figure for the JSON."""
     return {**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(f.bandwidth / copy, 3)}
 
 
 def predicted(f: Figure, capability: Sequence[int]) -> float | None:
-    """GB/s that the machine code allows for this product (cuda.md); None where no such launch is in the table."""
+    """Return the GB/s that the machine code allows for this product (cuda.md); None if the table has no such launch."""
     from . import cuda_code
 
     arch = next((name for name, device in cuda_code.DEVICES.items() if device.cc == tuple(capability)), None)
@@ -327,19 +328,19 @@ def predicted(f: Figure, capability: Sequence[int]) -> float | None:
 
 
 def plain_formats() -> Sequence[str]:
-    """Formats whose inputs are float32 in every mode."""
+    """Return the formats whose inputs are float32 in every mode."""
     from ds4ref.kernels.cuda.products.plain import VALUE_BYTES
 
     return tuple(VALUE_BYTES)
 
 
 LARGE = 30_000_000
-"""Bytes of weights from which a product is held to ``BAR``: below, starting counts as much as reading."""
+"""Least bytes of weights for which a product is held to ``BAR``: below, launch overhead counts as much as reading."""
 BAR = 0.7
 
 
 def measure(check: Check) -> None:
-    """The part of ``gpu_check``: every figure, beside the copy and the prediction."""
+    """Measure this part of ``gpu_check``: every figure, beside the copy and the prediction."""
     bench = Bench(check.rehearsal)
     copy = bench.copy()
     check.add("copy", copy, "GB/s", note="bytes read and written", timed=True)
@@ -366,7 +367,7 @@ def measure(check: Check) -> None:
 
 
 def main() -> None:
-    """Run it from the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_products", description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", help="write figures as JSON")
     parser.add_argument("--floats", action="store_true", help="float inputs, too")
@@ -388,31 +389,31 @@ def main() -> None:
             flush=True,
         )
         rows.append(kept(f, copy))
-    many = []
+    prefill_rows = []
     for p in prefills(bench):
         beside = "" if p.torch is None else f", torch bfloat16 {p.torch:.0f} us"
         item = f"{p.fmt:8s} {p.act:6s} {p.rows} x {p.n}, {p.tokens} tokens"
         print(f"prefill {item}: {p.microseconds:.0f} us, {p.teraflops:.1f} T/s{beside}", flush=True)
-        many.append(p._asdict())
+        prefill_rows.append(p._asdict())
     if args.output:
         report: dict[str, Any] = {"machine": devices()[0].name, "commit": commit()}
         report["command"] = " ".join(["python -m benchmarks.gpu_products", *sys.argv[1:]])
-        report |= {"copy_gb_s": round(copy, 1), "figures": rows, "prefill": many}
+        report |= {"copy_gb_s": round(copy, 1), "figures": rows, "prefill": prefill_rows}
         with open(args.output, "w") as file:
             json.dump(report, file, indent=1)
 
 
 def commit() -> str | None:
-    """Of the tree that this module is in; None where there is none, marked where files differ from it."""
+    """Return the commit of this module's tree, marked if files differ from it; None outside a repository."""
     folder = Path(__file__).parent
-    asked = subprocess.run(
+    result = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=40"],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    return asked.stdout.strip() or None
+    return result.stdout.strip() or None
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Decode and prefill on slices of Flash's dimensions, and what they say of all 43 layers.
+"""Decode and prefill on slices of Flash's dimensions, extrapolated to all 43 layers.
 
-A slice of 4 layers has every kind of layer, one of 6 has two more: one with an indexer and one without, as all that
-follow. So with d seconds on the short one and D on the long one
+A slice of 4 layers has every kind of layer, one of 6 has two more: one with an indexer and one without, like all later
+pairs. So with d seconds on the short one and D on the long one
 
     43 layers = d + (43 - 4) / 2 * (D - d) + head
 
-where ``head`` is what the product with 129280 rows takes beside the one with the slice's rows, both measured. The bound
-is the bytes that a token of the whole model reads, over a copy's GB/s, measured too. Slices have 8 experts of 256: a
-token reads six either way, and what a chunk of prefill would read besides is added to it, over the same copy.
+where ``head`` is the extra time of the product with 129280 rows over the one with the slice's rows, both measured. The
+bound is the bytes that a token of the whole model reads, over a copy's GB/s, also measured. Slices have 8 experts of
+256: a token reads six either way; what a prefill chunk would read in addition is added to it, over the same copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHORT, LONG = 4, 6
 DEPTHS = (2048, 16384)
 TOKENS = 40
 WARM = 9
-"""Tokens until every kind has been recorded: where windows of 4 close, and where not."""
+"""Tokens until every kind has been recorded: with and without a closing window of 4."""
 PREFILL = 2048
 DECODE_BAR = 0.5
 HEAD = "Q8_0", "a8"
@@ -42,10 +42,10 @@ HEAD = "Q8_0", "a8"
 
 @dataclass(frozen=True)
 class Carried:
-    """Seconds on two slices, carried to all layers of Flash; see the module.
+    """Seconds on two slices, extrapolated to all layers of Flash; see the module.
 
     short, long  seconds on the slices
-    head         seconds that the output head takes more than a slice's
+    head         extra seconds of the output head over a slice's
     more         seconds for what slices do not read
     """
 
@@ -57,7 +57,7 @@ class Carried:
 
     @property
     def steps(self) -> float:
-        """Pairs of layers that are added to the short slice."""
+        """Pairs of layers added to the short slice."""
         return (self.layers - SHORT) / (LONG - SHORT)
 
     @property
@@ -65,7 +65,7 @@ class Carried:
         return self.short + self.steps * (self.long - self.short) + self.head + self.more
 
     def arithmetic(self) -> str:
-        """In words of numbers, ms."""
+        """Return the calculation as text, in ms."""
         short, long, head, more = (f"{1e3 * value:.3f}" for value in (self.short, self.long, self.head, self.more))
         added = f" + {more}" if self.more else ""
         return f"{short} + {self.steps:g} x ({long} - {short}) + {head}{added} = {1e3 * self.seconds:.2f} ms"
@@ -74,8 +74,8 @@ class Carried:
 def per_token(
     engine: Engine, depth: int, tokens: int, warm: int = WARM, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Seconds a decoded token takes, the median after ``warm`` that do not count: sessions have rows of noise for the
-    past (``depth``)."""
+    """Return seconds per decoded token, the median after ``warm`` untimed ones; the past is rows of noise
+    (``depth``)."""
     session = session_at(engine, depth, depth + tokens + warm + 64)
     taken = []
     for number in range(tokens + warm):
@@ -88,7 +88,7 @@ def per_token(
 def chunk_seconds(
     engine: Engine, tokens: int, rounds: int, warm: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Seconds to prefill so many tokens, the median after ``warm`` rounds, which compile."""
+    """Return seconds to prefill ``tokens`` tokens, the median after ``warm`` rounds, which compile."""
     ids = np.random.default_rng(4).integers(0, engine.shape.vocab, tokens).tolist()
     taken = []
     for _ in range(rounds + warm):
@@ -100,7 +100,8 @@ def chunk_seconds(
 
 
 def predicted_token(capability: tuple[int, int]) -> dict[str, Any] | None:
-    """What the machine code predicts of a token of recipe q2 in mode ds4 on this architecture; None if not kept."""
+    """Return the machine code's prediction for a token of recipe q2 in mode ds4 on this architecture; None if not
+    stored."""
     import json
 
     from . import cuda_code
@@ -114,7 +115,7 @@ def predicted_token(capability: tuple[int, int]) -> dict[str, Any] | None:
 
 
 def measure(check: Check) -> None:
-    """The part."""
+    """Measure this part of ``gpu_check``."""
     from ds4ref.nano import embedded_path
     from ds4ref.nano.cache import slice_path
 
@@ -139,11 +140,10 @@ def measure(check: Check) -> None:
                 check.add(f"{item} / bound", share, "", bar, note="bytes over the copy's GB/s", timed=True)
             if layers == SHORT:
                 engine.model.ops.branches = 1  # recordings that sessions make from now on
-                alone = per_token(engine, depths[0], tokens, warm)
+                sequential = per_token(engine, depths[0], tokens, warm)
                 note = f"{1e3 * decoded[layers][depths[0]]:.3f} ms with what is independent side by side"
-                check.add(
-                    f"the same at {depths[0]}, one launch after the other", 1e3 * alone, "ms", note=note, timed=True
-                )
+                item = f"the same at {depths[0]}, one launch after the other"
+                check.add(item, 1e3 * sequential, "ms", note=note, timed=True)
             check.need(10)
             chunks[layers] = chunk_seconds(engine, prefill, rounds, min(1, warm))
             check.add(f"slice of {layers} layers, prefill of {prefill}", prefill / chunks[layers], "tok/s", timed=True)
@@ -151,7 +151,7 @@ def measure(check: Check) -> None:
 
 
 def heads(check: Check) -> tuple[float, float]:
-    """Bytes a second of a copy, and seconds that the whole head takes more than a slice's."""
+    """Return bytes per second of a copy, and the extra seconds of the whole head over a slice's."""
     from .gpu_products import Bench, dense
 
     bench = Bench(check.rehearsal)
@@ -166,7 +166,7 @@ def heads(check: Check) -> tuple[float, float]:
 def carry(
     check: Check, decoded: dict[int, dict[int, float]], chunks: dict[int, float], copy: float, head: float, prefill: int
 ) -> None:
-    """Rows of all 43 layers."""
+    """Add rows of all 43 layers."""
     costs = Costs.of_recipe(FLASH, SLICE["recipe"])
     for depth in decoded[SHORT]:
         whole = Carried(decoded[SHORT][depth], decoded[LONG][depth], head)
@@ -174,13 +174,13 @@ def carry(
         check.add(f"43 layers, decode at {depth}", 1 / whole.seconds, "tok/s", note=whole.arithmetic(), timed=True)
         note = f"{costs.decode(depth).bytes / 1e9:.2f} GB a token, {1e3 * bound:.2f} ms"
         check.add(f"43 layers, decode at {depth} / bound", bound / whole.seconds, note=note, timed=True)
-    found = predicted_token(tuple(check.facts.get("capability", ())))  # type: ignore[arg-type]
-    if found is None:
+    prediction = predicted_token(tuple(check.facts.get("capability", ())))  # type: ignore[arg-type]
+    if prediction is None:
         check.add("43 layers, decode, predicted", None, note="no prediction for this architecture")
     else:
-        note = f"{found['launches']:.0f} launches on {found['device']}, from cuda_code.json"
-        check.add("43 layers, decode, predicted", 1 / found["predicted"], "tok/s", note=note)
-    few = Costs.of_recipe(replace(FLASH, n_experts=SLICE["experts"]), SLICE["recipe"])
-    more = (costs.prefill(0, prefill).bytes - few.prefill(0, prefill).bytes) / copy
-    whole = Carried(chunks[SHORT], chunks[LONG], head, more)
+        note = f"{prediction['launches']:.0f} launches on {prediction['device']}, from cuda_code.json"
+        check.add("43 layers, decode, predicted", 1 / prediction["predicted"], "tok/s", note=note)
+    slice_costs = Costs.of_recipe(replace(FLASH, n_experts=SLICE["experts"]), SLICE["recipe"])
+    extra = (costs.prefill(0, prefill).bytes - slice_costs.prefill(0, prefill).bytes) / copy
+    whole = Carried(chunks[SHORT], chunks[LONG], head, extra)
     check.add(f"43 layers, prefill of {prefill}", prefill / whole.seconds, "tok/s", note=whole.arithmetic(), timed=True)

@@ -1,4 +1,4 @@
-"""What a long context costs: time of a token and of a prefill chunk at depth, and memory."""
+"""Cost of a long context: time of a token and of a prefill chunk at depth, and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK = 512
 
 
 def decode(context: Context) -> None:
-    """Rows "growth decode" and "decode <depth>"."""
+    """Measure the rows "growth decode" and "decode <depth>"."""
     engine = context.engine
     depths = {k: v for k, v in DEPTHS.items() if not context.quick or k in ("2k", "1M")}
     costs = Costs.of_file(engine.source, engine.shape)
@@ -29,13 +29,13 @@ def decode(context: Context) -> None:
     for name in depths:
         if name != "2k":
             context.add(f"decode {name}", [1e3 * s for s in samples[name]])
-    more = operations_of(costs.decode(DEPTHS["1M"])) / operations_of(costs.decode(DEPTHS["2k"]))
-    growth = [deep / shallow / more for deep, shallow in zip(samples["1M"], samples["2k"], strict=True)]
-    context.add("growth decode", growth, f"operations grow {more:.2f}-fold on this slice")
+    operations_growth = operations_of(costs.decode(DEPTHS["1M"])) / operations_of(costs.decode(DEPTHS["2k"]))
+    growth = [deep / shallow / operations_growth for deep, shallow in zip(samples["1M"], samples["2k"], strict=True)]
+    context.add("growth decode", growth, f"operations grow {operations_growth:.2f}-fold on this slice")
 
 
 def prefill(context: Context) -> None:
-    """Row "growth prefill": one chunk of 512 tokens behind 2k and behind 32k."""
+    """Measure the row "growth prefill": one chunk of 512 tokens after 2k and after 32k."""
     engine = context.engine
     costs = Costs.of_file(engine.source, engine.shape)
     ids = [int(i) for i in np.random.default_rng(5).integers(0, engine.shape.vocab, CHUNK)]
@@ -51,13 +51,14 @@ def prefill(context: Context) -> None:
 
         arms[name] = clocked(work)
     samples = interleave(arms, 2 if context.quick else 7)
-    at = {k: operations_of(costs.prefill(DEPTHS[k] - CHUNK, DEPTHS[k], CHUNK)) for k in ("2k", "32k")}
-    growth = [deep / near * at["2k"] / at["32k"] for deep, near in zip(samples["32k"], samples["2k"], strict=True)]
-    context.add("growth prefill", growth, f"operations grow {at['32k'] / at['2k']:.2f}-fold on this slice")
+    counts = {k: operations_of(costs.prefill(DEPTHS[k] - CHUNK, DEPTHS[k], CHUNK)) for k in ("2k", "32k")}
+    more = counts["32k"] / counts["2k"]
+    growth = [deep / near / more for deep, near in zip(samples["32k"], samples["2k"], strict=True)]
+    context.add("growth prefill", growth, f"operations grow {more:.2f}-fold on this slice")
 
 
 def memory(context: Context) -> None:
-    """Rows "memory ...", each from a process of its own."""
+    """Measure the rows "memory ...", each in a process of its own."""
     for name, pos in (("32k", 32 << 10), ("128k", 128 << 10), ("1M", 1 << 20)):
         if context.quick and name != "32k":
             context.skip(f"memory {name}", "not in a quick run")
@@ -67,12 +68,12 @@ def memory(context: Context) -> None:
         except OutOfTime as late:
             context.skip(f"memory {name}", str(late))
             continue
-        found = _memory(context, pos)
-        note = f"{found['anonymous'] / 1e6:.0f} MB, of which caches {found['caches'] / 1e6:.0f}"
+        figures = _memory(context, pos)
+        note = f"{figures['anonymous'] / 1e6:.0f} MB, of which caches {figures['caches'] / 1e6:.0f}"
         if name == "32k":
-            context.add("memory 32k", [(found["anonymous"] - found["formula"]) / 1e6], note)
+            context.add("memory 32k", [(figures["anonymous"] - figures["formula"]) / 1e6], note)
         else:
-            context.add(f"memory {name}", [found["anonymous"] / found["formula"]], note)
+            context.add(f"memory {name}", [figures["anonymous"] / figures["formula"]], note)
 
 
 def _memory(context: Context, pos: int) -> dict[str, int]:
@@ -82,7 +83,7 @@ def _memory(context: Context, pos: int) -> dict[str, int]:
 
 
 def _measure_memory(model: str, pos: int, threads: int) -> dict[str, int]:
-    """Decode and prefill at ``pos``; anonymous memory, allocated caches, and what model.md 11.4 says."""
+    """Decode and prefill at ``pos``; return anonymous memory, allocated caches, and the formula of model.md 11.4."""
     from ds4ref.engine import Engine
 
     with Engine.open(model, numerics="ds4", threads=threads) as engine:
@@ -98,7 +99,7 @@ def _measure_memory(model: str, pos: int, threads: int) -> dict[str, int]:
 
 
 def _anonymous_bytes() -> int:
-    """Resident memory that is not the mapped file (Linux)."""
+    """Return resident memory other than the mapped file (Linux)."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("RssAnon:"):

@@ -1,16 +1,15 @@
-"""What many clients do to the server: the embedded model, our server in this process, the clients in another one.
+"""Load test of the server: the embedded model, our server in this process, many clients in another one.
 
-    python -m benchmarks.load                      200 clients that stream for 5 minutes, and some of whom leave
+    python -m benchmarks.load                      200 streaming clients for 5 minutes, some of which disconnect
     python -m benchmarks.load --seconds 20 --clients 50
 
-Clients ask again and again, through all four APIs; a third of their requests are left: after a while, wherever they
-are then, or after some pieces of the answer. A few clients send several requests at a time, which has to be their own
-problem. Every answer that is heard to its end is compared with the one that the same request had when nobody else
-asked (temperature 0).
+Clients send requests continuously, through all four APIs; a third of their requests are abandoned: after a random time,
+or after some pieces of the answer. A few greedy clients send several requests at once, which must slow down only
+themselves. Every complete answer is compared with the answer to the same request on an idle server (temperature 0).
 
-Puts out, as a table and a line of JSON: answers, and wrong and broken ones; how long the first token took, for who asks
-once at a time and for who asks more; what was still computed for those who had left; and memory, files and threads of
-the server every few seconds. Leaves out the network.
+Prints, as a table and a line of JSON: answers, wrong and broken ones; time to first token for polite and greedy
+clients; work done for disconnected clients; and memory, files and threads of the server every few seconds. Excludes the
+network.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from ds4ref.server.worker import Worker
 CTX = 8192
 PROMPTS = 12
 MEMORY = 8 << 20
-"""Bytes for conversations in memory: few, so that they are all taken when the measurement begins."""
+"""Bytes for conversations in memory: few, so that they are full when the measurement begins."""
 
 GREEDY, AT_ONCE = 20, 8
-"""One client in so many sends so many requests at a time."""
+"""One client in GREEDY sends AT_ONCE requests concurrently."""
 
 SYSTEM = "You tell stories. They may be long, but they have an end. " * 6
 ASK = "Tell me one about number {}."
@@ -57,7 +56,7 @@ ASK = "Tell me one about number {}."
 
 
 class Watched(Worker):
-    """A worker that counts what it computes for who has left."""
+    """A worker that counts what it computes for disconnected clients."""
 
     def __init__(self, *args: Any, **named: Any):
         self.left = 0
@@ -67,23 +66,23 @@ class Watched(Worker):
         super().__init__(*args, **named)
 
     def submit(self, turn: Any, listen: Any, remember: Any = lambda message: message) -> Job:
-        """As it is, with an ear on what is told."""
-        about: list[Job] = []
+        """Submit the turn, also recording its events."""
+        jobs: list[Job] = []
 
-        def heard(event: Any) -> None:
-            # What is told after the button was pressed was computed after it, or was just then.
-            if about and isinstance(event, (Delta, Prefill)) and not getattr(event, "finish", ""):
-                pressed = self._pressed.get(about[0].number)
+        def listener(event: Any) -> None:
+            # Events after the cancellation were computed after it, or just then.
+            if jobs and isinstance(event, (Delta, Prefill)) and not getattr(event, "finish", ""):
+                pressed = self._pressed.get(jobs[0].number)
                 if pressed is not None:
                     pressed.append(time.monotonic())
             listen(event)
 
-        job = super().submit(turn, heard, remember)
-        about.append(job)
+        job = super().submit(turn, listener, remember)
+        jobs.append(job)
         return job
 
     def abandon(self, job: Job) -> None:
-        """Its client has left."""
+        """Note that the job's client disconnected, then abandon the job."""
         self.left += 1
         if self.running is job:
             self._pressed[job.number] = [time.monotonic()]
@@ -97,24 +96,24 @@ class Watched(Worker):
             self.late_seconds.append(time.monotonic() - pressed[0])
 
 
-class Held(threading.Thread):
-    """Looks every few seconds at what this process holds."""
+class ResourceSampler(threading.Thread):
+    """Samples the resources of this process every few seconds."""
 
     def __init__(self, every: float, timelines: Timelines):
         super().__init__(daemon=True)
         self.every, self.timelines, self.over = every, timelines, threading.Event()
-        self.found: list[dict[str, float]] = []
+        self.samples: list[dict[str, float]] = []
 
     def run(self) -> None:
-        """Until ``over``."""
+        """Sample until ``over`` is set."""
         begun = time.monotonic()
         while not self.over.wait(self.every):
             kept = {"conversations": self.timelines.nbytes >> 10}
-            self.found.append({"s": round(time.monotonic() - begun, 1), **resources(), **kept})
+            self.samples.append({"s": round(time.monotonic() - begun, 1), **resources(), **kept})
 
 
 def resources() -> dict[str, int]:
-    """Memory, files and threads of this process."""
+    """Return memory, files and threads of this process."""
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
@@ -122,14 +121,14 @@ def resources() -> dict[str, int]:
 
 
 def ask(kind: str, url: str, **what: Any) -> Any:
-    """What the clients' process found."""
+    """Run the clients in another process and return their results."""
     command = [sys.executable, "-m", "benchmarks.load", "--client", json.dumps({"kind": kind, "url": url, **what})]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def load(seconds: float, clients: int, tokens: int, threads: int | None = None, model: str = "") -> dict[str, Any]:
-    """Many clients for so long, after a fifth of that to warm up."""
+    """Run ``clients`` clients for ``seconds``, after a warm-up of a fifth of that."""
     with Engine.open(model or embedded_path(), threads=threads) as engine:
         worker = Watched(engine, ctx=CTX, timelines=Timelines(engine.tokenizer, MEMORY), queue_limit=4 * clients)
         service = Service(worker, apis())
@@ -138,11 +137,11 @@ def load(seconds: float, clients: int, tokens: int, threads: int | None = None, 
             many = {"tokens": tokens, "clients": clients, "alone": alone}
             first = ask("crowd", url, seconds=seconds / 5, seed=1, **many)
             settled(service)
-            before, held = resources(), Held(max(1.0, seconds / 30), worker.timelines)
-            held.start()
+            before, sampler = resources(), ResourceSampler(max(1.0, seconds / 30), worker.timelines)
+            sampler.start()
             crowd = ask("crowd", url, seconds=seconds, seed=2, **many)
-            held.over.set()
-            held.join()
+            sampler.over.set()
+            sampler.join()
             live = settled(service)
             after = resources()
             late = {"all": worker.left, "running": len(worker.late_tokens),
@@ -152,12 +151,12 @@ def load(seconds: float, clients: int, tokens: int, threads: int | None = None, 
         "answers": crowd["answers"], "left": crowd["left"], "wrong": crowd["wrong"] + first["wrong"],
         "failed": crowd["failed"] + first["failed"], "live": live, "late": late,
         "wait": {kind: spread(waits) for kind, waits in crowd["waits"].items() if waits},
-        "share": spread(crowd["shares"]), "before": before, "after": after, "held": held.found,
+        "share": spread(crowd["shares"]), "before": before, "after": after, "held": sampler.samples,
     }  # fmt: skip
 
 
 def settled(service: Service, seconds: float = 30.0) -> int:
-    """Wait for all connections to end; how many turns are still live."""
+    """Wait for all connections to end; return how many turns are still live."""
     end = time.monotonic() + seconds
     while service.board.state()["live"] and time.monotonic() < end:
         time.sleep(0.05)
@@ -166,7 +165,7 @@ def settled(service: Service, seconds: float = 30.0) -> int:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Quantiles."""
+    """Return quantiles."""
     names = {"least": 0.0, "median": 0.5, "p99": 0.99, "most": 1.0}
     return {name: round(float(np.quantile(values, q)), 3) for name, q in names.items()}
 
@@ -175,7 +174,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def request(api: str, which: int, tokens: int) -> tuple[str, dict[str, Any]]:
-    """Path and body."""
+    """Return path and body."""
     text = ASK.format(which)
     users = [{"role": "user", "content": text}]
     how = {"stream": True, "temperature": 0}
@@ -200,7 +199,7 @@ ENDS = ("data: [DONE]", '"type":"message_stop"', '"type":"response.completed"', 
 
 
 def piece(line: str) -> str:
-    """The visible text that a line of a stream brings, of any API."""
+    """Return the visible text in a line of a stream, of any API."""
     if not line.startswith("data: {"):
         return ""
     event = json.loads(line.removeprefix("data: "))
@@ -214,26 +213,26 @@ def piece(line: str) -> str:
 
 
 class Left(Exception):
-    """The client has heard enough."""
+    """The client disconnected early on purpose."""
 
 
 class Crowd:
-    """Clients, what they do, and what they found."""
+    """The clients, their requests and their results."""
 
     def __init__(self, url: str, tokens: int, clients: int, seconds: float, alone: dict[str, list[str]], seed: int):
         self.url, self.tokens, self.clients, self.alone, self.seed = url, tokens, clients, alone, seed
         self.end = time.monotonic() + seconds
-        self.found: dict[str, Any] = {"answers": 0, "left": 0, "wrong": 0, "failed": 0}
+        self.counts: dict[str, Any] = {"answers": 0, "left": 0, "wrong": 0, "failed": 0}
         self.waits: dict[str, list[float]] = {"polite": [], "greedy": []}
         self.shares: list[float] = []
 
     async def run(self) -> dict[str, Any]:
-        """All of them, until the time is over and the last answers are there."""
+        """Run all clients until the time is over and the last answers have arrived."""
         await asyncio.gather(*map(self.one, range(self.clients)))
-        return {**self.found, "waits": self.waits, "shares": self.shares}
+        return {**self.counts, "waits": self.waits, "shares": self.shares}
 
     async def one(self, number: int) -> None:
-        """A client: several of the greedy ones' requests are under way at a time."""
+        """Run one client; greedy ones have several requests in flight."""
         greedy = number % GREEDY == 0
         headers = {"session-id": f"client {number}"}
         limits = httpx2.Limits(max_connections=None)
@@ -244,7 +243,7 @@ class Crowd:
             self.shares.append(served)
 
     async def line(self, client: httpx2.AsyncClient, number: int, greedy: bool) -> int:
-        """One request after the other; how many were served."""
+        """Send requests one after the other; return how many were served."""
         rng, served = random.Random(self.seed * 1_000_000 + number), 0
         while time.monotonic() < self.end:
             api, which = rng.choice(APIS), rng.randrange(PROMPTS)
@@ -253,22 +252,22 @@ class Crowd:
             try:
                 async with asyncio.timeout(patience or None):
                     text = await self.answer(client, api, which, pieces, self.waits["greedy" if greedy else "polite"])
-                self.found["answers"] += 1
+                self.counts["answers"] += 1
                 served += 1
                 if text != self.alone[api][which]:
-                    self.found["wrong"] += 1
+                    self.counts["wrong"] += 1
                     print(f"{api} {which}: {text!r}, alone {self.alone[api][which]!r}", file=sys.stderr)
             except (TimeoutError, Left):
-                self.found["left"] += 1
+                self.counts["left"] += 1
             except (httpx2.HTTPError, AssertionError) as error:
                 print(repr(error), file=sys.stderr)
-                self.found["failed"] += 1
+                self.counts["failed"] += 1
         return served
 
     async def answer(
         self, client: httpx2.AsyncClient, api: str, which: int, pieces: int | None, waits: list[float]
     ) -> str:
-        """The text of an answer; Left after so many pieces of it."""
+        """Return the text of an answer; raise Left after ``pieces`` pieces of it."""
         begun, texts, ended = time.monotonic(), list[str](), False
         path, body = request(api, which, self.tokens)
         async with client.stream("POST", self.url + path, json=body) as response:
@@ -286,41 +285,41 @@ class Crowd:
 
 
 def alone(url: str, tokens: int) -> dict[str, list[str]]:
-    """The answer to each request when nobody else asks."""
-    found: dict[str, list[str]] = {api: [] for api in APIS}
+    """Return the answer to each request on an idle server."""
+    answers: dict[str, list[str]] = {api: [] for api in APIS}
     with httpx2.Client(timeout=60, trust_env=False) as client:
         for api in APIS:
-            for which in range(PROMPTS):
-                path, body = request(api, which, tokens)
+            for prompt in range(PROMPTS):
+                path, body = request(api, prompt, tokens)
                 answer = client.post(url + path, json=body)
-                found[api].append("".join(map(piece, answer.text.split("\n"))))
-    assert all(map(any, found.values())), "nothing was said"
-    return found
+                answers[api].append("".join(map(piece, answer.text.split("\n"))))
+    assert all(map(any, answers.values())), "nothing was said"
+    return answers
 
 
-def client(what: dict[str, Any]) -> Any:
-    """The clients' side, in a process of its own."""
-    if what.pop("kind") == "crowd":
-        return asyncio.run(Crowd(**what).run())
-    return alone(**what)
+def client(options: dict[str, Any]) -> Any:
+    """Run the clients' side, in a process of its own."""
+    if options.pop("kind") == "crowd":
+        return asyncio.run(Crowd(**options).run())
+    return alone(**options)
 
 
-def told(found: dict[str, Any]) -> None:
-    """For people."""
-    late, before = found["late"], found["before"]
-    print(f"{found['answers']} answers, {found['left']} left, {found['wrong']} wrong, {found['failed']} failed, "
-          f"{found['live']} still live")  # fmt: skip
-    for kind, wait in found["wait"].items():
+def told(result: dict[str, Any]) -> None:
+    """Print the results."""
+    late, before = result["late"], result["before"]
+    print(f"{result['answers']} answers, {result['left']} left, {result['wrong']} wrong, {result['failed']} failed, "
+          f"{result['live']} still live")  # fmt: skip
+    for kind, wait in result["wait"].items():
         print(f"first token, {kind}: {wait['median']:.2f} s (median), {wait['p99']:.2f} s (99 %), {wait['most']:.2f} s")
-    print(f"answers of a client: {found['share']['least']:.0f} to {found['share']['most']:.0f}")
+    print(f"answers of a client: {result['share']['least']:.0f} to {result['share']['most']:.0f}")
     print(f"of {late['all']} that left, {late['running']} were being answered; then at most {late['tokens']} tokens or "
           f"chunks were told, and it ended within {late['ms']:.1f} ms")  # fmt: skip
     for name, value in before.items():
-        print(f"{name}: {value} before, {found['after'][name]} after, at most {max(h[name] for h in found['held'])}")
+        print(f"{name}: {value} before, {result['after'][name]} after, at most {max(h[name] for h in result['held'])}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run it from the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", metavar="JSON", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=300.0)
@@ -331,9 +330,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.client:
         print(json.dumps(client(json.loads(args.client))))
         return
-    found = load(args.seconds, args.clients, args.tokens, args.threads)
-    told(found)
-    print(json.dumps({"load": found, "clients": args.clients, "seconds": args.seconds, "tokens": args.tokens,
+    result = load(args.seconds, args.clients, args.tokens, args.threads)
+    told(result)
+    print(json.dumps({"load": result, "clients": args.clients, "seconds": args.seconds, "tokens": args.tokens,
                       "threads": args.threads, **stamp()}))  # fmt: skip
 
 

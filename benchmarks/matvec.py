@@ -1,4 +1,4 @@
-"""Mat-vecs against the machine's read bandwidth, as the engine runs them: pool, chunks and all."""
+"""Mat-vecs against the machine's read bandwidth, as the engine runs them, with pool and chunks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ REPEAT = 3
 
 
 def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
-    """About so many megabytes of rows of n weights; 64 rows are drawn and repeated."""
-    some = random_rows(fmt, 64, n, np.random.default_rng(1))
-    data = np.tile(some, (max(1, (megabytes << 20) // some.nbytes), 1))
+    """Return about ``megabytes`` of rows of n weights; 64 rows are drawn and repeated."""
+    rows = random_rows(fmt, 64, n, np.random.default_rng(1))
+    data = np.tile(rows, (max(1, (megabytes << 20) // rows.nbytes), 1))
     return Matrix(fmt, data, len(data), n)
 
 
 def product(threads: int, w: Matrix, act: str) -> Arm:
-    """Seconds of one input through ``w``."""
+    """Return an arm that multiplies one input with ``w``."""
     recording = CPU(threads).record()
     x = np.random.default_rng(2).standard_normal((1, w.cols)).astype(np.float32)
     recording.seal(recording.linear(x, w, act))
@@ -38,7 +38,7 @@ def product(threads: int, w: Matrix, act: str) -> Arm:
 
 
 def reading(threads: int, *arrays: np.ndarray) -> Arm:
-    """Seconds of reading all of ``arrays``, whole pieces of 256 bytes."""
+    """Return an arm that reads all of ``arrays``, in whole pieces of 256 bytes."""
     recording = CPU(threads).record()
     for array in arrays:
         out = recording.empty(16 * threads, dtype=np.int32)
@@ -49,7 +49,7 @@ def reading(threads: int, *arrays: np.ndarray) -> Arm:
 
 
 def _replayed(recording: Any, kept: Any) -> Arm:
-    """Seconds of a replay; ``kept`` is what its addresses point at."""
+    """Return an arm that replays; ``kept`` keeps alive what its addresses point at."""
     arm = clocked(recording.replay, REPEAT)
 
     def timed() -> float:
@@ -60,7 +60,7 @@ def _replayed(recording: Any, kept: Any) -> Arm:
 
 
 def measure(context: Context) -> None:
-    """Rows "read", "read 1", "matvec ...", "float ..."."""
+    """Measure the rows "read", "read 1", "matvec ..." and "float ..."."""
     megabytes, rounds = (64, 5) if context.quick else (192, 15)
     block = np.ones(megabytes << 20, np.uint8)
     many = interleave({"read": reading(context.threads, block)}, rounds)["read"]

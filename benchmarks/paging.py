@@ -1,7 +1,7 @@
 """A model larger than memory: decode with advice for the chosen experts against plain mapping.
 
-Both run in a process of their own inside a control group with a memory limit, and start with the file out of the page
-cache. What the kernel keeps of the file counts against the group, so experts are fetched from disk again and again.
+Each runs in a process of its own inside a control group with a memory limit, and starts with the file out of the page
+cache. Page cache counts against the group, so experts are read from disk again and again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def memory_group(limit: int) -> Iterator[Path]:
-    """A control group that may use ``limit`` bytes; OutOfTime (the rows' note) where none can be made."""
+    """Make a control group limited to ``limit`` bytes; OutOfTime (the rows' note) if impossible."""
     for root, name in ((ROOT / "memory", "memory.limit_in_bytes"), (ROOT, "memory.max")):
         group = root / f"ds4ref-{os.getpid()}"
         try:
@@ -47,25 +47,25 @@ def memory_group(limit: int) -> Iterator[Path]:
 
 
 def measure(context: Context) -> None:
-    """Rows "paging", "paging tps"."""
+    """Measure the rows "paging" and "paging tps"."""
     if context.quick:
         raise OutOfTime("not in a quick run")
     size = os.stat(context.model).st_size
     if size < 1.5 * LIMIT:
         raise OutOfTime(f"the model ({size / 1e9:.1f} GB) is not larger than the limit ({LIMIT / 1e9:.1f} GB)")
-    found: dict[str, list[dict]] = {"plain": [], "advised": []}
+    runs_of: dict[str, list[dict]] = {"plain": [], "advised": []}
     with memory_group(LIMIT) as group:
 
         def arm(name: str) -> float:
             command = [sys.executable, "-m", "benchmarks.paging", context.model, str(group), name, str(context.threads)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found[name].append(json.loads(done.stdout))
-            return found[name][-1]["seconds"]
+            runs_of[name].append(json.loads(done.stdout))
+            return runs_of[name][-1]["seconds"]
 
-        arms = {name: lambda name=name: arm(name) for name in found}
+        arms = {name: lambda name=name: arm(name) for name in runs_of}
         samples = interleave(arms, 5, warm=False)
-    read = {name: np.median([run["read"] / TOKENS for run in runs]) / 1e6 for name, runs in found.items()}
-    faults = {name: np.median([run["faults"] / TOKENS for run in runs]) for name, runs in found.items()}
+    read = {name: np.median([run["read"] / TOKENS for run in runs]) / 1e6 for name, runs in runs_of.items()}
+    faults = {name: np.median([run["faults"] / TOKENS for run in runs]) for name, runs in runs_of.items()}
     note = (
         f"{size / 1e9:.1f} GB in {LIMIT / 1e9:.1f} GB; a token waits for {faults['plain']:.0f} page faults "
         f"({faults['advised']:.0f} with advice) and reads {read['plain']:.0f} ({read['advised']:.0f}) MB from disk"
@@ -75,7 +75,7 @@ def measure(context: Context) -> None:
 
 
 def _decode(model: str, group: str, advise: bool, threads: int) -> dict[str, float]:
-    """In the child: seconds a token, major page faults and bytes read from disk in all."""
+    """Return, in the child, seconds a token, major page faults and bytes read from disk in all."""
     import resource
 
     from ds4ref.engine import Engine
@@ -88,7 +88,7 @@ def _decode(model: str, group: str, advise: bool, threads: int) -> dict[str, flo
         ids = [int(i) for i in np.random.default_rng(6).integers(3, engine.shape.vocab, TOKENS + 4)]
         session.sync(ids[:2])
         for token in ids[2:4]:
-            session.eval(token)  # the dense weights come in and the program is laid out
+            session.eval(token)  # read the dense weights and record the pass
         read, faults = _bytes_read(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         started = time.perf_counter()
         for token in ids[4:]:

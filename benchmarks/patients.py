@@ -1,11 +1,11 @@
 """Simulated engines for measuring the diagnosis: clean, with a mistake it knows, or with one it must not know.
 
     patient = draw(engine, trial)       everything follows from the trial's number
-    patient.truth                       names that are true of it; empty if it is clean
+    patient.truth                       the true names; empty if it is clean
     patient.seen                        the observation; patient.library its signatures
 
 The mistakes of ``OUTSIDE`` have a strength and must never enter the library: a diagnosis may call them unknown or
-undecided, or clean where they are below sight, but it must give them no name.
+undecided, or clean where they are below the detection limit, but must not name them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LENGTHS = (48, 120)
 TOPS = (None, 20)
 STORED = ("", "", "float16", "4 decimals")
 KINDS = ("clean", "library", "family", "outside")
-"""Drawn equally often; the priors of the diagnosis follow (``benchmarks.calibration priors``)."""
+"""Drawn equally often; the diagnosis's priors follow from this (``benchmarks.calibration priors``)."""
 MODES_ALONE = 0.6
 """Share of engines in one of the three modes; the others are in any of the rounding sets."""
 LOUDNESS = (0.5, 1.0, 2.0)
@@ -38,20 +38,20 @@ LOUDNESS = (0.5, 1.0, 2.0)
 SAME = 1e-3
 """Largest difference of log probabilities between two names of one mistake."""
 PROMPT_SEEDS = 1
-"""Prompts of each length: signatures are made once for each."""
+"""Prompts of each length: signatures are computed once for each."""
 
 
 # --- mistakes with a strength s that the library does not have
 
 
 def _softcap(s: float) -> Fault:
-    """Logits through c tanh(x / c); the smaller c, the more."""
+    """Cap logits as c tanh(x / c); smaller c is stronger."""
     cap = np.float32(30 / s)
     return Fault("softcap", "", edits={"result_output": _value(lambda x: cap * np.tanh(x / cap))})
 
 
 def _head(s: float) -> Fault:
-    """One head's output fades."""
+    """Attenuate one head's output."""
 
     def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
         out = value.copy()
@@ -62,12 +62,12 @@ def _head(s: float) -> Fault:
 
 
 def _gate(s: float) -> Fault:
-    """A sigmoid of another steepness in the experts."""
+    """Change the steepness of the experts' sigmoid."""
     return Fault("gate_steep", "", _op("swiglu", lambda op: lambda g, *rest: op(g * np.float32(1 + s), *rest)))
 
 
 def _weights(s: float) -> Fault:
-    """Routing weights raised to a power before they are normalised again."""
+    """Raise routing weights to a power before normalising them again."""
 
     def make(route: Callable) -> Callable:
         def wrong(*args: Any) -> tuple:
@@ -81,7 +81,7 @@ def _weights(s: float) -> Fault:
 
 
 def _leak(s: float) -> Fault:
-    """A little of the token before in every block output."""
+    """Add a little of the previous token to every block output."""
 
     def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
         out = value.copy()
@@ -92,7 +92,7 @@ def _leak(s: float) -> Fault:
 
 
 def _channel(s: float) -> Fault:
-    """One channel in sixteen of the attention input off by a factor."""
+    """Scale one channel in sixteen of the attention input."""
 
     def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
         out = value.copy()
@@ -103,12 +103,12 @@ def _channel(s: float) -> Fault:
 
 
 def _shared_sink(s: float) -> Fault:
-    """Sinks pulled towards the first head's."""
+    """Pull sinks towards the first head's."""
     return Fault("sink_shared", "", edits={"attn_sinks": _value(lambda x: x + np.float32(min(s, 1.0)) * (x[:1] - x))})
 
 
 def _pool(s: float) -> Fault:
-    """Compressors that pool with flattened scores."""
+    """Flatten the scores of compressors."""
     flat = np.float32(1 - min(s, 1.0))
 
     def make(op: Callable) -> Callable:
@@ -118,7 +118,7 @@ def _pool(s: float) -> Fault:
 
 
 def _late_scale(s: float) -> Fault:
-    """Queries that grow with the logarithm of the position."""
+    """Scale queries with the logarithm of the position."""
 
     def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
         gain = 1 + s * np.log1p(chunk.positions / 100)
@@ -128,7 +128,7 @@ def _late_scale(s: float) -> Fault:
 
 
 def _one_layer(s: float) -> Fault:
-    """The FFN of one layer off by a factor."""
+    """Scale the FFN of one layer."""
 
     def edit(value: np.ndarray, layer: int, chunk: Chunk, seen: dict) -> np.ndarray:
         return value * np.float32(1 + s) if layer == 3 else value
@@ -141,17 +141,17 @@ OUTSIDE: dict[str, Callable[[float], Fault]] = {
     "channels_off": _channel, "sink_shared": _shared_sink, "pool_flat": _pool, "query_grows": _late_scale,
     "layer_off": _one_layer,
 }  # fmt: skip
-"""By name: strength -> fault. Strengths from 1e-3 to 1."""
+"""Mistakes by name: strength -> fault. Strengths from 1e-3 to 1."""
 
 
 @dataclass(frozen=True)
 class Patient:
     """One simulated engine.
 
-    truth    names that are true of it; () for a clean one
+    truth    the true names; () for a clean one
     kind     clean, library, family or outside
     effect   root mean square by which the mistake moves its log probabilities, nats
-    flips    whether the mistake changes the best token anywhere by a margin that noise does not reach
+    flips    whether the mistake changes the best token anywhere by a margin above noise
     """
 
     trial: int
@@ -174,7 +174,7 @@ _LIBRARIES: dict[tuple[int, int], Signatures] = {}
 
 
 def library_of(engine: Engine, length: int, seed: int) -> Signatures:
-    """Signatures of a random prompt, shared by all patients on it."""
+    """Return the signatures of a random prompt, shared by all patients on it."""
     key = length, seed
     if key not in _LIBRARIES:
         ids = np.random.default_rng([seed, length, 5]).integers(0, DIAGNOSTIC.vocab, length).tolist()
@@ -183,7 +183,8 @@ def library_of(engine: Engine, length: int, seed: int) -> Signatures:
 
 
 def draw(engine: Engine, trial: int, kinds: Sequence[str] = KINDS) -> Patient:
-    """Patient number ``trial``: rounding set, mistake, strength, prompt, noise, storage and how much of it is seen."""
+    """Draw patient number ``trial``: rounding set, mistake, strength, prompt, noise, storage and how much of it is
+    observed."""
     rng = np.random.default_rng([trial, 6])
 
     def one(choices: Sequence[Any]) -> Any:
@@ -225,14 +226,15 @@ def _mistake(
 
 
 def _also(library: Signatures, fault: Fault) -> list[str]:
-    """Names of the library for what is, on this prompt, the same mistake: a clamp that nothing reaches is none."""
+    """Return the library's names for mistakes identical on this prompt: a clamp that nothing reaches changes
+    nothing."""
     member = library.of(Pass("exact", (fault,), fault.name)).logprobs
     names = [f.name for f in library.faults("exact") if f.name not in NO_MISTAKE]
     return [n for n in names if np.abs(library.get("exact", n).logprobs - member).max() < SAME]
 
 
 def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) -> tuple[float, bool]:
-    """(rms effect in nats, whether the best token changes by a margin that noise does not reach)."""
+    """Return the rms effect in nats, and whether the best token changes by a margin above noise."""
     a, b = log_softmax(wrong), log_softmax(right)
     noise = max(float(np.abs(r.logprobs - library.get(mode).logprobs).max()) for r in library.replicas(mode))
     rows = np.arange(len(a))
@@ -241,7 +243,7 @@ def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) 
 
 
 def kept_as(logits: np.ndarray, stored: str) -> np.ndarray:
-    """Logits as they come back from a file of that precision."""
+    """Return logits as read back from a file of that precision."""
     if stored == "float16":
         return logits.astype(np.float16).astype(np.float32)
     if stored == "bfloat16":

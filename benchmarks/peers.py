@@ -16,7 +16,7 @@ from .worker import Worker
 
 
 def need(context: Context, module: str) -> None:
-    """OutOfTime (which becomes the rows' note) unless peers are wanted and there."""
+    """Raise OutOfTime (which becomes the rows' note) unless peers are requested and installed."""
     if not context.peers:
         raise OutOfTime("a peer: not without --peers")
     if importlib.util.find_spec(module) is None:
@@ -24,7 +24,7 @@ def need(context: Context, module: str) -> None:
 
 
 def ggml(context: Context) -> None:
-    """Rows "ggml ...": both sides' row products in the same loop on the same weights, all threads."""
+    """Measure the rows "ggml ...": both sides' row products in the same loop on the same weights, all threads."""
     need(context, "llama_cpp")
     from .ggml import against_ours
 
@@ -34,7 +34,7 @@ def ggml(context: Context) -> None:
 
 
 def torch(context: Context) -> None:
-    """Rows "gemm <format> <tokens>"."""
+    """Measure the rows "gemm <format> <tokens>"."""
     need(context, "torch")
     size = {"rows": 4096, "n": 2048, "matrices": 4}
     with Worker("torch", "-", context.threads) as theirs, Worker("gemm", "-", context.threads) as ours:
@@ -48,7 +48,7 @@ def torch(context: Context) -> None:
 
 @contextlib.contextmanager
 def busy_thread() -> Iterator[None]:
-    """Another process that computes all the time."""
+    """Run another process that computes all the time."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
             yield
@@ -57,7 +57,7 @@ def busy_thread() -> Iterator[None]:
 
 
 def llama(context: Context) -> None:
-    """Rows "llama ...", "busy", "busy ours"."""
+    """Measure the rows "llama ...", "busy" and "busy ours"."""
     need(context, "llama_cpp")
     tokens = 4 if context.quick else 8
     with Worker("ours", context.model, context.threads) as ours:

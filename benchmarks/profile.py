@@ -1,9 +1,9 @@
 """Where the time of a decoded token goes, step by step: ``python -m benchmarks.profile [MODEL] [--at 2048 32768]``.
 
-A token is one job of a few hundred steps; thread 0 notes when it begins each step and when nothing is left of it to
-claim. Time until the next step begins counts for the step; what passes after it has nothing left to do is "wait": the
-other threads' last pieces and the barrier. The figures are medians over the tokens, so the sum of the parts is a
-little less than the median token on a busy machine.
+A token is one job of a few hundred steps; thread 0 notes when it begins each step and when it can claim no more of it.
+Time until the next step begins counts for the step; the part after the last claim is "wait": the other threads' last
+pieces and the barrier. The figures are medians over the tokens, so the sum of the parts is a little less than the
+median token on a busy machine.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ds4ref.session.session import Session
 from .depth import session_at
 
 PRODUCTS = frozenset({"linear_rows", "expert_linear_rows", "expert_sum_rows"})
-"""Tasks that stream weights; everything else is what a token costs besides."""
+"""Tasks that stream weights."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds a token spends: ``wall`` in all (tokens,), and by step ``begun`` to begun and waiting (tokens, steps)."""
+    """Seconds a token spends: ``wall`` in all (tokens,), and per step until the next and waiting (tokens, steps)."""
 
     tasks: list[str]
     waits: np.ndarray
@@ -38,17 +38,17 @@ class Profile:
     waiting: np.ndarray
 
     def besides(self) -> np.ndarray:
-        """Share of each token (tokens,) that is not spent in phases that stream weights: small ops, attention,
+        """Return the share of each token (tokens,) spent outside phases that stream weights: small ops, attention,
         indexer, Python. A phase is a step that waits and those after it that do not."""
         phase = np.cumsum(self.waits) - 1
-        streams = np.zeros(phase[-1] + 1, bool)
+        streams_weights = np.zeros(phase[-1] + 1, bool)
         for task, number in zip(self.tasks, phase, strict=True):
-            streams[number] |= task in PRODUCTS
-        return 1 - self.steps[:, streams[phase]].sum(axis=1) / self.wall
+            streams_weights[number] |= task in PRODUCTS
+        return 1 - self.steps[:, streams_weights[phase]].sum(axis=1) / self.wall
 
 
 def tick_seconds(pool: Workers, seconds: float = 0.05) -> float:
-    """Seconds a tick of the pool's clock takes; RuntimeError if the clock stands still."""
+    """Return the seconds per tick of the pool's clock; RuntimeError if the clock stands still."""
     first, started = pool.ticks(), time.perf_counter()
     while time.perf_counter() - started < seconds:
         pass
@@ -59,8 +59,8 @@ def tick_seconds(pool: Workers, seconds: float = 0.05) -> float:
 
 
 def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
-    """Decode ``tokens`` tokens and look at each of them. The session must replay recordings. What is
-    returned is of the most frequent kind of token: one at which no window closes."""
+    """Decode ``tokens`` tokens and profile those of the most frequent kind: one at which no window closes. The session
+    must replay recordings."""
     pool = session.model.ops.workers
     rate = tick_seconds(pool)
     vocab = session.model.shape.vocab
@@ -83,7 +83,7 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
 
 
 def by_task(p: Profile) -> list[dict]:
-    """Rows {task, steps, us, wait_us, share}, largest first; medians over the tokens."""
+    """Return rows {task, steps, us, wait_us, share}, largest first; medians over the tokens."""
     steps, waiting = np.median(p.steps, axis=0), np.median(p.waiting, axis=0)
     wall, names = float(np.median(p.wall)), np.array(p.tasks)
     rows = []
@@ -103,7 +103,7 @@ def by_task(p: Profile) -> list[dict]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Profile a model at each depth; the exit code."""
+    """Profile a model at each depth; return the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.profile", description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", help="model file (default: a slice of 4 layers with 8 experts)")
     parser.add_argument("--at", type=int, nargs="+", default=[2048], metavar="POS", help="tokens in the cache")
@@ -117,18 +117,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ds4ref.nano.cache import slice_path
 
         args.model = slice_path(4, 8, 4096, "q2")
-    found = []
+    profiles = []
     with Engine.open(args.model, numerics=args.numerics, threads=args.threads) as engine:
         for pos in args.at:
             p = profile(session_at(engine, pos), args.tokens)
-            found.append(
+            profiles.append(
                 {"pos": pos, "ms": 1e3 * float(np.median(p.wall)), "barriers": int(p.waits.sum())}
                 | {"besides": float(np.median(p.besides())), "tasks": by_task(p)}
             )
             if not args.json:
-                _print(found[-1], p, args.steps)
+                _print(profiles[-1], p, args.steps)
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(profiles))
     return 0
 
 

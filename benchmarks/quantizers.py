@@ -4,8 +4,8 @@
     python -m benchmarks.quantizers --formats Q4_K --rows 2048 --cols 4096 --threads 2 --json
 
 Errors are sums over all weights, ours over ggml's: of squares, of squares times the importance of the column, and of
-squares times what each quantizer weighs them with while it searches (quantize.md). Speed is weights a second on as
-many threads as asked for, in turns; CPU time counts, so what else runs on the machine does not.
+squares weighted as each quantizer's search does (quantize.md). Speed is weights a second on ``--threads`` threads,
+interleaved; CPU time counts, so other load does not.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MEASURED = ("Q8_0", "Q4_0", "Q6_K", "Q4_K", "Q2_K", "IQ2_XXS")
 
 
 def ggml() -> Any:
-    """ggml's base library, its prototypes set. ImportError or OSError where there is none."""
+    """Return ggml's base library with its prototypes set. ImportError or OSError if it is missing."""
     import llama_cpp
 
     folder = Path(llama_cpp.__file__).parent / "lib"
-    found = sorted(path for path in folder.iterdir() if "ggml-base" in path.name)
-    if not found:
+    candidates = sorted(path for path in folder.iterdir() if "ggml-base" in path.name)
+    if not candidates:
         raise OSError(f"no ggml-base library in {folder}")
-    library = ctypes.CDLL(str(found[0]))
+    library = ctypes.CDLL(str(candidates[0]))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     library.ggml_quantize_chunk.argtypes = [
         ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
@@ -50,17 +50,17 @@ def ggml() -> Any:
 def ggml_rows(
     library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None = None, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """What ggml makes of float32 (rows, cols): uint8 (rows, row_bytes)."""
+    """Quantize float32 (rows, cols) with ggml: uint8 (rows, row_bytes)."""
     rows, cols = x.shape
     if out is None:
         out = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
-    given = None if importance is None else importance.ctypes.data
-    library.ggml_quantize_chunk(FORMATS[fmt].ggml_id, x.ctypes.data, out.ctypes.data, 0, rows, cols, given)
+    importance_address = None if importance is None else importance.ctypes.data
+    library.ggml_quantize_chunk(FORMATS[fmt].ggml_id, x.ctypes.data, out.ctypes.data, 0, rows, cols, importance_address)
     return out
 
 
 def drawn(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Weights float32 (rows, cols) and importance (cols,): "normal", "laplace", "outliers" or "uniform"."""
+    """Draw weights float32 (rows, cols) and importance (cols,): "normal", "laplace", "outliers" or "uniform"."""
     rng = np.random.default_rng(seed)
     if kind == "laplace":
         x = rng.laplace(0, 0.02, (rows, cols))
@@ -75,17 +75,17 @@ def drawn(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def errors(fmt: str, x: np.ndarray, raw: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:
-    """Sums of squared errors: plain, by importance, and as the searches weigh them."""
+    """Return sums of squared errors: plain, by importance, and as the searches weigh them."""
     miss = np.square(FORMATS[fmt].dequantize(raw).astype(np.float64) - x)
-    found = {"plain": float(miss.sum())}
+    sums = {"plain": float(miss.sum())}
     if importance is not None:
-        found["importance"] = float((miss * importance).sum())
-    found["searched"] = float((miss * searched(fmt, x, importance)).sum())
-    return found
+        sums["importance"] = float((miss * importance).sum())
+    sums["searched"] = float((miss * searched(fmt, x, importance)).sum())
+    return sums
 
 
 def searched(fmt: str, x: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
-    """The weights that ggml's search for ``fmt`` minimizes the error with (rows, cols)."""
+    """Return the weights with which ggml's search for ``fmt`` minimizes the error (rows, cols)."""
     wide, block = x.astype(np.float64), FORMATS[fmt].block_elems
     mean = np.repeat(np.square(wide).reshape(len(x), -1, block).mean(axis=2), block, axis=1)
     if importance is not None:
@@ -101,7 +101,7 @@ def searched(fmt: str, x: np.ndarray, importance: np.ndarray | None) -> np.ndarr
 
 
 def compare(library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:
-    """Error of ours over error of ggml's, by measure; "same" is the share of equal bytes."""
+    """Return our error over ggml's, by measure; "same" is the share of equal bytes."""
     ours = quantize(fmt, x, importance)
     theirs = ggml_rows(library, fmt, x, importance)
     a, b = errors(fmt, x, ours, importance), errors(fmt, x, theirs, importance)
@@ -111,7 +111,7 @@ def compare(library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None
 def speed(
     library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None, threads: int, rounds: int
 ) -> tuple[float, float]:
-    """Ours over ggml's, the median of the rounds; and our million weights a second and thread."""
+    """Return our speed over ggml's, the median of the rounds; and our million weights a second and thread."""
     rows, cols = x.shape
     ours = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
     theirs = np.empty_like(ours)
@@ -133,17 +133,17 @@ def speed(
 
 def main() -> None:
     """Print the table."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks.quantizers", description=__doc__.split("\n")[0])
-    made.add_argument("--formats", nargs="+", default=list(MEASURED), choices=BLOCKED)
-    made.add_argument("--kinds", nargs="+", default=["normal", "laplace", "outliers", "uniform"])
-    made.add_argument("--rows", type=int, default=256)
-    made.add_argument("--cols", type=int, default=4096)
-    made.add_argument("--threads", type=int, default=1)
-    made.add_argument("--rounds", type=int, default=3)
-    made.add_argument("--json", action="store_true")
-    made.add_argument("--no-speed", action="store_true")
-    args = made.parse_args()
-    library, found = ggml(), []
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quantizers", description=__doc__.split("\n")[0])
+    parser.add_argument("--formats", nargs="+", default=list(MEASURED), choices=BLOCKED)
+    parser.add_argument("--kinds", nargs="+", default=["normal", "laplace", "outliers", "uniform"])
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--cols", type=int, default=4096)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--no-speed", action="store_true")
+    args = parser.parse_args()
+    library, results = ggml(), []
     started = time.monotonic()
     for fmt in args.formats:
         for given in (False, True):
@@ -157,14 +157,14 @@ def main() -> None:
                     row["speed"], row["mw_s"] = speed(
                         library, fmt, x, importance if given else None, args.threads, args.rounds
                     )
-                found.append(row)
+                results.append(row)
                 if not args.json:
                     print(
                         "  ".join(f"{k}={v:.4f}" if isinstance(v, float) else f"{v}" for k, v in row.items()),
                         flush=True,
                     )
     if args.json:
-        print(json.dumps({"seconds": time.monotonic() - started, "rows": found}))
+        print(json.dumps({"seconds": time.monotonic() - started, "rows": results}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Speed of the row kernels against this machine's read bandwidth: ``python -m benchmarks.rows [--json]``.
 
-Each round times, in turn, a plain read of the weights and every kernel on the same bytes, with one and with two threads
-(Python threads that take 1 MiB pieces of the rows from a common counter). A figure is the median over the rounds of
-(kernel bytes per second) / (read bytes per second of the same round), so that what else runs on the machine cancels.
-Weights lie in memory, beyond the caches; with --cached they stay in the L2 cache, which shows the arithmetic limit.
+Each round times, interleaved, a plain read of the weights and every kernel on the same bytes, with one and with two
+threads (Python threads that take 1 MiB pieces of the rows from a common counter). A figure is the median over the
+rounds of (kernel bytes per second) / (read bytes per second of the same round), so that other load cancels. Weights lie
+in memory, beyond the caches; with --cached they stay in the L2 cache, which shows the arithmetic limit.
 
     python -m benchmarks.rows --formats Q8_0 Q4_K --rounds 7
     DS4_SIMD_TIER=B python -m benchmarks.rows --acts a8 q8k
@@ -31,7 +31,7 @@ PIECE = 1 << 20
 
 
 def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """uint8 (rows, row_bytes) of valid blocks with ordinary scales."""
+    """Return uint8 (rows, row_bytes) of valid blocks with ordinary scales."""
     layout = FORMATS[fmt]
     if fmt in ("F32", "F16", "BF16"):
         values = rng.standard_normal((rows, n), np.float32)
@@ -49,9 +49,9 @@ def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.nda
 
 
 def in_threads(threads: int, pieces: list[tuple[int, int]], work: Callable[[int, int], object]) -> float:
-    """Seconds to run ``work(first, last)`` over all pieces, taken in order by ``threads`` threads.
+    """Return the seconds to run ``work(first, last)`` over all pieces, taken in order by ``threads`` threads.
 
-    The mean of the threads' CPU times: what other processes take of the cores does not count.
+    The mean of the threads' CPU times, so that other processes do not count.
     """
     counter = itertools.count()
     spent: list[float] = []
@@ -72,7 +72,7 @@ def in_threads(threads: int, pieces: list[tuple[int, int]], work: Callable[[int,
 
 
 def split(total: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of ``size`` that cover ``total``; the last may be shorter."""
+    """Return ranges of ``size`` that cover ``total``; the last may be shorter."""
     return [(at, min(at + size, total)) for at in range(0, total, size)]
 
 
@@ -82,10 +82,10 @@ class Case:
     def __init__(self, fmt: str, act: str, kernel: RowKernel, n: int, megabytes: int, cached: bool):
         rng = np.random.default_rng(1)
         self.name, self.kernel, self.n = f"{fmt}/{act}", kernel, n
-        some = random_rows(fmt, 64, n, rng)
-        repeats = 1 if cached else max(1, (megabytes << 20) // some.nbytes)
-        self.weights = np.tile(some, (repeats, 1))
-        self.passes = max(1, (megabytes << 18) // some.nbytes) if cached else 1
+        drawn_rows = random_rows(fmt, 64, n, rng)
+        repeats = 1 if cached else max(1, (megabytes << 20) // drawn_rows.nbytes)
+        self.weights = np.tile(drawn_rows, (repeats, 1))
+        self.passes = max(1, (megabytes << 18) // drawn_rows.nbytes) if cached else 1
         self.out = np.zeros(len(self.weights), np.float32)
         self.buffer = np.zeros(kernel.packed_bytes(n) + 64, np.uint8)
         self.at = (self.buffer.ctypes.data + 63) // 64 * 64
@@ -93,7 +93,7 @@ class Case:
         kernel.pack(x.ctypes.data, n, self.at)
         kernel.rows.compile((int64,) * 7)
         self.bytes = self.weights.nbytes * self.passes
-        self.pieces = split(len(self.weights), max(1, PIECE // some.shape[1])) * self.passes
+        self.pieces = split(len(self.weights), max(1, PIECE // drawn_rows.shape[1])) * self.passes
 
     def seconds(self, threads: int) -> float:
         w, row_bytes, out = self.weights.ctypes.data, self.weights.shape[1], self.out.ctypes.data
@@ -107,7 +107,7 @@ class Case:
 
 
 def measure(cases: list[Case], thread_counts: list[int], rounds: int) -> list[dict]:
-    """Rows {kernel, threads, gbs, read_gbs, ratio, low, high}: medians, and the range of the ratio."""
+    """Return rows {kernel, threads, gbs, read_gbs, ratio, low, high}: medians, and the range of the ratio."""
     seconds: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for threads in thread_counts:
@@ -133,7 +133,7 @@ def measure(cases: list[Case], thread_counts: list[int], rounds: int) -> list[di
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure the chosen kernels; the exit code."""
+    """Measure the chosen kernels; return the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.rows", description=__doc__.splitlines()[0])
     parser.add_argument("--formats", nargs="+", default=["Q8_0", "Q4_K", "Q2_K", "IQ2_XXS", "F16"])
     parser.add_argument("--acts", nargs="+", default=["float", "a8", "q8k"])

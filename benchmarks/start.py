@@ -76,5 +76,5 @@ def tiers(context: Context) -> None:
         command += ["--rounds", rounds, "--megabytes", size, "--json"]
         environment = {**os.environ, "DS4_SIMD_TIER": tier}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout)["rows"][0]
-        context.add(f"tier {tier}", [found["low"], found["ratio"], found["high"]], "a8 activations")
+        result = json.loads(done.stdout)["rows"][0]
+        context.add(f"tier {tier}", [result["low"], result["ratio"], result["high"]], "a8 activations")

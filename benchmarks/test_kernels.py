@@ -23,7 +23,7 @@ ROUNDS = {"rounds": 15, "warmup_rounds": 2}
 
 
 def normal(*shape: int) -> np.ndarray:
-    """Standard normal numbers, float32."""
+    """Draw standard normal numbers, float32."""
     return RNG.standard_normal(shape, np.float32)
 
 

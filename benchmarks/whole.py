@@ -24,12 +24,12 @@ PREFILL = 512
 
 def weights(engine: Engine) -> list[np.ndarray]:
     """Return the dense matrices of all layers as stored in the file; a token reads most of its bytes from them."""
-    found = []
+    arrays = []
     for layer in engine.model.weights.layers:
         for value in vars(layer).values():
             if isinstance(value, Matrix) and value.data.ndim == 2:
-                found.append(value.data)
-    return found
+                arrays.append(value.data)
+    return arrays
 
 
 def operations_of(work: Work) -> float:
@@ -98,9 +98,9 @@ def prefill(context: Context) -> None:
     samples = interleave(arms, 2 if context.quick else 7)
     best = [max(operations[f] / 1e9 / samples[f][i] for f in operations) for i in range(len(samples["prefill"]))]
     context.add("gemm peak", best)
-    wanted = operations_of(Costs.of_file(engine.source, engine.shape).prefill(0, PREFILL, PREFILL)) / 1e9
-    share = [wanted / seconds / peak for seconds, peak in zip(samples["prefill"], best, strict=True)]
-    context.add("prefill", share, f"{wanted / PREFILL:.2f} GOP a token")
+    operations_needed = operations_of(Costs.of_file(engine.source, engine.shape).prefill(0, PREFILL, PREFILL)) / 1e9
+    share = [operations_needed / seconds / peak for seconds, peak in zip(samples["prefill"], best, strict=True)]
+    context.add("prefill", share, f"{operations_needed / PREFILL:.2f} GOP a token")
     context.add("prefill tps", [PREFILL / seconds for seconds in samples["prefill"]])
 
 

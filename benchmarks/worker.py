@@ -1,11 +1,11 @@
 """One engine in a process of its own: ``python -m benchmarks.worker KIND MODEL THREADS``, driven over a pipe.
 
-Threads of one program must not spin beside those of another while it is timed, so every engine lives alone and only
-answers when asked. A request is a JSON line {"op": ..., ...}, the answer a JSON line {"seconds": ...}:
+Threads of one program must not spin beside those of another while it is timed, so every engine has its own process and
+runs only on request. A request is a JSON line {"op": ..., ...}, the answer a JSON line {"seconds": ...}:
 
-    decode   {"tokens": n}                 seconds a token, behind a past of 64 tokens; one before is not timed, since
-                                           cores that slept while the other engine ran are slow for a while
-    prefill  {"tokens": n}                 seconds for n tokens from nothing
+    decode   {"tokens": n}                 seconds a token, after 64 tokens; one before is not timed, since cores that
+                                           slept while the other engine ran are slow for a while
+    prefill  {"tokens": n}                 seconds for n tokens from an empty context
     gemm     {"tokens": T, "rows": r, "n": c, "matrices": m}   seconds for m products (torch only)
 """
 
@@ -64,7 +64,7 @@ class LlamaCpp:
         import llama_cpp as api
 
         self.api = api
-        # llama.cpp talks while it loads; the pipe is for answers
+        # llama.cpp logs while it loads; the pipe is for answers
         self._silent = api.llama_log_callback(lambda *_: None)
         api.llama_log_set(self._silent, None)
         api.llama_backend_init()
@@ -168,12 +168,12 @@ KINDS: dict[str, Callable[[str, int], Any]] = {"ours": Ours, "llama": LlamaCpp, 
 
 
 def token_ids(count: int, vocab: int) -> list[int]:
-    """The same tokens for every engine."""
+    """Return the same tokens for every engine."""
     return [int(i) for i in np.random.default_rng(11).integers(3, vocab, count)]
 
 
 class Worker:
-    """The other end of the pipe. Leaving the ``with`` block ends the process."""
+    """Client of a worker process; leaving the ``with`` block ends it."""
 
     def __init__(self, kind: str, model: str = "-", threads: int = 2):
         self.kind = kind
@@ -184,7 +184,7 @@ class Worker:
         self._answer()  # loaded
 
     def ask(self, op: str, **arguments: Any) -> float:
-        """Seconds; RuntimeError with the worker's own words if it cannot."""
+        """Return the seconds; RuntimeError with the worker's message if it fails."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op} | arguments) + "\n")
         self._process.stdin.flush()
@@ -210,7 +210,7 @@ class Worker:
 
 def main(kind: str, model: str, threads: int) -> None:
     """Answer requests until the pipe closes."""
-    pipe = os.fdopen(os.dup(1), "w")  # libraries that print do so elsewhere
+    pipe = os.fdopen(os.dup(1), "w")  # redirect what libraries print to stderr
     os.dup2(2, 1)
 
     def answer(value: dict) -> None:

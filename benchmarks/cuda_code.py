@@ -110,7 +110,7 @@ def kind_of(line: str) -> tuple[str, float]:
 
 
 def code_of(lines: Sequence[str]) -> list[str]:
-    """Instructions alone, without padding."""
+    """Return the instructions alone, without padding."""
     return [line for line, counts in zip(lines, are_code(lines), strict=True) if counts]
 
 

@@ -128,7 +128,7 @@ def _numbered(runs: Sequence[Measured]) -> list[Measured]:
     return numbered
 
 
-def render(template: str, report: Report, **more: Any) -> str:
+def render(template: str, report: Report, **extra: Any) -> str:
     """Render a template of this package for the report."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -148,7 +148,7 @@ def render(template: str, report: Report, **more: Any) -> str:
         "signed": signed,
         "spanned": spanned,
     }
-    return env.get_template(template).render(r=report, **more)
+    return env.get_template(template).render(r=report, **extra)
 
 
 def series(measured: Measured) -> list[Measured]:
@@ -198,8 +198,8 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
     if curves["prefill"] or curves["decode"]:
         report.pictures["speed"] = figures.speed_picture(curves["prefill"], curves["decode"])
     for measured in bench:
-        own = speed_curves([measured])  # not looked up by name: two runs may have the same
-        by_metric = {name: {point[0]: point for curve in own[name] for point in curve.points} for name, _ in SPEEDS}
+        lines = speed_curves([measured])  # not looked up by name: two runs may have the same
+        by_metric = {name: {point[0]: point for curve in lines[name] for point in curve.points} for name, _ in SPEEDS}
         depths = sorted({row["ctx_tokens"] for row in measured.rows})
         reps = max((int(row.get("rep") or 0) + 1 for row in measured.rows), default=0)
         stated = max((int(row.get("reps") or 1) for row in measured.rows), default=1)

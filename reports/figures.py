@@ -293,5 +293,5 @@ def shorten(text: str, most: int) -> str:
 
 
 def finite(value: Any) -> bool:
-    """Whether ``value`` is a finite number."""
+    """Return whether ``value`` is a finite number."""
     return isinstance(value, (int, float)) and math.isfinite(value)

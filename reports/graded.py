@@ -65,7 +65,7 @@ def _table(measured: Measured, bench: Sequence[Measured]) -> dict[str, Any]:
     outcomes = Counter(str(row["outcome"]) for row in rows if row.get("outcome") and scored.score_of(row) is not None)
     graded = sum(q.graded for q in questions)
     exhausted = sum(_exhausted(row) for row in rows if scored.score_of(row) is not None)
-    own, elsewhere = scored.rate(rows), _bench_rate(measured, bench)
+    rate, bench_rate = scored.rate(rows), _bench_rate(measured, bench)
     pack = run.fact("pack") or {}
     return {
         **_line(printable(measured.name), whole),
@@ -76,7 +76,7 @@ def _table(measured: Measured, bench: Sequence[Measured]) -> dict[str, Any]:
         "outcomes": {name: outcomes[name] for name in OUTCOMES} if outcomes else None,
         "exhausted": exhausted / graded if outcomes else None,
         "tokens": _mean(questions, "tokens"), "seconds": _mean(questions, "seconds"),
-        "rate": own, "bench_rate": elsewhere, "speed": elsewhere if own is None else own,
+        "rate": rate, "bench_rate": bench_rate, "speed": bench_rate if rate is None else rate,
         "model": printable(str(model_name(run.facts) or "")),
         "pack": printable(f"{pack.get('pack', '')} {pack.get('version', '')}".strip()),
         "ds4": _ds4(rows),
@@ -125,7 +125,7 @@ def _bench_rate(measured: Measured, bench: Sequence[Measured]) -> float | None:
 
 
 def same_model(one: Any, other: Any) -> bool:
-    """Whether two models are the same, by digest, or by name and size if one has none."""
+    """Return whether two models are the same, by digest, or by name and size if one has none."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
     if one.get("sha256") and other.get("sha256"):

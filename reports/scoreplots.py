@@ -92,14 +92,15 @@ def time_picture(points: Sequence[tuple[str, str, ScoreInterval, bool]]) -> Pict
         first = min(days.values())
         ends = []
         for index, name in enumerate(names):
-            own = [(days[at] - first, dot, highlighted) for series, at, dot, highlighted in points if series == name]
+            runs = [(days[at] - first, dot, highlighted) for series, at, dot, highlighted in points if series == name]
             colour, shape = SERIES[index % len(SERIES)], SHAPES[index % len(SHAPES)]
-            axes.plot([x for x, _, _ in own], [dot.value for _, dot, _ in own], color=colour, linewidth=1.2, alpha=0.6)
-            for x, dot, highlighted in own:
+            times, values = [x for x, _, _ in runs], [dot.value for _, dot, _ in runs]
+            axes.plot(times, values, color=colour, linewidth=1.2, alpha=0.6)
+            for x, dot, highlighted in runs:
                 _upright(axes, x, dot, colour)
                 axes.plot([x], [dot.value], shape, color=colour, markersize=7, markeredgewidth=1.6,
                           markerfacecolor=colour if highlighted else "#fdfdfc")  # fmt: skip
-            ends.append((name, own[-1][0], own[-1][1].value, colour))
+            ends.append((name, runs[-1][0], runs[-1][1].value, colour))
         span = max(days.values()) - first
         axes.set_xlim(-0.04 * span, 1.04 * span)
         _dates(axes, first, span, 5 if columns > 1 else 3)

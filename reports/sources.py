@@ -49,7 +49,7 @@ def load(name: str, store: Store | None) -> Measured:
 
 
 def is_file(name: str) -> bool:
-    """Whether ``name`` is a file rather than a run of the store."""
+    """Return whether ``name`` is a file rather than a run of the store."""
     return name.lower().endswith((".csv", ".json", ".jsonl")) or os.sep in name
 
 

@@ -88,21 +88,21 @@ class StreamedAnswer:
     def contradiction(self, characters: float) -> str:
         """Return what is wrong with the server's count of tokens, "" if nothing; ``characters``: per prompt token."""
         completion, gaps = self.completion, sorted(self.completion.gaps)
-        thought = completion.usage.reasoning or 0
-        if thought and not completion.reasoning:
-            return f"counts {thought} tokens of reasoning that it does not stream"
+        reasoning_tokens = completion.usage.reasoning or 0
+        if reasoning_tokens and not completion.reasoning:
+            return f"counts {reasoning_tokens} tokens of reasoning that it does not stream"
         if len(gaps) < FEW or not sum(completion.sizes):
             return ""
         # Tokens without text lengthen gaps, several tokens in a piece lengthen the piece. If even quick pieces are too
         # rare for the rate, and too short for so many tokens (each has at least a byte), some were never streamed.
         times = self.decode_tps * quantile(gaps, 0.1)
-        each = sum(completion.sizes) / self.tokens
-        unseen = self.tokens - len(completion.arrivals)
-        fits = self.ttft >= 0.75 * unseen * statistics.median(gaps)  # there was time for them before the first piece
-        if times < MANY or not (each < 1 or (each < characters / 2 and fits)):
+        size = sum(completion.sizes) / self.tokens
+        hidden = self.tokens - len(completion.arrivals)
+        fits = self.ttft >= 0.75 * hidden * statistics.median(gaps)  # there was time for them before the first piece
+        if times < MANY or not (size < 1 or (size < characters / 2 and fits)):
             return ""
         return (
-            f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {each * times:.0f} "
+            f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {size * times:.0f} "
             f"bytes every {1e3 * statistics.median(gaps):.1f} ms: most of them it does not show"
         )
 

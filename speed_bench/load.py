@@ -197,6 +197,6 @@ def tpot(answer: StreamedAnswer) -> float | None:
 
 
 def within(answer: StreamedAnswer, load: Load) -> bool:
-    """Whether the answer meets every bound of the load."""
+    """Return whether the answer meets every bound of the load."""
     seconds = {"ttft": answer.ttft, "tpot": tpot(answer) or 0.0, "e2e": answer.completion.seconds}
-    return all(1e3 * seconds[name] <= most for name, most in load.bounds.items())
+    return all(1e3 * seconds[name] <= limit for name, limit in load.bounds.items())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PROG = "ds4-bench"
 GIB = 2.0**30
 PROMPT_BYTES = 100
-"""Memory for a token of prompt: its text, its id, and what the tokenizer needs meanwhile."""
+"""Memory per token of prompt: its text, its id, and the tokenizer's temporaries."""
 
 
 class LocalSource(Source):

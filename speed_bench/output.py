@@ -36,7 +36,7 @@ class Output:
         unique = names if len(set(names)) == len(names) else [f"{i + 1}-{part}" for i, part in enumerate(names)]
         self.suffixes = {lane.name: part for lane, part in zip(lanes, unique, strict=True)}
         self.run: Measurement | None = None
-        self._stream: IO[str] | None = None
+        self._sink: IO[str] | None = None
         self._written: set[tuple[int, str]] = set()
         self._headed = False
 
@@ -48,19 +48,19 @@ class Output:
     # --- meanwhile
 
     def begin(self, run: Measurement) -> None:
-        """Open the stream written row by row: stdout if no other output is requested, or a CSV that is a device."""
+        """Open the sink written row by row: stdout if no other output is requested, or a CSV that is a device."""
         self.run = run
         places = self.places
         if places.csv is not None and _is_device(places.csv):
             try:
-                self._stream = open(places.csv, "w", encoding="utf-8")
+                self._sink = open(places.csv, "w", encoding="utf-8")
             except OSError as error:
                 raise DataError(f"cannot write {places.csv}: {error.strerror}") from None
         elif places.csv is None and not places.form and not places.json and not is_tty(sys.stdout):
-            self._stream = sys.stdout
+            self._sink = sys.stdout
 
     def row(self, lane: MeasuredLane) -> None:
-        """Write a new sample to the partial CSV, and to the stream once its depth has all repetitions."""
+        """Write a new sample to the partial CSV, and to the sink once its depth has all repetitions."""
         assert self.run is not None
         if lane is self.run.lanes[0]:
             self._emit(lane, least=self.run.reps or sys.maxsize)
@@ -73,7 +73,7 @@ class Output:
             self._line(HEADER)
             self._headed = True
         groups: dict[tuple[int, str], list[Sample]] = {}
-        for entry in lane.samples if self._stream is not None else ():
+        for entry in lane.samples if self._sink is not None else ():
             groups.setdefault(repetition_key(entry), []).append(entry)
         for at, group in groups.items():
             if len(group) >= least and at not in self._written:
@@ -81,14 +81,14 @@ class Output:
                 self._line(format_row(summary(group)))
 
     def _line(self, text: str) -> None:
-        if self._stream is not None:
-            self._stream.write(text + "\n")
-            self._stream.flush()
+        if self._sink is not None:
+            self._sink.write(text + "\n")
+            self._sink.flush()
 
     # --- at the end
 
     def stopped(self) -> None:
-        """After a failure or Ctrl-C, keep the partial results and print where they are."""
+        """Keep the partial results after a failure or Ctrl-C, and print where they are."""
         run = self.run
         if run is None:
             return
@@ -120,7 +120,7 @@ class Output:
             sys.stdout.write(render(places.form, run.lanes))
         elif places.json:
             print(json.dumps(self._document(run, files, verdicts)))
-        elif self._stream is not sys.stdout:
+        elif self._sink is not sys.stdout:
             self._tables(run)
             for line in verdicts.lines:
                 print(line)
@@ -128,7 +128,7 @@ class Output:
                 print(f"{kind:6} {', '.join(names)}")
         for note in run.notes():
             say(PROG, note)
-        if self._stream is sys.stdout or places.form is not None:
+        if self._sink is sys.stdout or places.form is not None:
             for line in verdicts.lines:
                 say(PROG, line)
         for lane in run.lanes:
@@ -210,5 +210,5 @@ class Output:
 
 
 def _is_device(path: str) -> bool:
-    """Whether the path is no regular file and cannot be replaced atomically: a terminal, a pipe."""
+    """Return whether the path is not a regular file and cannot be replaced atomically: a terminal, a pipe."""
     return os.path.exists(path) and not os.path.isfile(path)

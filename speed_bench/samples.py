@@ -87,8 +87,9 @@ def slow_start(samples: Sequence[Sample], column: str) -> float:
     places = set(first).union(*reps.values())
     centre = {at: statistics.median([v[at] for v in reps.values() if at in v] or [first.get(at, 0.0)]) for at in places}
 
-    def against(values: dict[tuple[int, str], float]) -> float:
+    def relative_speed(values: dict[tuple[int, str], float]) -> float:
         return statistics.median(value - centre[at] for at, value in values.items())
 
-    others = [against(values) for values in reps.values()]
-    return -math.expm1(against(first)) if against(first) < min(others) - (max(others) - min(others)) else 0.0
+    others = [relative_speed(values) for values in reps.values()]
+    slowest_expected = min(others) - (max(others) - min(others))
+    return -math.expm1(relative_speed(first)) if relative_speed(first) < slowest_expected else 0.0

@@ -1,4 +1,4 @@
-"""Quantization of model files, from plan to result.
+"""Quantization of model files.
 
 A plan of formats (``plan``, ``families``), importance (``imatrix``), its execution (``run``) into a file that survives
 interruption (``part``), and layers of one file in another (``splice``).

@@ -1,14 +1,14 @@
 """Importance of weights: the mean square of each column's inputs, measured on a calibration text.
 
 Two file formats are read and written. The older ``.dat`` (little endian): i32 entries, then per entry i32 length, name,
-i32 calls, i32 values and float32 values, and perhaps a trailer i32 chunks, i32 length, data set; values are divided by
-calls where there are any. And llama.cpp's GGUF: ``NAME.in_sum2`` (sums of squares, one row an expert) beside
+i32 calls, i32 values and float32 values, and optionally a trailer i32 chunks, i32 length, data set; values are divided
+by calls unless calls is 0. And llama.cpp's GGUF: ``NAME.in_sum2`` (sums of squares, one row an expert) beside
 ``NAME.counts``. A stack of experts has as many vectors as experts, one after the other.
 
-How often an expert was met is kept where the format has it. One that never was has no importance of its own: it gets
-the mean over the experts that were, and one that was met rarely is drawn towards that mean, as if by ``PRIOR`` more
-tokens. ds4 writes 1.0 throughout for experts never met, on another scale than everything measured; such vectors
-are read as never met. Nothing in a file is trusted: sizes are bounded by its length before anything is allocated.
+The number of inputs per expert is kept where the format has it. An expert without inputs gets the mean over the others;
+one with few is drawn towards that mean, as if by ``PRIOR`` more tokens. ds4 writes 1.0 throughout for experts without
+inputs, on another scale than measured values; such vectors are read as unmeasured. Nothing in a file is trusted: sizes
+are bounded by its length before anything is allocated.
 
     table = read_imatrix("importance.dat")
     table.importance("blk.3.ffn_down_exps.weight", 2048, 256, expert=7)      float32 (2048,)
@@ -46,7 +46,7 @@ class TensorImportance:
     """The importance of one matrix, or of a stack of them.
 
     means   float32 (vectors, cols): mean squares of the inputs
-    counts  float64 (vectors,): inputs they were taken over; 0: never met; None: the file does not say
+    counts  float64 (vectors,): number of inputs; 0: unmeasured; None: the file does not say
     """
 
     means: np.ndarray
@@ -77,8 +77,8 @@ class TensorImportance:
 
 @dataclass
 class Imatrix:
-    """Entries by tensor name, and where they came from. ``flat`` entries have one row whatever they stand for: only
-    the tensor says into how many experts it falls."""
+    """Entries by tensor name, and their origin. Entries with a single row may stand for a stack: only the tensor says
+    for how many experts."""
 
     entries: dict[str, TensorImportance] = field(default_factory=dict)
     datasets: list[str] = field(default_factory=list)
@@ -87,14 +87,14 @@ class Imatrix:
     _used: dict[tuple[str, int], np.ndarray] = field(default_factory=dict, repr=False)
 
     def importance(self, name: str, cols: int, experts: int = 0, expert: int | None = None) -> np.ndarray | None:
-        """Return float32 (cols,) for a matrix, or for one expert of a stack; None if the file has nothing for it.
+        """Return float32 (cols,) for a matrix, or for one expert of a stack; None if the file has no entry for it.
 
-        ``NAME.expert.E`` and ``NAME.expert_E`` go before ``NAME``. DataError for an entry of another length.
+        ``NAME.expert.E`` and ``NAME.expert_E`` take precedence over ``NAME``. DataError for an entry of another length.
         """
         if expert is not None:
-            for own in (f"{name}.expert.{expert}", f"{name}.expert_{expert}"):
-                if own in self.entries:
-                    return self._vectors(own, cols, 1)[0]
+            for expert_name in (f"{name}.expert.{expert}", f"{name}.expert_{expert}"):
+                if expert_name in self.entries:
+                    return self._vectors(expert_name, cols, 1)[0]
         if name not in self.entries:
             return None
         vectors = self._vectors(name, cols, max(1, experts))
@@ -123,7 +123,7 @@ class Imatrix:
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
-    """Read an importance file of either format, recognised by its first bytes. DataError if it cannot be used."""
+    """Read an importance file of either format, recognised by its first bytes. DataError if it is unusable."""
     path = os.fspath(path)
     try:
         with open(path, "rb") as file:
@@ -231,13 +231,13 @@ def _read_gguf(path: str) -> Imatrix:
             if not info.name.endswith(_SUMS):
                 continue
             name = info.name.removesuffix(_SUMS)
-            beside = file.tensors.get(name + _COUNTS)
-            if beside is None:
+            tally = file.tensors.get(name + _COUNTS)
+            if tally is None:
                 raise DataError(f"{path}: {quote(name)} has sums, but no counts")
-            if info.fmt.name != "F32" or beside.fmt.name != "F32":
-                raise DataError(f"{path}: {quote(name)} is stored as {info.fmt.name} and {beside.fmt.name}, wanted F32")
+            if info.fmt.name != "F32" or tally.fmt.name != "F32":
+                raise DataError(f"{path}: {quote(name)} is stored as {info.fmt.name} and {tally.fmt.name}, wanted F32")
             sums = file.raw(info.name).view("<f4").reshape(-1, info.dims[0])
-            counts = file.raw(beside.name).view("<f4").astype(np.float64)
+            counts = file.raw(tally.name).view("<f4").astype(np.float64)
             if len(counts) != len(sums):
                 raise DataError(f"{path}: {quote(name)} has {len(counts)} counts for {len(sums)} rows")
             if not np.isfinite(counts).all() or (counts < 0).any():
@@ -255,7 +255,7 @@ def _read_gguf(path: str) -> Imatrix:
 def write_imatrix(path: str | os.PathLike[str], table: Imatrix) -> None:
     """Write ``table``, as GGUF if the name ends in ``.gguf``, else as ``.dat``. DataError if it cannot be written.
 
-    The older format has no counts: what was never met is written as the mean of what was, on the scale of the rest.
+    The older format has no counts: unmeasured vectors are written as the mean of the others, on the scale of the rest.
     """
     path = os.fspath(path)
     if not table.entries:

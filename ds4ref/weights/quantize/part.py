@@ -1,9 +1,8 @@
 """A GGUF file under construction that survives interruption: the next run with the same plan continues it.
 
-Bytes go to ``NAME.part`` beside the target, in order. Periodically they are synced, and ``NAME.part.json`` records
-the safe position (tensor, row) and the plan. The target appears at the end, whole, by a rename;
-until then nothing under its name is touched. What was written after the last sync is written again, so a resumed file
-has the bytes of one that was never interrupted.
+Bytes go to ``NAME.part`` beside the target, in order. Periodically they are synced, and ``NAME.part.json`` records the
+safe position (tensor, row) and the plan. The finished file appears by a rename; until then nothing under its name is
+touched. Bytes after the last sync are written again, so a resumed file equals one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ SYNC_SECONDS = 20.0
 class PartFile:
     """The file under construction. ``tensor`` and ``row`` are the next to be written.
 
-    fresh  discard an earlier run's part
-    Raises DataError if another process is at work on it or a part of another plan lies there, ModelFileError if the
-    system cannot write. Leaving the ``with`` block normally puts the file in place, by an exception keeps the part.
+        fresh  discard an earlier run's part
+    Raises DataError if another process is writing it or a part of another plan exists, ModelFileError if writing fails.
+    Leaving the ``with`` block normally puts the file in place; an exception keeps the part.
     """
 
     def __init__(
@@ -150,8 +149,8 @@ class PartFile:
             return
         try:
             with open(self.journal, "rb") as file:
-                noted = json.loads(file.read(4096))
-            plan, tensor, row = noted["plan"], noted["tensor"], noted["row"]
+                entry = json.loads(file.read(4096))
+            plan, tensor, row = entry["plan"], entry["tensor"], entry["row"]
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, RecursionError):

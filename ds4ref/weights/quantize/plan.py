@@ -1,9 +1,9 @@
-"""What a quantizer run will write: every tensor with its format, where that comes from, and what it is made of.
+"""The plan of a quantizer run: every tensor with its format, the reason for it, and its source.
 
-First hit decides the format of a tensor: ``--tensor-type``, the option of its family, the recipe, the template, the
-source. A format named for this one tensor or its family is an order, and one that cannot be kept is an error; a recipe
-is a wish, and where the rows of a tensor are no whole number of its blocks the next wider format takes its place, which
-is said. Nothing is computed here, and no tensor byte is read.
+The first match decides the format of a tensor: ``--tensor-type``, the option of its family, the recipe, the template,
+the source. A format named for this tensor or its family is binding, and an error if impossible; a recipe is a
+preference: where the rows of a tensor are not a whole number of its blocks, the next wider format is used, with a note.
+Nothing is computed here, and no tensor byte is read.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _DROPPED = "quantize.imatrix."
 
 @dataclass(frozen=True)
 class Choices:
-    """What was asked for.
+    """The requested formats.
 
     recipe    key of ``RECIPES``, or None
     families  family -> format, or "copy" for that of template or source
-    tensors   (name, or beginning of the names of matrices, format or "copy"), the first that fits counts
+    tensors   (name, or prefix of matrix names, format or "copy"), the first match counts
     """
 
     recipe: str | None = None
@@ -48,9 +48,9 @@ class Choices:
 class Item:
     """One tensor to be written.
 
-    spec   name, format and dimensions in the new file        source  as it lies in the source
+    spec   name, format and dimensions in the new file        source  its entry in the source
     why    what decided the format: one of "order", "family", "recipe", "template", "source"
-    note   what else there is to say, such as another format than the one wished for
+    note   further information, such as another format than the recipe's
     """
 
     spec: TensorSpec
@@ -66,7 +66,7 @@ class Item:
 
     @property
     def experts(self) -> int:
-        """Stacked matrices; 0 for a plain tensor."""
+        """Number of stacked matrices; 0 for a plain tensor."""
         return self.spec.dims[2] if len(self.spec.dims) == 3 else 0
 
     @property
@@ -95,7 +95,7 @@ class Plan:
         return sum(item.spec.nbytes for item in self.items)
 
     def totals(self) -> list[tuple[str, int, int]]:
-        """(format, tensors, bytes), largest first."""
+        """Return (format, tensors, bytes), largest first."""
         count, size = Counter[str](), Counter[str]()
         for item in self.items:
             count[item.spec.fmt] += 1
@@ -103,8 +103,8 @@ class Plan:
         return sorted(((fmt, count[fmt], size[fmt]) for fmt in count), key=lambda row: -row[2])
 
     def digest(self, paths: Sequence[str | os.PathLike[str]]) -> str:
-        """What the bytes of the result depend on: a part of a file goes on only where this is the same. ``paths`` are
-        the files and folders that are read: models, importance."""
+        """Hash what the bytes of the result depend on: a partial file is continued only if this is equal. ``paths`` are
+        the input files and folders: models, importance."""
         parts = [repr(self.metadata), repr(self.alignment), *(line for path in paths for line in identity(path))]
         parts += [f"{item.spec} {item.source.fmt.name}" for item in self.items]
         if any(not item.copied and item.spec.fmt in BLOCKED for item in self.items):
@@ -115,34 +115,36 @@ class Plan:
 
 
 def identity(path: str | os.PathLike[str]) -> list[str]:
-    """Files at or below ``path`` by name, size and time of change; of an index all beside it."""
+    """Return name, size and modification time of the files at or below ``path``; for an index, of all files beside
+    it."""
     path = os.fspath(path)
     if path.endswith(".json"):
         path = os.path.dirname(os.path.abspath(path))
     files = [path]
     if os.path.isdir(path):
         files = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
-    about = [(os.path.basename(file), os.stat(file)) for file in files]
-    return [f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in about]
+    statuses = [(os.path.basename(file), os.stat(file)) for file in files]
+    return [f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in statuses]
 
 
 def make_plan(source: TensorSource, choices: Choices, template: TensorSource | None = None) -> Plan:
-    """Formats for all tensors of ``source``, or for those that ``template`` lists, in its order and with its metadata.
+    """Plan formats for all tensors of ``source``, or for those that ``template`` lists, in its order and with its
+    metadata.
 
-    UsageError for an order that cannot be kept, DataError for a source that lacks a tensor of the template or has it
-    with other dimensions.
+    UsageError for a binding format that is impossible, DataError for a source that lacks a tensor of the template or
+    has it with other dimensions.
     """
     _check_choices(choices)
     listed = source if template is None else template
     layers = 1 + max((layer_of(name) or 0 for name in listed.tensors), default=0)
     items = []
     for name, info in listed.tensors.items():
-        given = source.tensors.get(name)
-        if given is None:
+        stored = source.tensors.get(name)
+        if stored is None:
             raise DataError(f"{source.path}: has no {name}, which the template lists")
-        if _plain(given.dims) != _plain(info.dims):
-            raise DataError(f"{source.path}: {name} has dims {list(given.dims)}, the template's has {list(info.dims)}")
-        items.append(_item(info, given, choices, layers, template is not None))
+        if _plain(stored.dims) != _plain(info.dims):
+            raise DataError(f"{source.path}: {name} has dims {list(stored.dims)}, the template's has {list(info.dims)}")
+        items.append(_item(info, stored, choices, layers, template is not None))
     unused = [prefix for prefix, _ in choices.tensors if not any(item.spec.name.startswith(prefix) for item in items)]
     if unused:
         raise UsageError(f"--tensor-type {unused[0]}: no tensor has a name that begins so")
@@ -158,48 +160,48 @@ def _check_choices(choices: Choices) -> None:
 
 
 def _plain(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Without ones at the end, which say nothing."""
+    """Strip trailing dimensions of 1."""
     while len(dims) > 1 and dims[-1] == 1:
         dims = dims[:-1]
     return dims
 
 
-def _item(info: TensorInfo, given: TensorInfo, choices: Choices, layers: int, templated: bool) -> Item:
-    name, integers = info.name, given.fmt.name in INTEGERS
+def _item(info: TensorInfo, stored: TensorInfo, choices: Choices, layers: int, templated: bool) -> Item:
+    name, integers = info.name, stored.fmt.name in INTEGERS
     family = family_of(name, len(_plain(info.dims)), integers)
-    kept = info.fmt.name
-    wanted, why = kept, "template" if templated else "source"
+    default = info.fmt.name
+    wanted, why = default, "template" if templated else "source"
     recipe = RECIPES[choices.recipe].wanted(family, layer_of(name), layers) if choices.recipe else None
-    # the beginning of a name means matrices: norms and integers have to be named in full
+    # a prefix matches matrices only: norms and integers must be named in full
     whole = family not in ("vector", "table")
-    order = next((fmt for begin, fmt in choices.tensors if name == begin or (whole and name.startswith(begin))), None)
-    if order is not None:
-        wanted, why = (kept if order == "copy" else order), "order"
+    ordered = next((fmt for begin, fmt in choices.tensors if name == begin or (whole and name.startswith(begin))), None)
+    if ordered is not None:
+        wanted, why = (default if ordered == "copy" else ordered), "order"
     elif family in choices.families:
         fmt = choices.families[family]
-        wanted, why = (kept if fmt == "copy" else fmt), "family"
+        wanted, why = (default if fmt == "copy" else fmt), "family"
     elif recipe is not None:
         wanted, why = recipe, "recipe"
     note = ""
-    if integers and wanted != given.fmt.name:
+    if integers and wanted != stored.fmt.name:
         if why in ("order", "family") and wanted != "I32":
             raise UsageError(f"{name} holds integers and cannot be {wanted}")
         wanted = "I32"
-    if wanted != given.fmt.name or FORMATS.get(wanted) is None or FORMATS[wanted].ggml_id < 0:
-        wanted, note = _possible(name, info, given, wanted, why)
-    return Item(TensorSpec(name, wanted, info.dims), given, family, why, note)
+    if wanted != stored.fmt.name or FORMATS.get(wanted) is None or FORMATS[wanted].ggml_id < 0:
+        wanted, note = _possible(name, info, stored, wanted, why)
+    return Item(TensorSpec(name, wanted, info.dims), stored, family, why, note)
 
 
-def _possible(name: str, info: TensorInfo, given: TensorInfo, wanted: str, why: str) -> tuple[str, str]:
-    """A format that this tensor can be written in, and a note if it is not the one wished for."""
+def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why: str) -> tuple[str, str]:
+    """Return a format that this tensor can be written in, and a note if it is not the preferred one."""
     if wanted == "I32":
         return wanted, ""
     if wanted not in QUANTIZERS:
         if why in ("order", "family", "recipe"):
             raise UsageError(f"{name}: {wanted} cannot be written: choose from {', '.join(QUANTIZERS)}")
         raise UsageError(f"{name} is {wanted}, which no GGUF file holds: choose a --recipe or a format for it")
-    if not given.fmt.decodes:
-        raise DataError(f"{name} is {given.fmt.name}, which cannot be read: only copied")
+    if not stored.fmt.decodes:
+        raise DataError(f"{name} is {stored.fmt.name}, which cannot be read: only copied")
     first = wanted
     while info.dims[0] % FORMATS[wanted].block_elems:
         if why in ("order", "family"):
@@ -209,31 +211,32 @@ def _possible(name: str, info: TensorInfo, given: TensorInfo, wanted: str, why: 
     return wanted, "" if wanted == first else f"{wanted} instead of {first}: rows of {info.dims[0]} weights"
 
 
-def entries(given: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
-    """The entries of a file, but for those under ``without``: what an earlier run said about its importance."""
-    for key in given:
-        kind = given.type_of(key)
+def entries(metadata: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
+    """Yield the metadata entries of a file, except those under ``without``: an earlier run's notes on its
+    importance."""
+    for key in metadata:
+        kind = metadata.type_of(key)
         if kind is not None and not key.startswith(without) and key != ALIGNMENT_KEY:
-            # numbers of a config.json are f64; what reads GGUF files wants f32
-            yield key, kind if isinstance(given, GGUFMetadata) else kind.replace("f64", "f32"), given[key]
+            # numbers of a config.json are f64; GGUF readers expect f32
+            yield key, kind if isinstance(metadata, GGUFMetadata) else kind.replace("f64", "f32"), metadata[key]
 
 
-def alignment(given: Metadata) -> int:
-    """The alignment of tensor data in bytes that a file's metadata say, else GGUF's own."""
-    return int(given[ALIGNMENT_KEY]) if given.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
+def alignment(metadata: Metadata) -> int:
+    """Return the alignment of tensor data in bytes from a file's metadata, else GGUF's default."""
+    return int(metadata[ALIGNMENT_KEY]) if metadata.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
 
 
 def about_imatrix(table: Imatrix) -> list[tuple[str, str, Any]]:
-    """What the new file says about the importance it was made with."""
-    found: list[tuple[str, str, Any]] = [
+    """Return metadata about the importance that the new file was made with."""
+    metadata: list[tuple[str, str, Any]] = [
         (_DROPPED + "file", "string", os.path.basename(table.path)),
         (_DROPPED + "entries_count", "u64", len(table.entries)),
     ]
     if table.datasets:
-        found.append((_DROPPED + "dataset", "string", ", ".join(table.datasets)))
+        metadata.append((_DROPPED + "dataset", "string", ", ".join(table.datasets)))
     if table.chunks > 0:
-        found.append((_DROPPED + "chunks_count", "u64", table.chunks))
-    return found
+        metadata.append((_DROPPED + "chunks_count", "u64", table.chunks))
+    return metadata
 
 
 def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
@@ -242,8 +245,8 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
             yield f"{item.spec.name}: {item.note}"
     again = [item for item in items if not item.copied and item.source.fmt.name in BLOCKED]
     if again:
-        what = ", ".join(sorted({item.source.fmt.name for item in again}))
-        yield f"{len(again)} tensors are made from quantized weights ({what}): better from the unquantized model"
+        formats = ", ".join(sorted({item.source.fmt.name for item in again}))
+        yield f"{len(again)} tensors are made from quantized weights ({formats}): better from the unquantized model"
     by_name = {item.spec.name: item for item in items}
     for item in items:
         if item.family == "gate":
@@ -253,17 +256,17 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
 
 
 def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
-    """Lines about what ``table`` does not cover; DataError for entries of wrong lengths, and for what is missing if
-    ``strict``. Only tensors that importance makes a difference to are asked about."""
-    wanted = [item for item in plan.items if item.weighed]
+    """Return lines about what ``table`` does not cover; DataError for entries of wrong lengths, and for missing ones if
+    ``strict``. Only tensors that importance affects are checked."""
+    affected = [item for item in plan.items if item.weighed]
     empty = {name for name, entry in table.entries.items() if entry.unmet == len(entry.means)}
-    missing = [item.spec.name for item in wanted if item.spec.name in empty or not covered(item, table)]
+    missing = [item.spec.name for item in affected if item.spec.name in empty or not covered(item, table)]
     if missing and strict:
         raise DataError(f"{table.path}: has no importance for {missing[0]}" + _more(len(missing) - 1))
     lines = []
     if missing:
         lines.append(
-            f"no importance for {len(missing)} of {len(wanted)} tensors: {missing[0]}" + _more(len(missing) - 1)
+            f"no importance for {len(missing)} of {len(affected)} tensors: {missing[0]}" + _more(len(missing) - 1)
         )
     unmet = {name: entry.unmet for name, entry in table.entries.items() if entry.unmet}
     if unmet:
@@ -276,7 +279,7 @@ def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
 
 
 def covered(item: Item, table: Imatrix) -> bool:
-    """Whether there is importance for the tensor, or for each of its experts."""
+    """Return whether the table has importance for the tensor, or for each of its experts."""
     cols, count = item.spec.dims[0], max(1, item.experts)
     return all(
         table.importance(item.spec.name, cols, count, expert if item.experts else None) is not None
@@ -289,7 +292,7 @@ def _more(count: int) -> str:
 
 
 def to_json(plan: Plan) -> str:
-    """The plan as one line."""
+    """Return the plan as one line of JSON."""
     rows = [
         {"name": i.spec.name, "from": i.source.fmt.name, "to": i.spec.fmt, "family": i.family, "why": i.why,
          "dims": list(i.spec.dims), "bytes": i.spec.nbytes} for i in plan.items

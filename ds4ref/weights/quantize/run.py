@@ -1,7 +1,7 @@
-"""Carries out a plan: pieces of rows are read, decoded and quantized by all threads, and written in order.
+"""Execute a plan: pieces of rows are read, decoded and quantized by all threads, and written in order.
 
-A piece is some rows of one matrix. It is decoded to float32 only while it is worked on, and no more pieces are under
-way than fit into the memory allowed; bytes that are only copied go in pieces as well. The result depends neither on
+A piece is some rows of one matrix. It is decoded to float32 only while it is processed, and the number of pieces in
+flight is limited by the memory allowed; bytes that are only copied go in pieces as well. The result depends neither on
 the size of the pieces nor on the number of threads.
 """
 
@@ -25,7 +25,7 @@ from .part import PartFile
 from .plan import Item, Plan
 
 MEMORY = 1 << 30
-"""Working memory of a run in bytes by default, besides the program and the pages of mapped files."""
+"""Default working memory of a run in bytes, besides the program and the pages of mapped files."""
 
 BYTES_A_WEIGHT = 24
 """Memory per weight in flight: float32, temporaries of decoding, stored bytes before and after."""
@@ -59,7 +59,7 @@ def run(
     DataError for weights that cannot be stored, ModelFileError for a source that cannot be read.
     """
     if any(not item.copied and item.spec.fmt in BLOCKED for item in plan.items):
-        prepared()
+        prepare_quantizers()
     most = piece_weights(plan, threads, memory)
     done = sum(item.spec.nbytes for item in plan.items[: out.tensor])
     if out.tensor < len(plan.items):
@@ -86,7 +86,7 @@ def run(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def prepared() -> None:
+def prepare_quantizers() -> None:
     """Compile the quantizers. BackendError if that fails."""
     from ds4ref.kernels.cpu.library import KernelError
 
@@ -223,7 +223,7 @@ def compare(
         raise DataError(f"{reference.path}: {name} is {info.fmt.name} with {info.nbytes} bytes, "
                         f"not {item.spec.fmt} with {item.spec.nbytes}")  # fmt: skip
     if not item.copied and item.spec.fmt in BLOCKED:
-        prepared()
+        prepare_quantizers()
     import hashlib
 
     theirs, stored = reference.raw(name), Rows(source)

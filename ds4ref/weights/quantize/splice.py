@@ -1,7 +1,7 @@
-"""Replaces expert layers of one model file by those of another, the donor; all other tensors stay as they are.
+"""Replace expert layers of one model file by those of another, the donor; all other tensors stay unchanged.
 
 Nothing is decoded. Formats may be any that a GGUF file has; names, dimensions and metadata are the base's. The result
-says where the layers came from (``ds4ref.splice.*``).
+records where the layers came from (``ds4ref.splice.*``).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]
         raise DataError(
             f"{base.path}: layer {beyond[0]} has no routed experts (layers {min(experts)} to {max(experts)} do)"
         )
-    taken = {info.name for layer in layers for info in experts[layer]}
+    replaced = {info.name for layer in layers for info in experts[layer]}
     items = []
     for info in base.tensors.values():
         origin = info
-        if info.name in taken:
+        if info.name in replaced:
             other = donor.tensors.get(info.name)
             if other is None:
                 raise DataError(f"{donor.path}: has no {info.name}")
@@ -46,14 +46,14 @@ def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]
                 raise DataError(f"{donor.path}: {info.name} has dims {list(other.dims)}, the base's {list(info.dims)}")
             origin = other
         family = family_of(info.name, len(info.dims))
-        why = "donor" if info.name in taken else "base"
+        why = "donor" if info.name in replaced else "base"
         items.append(Item(TensorSpec(info.name, origin.fmt.name, info.dims), origin, family, why))
-    about: list[tuple[str, str, Any]] = [
+    origin_metadata: list[tuple[str, str, Any]] = [
         ("ds4ref.splice.donor", "string", os.path.basename(os.fspath(donor.path))),
         ("ds4ref.splice.layers", "string", ranges(layers)),
     ]
     metadata = entries(base.metadata, without="ds4ref.splice.")
-    return Plan(items, [*metadata, *about], alignment(base.metadata), []), taken
+    return Plan(items, [*metadata, *origin_metadata], alignment(base.metadata), []), replaced
 
 
 class Spliced:

@@ -34,7 +34,8 @@ def half_at(words, at, skew):
 
 @cuda.jit(device=True)
 def _q2_k_column(j, i):
-    """Bits 2k, 2k+1 of a code byte belong to weight 32 k + its place: a lane takes 8 bytes and all four k."""
+    """Return the column of word i of unit j: bits 2k, 2k+1 of a code byte belong to weight 32 k + its place, and a lane
+    takes 8 bytes and all four k."""
     return 128 * (j >> 2) + 32 * (i >> 1) + 8 * (j & 3) + 4 * (i & 1)
 
 

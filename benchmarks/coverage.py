@@ -54,13 +54,13 @@ class Case:
 def coverage(case: Case, n: int, trials: int, seed: int = SEED) -> tuple[float, int]:
     """Return the share of intervals that contained the truth (NaN if none was given), and how many were given."""
     rng = np.random.default_rng([seed, n, *case.name.encode()])
-    given = covering = 0
+    count = covering = 0
     for _ in range(trials):
         values, truth = case.draw(rng, n)
         interval_ = case.interval(*values)
-        given += interval_.known
+        count += interval_.known
         covering += interval_.known and interval_.low <= truth <= interval_.high
-    return (covering / given if given else float("nan")), given
+    return (covering / count if count else float("nan")), count
 
 
 # --- noise of one value: (rng, shape) to values whose centre is 0
@@ -130,8 +130,8 @@ def _rounds(noise: Noise, depths: int = 8) -> Draw:
         return 0.01 * rng.normal(size=(n, 1)) + 0.02 * noise(rng, (n, depths))
 
     cut = int(stats.TRIM * depths)
-    many = np.sort(cells(np.random.default_rng(1), 200_000))[:, cut : depths - cut].mean(axis=1)
-    truth = _hodges_lehmann(many.reshape(2, -1))
+    draws = np.sort(cells(np.random.default_rng(1), 200_000))[:, cut : depths - cut].mean(axis=1)
+    truth = _hodges_lehmann(draws.reshape(2, -1))
     return lambda rng, n: ((cells(rng, n),), truth)
 
 
@@ -149,8 +149,8 @@ def _texts(noise: Noise, lengths: str) -> Draw:
             tokens = rng.integers(20, 200, n).astype(float)
         else:
             tokens = np.maximum(4, rng.lognormal(4, 0.8, n).round())
-        each = 0.02 * noise(rng, n) + 0.1 * rng.normal(size=n) / np.sqrt(tokens)
-        return (((0.01 + each) * tokens, tokens), 0.01)
+        difference = 0.02 * noise(rng, n) + 0.1 * rng.normal(size=n) / np.sqrt(tokens)
+        return (((0.01 + difference) * tokens, tokens), 0.01)
 
     return draw
 
@@ -161,19 +161,19 @@ def _changes(share: float, levels: int = 1) -> Draw:
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         a = rng.binomial(levels, 0.6, n) / levels
-        again = rng.random(n) < share
-        return ((a, np.where(again, rng.binomial(levels, 0.7, n) / levels, a)), 0.1 * share)
+        answered_anew = rng.random(n) < share
+        return ((a, np.where(answered_anew, rng.binomial(levels, 0.7, n) / levels, a)), 0.1 * share)
 
     return draw
 
 
-def _asked(epochs: int, again: bool = False) -> Draw:
-    """Draw scores of questions of varying difficulty; the truth is that of all such questions, or (``again``) of these
-    very ones, asked infinitely often."""
+def _asked(epochs: int, same_questions: bool = False) -> Draw:
+    """Draw scores of questions of varying difficulty; the truth is that of all such questions, or (``same_questions``)
+    of these very ones, asked infinitely often."""
 
     def draw(rng: Rng, n: int) -> tuple[tuple[Any, ...], float]:
         p = asked.questions(rng, n)
-        return ((asked.scores(rng, p, epochs),), float(p.mean()) if again else asked.ENDS[0] / sum(asked.ENDS))
+        return ((asked.scores(rng, p, epochs),), float(p.mean()) if same_questions else asked.ENDS[0] / sum(asked.ENDS))
 
     return draw
 

@@ -26,7 +26,7 @@ from ds4ref.numerics import numerics
 from .cuda_compile import kind_of_argument, leaves
 
 
-class Asked(NamedTuple):
+class NotedLaunch(NamedTuple):
     """One launch.
 
     signature  Numba's types of the arguments
@@ -95,7 +95,7 @@ def _kind_of_array(value: Any) -> Any | None:
 
 
 @contextlib.contextmanager
-def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Iterator[list[Asked]]:
+def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Iterator[list[NotedLaunch]]:
     """Note launches of ``ds4ref.kernels.cuda`` instead of making them."""
     from numba.cuda.dispatcher import CUDADispatcher
 
@@ -104,7 +104,7 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
     from ds4ref.kernels.cuda.driver.launch import Launch
     from tests.kernels.cuda.host_driver import HostDriver, HostGraph, instead_of_a_device
 
-    asked: list[Asked] = []
+    noted: list[NotedLaunch] = []
     current: list[Launch] = []
 
     class Nowhere(HostDriver):
@@ -144,7 +144,7 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
             numbers = tuple(None if isinstance(arg, _Place) else arg for arg in args)
             arrays = tuple((arg.shape, arg.dtype) if isinstance(arg, _Place) else None for arg in args)
             where = self.grid, self.block, self.shared
-            asked.append(Asked(self.kernel, signature, numbers, arrays, *where, weights, traffic))
+            noted.append(NotedLaunch(self.kernel, signature, numbers, arrays, *where, weights, traffic))
 
     def call(launch: Launch, stream: Any, scratch: Any) -> None:
         current.append(launch)
@@ -158,7 +158,7 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
         mock.patch.object(backend.CUDA, "place", _place),
         instead_of_a_device(Nowhere(), _at, multiprocessors, shared_limit),
     ):
-        yield asked
+        yield noted
 
 
 def _at(pointer: int, shape: Sequence[int], dtype: Any) -> _Place:
@@ -228,12 +228,12 @@ def token_launches(
     depth: int = 8192,
     multiprocessors: int = 132,
     shared_limit: int = 227 << 10,
-) -> list[Asked]:
+) -> list[NotedLaunch]:
     """Return the launches of one decoded token after ``depth`` tokens, in order."""
     from ds4ref.archs.deepseek4.forward import Model
     from ds4ref.decode import record
 
-    with planning(multiprocessors, shared_limit) as asked:
+    with planning(multiprocessors, shared_limit) as noted:
         from ds4ref.kernels.cuda import CUDA
 
         model = Model(shape, hollow_weights(shape, recipe), CUDA(), numerics(mode))
@@ -241,9 +241,9 @@ def token_launches(
         cache.restart(depth)
         cache.reserve(1)
         plan, _ = model.plan_token(cache)
-        del asked[:]
+        del noted[:]
         record(model, cache, plan)
-        return list(asked)
+        return list(noted)
 
 
 PREFILL_TOKENS = 512
@@ -254,10 +254,10 @@ PREFILL = (
 """Products of a prefill: format, rows, columns. Expert matrices as if all tokens had chosen the same expert."""
 
 
-def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> list[Asked]:
+def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> list[NotedLaunch]:
     """Return the launches of one product of PREFILL_TOKENS inputs each, with float and with integer inputs, in
     order."""
-    with planning(multiprocessors, shared_limit) as asked:
+    with planning(multiprocessors, shared_limit) as noted:
         from ds4ref.kernels.cuda import CUDA
         from ds4ref.kernels.cuda.products.units import UNITS
 
@@ -267,10 +267,10 @@ def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) 
             w = ops.place(Matrix(fmt, data, rows, n))
             for act in ("float", *([UNITS[fmt].activation] if fmt in UNITS else [])):
                 ops.linear(ops.array(PREFILL_TOKENS, n), w, act)
-        return [launch._replace(traffic=_prefill_traffic(launch)) for launch in asked]
+        return [launch._replace(traffic=_prefill_traffic(launch)) for launch in noted]
 
 
-def _prefill_traffic(launch: Asked) -> int:
+def _prefill_traffic(launch: NotedLaunch) -> int:
     """Return bytes of weights, results and packed inputs, once each: arguments name some arrays twice."""
     from ds4ref.kernels.cuda.products.matmat_float import CODES, PLAIN
 

@@ -173,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
         print(document(rows, facts))
     else:
         print_table(rows)
-    return 1 if any(found.met is False for found in rows) else 0
+    return 1 if any(figure.met is False for figure in rows) else 0
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Unkept(Signatures):
     def _loaded(self, name: str, compute: Callable[[], Signature]) -> Signature:
         return compute()
 
-    def _save(self, path: Path, found: Signature) -> None:
+    def _save(self, path: Path, signature: Signature) -> None:
         pass
 
 
@@ -134,14 +134,14 @@ def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatu
 def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None = None) -> Tally:
     """Try every mistake of the library, once."""
     tally = Tally()
-    for each in (inside, outside):
-        for name, library, seen in each(engine, mode, seed):
-            found = diagnose(library, seen if top is None else seen.top(top), engine.tokenizer.bos)
-            right = found.fault == name
-            kind = "right" if right else "wrong name" if found.fault else "not seen"
-            if found.verdict == "unknown":
+    for source in (inside, outside):
+        for name, library, observation in source(engine, mode, seed):
+            diagnosis = diagnose(library, observation if top is None else observation.top(top), engine.tokenizer.bos)
+            right = diagnosis.fault == name
+            kind = "right" if right else "wrong name" if diagnosis.fault else "not seen"
+            if diagnosis.verdict == "unknown":
                 kind = "none of these"
-            tally.add(kind, f"{name}: {says(found)}", right)
+            tally.add(kind, f"{name}: {says(diagnosis)}", right)
     return tally
 
 
@@ -159,13 +159,14 @@ def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING
         mode = modes[trial % len(modes)]
         rng = np.random.default_rng([trial, 2])
         library = Unkept(engine, rng.integers(0, DIAGNOSTIC.vocab, int(rng.integers(16, 65))).tolist())
-        seen = from_logits(library.ids, library.run(mode, [], seed=trial))
-        found = diagnose(library, seen.top(20) if trial // len(modes) % 2 else seen, engine.tokenizer.bos)
-        same = found.verdict == mode
-        kind = "accused" if found.fault else "right set" if same else found.verdict
-        if found.clean and not same:
+        observation = from_logits(library.ids, library.run(mode, [], seed=trial))
+        observed = observation.top(20) if trial // len(modes) % 2 else observation
+        diagnosis = diagnose(library, observed, engine.tokenizer.bos)
+        same = diagnosis.verdict == mode
+        kind = "accused" if diagnosis.fault else "right set" if same else diagnosis.verdict
+        if diagnosis.clean and not same:
             kind = f"{mode} taken for {kind}"
-        tally.add(kind, f"trial {trial}: {mode}: {says(found)}", found.fault is None)
+        tally.add(kind, f"trial {trial}: {mode}: {says(diagnosis)}", diagnosis.fault is None)
     return tally
 
 
@@ -193,9 +194,9 @@ def pairs(engine: Engine, trials: range, mode: str = "exact", top: int | None = 
     for trial in trials:
         pick = np.random.default_rng([trial, 3]).choice(len(names), 2, replace=False)
         both = (names[pick[0]], names[pick[1]])
-        seen = from_logits(library.ids, library.run(mode, [LIBRARY[name] for name in both], seed=trial))
-        found = diagnose(library, seen if top is None else seen.top(top), engine.tokenizer.bos)
-        _classify(tally, " + ".join(both), found, both)
+        observation = from_logits(library.ids, library.run(mode, [LIBRARY[name] for name in both], seed=trial))
+        diagnosis = diagnose(library, observation if top is None else observation.top(top), engine.tokenizer.bos)
+        _classify(tally, " + ".join(both), diagnosis, both)
     return tally
 
 
@@ -205,10 +206,10 @@ def held_out(engine: Engine, trials: range) -> Tally:
     tally = Tally()
     for trial in trials:
         patient = draw(engine, trial, ("outside",))
-        found = diagnose(patient.library, patient.seen, engine.tokenizer.bos)
-        kind = "wrong name" if found.fault else "clean, below sight" if found.clean else found.verdict
-        bad = found.fault is not None or (found.clean and not right(patient, found))
-        tally.add("acquitted" if bad and found.clean else kind, f"{patient}: {says(found)}", not bad)
+        diagnosis = diagnose(patient.library, patient.seen, engine.tokenizer.bos)
+        kind = "wrong name" if diagnosis.fault else "clean, below sight" if diagnosis.clean else diagnosis.verdict
+        bad = diagnosis.fault is not None or (diagnosis.clean and not right(patient, diagnosis))
+        tally.add("acquitted" if bad and diagnosis.clean else kind, f"{patient}: {says(diagnosis)}", not bad)
     return tally
 
 

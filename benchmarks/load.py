@@ -120,9 +120,9 @@ def resources() -> dict[str, int]:
     return {"KiB": resident >> 10, "files": files, "threads": threads}
 
 
-def ask(kind: str, url: str, **what: Any) -> Any:
+def ask(kind: str, url: str, **options: Any) -> Any:
     """Run the clients in another process and return their results."""
-    command = [sys.executable, "-m", "benchmarks.load", "--client", json.dumps({"kind": kind, "url": url, **what})]
+    command = [sys.executable, "-m", "benchmarks.load", "--client", json.dumps({"kind": kind, "url": url, **options})]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -173,9 +173,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------------- the clients
 
 
-def request(api: str, which: int, tokens: int) -> tuple[str, dict[str, Any]]:
+def request(api: str, prompt: int, tokens: int) -> tuple[str, dict[str, Any]]:
     """Return path and body."""
-    text = ASK.format(which)
+    text = ASK.format(prompt)
     users = [{"role": "user", "content": text}]
     how = {"stream": True, "temperature": 0}
     small = {"max_tokens": tokens, **how}
@@ -246,17 +246,17 @@ class Crowd:
         """Send requests one after the other; return how many were served."""
         rng, served = random.Random(self.seed * 1_000_000 + number), 0
         while time.monotonic() < self.end:
-            api, which = rng.choice(APIS), rng.randrange(PROMPTS)
+            api, prompt = rng.choice(APIS), rng.randrange(PROMPTS)
             patience = rng.choice([None, None, None, None, rng.uniform(0, 10), 0])
             pieces = rng.randrange(self.tokens) if patience == 0 else None
             try:
                 async with asyncio.timeout(patience or None):
-                    text = await self.answer(client, api, which, pieces, self.waits["greedy" if greedy else "polite"])
+                    text = await self.answer(client, api, prompt, pieces, self.waits["greedy" if greedy else "polite"])
                 self.counts["answers"] += 1
                 served += 1
-                if text != self.alone[api][which]:
+                if text != self.alone[api][prompt]:
                     self.counts["wrong"] += 1
-                    print(f"{api} {which}: {text!r}, alone {self.alone[api][which]!r}", file=sys.stderr)
+                    print(f"{api} {prompt}: {text!r}, alone {self.alone[api][prompt]!r}", file=sys.stderr)
             except (TimeoutError, Left):
                 self.counts["left"] += 1
             except (httpx2.HTTPError, AssertionError) as error:
@@ -265,11 +265,11 @@ class Crowd:
         return served
 
     async def answer(
-        self, client: httpx2.AsyncClient, api: str, which: int, pieces: int | None, waits: list[float]
+        self, client: httpx2.AsyncClient, api: str, prompt: int, pieces: int | None, waits: list[float]
     ) -> str:
         """Return the text of an answer; raise Left after ``pieces`` pieces of it."""
         begun, texts, ended = time.monotonic(), list[str](), False
-        path, body = request(api, which, self.tokens)
+        path, body = request(api, prompt, self.tokens)
         async with client.stream("POST", self.url + path, json=body) as response:
             assert response.status_code == 200, response.status_code
             async for line in response.aiter_lines():
@@ -304,7 +304,7 @@ def client(options: dict[str, Any]) -> Any:
     return alone(**options)
 
 
-def told(result: dict[str, Any]) -> None:
+def print_results(result: dict[str, Any]) -> None:
     """Print the results."""
     late, before = result["late"], result["before"]
     print(f"{result['answers']} answers, {result['left']} left, {result['wrong']} wrong, {result['failed']} failed, "
@@ -331,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(client(json.loads(args.client))))
         return
     result = load(args.seconds, args.clients, args.tokens, args.threads)
-    told(result)
+    print_results(result)
     print(json.dumps({"load": result, "clients": args.clients, "seconds": args.seconds, "tokens": args.tokens,
                       "threads": args.threads, **stamp()}))  # fmt: skip
 

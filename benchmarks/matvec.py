@@ -63,9 +63,9 @@ def measure(context: Context) -> None:
     """Measure the rows "read", "read 1", "matvec ..." and "float ..."."""
     megabytes, rounds = (64, 5) if context.quick else (192, 15)
     block = np.ones(megabytes << 20, np.uint8)
-    many = interleave({"read": reading(context.threads, block)}, rounds)["read"]
+    all_threads = interleave({"read": reading(context.threads, block)}, rounds)["read"]
     one = interleave({"read": reading(1, block)}, rounds)["read"]
-    context.add("read", [block.nbytes / 1e9 / s for s in many], f"{context.threads} threads")
+    context.add("read", [block.nbytes / 1e9 / s for s in all_threads], f"{context.threads} threads")
     context.add("read 1", [block.nbytes / 1e9 / s for s in one])
     del block
     for fmt, act in FORMATS.items():

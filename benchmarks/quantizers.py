@@ -146,16 +146,16 @@ def main() -> None:
     library, results = ggml(), []
     started = time.monotonic()
     for fmt in args.formats:
-        for given in (False, True):
+        for weighted in (False, True):
             for kind in args.kinds:
                 x, importance = drawn(kind, args.rows, args.cols)
-                if fmt == "IQ2_XXS" and not given:
+                if fmt == "IQ2_XXS" and not weighted:
                     continue  # ggml refuses it
-                row: dict[str, Any] = {"format": fmt, "weights": kind, "importance": given}
-                row |= compare(library, fmt, x, importance if given else None)
+                row: dict[str, Any] = {"format": fmt, "weights": kind, "importance": weighted}
+                row |= compare(library, fmt, x, importance if weighted else None)
                 if not args.no_speed and kind == args.kinds[0]:
                     row["speed"], row["mw_s"] = speed(
-                        library, fmt, x, importance if given else None, args.threads, args.rounds
+                        library, fmt, x, importance if weighted else None, args.threads, args.rounds
                     )
                 results.append(row)
                 if not args.json:

@@ -49,27 +49,27 @@ def count(name: str, group: Sequence[Sample]) -> int:
     return len(group)
 
 
-def band(of: str, end: int) -> Combine:
-    """Return a combiner for the lower (1) or upper (2) end of the middle half of ``of`` (of all, below five)."""
+def band(source: str, end: int) -> Combine:
+    """Return a combiner for the lower (1) or upper (2) end of the middle half of ``source`` (of all, below five)."""
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
         from ds4ref.runs.spread import median_band
 
-        values = _numbers(of, group)
+        values = _numbers(source, group)
         quartiles = median_band(values) if len(values) > 1 else (0.0, 0.0, 0.0)
         return quartiles[end] if quartiles[2] > 0 else None
 
     return combine
 
 
-def percentile(of: str, q: float) -> Combine:
-    """Return a combiner for a percentile, in milliseconds, of the single times in seconds under ``of``."""
+def percentile(source: str, q: float) -> Combine:
+    """Return a combiner for a percentile, in milliseconds, of the single times in seconds under ``source``."""
     least = 1 if q <= 0.5 else P95_FROM if q <= 0.95 else P99_FROM
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
         from ds4ref.runs.spread import quantile
 
-        values = [1e3 * seconds for entry in group for seconds in entry.get(of, ())]
+        values = [1e3 * seconds for entry in group for seconds in entry.get(source, ())]
         return quantile(values, q) if len(values) >= least else None
 
     return combine

@@ -80,12 +80,12 @@ def compile_entry(name: str, make: Callable[[], Any]) -> Any:
 
     from .numba_internals import llvm_of
 
-    text, wanted = llvm_of(make())
+    text, entry_name = llvm_of(make())
     module = ll.parse_assembly(text)
     for item in (*module.functions, *module.global_variables):
-        if not item.is_declaration and item.name != wanted:
+        if not item.is_declaration and item.name != entry_name:
             item.linkage = "internal"
-    function = module.get_function(wanted)
+    function = module.get_function(entry_name)
     function.name = symbol(name)
     return module
 

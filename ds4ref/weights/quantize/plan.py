@@ -243,10 +243,10 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
     for item in items:
         if item.note:
             yield f"{item.spec.name}: {item.note}"
-    again = [item for item in items if not item.copied and item.source.fmt.name in BLOCKED]
-    if again:
-        formats = ", ".join(sorted({item.source.fmt.name for item in again}))
-        yield f"{len(again)} tensors are made from quantized weights ({formats}): better from the unquantized model"
+    lossy = [item for item in items if not item.copied and item.source.fmt.name in BLOCKED]
+    if lossy:
+        formats = ", ".join(sorted({item.source.fmt.name for item in lossy}))
+        yield f"{len(lossy)} tensors are made from quantized weights ({formats}): better from the unquantized model"
     by_name = {item.spec.name: item for item in items}
     for item in items:
         if item.family == "gate":

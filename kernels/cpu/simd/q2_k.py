@@ -81,8 +81,8 @@ def _two_blocks(k, total: Val, first: Val, second: Val, x: Val) -> Val:
     folded = dots[0].shuffle(low, dots[1]) + dots[0].shuffle(high, dots[1])
     mins = x86.madd_512(k, scales[0].cat(scales[1]).zext(I16x32) >> 4, k.load(I16x32, x + 576))
     even, odd = [-1, 0] * 8, [0, -1] * 8
-    others = ((folded & odd) | (mins & even)).shuffle([i ^ 1 for i in range(16)])
-    sums = ((folded & even) | (mins & odd)) + others
+    swapped = ((folded & odd) | (mins & even)).shuffle([i ^ 1 for i in range(16)])
+    sums = ((folded & even) | (mins & odd)) + swapped
     d_dmin = [k.load(types.int32, w + 80).splat(I32x4) for w in blocks]
     scale = k.half_to_float(d_dmin[0].cat(d_dmin[1]).bits(I16x16)) * k.load(F32x16, x + 512)
     return k.fma(sums.to_float(F32x16), scale, total)

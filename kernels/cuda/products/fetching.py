@@ -30,7 +30,7 @@ class Work(NamedTuple):
 class Turns(NamedTuple):
     """A warp's share of the work: turns ``low`` to ``high`` (over slots and chunks) of every ``stride``-th piece.
 
-    ``firsts`` pieces belong to the first matrix, rows have ``units`` units, chunks lie between words ``own`` and
+    ``firsts`` pieces belong to the first matrix, rows have ``units`` units, chunks lie between words ``base`` and
     ``end``.
     """
 
@@ -40,7 +40,7 @@ class Turns(NamedTuple):
     firsts: Any
     chunks: Any
     units: Any
-    own: Any
+    base: Any
     end: Any
 
 
@@ -135,7 +135,7 @@ def fetcher(fmt: str, layout: Layout, whole: bool) -> Callable[..., Any]:
         before = I32(at.chunk * chunk_units)
         unit_0, room = I32(at.unit + before), I32(turns.units - before)
         target = I32(at.target + stage_words)
-        target = turns.own if target == turns.end else target
+        target = turns.base if target == turns.end else target
         item, turn, slot, chunk, ends = at.item, I32(at.turn + 1), at.slot, I32(at.chunk + 1), I32(0)
         if chunk == turns.chunks:
             chunk = I32(0)

@@ -359,9 +359,9 @@ def in_order(
     """Multiply x (tokens, groups, n) with the rows of its groups -> out (tokens, rows). ``sums``: those of 16 inputs
     (``packing.pack_sums``) if the format has minima, else any array of float32."""
     rows = w.rows // groups
-    made = kernel(w.fmt, False, _aligned(w))
+    compiled = kernel(w.fmt, False, _aligned(w))
     grid = -(-rows // ROWS), -(-tokens // TILE), groups
-    _launch(stream, grid, made, out, x, sums, w, (), tokens * groups, groups, 1, rows, tokens, scratch)
+    _launch(stream, grid, compiled, out, x, sums, w, (), tokens * groups, groups, 1, rows, tokens, scratch)
 
 
 def by_expert(
@@ -369,6 +369,6 @@ def by_expert(
 ) -> None:  # fmt: skip
     """Run every pair of ``tiles`` through its expert -> out (pairs, rows); ``share`` consecutive pairs have one of the
     ``vectors`` inputs x."""
-    made = kernel(w.fmt, True, _aligned(w))
+    compiled = kernel(w.fmt, True, _aligned(w))
     grid = -(-w.rows // ROWS), tiles.most
-    _launch(stream, grid, made, out, x, sums, w, tiles[:4], vectors, 1, share, w.rows, 0, scratch)
+    _launch(stream, grid, compiled, out, x, sums, w, tiles[:4], vectors, 1, share, w.rows, 0, scratch)

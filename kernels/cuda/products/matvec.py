@@ -197,17 +197,17 @@ def _merge(layout: Layout, stage_words: int) -> Callable[..., Any]:
     at_once, warp_words = layout.rows, layout.stages * stage_words
 
     @cuda.jit(device=True)
-    def merge(words, at, own, lane, part, split_bits, matrices, totals):
+    def merge(words, at, base, lane, part, split_bits, matrices, totals):
         for r in range(at_once):
             total = warp_sum(totals[r])
             sync_warp()  # all lanes have read the last chunk
             if lane == 0:
-                words[own + r] = float_bits(total)
+                words[base + r] = float_bits(total)
         cuda.syncthreads()
         if part == 0 and lane < at.rows & 7:
             total = ZERO
             for k in range(1 << split_bits):
-                total += bits_to_float(words[own + k * warp_words + lane])
+                total += bits_to_float(words[base + k * warp_words + lane])
             if at.rows >= SECOND:
                 matrices.out2[at.result + lane] = total
             else:
@@ -235,7 +235,7 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
     finish, merge = _finish(layout), _merge(layout, stage_words)
 
     @cuda.jit(device=True)
-    def turns_of(warp, own, matrices, routing, work):
+    def turns_of(warp, base, matrices, routing, work):
         """Return this warp's first piece, its number of turns in all, its part of a piece, and its ``Turns``."""
         units = I32(matrices.n >> 5)
         chunks = I32((units + chunk_units - 1) >> chunk_bits)
@@ -245,7 +245,8 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
         stride = I32(cuda.gridDim.x * (warps >> work.split_bits))
         count = I32((work.rounds + (1 if item < work.extra else 0)) * (high - low))
         firsts = I32(work.pairs * ((matrices.rows + at_once - 1) >> row_bits))
-        return item, count, part, Turns(low, high, stride, firsts, chunks, units, own, I32(own + stages * stage_words))
+        end = I32(base + stages * stage_words)
+        return item, count, part, Turns(low, high, stride, firsts, chunks, units, base, end)
 
     @cuda.jit(max_registers=max(layout.registers, FLOAT_REGISTERS) if floats else layout.registers)
     def multiply(matrices, routing, inputs, work):
@@ -256,15 +257,15 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
             for i in range(warp * 32 + lane, words_of_table >> 2, warps * 32):
                 store4(words, 4 * i, looked_up[i >> 3])
             cuda.syncthreads()
-        own = I32(words_of_table + warp * (stages * stage_words))
-        item, count, part, turns = turns_of(warp, own, matrices, routing, work)
+        base = I32(words_of_table + warp * (stages * stage_words))
+        item, count, part, turns = turns_of(warp, base, matrices, routing, work)
         slot, chunk = I32(0), turns.low
         if work.split_bits > 0:
             slot = divide(turns.low, turns.chunks)
             chunk = I32(turns.low - slot * turns.chunks)
-        at = Cursor(item, turns.low, slot, chunk, I64(0), own, I32(0), I32(0), I32(0))
+        at = Cursor(item, turns.low, slot, chunk, I64(0), base, I32(0), I32(0), I32(0))
         later = middle = Chunk(I32(0), I32(0), I32(0), I32(0), I32(0))
-        first = own
+        first = base
         totals = cuda.local.array(at_once, f32)
         for r in range(at_once):
             totals[r] = ZERO
@@ -280,11 +281,11 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
             if step >= 0:
                 consume(words, first, now, lane, inputs, totals)
                 first = I32(first + stage_words)
-                first = own if first == turns.end else first
+                first = base if first == turns.end else first
                 if now.ends > 0:
                     finish(now, lane, matrices, totals)
         if work.split_bits > 0:
-            merge(words, at, own, lane, part, work.split_bits, matrices, totals)
+            merge(words, at, base, lane, part, work.split_bits, matrices, totals)
 
     return multiply
 

@@ -113,11 +113,11 @@ INDEX_BITS, SIGN_BITS = np.int32(255 * COPY_BYTES), np.int32(127 * COPY_BYTES)
 
 
 @cuda.jit(device=True)
-def _octet(index, signs, own, tables):
+def _octet(index, signs, lane_at, tables):
     """Return the selector of eight signed weights: a nibble of magnitude and sign each. Index and signs come multiplied
-    by COPY_BYTES, with other bits around them; ``own`` is the lane's place in an entry."""
+    by COPY_BYTES, with other bits around them; ``lane_at`` is the lane's place in an entry."""
     return np.int32(
-        word_at(tables, (index & INDEX_BITS) | own) | word_at(tables, ((signs & SIGN_BITS) | own) + SIGNS_AT)
+        word_at(tables, (index & INDEX_BITS) | lane_at) | word_at(tables, ((signs & SIGN_BITS) | lane_at) + SIGNS_AT)
     )
 
 
@@ -128,12 +128,12 @@ def iq2_xxs_selectors(words, at, skew, j, tables):
     w0, w1, w2 = word_at(words, i), word_at(words, i + 4), word_at(words, i + 8)
     n = (skew << 3) + 16
     index, signs = funnel_right(w0, w1, n), funnel_right(w1, w2, n)
-    own = cuda.threadIdx.x << 2
+    lane_at = cuda.threadIdx.x << 2
     return (
-        _octet(shift_left(index, 7), shift_left(signs, 7), own, tables),
-        _octet(shift_right(index, 1), signs, own, tables),
-        _octet(shift_right(index, 9), shift_right(signs, 7), own, tables),
-        _octet(shift_right(index, 17), shift_right(signs, 14), own, tables),
+        _octet(shift_left(index, 7), shift_left(signs, 7), lane_at, tables),
+        _octet(shift_right(index, 1), signs, lane_at, tables),
+        _octet(shift_right(index, 9), shift_right(signs, 7), lane_at, tables),
+        _octet(shift_right(index, 17), shift_right(signs, 14), lane_at, tables),
         signs,
     )
 

@@ -5,13 +5,15 @@ Tolerance: 3e-7 of max |w| sum |x|, as for the row kernels.
 
 import platform
 import re
+from functools import cache
 
 import numpy as np
 import pytest
-from numba import int64
+from numba import cfunc, int64, types
 
 from ds4ref.kernels.cpu.simd import GEMMS, KERNELS, TIER, gemm_rows
-from ds4ref.kernels.cpu.simd.gemm import address_of, float_gemm
+from ds4ref.kernels.cpu.simd.gemm import float_gemm
+from ds4ref.kernels.cpu.sizes import TILE_TOKENS, gemm_bytes
 from ds4ref.kernels.formats import FORMATS
 from tests.marking import sampled
 
@@ -21,16 +23,26 @@ from .test_simd_asm import loops
 needs_tiles = pytest.mark.skipif(TIER != "A", reason="the tiles belong to tier A")
 
 
+@cache
+def compiled(function):
+    """A part as a C function, whose address ``gemm_rows`` takes."""
+    names = ", ".join(function.py_func.__code__.co_varnames[: function.py_func.__code__.co_argcount])
+    space = {"function": function}
+    exec(f"def entry({names}):\n    function({names})\n", space)  # numba needs the real parameter count
+    return cfunc(types.void(*[int64] * (names.count(",") + 1)), error_model="numpy")(space["entry"])
+
+
 def product(gemm, raw, x, first=0, last=None):
     """x (T, n) times rows first..last-1 of ``raw`` -> (T, rows), NaN where nothing may be written."""
     (tokens, n), rows = x.shape, len(raw)
     last = rows if last is None else last
-    sizes = gemm.panel_bytes(tokens, n), gemm.scratch_bytes(n)
+    panel_bytes = -(-tokens // TILE_TOKENS) * -(-n // gemm.chunk) * gemm.chunk_bytes
+    sizes = panel_bytes, gemm_bytes(n, gemm.chunk, gemm.record, gemm.rows, gemm.tokens_at_once)
     panel, scratch = (np.full(size + 64, 0x5A, np.uint8) for size in sizes)
     for token in range(tokens):
         gemm.pack(x[token].ctypes.data, n, panel.ctypes.data, token)
     out = np.full((tokens, rows + 3), np.nan, np.float32)
-    parts = address_of(gemm.decode_row), address_of(gemm.multiply), *gemm[3:]
+    parts = compiled(gemm.decode_row).address, compiled(gemm.multiply).address, *gemm[3:]
     addresses = panel.ctypes.data, tokens, out.ctypes.data, out.strides[0], scratch.ctypes.data
     gemm_rows(*parts, raw.ctypes.data, first, last, raw.shape[1], n, *addresses)
     for array, size in zip((panel, scratch), sizes, strict=True):

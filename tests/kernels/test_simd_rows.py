@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import pytest
 
-from ds4ref.kernels.cpu.simd import KERNELS, OVERRIDES, TIER, generated, kernel
+from ds4ref.kernels.cpu.simd import KERNELS, OVERRIDES, TIER, generated
 from ds4ref.kernels.formats import FORMATS
 
 from .simd_cases import BYTE_SCALES, halves, random_rows, round_q8k, rounded, run
@@ -38,7 +38,7 @@ def dequantize(fmt, raw):
 
 def check(fmt, act, raw, x, tolerance=3e-7):
     weights, exact_inputs = dequantize(fmt, raw), rounded(act, x)
-    out = run(kernel(fmt, act), raw, x)
+    out = run(KERNELS[fmt, act], raw, x)
     size = np.abs(weights)
     if FORMATS[fmt].minima is not None or fmt == "IQ2_XXS":
         size = np.broadcast_to(size.max(axis=1, keepdims=True), size.shape)
@@ -57,9 +57,9 @@ def test_product(fmt, act, n):
 def test_only_the_asked_rows_are_written(fmt, act):
     rng = np.random.default_rng(3)
     raw, x = random_rows(fmt, 7, 768, rng), rng.standard_normal(768)
-    out = run(kernel(fmt, act), raw, x, 2, 5)
+    out = run(KERNELS[fmt, act], raw, x, 2, 5)
     assert np.isnan(out[[0, 1, 5, 6]]).all()
-    assert (out[2:5] == run(kernel(fmt, act), raw, x)[2:5]).all()
+    assert (out[2:5] == run(KERNELS[fmt, act], raw, x)[2:5]).all()
 
 
 @pytest.mark.parametrize("codes", [0x00, 0x7F, 0x80, 0xFF, 0xC3])
@@ -79,7 +79,7 @@ def test_outliers_and_zero_blocks(fmt, act):
     x[[5, 300]] = 500, -800
     x[512:768] = 0
     check(fmt, act, random_rows(fmt, 4, 1024, rng), x)
-    assert (run(kernel(fmt, act), random_rows(fmt, 4, 1024, rng), np.zeros(1024)) == 0).all()
+    assert (run(KERNELS[fmt, act], random_rows(fmt, 4, 1024, rng), np.zeros(1024)) == 0).all()
 
 
 @pytest.mark.parametrize("fmt, act", [key for key in BLOCK_CASES if key[1] != "float"])
@@ -93,7 +93,7 @@ def test_integer_sums_are_exact(fmt, act):
     x = rng.integers(-126, 127, 768).astype(np.float64)
     x[::32] = 127
     x[::256] = -127  # the Q8_K scale of a block whose first largest element is -127 is exactly 1
-    assert (run(kernel(fmt, act), raw, x) == dequantize(fmt, raw) @ x).all()
+    assert (run(KERNELS[fmt, act], raw, x) == dequantize(fmt, raw) @ x).all()
 
 
 def test_golden_dots():
@@ -103,8 +103,8 @@ def test_golden_dots():
     i = np.arange(64)
     iq2 = np.concatenate([half(0.01), ((2053 * i[:32] + 77) % 65536).astype(np.uint16).view(np.uint8)])
     q2 = np.concatenate([(37 * i[:16] + 11) % 256, (29 * i + 7) % 256, half(0.02), half(0.013)]).astype(np.uint8)
-    assert run(kernel("IQ2_XXS", "q8k"), iq2[None], x)[0] == pytest.approx(-3.39437771, rel=1e-6)
-    assert run(kernel("Q2_K", "q8k"), q2[None], x)[0] == pytest.approx(5.21535444, rel=1e-6)
+    assert run(KERNELS["IQ2_XXS", "q8k"], iq2[None], x)[0] == pytest.approx(-3.39437771, rel=1e-6)
+    assert run(KERNELS["Q2_K", "q8k"], q2[None], x)[0] == pytest.approx(5.21535444, rel=1e-6)
     assert list(round_q8k(x)[0][:8]) == [0, -46, -86, -114, -126, -122, -101, -67]
 
 
@@ -113,7 +113,7 @@ def test_nan_inputs_show(fmt, act):
     rng = np.random.default_rng(5)
     x = rng.standard_normal(768)
     x[700] = np.nan
-    assert np.isnan(run(kernel(fmt, act), random_rows(fmt, 3, 768, rng), x)).all()
+    assert np.isnan(run(KERNELS[fmt, act], random_rows(fmt, 3, 768, rng), x)).all()
 
 
 @pytest.mark.parametrize("fmt", BYTE_SCALES)
@@ -126,7 +126,7 @@ def test_every_code_and_every_scale(fmt):
     x = np.zeros(kind.block_elems, np.float32)
     x[[0, kind.block_elems // 2]] = 1, 0.25  # the second one is the high nibble of MXFP4, and zero in F8_E4M3
     weights = kind.dequantize(raw)
-    out = run(kernel(fmt, "float"), raw, x)
+    out = run(KERNELS[fmt, "float"], raw, x)
     with np.errstate(invalid="ignore", over="ignore"):
         want = weights[:, 0] + weights[:, kind.block_elems // 2] * np.float32(0.25)
     nan = np.isnan(weights).any(axis=1)
@@ -153,11 +153,6 @@ def test_integer_kernels_can_be_generated_for_every_format_of_integers(fmt):
     weights, inputs = dequantize(fmt, raw), rounded(kind.activation, x)
     bound = 3e-7 * np.abs(weights).max(axis=1) * np.abs(inputs).sum()
     assert (np.abs(run(generated(fmt, kind.activation), raw, x) - weights @ inputs) <= bound).all()
-
-
-def test_unknown_kernel():
-    with pytest.raises(ValueError, match="no row kernel for F16 weights with q8k activations"):
-        kernel("F16", "q8k")
 
 
 GUARDED = """

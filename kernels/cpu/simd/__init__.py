@@ -1,6 +1,6 @@
 """Vector kernels for the CPU, written as LLVM vector operations inside Numba functions.
 
-``kernel(fmt, act)`` gives the mat-vec kernel for a weight format and activation rounding; ``TIER`` names the
+``KERNELS[fmt, act]`` is the mat-vec kernel for a weight format and activation rounding; ``TIER`` names the
 instruction set in use. Importing this package imports Numba and compiles nothing yet.
 """
 
@@ -46,16 +46,6 @@ def _all() -> dict[tuple[str, str], RowKernel]:
 KERNELS = _all()
 
 
-def kernel(fmt: str, act: str) -> RowKernel:
-    """Return the row kernel for weights in ``fmt`` and activation rounding ``act`` (float, a8, q8k); ValueError if none
-    exists."""
-    try:
-        return KERNELS[fmt, act]
-    except KeyError:
-        known = ", ".join("/".join(key) for key in KERNELS)
-        raise ValueError(f"no row kernel for {fmt} weights with {act} activations; there are: {known}") from None
-
-
 __all__ = [
     "GEMMS",
     "KERNELS",
@@ -66,7 +56,6 @@ __all__ = [
     "TierError",
     "gemm_rows",
     "generated",
-    "kernel",
     "quantize_a8",
     "quantize_q8k",
 ]

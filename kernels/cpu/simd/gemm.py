@@ -6,8 +6,7 @@ other tiers the row kernel is fastest, token by token on rows that stay in the L
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads split the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
-others of its panel. It takes the parts by address, so that formats share their tiles and the driver; ``address_of``
-returns addresses.
+others of its panel. It takes the parts by address, so that formats share their tiles and the driver.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from numba import cfunc, int64, njit, types
+from numba import njit, types
 
 from ...formats import FORMATS, Format
-from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES, gemm_bytes
+from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
 from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
@@ -69,14 +68,6 @@ class Gemm(NamedTuple):
     rows: int
     chunks_at_once: int
     tokens_at_once: int
-
-    def panel_bytes(self, tokens: int, n: int) -> int:
-        """Return the size of the packed inputs."""
-        return -(-tokens // TOKENS) * -(-n // self.chunk) * self.chunk_bytes
-
-    def scratch_bytes(self, n: int) -> int:
-        """Return the size of the work space of one call of ``gemm_rows``."""
-        return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once)
 
 
 @inline(types.none, *[Int] * 6)
@@ -152,20 +143,6 @@ def gemm_rows(
                 c += chunks_at_once
             row = stop
         start = end
-
-
-@cache
-def address_of(function: Any) -> int:
-    """Return the address of a compiled part for ``gemm_rows``, in processes that compile at run time."""
-    names = ", ".join(function.py_func.__code__.co_varnames[: function.py_func.__code__.co_argcount])
-    space = {"function": function}
-    exec(f"def entry({names}):\n    function({names})\n", space)  # numba needs the real parameter count
-    compiled = cfunc(types.void(*[int64] * (names.count(",") + 1)), error_model="numpy")(space["entry"])
-    _KEPT.append(compiled)
-    return compiled.address
-
-
-_KEPT: list[Any] = []
 
 
 # -- int8 tiles

@@ -14,7 +14,7 @@ from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_t
 from ..driver.shim import cuda, f64, i32
 from .maths import log2_64, rint32, sqrt32
 
-NORM, ROPE, HADAMARD, E4M3, E2M1, F16, STORE = (1 << i for i in range(7))
+NORM, ROPE, HADAMARD, E4M3, E2M1, F16 = (1 << i for i in range(6))
 """Stages, in the order they run."""
 
 MOST = MOST_THREADS

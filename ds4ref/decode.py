@@ -9,20 +9,27 @@ schedule; tests assert equality to the bit.
 A recording ends with the ranking: the most likely tokens and their logits are copied to the host; the other outputs
 (``TokenOutputs``) stay on the device and are valid until the next token.
 
-A recording holds addresses of one cache's buffers, so it is discarded when one of them moves. Hooks cannot observe a
-recorded token: with hooks a session runs op by op.
+A recording holds addresses of one cache's buffers, so it is discarded when one of them moves. What it takes ten
+milliseconds to make is kept without these addresses, as a template of the model: other caches of the same sizes, and
+this one after a move, get theirs in a fraction of that. Hooks cannot observe a recorded token: with hooks a session
+runs op by op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .archs import Cache, Model
 
-MOST = 8
-"""Recordings cached per cache: three or four kinds of token occur at any depth."""
+if TYPE_CHECKING:
+    from .archs.inputs import Inputs
 
+MOST, MOST_TEMPLATES = 8, 32
+"""Recordings cached per cache, since three or four kinds of token occur at any depth; templates per model."""
+
+_templates: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Inputs]]] = weakref.WeakKeyDictionary()
 
 RANKS, MOST_RANKS = 2, 64
 """Number of top-ranked tokens that a replay brings to the host: by default the best and its runner-up, more on request.
@@ -44,17 +51,33 @@ class TokenOutputs(NamedTuple):
     values: list[float]
 
 
-def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[Any, Callable[[int, int], None]]:
-    """Record the pass of a token and the ranking of the next one; return the recording and a function that sets its
-    inputs.
+def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[Any, Inputs]:
+    """Record the pass of a token and the ranking of the next one; return the recording and its inputs.
 
-    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits. The function takes token
-    and position and is called before each replay.
+    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits. ``move`` the inputs to
+    token and position before each replay.
     """
     recording: Any = model.ops.record()
-    streams, logits, move = model.record_token(recording, cache, plan)
+    streams, logits, inputs = model.record_token(recording, cache, plan)
     recording.seal(*recording.top(logits, min(ranks, model.shape.vocab)), kept=(streams, logits))
-    return recording, move
+    return recording, inputs
+
+
+def recorded(model: Model, cache: Cache, plan: Any, key: Hashable, ranks: int) -> tuple[Any, Inputs]:
+    """Return what ``record`` does, from a template of the model where there is one of this plan and these sizes."""
+    buffers = cache.buffers()
+    sizes = tuple((array.shape, array.dtype) for array in buffers)
+    known = _templates.setdefault(model, {})
+    which = key, ranks, model.ops.threads, sizes
+    if which in known:
+        template, inputs = known[which][0], known[which][1].copy()
+        return template.on([*buffers, *inputs.arrays()]), inputs
+    recording, inputs = record(model, cache, plan, ranks)
+    if hasattr(recording, "template"):
+        while len(known) >= MOST_TEMPLATES:
+            del known[next(iter(known))]
+        known[which] = recording.template([*buffers, *inputs.arrays()]), inputs.copy()
+    return recording, inputs
 
 
 class Decoder:
@@ -65,7 +88,7 @@ class Decoder:
         self.ranks = RANKS
         """Top-ranked tokens per replay; a change discards the recordings."""
         self._recorded_for: tuple[int, int, int] = (-1, -1, -1)
-        self._recordings: dict[Hashable, tuple[Any, Callable[[int, int], None]]] = {}
+        self._recordings: dict[Hashable, tuple[Any, Inputs]] = {}
         self.last: Any = None
         """The recording replayed last."""
 
@@ -86,9 +109,9 @@ class Decoder:
         if key not in self._recordings:
             if len(self._recordings) == MOST:
                 del self._recordings[next(iter(self._recordings))]
-            self._recordings[key] = record(model, cache, plan, self.ranks)
-        self.last, move = self._recordings[key]
-        move(token, cache.pos)
+            self._recordings[key] = recorded(model, cache, plan, key, self.ranks)
+        self.last, inputs = self._recordings[key]
+        inputs.move(token, cache.pos)
         self.last.replay()
         cache.advance(1)
         host, (values, best), (streams, logits) = model.ops.host, self.last.outputs, self.last.kept

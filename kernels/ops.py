@@ -106,7 +106,10 @@ class Backend(Protocol):
     def record(self) -> Any:
         """A backend of the same kind whose ops are kept and run together: it has ``seal(*outputs, kept=())`` and
         ``replay()``. A replay brings ``outputs`` to the host; ``kept`` stays where it is until ``host`` is asked for
-        it. Both hold until the next replay. None if this backend cannot."""
+        it. Both hold until the next replay. None if this backend cannot.
+
+        If it has ``template(arrays)``, that returns an object whose ``on(arrays)`` is a recording of the same steps on
+        other arrays of the same shapes and dtypes, which costs a fraction of recording them."""
 
     # --- memory
 

@@ -233,6 +233,37 @@ def test_sessions_with_a_common_past_in_two_threads(engine: Engine) -> None:
         np.testing.assert_array_equal(got[number], wanted[number])
 
 
+def test_other_sessions_record_nothing_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind of token that one session has recorded, at two depths; sessions in turn, to the bit."""
+    monkeypatch.setattr(chunk, "LASTING", 1)
+    depth = 4 * engine.shape.index_topk
+    ids = tokens(engine, depth + 8)
+    for start in (0, depth):
+        first, _ = pair(engine, 600)
+        if start:
+            first.extend(ids[:start])
+        for token in ids[start : start + 8]:
+            first.eval(token)
+        with monkeypatch.context() as patch:
+            patch.setattr(decode, "record", lambda *_: pytest.fail("recorded again"))
+            pairs = [pair(engine, 600) for _ in range(2)]
+            for fast, slow in pairs:
+                if start:
+                    fast.extend(ids[:start])
+                    slow.extend(ids[:start])
+            for token in ids[start : start + 8]:
+                for fast, slow in pairs:
+                    step(fast, slow, token)
+
+
+def test_a_session_of_another_size_records_anew(engine: Engine) -> None:
+    ids = tokens(engine, 3)
+    engine.session(600).eval(ids[0])
+    fast, slow = pair(engine, 500)
+    for token in ids:
+        step(fast, slow, token)
+
+
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_a_dropped_cache_is_given_back(engine: Engine) -> None:
     """Recordings hold a cache's buffers, so they must go with it (twice the memory otherwise)."""

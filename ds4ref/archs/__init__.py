@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..costs import Costs
     from ..numerics import Numerics
     from ..weights.source import TensorSource
+    from .inputs import Inputs
 
 ARCHS = {
     "deepseek4": "ds4ref.archs.deepseek4",
@@ -70,6 +71,9 @@ class Cache(Protocol):
     def reset(self, snapshot: Any) -> None:
         """Restore a frontier. ContextError, with nothing changed, if it does not fit."""
 
+    def buffers(self) -> list[Any]:
+        """Return the arrays that the pass of a token reads and writes, in the same order for all caches of a model."""
+
     @property
     def nbytes(self) -> int:
         """Bytes in use."""
@@ -97,8 +101,8 @@ class Model(Protocol):
     def plan_token(self, cache: Any) -> tuple[Any, Hashable]:
         """Return what the next token's pass depends on from its position, and a key that is equal for equal passes."""
 
-    def record_token(self, recording: Any, cache: Any, plan: Any) -> tuple[Any, Any, Callable[[int, int], None]]:
-        """Record the pass of one token; return its streams (1, ...), its logits (1, vocab) and ``move(token, pos)``.
+    def record_token(self, recording: Any, cache: Any, plan: Any) -> tuple[Any, Any, Inputs]:
+        """Record the pass of one token; return its streams (1, ...), its logits (1, vocab) and its inputs.
 
         Both arrays must be results of ops other than ``embed``. ``ds4ref.decode`` seals the recording.
         """

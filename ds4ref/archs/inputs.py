@@ -6,8 +6,9 @@ pass serves another token once they are refilled (``move``).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -55,6 +56,25 @@ class Inputs:
             # copies: uploaded arrays may be the very ones, and these will be overwritten
             self._inputs[key] = tuple(self._upload(values.copy()) for values in compute(self)), compute
         return self._inputs[key][0]
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the arrays that ``move`` refills, in the order in which the pass asked for them."""
+        return [self.ids, *(array for arrays, _ in self._inputs.values() for array in arrays)]
+
+    def leave(self) -> Self:
+        """Return the chunk after its pass, with nothing of the pass left in it but the inputs."""
+        self.ops = None
+        return self
+
+    def copy(self) -> Self:
+        """Return the same inputs in arrays of their own, to be filled by ``move``; the chunk must have ``leave``d."""
+        other = copy.copy(self)
+        other.ids = self._upload(np.zeros(len(self.positions), np.int32))
+        other._inputs = {
+            key: (tuple(self._upload(values.copy()) for values in compute(self)), compute)
+            for key, (_, compute) in self._inputs.items()
+        }
+        return other
 
     def tap(self, name: str, value: Any) -> Any:
         """Pass an intermediate to the hooks and return their result."""

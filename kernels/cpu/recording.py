@@ -15,14 +15,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..binding import bind
 from ..formats import FORMATS
-from .abi import BLOCK_BYTES, SLOT, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_WAIT, Step
+from .abi import BLOCK_BYTES, SLOT, STEP_ARGS, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_WAIT, Step
 from .steps import F32, Steps
 from .workers import Workers, address, aligned
 
@@ -33,6 +33,21 @@ REST = 64
 that wrote them last, and fetching them from there takes twice as long as from the shared cache, into which the weights
 of a layer evict them (docs/LOG.md)."""
 T = TypeVar("T")
+
+
+class Lookup(NamedTuple):
+    """An embedding, which Python looks up before the steps run."""
+
+    table: Any
+    ids: np.ndarray
+    out: np.ndarray
+    failure: str
+
+    def run(self) -> None:
+        """Fill ``out`` with the rows of ``ids``; IndexError outside the table."""
+        if self.ids.min(initial=0) < 0:  # ``take`` would count from the end
+            raise IndexError(self.failure)
+        np.copyto(self.out, FORMATS[self.table.fmt].dequantize(self.table.data.take(self.ids, axis=0)))
 
 
 class Recording(Steps):
@@ -46,7 +61,7 @@ class Recording(Steps):
         self._buffers: list[tuple[int, int, np.ndarray]] = []
         self._owner: dict[int, int] = {}
         self._shared: dict[tuple, Any] = {}
-        self._host_steps: list[Callable[[], None]] = []
+        self._lookups: list[Lookup] = []
         self._keep: list[Any] = []
         self.outputs: list[np.ndarray] = []
         self.kept: list[np.ndarray] = []
@@ -89,16 +104,9 @@ class Recording(Steps):
 
     @bind
     def embed(self, table, ids, T, D, failure):
-        # looked up by Python before the steps run: ``ids`` must be an input
-        out, decode = np.empty((T, D), F32), FORMATS[table.fmt].dequantize
-
-        def look_up() -> None:
-            if ids.min(initial=0) < 0:  # ``take`` would count from the end
-                raise IndexError(failure)
-            np.copyto(out, decode(table.data.take(ids, axis=0)))
-
-        self._host_steps.append(look_up)
-        return out
+        # ``ids`` must be an input: they are read before the steps run
+        self._lookups.append(Lookup(table, ids, np.empty((T, D), F32), failure))
+        return self._lookups[-1].out
 
     # --- laying out
 
@@ -157,6 +165,7 @@ class Recording(Steps):
         self._table = aligned(count * (STEP_BYTES + BLOCK_BYTES))
         self._error = np.zeros(1, np.int64)
         self._base, self.length, self.tasks = address(self._table), count, [self._steps[i].task.name for i in order]
+        self._addresses: list[int] = []
         last = -1
         for number, i in enumerate(order):
             step = self._steps[i]
@@ -168,18 +177,48 @@ class Recording(Steps):
                 self._table, number * STEP_BYTES, self._base, block, levels[i] != last, area, work, address(self._error)
             )
             last = levels[i]
+            ends = ([len(values)] if step.task.works else []) + ([-1] if step.task.checks else [])
+            fields = {*step.task.reads, *step.task.writes, *(i % len(step.task.fields) for i in ends)}
+            self._addresses.append((number * STEP_BYTES + STEP_ARGS) // SLOT)
+            self._addresses += [block // SLOT + field for field in fields]
         self._steps = []
 
     # --- running
 
     def replay(self) -> None:
         """Run all steps; IndexError if one of them met an index out of range."""
-        for prepare in self._host_steps:
-            prepare()
+        for lookup in self._lookups:
+            lookup.run()
         self.workers.run_prepared(self._base, self.length)
         if self._error[0]:
             self._error[0] = 0
             raise IndexError("a row or expert number is out of range")
+
+    # --- the same steps on other arrays
+
+    def template(self, arrays: Sequence[np.ndarray]) -> Template:
+        """Return what is needed to run the same steps on other arrays in place of ``arrays``, to which it holds no
+        reference. Call it before the first replay."""
+        regions = [self._memory, self._table, self._error, *(lookup.out for lookup in self._lookups), *arrays]
+        ranges = sorted((address(array), address(array) + array.nbytes, n) for n, array in enumerate(regions))
+        starts, ends, numbers = (np.array(column) for column in zip(*ranges, strict=True))
+
+        def region(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """Return the places in ``ranges`` of addresses, and whether they lie in one at all."""
+            place = np.maximum(np.searchsorted(starts, values, "right") - 1, 0)
+            return place, (starts[place] <= values) & (values < ends[place])
+
+        words, slots = self._table.view(np.int64).copy(), np.array(self._addresses)
+        place, inside = region(words[slots])
+        keep_place = region(np.array([address(array) for array in self._keep]))[1]
+        lookups = [(one.table, _identity(one.ids, arrays), one.out.shape, one.failure) for one in self._lookups]
+        start = address(self._memory)
+        results = [[(address(x) - start, x.shape, x.dtype) for x in part] for part in (self.outputs, self.kept)]
+        return Template(
+            type(self), self.workers, self.tasks, self._memory.nbytes, words, slots[inside], numbers[place[inside]],
+            words[slots[inside]] - starts[place[inside]], lookups, results,
+            [array for array, ours in zip(self._keep, keep_place, strict=True) if not ours],
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
@@ -191,6 +230,55 @@ class Recording(Steps):
         the ticks of ``Workers.ticks``; and whether the step waited for all before it."""
         words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
         return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
+
+
+class Template(NamedTuple):
+    """A sealed recording without its arrays.
+
+    words      its table of steps
+    slots      indexes of words that are addresses in an array of the recording's own or in one that is replaced
+    regions    number of that array: memory, table, error flag, outputs of lookups, then those that are replaced
+    offsets    bytes from its beginning
+    lookups    table, number among the replaced arrays, shape of the output, failure
+    results    offset in the memory, shape and dtype of outputs and kept results
+    """
+
+    kind: type[Recording]
+    workers: Workers
+    tasks: list[str]
+    size: int
+    words: np.ndarray
+    slots: np.ndarray
+    regions: np.ndarray
+    offsets: np.ndarray
+    lookups: list[tuple[Any, int, tuple[int, ...], str]]
+    results: list[list[tuple[int, tuple[int, ...], np.dtype]]]
+    keep: list[np.ndarray]
+
+    def on(self, arrays: Sequence[np.ndarray]) -> Recording:
+        """Return a recording of the same steps on ``arrays``, which are like those of ``Recording.template``."""
+        made = self.kind(self.workers)
+        made._memory, made._table, made._error = aligned(self.size), aligned(self.words.nbytes), np.zeros(1, np.int64)
+        made._base, made.tasks, made.length = address(made._table), self.tasks, len(self.tasks)
+        made._lookups = [Lookup(table, arrays[n], np.empty(shape, F32), why) for table, n, shape, why in self.lookups]
+        regions = [made._memory, made._table, made._error, *(lookup.out for lookup in made._lookups), *arrays]
+        words = made._table.view(np.int64)
+        words[:] = self.words
+        words[self.slots] = np.array([address(array) for array in regions])[self.regions] + self.offsets
+        for into, results in zip((made.outputs, made.kept), self.results, strict=True):
+            for start, shape, dtype in results:
+                size = math.prod(shape) * dtype.itemsize
+                into.append(made._memory[start : start + size].view(dtype).reshape(shape))
+        made._keep = [*self.keep, *arrays]
+        return made
+
+
+def _identity(array: np.ndarray, among: Sequence[np.ndarray]) -> int:
+    """Return the number of an array in a sequence; ValueError if it is not there."""
+    for number, other in enumerate(among):
+        if other is array:
+            return number
+    raise ValueError("the ids of an embedding are none of the arrays that are replaced")
 
 
 def _levels(owners: list[list[tuple[int, bool]]]) -> list[int]:

@@ -138,6 +138,18 @@ class Cache(Timeline):
             for fields in zip(self._raw, self._store.comp, self._store.index, self._rings, strict=True)
         ]
 
+    def buffers(self) -> list[np.ndarray]:
+        """Return the arrays that the pass of a token reads and writes, layer by layer."""
+        arrays = []
+        for layer in self.layers:
+            arrays += [
+                layer.raw,
+                layer.comp,
+                layer.index,
+                *(part for ring in layer.projections.values() for part in ring),
+            ]
+        return [array for array in arrays if array is not None]
+
     @property
     def index_rows(self) -> int:
         """Capacity for indexer rows of a layer that has them."""

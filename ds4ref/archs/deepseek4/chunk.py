@@ -7,7 +7,7 @@ chunk's ``plan``: a recording serves every token that has the same one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -99,6 +99,12 @@ class Chunk(Inputs):
     def at_layer(self, layer: int, w: LayerWeights, cache: LayerCache) -> None:
         """The tokens enter a layer."""
         self.layer, self.ratio, self.w, self.cache = layer, self.shape.ratios[layer], w, cache
+
+    def leave(self) -> Self:
+        """Return the chunk after its pass, with nothing of the pass left in it but the inputs."""
+        del self.cache, self.w
+        self.given = {}
+        return super().leave()
 
     def parts(self, width: int, most: int) -> list[slice]:
         """The tokens in pieces such that an array of ``width`` values a token has at most ``most``; hooks see all."""

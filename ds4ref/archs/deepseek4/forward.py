@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Cancelled
 from ...numerics import Numerics
+from ..inputs import Inputs
 from . import attention, head, moe, payload
 from .cache import Cache
 from .chunk import Chunk, Plan, plan
@@ -95,9 +96,8 @@ class Model:
         token_plan = plan(self.shape, cache.pos, 1, cache.index_rows)
         return token_plan, token_plan.key
 
-    def record_token(self, recording: Any, cache: Cache, plan: Plan) -> tuple[Any, Any, Callable[[int, int], None]]:
-        """Record the pass of one token: returns streams (1, C, D), logits (1, V), and the function that sets its
-        inputs."""
+    def record_token(self, recording: Any, cache: Cache, plan: Plan) -> tuple[Any, Any, Inputs]:
+        """Record the pass of one token: returns streams (1, C, D), logits (1, V), and the inputs."""
         c = Chunk(self, [0], cache.pos, plan, None, recording)
         X = self._layers(c, cache)
-        return X, head.logits(c, self.weights, X), c.move
+        return X, head.logits(c, self.weights, X), c.leave()

@@ -80,6 +80,10 @@ class Cache(Timeline):
     def _lay_out(self) -> None:
         self.layers = self._store.layers
 
+    def buffers(self) -> list[np.ndarray]:
+        """Return the arrays that the pass of a token reads and writes, layer by layer."""
+        return [part for layer in self.layers for part in (layer.keys, layer.values)]
+
     def rewindable(self, pos: int) -> bool:
         """Return whether ``pos`` is not ahead: every row is cached."""
         return 0 <= pos <= self.pos

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Cancelled
 from ...numerics import Numerics
+from ..inputs import Inputs
 from . import blocks, payload
 from .cache import Cache
 from .chunk import Chunk, Hooks
@@ -101,9 +102,8 @@ class Model:
         """Return no plan: the pass does not depend on the position, so one recording serves every token."""
         return None, ()
 
-    def record_token(self, recording: Any, cache: Cache, plan: None) -> tuple[Any, Any, Callable[[int, int], None]]:
-        """Record the pass of one token: returns the residual stream (1, D), logits (1, V), and the function that sets
-        its inputs."""
+    def record_token(self, recording: Any, cache: Cache, plan: None) -> tuple[Any, Any, Inputs]:
+        """Record the pass of one token: returns the residual stream (1, D), logits (1, V), and the inputs."""
         c = Chunk(self, [0], cache.pos, None, recording)
         x = self._layers(c, cache)
-        return x, blocks.logits(c, self.weights, x), c.move
+        return x, blocks.logits(c, self.weights, x), c.leave()

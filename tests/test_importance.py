@@ -11,7 +11,7 @@ from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, DataError
 from ds4ref.importance import MARKER, collect, prompts, split
 from ds4ref.weights.quantize.imatrix import read_imatrix
-from tests.model.dense import draw_shape, draw_tensors, write
+from tests.archs.dense import draw_shape, draw_tensors, write
 
 IDS = np.random.default_rng(4).integers(0, 2048, 24).tolist()
 

@@ -33,9 +33,9 @@ SKIPPED = shutil.ignore_patterns(".*", "__pycache__", "out", "build", "*.egg-inf
 ROOMS = {
     "session": (
         "ds4ref/session/*.py ds4ref/decode.py",
-        "tests/session tests/test_decode.py tests/model/test_chunks.py",
+        "tests/session tests/test_decode.py tests/archs/test_chunks.py",
     ),
-    "archs": ("ds4ref/archs/**/*.py", "tests/test_shape.py tests/test_decode.py tests/session tests/model"),
+    "archs": ("ds4ref/archs/**/*.py", "tests/test_decode.py tests/session tests/archs"),
     "text": ("ds4ref/text/*.py", "tests/text"),
     "sampling": ("ds4ref/sampling.py", "tests/test_sampling.py"),
     "generate": ("ds4ref/generate.py", "tests/test_generate.py tests/cli/test_oneshot.py tests/cli/test_chat.py"),

@@ -18,7 +18,7 @@ from ds4ref.archs.dense.shape import DenseShape
 from ds4ref.engine import Engine
 from ds4ref.weights import open_source
 
-from ..model import dense
+from ..archs import dense
 from .compare import difference
 from .conftest import missing
 from .test_hf_live import BAR_STD, BARS

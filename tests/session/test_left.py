@@ -17,7 +17,7 @@ from ds4ref.errors import Cancelled, SessionError, TokenError
 from ds4ref.generate import Generation, check_finite
 from ds4ref.sampling import Sampler
 from ds4ref.session.session import Session
-from tests.model import dense
+from tests.archs import dense
 
 
 @pytest.fixture(scope="module", params=["exact", "qat", "ds4"])

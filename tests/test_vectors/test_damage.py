@@ -18,8 +18,8 @@ from ds4ref.test_vectors.trace.ops import OPS
 from ds4ref.variants.forced import model_of
 from ds4ref.variants.quantized import compare, distance, divergence
 from ds4ref.weights import open_source
+from tests.archs import dense
 from tests.badfiles import Draft
-from tests.model import dense
 
 POINTS = {name: op.tensors for name, op in OPS.items()}
 IDS = np.random.default_rng(3).integers(0, 2048, 40).tolist()

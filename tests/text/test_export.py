@@ -15,7 +15,7 @@ from ds4ref.text.export import vocabulary_entries
 from ds4ref.text.library import of_checkpoint, of_gguf
 from ds4ref.text.pieces import from_source, read_tokenizer_bin
 from ds4ref.weights import open_source
-from tests.model import dense
+from tests.archs import dense
 from tests.text.test_library import TEXTS, definition, folder_of  # noqa: F401
 from tests.text.test_template import CHATML
 from tests.weights import llama2c

@@ -22,7 +22,7 @@ from ds4ref.text.vocabulary import open_tokenizer
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.writer import GGUFWriter
-from tests.model.dense import FAMILIES, draw_shape, draw_tensors
+from tests.archs.dense import FAMILIES, draw_shape, draw_tensors
 from tests.text.test_library import CONTROL, TEXTS, definition, folder_of  # noqa: F401
 from tests.text.test_template import CHATML
 

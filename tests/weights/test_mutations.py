@@ -21,7 +21,7 @@ from ds4ref.weights import open_source
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.safetensors import INDEX
 
-from ..model import dense
+from ..archs import dense
 from ..text.test_library import definition  # noqa: F401
 from ..text.test_template import CHATML
 from . import llama2c

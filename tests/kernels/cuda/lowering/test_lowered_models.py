@@ -18,8 +18,8 @@ from ds4ref.engine import Engine
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli as bench
 from ds4ref.test_vectors import cli as vectors
-from tests.model import dense
-from tests.model.test_dense import BAR, apart, ids_of
+from tests.archs import dense
+from tests.archs.test_dense import BAR, apart, ids_of
 from tests.weights import llama2c
 
 from .hosted import LAUNCHED

@@ -8,9 +8,11 @@ particular must do is in ``test_cpu_ops`` and ``test_pitfalls``.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -307,10 +309,10 @@ def test_results_are_as_declared_and_operands_are_left_alone(name: str, ops: Any
 
 
 @every_op
-@each_compiled
-def test_compiled_ops_agree_with_the_reference(name: str, ops: Any) -> None:
+def test_compiled_ops_agree_with_the_reference(name: str) -> None:
+    """The CPU's; those of CUDA: ``cuda/lowering/test_lowered_ops.py``."""
     for case in drawn(name):
-        got, wanted = (case.seen(case.run(each, case.copies())) for each in (ops, reference))
+        got, wanted = (case.seen(case.run(each, case.copies())) for each in (cpu, reference))
         for g, w in zip(got, wanted, strict=True):
             if w.dtype.kind != "f" or name in EXACT:
                 np.testing.assert_array_equal(g, w)
@@ -318,20 +320,47 @@ def test_compiled_ops_agree_with_the_reference(name: str, ops: Any) -> None:
                 assert_close(g, w, 6e-6)
 
 
+def recorded(case: Case, ops: Any, args: list[Any]) -> Any:
+    """The op in a recording of its own."""
+    recording = ops.record()
+    results = case.run(recording, args)[: len(case.op.results)]
+    if case.op.name == "embed":  # looked up before the steps run, so it is no output by itself
+        results = (recording.scale(*results, 1.0),)
+    recording.seal(*results)
+    return recording
+
+
 @every_op
 @each_compiled
 def test_recorded_and_immediate_are_equal_to_the_bit(name: str, ops: Any) -> None:
-    for case in drawn(name):
+    for case in drawn(name)[: None if ops is cpu else 2]:
         wanted, args = case.run(ops, case.copies()), case.copies()
-        recording = ops.record()
-        results = case.run(recording, args)[: len(case.op.results)]
-        if name == "embed":  # looked up before the steps run, so it is no output by itself
-            results = (recording.scale(*results, 1.0),)
-        recording.seal(*results)
+        recording = recorded(case, ops, args)
         assert [bits(w) for w in case.written(args)] == [bits(w) for w in case.written(case.args)], "not run yet"
         recording.replay()
         got = (*recording.outputs, *case.written(args))
         assert [bits(r) for r in case.seen(got)] == [bits(r) for r in case.seen(wanted)]
+
+
+@every_op
+def test_a_recording_can_be_put_on_other_arrays(name: str) -> None:
+    """The first arrays stay as they were, and may be gone; the template holds none of them."""
+    for case in drawn(name):
+        there, args = case.copies(), case.copies()
+        wanted = case.run(cpu, there)
+        recording = recorded(case, cpu, args)
+        arrays = [value for value in args if isinstance(value, np.ndarray)]
+        template = recording.template(arrays)
+        first = [weakref.ref(array) for array in arrays]
+        others = case.copies()
+        moved = template.on([value for value in others if isinstance(value, np.ndarray)])
+        moved.replay()
+        assert [bits(w) for w in case.written(args)] == [bits(w) for w in case.written(case.args)]
+        got = (*moved.outputs, *case.written(others))
+        assert [bits(r) for r in case.seen(got)] == [bits(r) for r in case.seen(wanted)]
+        del recording, args, arrays
+        gc.collect()
+        assert not any(reference() for reference in first)
 
 
 FLOATS = [(name, operand.name) for name, op in sorted(OPS.items()) for operand in op.operands if operand.kind == "f32"]
@@ -533,28 +562,26 @@ LIMITED = [(name, o.name) for name, op in sorted(OPS.items()) for o in op.operan
 @pytest.mark.parametrize(("name", "operand"), LIMITED)
 @every_backend
 def test_numbers_out_of_range_raise(name: str, operand: str, ops: Any) -> None:
-    """At once and in a recording, which then works again once the number is mended."""
+    """At once, in a recording and in one on other arrays, which then work again once the number is mended."""
     for case, place, declared in spoiled(name, operand, ops):
         if name == "attention" and operand in ("comp_count", "selected"):
             if case.args[4] is None or (operand == "comp_count" and case.args[6] is not None):
                 continue  # not looked at
         wanted, args = case.run(ops, case.copies()), case.copies()
-        recording, results = ops.record(), []
-        if recording is not None:
-            results = case.run(recording, args)[: len(case.op.results)]
-            if name == "embed":
-                results = (recording.scale(*results, 1.0),)
-            recording.seal(*results)
+        recordings = [] if ops is reference else [recorded(case, ops, args)]
+        if ops is cpu:
+            arrays = [value for value in args if isinstance(value, np.ndarray)]
+            recordings.append(recordings[0].template(arrays).on(arrays))
         good = args[place].copy()
         least, greatest = declared.limits or ("", "")
         for bad in ([case.size(least) - 1] if least else []) + ([case.size(greatest) + 1] if greatest else []):
             args[place].flat[int(case.rng.integers(good.size))] = bad
             with pytest.raises(IndexError, match=f"{name}.*{operand} outside"):
                 case.run(ops, args)
-            if recording is not None:
+            for recording in recordings:
                 with pytest.raises(IndexError):
                     recording.replay()
             args[place][...] = good
-            if recording is not None:
+            for recording in recordings:
                 recording.replay()
-                assert [bits(r) for r in recording.outputs] == [bits(r) for r in wanted[: len(results)]]
+                assert [bits(r) for r in recording.outputs] == [bits(r) for r in wanted[: len(recording.outputs)]]

@@ -25,7 +25,7 @@ from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from .calibration import log_prior
-from .case import CLIP, Candidate, Case
+from .case import CLIP, Candidate, Case, parts_of
 from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, log_student, projection, squares
 from .outside import slips
 
@@ -46,10 +46,11 @@ class Posterior:
         self.case = case
         self.candidates: list[Candidate] = []
         shape = case.library.engine.shape
-        faults, around, parts = len(LIBRARY), len(slips(case.library, case.bos)), len(scopes(shape))
+        faults, around = len(LIBRARY), len(slips(case.library, case.bos))
+        parts = sum(len(parts_of(fault, scopes(shape))) for fault in LIBRARY.values())
         members = sum(len(family.grid(shape)) for family in FAMILIES.values())
         self._counts = {
-            "clean": 1, "fault": faults, "slip": around, "family": members, "part": faults * parts,
+            "clean": 1, "fault": faults, "slip": around, "family": members, "part": parts,
             "late": faults * len(case.library.ids), "pair": faults * (faults - 1) / 2,
         }  # fmt: skip
         # computed at most once for each candidate

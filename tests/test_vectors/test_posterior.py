@@ -13,9 +13,11 @@ import pytest
 
 from ds4ref.test_vectors.diagnosis import posterior as module
 from ds4ref.test_vectors.diagnosis.calibration import PATH, log_prior
-from ds4ref.test_vectors.diagnosis.case import CLIP, Candidate
+from ds4ref.test_vectors.diagnosis.case import CLIP, HALVES, LAYERS, Candidate, parts_of
 from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, log_student
 from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, NAMED, Posterior
+from ds4ref.variants import LIBRARY
+from ds4ref.variants.scoped import scopes
 
 PRIORS = json.loads(PATH.read_text())["priors"]
 
@@ -59,6 +61,18 @@ def test_a_prior_is_the_share_of_its_set_and_of_its_kind(posterior) -> None:
     order = ["mode", "fault", "family", "part", "pair", "late"]
     priors = [posterior.log_prior(candidate(kind)) for kind in order]
     assert priors == sorted(priors, reverse=True)
+
+
+def test_a_part_is_one_of_the_faults_and_parts_that_are_tried(posterior) -> None:
+    """Storage and chunk edges are not a layer's own; no fault is tried in layers and in halves."""
+    single = {f"layer {number}" for number in range(6)}
+    expected = {"no_sink": single | set(LAYERS), "hc_comb_transposed": single | set(HALVES), "hc_eps_0": set(),
+                "q8_0_nibbles": set(), "chunk_128_state_lost": set()}  # fmt: skip
+    for name, parts in expected.items():
+        assert set(parts_of(LIBRARY[name], scopes(shape()))) == parts, name
+    able = [f for f in LIBRARY.values() if not (f.quiet or f.fmt or f.tokens)]
+    prior = math.log(PRIORS["sets"]["mode"] / 3 * PRIORS["kinds"]["part"] / (8 * len(able)))
+    assert posterior.log_prior(candidate("part")) == pytest.approx(prior)
 
 
 def test_odds_are_prior_times_scatter_times_bayes_factor(posterior) -> None:

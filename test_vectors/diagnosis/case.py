@@ -96,9 +96,8 @@ class Candidate(Idea):
 
 
 def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
-    """Select the parts of a model that may have a fault of their own: a kind of layers, a kind of halves if each layer
-    does it twice, or one layer. Storage and chunk edges are not a layer's; what only float comparisons see is seen in no
-    part."""
+    """Select the parts of a model that may have a fault of their own: a kind of layers, or of halves if each layer does
+    it twice, or one layer. Storage and chunk edges are no layer's; what only float comparisons see is in none."""
     if fault.quiet or fault.fmt or fault.tokens:
         return {}
     kinds = HALVES if fault.name.startswith(("hc_", "sinkhorn")) else LAYERS

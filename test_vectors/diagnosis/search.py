@@ -278,6 +278,4 @@ class Search:
     def _in_parts(self, mode: str, name: str, single: bool) -> list[Idea]:
         """One fault in each single layer, or in each larger part."""
         parts = parts_of(LIBRARY[name], scopes(self.case.library.engine.shape)).items()
-        return [
-            self.case.part(mode, name, part, where) for part, where in parts if part.startswith("layer ") is single
-        ]
+        return [self.case.part(mode, name, part, where) for part, where in parts if part.startswith("layer ") is single]

@@ -9,13 +9,13 @@ case.bayes_factor(a, b)              how much better one candidate explains the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
+from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING, Fault
 from ds4ref.variants.families import Family
 from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
@@ -33,6 +33,8 @@ FIRST = 2.5
 somewhere (Gumbel)."""
 CLIP = 20.0
 """Log Bayes factors are clipped here: eight replicas support no larger ones."""
+HALVES = ("attention halves", "FFN halves")
+LAYERS = ("compressed layers", "layers without compression")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,6 +93,15 @@ class Candidate(Idea):
     rows: np.ndarray
     fit: Fit
     flipped: int | None = None
+
+
+def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
+    """Select the parts of a model that may have a fault of their own: a kind of layers, or of halves if each layer does
+    it twice, or one layer. Storage and chunk edges are no layer's; what only float comparisons see is in none."""
+    if fault.quiet or fault.fmt or fault.tokens:
+        return {}
+    kinds = HALVES if fault.name.startswith(("hc_", "sinkhorn")) else LAYERS
+    return {name: where for name, where in scopes.items() if name in kinds or name.startswith("layer ")}
 
 
 class Case:

@@ -46,6 +46,12 @@ def log_student(z: float, dof: int = REPLICAS - 1) -> float:
     return float(-0.5 * (dof + 1) * np.log1p(z * z / dof))
 
 
+def limit_of(count: int, dof: int = REPLICAS - 1) -> float:
+    """Threshold for each of ``count`` statistics from replicas that must all pass: a right engine misses any of them as
+    seldom as it misses LIMIT where there is one. Student's tail falls about like (1 + z^2 / dof)^(-dof / 2)."""
+    return float(np.sqrt(dof * ((1 + LIMIT**2 / dof) * count ** (2 / dof) - 1)))
+
+
 def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
     """Select the observed numbers of a prediction (T, V): (R, V) or (R, K) float64; NaN where it says nothing."""
     rows = logprobs[seen.rows]

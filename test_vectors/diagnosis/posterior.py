@@ -25,8 +25,8 @@ from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from .calibration import log_prior
-from .case import CLIP, Candidate, Case
-from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, log_student, projection, squares
+from .case import CLIP, Candidate, Case, parts_of
+from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, limit_of, log_student, projection, squares
 from .outside import slips
 
 ACCUSED = float(np.log(1000.0))
@@ -46,10 +46,11 @@ class Posterior:
         self.case = case
         self.candidates: list[Candidate] = []
         shape = case.library.engine.shape
-        faults, around, parts = len(LIBRARY), len(slips(case.library, case.bos)), len(scopes(shape))
+        faults, around = len(LIBRARY), len(slips(case.library, case.bos))
+        parts = sum(len(parts_of(fault, scopes(shape))) for fault in LIBRARY.values())
         members = sum(len(family.grid(shape)) for family in FAMILIES.values())
         self._counts = {
-            "clean": 1, "fault": faults, "slip": around, "family": members, "part": faults * parts,
+            "clean": 1, "fault": faults, "slip": around, "family": members, "part": parts,
             "late": faults * len(case.library.ids), "pair": faults * (faults - 1) / 2,
         }  # fmt: skip
         # computed at most once for each candidate
@@ -172,20 +173,21 @@ class Posterior:
             same += self.case.computed(self.case.fault(mode, c.name) for mode in able)
         if not c.clean and c.mode not in MODE_NAMES and not same:
             return False
-        return all(self._lies_at(c, ref, other.rows) for other in same)
+        limit = limit_of(max(len(same), 1))
+        return all(self._lies_at(c, ref, other.rows, limit) for other in same)
 
     def _narrower(self, mode: str, ref: Reference) -> bool:
         """Whether a set's noise is less than half of another's."""
         return bool(np.mean(np.log(ref.expected / self.case.reference(mode).expected)) > np.log(2.0))
 
-    def _lies_at(self, c: Candidate, ref: Reference, narrower: np.ndarray) -> bool:
+    def _lies_at(self, c: Candidate, ref: Reference, narrower: np.ndarray, limit: float) -> bool:
         """Whether the data's place on the line from ``narrower`` to this candidate is that of its own engines."""
         weight = 1 / ref.expected
         usual = np.array([projection(run, narrower, c.rows, weight) for run in self.case.runs(c)])
         here = projection(self.case.values, narrower, c.rows, weight)
         spread = max(float(usual.std(ddof=1)), 0.01) * np.sqrt(1 + 1 / len(usual))
         mean = float(usual.mean())
-        return mean > LIMIT * spread and here > 0.5 and abs(here - mean) < LIMIT * spread + 0.1 * mean
+        return mean > LIMIT * spread and here > 0.5 and abs(here - mean) < limit * spread + 0.1 * mean
 
     # --- the beginning
 

@@ -22,7 +22,7 @@ from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from . import fitting
-from .case import Candidate, Case, Idea
+from .case import Candidate, Case, Idea, parts_of
 from .evidence import LIMIT, squares
 from .posterior import Posterior
 from .signatures import REPLICAS, Pass
@@ -33,8 +33,6 @@ NO_MISTAKE = frozenset({"indexer_ties_high"})
 """In the library for the sake of tests: which of two equal rows a top-k takes is nobody's mistake (``Case.untied``)."""
 LEADING, REFINED = 8, 3
 """Names that are tried elsewhere, and candidates that are fitted, or untied, or tried layer by layer."""
-HALVES = ("attention halves", "FFN halves")
-LAYERS = ("compressed layers", "layers without compression")
 EARLY = 8
 """A deviation that begins before this position does not suggest a path of its own for later ones."""
 CLEARLY = 0.8
@@ -268,21 +266,16 @@ class Search:
 
     def _parts(self, mode: str, names: Sequence[str]) -> list[Candidate]:
         """Faults in one kind of layers or of halves, best first."""
-        parts = scopes(self.case.library.engine.shape)
-        ideas = []
-        for name in self._names(mode):
-            fault = LIBRARY[name]
-            # storage and chunk edges are not a layer's own
-            if name in names and not (fault.quiet or fault.fmt or fault.tokens):
-                kinds = HALVES if name.startswith(("hc_", "sinkhorn")) else LAYERS
-                ideas += [self.case.part(mode, name, part, parts[part]) for part in kinds]
+        ideas = [idea for name in self._names(mode) if name in names for idea in self._in_parts(mode, name, False)]
         new = sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c))
         self._untie_nearest(new)
         return new
 
     def _layers(self, mode: str, name: str) -> None:
         """One fault in one layer at a time."""
-        parts = scopes(self.case.library.engine.shape).items()
-        self._untie_nearest(
-            self._computed(self.case.part(mode, name, part, where) for part, where in parts if part[:6] == "layer ")
-        )
+        self._untie_nearest(self._computed(self._in_parts(mode, name, True)))
+
+    def _in_parts(self, mode: str, name: str, single: bool) -> list[Idea]:
+        """One fault in each single layer, or in each larger part."""
+        parts = parts_of(LIBRARY[name], scopes(self.case.library.engine.shape)).items()
+        return [self.case.part(mode, name, part, where) for part, where in parts if part.startswith("layer ") is single]

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from ds4ref.test_vectors.diagnosis import posterior as module
 from ds4ref.test_vectors.diagnosis.calibration import PATH, log_prior
-from ds4ref.test_vectors.diagnosis.case import CLIP, Candidate
-from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, log_student
+from ds4ref.test_vectors.diagnosis.case import CLIP, HALVES, LAYERS, Candidate, parts_of
+from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, limit_of, log_student
 from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, NAMED, Posterior
+from ds4ref.variants import LIBRARY
+from ds4ref.variants.scoped import scopes
 
 PRIORS = json.loads(PATH.read_text())["priors"]
 
@@ -59,6 +62,18 @@ def test_a_prior_is_the_share_of_its_set_and_of_its_kind(posterior) -> None:
     order = ["mode", "fault", "family", "part", "pair", "late"]
     priors = [posterior.log_prior(candidate(kind)) for kind in order]
     assert priors == sorted(priors, reverse=True)
+
+
+def test_a_part_is_one_of_the_faults_and_parts_that_are_tried(posterior) -> None:
+    """Storage and chunk edges are not a layer's own; no fault is tried in layers and in halves."""
+    single = {f"layer {number}" for number in range(6)}
+    expected = {"no_sink": single | set(LAYERS), "hc_comb_transposed": single | set(HALVES), "hc_eps_0": set(),
+                "q8_0_nibbles": set(), "chunk_128_state_lost": set()}  # fmt: skip
+    for name, parts in expected.items():
+        assert set(parts_of(LIBRARY[name], scopes(shape()))) == parts, name
+    able = [f for f in LIBRARY.values() if not (f.quiet or f.fmt or f.tokens)]
+    prior = math.log(PRIORS["sets"]["mode"] / 3 * PRIORS["kinds"]["part"] / (8 * len(able)))
+    assert posterior.log_prior(candidate("part")) == pytest.approx(prior)
 
 
 def test_odds_are_prior_times_scatter_times_bayes_factor(posterior) -> None:
@@ -123,6 +138,24 @@ def test_the_answer_is_the_best_clean_set_that_fits(posterior, monkeypatch) -> N
     posterior.extend([other, near, wide, right])
     assert posterior.answer() is right
     assert [c.mode for c in posterior.ranked(clean=True)] == ["exact", "bf16", "qat", "ds4"]
+
+
+def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -> None:
+    """Of its own engines, as many are refused whether one narrower set is held against it or five."""
+    noise = {"bf16": 2.0, "exact": 0.1, "qat": 0.5, "kv_f16": 0.5, "kv_fp8": 0.5, "indexer_fp4": 0.5}
+    posterior.case.reference = lambda mode: SimpleNamespace(coarse=True, expected=np.full(4, noise[mode]))
+    places = 1 + np.linspace(-0.05, 0.05, 8)
+    posterior.case.runs = lambda c: [np.full((4, 2), place) for place in places]
+    wide = Candidate(kind="rounding", mode="bf16", name="", says="", rows=np.ones((4, 2)), fit=fit())
+    spread = float(places.std(ddof=1)) * math.sqrt(1 + 1 / 8)
+    posterior.case.values = np.full((4, 2), 1 - 0.1 - 4 * spread)
+    assert LIMIT == limit_of(1) < 4 < limit_of(5)
+    posterior.extend([wide, candidate("mode", "exact")])
+    assert not posterior.told_apart(wide)
+    posterior.extend([candidate("rounding", mode) for mode in noise if mode not in ("bf16", "exact")])
+    assert posterior.told_apart(wide)
+    for count in (2, 5, 12):
+        assert stats.t.sf(limit_of(count), 7) == pytest.approx(stats.t.sf(LIMIT, 7) / count, rel=0.15)
 
 
 def test_misfit_counts_by_the_nearer_noise(posterior, monkeypatch) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 
-def sampled(cases: Iterable[Any], keep: Collection[Any] | int) -> list[Any]:
-    """Mark cases ``thorough`` but for those in ``keep``, or for every ``keep``-th."""
+def sampled(
+    cases: Iterable[Any], keep: Collection[Any] | int, others: pytest.MarkDecorator = pytest.mark.thorough
+) -> list[Any]:
+    """Mark cases ``thorough`` (or ``others``) but for those in ``keep``, or for every ``keep``-th."""
     params = []
     for number, case in enumerate(cases):
         kept = number % keep == 0 if isinstance(keep, int) else case in keep
@@ -15,5 +17,5 @@ def sampled(cases: Iterable[Any], keep: Collection[Any] | int) -> list[Any]:
             param = case
         else:
             param = pytest.param(*(case if isinstance(case, tuple) else (case,)))
-        params.append(param if kept else param._replace(marks=(*param.marks, pytest.mark.thorough)))
+        params.append(param if kept else param._replace(marks=(*param.marks, others)))
     return params

@@ -294,7 +294,7 @@ def test_what_is_no_op_is_about_memory() -> None:
 @every_op
 @every_backend
 def test_results_are_as_declared_and_operands_are_left_alone(name: str, ops: Any) -> None:
-    for case in drawn(name):
+    for case in drawn(name)[: 1 if ops is cuda else None]:
         args = case.copies()
         results = case.run(ops, args)[: len(case.op.results)]
         for result, declared, shape in zip(results, case.op.results, case.result_shapes(), strict=True):

@@ -14,6 +14,7 @@ from ds4ref.kernels.cuda.products.decoding import straight
 from ds4ref.kernels.cuda.products.plain import VALUE_BYTES
 from ds4ref.kernels.cuda.products.units import UNITS
 from ds4ref.kernels.formats import FORMATS, Matrix
+from tests.marking import sampled
 
 from .test_products import (
     FAILURE,
@@ -48,7 +49,7 @@ def multiplied(x: np.ndarray, w: Matrix) -> np.ndarray:
     return host(out).reshape(len(x), w.rows)
 
 
-@pytest.mark.parametrize("fmt", ALL)
+@pytest.mark.parametrize("fmt", sampled(ALL, 3, pytest.mark.slow))
 def test_tiles_that_are_not_full(fmt: str) -> None:
     """18 inputs of 64, 133 rows of 128 and 7 of the next, groups whose rows begin inside a tile."""
     n = length(fmt)
@@ -73,7 +74,7 @@ def test_plain_weights_from_any_place(fmt: str, n: int) -> None:
     np.testing.assert_allclose(multiplied(x, w), REFERENCE.linear(x, w), rtol=2e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("fmt", ["Q8_0", "Q2_K", "IQ2_XXS", "Q3_K", "F16", "F32"])
+@pytest.mark.parametrize("fmt", sampled(["Q8_0", "Q2_K", "IQ2_XXS", "Q3_K", "F16", "F32"], 2, pytest.mark.slow))
 def test_experts_by_tiles(fmt: str) -> None:
     """Expert 1 of 3 is wanted by nobody, expert 2 by more than a tile holds."""
     n, tokens, slots, experts = 256, 36, 2, 3

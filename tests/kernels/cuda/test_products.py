@@ -29,6 +29,7 @@ from ds4ref.kernels.cuda.products.widening import WIDE, placed_bytes, widened
 from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.kernels.formats.format import Plane
 from ds4ref.kernels.reference import Reference
+from tests.marking import sampled
 
 from .device import cuda
 
@@ -106,7 +107,7 @@ def close(got: Any, want: np.ndarray) -> None:
     assert np.linalg.norm(values - want) <= 1e-6 * np.linalg.norm(want), (values, want)
 
 
-@pytest.mark.parametrize(("fmt", "act"), BOTH)
+@pytest.mark.parametrize(("fmt", "act"), sampled(BOTH, 5, pytest.mark.slow))
 def test_every_layout_of_a_format_multiplies_the_same(fmt: str, act: str) -> None:
     """Rows that start anywhere, and rows of whole chunks at multiples of 16 bytes, for which kernels are special; two
     matrices at once, neither of which has full groups of rows; warps that share rows."""

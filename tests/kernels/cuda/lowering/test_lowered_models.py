@@ -20,6 +20,7 @@ from ds4ref.speed_bench import cli as bench
 from ds4ref.test_vectors import cli as vectors
 from tests.archs import dense
 from tests.archs.test_dense import BAR, apart, ids_of
+from tests.marking import sampled
 from tests.weights import llama2c
 
 from .hosted import LAUNCHED
@@ -35,7 +36,7 @@ def _kernels_ran(_cuda_kernels: None) -> Any:
     assert LAUNCHED, "no kernel ran"
 
 
-@pytest.mark.parametrize("mode", gpu_models.MODES)
+@pytest.mark.parametrize("mode", sampled(gpu_models.MODES, ["ds4"], pytest.mark.slow))
 def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
     mode: str, nano_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

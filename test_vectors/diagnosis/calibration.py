@@ -1,8 +1,8 @@
-"""Priors of the candidates, and the confidence of a verdict; both from simulated engines.
+"""Priors of the candidates and confidence of a verdict, both estimated from simulated engines.
 
-``python -m benchmarks.calibration`` derives the priors from the mix of engines that it draws, and fits one logistic
-regression for each kind of verdict on one half of them; the reliability on the other half is stored with both, in
-calibration.json beside this module.
+``python -m benchmarks.calibration`` draws a mix of simulated engines. The priors are their shares in this mix. One
+logistic regression for each kind of verdict is fitted on one half of the engines; its reliability is measured on the
+other half. All of this is stored in calibration.json beside this module.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ FEATURES: dict[str, dict[str, float]] = {
     "unknown": {"odds": 20.0, "misfit": 50.0, "ratio": 10.0},
     "undecided": {"odds": 20.0, "misfit": 50.0, "ratio": 10.0},
 }
-"""Features of each kind of verdict, with the magnitude at which they are clipped and by which they are divided."""
+"""Features by kind of verdict; each value is clipped to +-(the number given here) and divided by it."""
 MAX_CONFIDENCE = 0.98
-"""Fifty verdicts of a kind without an error support no more than 1 - 1/50."""
+"""Upper bound of a confidence: fifty verdicts of a kind without an error support no more than 1 - 1/50."""
 
 
 @cache
@@ -37,28 +37,28 @@ def _stored() -> dict[str, Any]:
 
 
 def log_prior(table: str, kind: str, count: float = 1.0) -> float:
-    """Log probability of one of ``count`` equally likely members of a kind; ``table`` is "sets" or "kinds"."""
+    """Return the log prior of one of ``count`` equally likely candidates of a kind; ``table`` is "sets" or "kinds"."""
     return float(np.log(_stored()["priors"][table][kind] / count))
 
 
 def kind_of(verdict: str) -> str:
-    """Kind of a verdict: all rounding sets are "clean"."""
+    """Return the kind of a verdict for calibration: "clean" for every rounding set, else the verdict itself."""
     return verdict if verdict in (*PROBLEMS, "undecided") else "clean"
 
 
 def vector(kind: str, features: Mapping[str, float]) -> list[float]:
-    """Features of a kind, clipped and scaled to -1 .. 1."""
+    """Return the features of a kind of verdict as the regression's input, clipped and scaled to -1 .. 1."""
     return [float(np.clip(features.get(name, 0.0), -size, size)) / size for name, size in FEATURES[kind].items()]
 
 
 def probability(kind: str, features: Mapping[str, float], coefficients: Mapping[str, list[float]]) -> float:
-    """Predict the share of such verdicts that are right."""
+    """Predict the probability that a verdict of this kind with these features is right."""
     w = coefficients[kind]
     value = w[0] + float(np.dot(w[1:], vector(kind, features)))
     return float(np.clip(1 / (1 + np.exp(-value)), 0.005, MAX_CONFIDENCE))
 
 
 def confidence(result: Diagnosis) -> float:
-    """Confidence of a finished verdict; 1 for one that states a fact about the numbers alone."""
+    """Return the confidence of a verdict; 1 for a verdict that needs no calibration ("broken", for example)."""
     kind = kind_of(result.verdict)
     return probability(kind, result.features, _stored()["coefficients"]) if kind in FEATURES else 1.0

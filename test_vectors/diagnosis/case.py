@@ -1,10 +1,10 @@
-"""One observation, its noise model, and the candidates that may explain it.
+"""One observation, the noise expected in it, and the candidates that may explain it.
 
 case = Case(library, observation, bos)
-case.reference("ds4")                what right engines of a rounding set look like here
-case.clean("ds4")                    a rounding set with nothing wrong, as candidate
-case.computed(ideas)                 further candidates, one after the other
-case.bayes_factor(a, b)              how much better one candidate explains the observation than another
+case.reference("ds4")                noiseless and noisy runs of a correct engine in rounding set "ds4"
+case.clean("ds4")                    the candidate "rounding set ds4, no mistake"
+case.computed(ideas)                 yield further candidates as they are computed
+case.bayes_factor(a, b)              log Bayes factor of candidate a over candidate b
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ from .outside import slips
 from .signatures import REPLICAS, Pass, Signatures
 
 TIE = 1e-4
-"""Gap of a top-k decision, in units of its scores' spread, that float noise of another engine may close: 30 times ours
-(``FOREIGN``), which is 2.4e-7 at a block's input and grows tenfold and more through the layers."""
+"""Gap of a top-k decision, in units of the standard deviation of its scores, below which another engine's float noise
+may decide it the other way: 30 times our noise (``FOREIGN``), which is 2.4e-7 at a block's input and grows tenfold and
+more through the layers."""
 FIRST = 2.5
-"""Standard deviations beyond the mean largest position at which a deviation begins: 2 in 100 right engines reach it
-somewhere (Gumbel)."""
+"""Standard deviations above the mean of the largest level at which a deviation begins: 2 in 100 correct engines reach
+it at some position (Gumbel)."""
 CLIP = 20.0
-"""Log Bayes factors are clipped here: eight replicas support no larger ones."""
+"""Bound on log Bayes factors: eight replicas support no larger ones."""
 HALVES = ("attention halves", "FFN halves")
 LAYERS = ("compressed layers", "layers without compression")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Idea:
-    """An explanation that was not computed yet.
+    """A possible explanation whose run is not yet computed.
 
-    kind        mode, rounding (clean sets); fault, family, part, late, pair (in the model); slip (around it)
-    mode        the rounding set that it is in
-    name, says  of what is wrong; "" and the set's own words for clean sets
-    faults      what makes it; ``since`` the position from which on it is in force
-    parameter   of a fitted family: {"name", "value", "low", "high", "right"}
+    kind        "mode", "rounding": a rounding set without a mistake; "fault", "family", "part", "late", "pair": a
+                mistake in the forward pass; "slip": a mistake outside it
+    mode        name of the rounding set, with or without a mistake
+    name        name of the mistake, "" without one
+    says        one line that describes the mistake, or the rounding set without one
+    faults      the faults that the run applies
+    since       first position at which the faults apply
+    parameter   of a mistake with a numeric parameter (family): {"name", "value", "low", "high", "right"}
     """
 
     kind: str
@@ -58,36 +62,37 @@ class Idea:
 
     @property
     def run(self) -> Pass:
-        """The run of the model that predicts it."""
+        """Return the run of the model that predicts the log probabilities of this explanation."""
         return Pass(self.mode, self.faults, self.name or "clean", self.since)
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong in it."""
+        """Return whether the engine has no mistake by this explanation, only a rounding set."""
         return self.kind in ("mode", "rounding")
 
     @property
     def coarse(self) -> bool:
-        """Whether its rounding set has steps that float noise flips."""
+        """Return whether the explanation's rounding set quantizes, so that float noise flips quantization steps."""
         return ROUNDING[self.mode].coarse
 
     @property
     def family(self) -> str:
-        """The name, without the size of a family's member."""
+        """Return the name of the mistake without its parameter's value."""
         return self.name.partition("=")[0]
 
     @property
     def label(self) -> str:
-        """The name in tables."""
+        """Return the name shown in tables, such as "no_sink@ds4"."""
         return self.mode if self.clean else f"{self.name}@{self.mode}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Candidate(Idea):
-    """A computed explanation.
+    """A possible explanation (Idea) with its computed prediction.
 
-    rows     (R, K) predicted log probabilities
-    flipped  position of a top-k tie that ``rows`` decide the other way, if one was found
+    rows     (R, K) predicted log probabilities at the observed rows and tokens
+    fit      distance of the prediction from the observation
+    flipped  position of a top-k tie that ``rows`` decide the other way, None if no tie was changed
     """
 
     rows: np.ndarray
@@ -96,8 +101,12 @@ class Candidate(Idea):
 
 
 def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
-    """Select the parts of a model that may have a fault of their own: a kind of layers, or of halves if each layer does
-    it twice, or one layer. Storage and chunk edges are no layer's; what only float comparisons see is in none."""
+    """Return the parts of a model, by name, in which the fault may occur on its own; none for some faults.
+
+    The parts are the kinds of layers, or halves of layers if each layer computes the step twice, and single layers.
+    Faults of storage or of chunk edges belong to no layer, and faults that only float comparisons see are not tried in
+    parts.
+    """
     if fault.quiet or fault.fmt or fault.tokens:
         return {}
     kinds = HALVES if fault.name.startswith(("hc_", "sinkhorn")) else LAYERS
@@ -105,7 +114,7 @@ def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
 
 
 class Case:
-    """One observation with its library; everything is computed on first use."""
+    """One observation, and the runs of our model that may explain it; every run is computed on first use."""
 
     def __init__(self, library: Signatures, seen: Observation, bos: int | None):
         self.library, self.seen, self.bos = library, seen, bos
@@ -116,15 +125,15 @@ class Case:
     # --- noise
 
     def rows_of(self, run: Pass) -> np.ndarray:
-        """Log probabilities of a run where the engine was observed, (R, K)."""
+        """Return the log probabilities (R, K) of a run at the observed rows and tokens."""
         return seen_through(self.seen, self.library.of(run).logprobs)
 
     def reference(self, mode: str) -> Reference:
-        """Noise of right engines of a rounding set."""
+        """Return prediction and noise of an engine that computes rounding set ``mode`` without a mistake."""
         return self.reference_of(Pass(mode))
 
     def reference_of(self, run: Pass) -> Reference:
-        """Noise of engines that compute ``run``, from its replicas."""
+        """Return prediction and noise of an engine that computes ``run``; the noise comes from noisy replicas."""
         if run.key not in self._references:
             self.library.ahead([run])
             self._references[run.key] = Reference(
@@ -133,58 +142,61 @@ class Case:
         return self._references[run.key]
 
     def replicas(self, run: Pass) -> list[np.ndarray]:
-        """``run`` with float noise, (R, K) each, storage rounding left out."""
+        """Return the log probabilities of ``run`` repeated with float noise, (R, K) each, without storage rounding."""
         return [seen_through(self.seen, each.logprobs) for each in self.library.noisy(run)]
 
     # --- candidates
 
     def candidate(self, idea: Idea, rows: np.ndarray) -> Candidate:
-        """An idea and its prediction (R, K)."""
+        """Return the candidate for an explanation ``idea`` and its predicted log probabilities ``rows`` (R, K)."""
         return Candidate(**vars(idea), rows=rows, fit=self.reference(idea.mode).fit(self.values, rows))
 
     def clean(self, mode: str) -> Candidate:
-        """A rounding set with nothing wrong."""
+        """Return the candidate "rounding set ``mode``, no mistake"."""
         ref = self.reference(mode)
         idea = Idea(kind="mode" if mode in MODE_NAMES else "rounding", mode=mode, name="", says=ROUNDING[mode].says)
         return Candidate(**vars(idea), rows=ref.predicted, fit=ref.fit(self.values))
 
     def computed(self, ideas: Iterable[Idea]) -> Iterator[Candidate]:
-        """Ideas as candidates, one after the other, computed several at a time."""
+        """Compute the predictions of several explanations in parallel, and yield the candidates in order."""
         ideas = list(ideas)
         self.library.ahead(idea.run for idea in ideas)
         for idea in ideas:
             yield self.candidate(idea, self.rows_of(idea.run))
 
     def fault(self, mode: str, name: str) -> Idea:
-        """One fault of the library."""
+        """Return the explanation (Idea) that the engine has the library fault ``name`` in rounding set ``mode``."""
         return Idea(kind="fault", mode=mode, name=name, says=LIBRARY[name].says, faults=(LIBRARY[name],))
 
     def member(self, mode: str, family: Family, value: float, parameter: dict[str, Any] | None = None) -> Idea:
-        """One member of a family."""
+        """Return the explanation (Idea) that a constant of the model (``family``) has the wrong value ``value``."""
         fault, says = family.fault(value), family.describe(value, self.library.engine.shape)
         return Idea(kind="family", mode=mode, name=fault.name, says=says, faults=(fault,), parameter=parameter)
 
     def part(self, mode: str, name: str, part: str, where: Where) -> Idea:
-        """A fault of the library in a part of the model."""
+        """Return the explanation (Idea) that the engine has a library fault only in one part of the model.
+
+        ``part``: name of the part; ``where``: function that selects its half layers.
+        """
         fault = ScopedFault(LIBRARY[name], part, where)
         return Idea(
             kind="part", mode=mode, name=fault.name, says=f"{LIBRARY[name].says}, in {part} only", faults=(fault,)
         )
 
     def late(self, mode: str, name: str, since: int) -> Idea:
-        """A fault of the library from a position on, as one that decode has and prefill has not."""
+        """Return the explanation (Idea) that a fault applies from position ``since`` on, for example in decode only."""
         says = f"{LIBRARY[name].says}, from position {since} on (a path of its own, such as decode?)"
         return Idea(
             kind="late", mode=mode, name=f"{name} [from {since}]", says=says, faults=(LIBRARY[name],), since=since
         )
 
     def pair(self, mode: str, one: str, two: str) -> Idea:
-        """Two faults of the library at once."""
+        """Return the explanation (Idea) that the engine has two library faults at once."""
         says = f"{LIBRARY[one].says}; and {LIBRARY[two].says}"
         return Idea(kind="pair", mode=mode, name=f"{one} + {two}", says=says, faults=(LIBRARY[one], LIBRARY[two]))
 
     def slips(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
-        """Mistakes outside the model that predict something of what was observed."""
+        """Yield candidates for mistakes outside the forward pass that predict at least one observed number."""
         for slip in slips(self.library, self.bos):
             if only is None or slip.name in only:
                 rows = seen_through(self.seen, slip.make(self.library, mode, self.seen))
@@ -194,11 +206,11 @@ class Case:
     # --- ties
 
     def untied(self, c: Candidate, own: Reference | None = None) -> Candidate:
-        """The candidate with a top-k tie decided the other way, if its misfit begins at one and that explains more.
+        """Return the candidate with a top-k tie decided the other way, if that explains more; else unchanged.
 
-        Which of two equal rows a top-k takes is nobody's mistake. Exact ties are tried in the other order; near ones
-        fall either way in runs with more noise than usual. ``own`` replaces the clean set's noise in telling where the
-        misfit begins.
+        Which of two equal rows a top-k selects is not a mistake. So a tie where the misfit begins is tried in the other
+        order; near ties fall either way in runs with more noise than usual. ``own``: noise that decides where the
+        misfit begins, if not that of the rounding set.
         """
         first = None if c.coarse or c.kind == "slip" or c.fit.misfit < LIMIT else self.first_beyond(c, own)
         if first is None:
@@ -227,10 +239,10 @@ class Case:
     # --- two candidates against each other
 
     def bayes_factor(self, a: Candidate, b: Candidate) -> float:
-        """Log Bayes factor of ``a`` over ``b``, clipped.
+        """Return the log Bayes factor of ``a`` over ``b``, clipped to +-``CLIP``.
 
-        In float precision it is the difference of the log likelihoods. Where steps flip, that difference scatters: it
-        is held against the same difference on replicas of both candidates, with Student's density for their number.
+        In float precision it is the difference of the log likelihoods. In rounding sets that quantize, that difference
+        scatters: its distribution is measured on replicas of both candidates, with a Student density for their number.
         """
         ref_a, ref_b = self.reference(a.mode), self.reference(b.mode)
 
@@ -249,16 +261,17 @@ class Case:
         return float(np.clip(densities[0] - densities[1], -CLIP, CLIP))
 
     def runs(self, c: Candidate) -> list[np.ndarray]:
-        """What engines that are this candidate show, (R, K) each, storage rounding left out."""
+        """Return noisy runs of engines for which the candidate is true, (R, K) each, without storage rounding."""
         if c.kind == "slip":
             return [run + c.rows - self.reference(c.mode).predicted for run in self.replicas(Pass(c.mode))]
         return self.replicas(c.run)
 
     def first_beyond(self, c: Candidate, ref: Reference | None = None) -> int | None:
-        """First observed position that the candidate does not fit; None if there is none.
+        """Return the first observed position that the candidate does not fit; None if it fits all of them.
 
-        The bar is what the largest of all positions reaches in a right engine, or of all short stretches, which begin
-        there. ``ref`` replaces the noise of the candidate's clean set.
+        A position (or a short stretch that begins there) does not fit if its level exceeds what the largest of all
+        positions (or stretches) reaches in a correct engine. ``ref`` replaces the noise of the candidate's rounding
+        set.
         """
         own = self.reference(c.mode).own if ref is None else ref.own
         level = c.fit.level if ref is None else ref.fit(self.values, c.rows).level

@@ -1,12 +1,13 @@
-"""The verdict: what the posterior of an observation allows to be said, and no more.
+"""Turn the posterior of an observation into a verdict that claims no more than the data supports.
 
     diagnosis = diagnose(Signatures(engine, ids), observation)
     diagnosis.verdict    "exact", "qat", "ds4" or another rounding set; "fault"; "unknown"; "undecided"; "broken"
 
-* Numbers that are none are reported as what they are; nothing is compared.
-* The rule of ``posterior`` names a mistake or a rounding set. What a mistake leaves, if small and uniform, is told
-  beside its name; a rounding set comes with what would have been seen.
-* Something the size of a rounding, everywhere alike, that no set explains is undecided. Anything else is unknown.
+* Numbers that are not finite log probabilities are "broken"; nothing is compared.
+* The rule of ``posterior`` names a mistake or a rounding set. A small and uniform difference that a mistake leaves
+  unexplained is stated beside its name; a rounding set comes with its detection limit.
+* A difference no larger than a rounding, the same at all positions, that no set explains is "undecided"; anything else
+  is "unknown".
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from .signatures import Signatures
 from .verdict import Diagnosis
 
 ROUNDING_RATIO = 1.6
-"""Distance from a set, in units of its own builds' distance, up to which an engine may round otherwise than we know:
-llama.cpp's decode and bfloat16 engines lie at 1.0 to 1.5 (docs/reference/vectors.md)."""
+"""Largest distance from a rounding set that may still be an unknown rounding, in units of the distance between correct
+engines of that set: llama.cpp's decode and bfloat16 engines lie at 1.0 to 1.5 (docs/reference/vectors.md)."""
 SHOWN = 12
 
 
@@ -45,7 +46,11 @@ def diagnose(
     thorough: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Diagnosis:
-    """Explain ``seen``. ``bos`` is the id of the beginning-of-sentence token; ``thorough`` computes every stage."""
+    """Explain the observation ``seen`` by a rounding set or a mistake, or say that neither does.
+
+    ``bos``: id of the beginning-of-sentence token, None without a tokenizer; ``thorough``: compute every candidate even
+    when an early one explains the numbers; ``progress``: called with the number of candidates so far.
+    """
     broken = _broken(seen)
     if broken is not None:
         return broken

@@ -1,14 +1,14 @@
-"""The likelihood: how far a prediction lies from an observation, and how far a right engine's would.
+"""The likelihood: how far a prediction lies from an observation, relative to how far a correct engine lies from it.
 
     r(t)      mean square difference of log probabilities after token t between the engine and a prediction
-    e(t)      the same of a right engine: measured on replicas (runs with float noise), plus what storage rounding adds
-              (``storage``)
-    l(t)      ln sqrt(r / e): 0 is what a right engine shows, 1 is e times as much
+    e(t)      expected r(t) of a correct engine: measured on replicas (runs with float noise), plus the mean square of
+              storage rounding (``storage``)
+    l(t)      level, ln sqrt(r / e): 0 for a typical correct engine, 1 for 2.72 times its difference
 
-Roundings that flip make e large and r heavy-tailed, so statistics are of l, and their distribution is measured on
-replicas, each left out in turn. ``Reference`` holds one prediction with its replicas. ``Fit.score`` is the log
-likelihood; ``Fit.misfit`` says by how many standard deviations of right engines an l is too large: as a whole, in some
-stretch of the prompt, or at one position.
+Where noise flips quantization steps, e is large and r heavy-tailed. So all statistics are of l, and their distribution
+is measured on replicas, each left out in turn. ``Reference`` holds one prediction with its replicas. ``Fit.score`` is
+the log likelihood; ``Fit.misfit`` is the number of standard deviations by which l is too large for a correct engine, as
+a mean over all positions, in some stretch of the prompt, or at one position.
 """
 
 from __future__ import annotations
@@ -22,38 +22,41 @@ from ..observation import Observation
 from .signatures import REPLICAS
 
 LIMIT = 3.0
-"""The threshold of "nothing here explains it": the misfit at which an unknown mistake (1 to 1000 standard deviations,
-log-uniform, a quarter of all engines) becomes likelier than a right engine (Student, 7 degrees of freedom): 2.9."""
+"""Misfit from which a candidate does not explain the data. An unknown mistake (1 to 1000 standard deviations,
+log-uniform, a quarter of all engines) becomes likelier than a correct engine (Student, 7 degrees of freedom) at 2.9."""
 FLOAT_FLOOR = 1e-7
-"""Nats: one float32 unit in the last place of a log probability near -1; no two engines agree better."""
+"""Smallest distance of two engines in nats: one float32 unit in the last place of a log probability near -1."""
 FOREIGN = np.log(30.0)
 """Log of the largest float noise of another engine in units of ours: three times the largest measured, 10 (fast
 exponentials, float32 angles at long contexts; Hugging Face and ds4's C code, roundings off, are at 2 to 10)."""
 NOTHING = 1e3
-"""Root of r where a row is no numbers at all: beyond every log probability, so that it agrees with nothing."""
+"""Square root of r for a row that is not comparable: above every log probability, so that no prediction fits."""
 WEIGHT = 0.25
-"""Share of an independent observation that a position is worth in a likelihood: 1 / (1 + 2 sum of autocorrelations) of
+"""Weight of a position in a likelihood, relative to an independent observation: 1 / (1 + 2 sum of autocorrelations) of
 l on replicas, 0.04 to 1 in the 13 sets, geometric mean 0.23 (golden model tiny, 200 positions)."""
 TAIL = 4.0
-"""Degrees of freedom of the likelihood's Student tail: r / e is above 21 once in a hundred then; replicas of the 13
-sets reach 3 to 71 that often (the same model)."""
+"""Degrees of freedom of the likelihood's Student tail. With 4, r / e exceeds 21 once in a hundred positions; on
+replicas of the 13 sets the value exceeded that often is 3 to 71 (golden model tiny)."""
 SHORTEST = 8
-"""Positions of the shortest stretch that is judged on its own: below, the largest position says the same."""
+"""Positions of the shortest stretch that is tested on its own; shorter ones add nothing to single positions."""
 
 
 def log_student(z: float, dof: int = REPLICAS - 1) -> float:
-    """Log density, up to a constant, of a statistic whose spread comes from ``dof`` + 1 replicas."""
+    """Return the log density of Student's t at ``z``, up to a constant, with ``dof`` degrees of freedom."""
     return float(-0.5 * (dof + 1) * np.log1p(z * z / dof))
 
 
 def limit_of(count: int, dof: int = REPLICAS - 1) -> float:
-    """Threshold for each of ``count`` statistics from replicas that must all pass: a right engine misses any of them as
-    seldom as it misses LIMIT where there is one. Student's tail falls about like (1 + z^2 / dof)^(-dof / 2)."""
+    """Return the threshold, in standard deviations, for each of ``count`` statistics from replicas that must all pass.
+
+    A correct engine then fails any of them as rarely as it exceeds LIMIT with a single one. The tail of Student's
+    distribution is approximated by (1 + z^2 / dof)^(-dof / 2).
+    """
     return float(np.sqrt(dof * ((1 + LIMIT**2 / dof) * count ** (2 / dof) - 1)))
 
 
 def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
-    """Select the observed numbers of a prediction (T, V): (R, V) or (R, K) float64; NaN where it says nothing."""
+    """Select the observed rows and tokens of a prediction (T, V): float64 (R, V) or (R, K), NaN where not predicted."""
     rows = logprobs[seen.rows]
     if seen.support is None:
         return (
@@ -65,8 +68,11 @@ def seen_through(seen: Observation, logprobs: np.ndarray) -> np.ndarray:
 
 
 def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """r (R,): mean square difference of two arrays (R, K); NaN where a row was not predicted. Equal infinities (masked
-    tokens) are no difference; rows of which more than a tenth cannot be compared agree with nothing."""
+    """Return r (R,), the mean square difference of two arrays (R, K); NaN where a row was not predicted.
+
+    Equal infinities (masked tokens) count as no difference. A row with more than a tenth of its numbers not comparable
+    gets ``NOTHING`` squared.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         difference = values - predicted
         difference[values == predicted] = 0.0
@@ -83,7 +89,7 @@ def squares(values: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 
 
 def smooth(e: np.ndarray, reach: int = 4) -> np.ndarray:
-    """Moving average (R,) of 2 ``reach`` + 1 positions, shorter at the ends."""
+    """Return the moving average (R,) of ``e`` over 2 ``reach`` + 1 positions, fewer at the ends."""
     if len(e) <= 1:
         return e
     total = np.concatenate(([0.0], np.cumsum(e)))
@@ -94,17 +100,17 @@ def smooth(e: np.ndarray, reach: int = 4) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Fit:
-    """How one prediction fits.
+    """Measures of how well one prediction fits the observation.
 
-    level    l (R,), see above, NaN where nothing is predicted; after ``shift``
-    shift    log of how much larger the engine's float noise is than ours; 0 in coarse sets
-    z        by how many standard deviations the whole is too far
-    local    the same for the worst stretch, beyond what the worst of that many stretches shows by chance
-    worst    the same for the worst single position
+    level    l (R,) as defined at the top of this module, after subtracting ``shift``; NaN where nothing is predicted
+    shift    log of how much larger the engine's float noise is than ours; 0 in sets that quantize
+    z        standard deviations by which the mean level is too large
+    local    standard deviations by which the worst stretch is too large, beyond the worst of as many stretches by
+             chance
+    worst    standard deviations by which the worst single position is too large, beyond the worst by chance
     score    log likelihood
-    rms      root of the mean of r, nats
-    core     mean l, unshifted, of the nearer half of the positions: what a top-k decision that fell the other way
-             somewhere leaves alone
+    rms      square root of the mean of r, nats
+    core     mean l before ``shift`` over the lower half of the positions, which a single flipped top-k does not affect
     """
 
     level: np.ndarray
@@ -118,17 +124,18 @@ class Fit:
 
     @property
     def misfit(self) -> float:
-        """The largest of the three."""
+        """Return the largest of ``z``, ``local`` and ``worst``."""
         return max(self.z, self.local, self.worst)
 
 
 class Reference:
-    """A prediction, its replicas and what they show about right engines, as seen through one observation.
+    """A prediction and its noisy replicas, at the rows and tokens of one observation.
 
-    predicted  (R, K) the noiseless run
-    replicas   runs with float noise, each (R, K)
-    storage    (R,) mean square of what storage rounding adds to the observation, and ``shared`` (R,) how much of that
-               is one offset for a whole row
+    predicted  (R, K) log probabilities of the noiseless run
+    replicas   log probabilities of runs with float noise, each (R, K)
+    storage    (R,) mean square of the rounding with which the observation was stored
+    coarse     whether the rounding set quantizes, so that noise flips steps
+    shared     (R,) the part of ``storage`` that is one offset for a whole row
     """
 
     def __init__(
@@ -168,7 +175,7 @@ class Reference:
             self.usual_mean = Scatter(np.array(own))
 
     def fit(self, values: np.ndarray, predicted: np.ndarray | None = None) -> Fit:
-        """Hold the observed values (R, K) against the prediction, or another one in the same rounding set."""
+        """Measure how well a prediction (R, K) fits ``values`` (R, K); by default this reference's own prediction."""
         r = squares(values, self.predicted if predicted is None else predicted)
         level = _half_log((r + 1e-300) / self.expected)
         known = np.isfinite(level)
@@ -198,7 +205,8 @@ class Reference:
         return float(np.clip(np.median(bare[known]), 0.0, FOREIGN))
 
     def level(self, a: np.ndarray, b: np.ndarray) -> float:
-        """Mean l of two predictions (R, K), as engine and prediction of each other."""
+        """Return the mean level (ln sqrt(r / e)) of two predictions (R, K), one of them taken as the engine's
+        numbers."""
         return float(np.nanmean(_half_log((squares(a, b) + 1e-300) / self.expected)))
 
 
@@ -219,7 +227,7 @@ def _half_log(ratio: np.ndarray) -> np.ndarray:
 
 
 class Scatter:
-    """Distribution of the levels of right engines, from those of replicas ``own`` (n, R)."""
+    """Distribution of the levels of correct engines, estimated from the levels ``own`` (n, R) of n replicas."""
 
     def __init__(self, own: np.ndarray):
         self.own = own
@@ -236,7 +244,7 @@ class Scatter:
             length *= 2
 
     def whole(self, known: np.ndarray | None = None) -> tuple[float, float]:
-        """Mean and standard deviation of the mean level over the positions ``known``, for one more engine."""
+        """Return mean and standard deviation of a correct engine's mean level over the positions ``known`` (mask)."""
         own = self.own if known is None else self.own[:, known]
         means = own.mean(axis=1)
         # positions are not independent; with few replicas their scatter is not well known: never less than if they were
@@ -244,7 +252,7 @@ class Scatter:
         return float(means.mean()), spread * self.more
 
     def misfit(self, level: np.ndarray) -> tuple[float, float, float]:
-        """(whole, stretch, position): standard deviations by which ``level`` (R,) lies above what replicas show."""
+        """Return by how many standard deviations ``level`` (R,) is too large: (whole, worst stretch, worst one)."""
         known = np.isfinite(level)
         if not known.any():
             return 0.0, 0.0, 0.0
@@ -263,15 +271,17 @@ class Scatter:
 
 
 def stretches(level: np.ndarray, length: int, step: int) -> np.ndarray:
-    """Means of stretches of ``length`` positions that begin every ``step``."""
+    """Return the means of ``level`` over stretches of ``length`` positions that start every ``step`` positions."""
     total = np.concatenate(([0.0], np.cumsum(level)))
     start = np.arange(0, len(level) - length + 1, step)
     return (total[start + length] - total[start]) / length
 
 
 def projection(values: np.ndarray, base: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float:
-    """Place of the observed values on the line from one prediction (0) to another (1); all (R, K), ``weight`` (R,).
-    NaN if the two are the same."""
+    """Project ``values`` onto the line from ``base`` (0) to ``target`` (1); all are (R, K), ``weight`` of rows (R,).
+
+    NaN if ``base`` and ``target`` are equal.
+    """
     with np.errstate(invalid="ignore"):
         d, y = target - base, values - base
     use = np.isfinite(d) & np.isfinite(y)

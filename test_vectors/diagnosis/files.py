@@ -1,8 +1,8 @@
-"""Is it the engine or its file? A wrong conversion gives the same numbers as a wrong engine.
+"""Compare two model files: a wrong conversion gives the same numbers as a wrong engine.
 
     differences("ours.gguf", "theirs.gguf").lines     metadata and tensors that differ
 
-If our engine on *their* file gives their numbers, their engine reads that file rightly, and the file is what differs.
+If our engine on *their* file gives their numbers, their engine reads that file correctly, and the files differ.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class FileDifferences:
-    """Lines for people: metadata that differ, tensors whose bytes differ."""
+    """Differences of two model files in human-readable lines.
+
+    metadata  one line per metadata key with different values
+    tensors   one line per tensor that is missing or differs in shape, type or bytes
+    """
 
     metadata: tuple[str, ...]
     tensors: tuple[str, ...]
 
     @property
     def lines(self) -> list[str]:
-        """All of them, shortened."""
+        """Return up to ``SHOWN`` lines of both kinds, and the number of further differences."""
         every = [*self.metadata, *self.tensors]
         more = [f"and {len(every) - SHOWN} more differences"] if len(every) > SHOWN else []
         return every[:SHOWN] + more
 
 
 def differences(ours: str, theirs: str) -> FileDifferences:
-    """Compare two model files; DataError (a ModelError of the reader) if one cannot be read."""
+    """Compare two model files by path; a file that cannot be read raises DataError (a ModelError of the reader)."""
     with GGUFFile.open(ours) as a, GGUFFile.open(theirs) as b:
         metadata = []
         for key in sorted({*a.metadata, *b.metadata}):

@@ -1,10 +1,10 @@
-"""Which constant is wrong, and by how much: the member of a family that comes nearest, with an interval.
+"""Estimate the parameter of a mistake (a wrong constant of the model), with an interval.
 
-A family is first tried at the values of its grid, and where the observation's difference from the right engine points
-along what a tiny change of the parameter does: beyond that a chaotic model hides even a nearly right value. Around the
-best of them the squared distance is a parabola in the parameter, or its logarithm, wherever the effect is smooth; its
-minimum is the estimate. The interval is what the minimum would move by if the observation's remaining difference pushed
-along the parameter: in rounding sets that flip steps it comes from the scatter of the distances about the parabola.
+A family is the same mistake with different values of its parameter. It is first tried at the values of its grid, and at
+the value that a linear extrapolation of a tiny change suggests, as a chaotic model hides even a nearly right value.
+Around the best of these the squared distance is a parabola in the parameter (or its logarithm) wherever the effect is
+smooth; the estimate is the parabola's minimum. The interval is how far the minimum would move if the remaining
+difference acted along the parameter; in rounding sets that quantize it comes from the scatter about the parabola.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from .evidence import squares
 
 ROUNDS = 6
 REACH = 0.02
-"""First step beside the best grid value, in the searched scale (2 % for logarithmic ones)."""
+"""First step on either side of the best grid value, in the searched scale (2 % for logarithmic parameters)."""
 Z90 = 1.645
 TINY = 1e-3
-"""Relative change of a parameter that shows its slope: float noise is a hundredth of its effect."""
+"""Relative change of a parameter that measures its slope: float noise is a hundredth of its effect."""
 ALIGNED = 0.7
-"""Cosine between a difference and a slope; differences of several hundred numbers that have nothing to do with each
-other reach 0.3."""
+"""Smallest cosine between the observed difference and a slope that suggests the parameter; unrelated differences of
+several hundred numbers reach 0.3."""
 
 
 def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
-    """Compute the members at the values of the grid and where the slope points; return the nearest."""
+    """Return the family member nearest to the observation, of those at grid values and the one that the slope
+    suggests."""
     values = list(family.grid(case.library.engine.shape))
     if not (family.whole or ROUNDING[mode].coarse) and (pointed := along(case, mode, family)) is not None:
         values.append(pointed)
@@ -37,16 +38,17 @@ def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
 
 
 def tiny(case: Case, mode: str, family: Family) -> Idea:
-    """The member next to the right engine, in which the parameter's slope is seen."""
+    """Return the explanation with the parameter ``TINY`` away from its correct value, to measure the slope."""
     right = family.neutral(case.library.engine.shape)
     return case.member(mode, family, right * (1 + TINY) if family.log else right + TINY)
 
 
 def along(case: Case, mode: str, family: Family) -> float | None:
-    """Extrapolate the slope of a parameter to the observation; None if its difference does not point that way.
+    """Return the parameter value that the slope extrapolates to the observation; None if that lies off the slope.
 
-    Effects are taken as proportional to the parameter. Positions that a top-k decision spoiled point anywhere: the best
-    eighth counts."""
+    Effects are taken as proportional to the parameter. Only the best eighth of the positions counts, as a flipped top-k
+    turns the difference of others in any direction.
+    """
     base = case.reference(mode).predicted
     (step,) = case.computed([tiny(case, mode, family)])
     with np.errstate(invalid="ignore"):
@@ -65,18 +67,17 @@ def along(case: Case, mode: str, family: Family) -> float | None:
 
 
 def closeness(c: Candidate) -> float:
-    """Rank of members: the log likelihood where steps flip all over, else the distance of the half of positions that
-    a top-k decision fallen the other way leaves alone."""
+    """Return a rank of family members, larger is nearer: log likelihood if the set quantizes, else -``Fit.core``."""
     return c.fit.score if c.coarse else -c.fit.core
 
 
 def value_of(c: Candidate) -> float:
-    """The parameter of a family's member."""
+    """Return the parameter value of a family member, read from its name."""
     return float(c.name.partition("=")[2])
 
 
 def refined(case: Case, mode: str, family: Family, start: float) -> Candidate:
-    """The member that fits best near ``start``, its ``parameter`` filled in with a 90 % interval."""
+    """Return the family member that fits best near the value ``start``; its ``parameter`` has a 90 % interval."""
     return _whole(case, mode, family, start) if family.whole else _smooth(case, mode, family, start)
 
 

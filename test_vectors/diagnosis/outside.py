@@ -1,6 +1,6 @@
-"""Mistakes outside the model: tokenizer, template, BOS, rows and columns.
+"""Mistakes outside the forward pass: tokenizer, chat template, BOS token, shifted rows and columns of the output.
 
-Each turns the model's clean log probabilities into what such an engine would report for the observed tokens.
+Each mistake maps the model's clean log probabilities to those that an engine with this mistake would report.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from .prompts import MISTAKES, PromptSlip, places
 from .signatures import Signatures
 
 COVERED = 0.8
-"""Share of the observed rows that a mistake in the prompt has to predict."""
+"""Share of the observed rows that a mistake in the prompt must predict to be a candidate."""
 
 
 @dataclass(frozen=True)
 class OutsideSlip:
-    """A mistake around the model, not in it (those are faults); ``make`` returns log probabilities (T, V) for the
-    observed tokens, NaN rows where unknown."""
+    """A mistake of an engine outside its forward pass, such as a missing BOS token or shifted output rows.
+
+    make  returns log probabilities (T, V) for the observed tokens, given library, rounding set and observation; rows
+          that cannot be predicted are NaN
+    """
 
     name: str
     says: str
@@ -107,7 +110,7 @@ def _misread(mistake: PromptSlip) -> Callable[[Signatures, str, Observation], np
 
 
 def slips(library: Signatures, bos: int | None) -> list[OutsideSlip]:
-    """List the mistakes that apply to this model and these tokens. ``bos`` None: the file has no tokenizer."""
+    """Return the mistakes that apply to this model and these tokens; ``bos`` is None if the file has no tokenizer."""
     every = [
         OutsideSlip("first_token_dropped", "first token of the prompt missing", _first_dropped),
         OutsideSlip("rows_late", "each row holds the distribution of the token before", _shifted(1)),

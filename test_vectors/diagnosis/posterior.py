@@ -1,16 +1,16 @@
-"""The posterior of the candidates of one case, and the one rule that decides.
+"""The posterior of the candidates of one case, and the rule that chooses among them.
 
     log posterior = log prior + log likelihood, up to a constant
 
-The prior of a candidate is the share of its rounding set times that of the kind of its mistake (calibration.json), each
-divided by how many of these there are. The likelihood says how far the observed scatter is under the candidate, which
-replicas measure: ``Fit.score`` from one run, which ranks; ``Posterior.odds`` for two candidates, which decides:
+The prior of a candidate is the share of its rounding set times the share of its kind of mistake (calibration.json),
+each divided by the number of candidates that share it. ``Fit.score``, from one run, ranks candidates.
+``Posterior.odds`` of two candidates, which measures the scatter of the scores on replicas, decides:
 
-    fault       it fits, and its log odds are ACCUSED over every clean set and NAMED over every other name
+    fault       it fits, and its log odds are ACCUSED over every clean set and NAMED over every other mistake
     clean       it fits, and no mistake that fits has better odds than the best clean set
     otherwise   undecided or unknown (decide.py)
 
-A candidate fits if its misfit is below ``LIMIT``: the only threshold of "nothing here explains it".
+A candidate fits if its misfit is below ``LIMIT``, or if all that it leaves is small and uniform.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, limit_of, log_
 from .outside import slips
 
 ACCUSED = float(np.log(1000.0))
-"""Log odds over every clean set at which a mistake is named: one right engine in a thousand may be accused."""
+"""Log odds over every clean set required to name a mistake: one correct engine in a thousand may be called wrong."""
 NAMED = float(np.log(8.0))
-"""Log odds over every other name at which one is given: one name in nine may be wrong; the engine is, in any case."""
+"""Log odds over every other mistake required to name one: one name in nine may be wrong, though the engine has a
+mistake."""
 CONTENDERS = 5
-"""Best mistakes that are compared on replicas: each costs eight passes."""
+"""Number of best mistakes that are compared on replicas; each costs eight passes."""
 SAME = 0.5
-"""Mean l below which two predictions are one: engines of one lie within e^0.5 of the other's own noise."""
+"""Mean l below which two predictions count as equal: their distance is below e^0.5 times the noise of either."""
 
 
 class Posterior:
-    """Candidates of one case and their odds."""
+    """Candidate explanations of one observation, and their posterior odds."""
 
     def __init__(self, case: Case):
         self.case = case
@@ -59,14 +60,14 @@ class Posterior:
     # --- prior and likelihood
 
     def log_prior(self, c: Candidate) -> float:
-        """Log prior of a candidate: its rounding set's, and that of what is wrong in it."""
+        """Return the log prior of a candidate: of its rounding set plus of its kind of mistake."""
         modes = len(MODE_NAMES)
         mode = ("mode", modes) if c.mode in MODE_NAMES else ("rounding", len(ROUNDING) - modes)
         kind = "clean" if c.clean else c.kind
         return log_prior("sets", *mode) + log_prior("kinds", kind, self._counts[kind])
 
     def score(self, c: Candidate) -> float:
-        """Log posterior from one run, up to a constant: for ranking."""
+        """Return the log posterior of a candidate from one run, up to a constant; used for ranking."""
         return self.log_prior(c) + c.fit.score
 
     def _odds(self, a: Candidate, b: Candidate) -> float:
@@ -76,7 +77,7 @@ class Posterior:
         return float(np.clip(prior + scatter + self.case.bayes_factor(a, b), -CLIP, CLIP))
 
     def misfit(self, c: Candidate) -> float:
-        """Misfit by the noise of its rounding set, or of engines that have the mistake: one that amplifies has more."""
+        """Return a candidate's misfit by the noise of its rounding set or of its own runs, whichever is smaller."""
         if c.clean or c.kind == "slip" or c.fit.misfit < LIMIT:
             return c.fit.misfit
         return min(c.fit.misfit, self.own(c).misfit)
@@ -89,12 +90,14 @@ class Posterior:
         return self.case.reference_of(c.run).fit(self.case.values, c.rows) if near else c.fit
 
     def fits(self, c: Candidate) -> bool:
-        """Whether a candidate explains everything to within its noise, or all but a uniform residue."""
+        """Return whether a candidate explains the observation to within noise, or up to a small uniform difference."""
         return self.misfit(c) < LIMIT or self.residue(c) is not None
 
     def residue(self, c: Candidate) -> float | None:
-        """Root mean square of what a mistake leaves, if that is small and the same everywhere, as rounding on the way
-        to us is: a tenth of what any other name leaves. None otherwise."""
+        """Return the rms in nats that a mistake leaves unexplained, if small and uniform like a rounding; else None.
+
+        Small is a tenth of what any other mistake leaves.
+        """
         if c.clean or c.coarse or not np.isfinite(c.fit.level).all():
             return None
         r = c.fit.level + 0.5 * np.log(self.case.reference(c.mode).expected) + c.fit.shift
@@ -112,21 +115,24 @@ class Posterior:
     # --- the best
 
     def ranked(self, clean: bool | None = None) -> list[Candidate]:
-        """Candidates, best first; only clean ones or only mistakes if asked for."""
+        """Return the candidates, best first; ``clean``: only those without (True) or with a mistake (False)."""
         chosen = [c for c in self.candidates if clean is None or c.clean is clean]
         return sorted(chosen, key=self.score, reverse=True)
 
     def clean(self, mode: str) -> Candidate:
-        """A rounding set with nothing wrong."""
+        """Return the candidate "rounding set ``mode``, no mistake"."""
         return next(c for c in self.candidates if c.clean and c.mode == mode)
 
     def answer(self) -> Candidate | None:
-        """The best clean set that fits and can be told from narrower ones; None if there is none."""
+        """Return the best candidate without a mistake that fits and is distinct from narrower rounding sets; None if
+        none."""
         return next((c for c in self.ranked(clean=True) if c.fit.misfit < LIMIT and self.told_apart(c)), None)
 
     def champion(self) -> Candidate | None:
-        """The best mistake that fits; None if there is none. In sets that flip steps scores scatter, so that the best
-        few are compared by odds."""
+        """Return the best mistake that fits; None if there is none.
+
+        In sets that quantize scores scatter, so the best few are compared by odds.
+        """
         wrong = self.ranked(clean=False)[:CONTENDERS]
         near = [c for c in wrong if self.score(c) > self.score(wrong[0]) - CLIP and self.fits(c)]
         if len(near) > 1 and near[0].coarse:
@@ -134,12 +140,14 @@ class Posterior:
         return near[0] if near else None
 
     def over(self, c: Candidate) -> float:
-        """Log odds of a mistake over the best clean set."""
+        """Return the log odds of a candidate with a mistake over the best one without."""
         return self.odds(c, self.ranked(clean=True)[0])
 
     def rival(self, c: Candidate) -> tuple[Candidate | None, float]:
-        """The best mistake by another name, in any set, and the log odds over it. Names whose predictions lie no
-        further apart than right engines do are one."""
+        """Return the best mistake with another name, in any rounding set, and the log odds of ``c`` over it.
+
+        Mistakes whose predictions are no further apart than correct engines count as the same.
+        """
         ref = self.case.reference(c.mode)
         for other in self.ranked(clean=False):
             if other.family != c.family and not (other.mode == c.mode and ref.level(other.rows, c.rows) < SAME):
@@ -147,7 +155,7 @@ class Posterior:
         return None, CLIP
 
     def proven(self) -> Candidate | None:
-        """The mistake that may be named, if there is one."""
+        """Return the mistake that the evidence allows to name; None if there is none."""
         c = self.champion()
         certain = c is not None and self.over(c) >= ACCUSED and self.rival(c)[1] >= NAMED and self.told_apart(c)
         return c if certain else None
@@ -155,10 +163,11 @@ class Posterior:
     # --- wide and narrow sets
 
     def told_apart(self, c: Candidate) -> bool:
-        """Whether the data lies at this candidate, not merely within its noise around the same one in a narrower set.
+        """Return whether the data distinguishes a candidate from the same one in a narrower rounding set (less noise).
 
-        The data's place on the line from the narrower prediction (0) to this one (1) is compared with where engines of
-        this candidate lie on it. A set whose own engines do not lie apart from 0 can never be told.
+        The data's projection on the line from the narrower prediction (0) to this one (1) is compared with the
+        projections of engines of this candidate. A set whose own engines do not lie apart from 0 can never be
+        distinguished.
         """
         ref = self.case.reference(c.mode)
         if not ref.coarse:
@@ -192,8 +201,10 @@ class Posterior:
     # --- the beginning
 
     def explained(self, c: Candidate) -> tuple[float, int | None]:
-        """Log posterior odds over numbers that agree with nothing, from the rows before the first misfit alone, and the
-        position of that misfit."""
+        """Return log posterior odds of a candidate over "no known explanation", and its first misfit's position.
+
+        The odds use only the rows before that position, or all if it is None.
+        """
         until = self.case.first_beyond(c)
         rows = self.case.seen.rows
         n = len(rows) if until is None else int(np.searchsorted(rows, until))
@@ -205,11 +216,11 @@ class Posterior:
         return WEIGHT * float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) + prior, until
 
     def extend(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Add candidates; return them."""
+        """Add candidates and return them as a list."""
         new = list(candidates)
         self.candidates += new
         return new
 
     def replace(self, old: Candidate, new: Candidate) -> None:
-        """Put a better version of a candidate in its place."""
+        """Replace a candidate by a better version."""
         self.candidates[self.candidates.index(old)] = new

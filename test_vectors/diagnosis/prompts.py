@@ -1,11 +1,11 @@
-"""Mistakes in making token ids of a prompt: tokenizers that split otherwise, templates that frame otherwise.
+"""Mistakes in turning a prompt into token ids: wrong splitting by the tokenizer, wrong framing by the template.
 
-Each mistake is what another engine would have been fed where our ids are right. Its rows are found again by the text
-that follows them: after a mistake in the prompt, the rows of everything behind it still belong to the same places.
+Each mistake gives the ids that another engine would have evaluated in place of ours. Rows of both are matched by the
+text that follows them, as rows behind a mistake at the start of the prompt still belong to the same text.
 
     for mistake in MISTAKES:
-        wrong = mistake.make(tokenizer, ids)        other ids, or the same ones where it does not matter
-        at = places(tokenizer, ids, wrong)          (T,): the position in ``wrong`` for each of ours, -1 for none
+        wrong = mistake.make(tokenizer, ids)        other ids, or equal ones where the mistake has no effect
+        at = places(tokenizer, ids, wrong)          (T,): position in ``wrong`` for each position in ids, -1 for none
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Make = Callable[[Tokenizer, list[int]], list[int]]
 
 @dataclass(frozen=True)
 class PromptSlip:
-    """One way to get a prompt wrong, in the tokenizer or the template."""
+    """One mistake of a tokenizer or template; ``make`` maps right token ids to wrong ones."""
 
     name: str
     says: str
@@ -31,8 +31,7 @@ class PromptSlip:
 
 
 def places(tokenizer: Tokenizer, ids: Sequence[int], wrong: Sequence[int]) -> np.ndarray:
-    """(T,) int64: for each position of ``ids`` the one of ``wrong`` that the same bytes follow, -1 where there is
-    none."""
+    """Return for each position of ``ids`` (T,) the position of ``wrong`` with the same bytes behind it, -1 for none."""
     ours, theirs = (np.array([len(tokenizer.token_bytes(i)) for i in each], np.int64) for each in (ids, wrong))
     place = {int(n): j for j, n in enumerate(theirs.sum() - np.cumsum(theirs))}
     text, other = tokenizer.decode(ids), tokenizer.decode(wrong)

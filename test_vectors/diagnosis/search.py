@@ -1,14 +1,14 @@
-"""Which candidates are computed, and in what order: only as far as the question is open.
+"""Choose which candidates are computed, and in what order; stop as soon as one explains the observation.
 
     posterior = search(case)
 
-Float precision decides at once: a candidate that agrees to 1e-5 leaves no room for another. Then come the other
-rounding sets, or before everything else if the data lies nearer to one of them than to exact; if one is the answer,
-its own library is still held against the data, since a mistake may be a better explanation than none. What is still
-open is tried with the mistakes in the other modes, in sets that are no modes, with families, and last with mistakes in
-a part of the model, from a position on, or two at once.
+The rounding set "exact" comes first: agreement to 1e-5 leaves no room for another explanation. Then come the other
+rounding sets, or before everything else one that is clearly nearer to the data than exact. If a set explains the data,
+the faults in it are still compared, since one may explain the data better. If none does, next come faults in the other
+modes, in rounding sets that are no modes, families of faults, and last faults in a part of the model, faults from a
+position on, and pairs of faults.
 
-The constants here bound the work; no verdict rests on them.
+The constants here bound the work; no verdict depends on them.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from .signatures import REPLICAS, Pass
 Progress = Callable[[int], None]
 
 NO_MISTAKE = frozenset({"indexer_ties_high"})
-"""In the library for the sake of tests: which of two equal rows a top-k takes is nobody's mistake (``Case.untied``)."""
+"""Faults that serve tests only: which of two equal rows a top-k selects is no mistake (``Case.untied``)."""
 LEADING, REFINED = 8, 3
-"""Names that are tried elsewhere, and candidates that are fitted, or untied, or tried layer by layer."""
+"""LEADING: number of best faults tried in other rounding sets. REFINED: number of best candidates that are fitted,
+tried with top-k ties the other way, or tried layer by layer."""
 EARLY = 8
-"""A deviation that begins before this position does not suggest a path of its own for later ones."""
+"""First position of a deviation from which on a separate code path (such as decode) is considered."""
 CLEARLY = 0.8
-"""Ratio of distances from a rounding set and from exact below which that set is looked at first."""
+"""A rounding set is tried first if its distance is below this multiple of the distance from exact."""
 FAR = 10.0
-"""Misfit of a clean set from which on a mistake in it is large, so that it leads in other sets too."""
+"""Misfit of a clean set from which on a fault in it is large enough to rank first in other sets, too."""
 GAIN, NEARER = 5.0, 0.1
-"""What a family must gain over the clean set, in log likelihood or in how near half of the positions are, to be
-fitted."""
+"""A family is fitted if it gains GAIN in log likelihood over the clean set, or NEARER in ``Fit.core``."""
 
 
 def search(case: Case, thorough: bool = False, progress: Progress | None = None) -> Posterior:
-    """Compute candidates until the question is answered; all stages if ``thorough``."""
+    """Compute candidates stage by stage until one explains the observation; compute all stages if ``thorough``."""
     work = Search(case, progress)
     for _ in work.stages():
         if work.answered() and not thorough:
@@ -94,8 +94,11 @@ class Search:
         yield from self._compounds()
 
     def answered(self) -> bool:
-        """Whether something fits to float precision, a mistake may be named, or a rounding set has withstood its own
-        library and families."""
+        """Return whether the search can stop.
+
+        It can if a candidate fits to float precision, a mistake may be named, or a rounding set fits and was compared
+        with all faults and families in it.
+        """
         best = self._best()
         if not best.coarse and self.posterior.fits(best):
             return not best.clean or best.mode in self.fitted
@@ -149,8 +152,7 @@ class Search:
         return min(ratios, key=lambda mode: ratios[mode])
 
     def similar_sets(self) -> None:
-        """Add rounding sets that lie as near as the best explanation: one flip of a top-k may be a rounding's as well
-        as a mistake's."""
+        """Add rounding sets that predict nearly the same as the best explanation: one may flip the same top-k."""
         self.case.library.ahead(Pass(mode) for mode in ROUNDING)
         near = 3 * self._best().fit.rms
         distances = {mode: squares(self.case.values, self.case.rows_of(Pass(mode))) for mode in ROUNDING}

@@ -1,9 +1,8 @@
-"""Detection limit of a clean verdict: what it could have seen, and what not.
+"""Detection limit of a clean verdict: which mistakes it would have noticed, and which not.
 
-A rounding set's own noise is the limit: a mistake that moves the numbers less looks like another right engine. The
-limit is stated twice. As a size: the root mean square change of log probabilities, at all positions alike, that the
-verdict's own rule would have refused. And by name: the library's predictions are put in the engine's place one after
-the other; what the rule would have let pass was not seen.
+A mistake that changes the numbers less than a rounding set's own noise looks like a correct engine. The limit is stated
+as a size, the smallest rms change of log probabilities at all positions that the rule would have refused; and by name,
+as every fault of the library is put in the engine's place to see whether the rule would have accepted it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ SHOWN = 12
 class Sight:
     """Detection limit of a clean verdict.
 
-    noise, size  what a right engine shows, and the smallest change that is refused, nats rms
-    seen         names of mistakes that would have been refused, smallest effect first
-    hidden       mistakes that would have passed, and their effects, smallest first
-    smallest     the smallest of ``seen`` with its effect
-    wanted       positions at which the most visible of ``hidden`` would show
+    noise      rms difference of a correct engine, nats
+    size       smallest uniform rms change that would have been refused, nats
+    seen       names of faults that would have been refused, smallest effect first
+    hidden     (name, rms in nats) of faults that would have been accepted, smallest first
+    smallest   (name, rms in nats) of the first of ``seen``
+    positions  number of observed positions
+    wanted     number of positions at which the largest of ``hidden`` would have been refused; None if unknown
     """
 
     noise: float
@@ -39,7 +40,7 @@ class Sight:
     wanted: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """The machine-readable form."""
+        """Return the limit as a JSON object."""
         return {
             "noise": _short(self.noise), "size": _short(self.size), "seen": len(self.seen),
             "smallest_seen": None if self.smallest is None else [self.smallest[0], _short(self.smallest[1])],
@@ -48,7 +49,7 @@ class Sight:
         }  # fmt: skip
 
     def sentences(self) -> list[str]:
-        """Lines for people."""
+        """Return the limit as human-readable lines."""
         lines = [f"would have seen a change of {self.size:.2g} nats (rms) at all positions; noise is {self.noise:.2g}"]
         if self.smallest is not None:
             lines.append(
@@ -67,7 +68,8 @@ def _short(x: float) -> float:
 
 
 def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
-    """Measure the detection limit of a rounding set; ``others`` are candidates with a mistake in it."""
+    """Measure the detection limit of the rounding set ``clean``; ``others`` are candidates with a mistake in that
+    set."""
     ref = case.reference(clean.mode)
     mean, spread = ref.usual.whole()
     # the whole is refused from here on; where all positions are moved alike nothing else refuses earlier

@@ -1,12 +1,12 @@
-"""Predicted log probabilities of one model on one token list: rounding sets, faults, float noise.
+"""Log probabilities of one model on one token list, by rounding set, fault and float noise.
 
 Results are cached on disk under a key of model, tokens and code, so that only the first diagnosis of a model is slow.
 
     library = Signatures(engine, ids)
-    library.get("exact")                        clean, mode exact
-    library.get("ds4", "no_sink")               one fault in mode ds4
-    library.replicas("ds4")                     clean runs with float noise: what another correct engine may look like
-    library.ahead(runs)                         start runs that will be asked for, several at a time
+    library.get("exact")                        mode exact without a fault
+    library.get("ds4", "no_sink")               mode ds4 with one fault
+    library.replicas("ds4")                     mode ds4 with float noise: how much correct engines differ
+    library.ahead(runs)                         start runs in the background that will be requested later
 """
 
 from __future__ import annotations
@@ -32,17 +32,22 @@ from ds4ref.variants.runner import AnyFault
 from ..observation import log_softmax
 
 REPLICAS = 8
-"""Runs with float noise for each candidate that is judged: their scatter is what a right engine may differ by."""
+"""Number of runs with float noise per compared candidate; their scatter is a correct engine's tolerance."""
 CACHE_LIMIT = 2 << 30
 LOUD = 32.0
-"""Factor on the noise at which near ties of top-k decisions (``case.TIE``) fall either way: ``evidence.FOREIGN``."""
+"""Factor on the noise in runs that let near ties of top-k decisions (``case.TIE``) fall either way:
+``evidence.FOREIGN``."""
 MEMORY_LIMIT = 1 << 30
-"""Bytes of results in memory."""
+"""Bytes of results kept in memory."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Log probabilities (T, V) float32, and per token how close its closest top-k decision is to a tie (T,)."""
+    """Result of one run.
+
+    logprobs  (T, V) float32
+    margin    (T,) gap of each token's closest top-k decision to a tie
+    """
 
     logprobs: np.ndarray
     margin: np.ndarray
@@ -50,10 +55,13 @@ class Signature:
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of the model.
+    """One run of the model, identified by its settings.
 
-    faults  mistakes in force from position ``since`` on; ``name`` identifies them with parameters and parts
-    noise   seed of the float noise, None for none; ``louder``: so much of it that near ties fall either way
+    mode    rounding set
+    faults  mistakes that apply from position ``since`` on
+    name    identifies ``faults`` with their parameters and parts of the model
+    noise   seed of the float noise, None for a run without
+    louder  enlarge the noise by ``LOUD``, so that near ties of top-k decisions fall either way
     """
 
     mode: str
@@ -65,7 +73,7 @@ class Pass:
 
     @property
     def key(self) -> str:
-        """Cache key of its result."""
+        """Return the cache key of the run's result."""
         noise = "" if self.noise is None else f".{'loud' if self.louder else 'noise'}{self.noise}"
         return f"{self.mode}.{self.name}{noise}"
 
@@ -85,30 +93,32 @@ class Signatures:
         self._pool: ThreadPoolExecutor | None = None
 
     def faults(self, mode: str) -> list[Fault]:
-        """Faults that can show on these tokens."""
+        """Return the library's faults that can change the numbers on these tokens in rounding set ``mode``."""
         return self.runner.faults(mode, len(self.ids))
 
     def get(self, mode: str, fault: str | None = None) -> Signature:
-        """Run clean, or with one fault."""
+        """Return the result without a fault, or with one of the library by name."""
         return self.of(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"))
 
     def replicas(self, mode: str, fault: str | None = None, count: int = REPLICAS) -> list[Signature]:
-        """Run with float noise ``count`` times, clean or with one fault."""
+        """Return ``count`` runs with float noise, without a fault or with one of the library by name."""
         return self.noisy(Pass(mode, (LIBRARY[fault],) if fault else (), fault or "clean"), count)
 
     def noisy(self, run: Pass, count: int = REPLICAS, louder: bool = False) -> list[Signature]:
-        """Repeat a run with float noise ``count`` times."""
+        """Return the results of a run repeated ``count`` times with different float noise."""
         runs = [replace(run, noise=i, louder=louder) for i in range(count)]
         self.ahead(runs)
         return [self.of(each) for each in runs]
 
     def of(self, run: Pass) -> Signature:
-        """Compute one run, or load it."""
+        """Return the result of a run, computed or loaded from the cache."""
         return self._kept(run.key, lambda: self._run(run))
 
     def ahead(self, runs: Iterable[Pass]) -> None:
-        """Start runs that will be asked for, as many at a time as the engine has threads: each alone is too short for
-        threads to share."""
+        """Start runs in the background that will be requested later, as many at a time as the engine has threads.
+
+        A single run is too short to be shared by threads.
+        """
         if not self.runner.many:
             return
         for run in runs:
@@ -117,20 +127,20 @@ class Signatures:
                 self._coming[run.key] = self._pool.submit(self._computed, run.key, partial(self._run, run, True))
 
     def close(self) -> None:
-        """Cancel runs that were started and not asked for."""
+        """Cancel background runs that were not requested."""
         self._coming.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
     def on(self, name: str, mode: str, ids: Sequence[int]) -> Signature:
-        """Run clean on other tokens; ``name`` and their digest make the cache key."""
+        """Return the result on other tokens, without a fault; ``name`` and the digest of ``ids`` make the cache key."""
         tokens = np.asarray(ids, np.int32)
         digest = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
         return self._kept(f"{mode}.{name}.{digest}", lambda: self._run(Pass(mode), ids=tokens))
 
     def run(self, mode: str, faults: Sequence[AnyFault], seed: int | None = None, since: int = 0) -> np.ndarray:
-        """Compute logits (T, V) of any combination, uncached, for tests and calibration. ``seed`` adds float noise."""
+        """Compute logits (T, V) with any faults, uncached, for tests and calibration; ``seed`` adds float noise."""
         noise = None if seed is None else np.random.default_rng(seed)
         return self.runner.run(self.ids.tolist(), mode, faults, noise, since)[0]
 

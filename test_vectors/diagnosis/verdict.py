@@ -1,4 +1,4 @@
-"""The outcome of a diagnosis."""
+"""The result of a diagnosis."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ PROBLEMS = ("fault", "file", "unknown", "broken")
 
 @dataclass
 class Diagnosis:
-    """The outcome.
+    """The result of a diagnosis.
 
-    verdict         a rounding set's name; "fault"; "unknown": none of these; "undecided": a rounding of its own and a
-                    small mistake cannot be told apart here; "broken": the numbers are none; "file": their
-                    model file is wrong, and their engine is not
-    fault           name of the mistake, of both joined by " + " if there are two; None otherwise
-    faults          their names as a list
-    confidence      share of such verdicts that are right, as fitted on simulated engines (docs/reference/vectors.md)
-    first_position  where the numbers leave the noise of ``mode``, the clean set it is told against
-    parameter       of a mistake with a size: name, value, low, high (90 %), right
-    residue         what the named mistake leaves, nats rms, if more than float noise
-    sight           of a clean verdict: what it could have seen
+    verdict         a rounding set's name: no mistake seen; "fault": a known mistake; "file": their model file differs
+                    and their engine is right; "broken": not valid log probabilities; "undecided": an unknown rounding
+                    or a small mistake; "unknown": nothing known explains the numbers
+    fault           name of the mistake, two joined by " + "; None without one
+    faults          names of the mistakes as a list
+    confidence      probability that the verdict is right, fitted on simulated engines (docs/reference/vectors.md)
+    mode            rounding set that the numbers were compared with
+    first_position  first position where the numbers differ from ``mode`` by more than its noise; None if they do not
+    says            the verdict in one sentence
+    agrees_with     rounding set that the numbers agree with before they differ
+    agrees_until    first position at which they no longer agree with it
+    positions       number of observed positions
+    parameter       of a mistake with a numeric parameter: name, value, low, high (90 % interval), right
+    residue         rms in nats of the difference that the mistake leaves, if more than float noise
+    stored          inferred storage precision of the observed numbers
+    sight           detection limit of a verdict without a mistake, as JSON
+    features        features from which the confidence was computed
     next            commands that would tell more
-    ranking         candidates, best first
+    ranking         candidates as JSON objects, best first
     """
 
     verdict: str
@@ -46,7 +53,7 @@ class Diagnosis:
     features: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The machine-readable form."""
+        """Return the result as a JSON object."""
         return {
             "verdict": self.verdict, "fault": self.fault, "confidence": round(self.confidence, 4),
             "first_position": self.first_position, "ranking": self.ranking, "mode": self.mode, "says": self.says,
@@ -57,5 +64,5 @@ class Diagnosis:
 
     @property
     def clean(self) -> bool:
-        """Whether the verdict is a rounding set."""
+        """Return whether the verdict is a rounding set, that is, no mistake was seen."""
         return self.verdict not in (*PROBLEMS, "undecided")

@@ -1,1 +1,1 @@
-"""Log probability vectors: capture, check, compare and diagnose any engine (``ds4-vectors``, vectors.md)."""
+"""Capture, check, compare and diagnose any engine's log probabilities (``ds4-vectors``, docs/reference/vectors.md)."""

@@ -1,7 +1,8 @@
-"""Record vectors from any engine: greedy, thinking off, with repetitions, resumable.
+"""Record vectors, that is, prompts with an engine's greedy answers and their log probabilities; resumable.
 
-Every case is written when it is complete, so a killed capture loses at most one case, and running it again resumes it.
-The directory is marked partial until every case is recorded, and is never changed after that.
+Thinking is off, and each prompt is repeated. Every case is written when it is complete, so a killed capture loses at
+most one case, and running it again resumes it. The directory is marked partial until every case is recorded, and is
+never changed after that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .schema import (
 
 @dataclass(frozen=True)
 class PromptCase:
-    """A prompt to record."""
+    """A prompt to record; ``ctx``: context size in tokens."""
 
     id: str
     text: str
@@ -114,7 +115,7 @@ def record_missing(vectors: Vectors, target: Target, progress: Callable[[int, in
 
 
 def spread(case: RecordedCase) -> float | None:
-    """Return the source's run-to-run spread: the largest log probability difference of a token between repetitions.
+    """Return the run-to-run spread in nats: the largest change of a token's log probability between repetitions.
 
     Only steps up to the first fork count; None with fewer than two repetitions or without probabilities.
     """
@@ -133,7 +134,7 @@ def spread(case: RecordedCase) -> float | None:
 
 
 def forks(case: RecordedCase) -> int | None:
-    """Return the first step at which repetitions chose different tokens, None if there is none."""
+    """Return the index of the first step at which repetitions chose different tokens; None if they never did."""
     chains = [[step.token.raw for step in r.steps] for r in case.repetitions]
     for i in range(max(map(len, chains))):
         if len({chain[i] if i < len(chain) else None for chain in chains}) > 1:

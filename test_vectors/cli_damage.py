@@ -1,4 +1,4 @@
-"""``ds4-vectors damage A B``: the error of quantization by layer, and whether it is due to quantization alone."""
+"""``ds4-vectors damage A B``: the error of quantization by layer, and whether any of it is a bug instead."""
 
 from __future__ import annotations
 

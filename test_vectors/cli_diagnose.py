@@ -1,4 +1,4 @@
-"""``ds4-vectors diagnose``: the command around ``ds4ref.test_vectors.diagnosis``."""
+"""The command ``ds4-vectors diagnose``."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Ob
 def run_diagnosis(
     engine: Engine, seen: Observation, thorough: bool = False, their_model: str | None = None
 ) -> Diagnosis:
-    """Check that the observation is valid and of this model, then diagnose it.
+    """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
 
-    ``their_model``: the file that the other engine reads, if it is not ours. DataError for an invalid observation.
+    ``their_model``: the file that the other engine reads, if it is not ours.
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain

@@ -1,4 +1,4 @@
-"""``ds4-vectors doctor``: examine an engine with one command."""
+"""The command ``ds4-vectors doctor``: examine an engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ the numbers could not be looked at. 2: usage. 130: Ctrl-C; the page of what was 
 
 
 def stages(text: str) -> list[str]:
-    """Parse an option's list of stages; ArgumentTypeError for an unknown one."""
+    """Parse a comma-separated list of stages; ArgumentTypeError for an unknown one."""
     from .doctor.run import NAMES
 
     names = [name.strip() for name in text.split(",") if name.strip()]

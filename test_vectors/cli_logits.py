@@ -1,4 +1,4 @@
-"""The commands on full logits: diff, freeze, golden, model."""
+"""Commands on full logits: diff, freeze, golden; and model, which prints the diagnostic model's path."""
 
 from __future__ import annotations
 
@@ -149,7 +149,12 @@ def _add_json_and_target(flags: Any) -> None:
 
 @dataclass(frozen=True)
 class LogitsTable:
-    """Logits (R, V) at positions ``rows`` (R,) of ``ids`` (None: unknown)."""
+    """Logits of one side of a comparison.
+
+    logits  (R, V)
+    rows    (R,) positions of the rows in ``ids``
+    ids     token ids, None if unknown
+    """
 
     logits: np.ndarray
     rows: np.ndarray

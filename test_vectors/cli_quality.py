@@ -76,7 +76,7 @@ def ppl(argv: Sequence[str]) -> int:
 
 
 def read_depths(text: str) -> list[int]:
-    """Parse depths into ascending distinct numbers; UsageError if they are malformed."""
+    """Parse "all" or comma-separated token counts into ascending distinct numbers; UsageError if malformed."""
     if text == "all":
         return [*DEPTHS]
     try:

@@ -34,15 +34,19 @@ if TYPE_CHECKING:
 
 
 STANDARD = "standard.jsonl"
-"""The default prompts, a file of this package."""
+"""File of the default prompts, in this package."""
 
 
 @dataclass(frozen=True)
 class VectorCase:
-    """One case ready to be checked, from any source.
+    """One case to check, read from any kind of file.
 
-    divergence  the divergence expected of correct engines, if there is one
-    requested   numbers of tokens and alternatives that were requested (None: as many as there are)
+    case        the recorded answers
+    prompt      the user's text
+    system      the system prompt
+    ctx         context size in tokens
+    divergence  known divergence of correct engines on this case; None without one
+    requested   numbers of tokens and of alternatives that were requested; None if only the recorded numbers are known
     about       fields of the capture it was read from, without its steps
     """
 
@@ -55,7 +59,7 @@ class VectorCase:
     about: dict[str, Any] = field(default_factory=dict)
 
     def request(self) -> legacy.RequestParameters:
-        """Return the parameters of the request, for a capture."""
+        """Return the parameters of the request for a JSON capture."""
         steps = self.case.repetitions[0].steps
         most_alternatives = max((len(s.top) + len(s.rest) for s in steps), default=0)
         tokens, alternatives = self.requested or (len(steps), most_alternatives)

@@ -2,12 +2,12 @@
 
     {"source": "ds4", "prompt_tokens": n, "steps": [{"selected": {...}, "top_logprobs": [...]}]}    --dump-logprobs
     {"schema": "ds4-official-logprobs-v1", "prompt": "...", "steps": [...]}           a capture of ds4's fetcher
-    {"prompt_tokens": n, "logits": [...]}      one row of logits, or a list of rows; ids or rows if it has them
-    .bin .raw .f32                             rows of float32, little-endian, nothing else
+    {"prompt_tokens": n, "logits": [...]}      one row of logits, or a list of rows; optionally "ids" or "rows"
+    .bin .raw .f32                             rows of float32, little-endian, without a header
 
-Our own engine writes only the first (``ds4 --dump-logprobs``, with "prompt_ids"). ds4's holds no prompt: its ids come
-from the caller, or from its text through the tokenizer, as ``ds4 --nothink`` renders it. The steps are greedy: step i
-holds the distribution after the prompt and the i tokens chosen before.
+Our own engine writes only the first (``ds4 --dump-logprobs``, with "prompt_ids"). A dump of ds4 holds no prompt: its
+ids come from the caller, or from the caller's text through the tokenizer, as ``ds4 --nothink`` renders it. The steps
+are greedy: step i holds the distribution after the prompt and the i tokens chosen before.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ Ids = Sequence[int] | None
 
 
 def is_dump(data: Any) -> bool:
-    """Whether JSON data is an output of ``--dump-logprobs``."""
+    """Return whether JSON data is an output of ``--dump-logprobs``."""
     steps = data.get("steps") if isinstance(data, dict) else None
     return isinstance(steps, list) and "schema" not in data and all(isinstance(s, dict) for s in steps)
 
 
 def is_capture(data: Any) -> bool:
-    """Whether JSON data is a capture of ds4's fetcher."""
+    """Return whether JSON data is a capture of ds4's fetcher."""
     return isinstance(data, dict) and data.get("schema") == JSON_SCHEMA
 
 
 def is_logits(data: Any) -> bool:
-    """Whether JSON data holds rows of logits."""
+    """Return whether JSON data holds rows of logits."""
     return isinstance(data, dict) and isinstance(data.get("logits"), list)
 
 
 def read_json(
     path: str, data: Any, ids: Ids, tokenizer: Tokenizer | None, prompt: tuple[str, str] | None, vocab: int | None
 ) -> Observation:
-    """Convert a dump of one of the forms above; ``prompt``: (system, user) text of a dump that holds none."""
+    """Convert JSON data of one of the three forms at the top of this module to an observation.
+
+    ``prompt``: (system, user) text, for a dump without a prompt.
+    """
     if is_capture(data):
         return _from_capture(read_capture(path), path, ids, tokenizer, vocab)
     if is_logits(data):

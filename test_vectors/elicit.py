@@ -1,4 +1,4 @@
-"""Obtain an observation for a diagnosis from a running engine.
+"""Obtain an observation (log probabilities to diagnose) from a running engine.
 
 A local engine gives full logits. An HTTP endpoint that takes token ids or echoes prompt log probabilities gives every
 position at once; any other one continues a text greedily, which gives one position per generated token.
@@ -22,14 +22,16 @@ from .observation import Observation, from_logits, from_top
 GENERATED = 32
 """Tokens to generate for a continuation."""
 LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
-"""Tokens of prose sent instead of each diagnostic prompt, to targets that take only text."""
+"""Number of tokens of prose sent instead of each diagnostic prompt, to targets that take only text."""
 
 
 def elicit(target: Target, engine: Engine, ids: Sequence[int] | None, prompt: str, chat: bool = False) -> Observation:
-    """Observe what ``target`` computes on ``ids``, or on a prompt of the diagnostic set.
+    """Observe the target's log probabilities on ``ids``, or on the named prompt of the diagnostic set.
 
-    ``engine`` has the same model: its tokenizer maps bytes to ids. ``chat`` sends prose as a user message, which tests
-    the template, too. UsageError if the target cannot take such a prompt.
+    engine  our engine with the same model; its tokenizer maps bytes to ids
+    chat    send prose as a user message, which tests the chat template, too
+
+    UsageError if the target cannot take such a prompt.
     """
     if ids is not None and chat:
         raise UsageError("token ids cannot be sent as a chat")

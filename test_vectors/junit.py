@@ -1,4 +1,4 @@
-"""Results of a check as JUnit XML, which every CI system shows."""
+"""Results of a check as JUnit XML, the format that CI systems display."""
 
 from __future__ import annotations
 

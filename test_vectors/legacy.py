@@ -1,4 +1,4 @@
-"""Read and write ds4's own vector files: ``official.vec`` and the JSON captures of its fetcher (vectors.md).
+"""Read and write ds4's own vector files: ``official.vec`` and its fetcher's JSON captures (docs/reference/vectors.md).
 
 The API behind them reported 0 for the chosen token and -9999 for the others: they hold tokens, but no distribution.
 """
@@ -28,7 +28,7 @@ JSON_SCHEMA = "ds4-official-logprobs-v1"
 MANIFEST_SCHEMA = "ds4-test-vector-manifest-v1"
 MAX_ID, MAX_PATH, MAX_STEPS, MAX_TOP, MAX_TOKEN, MAX_LINE = 95, 511, 16, 32, 128, 2048
 DEGENERATE, NOTHING = -1000.0, -9999.0
-"""A value at or below the first means "none"; the second is the API's own value for it."""
+"""DEGENERATE: log probabilities at or below it mean "none"; NOTHING: the value that the API itself sends for "none"."""
 
 KNOWN_DIVERGENCE = {
     "long_memory_archive": "the public API and ds4's graph disagree after the FP4 indexer change (ds4's own note)",
@@ -37,12 +37,12 @@ KNOWN_DIVERGENCE = {
 
 CTX = 16384
 SET_CTX = {"short_code_completion": 4096, "short_reasoning_plain": 4096}
-"""Contexts of ds4's set, which its captures do not contain; all others have CTX."""
+"""Context sizes of ds4's own cases, which its captures do not contain; all other cases have CTX."""
 
 
 @dataclass(frozen=True)
 class VecCase:
-    """One case of an official.vec. ``steps`` are (chosen bytes, [(bytes, logprob)])."""
+    """One case of an official.vec; each of ``steps`` is (chosen bytes, [(bytes, logprob)])."""
 
     id: str
     ctx: int
@@ -50,7 +50,7 @@ class VecCase:
     steps: tuple[tuple[bytes, tuple[tuple[bytes, float], ...]], ...]
 
     def repetition(self) -> Repetition:
-        """Convert to a recorded answer."""
+        """Convert the steps to a recorded answer."""
         steps = []
         for chosen, top in self.steps:
             alternatives = [TokenRecord(list(raw), logprob) for raw, logprob in top]
@@ -60,7 +60,7 @@ class VecCase:
 
     @property
     def prompt_file(self) -> Path:
-        """The prompt's path as in the file."""
+        """Return the path of the prompt as written in the file."""
         return Path(self.prompt_path)
 
 
@@ -172,7 +172,7 @@ def write_vec(cases: Sequence[VecCase]) -> bytes:
 
 
 def from_case(case: RecordedCase, ctx: int, prompt_path: str) -> VecCase:
-    """Convert a case's first repetition for writing."""
+    """Convert the first repetition of a recorded case to a case of official.vec."""
     steps = tuple(
         (step.token.raw, tuple((t.raw, t.logprob) for t in step.top if t.logprob is not None))
         for step in case.repetitions[0].steps
@@ -185,7 +185,13 @@ def from_case(case: RecordedCase, ctx: int, prompt_path: str) -> VecCase:
 
 @dataclass(frozen=True)
 class Capture:
-    """One official JSON capture; ``about``: all of its fields but the steps, unchanged; ``ctx`` None: unknown."""
+    """One official JSON capture.
+
+    repetition  the answer
+    degenerate  whether its log probabilities are placeholders (0 and -9999)
+    ctx         context size in tokens, None if unknown
+    about       all fields of the file but the steps, unchanged
+    """
 
     id: str
     prompt: str
@@ -198,7 +204,7 @@ class Capture:
 
 
 def is_manifest(folder: str) -> bool:
-    """Whether the folder's manifest.json was written by ds4's fetcher."""
+    """Return whether the folder's manifest.json was written by ds4's fetcher."""
     try:
         manifest = json.loads(Path(folder, "manifest.json").read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -254,9 +260,9 @@ def read_capture(path: str) -> Capture:
 
 
 def contexts(path: str) -> dict[str, int]:
-    """Return contexts by case from the official.vec of ds4's fetcher; empty if none can be read.
+    """Return context sizes by case id from the official.vec in ``path``'s folder or one of the two above it.
 
-    It is searched in ``path`` (a folder or a capture) and the two folders above.
+    Empty if there is none that can be read.
     """
     start = Path(path).resolve()
     for folder in (start, start.parent, start.parent.parent):
@@ -270,13 +276,13 @@ def contexts(path: str) -> dict[str, int]:
 
 
 def ctx_of(recording: Capture, beside: dict[str, int]) -> int:
-    """Return the context of a captured case: its own, that of the official.vec beside it, or that of ds4's set."""
+    """Return a captured case's context size: its own, else from the official.vec beside it, else from ds4's set."""
     return recording.ctx or beside.get(recording.id) or SET_CTX.get(recording.id, CTX)
 
 
 @dataclass(frozen=True)
 class RequestParameters:
-    """Request parameters of a case, for records that were not read from a capture."""
+    """Request parameters to write into a capture for a case that was not read from one."""
 
     max_tokens: int
     top_logprobs: int
@@ -292,9 +298,9 @@ def write_capture(
     parameters: RequestParameters,
     about: dict[str, Any] | None = None,
 ) -> bytes:
-    """Return a capture of a case's first repetition as JSON bytes.
+    """Return a JSON capture of a case's first repetition as bytes.
 
-    ``about``: fields of the capture it was read from; its request, usage and message stay unchanged.
+    ``about``: fields of the capture that the case was read from; its request, usage and message stay unchanged.
     """
     repetition = case.repetitions[0]
 

@@ -1,8 +1,8 @@
-"""Full logits against full logits, and golden logits frozen for a model.
+"""Compare full logits with full logits, and with golden logits frozen for a model.
 
-    found = differences(a, b)                        per position: max, rms, KL, top-1, top-k overlap
+    result = differences(a, b)                       per position: max, rms, KL, top-1, top-k overlap
     freeze(path, ids, logits, identity, top=0)       float32, or the best ``top`` of every position; compressed
-    check(path, logits)                              the same numbers against what was frozen
+    check(load(path), logits)                        the same measures against a frozen file
 
 A golden file is never overwritten: a new checkpoint gets a new file.
 """
@@ -31,6 +31,7 @@ TOP_K = 5
 class Differences:
     """Comparison of B with A at R positions; arrays are (R,).
 
+    rows        positions in the token list
     max, rms    of logit differences, or of log probability differences where only those are known
     kl          KL(A || B) in nats over the known support
     same_top    whether the best token agrees; False where either row holds a NaN
@@ -50,9 +51,9 @@ class Differences:
         return int(self.rows[bad[0]]) if len(bad) else None
 
     def summary(self, atol: float) -> dict[str, Any]:
-        """Return the summary as a dict; None where nothing was compared or the result is not finite.
+        """Return the summary over all positions; None for values that were not compared or are not finite.
 
-        ``non_finite``: number of positions whose difference is not finite.
+        ``non_finite``: number of positions whose difference is not finite; ``atol``: tolerance for ``first_bad``.
         """
         if not len(self.rows):
             return {"positions": 0, "non_finite": 0, "max": None, "rms": None, "kl": None, "top1": None,
@@ -101,7 +102,7 @@ def _best(x: np.ndarray, k: int) -> np.ndarray:
 
 
 def freeze(path: str, ids: Ids, logits: np.ndarray, identity: dict[str, Any], top: int = 0) -> None:
-    """Write golden logits (T, V): all of them, or the ``top`` best of each position. UsageError if ``path`` exists."""
+    """Write golden logits (T, V): all of them, or the ``top`` best of each position; UsageError if ``path`` exists."""
     if os.path.lexists(path):
         raise UsageError(f"{path} exists: golden logits are never refreshed in place, choose a new name")
     tokens = np.asarray(ids, np.int32)
@@ -129,19 +130,23 @@ def freeze(path: str, ids: Ids, logits: np.ndarray, identity: dict[str, Any], to
 
 @dataclass(frozen=True)
 class Golden:
-    """A golden file: ``logits`` (T, V), or ``top_ids``, ``top_logits`` (T, K) and ``log_sum`` (T,)."""
+    """A golden file in memory.
+
+    about   model, engine, numerics and sizes
+    arrays  "ids" (T,), and "logits" (T, V) or "top_ids", "top_logits" (T, K), "log_sum" (T,)
+    """
 
     about: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     @property
     def ids(self) -> np.ndarray:
-        """Token ids (T,)."""
+        """Return the token ids (T,)."""
         return self.arrays["ids"]
 
 
 def load(path: str) -> Golden:
-    """Read and verify a golden file; DataError if it is none or was altered."""
+    """Read and verify a golden file; DataError if the file is not one or was altered."""
     from .reading import read_npz
 
     arrays = read_npz(path)
@@ -157,7 +162,10 @@ def load(path: str) -> Golden:
 
 
 def check(golden: Golden, logits: np.ndarray) -> Differences:
-    """Compare logits (T, V) with a golden file; with a top-k file, only its tokens, as log probabilities."""
+    """Compare logits (T, V) with a golden file, at the tokens that it holds.
+
+    A file of the best K is compared by log probabilities.
+    """
     arrays = golden.arrays
     if len(logits) != len(golden.ids) or logits.ndim != 2 or logits.shape[1] != golden.about["vocab"]:
         raise DataError(f"golden logits are ({len(golden.ids)}, {golden.about['vocab']}), these are {logits.shape}")

@@ -1,7 +1,7 @@
-"""Another engine's numbers in one form, from full logits or from a few log probabilities per step.
+"""Another engine's log probabilities in one form, made from full logits or from a few log probabilities per step.
 
-Tables that are no logits by their shape or scale are refused or repaired here (``tables``); a repair is recorded as a
-finding of the observation. ``reading`` reads files.
+A table whose shape or scale shows that it holds no logits is refused or repaired here (``tables``); a repair is
+recorded as a finding of the observation. ``reading`` reads files.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ DEGENERATE = SILENT
 
 
 class OtherModel(DataError):
-    """The data is sound but does not fit this model's vocabulary."""
+    """Raised for sound data that does not fit this model's vocabulary."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Log probabilities of next tokens after ``rows`` of the tokens ``ids``.
+    """Log probabilities of next tokens after the positions ``rows`` of the token list ``ids``.
 
     ids       int32 (T,), the tokens the engine was given
     rows      int64 (R,), ascending positions in ids; row r is the distribution after token ids[rows[r]]
     support   None for the whole vocabulary, else int64 (R, K) token ids, -1 where there are fewer
     logprobs  float64 (R, V) or (R, K); NaN where support is -1
     raw       whether absolute logits were given (so that their offset is known, too)
-    table     the original table (R, V) in its own dtype, if there was one, which shows its storage precision
+    table     the table (R, V) as read, in its own dtype, which shows its storage precision; None if there was none
     findings  what was repaired or dropped while reading
     stored    inferred storage precision of the numbers ("" for float32 and finer)
-    storage   float64, the shape of logprobs: mean square of that storage rounding; None if there is none
-    shared    (R,) the part of it that all values of a row share through the normaliser
+    storage   float64, the shape of logprobs: mean square of the storage rounding; None if there is none
+    shared    (R,) the part of ``storage`` that all values of a row share through the softmax normaliser
     """
 
     ids: np.ndarray
@@ -55,11 +55,11 @@ class Observation:
 
     @property
     def full(self) -> bool:
-        """Whether the whole vocabulary is known."""
+        """Return whether the whole vocabulary is known."""
         return self.support is None
 
     def top(self, k: int) -> Observation:
-        """Return the observation reduced to the ``k`` best tokens, as an API would show it."""
+        """Return the observation reduced to the ``k`` best tokens of each row, as an API would report it."""
         order = np.argsort(-self.logprobs, axis=1, kind="stable")[:, :k]
         support = order if self.support is None else np.take_along_axis(self.support, order, axis=1)
         values = np.take_along_axis(self.logprobs, order, axis=1)
@@ -71,7 +71,7 @@ class Observation:
 
     @property
     def quantum(self) -> float:
-        """Spacing of the values if they were rounded to few decimals, else 0."""
+        """Return the spacing of the values if they were rounded to a few decimals, else 0."""
         places = decimals(self.logprobs if self.table is None else self.table)
         return 0.0 if places is None else 10.0**-places
 
@@ -87,8 +87,8 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None, vocab: int | None = None) -> Observation:
     """Make an observation of logits (T, V), or (R, V) at the positions ``rows``.
 
-    Log probabilities to any usual base and probabilities are recognised and converted. ``vocab``: size of the model's
-    vocabulary. DataError if the shapes do not match, OtherModel if they do not fit the vocabulary.
+    Probabilities, and log probabilities to base e, 2 or 10, are recognised and converted. ``vocab``: size of the
+    model's vocabulary. DataError if the shapes do not match, OtherModel if they do not fit the vocabulary.
     """
     tokens = np.asarray(ids, np.int32)
     at = np.arange(len(tokens)) if rows is None else np.asarray(rows)
@@ -125,7 +125,7 @@ _FACTOR = {"log10": np.log(10), "log2": np.log(2)}
 
 
 def to_logprobs(table: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return (log probabilities (R, V) float64, scale) of a table on any scale; -inf for 0 and for masks."""
+    """Return (log probabilities (R, V) float64, name of the table's scale); -inf for masks and probabilities of 0."""
     kind = scale(table)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if kind == "probabilities":

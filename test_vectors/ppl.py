@@ -23,16 +23,22 @@ if TYPE_CHECKING:
 
 BLOCK = 64
 TIE = 1e-9
-"""Largest difference of two tied cases, in nats."""
+"""Largest difference in nats at which two cases count as tied."""
 ECHO_TOP, PROBES = 5, 5
-"""Alternatives, and places of the text, by which an echo is verified."""
+"""An echo is verified at PROBES places of the text, by ECHO_TOP alternatives each."""
 WARM = 32
-"""Tokens at the start that are context only, as in ds4's perplexity (docs/reference/ds4.md)."""
+"""Number of tokens at the start that are context only, as in ds4's perplexity (docs/reference/ds4.md)."""
 
 
 @dataclass(frozen=True)
 class DepthScore:
-    """Scores of the tokens in (depth - window, depth]."""
+    """Mean NLL of the tokens in (depth - window, depth].
+
+    depth   in tokens
+    tokens  number of scored tokens
+    nll     mean negative log likelihood, nats per token
+    stderr  standard error of ``nll``
+    """
 
     depth: int
     tokens: int
@@ -41,11 +47,11 @@ class DepthScore:
 
     @property
     def ppl(self) -> float:
-        """exp(nll); infinite where that overflows."""
+        """Return exp(nll); infinite where that overflows."""
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object for the report; the error of ppl follows from that of nll."""
+        """Return the JSON object for the report; the standard error of ppl is derived from that of nll."""
         return {"depth": self.depth, "tokens": self.tokens, "nll": self.nll, "nll_stderr": self.stderr,
                 "ppl": self.ppl, "ppl_stderr": self.ppl * self.stderr}  # fmt: skip
 
@@ -63,9 +69,10 @@ def block_error(values: np.ndarray, block: int = BLOCK) -> float:
 
 
 def by_depth(nll: np.ndarray, depths: Sequence[int], window: int) -> list[DepthScore]:
-    """Average ``nll`` (n,), nats of token i + 1 given the tokens up to i, before every depth that the text reaches.
+    """Average ``nll`` over the window before every depth that the text reaches.
 
-    TargetError if a token to be averaged has no finite value, as omitting it would flatter the engine.
+    ``nll`` (n,): nats of token i + 1 given the tokens up to i; depths and ``window`` are in tokens. TargetError if a
+    token in a window has no finite value, as leaving it out would flatter the engine.
     """
     scores = []
     for depth in depths:
@@ -85,7 +92,7 @@ class ScoredText(NamedTuple):
 
     nll          nats of every token but the first (n,), NaN where the target gave none
     echo_agrees  result of ``echo_agrees`` for an endpoint, None for a local engine
-    length       tokens of the text, up to the limit; fewer are scored if it was stopped
+    length       tokens of the text, up to the limit; fewer are scored if scoring was stopped
     stopped      whether Ctrl-C ended the scoring
     """
 
@@ -100,7 +107,8 @@ def score(
 ) -> ScoredText:
     """Score the first ``limit`` tokens of ``text``.
 
-    After Ctrl-C the tokens that a local engine has scored are returned; an endpoint gives all at once or nothing.
+    After Ctrl-C the tokens scored so far by a local engine are returned; an endpoint returns all tokens at once or
+    none.
     """
     target.require(Ability.SCORE, needed_for="ppl")
     agrees, stopped = None, False
@@ -125,10 +133,10 @@ def score(
 
 
 def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
-    """Whether echoed alternatives are those that the target gives after the same prefix; None if unknown.
+    """Return whether echoed alternatives equal those that the target gives after the same prefix; None if unknown.
 
-    Some servers list each token with the distribution after it (vectors.md), so that every figure computed from their
-    echo is wrong.
+    Some servers list each token with the distribution after it (docs/reference/vectors.md), which makes every
+    perplexity computed from their echo wrong.
     """
     shares = []
     for at in np.linspace(1, len(steps) - 1, PROBES).astype(int).tolist() if len(steps) > PROBES else []:
@@ -145,10 +153,16 @@ def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
 
 @dataclass(frozen=True)
 class PairedScores:
-    """Paired NLL of two targets on the same continuations, B minus A: negative means B is better.
+    """Paired NLL of two targets A and B on the same continuations, in nats per token; lower is better.
 
-    Cases are the independent samples (tokens of one answer are not). ``interval``: 95 % interval of ``delta``;
-    ``wins``: numbers of cases that B wins, A wins, and ties.
+    Cases are the independent samples (tokens of one answer are not).
+
+    cases     number of cases
+    tokens    number of tokens in all cases
+    a, b      mean NLL of each target
+    interval  B - A with its 95 % interval
+    wins      numbers of cases that B wins, A wins, and ties
+    sign_p    p-value of the sign test over cases
     """
 
     cases: int
@@ -161,7 +175,7 @@ class PairedScores:
 
     @property
     def delta(self) -> float:
-        """Mean difference B - A, in nats per token."""
+        """Return the mean difference B - A, in nats per token."""
         return self.interval.estimate
 
     def to_json(self) -> dict[str, Any]:

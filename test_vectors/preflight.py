@@ -1,6 +1,7 @@
-"""Check that an observation is an engine's output at all, before any question about rounding or mistakes.
+"""Check that log probabilities can be an engine's output at all, before they are diagnosed.
 
-findings = preflight(observation, vocab)       ``refused`` returns the finding that makes a diagnosis pointless
+findings = preflight(observation, vocab)       defects, worst first
+refused(findings)                              the first defect that makes a diagnosis pointless
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from .tables import (
 )  # fmt: skip
 
 TOP_SUM = 1e-3
-"""Allowed excess over 1 of the summed probabilities of a top-k list, besides the rounding of its decimals."""
+"""Allowed excess over 1 of the summed probabilities of a top-k list, in addition to the rounding of its decimals."""
 
 
 def preflight(observation: Observation, vocab: int | None = None) -> list[Finding]:
-    """Return all findings about the observation, worst first, with those made while reading it.
+    """Return all findings (defects) of an observation, worst first, with those made while reading it.
 
-    ``vocab``: size of the model's vocabulary, if a model is known.
+    ``vocab``: size of the model's vocabulary; None if no model is known.
     """
     findings = [*observation.findings, *_ids(observation, vocab)]
     if observation.support is None:

@@ -1,8 +1,8 @@
-"""Read another engine's numbers from a file; the suffix tells the format.
+"""Read another engine's logits or log probabilities from a file; the suffix tells the format.
 
 full   .npz with ``ids`` (T,) and ``logits`` (T, V) (``ds4 --dump-logits``), optionally ``rows``; .npy; .csv
-top-k  JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": [...], "rows": that list}
-dumps  ds4's own JSON and ours, raw float32 (``dumps``)
+top-k  JSON: a list of {"position": t, "top": [[id, logprob], ...]}, or {"ids": [...], "rows": [as above]}
+dumps  JSON dumps of ds4 and ds4ref, raw float32 (``dumps``)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILES = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", *RAW)
 
 
 def read_ids(path: str) -> list[int]:
-    """Read token ids from a JSON list, {"ids": [...]}, or the output of ``ds4 --dump-tokens``; DataError if none."""
+    """Read token ids from a JSON list, {"ids": [...]}, or the output of ``ds4 --dump-tokens``; else DataError."""
     try:
         with open(path, encoding="utf-8") as file:
             ids: Any = dumps.first_line_ids(file.read())
@@ -50,9 +50,13 @@ def read(
 ) -> Observation:  # fmt: skip
     """Read a file of logits or log probabilities.
 
-    ``ids``: must agree with those in the file; None takes them from the file. ``tokenizer``, ``vocab``: the model's.
-    ``prompt``: (system, user) text of a dump that has neither ids nor text. DataError if the file holds no logits,
-    OtherModel if they do not fit the vocabulary.
+    ids        token ids, which must agree with those in the file; None takes them from the file
+    key        name of the array in an .npz
+    tokenizer  the model's, for dumps that hold text
+    vocab      size of the model's vocabulary
+    prompt     (system, user) text of a dump that has neither ids nor text
+
+    DataError if the file holds no logits, OtherModel if they do not fit the vocabulary.
     """
     kind = Path(path).suffix.lower()
     if kind in (".json", ".jsonl"):

@@ -1,6 +1,6 @@
 """Recall of facts hidden in a long story, graded by depth.
 
-ds4's own test passes only if all 16 facts are right, at one length; here every fact counts at its own depth.
+ds4's own test passes only if all 16 facts are right, at one length; here the share of right facts is reported by depth.
 """
 
 from __future__ import annotations
@@ -12,13 +12,23 @@ from ds4ref.nano.prose import Story, tell
 from ds4ref.targets import Ability, Prompt, Request, Target
 
 BINS = 4
-"""Stretches of equal length that depth is reported by."""
+"""Number of equal stretches of the story by which recall is reported."""
 MAX_TOKENS = 350
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Graded answer to one story; ``by_depth``: (facts, right) for each quarter of the story, in order."""
+    """Graded answer to one story.
+
+    facts          number of facts asked for
+    right          number of facts answered correctly
+    wrong          wrong answers by name
+    missing        names without an answer
+    by_depth       (facts, right) for each quarter of the story, in order
+    answer         the model's text
+    finish         finish reason of the answer
+    prompt_tokens  tokens of the story as counted by the target; None if unknown
+    """
 
     facts: int
     right: int
@@ -31,7 +41,7 @@ class Recall:
 
     @property
     def score(self) -> float:
-        """Share of the facts that were right."""
+        """Return the share of the facts that were right; 0 without facts."""
         return self.right / self.facts if self.facts else 0.0
 
     def interval(self) -> tuple[float, float]:
@@ -70,7 +80,7 @@ def grade(story: Story, answer: str, finish: str = "", prompt_tokens: int | None
 
 
 def make(seed: int, scenes: int, facts: int) -> Story:
-    """Make a story from a seed; UsageError for impossible sizes."""
+    """Make a story from a seed; UsageError for sizes that are not possible."""
     from ds4ref.errors import UsageError
 
     try:

@@ -47,7 +47,8 @@ def opened(args: Namespace) -> Iterator[Store | None]:
 
 
 def describe(target: Target, store: Store | None) -> dict[str, Any]:
-    """Return the facts about an engine for a run; a local model's file is hashed once if a store can cache it."""
+    """Return model, engine and numerics of a target for a stored run; hash a local model's file if a store caches
+    it."""
     from ds4ref.targets.local import LocalTarget
 
     about = target.identity()

@@ -2,7 +2,7 @@
 
     vectors/<name>/manifest.json        source, model, request parameters, the cases with their hashes and state
     vectors/<name>/prompts/<id>.txt     the user's text, exactly
-    vectors/<name>/cases/<id>.json      what the source answered, every repetition of it
+    vectors/<name>/cases/<id>.json      all recorded answers of the source
 
 Case files are written atomically, and the manifest holds their SHA-256, so a file that is not in the manifest or does
 not match it is never read. A complete directory is never changed: a new checkpoint gets a new directory.
@@ -25,11 +25,11 @@ from ds4ref.targets import Step, Token
 MANIFEST_SCHEMA = "ds4-vectors-manifest-v1"
 CASE_SCHEMA = "ds4-vectors-case-v1"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,94}")
-"""Valid case ids, limited by what ds4's official.vec can hold."""
+"""Pattern of valid case ids, limited by what ds4's official.vec can hold."""
 
 
 class TokenRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A token by its bytes; ``logprob`` is None if the source gave none, or a degenerate one."""
+    """A token by its bytes; ``logprob`` is None if the source gave none, or a placeholder such as -9999."""
 
     data: list[int] = msgspec.field(name="bytes")
     logprob: float | None = None
@@ -37,15 +37,16 @@ class TokenRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def raw(self) -> bytes:
-        """The token's bytes."""
+        """Return the token's bytes."""
         return bytes(self.data)
 
 
 class StepRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The chosen token and its alternatives.
+    """One step of an answer.
 
-    top   best alternatives with the chosen one among them, best first
-    rest  alternatives without a usable probability (-9999) or without bytes, which are not compared
+    token  the chosen token
+    top    alternatives with the chosen token among them, best first
+    rest   alternatives without a usable probability (-9999) or without bytes, which are not compared
     """
 
     token: TokenRecord
@@ -66,7 +67,7 @@ class Repetition(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
 
 
 class RecordedCase(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One prompt with all recorded answers: the first is the expected one, the others show the spread."""
+    """One prompt with all recorded answers: the first is the expected one, the others show the run-to-run spread."""
 
     schema: str
     id: str
@@ -82,7 +83,7 @@ class ExpectedDivergence(msgspec.Struct, omit_defaults=True, forbid_unknown_fiel
 
 
 class CaseEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A case as listed in the manifest; ``sha256``: of the case file, None until it is captured."""
+    """A case as listed in the manifest; ``sha256``: digest of the case file, None until the case is captured."""
 
     id: str
     prompt_file: str
@@ -95,7 +96,7 @@ class CaseEntry(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The directory's contents. ``complete`` False marks a partial capture."""
+    """Contents of a vector directory; ``complete`` False marks a partial capture."""
 
     schema: str
     name: str
@@ -129,12 +130,12 @@ def decode(data: bytes, kind: type[T], schema: str, where: str) -> T:
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Encode as indented JSON with a final newline."""
+    """Encode a record as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 class Vectors:
-    """A directory of vectors."""
+    """A directory of vectors with its manifest."""
 
     def __init__(self, folder: str | os.PathLike[str], manifest: Manifest):
         self.folder, self.manifest = Path(folder), manifest
@@ -156,7 +157,7 @@ class Vectors:
 
     @staticmethod
     def exists(folder: str | os.PathLike[str]) -> bool:
-        """Whether the folder has a manifest."""
+        """Return whether the folder has a manifest."""
         return Path(folder, "manifest.json").is_file()
 
     def save(self) -> None:

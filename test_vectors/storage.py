@@ -1,7 +1,7 @@
 """Infer from the values themselves how precisely another engine's numbers were stored.
 
-Logits saved as float16 differ from the engine's by up to half a unit of their last place, which is hundreds of times
-the float noise of two right engines. That is no mistake, and its variance is known: the square of a unit over 12.
+Logits saved as float16 differ from the engine's by up to half a unit in the last place, hundreds of times the float
+noise between two correct engines. That is no mistake, and its variance is known: the square of a unit over 12.
 
     written(values)             ("float16", 2^-11), ("4 decimals", 1e-4), ... or ("", 0.0)
     variance(values)            mean square of that rounding by value; None if values are not rounded
@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 SILENT = -1000.0
-"""A log probability at or below this is a mask: no engine computes it (float32 softmax ends at -104)."""
+"""Log probabilities at or below this are masks: no engine computes such values (float32 softmax ends at -104)."""
 SAMPLE = 20000
-"""Most values to inspect."""
+"""Largest number of values to inspect."""
 TELLING = 5
 """Fewest different values that must fit a precision before it is inferred."""
 
@@ -43,7 +43,7 @@ def written(values: np.ndarray) -> tuple[str, float]:
 def decimals(values: np.ndarray) -> int | None:
     """Return the number of decimals (0 to 6) that values were rounded to.
 
-    None if they were not rounded, or so finely that the rounding of their own type hides it.
+    None if they were not rounded, or to more decimals than their own type resolves.
     """
     x = _sample(values)
     kind = np.asarray(values).dtype

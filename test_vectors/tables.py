@@ -9,7 +9,7 @@ A finding has a severity:
     broken   the engine's output, or its dump, is wrong at these positions, for any model
     warn     usable, but something was repaired, or the form of the data hides something
 
-Nothing here knows the model; checks that need one are in ``diagnose``.
+Nothing here knows the model; checks that need one are in ``diagnosis``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .storage import SILENT
 REFUSE, BROKEN, WARN = "refuse", "broken", "warn"
 
 SUM = 0.02
-"""Largest distance from 1 of a row's sum of probabilities. Storage causes 5e-4 in float16, 5e-3 in bfloat16, and
+"""Allowed distance from 1 of a row's sum of probabilities. Storage causes 5e-4 in float16, 5e-3 in bfloat16, and
 0.5 x 10^-d x V with d decimals of V tokens. Logits never sum this close to 1 by chance in every row."""
 
 TELLING = 5
@@ -39,9 +39,11 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect or remark about the data.
+    """One defect of the data, or remark about it.
 
+    name       short name for JSON
     says       one plain sentence without a full stop
+    severity   REFUSE, BROKEN or WARN
     positions  positions in the token list that it concerns; empty: all
     tokens     token ids that it concerns; empty: all
     """
@@ -85,7 +87,7 @@ def shape_problem(shape: tuple[int, ...], tokens: int, positions: int, vocab: in
 
 
 def padding(table: np.ndarray, vocab: int) -> bool:
-    """Whether the columns beyond ``vocab`` are padding: one value for all, or the same values in every row."""
+    """Return whether the columns beyond ``vocab`` are padding: one value for all, or the same values in every row."""
     more = table[:, vocab:]
     if not more.size:
         return False
@@ -94,7 +96,14 @@ def padding(table: np.ndarray, vocab: int) -> bool:
 
 @dataclass(frozen=True)
 class RowStatistics:
-    """Counts of NaN, +infinity and -infinity in each row of a table (R, V), and the range of its finite values."""
+    """Statistics of the rows of a table (R, V); arrays are (R,).
+
+    nan    number of NaN
+    high   number of +infinity
+    low    number of -infinity
+    least  smallest finite value
+    most   largest finite value
+    """
 
     nan: np.ndarray
     high: np.ndarray
@@ -215,7 +224,7 @@ def _holes(table: np.ndarray, rows: RowStatistics, masked: np.ndarray, positions
 
 
 def repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[Finding]:
-    """Return a finding for rows that repeat an earlier one bit for bit: a buffer that was not written again.
+    """Return a finding for rows that repeat an earlier one bit for bit, as a buffer that was not rewritten does.
 
     Rows after the same two tokens are ignored, as an engine may repeat itself where its text does.
     """
@@ -245,12 +254,12 @@ def _same_last_tokens(ids: np.ndarray, a: int, b: int) -> bool:
 
 
 def chosen_positions(positions: np.ndarray, chosen: np.ndarray) -> tuple[int, ...]:
-    """Return the positions at the chosen rows (mask or indices)."""
+    """Return the positions of the rows that ``chosen`` (mask or indices) selects."""
     return tuple(int(p) for p in positions[chosen])
 
 
 def name_positions(at: Sequence[int], of: int) -> str:
-    """Describe positions: "position 3", "positions 3, 5 and 7", "12 of 200 positions, the first is 3"."""
+    """Describe positions ``at`` of ``of``: "position 3", "positions 3 and 7", "12 of 200 positions, the first is 3"."""
     if len(at) == 1:
         return f"position {at[0]}"
     if len(at) <= 4:

@@ -9,8 +9,8 @@ cannot be forced, its own greedy continuation is compared up to the first fork, 
     mismatch      it is not, by more than the noise
     incomparable  no conclusion: no probabilities, or a prefix that cannot be forced
 
-The profile "ds4" uses that project's own rule instead: same bytes, every official token among the 20 best, log
-probabilities within 4 nats (docs/reference/vectors.md).
+The profile "ds4" uses ds4's own rule instead: same bytes, every official token among the 20 best, log probabilities
+within 4 nats (docs/reference/vectors.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .schema import ExpectedDivergence, RecordedCase, StepRecord, TokenRecord
 S = TypeVar("S", Step, StepRecord)
 
 FLOORS = {"exact": 1e-3, "qat": 0.05, "ds4": 0.3}
-"""Margins in nats below which a mode's rounding may decide the order of two tokens. Set by hand; noise of a random
+"""Margins in nats below which a mode's rounding may decide the order of two tokens. Set by hand; the noise of a random
 model is larger, see docs/reference/vectors.md."""
 
 DEFAULT_FLOOR = 0.3
@@ -43,12 +43,17 @@ DS4_NATS = 4.0
 class StepResult:
     """Comparison of one step.
 
-    rank     rank of the expected token in the engine's list (1 is best; None: not listed)
-    margin   nats by which the engine prefers another token (0 on a match)
-    delta    engine's log probability of the expected token minus the recorded one
-    overlap  share of the recorded alternatives that the engine lists
-    kl       KL(expected || engine) on the shared alternatives, nats
-    logprob  engine's log probability of the expected token
+    index     of the step
+    verdict   "match", "flip", "mismatch" or "incomparable"
+    expected  bytes of the expected token
+    got       bytes of the engine's best token, None if unknown
+    rank      rank of the expected token in the engine's list (1 is best; None: not listed)
+    margin    nats by which the engine prefers another token (0 on a match)
+    delta     engine's log probability of the expected token minus the recorded one
+    overlap   share of the recorded alternatives that the engine lists
+    kl        KL(expected || engine) on the shared alternatives, nats
+    why       reason of the verdict
+    logprob   engine's log probability of the expected token
     """
 
     index: int
@@ -68,10 +73,11 @@ class StepResult:
 class CaseResult:
     """Comparison of one case.
 
-    verdict  worst verdict of its steps; for an expected divergence "expected", or "unexpected match" if there is none,
-             which is no failure, as not every engine diverges
+    verdict  worst verdict of its steps; for a case with an expected divergence "expected", or, if the engine does not
+             diverge, "unexpected match", which is no failure
     noise    margin in nats up to which a flip is allowed
     forced   whether the engine was forced along the expected tokens
+    reason   why the verdict is an error or incomparable
     """
 
     id: str
@@ -84,7 +90,7 @@ class CaseResult:
 
     @property
     def failed(self) -> bool:
-        """Whether it makes a check fail."""
+        """Return whether this case makes a check fail."""
         return self.verdict in ("mismatch", "error")
 
     def to_json(self) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def check_case(
     target: Target, prompt: Prompt, case: RecordedCase, *, ctx: int | None = None, profile: str = "margin",
     floor: float | None = None, top: int = 20, divergence: ExpectedDivergence | None = None,
 ) -> CaseResult:  # fmt: skip
-    """Compare one case; errors of the target become the verdict "error", so that the check goes on."""
+    """Compare one case; an error of the target becomes the verdict "error", so that other cases are still checked."""
     if profile not in PROFILES:
         raise UsageError(f"unknown profile {profile!r}: choose from {', '.join(PROFILES)}")
     expected_steps = [_plain_eos(step) for step in case.repetitions[0].steps]

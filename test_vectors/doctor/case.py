@@ -1,4 +1,4 @@
-"""Context shared by the stages: the target, the model to compare it with, what is known so far, and the time left."""
+"""Context shared by the stages: the target, the model to compare it with, facts learned so far, and the time left."""
 
 from __future__ import annotations
 
@@ -15,24 +15,29 @@ from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.variants import ROUNDING
 
 TOP = 20
-"""Alternatives to request: as many as the hosted API gives."""
+"""Number of alternatives to request per token: the hosted API's maximum."""
 
 KINDS = {"chat": Ability.CHAT, "text": Ability.TEXT, "ids": Ability.TOKEN_IDS}
 
 
 @dataclass
 class ExamContext:
-    """Context of one examination; stages store here what later stages need.
+    """Context of one examination; a stage stores here what later stages need.
 
-    engine      holds the model that the target should have loaded
+    target      the engine under examination
+    engine      our engine, with the model that the target should have loaded
+    quick       run a reduced set of checks
+    long        run the long checks, too
     budget      seconds for each stage
-    kinds       kinds of prompt that were answered: "chat", "text", "ids"
+    progress    called with a line of text while a stage works
+    spec        the target as written on the command line
+    kinds       kinds of prompt that the target answered: "chat", "text", "ids"
     logprobs    whether answers came with log probabilities
     echo        whether the target returns the log probabilities of a given text
     same_model  whether the target's tokens are those of ``engine``; None: unknown
     tokenizer_wrong  whether the tokenizer stage found a difference
-    mode        rounding set that the numbers were diagnosed as
-    hint        rounding set that they agree with only at the first positions
+    mode        rounding set (where and how the target rounds) that the numbers stage diagnosed, None before
+    hint        rounding set that agrees with the numbers only at the first positions
     offset      number of tokens by which the target's count of every plain prompt exceeds ours
     """
 
@@ -55,7 +60,7 @@ class ExamContext:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The model's tokenizer, None if its file has none."""
+        """Return the model's tokenizer; None if its file has none."""
         try:
             return self.engine.tokenizer
         except TextError:
@@ -63,29 +68,29 @@ class ExamContext:
 
     @cached_property
     def ids_by_bytes(self) -> dict[bytes, int]:
-        """Token ids by bytes; the lowest id of tokens with the same bytes."""
+        """Return token ids by token bytes; tokens with equal bytes give the lowest id."""
         tok = self.tokenizer
         return {} if tok is None else {tok.token_bytes(i): i for i in reversed(range(len(tok))) if tok.token_bytes(i)}
 
     @property
     def rounding(self) -> str | None:
-        """Rounding set whose noise to expect: the diagnosed one, else the one the target names, else the hint."""
+        """Return the rounding set whose noise to expect: as diagnosed, else as the target names it, else the hint."""
         declared = str(self.target.identity().get("numerics") or "")
         return self.mode or (declared if declared in ROUNDING else self.hint)
 
     @property
     def local(self) -> LocalTarget | None:
-        """The target if it runs in this process, where sessions can be driven chunk by chunk."""
+        """Return the target if it runs in this process, where sessions can be driven chunk by chunk; else None."""
         return self.target if isinstance(self.target, LocalTarget) else None
 
     @property
     def can_logits(self) -> bool:
-        """Whether the target returns logits of the whole vocabulary."""
+        """Return whether the target returns logits of the whole vocabulary."""
         return self.target.can(Ability.FULL_LOGITS)
 
     @property
     def top(self) -> int:
-        """Number of alternatives to request."""
+        """Return the number of alternatives to request per token; 0 if the target gives no log probabilities."""
         return min(TOP, self.target.max_top_logprobs) if self.logprobs else 0
 
     def start(self) -> None:
@@ -94,12 +99,12 @@ class ExamContext:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds left in the stage's budget."""
+        """Return the seconds left in the stage's budget; negative once it is used up."""
         return self._deadline - time.monotonic()
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the stage's budget is used up."""
+        """Return whether the stage's budget is used up."""
         return self.seconds_left <= 0
 
     def ask(self, prompt: Prompt, tokens: int = 1, top: int | None = None) -> Completion:

@@ -1,7 +1,7 @@
-"""Long context: recall of facts by depth, and chunk edges.
+"""Long context: recall of facts by their depth in a long prompt, and prompts that end around prefill chunk edges.
 
-Recall is a property of engine and model together. So a short story comes first: if the model finds no facts there
-(random weights, or an engine that is wrong anyway), long stories can show nothing, and no conclusion is drawn.
+Recall is a property of engine and model together. So a short story is asked first: if the model finds no facts there
+(random weights, or an engine that is wrong anyway), no conclusion is drawn from long stories.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .findings import Outcome, Stage
 from .repeat import edges
 
 SHORT, USUAL, LONG = 4, 24, 190
-"""Scenes of a story, 600 bytes each."""
+"""Scenes of a story, 600 bytes each: the short story, the default long one, and the one of --long."""
 ABLE = 0.5
-"""Share of facts that must be found in the short story."""
+"""Share of facts that the model must find in the short story before the long one is asked."""
 GOOD = 0.9
-"""Share of facts in the long story from which nothing is wrong."""
+"""Share of facts found in the long story that counts as nothing wrong."""
 RARE = 0.01
 """Largest p-value at which a lower share in the long story counts as a loss."""
 
 
 def depth(case: ExamContext, stage: Stage) -> None:
-    """Check chunk edges first, which are exact, then recall."""
+    """Check prompts around chunk edges, then recall of facts in a long story."""
     edges(case, stage)
     if "chat" not in case.kinds:
         stage.add("facts", Outcome.IMPOSSIBLE, "the target takes no chats")

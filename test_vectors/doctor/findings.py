@@ -18,7 +18,7 @@ SCHEMA = "ds4-doctor-v1"
 
 
 class Outcome(enum.Enum):
-    """Answer of a check, worst first; the value is its name in JSON."""
+    """Outcome of a check, worst first; the value is its name in JSON."""
 
     WRONG = "wrong"
     UNEXPLAINED = "unexplained"
@@ -30,12 +30,12 @@ class Outcome(enum.Enum):
 
     @property
     def words(self) -> str:
-        """Its wording for people."""
+        """Return the outcome in words for the report."""
         return WORDS[self]
 
     @property
     def spoils(self) -> bool:
-        """Whether it makes the examination fail."""
+        """Return whether this outcome makes the examination fail."""
         return self in (Outcome.WRONG, Outcome.UNEXPLAINED, Outcome.FAILED)
 
 
@@ -53,7 +53,7 @@ _ORDER = list(Outcome)
 
 @dataclass(frozen=True)
 class ShownToken:
-    """A token as displayed; ``marked``: the one that the check is about."""
+    """A token as displayed in the report; ``marked``: the token that the check is about."""
 
     text: str
     id: int | None = None
@@ -62,11 +62,14 @@ class ShownToken:
 
 @dataclass
 class Check:
-    """One question and its answer.
+    """One question with its answer.
 
+    name     name of the check in the report
+    outcome  how the check ended
     says     the answer in a sentence
     figures  measured values by name
     where    labelled rows of tokens that show the place
+    notes    remarks for the reader
     next     commands or steps for the reader
     sight    which differences the check could detect and which it could not
     """
@@ -90,7 +93,7 @@ class Check:
 
 @dataclass
 class Stage:
-    """The checks of one stage, added as it runs, so that an interrupted stage keeps what it has."""
+    """The checks of one stage, added as it runs, so that an interrupted stage keeps the checks it has completed."""
 
     name: str
     title: str
@@ -107,12 +110,12 @@ class Stage:
 
     @property
     def outcome(self) -> Outcome:
-        """Worst outcome of its checks; SKIPPED if it has none."""
+        """Return the worst outcome of the stage's checks; SKIPPED if it has none."""
         return min((c.outcome for c in self.checks), key=_ORDER.index, default=Outcome.SKIPPED)
 
     @property
     def says(self) -> str:
-        """Sentence of the first check with the stage's outcome, and the number of others with the same outcome."""
+        """Return the sentence of the first check with the stage's outcome, and how many others share that outcome."""
         same = [c for c in self.checks if c.outcome is self.outcome]
         if not same:
             return "not done"
@@ -129,7 +132,15 @@ class Stage:
 
 @dataclass
 class Examination:
-    """All stages and their provenance, ``facts``: (name, value) in order of display."""
+    """All stages of an examination, and its provenance.
+
+    target       the target as named in the report
+    facts        provenance as (name, value), in order of display
+    identity     what the target says about itself
+    command      the command line that ran the examination
+    stages       in the order in which they ran
+    interrupted  whether Ctrl-C ended the examination
+    """
 
     target: str
     facts: list[tuple[str, str]] = field(default_factory=list)
@@ -147,18 +158,18 @@ class Examination:
 
     @property
     def outcome(self) -> Outcome:
-        """Worst outcome of all stages."""
+        """Return the worst outcome of all stages."""
         return min((s.outcome for s in self.stages), key=_ORDER.index, default=Outcome.SKIPPED)
 
     @property
     def complete(self) -> bool:
-        """Whether every stage ran to its end and every check could be answered."""
+        """Return whether every stage ran to its end and every check could be answered."""
         open_ends = (Outcome.UNSURE, Outcome.IMPOSSIBLE, Outcome.SKIPPED, Outcome.FAILED)
         return not self.interrupted and all(s.done for s in self.stages) and not any(self.checks(*open_ends))
 
     @property
     def diagnosed(self) -> bool | None:
-        """Whether the numbers were compared with the model; None if that stage was not requested."""
+        """Return whether the numbers were compared with the model; None if that stage was not requested."""
         asked = [s for s in self.stages if s.name == "numbers" and s.checks]
         if not asked or all(c.outcome is Outcome.SKIPPED for c in asked[0].checks):
             return None
@@ -167,9 +178,9 @@ class Examination:
 
     @property
     def passed(self) -> bool:
-        """Whether at least one check found nothing wrong and none found a mistake or failed.
+        """Return whether at least one check found nothing wrong and none found a mistake or failed.
 
-        Also requires that the examination was not interrupted, and that the numbers, if requested, were compared.
+        The examination must not have been interrupted either, and the numbers, if requested, must have been compared.
         """
         if any(self.checks(Outcome.WRONG, Outcome.UNEXPLAINED, Outcome.FAILED)) or self.diagnosed is False:
             return False
@@ -177,7 +188,7 @@ class Examination:
 
     @property
     def verdict(self) -> str:
-        """Sentence at the top of the page."""
+        """Return the sentence at the top of the page."""
         wrong = [c for _, c in self.checks(Outcome.WRONG)]
         odd = [c for _, c in self.checks(Outcome.UNEXPLAINED)]
         broken = [c for _, c in self.checks(Outcome.FAILED)]
@@ -199,13 +210,13 @@ class Examination:
 
     @property
     def unseen(self) -> list[tuple[str, Check]]:
-        """Checks without an answer: (stage title, check)."""
+        """Return the checks without an answer: (stage title, check)."""
         open_ends = (Outcome.FAILED, Outcome.UNSURE, Outcome.IMPOSSIBLE, Outcome.SKIPPED)
         return [(stage.title, check) for stage, check in self.checks(*open_ends)]
 
     @property
     def sight_limits(self) -> list[tuple[str, str]]:
-        """Detection limits of the checks that found nothing wrong: (names of the checks, their limits)."""
+        """Return the detection limits of the checks that found nothing wrong: (names of the checks, their limit)."""
         names_by_sight: dict[str, list[str]] = {}
         for stage, check in self.checks(Outcome.OK):
             if check.sight:
@@ -214,7 +225,7 @@ class Examination:
 
     @property
     def steps(self) -> list[str]:
-        """Next steps for the reader, those of the worst findings first, without duplicates."""
+        """Return the next steps for the reader, those of the worst findings first, without duplicates."""
         ordered = sorted(self.checks(), key=lambda pair: _ORDER.index(pair[1].outcome))
         return list(dict.fromkeys(step for _, check in ordered for step in check.next))
 
@@ -261,7 +272,7 @@ def plain(value: Any) -> Any:
 
 
 def visible(raw: bytes) -> str:
-    """Return a token's bytes as visible text: spaces and line feeds as signs, unprintable characters escaped."""
+    """Return a token's bytes as visible text: spaces and line feeds as symbols, unprintable characters escaped."""
     text = raw.decode("utf-8", "backslashreplace")
     out = []
     for c in text:
@@ -275,7 +286,7 @@ def visible(raw: bytes) -> str:
 
 
 def row(tokens: Sequence[tuple[bytes, int | None]], at: int, around: int = 6) -> list[ShownToken]:
-    """Return the tokens around position ``at``, which is marked."""
+    """Return the tokens within ``around`` of position ``at``, the token at ``at`` marked."""
     first = max(0, at - around)
     excerpt = tokens[first : at + around + 1]
     pieces = [ShownToken(visible(raw), number, first + i == at) for i, (raw, number) in enumerate(excerpt)]

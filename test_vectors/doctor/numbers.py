@@ -1,8 +1,8 @@
-"""Numbers: send prompts that reveal mistakes, and diagnose the answers against the model.
+"""Send prompts that reveal mistakes, and diagnose the target's log probabilities against the model.
 
 A verdict maps to an outcome as follows: a rounding set is "nothing wrong seen", a named fault is "wrong", "unknown" is
-"not explained", anything else (no verdict was possible) is "cannot tell". What the diagnosis says about its own limits
-goes onto the page unchanged.
+"not explained", anything else (no verdict was possible) is "cannot tell". The diagnosis's own limits go onto the page
+unchanged.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PROMPTS = ("mixed", "short", "text", "long")
 AGREES = 4
 """Positions that must agree with a rounding set before its noise is assumed for the target."""
 IN_THE_PROMPT = frozenset({m.name for m in MISTAKES} | {"bos_added", "first_token_dropped", "first_token_doubled"})
-"""Faults of the prompt rather than of the model."""
+"""Names of mistakes in the prompt rather than in the model."""
 
 
 def numbers(case: ExamContext, stage: Stage) -> None:
-    """Diagnose as many prompts as the stage's time allows, "mixed" first, which reveals most."""
+    """Diagnose as many prompts as the stage's time allows, the most telling one ("mixed") first."""
     if not _possible(case, stage, "diagnosis"):
         return
     chosen = PROMPTS[:1] if case.quick else PROMPTS if case.long else PROMPTS[:3]
@@ -107,7 +107,7 @@ def add_diagnosis(
     prompt: str = "",
     chat: bool = False,
 ) -> Check:
-    """Add a diagnosis to the stage as a check; fields that not every diagnosis has are optional."""
+    """Add a diagnosis to the stage as a check; fields that not every diagnosis has are left out if empty."""
     whole = diagnosis.to_json()
     fault = ", ".join(diagnosis.fault) if isinstance(diagnosis.fault, list | tuple) else diagnosis.fault
     command = f"ds4-vectors diagnose {_target_options(case)} --prompt {prompt}{' --chat' if chat else ''} --thorough"

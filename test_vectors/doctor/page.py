@@ -74,12 +74,12 @@ def render(template: str, examination: Examination) -> str:
 
 
 def line(value: Any) -> str:
-    """Return untrusted text as one printable line."""
+    """Return untrusted text as one line of printable characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
 
 
 def cell(value: Any) -> str:
-    """Return a printable line escaped for Markdown, also inside a table."""
+    """Return untrusted text as one line escaped for Markdown, also inside a table."""
     return re.sub(r"([\\`*_{}\[\]<>|~#!&])", r"\\\1", line(value))
 
 
@@ -97,7 +97,7 @@ def shown_tokens(row: Sequence[ShownToken]) -> str:
 
 
 def figure(value: Any) -> str:
-    """Format a figure for people."""
+    """Format a measured value for the report: yes or no, four significant digits, or a comma-separated list."""
     value = plain(value)
     if isinstance(value, bool):
         return "yes" if value else "no"

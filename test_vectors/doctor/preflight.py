@@ -1,4 +1,4 @@
-"""Pre-flight: does the target answer, which model has it, and are its log probabilities valid."""
+"""Pre-flight stage: does the target answer, which model has it loaded, and are its log probabilities valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ STEPS = 8
 PROBABILITY_SLACK = 1e-3
 """Allowed excess of a sum of probabilities over 1, as APIs round to a few decimals."""
 SAME_MODEL, OTHER_MODEL = 0.9, 0.5
-"""Share of the target's tokens in the model's vocabulary from which it is the same model, and below which another."""
+"""Share of the target's tokens that are in the model's vocabulary: at least SAME_MODEL means the same model, less than
+OTHER_MODEL another one."""
 LENGTHS = ("max_model_len", "context_length", "max_context_length", "n_ctx", "n_ctx_train", "context_window")
 """Names that servers use for their context length in /models."""
 
@@ -169,7 +170,7 @@ def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -
 
 
 def faults(step: Step) -> list[str]:
-    """Return what is wrong with the alternatives of a step; an API's value for "none" (-9999) is no fault."""
+    """Return a sentence for each defect of a step's alternatives; an API's value for "none" (-9999) is no defect."""
     values = [t.logprob for t in step.top]
     known = [v for v in values if v is not None]
     out = []

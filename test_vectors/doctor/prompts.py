@@ -1,7 +1,7 @@
-"""Check the prompt before the model sees it: tokenizer and chat template.
+"""Check the prompt before the model evaluates it: tokenizer and chat template.
 
-Four ways, the most telling first: token ids, the bytes of echoed tokens, the number of tokens of a plain prompt, the
-number of tokens of a chat. A count can show that something is wrong, but never that nothing is.
+A target offers one of four ways, the most telling first: token ids, the bytes of echoed tokens, the number of tokens of
+a plain prompt, the number of tokens of a chat. A count can show that something is wrong, but never that nothing is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tokens = Sequence[tuple[bytes, int | None]]
 
 
 def tokenizer(case: ExamContext, stage: Stage) -> None:
-    """Compare the tokens of many kinds of text, in the most telling way that the target offers."""
+    """Compare how target and model split many kinds of text, in the most telling way that the target offers."""
     ours = case.tokenizer
     if ours is None:
         stage.add("tokenizer", Outcome.IMPOSSIBLE, "the model's file has no tokenizer to compare with")
@@ -199,7 +199,7 @@ CHATS = {
 
 
 def template(case: ExamContext, stage: Stage) -> None:
-    """Compare chats of several shapes, then diagnose the answer to one (``numbers.chat``)."""
+    """Compare chat prompts of several shapes, then diagnose the answer to one of them (``numbers.chat``)."""
     ours = case.tokenizer
     if ours is None or case.same_model is False:
         why = "the model's file has no tokenizer" if ours is None else "the target has another model"
@@ -263,7 +263,10 @@ def _template_counts(case: ExamContext, stage: Stage, ours: Tokenizer) -> None:
 
 
 def fitting_mistakes(ours: Tokenizer, counts: dict[str, tuple[int, list[int]]]) -> list[str]:
-    """Return the template mistakes, in words, that would give all the counts (name -> (tokens, right ids))."""
+    """Return the template mistakes, in words, that would give all the observed token counts.
+
+    ``counts``: name of a chat -> (observed number of tokens, right ids).
+    """
     simple: dict[str, Callable[[list[int]], list[int]]] = {
         "no beginning-of-sentence token": lambda ids: ids[1:],
         "the beginning-of-sentence token twice": lambda ids: [ids[0], *ids],

@@ -1,7 +1,7 @@
 """Compare the engine with itself: repeated requests, prompt and continuation, alone and concurrent, chunk edges.
 
-A right engine gives the same distribution for the same tokens, however they were fed. The yardstick sets the allowed
-difference: none, or what float noise causes in the target's rounding set.
+A correct engine gives the same distribution for the same tokens, however they were fed. The yardstick sets the allowed
+difference: none, or the effect of float noise in the target's rounding set.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .yardstick import Yardstick, distance, fallback, measure
 
 TOKENS = 24
 FEWEST_PLACES = 4
-"""Fewest places whose agreement is a finding."""
+"""Fewest positions that must be comparable before agreement is reported."""
 EDGES = (512, 1024, 2048)
 """Usual chunk sizes of prefill, in tokens."""
 CHUNK_SIZES = (7, 16, 100)
-"""Chunk sizes for a local engine: below and above where it switches kernels, and no power of two."""
+"""Chunk sizes for a local engine: below and above the size where it switches kernels, and no power of two."""
 
 
 def prompt_of(case: ExamContext, characters: int = 400, seed: int = 11) -> tuple[str, Prompt] | None:
@@ -72,7 +72,7 @@ def step_ids(case: ExamContext, steps: Sequence[Step]) -> list[int] | None:
 
 
 def gap(a: Step, b: Step) -> float:
-    """Return the rms difference over the alternatives that both steps list with values; NaN if there are none."""
+    """Return the rms difference in nats over alternatives that both steps list with values; NaN if there are none."""
     first, second = ({t.raw: t.logprob for t in s.top if t.logprob is not None} for s in (a, b))
     shared = [raw for raw in first if raw in second]
     if not shared:
@@ -81,7 +81,8 @@ def gap(a: Step, b: Step) -> float:
 
 
 def yard_for(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Yardstick:
-    """Measure a yardstick on the prompt and steps themselves if their ids are known, else return the fallback."""
+    """Measure the noise of the model on prompt and steps, if their ids are known; else return the fallback
+    yardstick."""
     before, after = ids_of(case, prompt), step_ids(case, steps)
     if case.same_model is not True or before is None or after is None or not before:
         return fallback()
@@ -96,10 +97,10 @@ def yard_for(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Yardst
 class AnswerComparison:
     """Comparison of two greedy answers to one request.
 
-    rms     difference of each step, up to and including the fork, nats
+    rms     difference at each step up to and including the fork, nats
     fork    index of the first step with different tokens, None if there is none
-    margin  nats between the two tokens there, in the first answer; None if unknown
-    same    texts and all log probabilities are equal
+    margin  nats between the two tokens at the fork, in the first answer; None if unknown
+    same    whether the texts and all log probabilities are equal
     """
 
     rms: np.ndarray
@@ -109,7 +110,7 @@ class AnswerComparison:
 
 
 def compare_answers(a: Completion, b: Completion) -> AnswerComparison:
-    """Compare two answers step by step, as long as both were fed the same tokens."""
+    """Compare two answers step by step, up to the first different token."""
     rms, fork, margin = [], None, None
     for at, (x, y) in enumerate(zip(a.steps, b.steps, strict=False)):
         rms.append(gap(x, y))
@@ -202,7 +203,7 @@ def _add_comparison(
 
 
 def ways(case: ExamContext, stage: Stage) -> None:
-    """Compare the same positions as a prompt and token by token."""
+    """Compare the logits of the same positions evaluated as one prompt and token by token."""
     if case.local is not None:
         ids = PROMPTS["mixed"]()[: 48 if case.quick else 200]
         case.progress("prompt against token by token")
@@ -265,10 +266,12 @@ def _compare_rows(
 
 @dataclass
 class RepeatedStep:
-    """A generated (or echoed) step and the same step after a prompt that ends there.
+    """A generated (or echoed) step, and the same step requested after a prompt that ends there.
 
-    at      index of the step              rms     difference of both, nats
-    one     the generated or echoed step   other   the step after the prompt
+    at      index of the step
+    rms     difference of both, nats
+    one     the generated or echoed step
+    other   the step after the prompt
     tokens  all tokens of the answer or echo
     """
 
@@ -282,10 +285,10 @@ class RepeatedStep:
 def compare_continuations(
     case: ExamContext, stage: Stage, name: str, prompts: Sequence[Prompt], tokens: int, probes: int
 ) -> None:
-    """Compare generated steps with the same steps after the same tokens as a prompt.
+    """Compare generated steps with the same positions evaluated as a prompt.
 
     The prompt's steps come from one echo of the whole, or from prompts that end after some of the tokens. Further
-    prompts follow until enough places can be compared: generated bytes that are no text, or that a tokenizer would
+    prompts follow until enough positions can be compared: generated bytes that are not UTF-8, or that a tokenizer would
     split differently, cannot be sent back as text.
     """
     repeats: list[RepeatedStep] = []
@@ -343,8 +346,8 @@ def _report_repeats(
 def compare_prefixes(case: ExamContext, stage: Stage, name: str, ids: Sequence[int], lengths: Sequence[int]) -> None:
     """Compare the echo of a text, computed in one prefill, with prompts that are prefixes of it.
 
-    ``ids``: the text in the model's tokens; ``lengths``: tokens of the prefixes. A prefix counts only if it is split
-    into the same tokens as in the whole text.
+    ``ids``: the text's tokens in the model's vocabulary; ``lengths``: numbers of tokens of the prefixes. A prefix
+    counts only if it is split into the same tokens as in the whole text.
     """
     ours = case.tokenizer
     assert ours is not None
@@ -488,7 +491,7 @@ def _echo_again(case: ExamContext, text: str, steps: Sequence[Step]) -> list[tup
 
 
 def batch(case: ExamContext, stage: Stage) -> None:
-    """Compare requests alone and concurrent, or, for a local target, a prompt in chunks of several sizes."""
+    """Compare requests sent alone and concurrently, or, for a local target, a prompt in chunks of several sizes."""
     if case.local is not None:
         ids = PROMPTS["mixed"]()[: 48 if case.quick else 200]
         whole = _chunked_logits(case.local, ids, None)
@@ -543,7 +546,7 @@ def batch(case: ExamContext, stage: Stage) -> None:
 
 
 def edges(case: ExamContext, stage: Stage) -> None:
-    """Compare prompt lengths around usual chunk sizes (part of the long-context stage)."""
+    """Compare prompts whose lengths lie just below and above usual chunk sizes (part of the long-context stage)."""
     chosen = EDGES[:1] if case.quick else EDGES if case.long else EDGES[:2]
     for edge in chosen:
         name = f"around {edge} tokens"

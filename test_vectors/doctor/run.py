@@ -1,4 +1,4 @@
-"""Run an examination: the stages in order, each with its own time budget; a failed stage does not stop the others."""
+"""Run an examination: the stages in order, each with its own time budget; later stages run even if one fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .findings import Examination, Outcome, Stage
 
 @dataclass(frozen=True)
 class StageSpec:
-    """A stage of the examination; ``quick``: --quick runs it, too."""
+    """Declaration of a stage; ``asks``: its question for the report; ``quick``: whether --quick runs it, too."""
 
     name: str
     title: str
@@ -139,7 +139,7 @@ def _identity(case: ExamContext) -> dict[str, object]:
 
 
 def provenance(case: ExamContext, examination: Examination) -> list[tuple[str, str]]:
-    """Return (name, value) facts to judge or repeat the examination; the machine is described without its host name."""
+    """Return (name, value) facts needed to judge or repeat the examination; the machine without its host name."""
     record, engine = stamp([examination.command]), case.engine
     machine, commit = record["machine"], record["commit"]
     memory = machine.get("memory_bytes")

@@ -1,16 +1,17 @@
-"""Measure how far two runs of a right engine differ, to judge run against run and prompt against continuation.
+"""Measure how far two runs of a correct engine differ, to judge run against run and prompt against continuation.
 
 The model is run several times in the target's rounding set, with float noise of a few units in the last place on every
-block input. Where the set quantizes, this noise flips quantization steps, and right runs differ by tenths of a nat. Two
-runs of an engine that differ no more than these noisy runs are the same as far as can be measured.
+block input. Where the set quantizes, this noise flips quantization steps, and correct runs differ by tenths of a nat.
+Two runs of an engine that differ no more than these noisy runs count as the same.
 
     yard = measure(engine, ids, "ds4")
     yard.judge(per_position_rms)        outcome and a sentence
 
 A level is the rms over positions of the rms over tokens, in nats. Flips are rare and large, so a few positions say
-little: the level that right runs reach is resampled from the noisy pairs for the number of positions compared. Between
-``NEAR`` and ``FAR`` times that level nothing is claimed. The two factors are set by hand; prefill in chunks against
-decode differs by 0.2 to 0.9 times the pairs' level, in the three modes of the embedded and of the diagnostic model.
+little: the level that correct runs reach is resampled from the noisy pairs for the number of positions compared.
+Between ``NEAR`` and ``FAR`` times that level no conclusion is drawn. The two factors are set by hand; prefill in chunks
+against decode differs by 0.2 to 0.9 times the pairs' level, in the three modes of the embedded and of the diagnostic
+model.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from ..observation import log_softmax
 from .findings import Outcome, counted
 
 RUNS = 4
-"""Runs of the model, the first without noise."""
+"""Number of runs of the model, the first without noise."""
 DRAWS = 2000
-"""Resamples that the level of right runs is estimated from."""
+"""Number of resamples from which the level of correct runs is estimated."""
 NEAR, FAR = 1.3, 2.0
 FLOAT = 1e-4
-"""Nats that summation order, the exponential function and an API's decimals may cause, for any model."""
+"""Nats that summation order, the exponential function and an API's decimals may change, for any model."""
 UNKNOWN = 0.3
 """Nats of noise assumed for engines whose rounding is unknown (as in ``check``)."""
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Distances of noisy runs of a right engine.
+    """Distances between noisy runs of a correct engine.
 
     pairs  distances of pairs of runs at single positions (n,), nats
-    of     what they were measured on, in words
-    low    distances in the narrowest mode, if the target's mode is unknown
+    of     description of the runs, in words
+    low    distances in the narrowest mode, if the target's mode is unknown; else None
     """
 
     pairs: np.ndarray = field(repr=False)
@@ -51,20 +52,20 @@ class Yardstick:
     low: np.ndarray | None = field(default=None, repr=False)
 
     def near(self, count: int) -> float:
-        """Return the level over ``count`` positions up to which nothing is wrong."""
+        """Return the level in nats over ``count`` positions up to which runs count as equal."""
         return max(NEAR * _level_reached(self.pairs if self.low is None else self.low, count, 0.99), FLOAT)
 
     def far(self, count: int) -> float:
-        """Return the level over ``count`` positions above which something is wrong."""
+        """Return the level in nats over ``count`` positions above which something is wrong."""
         return max(FAR * _level_reached(self.pairs, count, 0.999), 10 * FLOAT)
 
     @property
     def apart(self) -> float:
-        """Largest distance of right runs at a single position."""
+        """Return the largest distance in nats of correct runs at a single position."""
         return max(FAR * float(self.pairs.max()), 10 * FLOAT)
 
     def judge(self, rms: np.ndarray) -> tuple[Outcome, str]:
-        """Judge the distances of two runs by position, ``rms`` (n,), NaN where nothing could be compared."""
+        """Judge the distances of two runs by position, ``rms`` (n,), NaN where a position could not be compared."""
         known = rms[np.isfinite(rms)]
         if not len(known):
             return Outcome.UNSURE, "nothing could be compared"
@@ -90,7 +91,7 @@ class Yardstick:
 
 
 def level(rms: np.ndarray) -> float:
-    """Return the rms of distances."""
+    """Return the rms of distances over positions."""
     return float(np.sqrt(np.mean(np.square(rms))))
 
 

@@ -1,9 +1,10 @@
-"""Find the wrong ops of another engine: compare its dump with our pass on its values, op by op.
+"""Find the wrong ops of another engine: compare its dump with our ops run on its values.
 
-1. Run one pass without rounding, and two noisy ones that measure what float arithmetic may do.
-2. If that does not explain everything, run one pass per rounding set; the one that explains most ops is the engine's.
-   A kind of op that another set explains in all layers rounds as that set does: it is reported, not blamed.
-3. Every op whose result is beyond its budget (``budget``) is wrong, whatever came before it: it had their inputs.
+1. Run one pass without rounding, and two noisy ones that measure the effect of float noise.
+2. If float noise does not explain all differences, run one pass per rounding set; the one that explains most ops is the
+   engine's. A kind of op that another set explains in all layers is reported as rounding like that set, not as wrong.
+3. Every op whose result is beyond its budget (``budget``) is wrong, whatever came before it, as our op was run on their
+   inputs.
 """
 
 from __future__ import annotations
@@ -26,18 +27,23 @@ from .ops import CHOICES, OPS, Key, ordered, span
 from .theirs import Theirs
 
 RECIPES = ("f32", "iterated", "f64")
-"""Ways of computing rope angles."""
+"""Ways to compute rope angles: float32, iterated multiplication, float64."""
 SUM_LIMIT = 8.0
-"""A printed sum is wrong beyond this many times what summing in float32 loses."""
+"""A printed sum is wrong if it differs by more than this multiple of the error of summing in float32."""
 
 
 @dataclass
 class WrongOp:
-    """An op, or a span of them, that is beyond its budget.
+    """An op, or a span of ops between two dumped points, that is beyond its budget.
 
-    inputs    nearest dumped points upstream      bridged  points computed by us between them and ``key``
-    rounding  rounding set it was judged in        rows     positions of its rows
-    where     sentences on where the error is      causes   sentences on what would cause it
+    key        point at which the error was measured
+    judgement  the measured error and its budget
+    inputs     nearest dumped points upstream of ``key``
+    bridged    points between ``inputs`` and ``key`` that were not dumped and that we computed
+    rounding   rounding set it was judged in
+    rows       token positions of the point's rows
+    where      sentences on where the error is
+    causes     sentences on what would cause it
     """
 
     key: Key
@@ -52,13 +58,16 @@ class WrongOp:
 
 @dataclass
 class BlameResult:
-    """Outcome of a blame run.
+    """Outcome of a blame run; a point is (name, layer).
 
-    wrong       in the order of the pass        clean  points share_within their budgets
-    unjudged    points that could not be judged, and why
-    exceptions  kinds of op that round as another set does
-    coarse      kinds of op with an error like rounding that no set has, and its relative size
+    rounding    rounding set that the engine was judged in
+    wrong       ops beyond their budgets, in the order of the pass
+    clean       points within their budgets
+    unjudged    points that could not be judged, with the reason
+    exceptions  kinds of op that round as another set does, with that set
     missing     points that the dump does not have
+    causes      mistakes and tensors that explain wrong ops
+    coarse      kinds of op with an error like rounding that no set has, with its relative size
     """
 
     rounding: str
@@ -73,10 +82,12 @@ class BlameResult:
 
 
 class Blaming:
-    """Passes of our model over one dump, with those that are needed twice cached.
+    """Passes of our model over one dump; passes that are needed twice are cached.
 
-    theirs  the other engine's values      ids     token ids of the pass
-    layers  layers to judge (None: all)    cancel  called with each layer's number; may raise to end the pass
+    theirs  the other engine's values
+    ids     token ids of the pass
+    layers  layers to judge (None: all)
+    cancel  called with each layer's number; may raise to end the pass
     """
 
     def __init__(
@@ -110,7 +121,10 @@ class Blaming:
                 self.aliases.add(target)
 
     def leading(self, wanted: Collection[int]) -> list[int]:
-        """Return the layers ``wanted``, and those before them from the last one whose input was dumped in full."""
+        """Return the layers that a pass must run to judge the layers ``wanted``.
+
+        These are ``wanted`` and the layers before them, back to the last one whose input was dumped in full.
+        """
         needed: set[int] = set()
         for layer in wanted:
             needed.add(layer)
@@ -137,7 +151,7 @@ class Blaming:
     # --- passes
 
     def model(self, rounding: RoundingSet, recipe: str = "") -> Model:
-        """Return our model in a rounding set, with the set's recipe for rope angles or another one."""
+        """Return our model in a rounding set, with the set's recipe for rope angles or the given ``recipe``."""
         numerics = rounding.numerics._replace(rope=recipe or rounding.numerics.rope)
         key = (rounding.name, numerics.rope)
         if key not in self._models:
@@ -154,20 +168,21 @@ class Blaming:
         until: Key | None = None,
         late: bool = False,
     ) -> Reading:
-        """Run a pass in rounding set ``name``; parameters as for Forcing and ``forcing.run``."""
+        """Run our pass on the other engine's values in rounding set ``name``; parameters as for ``Forcing`` and
+        ``run``."""
         rounding = ROUNDING[name]
         layers = self.layers if layers is None else layers
         hooks = Forcing(self.theirs, rounding, faults, keep=keep, layers=layers, until=until, late=late)
         return run(self.model(rounding), self.ids, hooks, layers, weights, self.cancel)
 
     def clean_pass(self, name: str) -> Reading:
-        """Return the pass without faults or noise in rounding set ``name``, with our values kept."""
+        """Run the pass without faults or noise in rounding set ``name``, keeping our values; cached."""
         if name not in self._clean_passes:
             self._clean_passes[name] = self.reading(name, keep=True)
         return self._clean_passes[name]
 
     def noise(self, name: str) -> dict[Key, list[np.ndarray]]:
-        """Return the distances of two noisy passes from the clean one, by point and row."""
+        """Return how far two noisy passes lie from the clean one: distances (n,) by point and pass."""
         if name not in self._noise:
             self._noise[name] = self.noise_of(name, self.clean_pass(name), self.layers)
         return self._noise[name]
@@ -175,7 +190,7 @@ class Blaming:
     def noise_of(
         self, name: str, quiet: Reading, layers: Collection[int], faults: Sequence[Fault] = (), late: bool = False
     ) -> dict[Key, list[np.ndarray]]:
-        """Return the distances of two noisy passes from ``quiet``, a pass with the same faults that kept its values."""
+        """Return how far two noisy passes lie from ``quiet``, a pass with the same faults whose values were kept."""
         rounding = ROUNDING[name]
         recipes = [recipe for recipe in RECIPES if recipe != rounding.numerics.rope]
         distances: dict[Key, list[np.ndarray]] = {}
@@ -188,7 +203,8 @@ class Blaming:
         return {key: values for key, values in distances.items() if len(values) == len(recipes)}
 
     def flip(self, name: str, key: Key) -> np.ndarray | None:
-        """Return the effect of rounding on the op, by row; None in the set that rounds nothing."""
+        """Return how far rounding set ``name`` moves the op's result from the unrounded one, by row (n,); None for
+        "exact"."""
         if name == "exact":
             return None
         from .forcing import difference, rms
@@ -202,7 +218,10 @@ class Blaming:
         return rms(difference(rounded, plain))
 
     def judge(self, name: str, key: Key, apart: np.ndarray, own: list[np.ndarray] | None = None) -> Judgement:
-        """Judge a point's distances by row against its budget in rounding set ``name``; ``own``: other noise to use."""
+        """Judge a point's distances by row, ``apart`` (n,), against its budget in rounding set ``name``.
+
+        ``own``: noise to use instead of that of the clean pass.
+        """
         reading = self.clean_pass(name)
         size, lost = reading.size[key], reading.lost[key]
         noise = own or self.noise(name).get(key) or [np.zeros(len(apart))] * 2
@@ -212,7 +231,7 @@ class Blaming:
         return judge(apart, noise, size, lost, flip)
 
     def share_within(self, key: Key, apart: np.ndarray) -> float:
-        """Return the share of rows share_within float noise, measured without rounding."""
+        """Return the share of rows whose distance ``apart`` (n,) is within float noise, measured without rounding."""
         reading = self.clean_pass("exact")
         if key not in self._limits:
             noise = self.noise("exact").get(key) or [np.zeros(len(apart))] * 2
@@ -224,14 +243,14 @@ class Blaming:
     # --- what can be judged
 
     def rows_of(self, key: Key) -> np.ndarray:
-        """Return the positions of the point's rows (indices, for compressed rows)."""
+        """Return the token positions of the point's rows (n,); plain indices for compressed rows."""
         fits = self.theirs.get(key, None)
         assert fits is not None
         rows = fits[0].rows
         return np.arange(len(fits[0].values)) if rows is None else rows
 
     def why_unjudged(self, key: Key, reached: Collection[Key]) -> str:
-        """Return why a dumped point cannot be judged; empty if it can."""
+        """Return the reason why a dumped point cannot be judged; "" if it can."""
         inputs, bridged = span(key, self.theirs.keys(), self.n_layers, reached)
         incomplete = [k for k in (*inputs, key) if k in self.theirs.matches and self._has_gaps(k)]
         if incomplete and any(OPS[name].carried for name, _ in bridged):
@@ -247,9 +266,9 @@ class Blaming:
 
 
 def choose(case: Blaming, numerics: str | None) -> tuple[str, dict[str, str]]:
-    """Find the engine's rounding set, and the kinds of op that round as another set does.
+    """Find the rounding set that explains most of the engine's ops, and kinds of op that round as another set does.
 
-    A given ``numerics`` is taken as it is.
+    ``numerics``: name of a rounding set to use without a search.
     """
     if numerics is not None:
         return numerics, {}
@@ -305,7 +324,10 @@ def _sample_layers(points: Collection[Key], case: Blaming) -> list[int]:
 
 
 def blame(case: Blaming, numerics: str | None = None) -> BlameResult:
-    """Judge every dumped point; ``numerics``: name of a rounding set, or None to infer it."""
+    """Judge every point (named intermediate) of the other engine's dump, and return the wrong ops.
+
+    ``numerics``: name of the engine's rounding set; None to infer it.
+    """
     rounding, exceptions = choose(case, numerics)
     result = BlameResult(rounding, exceptions=exceptions)
     keys = [key for key in case.clean_pass(rounding).apart if key[1] in case.wanted and key not in case.aliases]

@@ -1,7 +1,7 @@
-"""How far our result and another engine's may differ for the same op on the same inputs before one of them is wrong.
+"""Compute how far our result and another engine's may differ for one op on the same inputs before one of them is wrong.
 
-Only the number of standard errors that count as noise is set by hand. The rest is measured, for every op and row (a
-token, or a compressed row):
+Only ``SIGMAS`` and ``FLIPS`` are set by hand. The rest is measured, for every op and row (a token, or a compressed
+row):
 
     noise  change of our own result in two more runs, with inputs perturbed by a few units in the last place and by the
            dump's storage error, and with other recipes for rope angles
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SIGMAS = 4.0
-"""Allowed noise, as a multiple of the noise that the noisy runs show."""
+"""Allowed distance as a multiple of the distance between the noisy runs and the clean one."""
 FLIPS = 1.5
 """Allowed effect of flips, as a multiple of the whole effect of rounding on the row."""
 ULP = 2.0**-22
@@ -28,8 +28,9 @@ ULP = 2.0**-22
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdict on one op.
+    """Verdict on one op; a distance is the rms difference of a row.
 
+    wrong     whether the op is beyond its budget
     ratio     median distance of a row in units of its limit
     relative  median distance in units of the median size of a row
     limit     median limit of a row
@@ -65,7 +66,14 @@ def judge(
     lost: np.ndarray,
     flip: np.ndarray | None,
 ) -> Judgement:
-    """Judge whether an op is beyond its budget; all arrays are (n,), and ``noise`` holds two of them."""
+    """Judge whether an op is beyond its budget; all arrays are (n,), one value a row.
+
+    apart  distance between our result and theirs
+    noise  distances of two noisy runs from the clean one
+    size   rms of the values
+    lost   rms of the storage error of their values
+    flip   effect of the rounding set on our result; None if it rounds nothing
+    """
     limit = limits(noise, size, lost)
     known = ~np.isnan(apart)
     distance = np.where(known, apart, 0.0)

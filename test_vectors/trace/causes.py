@@ -1,9 +1,9 @@
 """Search for the cause of a wrong op: a fault of the library, or a swapped or damaged tensor.
 
-Each fault is tried by running the layer with it on *their* inputs: a fault that brings the op within its budget is the
-mistake. It is then tried in all layers, and reported with the number of wrong ops it explains and the number of right
-ones it would spoil. Tensors are tried in the same way: each tensor that the op multiplies with is replaced by others of
-the same shape, and by rearrangements of itself.
+Each fault is tried by running the layer with it on the other engine's inputs: a fault that brings the op within its
+budget is a candidate. It is then tried in all layers, and reported with the number of wrong ops it explains and the
+number of right ones it would spoil. Tensors are tried in the same way: each tensor that the op multiplies with is
+replaced by others of the same shape, and by rearrangements of itself.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from .patterns import describe, structure
 
 ROTATED = frozenset(("Qcur", "KVrope", "KVcur", "KVcompress", "indexer_KVcompress", "indexer_q", "kqv_out", "kqv_back"))
 MOST_CAUSES = 4
-"""Most causes to search for; each is searched among the ops that the previous ones do not explain."""
+"""Largest number of causes to search for; each is searched among the ops that the previous ones do not explain."""
 TIES = 4
-"""Most names of equally good faults in one cause."""
+"""Largest number of equally good faults named in one cause."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One explanation.
+    """One explanation of wrong ops.
 
     kind      "fault" or "tensor"
-    names     faults that explain equally many ops, or the tensor
+    names     names of the faults that explain equally many ops, or of the tensor
+    text      the explanation in a sentence
     explains  the wrong ops that it explains
     """
 
@@ -51,7 +52,7 @@ class Cause:
 
 
 def explain(case: Blaming, result: BlameResult, search: bool = True) -> None:
-    """Fill in ``where`` and ``causes`` of the wrong ops, and the result's causes if ``search``."""
+    """Fill in ``where`` and ``causes`` of the wrong ops; search for the causes only if ``search``."""
     for wrong in result.wrong:
         wrong.where = _describe(case, wrong)
     if search:
@@ -77,19 +78,19 @@ def _search(case: Blaming, result: BlameResult) -> None:
 
 
 COARSE = {"bf16": 2.0**-6, "": 2.0**-9}
-"""Largest relative difference that rounding to a float type explains: four times its effect on one value. bfloat16 is
-considered only for an engine whose other ops use it."""
+"""Largest relative difference that rounding to a float type explains, bfloat16 or others: four times its effect on one
+value. bfloat16 is considered only for an engine whose other ops use it."""
 STRUCTURE = 0.2
 """Largest structure (``patterns.structure``) of an error that counts as rounding."""
 EVEN = 10.0
-"""Largest ratio of the 90 % to the 10 % quantile of the rows' errors that counts as rounding."""
+"""Largest ratio of the 90 % to the 10 % quantile of the rows' errors that still counts as rounding."""
 
 
 def settle(case: Blaming, result: BlameResult) -> None:
-    """Clear kinds of op that merely round in a way that no rounding set has, and note their error in ``result.coarse``.
+    """Move wrong ops whose errors are an unknown but uniform rounding from ``result.wrong`` to ``result.coarse``.
 
-    Such a kind is off in every layer by the same small error without structure, and no cause explains it. A mistake
-    smaller than that error cannot be seen there.
+    A kind of op is moved if it is off in every layer by the same small error without structure, and no cause explains
+    it. A mistake smaller than that error cannot be seen there.
     """
     most = COARSE["bf16" if result.rounding.startswith("bf16") else ""]
     for kind in dict.fromkeys(wrong.key[0] for wrong in result.wrong):
@@ -210,7 +211,7 @@ _NO_NOISE: dict[Key, list[np.ndarray]] = {}
 
 NEAR = 0.1
 """A fault nearly explains a difference if it leaves less than this share of it. A wrong op may amplify the noise of its
-inputs more than the right one; then its own noise, measured with the fault in place, is its budget."""
+inputs more than a right one; then its own noise, measured with the fault in place, is its budget."""
 
 
 def _is_explained(
@@ -304,7 +305,7 @@ def _file_name(tensor: str, layer: int) -> str:
 # ------------------------------------------------------------------------------------------------- experts
 
 MOST_EXPERTS = 32
-"""Most experts of a model for which each expert's part of the sum is computed."""
+"""Largest number of experts for which each expert's part of the sum is computed."""
 
 
 def _expert_factors(case: Blaming, wrong: WrongOp, ours: np.ndarray, theirs: np.ndarray) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command ``ds4-vectors trace``: record, blame."""
+"""The command ``ds4-vectors trace``, with its subcommands record and blame."""
 
 from __future__ import annotations
 

@@ -11,13 +11,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DumpChunk:
-    """A whole tensor of a file, or one of several consecutive runs of tokens that it was written in.
+    """A whole tensor of a file, or its part for one run of consecutive tokens.
 
-    load       read the values
-    first      position of its first token, if the file says
-    partial    only some values are known, the others are NaN; ``total`` is then the sum of all, if the file says
+    load       function that reads the values
+    first      position of the chunk's first token, if the file says
+    partial    whether only some values are known, the others NaN
+    total      sum of all values, known and unknown, if the file says
     decimals   digits after the decimal point, for printed values
-    positions  token positions of its rows, if the file lists them
+    positions  token positions of the chunk's rows, if the file lists them
     """
 
     shape: tuple[int, ...]
@@ -32,9 +33,13 @@ class DumpChunk:
 
 @dataclass
 class Dump:
-    """All tensors of a file or folder under their own names, with token ids and positions if the file has them.
+    """All tensors of a file or folder under the engine's own names.
 
-    about  the file's manifest, if it has one
+    path       the file or folder
+    tensors    chunks by name, in the order in which they were written
+    ids        token ids of the pass, if the file has them
+    positions  token positions of the rows, if the file has them
+    about      the file's manifest, if it has one
     """
 
     path: str

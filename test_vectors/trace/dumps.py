@@ -34,7 +34,7 @@ from .printed import read_printed
 
 FORMAT = "ds4ref trace 1"
 MOST_BYTES = 1 << 36
-"""Most bytes of one tensor; a shape that needs more is damaged."""
+"""Largest size of one tensor; a shape that needs more is damaged."""
 
 DTYPES = {
     "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "int32": "<i4",

@@ -1,9 +1,9 @@
 """Run our pass with another engine's values substituted at every dumped point.
 
-At each point our value has just been computed from *their* inputs: the nearest dumped points upstream. It is compared
-with theirs, and the pass continues with theirs. So one pass gives, for every op or span of ops, our result on their
-inputs, and a wrong op shows alone. Points that were not dumped are computed by our own ops. Cached rows are substituted
-in the same way.
+At each point our value has just been computed from the other engine's values at the nearest dumped points upstream. It
+is compared with the other engine's value, which then replaces ours for the rest of the pass. So one pass gives, for
+every op or span of ops, our result on their inputs, and an error does not spread to later ops. Points that were not
+dumped are computed by our own ops. Cached rows are substituted in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .ops import CHOICES, STORED, Key, describe_point
 from .theirs import Theirs
 
 EMPTY = -5e29
-"""Scores below this mean "no candidate": engines write -1e30 or -inf, or omit them."""
+"""Scores below this mean "no candidate": engines write -1e30 or -inf, or leave them out."""
 
 NOISE = 4 * 2.0**-23
 """Relative noise of a value summed in another order: a few units in the last place (see ds4ref.variants)."""
@@ -31,9 +31,9 @@ NOISE = 4 * 2.0**-23
 
 @dataclass
 class Reading:
-    """Our pass on their values, point by point.
+    """Comparison of our pass with another engine's values, by point.
 
-    ours     our op's result on their inputs, as one array (rows, ...); for a choice, the scores it was made by
+    ours     our op's result on their inputs, as one array (rows, ...); for a choice (of experts, rows), its scores
     apart    distance from the reference values, by row: rms over all other axes; for a choice, the largest score
              difference of an exchanged candidate, infinite where counts differ. NaN: nothing to compare
     size     rms of the reference values, by row
@@ -55,14 +55,14 @@ class _ReachedEnd(Exception):
 
 
 class Forcing:
-    """Hooks of one pass that substitute their values for ours.
+    """Hooks of one pass that substitute another engine's values for ours.
 
     rounding  rounding set of the pass
     faults    mistakes to inject
-    jitter    generator of noise on all inputs of ops: float noise, and the dump's storage error
+    jitter    generator of noise on all inputs of ops: float noise, and the dump's storage error; None for no noise
     against   compare our values with these instead of theirs (``ours`` of another pass)
     keep      keep our values, which takes as much memory as the dump
-    layers    layers that are run
+    layers    layers to run
     until     end the pass after this point
     late      apply the faults' edits of a dumped point to their value instead of ours
     """
@@ -88,14 +88,14 @@ class Forcing:
         self._turn = 0
 
     def begin(self, chunk: Any) -> None:
-        """Apply the rounding set's changes to the chunk, then the faults'."""
+        """Apply the changes of the rounding set and of the faults to a new chunk."""
         if self.rounding.begin is not None:
             self.rounding.begin(chunk)
         for part in self.parts:
             part.begin(chunk)
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Compare our value with theirs; return theirs if it was dumped, else ours."""
+        """Compare our value of an intermediate with the other engine's; return theirs if it was dumped, else ours."""
         if name == "ffn_moe_weights_scaled":
             value = self._weights(value, chunk)
         key = (name, layer)
@@ -133,7 +133,7 @@ class Forcing:
     def finished(self) -> Reading:
         """Return the reading and drop all other arrays.
 
-        A chunk and its hooks may refer to each other, and a pass's arrays should not wait for the garbage collector.
+        Chunk and hooks may refer to each other; dropping the arrays frees them before the garbage collector runs.
         """
         reading, self.reading = self.reading, Reading()
         self._used, self.parts, self.noise = {}, [], None
@@ -314,7 +314,7 @@ def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
-    """Return the rms of ``difference``, by row."""
+    """Return the rms of ``difference``, by row (n,)."""
     if not gaps and ours.dtype == np.float32 and theirs.dtype == np.float32:
         with np.errstate(invalid="ignore", over="ignore"):
             apart = ours - theirs
@@ -325,9 +325,10 @@ def distance(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.nda
 
 
 def difference(ours: np.ndarray, theirs: np.ndarray, gaps: bool = False) -> np.ndarray:
-    """Return ours - theirs.
+    """Return ours - theirs (n, m), with defined values for masked and missing numbers.
 
-    0 where both are empty (EMPTY) or equal, infinite where only one is a number; with ``gaps``, NaN where theirs is.
+    0 where both are empty (EMPTY) or equal, infinite where only one is a number; with ``gaps``, NaN where theirs is
+    NaN.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.subtract(ours, theirs, dtype=np.float64 if theirs.dtype == np.float64 else np.float32)
@@ -368,7 +369,7 @@ def run(
     weights: Mapping[int, LayerWeights | Weights] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> Reading:
-    """Run one pass with ``hooks`` and return its reading; DataError if the dumped values cannot be computed with."""
+    """Run one pass with ``hooks`` and return its reading; DataError if an op rejects the dumped values."""
     try:
         with np.errstate(all="ignore"), suppress(_ReachedEnd):
             run_layers(model, ids, hooks, layers, weights, cancel)

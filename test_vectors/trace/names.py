@@ -5,15 +5,15 @@ A table is TOML (presets: ``presets/``) with one line per point (``ops.OPS``) an
     [points]
     q_lora = "qr-{layer}"
     Qnorm = { name = "model.layers.{layer}.self_attn.q_b_norm.out", axes = "1HTF" }
-    kqv_out = ["attn_raw-{layer}", "attn_hca-{layer}"]                      the first one present
+    kqv_out = ["attn_raw-{layer}", "attn_hca-{layer}"]                      the first that the dump has
 
-    axes    letters of their axes in order: those of ``ops.Op.axes``, 1 for an axis that is dropped, G and others that
-            are merged into the one after it. Without it shapes must agree, up to axes of size 1, merged axes, or one
-            order of axes that fits
+    axes    letters of the dumped axes in order: those of ``ops.Op.axes``, 1 for an axis that is dropped, G and others
+            that are merged into the one after it. Without it shapes must agree, up to axes of size 1, merged axes, or
+            one order of axes that fits
     slice   [from, to] of the last axis
-    first   letter of an axis that is padded in theirs, so that only its first entries count
-    scale   factor on their values: a number, or the name of a model dimension (index_scale)
-    times   a point of theirs to multiply the values by, broadcast over trailing axes
+    first   letter of an axis that the other engine pads, so that only its first entries count
+    scale   factor on the dumped values: a number, or the name of a model dimension (index_scale)
+    times   another dumped tensor to multiply the values by, broadcast over trailing axes
     parts   2: a point of two arrays, NAME.0 and NAME.1
     layer   for a name without {layer}: a number or "last"
 """
@@ -51,14 +51,19 @@ class NameRule:
 
 @dataclass(frozen=True)
 class NameTable:
-    """A preset or a user's table: rules by point, the preferred ones first."""
+    """A preset or a user's table.
+
+    name    of the preset or file
+    says    one line about the engine
+    points  rules by point, the preferred ones first
+    """
 
     name: str
     says: str
     points: dict[str, tuple[NameRule, ...]]
 
     def find(self, names: Iterable[str], n_layers: int) -> dict[Key, tuple[str, NameRule]]:
-        """Map (point, layer) to (their name, its rule) for every rule that matches one of ``names``."""
+        """Map (point, layer) to (name in the dump, rule to read it) for every rule that matches one of ``names``."""
         known = sorted(names)
         matches: dict[Key, tuple[str, NameRule]] = {}
         for point, sources in self.points.items():

@@ -1,9 +1,9 @@
 """The graph of the pass: for every point its input points, formula, weight tensors and section of model.md.
 
 A *point* is a named intermediate (``ds4ref.archs.deepseek4.hooks``). If some points were
-not dumped, the op to blame is a span, from the nearest dumped points upstream.
+not dumped, the error is located in a span of ops, from the nearest dumped points upstream.
 
-    span(("Qcur"), {"attn_norm"})  ->  q_lora, q_lora_norm, Qraw, Qnorm, rope_tables, Qcur
+    span(("Qcur", 3), {("attn_norm", 3)}, ...)  ->  q_lora, q_lora_norm, Qraw, Qnorm, rope_tables, Qcur
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Op(NamedTuple):
     """How one point is computed.
 
     inputs   points it is computed from; a name prefixed with BEFORE is a point of the previous layer
-    formula  in the notation of docs/explanation/model.md
-    section  heading there
+    formula  formula in the notation of docs/explanation/model.md
+    section  heading in docs/explanation/model.md
     axes     one letter an axis: T token, N compressed row, W place in a window, H head, S slot (n-th chosen expert),
              E expert, C stream, K source stream, R row of a score, F channel
     tensors  weights it uses, as the file's names without "blk.N." and ".weight"
@@ -133,17 +133,17 @@ OPS: dict[str, Op] = {
     "result_norm": Op(("result_hc",), "v = rms(sum_i a_i X_i; output_norm)", _HEAD, "TF", ("output_norm",)),
     "result_output": Op(("result_norm",), "logits = output v", _HEAD, "TF", ("output",)),
 }  # fmt: skip
-"""Every point of the pass, in the order in which a layer reaches them."""
+"""Every point of the pass by name, in the order in which a layer reaches them."""
 
 HEAD_POINTS = frozenset(name for name in OPS if name.startswith("result_"))
 CHOICES = {"ffn_moe_topk": "experts", "indexer_topk": "rows"}
-"""Points that hold ids: they are compared as sets, and a different choice between near ties is no mistake."""
+"""Points that hold ids; they are compared as sets, and a different choice between near ties is no mistake."""
 
 STORED = {"KVcur", "KVcompress", "indexer_KVcompress"}
-"""Points that are cached next: an engine may dump them before or after rounding them to the cache format."""
+"""Points that are stored in the KV cache; an engine may dump them before or after rounding them to the cache format."""
 
 Key = tuple[str, int]
-"""Point and layer; the head's layer is -1."""
+"""Point and layer; the layer of the head's points is -1."""
 
 
 def upstream(key: Key, n_layers: int) -> list[Key]:
@@ -163,8 +163,7 @@ def span(
 ) -> tuple[list[Key], list[Key]]:
     """Return (nearest dumped points upstream of ``key``, undumped points between them and ``key``, with ``key``).
 
-    Both are in the order of the pass. ``reached``: points that the pass has at all, as kinds of layers differ (None:
-    all).
+    Both are in the order of the pass. ``reached``: points that the pass has, as kinds of layers differ (None: all).
     """
     start: set[Key] = set()
     bridged: set[Key] = {key}
@@ -188,12 +187,12 @@ def ordered(keys: Collection[Key], n_layers: int) -> list[Key]:
 
 
 def anchor(section: str) -> str:
-    """Return the link to a heading of docs/explanation/model.md, as GitHub makes it."""
+    """Return the link to a heading of docs/explanation/model.md, with GitHub's form of the anchor."""
     slug = "".join(c for c in section.lower() if c.isalnum() or c in " -")
     return "docs/explanation/model.md#" + slug.replace(" ", "-")
 
 
 def describe_point(key: Key) -> str:
-    """Return a point's name for people: "Qcur of layer 3"."""
+    """Return a point's name for the report: "Qcur of layer 3"."""
     name, layer = key
     return f"{name} of the head" if layer < 0 else f"{name} of layer {layer}"

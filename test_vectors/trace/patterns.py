@@ -29,8 +29,11 @@ def describe(
 ) -> list[str]:
     """Return sentences on where and how ``theirs`` (n, ...) differs from ``ours`` by more than ``limit`` (n,).
 
-    ``rows``: positions of the rows (n,); ``axes``: a letter per axis (AXES); ``rope_dim``: rotated channels at the end
-    of the last axis; ``experts``: expert ids of the slots (n, S). NaN in theirs is unknown if ``partial``, else wrong.
+    rows      token positions of the rows (n,)
+    axes      a letter per axis (AXES)
+    rope_dim  number of rotated channels at the end of the last axis
+    experts   expert ids of the slots (n, S)
+    partial   whether NaN in ``theirs`` means unknown; else it means wrong
     """
     ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
     flat = (-1, *(1,) * (ours.ndim - 1))
@@ -161,7 +164,7 @@ def structure(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def fit_factor(ours: np.ndarray, theirs: np.ndarray, limit: np.ndarray) -> str | None:
-    """Describe the difference as one factor for everything, or one per row; None if neither explains it."""
+    """Describe the difference as one factor for all values, or one per row; None if neither explains it."""
     whole = _factor(ours, theirs)
     rest, apart = np.linalg.norm(theirs - ours * whole), np.linalg.norm(theirs - ours)
     if np.isfinite(whole) and whole != 0 and (rest < REST * apart or _close(ours * whole, theirs, limit)):

@@ -31,7 +31,7 @@ _ROW = re.compile(r"\s*\[\s*([-+0-9.a-zA-Z].*?)\s*\],?\s*")
 _SHOWN = 3
 DECIMALS = 4
 MOST_VALUES = 1 << 27
-"""Most values of one tensor; more means that its heading is damaged."""
+"""Largest number of values of one tensor; a printed shape with more is damaged."""
 
 
 def read_printed(path: Path) -> Dump:

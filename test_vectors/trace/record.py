@@ -1,8 +1,8 @@
 """Record every named intermediate of our own pass in a safetensors file with a manifest.
 
-Tensors are named POINT.LAYER (the head's: POINT), points of two arrays POINT.LAYER.0 and .1. The manifest is the entry
-"manifest" of the file's metadata, as JSON: model, digest, token ids, numerics, version, and for each tensor its point,
-layer, shape, type, meaning and the positions of its rows.
+Tensors are named POINT.LAYER (those of the head: POINT); points of two arrays end in .0 and .1. The manifest is the
+entry "manifest" of the file's metadata, as JSON: model, digest, token ids, numerics, version, and for each tensor its
+point, layer, shape, type, meaning and the positions of its rows.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Recorder:
         self.entries: list[dict[str, Any]] = []
 
     def begin(self, chunk: Any) -> None:
-        """Let the faults make their changes to the chunk."""
+        """Apply the faults' changes to a new chunk."""
         for part in self.parts:
             part.begin(chunk)
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Copy the value if its point was requested; return it, changed only by the faults."""
+        """Copy an intermediate if it was requested; return it with the faults' edits."""
         for part in self.parts:
             value = part.tap(name, layer, value, chunk)
         if name in self.names and layer in self.layers and value is not None:
@@ -81,7 +81,7 @@ def record(
     faults: Sequence[Fault] = (),
     cancel: Callable[[int], None] | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Run the pass up to the last requested layer; return (tensors by key, manifest).
+    """Run the pass up to the last requested layer; return (tensors by name, manifest).
 
     Empty ``names``, and None for ``layers`` or ``positions``, mean all. UsageError for a name, layer or position that
     does not exist, DataError for token ids outside the vocabulary.

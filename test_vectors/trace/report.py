@@ -10,7 +10,7 @@ from .ops import OPS, Key, anchor, describe_point
 
 
 def to_json(result: BlameResult, total: int) -> dict[str, Any]:
-    """Return the whole report in JSON types; ``total``: number of points that the dump has."""
+    """Return the whole report in JSON types; ``total``: number of points in the dump."""
     return {
         "verdict": "wrong" if result.wrong else "nothing beyond rounding",
         "rounding": result.rounding,
@@ -52,7 +52,7 @@ def _number(value: float) -> float | None:
 
 
 def page(result: BlameResult, total: int) -> str:
-    """Return the report as text for a terminal."""
+    """Return the report as text for a terminal; ``total``: number of points in the dump."""
     lines = []
     rounds = f"{result.rounding}" + (
         "; " + ", ".join(f"{kind} as {name}" for kind, name in result.exceptions.items()) if result.exceptions else ""

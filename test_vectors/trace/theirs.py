@@ -1,8 +1,8 @@
 """Another engine's values at the points of our pass, in our shapes and order of axes.
 
-Our shape of a point is known only when our pass reaches it, so values are read, fitted and cached then. Values that
-cannot be fitted are listed with the reason and treated as not dumped. The storage precision is inferred from the values
-themselves: if all of them are representable in float16, they were stored as float16.
+Our shape of a point is known only when our pass reaches it, so values are read, reshaped and cached then. Values that
+cannot be brought into our shape are listed with the reason and treated as not dumped. The storage precision is inferred
+from the values themselves: if all of them are representable in float16, they were stored as float16.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ SMALLEST = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
 
 
 class Unfit(Exception):
-    """Values that cannot be brought into our shape; the message says why."""
+    """Raised for values that cannot be brought into our shape; the message says why."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Their values at one point, in our shape.
+    """Another engine's values at one point, in our shape.
 
-    rows     tokens that ``values`` has rows for; None: all
-    partial  NaN values are unknown
-    total    sum of all values, known ones and unknown ones; None if the dump does not say
+    values   the values; NaN where unknown, if ``partial``
+    rows     token indices of the rows of ``values``; None: all tokens
+    partial  whether NaN values are unknown
+    total    sum of all values, known and unknown; None if the dump does not say
     """
 
     values: np.ndarray
@@ -44,7 +45,7 @@ class Fit:
     total: float | None = None
 
     def into(self, ours: np.ndarray) -> np.ndarray:
-        """Return ``ours`` with their values substituted where they are known, in our dtype."""
+        """Return ``ours`` with the other engine's values substituted where they are known, in our dtype."""
         if self.partial:
             return ours
         values = self.values.astype(ours.dtype)
@@ -56,9 +57,11 @@ class Fit:
 
 
 class Theirs:
-    """Another engine's values by point and layer, fitted to our shapes on demand.
+    """Another engine's values by point and layer, brought into our shapes on demand.
 
-    ``matches``: (point, layer) -> (name in the dump, how to read it); ``shape``: the model's; ``tokens``: their number.
+    matches  (point, layer) -> (name in the dump, rule to read it)
+    shape    the model's shape
+    tokens   number of tokens
     """
 
     def __init__(self, dump: Dump, matches: dict[Key, tuple[str, NameRule]], shape: Any, tokens: int):
@@ -71,13 +74,14 @@ class Theirs:
         self.stored, self.decimals = self._precision()
 
     def keys(self) -> set[Key]:
-        """Return the dumped points, without those that could not be fitted."""
+        """Return the dumped points that could be, or may still be, brought into our shapes."""
         return set(self.matches) - set(self.unfit)
 
     def get(self, key: Key, ours: Any) -> tuple[Fit, ...] | None:
-        """Return their values at ``key``, one Fit for each array of the point.
+        """Return the other engine's values at ``key``, one Fit for each array of the point.
 
-        None if they were not dumped or cannot be fitted, or if ``ours`` is None and they were not fitted before.
+        None if they were not dumped or cannot be brought into our shape, or if ``ours`` is None and they were not read
+        before.
         """
         if key not in self.matches or key in self.unfit:
             return None

@@ -1,10 +1,10 @@
-"""Collects importance: runs prompts through the pass and sums the squares of every matrix's inputs.
+"""Collect weight importance for quantization: the mean squares of every matrix's inputs on a text.
 
-A prompt file is text. Lines that start with ``===== DS4_IMATRIX_PROMPT`` part it into prompts, as in ds4's data sets; a
-file without one is a single text. A prompt longer than the context is read in pieces of that length, each from an
-empty timeline. Control tokens that stand in the text are recognised.
+A prompt file is text. Lines that start with ``===== DS4_IMATRIX_PROMPT`` separate prompts, as in ds4's data sets; a
+file without one is a single text. A prompt longer than the context is evaluated in pieces of that length, each from an
+empty timeline. Control tokens written in the text are encoded as such.
 
-    table = collect(engine, prompts(engine, text), ctx=2048)
+    table = collect(engine, prompts(engine, text, 2048, None, None))
     write_imatrix("importance.gguf", table)
 """
 
@@ -31,15 +31,15 @@ BACKENDS = ("cpu", "reference")
 
 
 def split(text: str) -> list[str]:
-    """Return the prompts of a file, trimmed, without empty ones."""
+    """Return the prompts of a file, stripped, without empty ones."""
     parts = re.split(rf"^{re.escape(MARKER)}.*$", text, flags=re.MULTILINE)
     return [part.strip() for part in parts if part.strip()]
 
 
 def prompts(engine: Engine, text: str, ctx: int, most_prompts: int | None, most_tokens: int | None) -> list[list[int]]:
-    """Return the token ids of pieces of at most ``ctx`` tokens, within limits on prompts and tokens in total.
+    """Return prompts as token ids, in pieces of at most ``ctx`` tokens; DataError if no token is left.
 
-    DataError if there is nothing to read.
+    ``most_prompts``, ``most_tokens``: limits on the whole text; None for no limit.
     """
     pieces: list[list[int]] = []
     budget = most_tokens
@@ -62,10 +62,10 @@ def collect(
     progress: Callable[[int], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Imatrix:
-    """Return mean squares over all tokens of ``pieces``; ``progress`` gets the number of tokens done.
+    """Return the mean squares of every matrix's inputs over all tokens of ``pieces``.
 
-    After ``cancel()`` turned true, what was measured until then is returned. BackendError for a backend or a family
-    whose pass cannot be listened to.
+    ``progress`` is called with the number of tokens done. Once ``cancel()`` returns true, the means so far are
+    returned. BackendError for a backend or an architecture whose matrix inputs cannot be observed.
     """
     if engine.backend not in BACKENDS:
         raise BackendError(f"importance is collected on {' or '.join(BACKENDS)}, not on {engine.backend}")
@@ -88,7 +88,7 @@ def collect(
 
 
 def table(sums: dict[str, tuple[np.ndarray, np.ndarray]], tokens: int) -> Imatrix:
-    """Convert sums and counts to an importance table."""
+    """Convert sums of squares and counts by tensor name to an importance table over ``tokens`` tokens."""
     entries = {}
     for name, (squares, counts) in sums.items():
         means = squares / np.where(counts > 0, counts, 1)[:, None]
@@ -97,7 +97,7 @@ def table(sums: dict[str, tuple[np.ndarray, np.ndarray]], tokens: int) -> Imatri
 
 
 def unmet(importance: Imatrix) -> Iterator[tuple[str, int, int]]:
-    """Yield (tensor, experts never used, experts) for tensors with such experts."""
+    """Yield (tensor, number of experts never used, number of experts) for tensors with such experts."""
     for name, entry in importance.entries.items():
         if entry.unmet:
             yield name, entry.unmet, len(entry.means)

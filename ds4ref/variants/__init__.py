@@ -1,8 +1,8 @@
-"""The model with deliberate mistakes and roundings, for comparison with other engines in a diagnosis.
+"""Variants of the model with deliberate mistakes (faults) or roundings, which a diagnosis compares with other engines.
 
-rounding   named rounding sets: the three modes, and what other engines round
-runner     logits of any combination of rounding set, faults and float noise
-LIBRARY    the single faults by name (library)
+LIBRARY    all single faults by name (library)
+ROUNDING   named rounding sets: our three numerics modes, and the roundings of other engines (rounding)
+Runner     logits for any combination of rounding set, faults and float noise (runner)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Damaged tensors: rearranged or rescaled as faulty conversions leave them.
+"""Weight tensors damaged as faulty conversions leave them: rearranged, rescaled, negated.
 
-for says, other in rearranged(w.attn_q_b): ...          "halves of its rows swapped", the matrix
+for says, other in rearranged(w.attn_q_b): ...          says: "halves of its rows swapped"; other: the matrix
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .faults import Fault, _op
 
 
 def attribute(tensor: str) -> str:
-    """Return the field of Weights or LayerWeights for a tensor's role (without "blk.N." and ".weight")."""
+    """Return the field of Weights or LayerWeights for a tensor name without "blk.N." and ".weight"."""
     return tensor.replace(".", "_")
 
 
 def tensor_name(attr: str, layer: int) -> str:
-    """Return the tensor name of a field; ``layer`` is negative for tensors of the whole model."""
+    """Return a tensor's name in the file by field and layer; ``layer`` is negative for tensors of the whole model."""
     if layer < 0:
         return f"{attr}.weight"
     stem = attr.replace("indexer_attn_q_b", "indexer.attn_q_b").replace("indexer_proj", "indexer.proj")
@@ -32,12 +32,12 @@ def tensor_name(attr: str, layer: int) -> str:
 
 
 def with_tensor(weights: LayerWeights | Weights, attr: str, value: Any) -> LayerWeights | Weights:
-    """Return the same weights with one tensor replaced."""
+    """Return a copy of the weights with one field replaced."""
     return dataclasses.replace(weights, **{attr: value})
 
 
 def alike(own: Any, other: Any) -> bool:
-    """Return whether one tensor could replace the other unnoticed: same kind, shape and format."""
+    """Return whether two tensors could be confused: same kind, shape and format."""
     if type(own) is not type(other):
         return False
     if isinstance(own, np.ndarray):
@@ -91,7 +91,7 @@ def _moved(data: np.ndarray, axis: int, plural: str) -> Iterator[tuple[str, np.n
 
 
 def only_expert(expert: int) -> Fault:
-    """Return hooks that keep only one expert's part of the routed sum: an observation, not a mistake."""
+    """Return hooks (as a Fault) that keep only one expert's part of the routed sum: an observation, not a mistake."""
 
     def make(total: Any) -> Any:
         def part(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:

@@ -1,9 +1,9 @@
-"""Parametrised mistakes: a wrong constant of the model, each as a family of faults with one parameter.
+"""Faults with a parameter: a constant of the model with a wrong value, each constant as a family of faults.
 
     family = FAMILIES["sinkhorn_rounds"]
     family.fault(3)                   the fault "Sinkhorn runs 3 rounds"
-    family.neutral(shape)             20: the value at which it is no mistake
-    family.grid(shape)                values to begin a search with
+    family.neutral(shape)             20: the right value of the constant
+    family.grid(shape)                wrong values to begin a search with
 
 A parameter is in the units of the quantity itself (rounds, rows, epsilon), or a factor on the right value.
 """
@@ -28,7 +28,17 @@ NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Family:
-    """A constant of the model. ``says`` is a format with {value} and {right}; ``whole`` parameters are integers."""
+    """A constant of the model that may have a wrong value.
+
+    name    of the family
+    says    description as a format string with {value} and {right}
+    make    returns what a fault with this value does: (change at a chunk's begin, edits of intermediates)
+    right   right value for a shape
+    values  values to begin a search with, for a shape
+    whole   whether values are integers
+    log     whether a search goes along a logarithmic scale
+    most    largest sensible value for a shape; None: four times the largest of ``values``
+    """
 
     name: str
     says: str
@@ -36,29 +46,29 @@ class Family:
     right: Callable[[ModelShape], float] = lambda shape: 1.0
     values: Callable[[ModelShape], tuple[float, ...]] = lambda shape: FACTORS
     whole: bool = False
-    log: bool = True  # searched on a logarithmic scale
+    log: bool = True
     most: Callable[[ModelShape], float] | None = None
 
     def fault(self, value: float) -> Fault:
-        """Return the fault with this parameter."""
+        """Return the fault in which the constant has this value."""
         begin, edits = self.make(value)
         return Fault(self.label(value), self.name, begin, edits)
 
     def label(self, value: float) -> str:
-        """Return a unique name for the fault with this parameter."""
+        """Return a unique name for the fault with this value: "sinkhorn_rounds=3"."""
         return f"{self.name}={int(value) if self.whole else float(f'{value:.7g}')}"
 
     def describe(self, value: float, shape: ModelShape) -> str:
-        """Return a one-line description."""
+        """Return a one-line description of the fault with this value."""
         text = str(int(value)) if self.whole else f"{value:.4g}"
         return self.says.format(value=text, right=f"{self.neutral(shape):g}")
 
     def neutral(self, shape: ModelShape) -> float:
-        """Return the value that is no mistake."""
+        """Return the correct value of the constant."""
         return self.right(shape)
 
     def limits(self, shape: ModelShape) -> tuple[float, float]:
-        """Return the smallest and largest sensible value of a whole parameter."""
+        """Return the smallest and largest value that a search of a whole parameter may try."""
         grid = self.grid(shape)
         right = self.neutral(shape)
         low = 1.0 if right > 0 else min(8 * min(grid), right)
@@ -67,7 +77,7 @@ class Family:
         return low, 4 * max(*grid, right) if self.most is None else self.most(shape)
 
     def grid(self, shape: ModelShape) -> tuple[float, ...]:
-        """Return values to start a search with, without the right one."""
+        """Return the wrong values to start a search with."""
         right = self.neutral(shape)
         return tuple(value for value in self.values(shape) if value != right)
 

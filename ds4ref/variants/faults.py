@@ -1,7 +1,7 @@
-"""Single-fault variants of the model: typical mistakes of engines, each as a small hook.
+"""Variants of the model with a single fault: typical mistakes of engines, each as a small hook.
 
-A fault replaces ops, shape or rope tables when a chunk begins, or edits named intermediates on the way. Tests inject
-them to prove that the test suite would notice; the vector diagnosis holds foreign logits against them.
+A fault replaces ops, shape or rope tables when a chunk begins, or edits named intermediates during the pass. Tests
+inject faults to prove that the test suite would notice; the diagnosis compares other engines' logits with them.
 
     session.hooks = FAULTS["hc_comb_transposed"].hooks()
 """
@@ -23,50 +23,61 @@ Edit = Callable[[Any, int, Chunk, dict[str, Any]], Any]
 
 
 class FaultHooks:
-    """Applies one fault. ``taps`` gives an edit the intermediates of the same half layer so far, by name."""
+    """Session hooks that apply one fault; an edit can read the intermediates of its half layer so far, by name."""
 
     def __init__(self, begin: Begin | None, edits: dict[str, Edit]):
         self._begin, self._edits = begin, edits
         self._taps: dict[str, Any] = {}
 
     def begin(self, chunk: Chunk) -> None:
-        """Replace what the fault replaces when a chunk begins."""
+        """Apply the fault's replacements of ops, shape or rope tables to a new chunk."""
         self._taps.clear()
         if self._begin is not None:
             self._begin(chunk)
 
     def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
-        """Apply the fault's edit to an intermediate, if it has one."""
+        """Return an intermediate with the fault's edit applied, unchanged if the fault has no edit for it."""
         self._taps[name] = value
         edit = self._edits.get(name)
         return value if edit is None else edit(value, layer, chunk, self._taps)
 
     def goes_on(self, name: str, value: Any) -> None:
-        """Record that another hook replaced an intermediate by ``value``, for later edits."""
+        """Record that another hook replaced the intermediate ``name`` by ``value``, so that later edits read it."""
         self._taps[name] = value
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One mistake: a short name and a one-line description."""
+    """One mistake.
+
+    name    short name in verdicts
+    says    one-line description
+    begin   change of a chunk when it begins; None for no change
+    edits   edits of intermediates by name
+    quiet   effect below the noise of quantized activations, so that only float comparisons see it
+    needs   field of Numerics that must be on for the mistake to have an effect; "" for none
+    fmt     storage format that the mistake is about; "" for all
+    tokens  longest prompt, in tokens, on which the mistake has no effect
+    ahead   whether later tokens influence earlier ones
+    """
 
     name: str
     says: str
     begin: Begin | None = None
     edits: dict[str, Edit] = dataclasses.field(default_factory=dict)
-    quiet: bool = False  # below the noise of quantized activations: only float comparisons can see it
-    needs: str = ""  # the field of Numerics without which there is nothing to get wrong
-    fmt: str = ""  # the storage format that the mistake is about
-    tokens: int = 0  # a prompt of up to this many tokens cannot show it
-    ahead: bool = False  # later tokens reach earlier ones
+    quiet: bool = False
+    needs: str = ""
+    fmt: str = ""
+    tokens: int = 0
+    ahead: bool = False
 
     def hooks(self) -> FaultHooks:
-        """Return fresh hooks for one session."""
+        """Return new session hooks that apply this fault."""
         return FaultHooks(self.begin, self.edits)
 
 
 class Changed:
-    """A backend with some ops replaced."""
+    """A backend with some ops replaced; all others are those of the original."""
 
     def __init__(self, ops: Any, **changes: Callable):
         self.__dict__.update(changes)

@@ -1,4 +1,4 @@
-"""Mistakes in caching and chunking: cache slots off by one, ring buffers, chunk edges, positions."""
+"""Faults in caching and chunking: cache slots off by one, ring buffers, chunk edges, positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..archs.deepseek4.chunk import Chunk
 from .faults import Begin, Edit, Fault, _op
 
 EDGES = (32, 64, 128, 256, 512)
-"""Prefill chunk sizes at which the chunk-edge mistakes are tried; those larger than the prompt cannot show."""
+"""Prefill chunk sizes at which the chunk-edge faults are tried; a size above the prompt's length has no effect."""
 
 
 def _self_missing(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:

@@ -1,4 +1,4 @@
-"""Mistakes inside the blocks beyond those of faults.py: indexer, experts, norms, streams, cache roundings."""
+"""Further faults inside the blocks: indexer, experts, norms, hyper-connection streams, cache roundings."""
 
 from __future__ import annotations
 

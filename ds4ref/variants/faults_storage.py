@@ -1,7 +1,7 @@
-"""Mistakes in decoding stored weights: transposed nibbles, swapped fields, wrong bit orders, per format.
+"""Faults in decoding stored weights, by format: transposed nibbles, swapped fields, wrong bit orders.
 
-Every product reads its weights through a copy of the blocks, rearranged so that a correct dequantizer gives what the
-wrong one would.
+A fault gives every product a copy of the weight blocks, rearranged so that a correct dequantizer returns what the wrong
+one would.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..archs.deepseek4.chunk import Chunk
 from .faults import Begin, Changed, Fault
 
 PRODUCTS = {"linear": 1, "grouped_linear": 1, "expert_linear": 2, "expert_sum": 2}
-"""Ops that read weights, and the index of the Matrix among their arguments."""
+"""Ops that read weights, with the index of the weight Matrix among their arguments."""
 
 Rewrite = Callable[[np.ndarray], None]
 

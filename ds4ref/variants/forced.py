@@ -1,8 +1,8 @@
-"""Teacher forcing of the pass: runs some of its layers, with hooks that replace values.
+"""Run some layers of a forward pass with hooks that replace values (teacher forcing).
 
-A hook's ``tap`` returns the value to continue with. One that returns another engine's value at every point that engine
-dumped makes each op of ours work on that engine's inputs: ``run_layers`` goes through the layers asked for, whatever
-the layers between them would have given. ``pass_of`` says how that goes in each family.
+A hook's ``tap`` returns the value to continue with. If it returns another engine's value at every point that this
+engine dumped, each of our ops works on that engine's inputs. ``run_layers`` runs only the requested layers, whose
+inputs the hooks must provide. ``pass_of`` returns how this is done for an architecture.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def model_of(engine: Engine) -> Model:
-    """Return the engine's model; DataError for a family whose pass has other points than these."""
+    """Return the engine's DeepSeek model; DataError for an architecture with other points."""
     if not isinstance(engine.model, Model):
         raise DataError(f"{engine.path}: the points of this pass are not those of {engine.shape.name}")
     return engine.model
@@ -54,11 +54,11 @@ def run_layers(
     weights: Mapping[int, LayerWeights | Weights] | None = None,
     cancel: Callable[[int], None] | None = None,
 ) -> None:
-    """Run all tokens in one chunk through ``layers`` (default: all), HEAD among them for the output head.
+    """Run all tokens in one chunk through ``layers`` (None: all), HEAD among them for the output head.
 
-    A layer whose predecessor is left out starts from whatever streams there are: its hooks must put some in at
-    ``hc_attn_in``. ``weights`` replaces those of single layers. ``cancel`` is called with each layer's number before it
-    is run.
+    A layer whose predecessor is not run starts from undefined hyper-connection streams: its hooks must set them at
+    ``hc_attn_in``. ``weights`` replaces those of single layers. ``cancel`` is called with each layer's number before
+    the layer is run.
     """
     cache = model.cache(len(ids) + 1, exact=True)
     c = model.chunk(np.asarray(ids, np.int32), cache, hooks)
@@ -100,11 +100,12 @@ def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection
 
 @dataclass(frozen=True)
 class Pass:
-    """A family's forward pass, prepared for teacher forcing.
+    """An architecture's forward pass, prepared for teacher forcing.
 
-    run(model, ids, hooks, layers)   all tokens through some layers, HEAD among them for the output head
-    entering, leaving                points at which a layer's streams can be put in and taken out
-    tensors                          weights that each point is computed with; None: the caller knows (``trace.ops``)
+    run       run(model, ids, hooks, layers): all tokens through some layers, HEAD among them for the output head
+    entering  point at which a layer's input can be set
+    leaving   point at which a layer's output can be read
+    tensors   weights used by each point; None for the points of ``trace.ops``
     """
 
     run: Callable[[Any, Sequence[int], Any, Collection[int]], None]
@@ -120,7 +121,7 @@ _PASSES = {
 
 
 def pass_of(engine: Engine) -> Pass:
-    """Return the pass of an engine's family; DataError if it has no points."""
+    """Return the pass of the engine's architecture; DataError if it has none for teacher forcing."""
     forced = next((one for kind, one in _PASSES.items() if isinstance(engine.model, kind)), None)
     if forced is None:
         raise DataError(f"{engine.path}: the pass of this family has no points")

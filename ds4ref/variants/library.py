@@ -1,4 +1,4 @@
-"""All single-fault variants of the model, by name."""
+"""All single faults of the model, by name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ LIBRARY: dict[str, Fault] = {
 
 
 def applicable(numerics: Numerics, formats: set[str], tokens: int) -> list[Fault]:
-    """Return the faults that can show in a numerics mode, with these storage formats, on a prompt of ``tokens``
-    tokens."""
+    """Return the faults that have an effect in a numerics mode, with these storage formats and this many tokens."""
     return [
         fault
         for fault in LIBRARY.values()

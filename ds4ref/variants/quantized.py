@@ -1,15 +1,15 @@
-"""What quantization did to a model, op by op: the same tokens through two files of it, the second held to the first.
+"""Measure the error of quantization op by op: run the same tokens through a model A and a requantized model B.
 
-Every op of the second model works on the values that the first one had at that point, so errors do not add up: what
-comes out wrong there comes from the tensors of that op alone. Beside it stands how far those tensors are from the first
-model's. An op that errs much more than its weights differ does something else than its weights say: a bug of an engine
-or kernel. Weights that differ more than their format explains are not what they should be: a bug of a conversion.
+Every op of B works on the values that A computed at that point, so errors do not add up: the error of an op's result
+comes from that op's tensors alone. It is compared with the error of those tensors, B's against A's. An op whose result
+errs much more than its weights is a bug of an engine or kernel. Weights that err more than their format explains are a
+bug of a conversion.
 
-How far weights are apart is what the dequantizers say. So these are asked, too: rows of every matrix are multiplied by
-the backend's own kernel and compared with what the dequantizer makes of them, and normal weights go through quantizer
-and dequantizer. Where either is off, it is the engine that misreads.
+The error of the weights is measured on dequantized values. So dequantizers are tested, too: rows of every matrix are
+multiplied by the backend's own kernel and compared with the product of the dequantized rows, and normally distributed
+weights go through quantizer and dequantizer. Where either differs, the engine misreads the format.
 
-The first model goes layer by layer, so that memory holds the intermediates of one layer.
+A runs layer by layer, so that memory holds the intermediates of one layer.
 """
 
 from __future__ import annotations
@@ -30,29 +30,37 @@ from .damage import attribute, tensor_name
 from .forced import HEAD, pass_of
 
 HEAVY = 2.0
-"""So many times the loss may come of weights with heavy tails, or of importance that was minded."""
+"""Allowed error of weights as a multiple of their format's usual loss, for heavy-tailed weights and importance
+matrices."""
 
 SLACK = 3.0
-"""So many times the relative error of its weights an op may err: inputs may lie where the weights err most."""
+"""Allowed error of an op as a multiple of its weights' relative error: inputs may be largest where the weights err
+most."""
 
 FLOOR = 3e-4
-"""Relative error of an op whose weights are the same: float sums in another order."""
+"""Allowed relative error of an op whose weights are equal: float sums in another order."""
 
 PROBES = 12
-"""Inputs that a matrix is asked with: enough that the kernels for many of them take part."""
+"""Number of test inputs for a matrix: enough that the kernels for many inputs are used."""
 
 _UNCOMPARED = ("indexer_scores", "indexer_topk", "ffn_moe_topk", "indexer_rows")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One op of the second model on the first one's values.
+    """Comparison of one op in two models, A (original) and B (requantized); B's op is run on A's values.
 
-    error    |ours - theirs| / |theirs| over all tokens       cosine  of the two
-    weights  relative error of the tensors it multiplies with  formats  of them, in the second model
-    allowed  what ``error`` may be                             loss     what ``weights`` may be
-    family   of its tensors, "" where it has none
-    misread  what of them kernel and dequantizer, or dequantizer and quantizer, understand differently
+    layer    number of the layer, HEAD for the output head
+    point    name of the op's result
+    tensors  names of the weights that the op multiplies with
+    formats  formats of these weights in B
+    family   family of the weights ("embedding", "dense" and so on; ``weights.quantize``), "" without weights
+    error    |B - A| / |A| of the result over all tokens
+    cosine   cosine between the results of A and B
+    weights  relative error of B's weights against A's
+    allowed  largest ``error`` that quantization explains
+    loss     largest ``weights`` that the formats explain
+    misread  tensors for which kernel, dequantizer and quantizer disagree
     """
 
     layer: int
@@ -69,7 +77,7 @@ class Reading:
 
     @property
     def verdict(self) -> str:
-        """ "engine" or "weights" for a bug of either, "quantization" for what the format costs, "same" for nothing."""
+        """Return "engine" or "weights" for a bug of either, "quantization" for the format's loss, else "same"."""
         if self.misread:
             return "engine"
         if not self.weights <= self.loss:
@@ -115,10 +123,10 @@ def _copied(value: Any) -> Any:
 def compare(
     one: Engine, other: Engine, ids: Sequence[int], points: Mapping[str, Sequence[str]], progress: Callable[[int], None]
 ) -> Iterator[Reading]:
-    """Readings in the order of the pass. ``points``: tensors of each point, as names without "blk.N." and ".weight",
-    for a family that does not say them itself.
+    """Yield the readings in the order of the pass; DataError if the two are not the same model in other formats.
 
-    DataError if the two are not the same model in other formats.
+    ``points``: tensors of each point, as names without "blk.N." and ".weight", for an architecture whose pass lacks
+    them. ``progress`` is called with each layer's number.
     """
     way = pass_of(one)
     if pass_of(other) is not way:
@@ -227,7 +235,10 @@ def _reading(
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Relative error and cosine of two arrays; 0 and 1 where both are zero, infinite and NaN where that is so."""
+    """Return relative error and cosine of two arrays.
+
+    Both zero gives 0 and 1, one zero infinity and 0; values that are not finite give infinity or NaN.
+    """
     x, y = ours.astype(np.float64).ravel(), theirs.astype(np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):
         miss, size, own = np.sqrt(np.square(x - y).sum()), np.sqrt(np.square(y).sum()), np.sqrt(np.square(x).sum())
@@ -237,7 +248,7 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
 
 
 def weight_error(one: Any, other: Any, rows: int = 64) -> float:
-    """Relative rms error of ``other``, a Matrix or float array, against ``one``, on at most so many rows."""
+    """Return the relative rms error of ``other``, a Matrix or array, against ``one``, on at most ``rows`` rows."""
     if not isinstance(one, Matrix):
         return distance(np.asarray(other), np.asarray(one))[0]
     if one.fmt == other.fmt and np.array_equal(_sample(one, rows).data, _sample(other, rows).data):
@@ -257,7 +268,8 @@ def _sample(w: Matrix, rows: int) -> Matrix:
 
 
 def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-    """Logits (T, V) of both, each going its own way: KL(a || b) in nats by position, and how often the best agrees."""
+    """Return how far logits (T, V) of two independent runs differ: KL(a || b) in nats, and agreement of the best
+    token."""
     p, q = (_log_softmax(x.astype(np.float64)) for x in (a, b))
     kl = (np.exp(p) * (p - q)).sum(axis=1)
     return {

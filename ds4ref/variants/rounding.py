@@ -1,4 +1,4 @@
-"""Rounding sets besides the three modes: roundings of other engines, named for verdicts."""
+"""Rounding sets: where an engine rounds intermediates and how; the three numerics modes, and those of other engines."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def round_f16(x: np.ndarray) -> np.ndarray:
 def round_q8_0(x: np.ndarray) -> np.ndarray:
     """Round activations as ggml does before Q8_0 weights: int8 per 32 values, scale amax / 127 in binary16.
 
-    Codes are x times 127 / amax, as on x86. ggml's portable code has 1 / (amax / 127), a unit in the last place apart:
-    now and then another code, which is enough to part two passes visibly (docs/reference/quantize.md).
+    Codes are x times 127 / amax, as on x86. ggml's portable code multiplies by 1 / (amax / 127), which differs by a
+    unit in the last place: now and then a code differs, enough for a visible difference (docs/reference/quantize.md).
     """
     blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32)
     amax, most = np.abs(blocks).max(axis=-1, keepdims=True), np.float32(127)
@@ -87,9 +87,13 @@ def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out
 
 @dataclass(frozen=True)
 class RoundingSet:
-    """A named set of roundings: flags of the model, and a hook where those do not suffice.
+    """A named set of roundings.
 
-    coarse  its roundings are steps that float noise can flip, so that two correct engines differ visibly
+    name      name in verdicts
+    says      one-line description
+    numerics  flags of the model's numerics
+    begin     change of a chunk for roundings that the flags do not cover; None for no change
+    coarse    whether float noise can flip its rounding steps, so that two correct engines differ visibly
     """
 
     name: str

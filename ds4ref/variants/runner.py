@@ -1,4 +1,4 @@
-"""Runs the model with deliberate faults, noise or roundings on a whole prompt at once.
+"""Run the model with deliberate faults, noise or roundings on a whole prompt at once.
 
 runner = Runner(engine)
 logits, margin = runner.run(ids, "exact", [LIBRARY["no_sink"]], noise=np.random.default_rng(1))
@@ -28,12 +28,12 @@ from .scoped import ScopedFault
 AnyFault = Fault | ScopedFault
 
 NOISE = 2 * 2.0**-23
-"""Relative noise put on block inputs: two units in the last place. Measured on ds4's C code in mode ds4, whose clean
-builds lie from our clean run where runs with 1 to 2 units lie from it (vectors.md): 16 make steps flip that no
-build flips, and mistakes of that size would pass as noise."""
+"""Relative noise put on block inputs: two units in the last place. Measured on ds4's C code in mode ds4: its correct
+builds differ from our clean run as much as runs with 1 to 2 units do (docs/reference/vectors.md). 16 units flip steps
+that no build flips, and mistakes of that size would pass as noise."""
 
 SMALL = 256 << 20
-"""Bytes of weights below which a pass is too short to share among threads, so several passes run side by side."""
+"""Bytes of weights below which a pass is too short to share among threads, so several passes run in parallel."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 
@@ -90,7 +90,7 @@ class _Hooks:
 
 
 class Runner:
-    """Runs one model in any rounding set."""
+    """Computes logits of one model in any rounding set, with faults and float noise."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -101,7 +101,7 @@ class Runner:
         self._own = threading.local()
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
-        """Return the faults that can show in a rounding set on a prompt of ``tokens`` tokens."""
+        """Return the faults that have an effect in rounding set ``mode`` on a prompt of ``tokens`` tokens."""
         return applicable(ROUNDING[mode].numerics, self.formats, tokens)
 
     def run(
@@ -116,8 +116,11 @@ class Runner:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return logits (T, V) float32, and per token the smallest margin of its top-k decisions (T,).
 
-        ``faults`` are those of the library, members of families or scoped ones, in force from position ``since`` on;
-        ``louder`` is a factor on the noise; ``beside`` computes on this thread alone, beside runs of other threads.
+        faults  faults of the library, members of families or scoped faults
+        noise   generator of float noise on block inputs; None for a run without
+        since   first position at which the faults apply
+        louder  factor on the noise
+        beside  compute on this thread alone, in parallel with runs of other threads
         """
         model = self._model(mode, beside)
         session = Session(model, len(ids) + 1)
@@ -140,7 +143,7 @@ class Runner:
 
 
 def code_files() -> list[Path]:
-    """Return every module that the results of a run depend on."""
+    """Return every Python module that the results of a run depend on."""
     from ds4ref import kernels
 
     house = Path(__file__).parents[1]

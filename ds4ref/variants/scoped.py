@@ -1,4 +1,4 @@
-"""A fault limited to part of the model: some layers, one half of a layer, or the tokens from a position on.
+"""Limit a fault to part of the model: some layers, or one half of a layer.
 
 where = scopes(engine.shape)                      every part that is tried, by name
 session.hooks = Scoped(LIBRARY["no_inverse_rope"], where["layers with ratio 4"])
@@ -16,14 +16,14 @@ from ..archs.deepseek4.shape import ModelShape
 from .faults import Fault
 
 Where = Callable[[int, str], bool]
-"""Whether (layer, half) is in the part; halves are "attn" and "ffn"."""
+"""Function that returns whether (layer, half) is in the part; halves are "attn" and "ffn"."""
 
 _OWN = ("ops", "shape", "rope", "visible", "kv_rounding", "index_rounding")
 """Fields of a chunk that a fault's ``begin`` may replace."""
 
 
 class Scoped:
-    """Hooks of one fault, in force only where ``where`` is true; the head belongs to the layer before."""
+    """Session hooks of one fault that applies only where ``where`` is true; the head belongs to the last layer."""
 
     def __init__(self, fault: Fault, where: Where):
         self.inner, self.where = fault.hooks(), where
@@ -32,7 +32,7 @@ class Scoped:
         self._on = False
 
     def begin(self, chunk: Chunk) -> None:
-        """Apply the fault to a copy; its changes are set on the chunk when it enters the part."""
+        """Apply the fault to a copy of the chunk; set the changes on the chunk itself only inside the part."""
         shadow = copy.copy(chunk)
         before = {name: getattr(shadow, name) for name in _OWN}
         self.inner.begin(shadow)
@@ -44,7 +44,7 @@ class Scoped:
         self._enter(chunk, self.where(0, "attn"))
 
     def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
-        """Apply the fault's edit inside the part."""
+        """Return an intermediate with the fault's edit applied, or unchanged outside the part of the model."""
         changed = self.inner.tap(name, layer, value, chunk)
         if self._on:
             value = changed
@@ -62,7 +62,12 @@ class Scoped:
 
 @dataclass(frozen=True)
 class ScopedFault:
-    """A fault in one part of the model, for ``Runner``."""
+    """A fault in one part of the model, for ``Runner``.
+
+    fault  the fault
+    part   name of the part
+    where  whether a half layer is in the part
+    """
 
     fault: Fault
     part: str
@@ -70,21 +75,21 @@ class ScopedFault:
 
     @property
     def name(self) -> str:
-        """Name of the fault with its part."""
+        """Return the name of the fault with its part: "no_sink [hash-routed layers]"."""
         return f"{self.fault.name} [{self.part}]"
 
     @property
     def ahead(self) -> bool:
-        """Whether later tokens influence earlier ones."""
+        """Return whether later tokens influence earlier ones."""
         return self.fault.ahead
 
     def hooks(self) -> Scoped:
-        """Return fresh hooks for one session."""
+        """Return new session hooks that apply this fault in its part of the model."""
         return Scoped(self.fault, self.where)
 
 
 def scopes(shape: ModelShape) -> dict[str, Where]:
-    """Return the parts of a model by the names that verdicts use."""
+    """Return the parts of a model that faults are limited to, by the names used in verdicts."""
     hashed = shape.n_hash_layers
     kinds = {
         "layers without compression": lambda layer: shape.ratios[layer] == 0,

@@ -4,6 +4,6 @@
     ds4-eval --target http://127.0.0.1:8000/v1 --plain     any OpenAI-compatible server, as a log
     ds4-eval compare before.jsonl after.jsonl              the same questions under two engines
 
-``packs`` reads the questions, ``prompt`` writes the messages, ``runner`` asks, ``grading`` grades, ``log`` keeps every
+``packs`` reads the questions, ``prompt`` writes the messages, ``runner`` asks, ``grading`` grades, ``log`` writes every
 sample, ``scores`` and ``compare`` do the statistics; ``tui`` and ``plain`` show a run, ``report`` and ``view`` a log.
 """

@@ -1,4 +1,4 @@
-"""Close a model's thinking while there are tokens left for an answer.
+"""Close a model's thinking while enough of its token limit is left for an answer.
 
 ds4 feeds the text ``</think>``, which its tokenizer splits into ordinary tokens. Here the control token is forced,
 through the generation loop's steering hook.
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class Budget:
-    """Steer one answer (``generate.Steer``). ``closed`` is how the thinking was ended: "soft", "hard" or "".
+    """Steering hook of one answer (``generate.Steer``) that ends the thinking in time.
 
-    With R tokens left, before each token while the model thinks: R <= hard limit closes; R <= soft limit closes if
-    </think> is among the ``close_rank`` most likely tokens; otherwise the model decides.
+    With R tokens left, before each token while the model thinks: R <= hard limit closes the thinking; R <= soft limit
+    closes it if </think> is among the ``close_rank`` most likely tokens; otherwise the model decides. ``closed`` tells
+    which limit closed it: "soft", "hard", or "" for neither.
     """
 
     def __init__(self, settings: Settings):

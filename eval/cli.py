@@ -31,7 +31,7 @@ COMMANDS = ("compare", "import", "regrade", "verify", "view")
 
 
 def body(argv: Sequence[str]) -> int:
-    """Dispatch to a subcommand or a run."""
+    """Run the subcommand that ``argv`` names, or else the questions; return the exit code."""
     if argv and argv[0] in COMMANDS:
         return _command(argv[0])(argv[1:])
     args = parsed(build_parser(), argv)
@@ -64,7 +64,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
-    """Ask the missing samples, report, add the run to the store."""
+    """Ask the samples that the log lacks, print the report and store the run; return the exit code."""
     from .runner import missing
 
     error: BaseException | None = None
@@ -271,7 +271,7 @@ def _self_test() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the console script."""
+    """Run the console script; return the exit code."""
     return run(PROG, body, argv)
 
 

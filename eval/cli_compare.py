@@ -21,7 +21,7 @@ PIPE_WIDTH = 160
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code."""
+    """Run ``ds4-eval compare A B``; return the exit code."""
     made = parser(
         "ds4-eval compare", "Two logs, question by question: scores, the difference and what one could have found.",
         "A B [--fail] [--json]", "before.jsonl after.jsonl", "before.jsonl latest --fail || exit 1",

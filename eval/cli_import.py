@@ -3,7 +3,8 @@
     ds4-eval import ds4_eval.c                                  ds4's questions, from a copy of its source
     ds4-eval import gpqa_diamond.csv supergpqa.jsonl -o mine.jsonl
 
-Writes the pack, says what was left out and why on stderr, and a table, or with --json one line of JSON, on stdout.
+Writes the pack; lists on stderr which records were left out and why; prints a table, or with --json one line of JSON,
+on stdout.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ AUTO = "auto"
 SUFFIX = ".pack.jsonl"
 """Suffix of packs without an explicit name; .gitignore lists it."""
 SHOWN = 10
-"""Maximum reasons printed for a file; --json has all."""
+"""Largest number of reasons printed for a file; --json has all."""
 NOTE = "imported questions stay yours, under their own licence: they do not belong in the repository of ds4ref"
 
 
 def import_pack(argv: Sequence[str]) -> int:
-    """Run ``ds4-eval import FILE...``."""
+    """Run ``ds4-eval import FILE...``; return the exit code."""
     made = parser(PROG, "Make a pack of questions that you have: ds4's own C source, GPQA, SuperGPQA and AIME as CSV "
                   "or JSON Lines, samples of lm-evaluation-harness. What is not clear is left out and counted.",
                   "FILE... [-o PACK.jsonl] [options]",

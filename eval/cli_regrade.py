@@ -20,7 +20,7 @@ PIPE_WIDTH = 160
 
 
 def regrade(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code."""
+    """Run ``ds4-eval regrade LOG``; return the exit code."""
     made = parser(
         "ds4-eval regrade", "Grade all answers of a log again and say what changed; the log stays as it is.",
         "LOG [-o NEW.jsonl] [--grader NAME] [--json]", "run.jsonl", "run.jsonl --grader ds4",

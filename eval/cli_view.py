@@ -21,7 +21,7 @@ PIPE_WIDTH = 160
 
 
 def view(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code."""
+    """Run ``ds4-eval view LOG [QUESTION]``; return the exit code."""
     made = parser(
         PROG, "The report of a log, or all there is about one question.", "LOG [QUESTION] [options]",
         "run.jsonl", "latest --outcome wrong,ambiguous", "run.jsonl 17", "run.jsonl maths-1f0c2a9e --json",

@@ -1,7 +1,7 @@
 """Compare two logs of the same questions: which answers changed, and whether the difference is significant.
 
-Pairing and statistics are ``ds4ref.runs.scored``'s, as for ``ds4-report compare``; this module adds the answers and the
-text.
+``ds4ref.runs.scored`` pairs the questions and does the statistics, as for ``ds4-report compare``; this module adds the
+answers and the text.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ CHANGES = ("right -> wrong", "wrong -> right")
 class Comparison:
     """Result of ``compare_logs``.
 
-    verdict   "better", "worse", "same", "unclear" or "incomparable"; ``says``: the sentence that states it
+    a, b      the logs
+    pairs     paired questions with their statistics
+    verdict   "better", "worse", "same", "unclear" or "incomparable"
+    says      sentence that states the verdict
     differs   (name, A's value, B's value) of settings and provenance in which the runs differ
+    notes     warnings for the reader
     """
 
     a: Log
@@ -66,7 +70,7 @@ def compare_logs(a: Log, b: Log) -> Comparison:
 
 
 def text(found: Comparison, width: int) -> str:
-    """Format the comparison in lines of at most ``width`` characters, except for the paths."""
+    """Format the comparison in lines of at most ``width`` characters; only the paths may be longer."""
     parts = [f"A = {found.a.path}\nB = {found.b.path}", _filled(found.says, width)]
     pairs = found.pairs
     if pairs.whole is not None:
@@ -174,7 +178,7 @@ def _figure(value: float) -> str:
 
 
 def document(found: Comparison) -> dict[str, Any]:
-    """Everything as plain data: scores are shares, differences are percentage points."""
+    """Return the comparison as plain data: scores are shares, differences are percentage points."""
     return {
         "a": found.a.path, "b": found.b.path, "verdict": found.verdict, "says": found.says, **found.pairs.as_json(),
         "differs": {name: [one, other] for name, one, other in found.differs}, "notes": list(found.notes),

@@ -1,10 +1,10 @@
-"""Read the corpus: outputs with the grades that the rule gives (``eval/data/answers.jsonl``), and grade it.
+"""Test the graders on a corpus of outputs with their right grades (``eval/data/answers.jsonl``).
 
     ds4-eval --self-test-extractors      exit code 1 if an output gets another grade
     python -m ds4ref.eval.corpus         the table of docs/reference/eval.md
 
-One JSON object a line: clause (of the rule in ``eval.grading``), kind, choices, key, text, outcome, given, ds4, and
-reasoning and finish where there are any. ds4 is what ``ds4_grader`` says of the same output.
+The corpus has one JSON object a line: clause (of the rule in ``eval.grading``), kind, choices, key, text, outcome,
+given and ds4; optionally reasoning and finish. ds4 is the grade of ``ds4_grader`` for the same output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from .packs import Question
 
 
 class Entry(NamedTuple):
-    """A question, an output, the grade by our rule and the one by ds4's, each as (outcome, given)."""
+    """An output with its right grade by our rule and by ds4's, each as (outcome, given).
+
+    clause     clause of the rule that the output tests
+    question   the question
+    text       the output
+    reasoning  its thinking, if separate
+    finish     why generation ended
+    expected   right grade by our rule
+    ds4        grade by ds4's rule
+    """
 
     clause: str
     question: Question
@@ -32,16 +41,16 @@ class Entry(NamedTuple):
     ds4: tuple[str, str]
 
     def grade(self) -> Grade:
-        """Grade it by our rule."""
+        """Grade the output by our rule."""
         return grade(self.question, self.text, reasoning=self.reasoning, finish=self.finish)
 
     def grade_by_ds4(self) -> Grade:
-        """Grade it by ds4's rule, which reads the thinking too."""
+        """Grade the output by ds4's rule, which reads the thinking, too."""
         return ds4_grade(self.question, f"{self.reasoning}</think>{self.text}" if self.reasoning else self.text)
 
 
 def entries() -> list[Entry]:
-    """Read all entries."""
+    """Read all entries of the corpus."""
     lines = (resources.files("ds4ref.eval") / "data" / "answers.jsonl").read_text("utf-8").splitlines()
     return [_entry(number, json.loads(line)) for number, line in enumerate(lines, 1)]
 
@@ -56,7 +65,7 @@ def _entry(number: int, raw: dict[str, Any]) -> Entry:
 
 
 def failures() -> tuple[int, list[str]]:
-    """Count the entries, and describe each that is not graded as expected."""
+    """Return (number of entries, one line for each entry that is not graded as expected)."""
     lines, corpus = [], entries()
     for number, entry in enumerate(corpus, 1):
         result = entry.grade()
@@ -69,7 +78,7 @@ def failures() -> tuple[int, list[str]]:
 
 
 def table() -> str:
-    """Count by clause, in Markdown: outputs that are right and failed by ds4, outputs that are not and passed by it."""
+    """Return a Markdown table by clause: correct outputs that ds4's rule fails, and others that ds4's rule passes."""
     total, failed, passed = Counter[str](), Counter[str](), Counter[str]()
     for entry in entries():
         right, right_by_ds4 = entry.expected[0] == "right", entry.ds4[0] == "right"

@@ -1,9 +1,9 @@
 """Grade as ds4's own evaluation does, defects included, for ``--grader ds4`` and for comparison.
 
-It works on bytes. What counts is the text behind the first ``</think>``, or all of it. The first "answer" in it, in
-any case and inside any word, opens a window; the first match in the window is the answer: a letter without an ASCII
-letter on either side, a run of digits, or a line of these. Without a match in the window the last match of the whole
-text is taken. docs/reference/eval.md shows what that costs.
+The rule works on the bytes behind the first ``</think>``, or on all of them. The first "answer" in them, in any case
+and inside any word, opens a window; the first match in the window is the answer: a letter without an ASCII letter on
+either side, a run of digits, or a list of line numbers. Without a match in the window the last match of the whole text
+is taken. docs/reference/eval.md shows which answers this rule grades wrongly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .packs import LETTERS, Question
 from .prompt import key
 
 LETTER_WINDOW, NUMBER_WINDOW = 96, 160
-"""Bytes of the window behind "answer"."""
+"""Bytes of the window behind "answer", for a letter and for numbers."""
 _SET = 256
 """Size of ds4's set of lines; larger numbers are in no set."""
 

@@ -1,6 +1,6 @@
-"""Spread a run over the workers of a Dask cluster; only this process writes the log.
+"""Spread a run over the workers of a Dask cluster; only the main process writes the log.
 
-A unit of work is one sample. A worker opens the target once and keeps it. Samples that are already in the log are not
+A unit of work is one sample. A worker opens the target once and reuses it. Samples that are already in the log are not
 repeated.
 """
 
@@ -33,13 +33,13 @@ OPTIONS = (
     "backend", "gpu_memory", "numerics", "threads", "ctx", "model_name", "accept_model", "prefill", "id_prompts",
     "dialect", "key_env", "per_minute", "attempts", "timeout",
 )  # fmt: skip
-"""Command-line options that opening the target needs."""
+"""Command-line options that a worker needs to open the target."""
 
 _open: dict[str, Target] = {}
 
 
 def work(unit: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask one sample, in a worker."""
+    """Ask one sample, in a worker process."""
     from ds4ref.console.tool import target_of
 
     from .runner import ask
@@ -62,7 +62,7 @@ def fan(
     cancel: Cancellation,
     ctx: int | None,
 ) -> None:
-    """Ask all of ``todo``; TargetError if units failed for another reason than an error of the target."""
+    """Ask all samples ``todo`` on the cluster and log them; TargetError if a worker itself fails."""
     from ds4ref.runs.fanout import fan_out
     from ds4ref.runs.store import Store
 

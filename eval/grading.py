@@ -90,7 +90,7 @@ _DASHES = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212", "------")
 
 
 def bare(text: str) -> str:
-    """Strip Markdown and LaTeX around a value, and one full stop behind it."""
+    """Return a value without Markdown and LaTeX around it, and without one full stop behind it."""
     text = re.sub(r"\\[()\[\]]", " ", text).strip(_AROUND)
     text = text.removesuffix(".").strip(_AROUND)
     while command := _COMMAND.fullmatch(text):

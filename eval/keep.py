@@ -1,6 +1,6 @@
-"""Put a run of ds4-eval into the run store: kind "eval", a row a sample (docs/reference/reports.md).
+"""Store a run of ds4-eval in the run store: kind "eval", one row a sample (docs/reference/reports.md).
 
-Prompts and answers stay in the log. A resumed log replaces its run.
+Prompts and answers stay in the log. A resumed log replaces its stored run.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def keep(
 ) -> int:
     """Add the log to the store, or replace its run; return the run's number.
 
-    ``label``: name of the run (default: pack and model). ``grader``: who made the grades (default: the log's header,
-    else ours).
+    ``label``: name of the run (default: pack and model). ``grader``: rule that made the grades (default: as the log's
+    header says, else ours).
     """
     facts, rows = {**about(log), "summary": summary(log).to_json()}, rows_of(log)
     if grader is not None:
@@ -49,13 +49,13 @@ def keep(
 
 
 def rows_of(log: Log) -> list[dict[str, Any]]:
-    """Build a row for each sample."""
+    """Return a row of the run store for each sample."""
     questions = {q.id: msgspec.to_builtins(q) for q in log.header.questions}
     return [eval_row(msgspec.to_builtins(sample), questions[sample.id]) for sample in log.samples]
 
 
 def about(log: Log) -> dict[str, Any]:
-    """Provenance of a log, in the fields that all runs have."""
+    """Return the provenance of a log, in the fields that all stored runs have."""
     header = msgspec.to_builtins(log.header)
     facts = eval_facts(header, log.path, msgspec.json.encode(log.header))
     epochs = max([log.header.epochs, *(sample.epoch for sample in log.samples)])

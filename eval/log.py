@@ -1,8 +1,8 @@
-"""Write every sample to disk as soon as it is finished: JSON Lines, a header and a line a sample.
+"""Log of a run as JSON Lines, a header and one line a sample; each sample is on disk as soon as it is finished.
 
-A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. A torn
-last line is cut off when the log is resumed. A sample that is repeated (``--retry-incomplete``, the screen's r) is
-another line, and the last one counts.
+A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. An
+incomplete last line is cut off when the log is resumed. A sample that is repeated (``--retry-incomplete``, the screen's
+r) is another line, and the last one counts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ Outcome = Literal["right", "wrong", "ambiguous", "missing"]
 
 
 class Grade(msgspec.Struct, frozen=True):
-    """Verdict on an answer. ``given``: the answer that was read ("" if missing); ``why``: where it was read, or why it
-    is ambiguous or missing."""
+    """Grade of an answer.
+
+    outcome  "right", "wrong", "ambiguous" or "missing"
+    given    the answer that was read ("" if missing)
+    why      where the answer was read, or why it is ambiguous or missing
+    """
 
     outcome: Outcome
     given: str = ""
@@ -37,15 +41,27 @@ class Grade(msgspec.Struct, frozen=True):
 class Sample(msgspec.Struct, omit_defaults=True):
     """One answer to one question.
 
+    id           of the question
+    epoch        from 1; each question is asked once an epoch
     digest       of question and settings (``plan.Settings.digest``)
     status       "done" (graded), "failed" (engine error, no grade) or "stopped" (by the user)
+    expected     the right answer for the order of choices shown
+    started      time at which it was sent
     order        index of the choice shown at each letter, empty for the pack's order
-    expected     the right answer in the order shown
-    tokens       generated tokens, ``reasoning_tokens`` of them thinking; None if the target does not count
-    ttft         seconds to the first token; ``seconds`` to the last
+    prompt       the user's message
+    output       generated text, including thinking that the target does not report apart
+    reasoning    thinking that the target reports apart from the answer
+    grade        grade by our rule; None without an answer to grade
+    ds4          grade by ds4's own rule
+    prompt_tokens, cached_tokens    tokens of the prompt, and those of them from a cache; None if not counted
+    tokens, reasoning_tokens        generated tokens, and the thinking among them; None if not counted
+    ttft         seconds to the first token
+    seconds      seconds to the last token
     finish       why generation ended: "stop", "length" ...
-    close        how thinking ended: "natural", "soft", "hard", "open" (it did not), "" without thinking
-    ds4          grade by ds4's own extractor
+    close        how thinking ended: "natural", "soft", "hard", "open" (not at all), "" without thinking
+    model        model name that the target reports
+    error        message of a failed sample
+    target       name of the target that answered
     """
 
     id: str
@@ -74,18 +90,26 @@ class Sample(msgspec.Struct, omit_defaults=True):
 
     @property
     def key(self) -> Key:
-        """Epoch and question."""
+        """Return epoch and question id, which identify the sample."""
         return Key(self.epoch, self.id)
 
     @property
     def right(self) -> bool:
-        """Whether its grade is "right"."""
+        """Return whether the grade is "right"."""
         return self.grade is not None and self.grade.outcome == "right"
 
 
 class LogHeader(msgspec.Struct):
-    """First line of a log. ``questions``: the whole pack, so that a log can be resumed, graded again and viewed without
-    it; ``target``: the engine's identity; ``facts``: provenance of the run."""
+    """First line of a log.
+
+    schema     version of the format
+    pack       name, version and digest of the pack
+    settings   fields of ``plan.Settings``
+    epochs     number of times that each question is asked
+    target     the engine's identity
+    facts      provenance of the run
+    questions  the whole pack, so that a log can be resumed, graded again and viewed without it
+    """
 
     schema: str
     pack: dict[str, Any]
@@ -97,7 +121,7 @@ class LogHeader(msgspec.Struct):
 
     @property
     def plan(self) -> Settings:
-        """The settings; DataError if this version does not know them."""
+        """Return the settings of the run; DataError if this version does not know them."""
         try:
             return Settings(**self.settings)
         except TypeError as error:
@@ -105,7 +129,13 @@ class LogHeader(msgspec.Struct):
 
 
 class Log(msgspec.Struct):
-    """A log that was read: the samples that count, in the order in which they were finished."""
+    """A log in memory.
+
+    path     the file
+    header   its first line
+    samples  the last line of each sample, in the order in which they were finished
+    torn     whether the file ends with an incomplete line
+    """
 
     path: str
     header: LogHeader
@@ -114,17 +144,17 @@ class Log(msgspec.Struct):
 
     @property
     def questions(self) -> dict[str, Question]:
-        """Questions by id."""
+        """Return the questions of the pack by id."""
         return {q.id: q for q in self.header.questions}
 
     @property
     def done(self) -> list[Sample]:
-        """Graded samples."""
+        """Return the graded samples."""
         return [sample for sample in self.samples if sample.status == "done"]
 
 
 def read(path: str | os.PathLike[str]) -> Log:
-    """Read a log without a torn last line; DataError for a damaged one."""
+    """Read a log, ignoring an incomplete last line; DataError if another line is damaged."""
     header, found, torn, _ = _scan(Path(path))
     return Log(os.fspath(path), header, list(found.values()), torn)
 
@@ -162,7 +192,7 @@ def _decode(path: Path, number: int, line: bytes, kind: Any) -> Any:
 
 
 class Writer:
-    """Append samples to a log. ``samples``: those it already holds."""
+    """Append samples to a log; ``samples``: those it already holds, by key."""
 
     def __init__(self, path: Path, file: IO[bytes], header: LogHeader, samples: dict[Key, Sample]):
         self.path, self.header, self.samples, self._file = path, header, samples, file
@@ -208,7 +238,7 @@ class Writer:
         return writer
 
     def add(self, sample: Sample) -> None:
-        """Append a sample and sync; DataError if it cannot be written, and then the log is unchanged."""
+        """Append a sample and sync; DataError if it cannot be written, which leaves the log unchanged."""
         self._line(sample)
         self.samples.pop(sample.key, None)
         self.samples[sample.key] = sample
@@ -236,7 +266,7 @@ class Writer:
             raise UsageError(f"{self.path} is being written by another run") from None
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Writer:
@@ -247,13 +277,13 @@ class Writer:
 
 
 def header_of(pack: Pack, settings: Settings, epochs: int, target: dict[str, Any], facts: dict[str, Any]) -> LogHeader:
-    """Build the header of a run."""
+    """Return the header of a new run."""
     about = {"pack": pack.name, "version": pack.header.version, "digest": pack.digest, "canary": pack.header.canary}
     return LogHeader(SCHEMA, about, asdict(settings), epochs, target, facts, list(pack.questions))
 
 
 VOLATILE = ("name", "threads", "url", "file")
-"""Parts of an engine's identity that may differ when a log is resumed."""
+"""Fields of an engine's identity that may differ when a log is resumed."""
 
 
 def _refuse_others(path: Path, old: LogHeader, new: LogHeader) -> None:

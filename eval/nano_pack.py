@@ -1,15 +1,14 @@
-"""The pack for the embedded model: questions that it answers, since they were looked for until it did.
+"""Make the pack for the embedded model: multiple-choice questions whose keys are the model's own answers.
 
-The embedded model's weights are random. It knows nothing, but it is a function, and a sensitive one: whether an engine
-computes that function can be asked in the form of an examination. Every item is a multiple-choice question about a
-passage of generated prose whose options were drawn anew until the model, greedy and in mode qat, began its answer with
-the letter of one of them; that letter is the key. By how much the letter leads is left to chance, as it is in a real
-examination, down to what different orders of summation change.
+The embedded model's weights are random, so that it knows nothing; but it is a function, and a sensitive one. Whether an
+engine computes this function can be tested in the form of an examination. Every item is a multiple-choice question
+about a passage of generated prose. Its options are drawn until the model, greedy and in mode qat, answers with the
+letter of one of them; that letter is the key. The letter's margin is left to chance, down to the size of float noise.
 
-So a score of 100 % says that an engine decodes like ours, and nothing about knowledge. Of a trained model's items most
-are won by a wide margin; these are not, so that a broken engine loses more of them.
+So a score of 100 % says that an engine decodes like ours, and nothing about knowledge. A trained model wins most items
+by a wide margin; these have narrow ones, so that a broken engine loses more of them.
 
-    python -m ds4ref.eval.nano_pack eval/questions/nano.jsonl      an hour; the same file every time
+    python -m ds4ref.eval.nano_pack eval/questions/nano.jsonl      takes an hour; makes the same file every time
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from .prompt import prompt
 
 ITEMS, CHOICES = 93, 10
 MARGIN = 0.01
-"""Nats by which the letter has to lead: float noise between right implementations is far below."""
+"""Nats by which the letter must be the best token: float noise between correct implementations is far below."""
 GLANCE, PROMISING, TRIES, SLOTS = 6, -1.5, 40, 4
-"""A passage is looked at with so many last choices; if a letter came within so many nats of being the best token, so
-many words are tried for each of the last choices, one after the other, the best being kept."""
+"""Search for options: a passage is given up if after GLANCE tries no letter is within -PROMISING nats of the best
+token; else the last SLOTS options are replaced one after the other, with TRIES words each, keeping the best."""
 TAIL = 96
-"""Tokens at the end of a prompt that may differ with its last choice."""
+"""Number of tokens at the end of a prompt that may change with its last option."""
 SETTINGS: dict[str, int | float | str] = {"think": "none", "tokens": 1, "temperature": 0.0}
 CANARY = "ds4ref-eval nano canary 5f0c8d34-7a8e-4b1c-9c35-0f6a1be0d7b2: not for training data"
 
 
 def item(engine: Engine, number: int) -> Question | None:
-    """The question about passage ``number``; None if its options do not lead the model to a letter."""
+    """Return the question about passage ``number``; None if no options make the model answer with a letter."""
     walk, tokenizer = _Walk(engine.session(2048)), engine.tokenizer
     spelt = {i: tokenizer.token_bytes(i).decode("utf-8", "replace").strip() for i in range(len(tokenizer))}
     letters = np.array([i for i, text in spelt.items() if text and text in LETTERS[:CHOICES]])
@@ -104,7 +103,7 @@ def _question(passage: str, choices: Sequence[str], answer: str) -> Question:
 
 
 def make(workers: int = 2, report: Callable[[str], None] = lambda text: None) -> Pack:
-    """The pack, the same however many processes look for it."""
+    """Make the pack with several processes; the result does not depend on their number."""
     found: list[Question] = []
     with multiprocessing.get_context("spawn").Pool(workers, _open) as pool:
         for number, question in enumerate(pool.imap(_item, range(10_000))):

@@ -1,6 +1,6 @@
 """Parse the command line of a run into pack, settings, target and log.
 
-Whatever is wrong with it is a UsageError or DataError here, before a model is loaded.
+Errors in the command line are raised here as UsageError or DataError, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Build the parser of a run's options."""
+    """Return the parser of a run's options."""
     made = Parser(PROG, usage=USAGE, description="Hard questions to an engine, graded, with error bars.",
                   epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
     g = made.add_argument_group("questions")
@@ -123,9 +123,14 @@ def build_parser() -> Parser:
 class Job:
     """A parsed command line.
 
-    pack, asked     the whole pack, and the questions to ask
-    spec            target specification
-    path, goes_on   path of the log, and whether it is resumed
+    pack       the whole pack
+    asked      the questions to ask
+    settings   settings of all samples
+    epochs     number of times that each question is asked
+    spec       target specification
+    path       path of the log
+    goes_on    whether the log is resumed
+    selection  options that chose ``asked`` from the pack
     """
 
     pack: packs.Pack
@@ -139,7 +144,7 @@ class Job:
 
 
 def read_job(args: Namespace) -> Job:
-    """Interpret ``args``; a resumed log supplies what they leave out."""
+    """Interpret ``args``; options that they leave out are taken from the log if one is resumed."""
     given = _given(args)
     if args.retry_incomplete and args.resume is None:
         raise UsageError("--retry-incomplete is for --resume LOG")
@@ -187,7 +192,7 @@ def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
 
 
 def folder() -> Path:
-    """Folder of logs without an explicit path."""
+    """Return the folder of logs without an explicit path."""
     return data_dir() / "evals"
 
 
@@ -204,7 +209,7 @@ def _new_path(pack: str) -> Path:
 
 
 def latest() -> Path:
-    """Find the newest log in the data folder; DataError if there is none."""
+    """Return the path of the newest log in the data folder; DataError if there is none."""
     paths = sorted(folder().glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     if not paths:
         raise DataError(f"no log in {folder()}")

@@ -27,14 +27,14 @@ from ds4ref.runs.store.rows import question_digest
 DEFAULT, NANO = "ds4ref", "nano"
 LETTERS = "ABCDEFGHIJ"
 LONGEST_LINE = 4 << 20
-"""Maximum bytes of a line in a pack."""
+"""Largest size of a line in a pack, in bytes."""
 
 Kind = Literal["choice", "integer", "lines"]
 T = TypeVar("T")
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """First line of a pack. ``settings``: default settings of a run with it (``plan.Settings``)."""
+    """First line of a pack; ``settings``: default settings of a run with it (``plan.Settings``)."""
 
     pack: str
     version: int
@@ -47,12 +47,15 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
     """One question of a pack.
 
+    id           unique in the pack
+    source       part of the pack: "science", "maths" and so on
+    domain       subject
     kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none)
     choices      texts in the order of their letters; empty for the other kinds
-    answer       "C"; "204"; "7", "4-6" or "3,9-10"
+    answer       right answer: "C"; "204"; "7", "4-6" or "3,9-10"
     distractors  for each wrong choice the mistake that leads to it
     explanation  why the answer is right
-    verifier     name of the function (``ds4ref.eval.verify``) that computes it, "" where nothing can be computed
+    verifier     name of the function (``ds4ref.eval.verify``) that computes the answer, "" for none
     """
 
     id: str
@@ -70,17 +73,17 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
 
     @property
     def title(self) -> str:
-        """The question on one line."""
+        """Return the question's text on one line."""
         return " ".join(self.question.split())
 
     @property
     def digest(self) -> str:
-        """SHA-256 of kind, question, choices and answer, in hexadecimal."""
+        """Return the SHA-256 of kind, question, choices and answer, in hexadecimal."""
         return question_digest(self.kind, self.question, self.choices, self.answer)
 
     @property
     def letters(self) -> str:
-        """Letters of its choices."""
+        """Return the letters of the choices."""
         return LETTERS[: len(self.choices)]
 
 
@@ -92,16 +95,16 @@ class Pack(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name in the header."""
+        """Return the pack's name, as in its header."""
         return self.header.pack
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the questions."""
+        """Return the SHA-256 of all questions, in hexadecimal."""
         return hashlib.sha256("".join(q.digest for q in self.questions).encode()).hexdigest()
 
     def sources(self) -> list[str]:
-        """List the sources in order of first appearance."""
+        """Return the sources in order of first appearance."""
         return list(dict.fromkeys(q.source for q in self.questions))
 
 
@@ -109,7 +112,7 @@ class Pack(msgspec.Struct, frozen=True):
 
 
 def names() -> list[str]:
-    """List the packs that come with the program."""
+    """Return the names of the packs that come with the program."""
     folder = resources.files("ds4ref.eval") / "questions"
     return sorted(entry.name.removesuffix(".jsonl") for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
 
@@ -125,7 +128,7 @@ def load(name: str) -> Pack:
 
 
 def read(path: Path) -> Pack:
-    """Read the pack in a file; DataError names the damaged line."""
+    """Read a pack from a file; DataError names the damaged line."""
     try:
         with open(path, "rb") as file:
             lines = [(i, line) for i, line in enumerate(_lines(path, file), 1) if line.strip()]
@@ -149,7 +152,7 @@ def read(path: Path) -> Pack:
 
 
 def write(pack: Pack, path: Path) -> None:
-    """Write the file that ``read`` reads, atomically."""
+    """Write a pack as a file that ``read`` reads, atomically."""
     from ds4ref.console.common import atomic_output
 
     with atomic_output(str(path)) as out:
@@ -175,7 +178,7 @@ def _decode(path: Path, number: int, line: bytes, kind: type[T]) -> T:
 
 
 def problem(q: Question) -> str | None:
-    """Say what makes ``q`` unusable; None if it is valid."""
+    """Return why a question is unusable; None if it is valid."""
     if not re.fullmatch(r"[\w.:+-]{1,100}", q.id):
         return "an id is up to 100 letters, digits and . : + - _"
     if not q.question.strip() or not q.source.strip():
@@ -210,7 +213,7 @@ def line_set(spec: str) -> frozenset[int] | None:
 
 
 def stamped(q: Question) -> str:
-    """Build the id that a question of ours must have."""
+    """Return the id that a question of ours must have: its source and the beginning of its digest."""
     return f"{q.source}-{q.digest[:8]}"
 
 
@@ -218,8 +221,11 @@ SHINGLE = 5
 
 
 def near_duplicates(questions: Sequence[Question], limit: float = 0.25) -> list[tuple[str, str, float]]:
-    """Find pairs of questions whose sets of five-word runs have a Jaccard index above ``limit``: (id, id, index),
-    most similar first. All numbers count as the same word, so that the same exercise with other numbers is found."""
+    """Return pairs of similar questions as (id, id, similarity), most similar first.
+
+    Similarity is the Jaccard index of their sets of five-word runs; pairs above ``limit`` are returned. All numbers
+    count as the same word, so that the same exercise with other numbers is found.
+    """
     sets = {q.id: _shingles(" ".join((q.question, *q.choices))) for q in questions}
     found = []
     for (one, a), (other, b) in itertools.combinations(sets.items(), 2):

@@ -1,4 +1,4 @@
-"""Print a line a sample, for logs, pipes and CI."""
+"""Print one line per finished sample, for logs, pipes and CI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .runner import Event, Finished
 
 
 class Plain:
-    """Listen to a runner: print every finished sample to ``out`` and progress to stderr."""
+    """Listener of a runner that prints every finished sample to ``out`` and progress to stderr."""
 
     def __init__(self, questions: Mapping[str, Question], total: int, done: int, progress: Progress, out: IO[str]):
         self.questions, self.total, self.done, self.progress, self.out = questions, total, done, progress, out
@@ -33,7 +33,7 @@ class Plain:
 
 
 def line(sample: Sample, number: int, total: int) -> str:
-    """Format ``[12/93] right      204  204  maths-1f0c2a9e (812 tokens, 31.2 s)``."""
+    """Format a sample as ``[12/93] maths-1f0c2a9e: right      given 204, expected 204 (812 tokens, 31.2 s)``."""
     if sample.grade is None:
         word = f"{sample.status}: {sample.error}" if sample.error else sample.status
     else:

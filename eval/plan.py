@@ -1,4 +1,4 @@
-"""Fix what is asked, how often, and with which settings, before the first sample."""
+"""Settings of a run, and the list of samples to ask, fixed before the first one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Settings:
     """Settings that all samples of a run share.
 
     think        "none", "high" or "max"
-    tokens       maximum tokens of an answer, reasoning included
-    soft_limit   tokens left at which reasoning is closed if </think> is among the best ``close_rank`` tokens
-    hard_limit   tokens left at which reasoning is closed in any case
+    tokens       largest number of tokens of an answer, thinking included
+    soft_limit   tokens left at which thinking is closed if </think> is among the best ``close_rank`` tokens
+    hard_limit   tokens left at which thinking is closed in any case
     temperature, top_p, min_p, seed   sampling; temperature 0 is greedy
     shuffle      draw the order of the choices for each question and epoch
+    system       system prompt
     """
 
     think: str = "high"
@@ -54,18 +55,18 @@ class Settings:
                 )
 
     def digest(self, question: Question) -> str:
-        """Digest of a question and these settings: samples with the same digest are interchangeable."""
+        """Return a digest of a question and these settings; samples with the same digest are interchangeable."""
         encoded = msgspec.json.encode([question.digest, asdict(self)])
         return hashlib.sha256(encoded).hexdigest()[:32]
 
     def sample_seed(self, question: Question, epoch: int) -> int:
-        """Seed of one sample, independent of the order of the run."""
+        """Return the sampling seed of one sample, which does not depend on the order of the run."""
         encoded = f"{self.seed} {epoch} {question.digest}".encode()
         return int.from_bytes(hashlib.sha256(encoded).digest()[:7], "little")
 
 
 def settings_of(header: Header, given: dict[str, object]) -> Settings:
-    """Override a pack's own settings with those that the user gave."""
+    """Return a pack's default settings, overridden by those that the user gave."""
     known = {field.name for field in fields(Settings)}
     own = {name: value for name, value in header.settings.items() if name in known}
     return Settings(**{**own, **given})  # type: ignore[arg-type]
@@ -73,20 +74,22 @@ def settings_of(header: Header, given: dict[str, object]) -> Settings:
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """Identify a sample: the epoch (from 1) and the question's id."""
+    """Key of a sample: the epoch (from 1) and the question's id."""
 
     epoch: int
     question: str
 
 
 def keys(questions: Sequence[Question], epochs: int) -> list[Key]:
-    """List all samples, epoch by epoch."""
+    """Return the keys of all samples, epoch by epoch."""
     return [Key(epoch, q.id) for epoch, q in itertools.product(range(1, epochs + 1), questions)]
 
 
 def chosen(questions: Sequence[Question], only: str | None = None, limit: int | None = None) -> list[Question]:
-    """Select the first ``limit`` questions whose id, source or domain contains one of the comma-separated words in
-    ``only``; UsageError if there is none."""
+    """Return the first ``limit`` questions that match ``only``; UsageError if none does.
+
+    ``only``: comma-separated words, one of which must be in a question's id, source or domain.
+    """
     words = [word.strip().lower() for word in (only or "").split(",") if word.strip()]
     found = [q for q in questions if not words or any(w in f"{q.id} {q.source} {q.domain}".lower() for w in words)]
     if not found:

@@ -1,7 +1,7 @@
 """Write the prompt: the question, its choices, and the required form of the last line.
 
-The forms are those of ds4's own evaluation (eval.md), so that scores of the two can be put side by side; the words
-are ours.
+The required forms equal those of ds4's own evaluation (docs/reference/eval.md), so that both scores can be compared;
+the words are ours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMS = {
 
 
 def user_text(question: Question, order: Sequence[int] = ()) -> str:
-    """Write the user's message. ``order``: index of the choice shown at each letter (default: unchanged)."""
+    """Return the user's message; ``order``: index of the choice shown at each letter (default: unchanged)."""
     parts = [question.question, ""]
     if question.choices:
         shown = [question.choices[i] for i in order or range(len(question.choices))]
@@ -36,12 +36,12 @@ def user_text(question: Question, order: Sequence[int] = ()) -> str:
 
 
 def prompt(question: Question, think: str, order: Sequence[int] = (), system: str = SYSTEM) -> Prompt:
-    """Write the whole prompt, for a target."""
+    """Return the prompt to send to a target."""
     return Prompt.chat(user_text(question, order), system, think)
 
 
 def shuffled(question: Question, seed: int, epoch: int) -> tuple[int, ...]:
-    """Draw an order of the choices from question, seed and epoch alone; empty without choices."""
+    """Return a random order of the choices, determined by question, seed and epoch; empty without choices."""
     order = list(range(len(question.choices)))
     random.Random(f"{seed} {epoch} {question.digest}").shuffle(order)
     return tuple(order)

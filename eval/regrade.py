@@ -1,4 +1,4 @@
-"""Grade a log again with the present graders; report which grades and scores changed."""
+"""Grade a log again with the current graders; report which grades and scores changed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,15 @@ from .scores import Score, summarize
 
 @dataclass(frozen=True)
 class Regraded:
-    """A log and its samples with new grades. ``changed``: pairs (before, after) with another outcome or another given
-    answer; another reason alone is no change."""
+    """A log with new grades.
+
+    log      the log as read
+    grader   rule of the new grades: "ours" or "ds4"
+    samples  the samples with their new grades
+    changed  (before, after) of samples with another outcome or another given answer; another reason is no change
+    before   score by the old grades
+    after    score by the new grades
+    """
 
     log: Log
     grader: str
@@ -37,7 +44,7 @@ class Regraded:
 
 
 def regrade_log(log: Log, grader: str = "ours") -> Regraded:
-    """Grade every finished sample again; ``grader`` "ds4": by ds4's rule instead of ours."""
+    """Grade every finished sample again, by our rule or (``grader`` "ds4") by ds4's."""
     questions = log.questions
     samples: list[Sample] = []
     changed = []
@@ -59,7 +66,7 @@ def _verdict(grade: Grade | None) -> tuple[str, str] | None:
 
 
 def write(found: Regraded, path: str) -> None:
-    """Write a new log atomically; UsageError if the file exists."""
+    """Write the regraded log as a new file, atomically; UsageError if the file exists."""
     goal = Path(path)
     if goal.exists():
         same = os.path.samefile(goal, found.log.path)
@@ -71,7 +78,7 @@ def write(found: Regraded, path: str) -> None:
 
 
 def header_of(found: Regraded) -> LogHeader:
-    """Note in the header which grader was used and when."""
+    """Return the log's header with a note on which grader was used and when."""
     facts = {**found.log.header.facts, "grader": found.grader, "regraded": now()}
     return msgspec.structs.replace(found.log.header, facts=facts)
 
@@ -80,7 +87,7 @@ def header_of(found: Regraded) -> LogHeader:
 
 
 def text(found: Regraded, width: int) -> str:
-    """Format the changes, then the scores."""
+    """Format a table of the changes, then the scores before and after."""
     graded = sum(sample.status == "done" for sample in found.samples)
     outcomes = Counter((_word(old.grade), _word(new.grade)) for old, new in found.changed)
     moved = {pair: count for pair, count in outcomes.items() if pair[0] != pair[1]}
@@ -118,7 +125,7 @@ def _word(grade: Grade | None) -> str:
 
 
 def document(found: Regraded, written: str | None) -> dict[str, Any]:
-    """Everything as plain data."""
+    """Return the changes and scores as plain data; ``written``: path of the new log, None without one."""
     return {
         "log": found.log.path, "grader": found.grader, "written": written,
         "before": found.before.to_json(), "after": found.after.to_json(),

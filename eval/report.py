@@ -1,4 +1,4 @@
-"""Format a run's report: a line a sample, then scores and costs.
+"""Format a run's report: one line a sample, then scores and costs.
 
 Tables fit the given width without wrapping.
 """
@@ -18,23 +18,25 @@ from .scores import Score, Summary, is_exhausted, summarize, summary
 
 WORDS = {"right": "right", "wrong": "wrong", "ambiguous": "ambiguous", "missing": "no answer"}
 LONGEST = 400
-"""Maximum characters of a title in a table."""
+"""Largest number of characters of a title in a table."""
 
 
 def report(log: Log, width: int) -> str:
-    """Format the report of a log."""
+    """Format the report of a whole log."""
     return report_text(log.questions, log.samples, width)
 
 
 def report_text(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
-    """Format the table of ``samples`` and the summary. ``questions``: the whole pack by id, in its order, which gives
-    them their numbers."""
+    """Format the table of ``samples`` and the summary.
+
+    ``questions``: the whole pack by id; a question's number is its position there.
+    """
     parts = [sample_table(questions, samples, width)] if samples else []
     return "\n\n".join([*parts, summary_text(summarize(questions, samples), questions, samples, width)])
 
 
 def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], width: int) -> str:
-    """Format the table of ``shown`` and the summary of ``samples``."""
+    """Format a log's report: a table of the samples ``shown``, and the summary of ``samples``."""
     questions = log.questions
     parts = [sample_table(questions, shown, width)] if shown else ["no such sample"]
     found = summary(log) if samples is log.samples else summarize(questions, samples)
@@ -42,7 +44,7 @@ def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], wid
 
 
 def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
-    """Format a line a sample, by number of the question and epoch."""
+    """Format a table with one line a sample, sorted by number of the question and epoch."""
     numbers = {name: number for number, name in enumerate(questions, 1)}
     columns = (
         Column("#", right=True), Column("epoch", 3, right=True), Column("outcome"), Column("end", 4),
@@ -63,12 +65,12 @@ def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], w
 
 
 def outcome(sample: Sample) -> str:
-    """The grade in a word or two; the status of a sample without a grade."""
+    """Return the grade in a word or two; the status of a sample without a grade."""
     return sample.status if sample.grade is None else WORDS[sample.grade.outcome]
 
 
 def ending(sample: Sample) -> str:
-    """How an answer ran out of tokens: "cut off", "closed", or "" if it did not."""
+    """Return how an answer ran out of tokens: "cut off", "closed", or "" if it did not."""
     if sample.status != "done" or not is_exhausted(sample):
         return ""
     return "cut off" if sample.finish == "length" else "closed"
@@ -77,7 +79,7 @@ def ending(sample: Sample) -> str:
 def summary_text(
     found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample], width: int
 ) -> str:  # fmt: skip
-    """Format scores with intervals, then token budget, failures and costs."""
+    """Format scores with intervals, then exhausted token limits, failures and costs."""
     outcomes = ", ".join(f"{found.whole.outcomes.get(name, 0)} {word}" for name, word in WORDS.items())
     parts = [_filled(f"score: {found.whole.said()}" + (f": {outcomes}" if found.whole.samples else ""), width)]
     every = [*(found.sources if len(found.sources) > 1 else ()), *([found.ds4] if found.ds4.samples else ())]
@@ -139,7 +141,7 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
 
 
 def disagreements(samples: Sequence[Sample]) -> int:
-    """Count answers that are right by only one of our grader and ds4's."""
+    """Return the number of answers that only one of our grader and ds4's grades as right."""
     return sum(
         sample.grade is not None and sample.ds4 is not None and sample.right != (sample.ds4.outcome == "right")
         for sample in samples

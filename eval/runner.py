@@ -30,19 +30,25 @@ from .packs import Question
 from .plan import Key, Settings
 
 IN_A_ROW = 5
-"""Failed samples in a row after which the run gives up: the engine is broken, not a question."""
+"""Number of failed samples in a row after which the run gives up, as the engine must be broken."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A sample was sent."""
+    """Event: a sample was sent."""
 
     key: Key
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """A piece of thinking or of an answer: its text, and tokens so far."""
+    """Event: a piece of an answer arrived.
+
+    text      the piece
+    thinking  whether it is thinking
+    tokens    tokens of the answer so far
+    seconds   seconds since the sample was sent
+    """
 
     key: Key
     text: str
@@ -53,15 +59,14 @@ class Streamed:
 
 @dataclass(frozen=True)
 class Finished:
-    """A sample was written to the log."""
+    """Event: a sample was written to the log."""
 
     sample: Sample
 
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A sample was discarded: it made room for another and waits again, or it was stopped and an earlier answer
-    stands."""
+    """Event: a running sample was discarded, to be asked again later or because an earlier answer stands."""
 
     key: Key
 
@@ -70,38 +75,38 @@ Event = Started | Streamed | Finished | Abandoned
 
 
 class Schedule:
-    """Thread-safe queue of samples."""
+    """Thread-safe queue of the keys of samples to ask."""
 
     def __init__(self, waiting: Sequence[Key]):
         self._waiting = list(waiting)
         self._lock = threading.Lock()
 
     def take(self) -> Key | None:
-        """Remove and return the next sample; None if the queue is empty."""
+        """Remove and return the next sample of the queue; None if the queue is empty."""
         with self._lock:
             return self._waiting.pop(0) if self._waiting else None
 
     def first(self, key: Key) -> None:
-        """Move ``key`` to the front, or put it there."""
+        """Move ``key`` to the front of the queue, or insert it there."""
         with self._lock:
             self._waiting = [key, *(k for k in self._waiting if k != key)]
 
     def back(self, key: Key) -> None:
-        """Put back a sample that was taken, behind the next one."""
+        """Put back a sample that was taken, at the second place of the queue."""
         with self._lock:
             if key not in self._waiting:
                 self._waiting.insert(1, key)
 
     def waiting(self) -> list[Key]:
-        """List the samples that wait."""
+        """Return the samples in the queue."""
         with self._lock:
             return list(self._waiting)
 
 
 class Runner:
-    """Work through a schedule until it is empty or the run is stopped.
+    """Ask the samples of a schedule until it is empty or the run is stopped.
 
-    at_once   answers at the same time; a local engine needs as many sessions
+    at_once   number of answers at the same time; a local engine needs as many sessions
     """
 
     def __init__(
@@ -132,20 +137,20 @@ class Runner:
     # --- control, from any thread
 
     def pause(self) -> None:
-        """Take no further token until ``go``; an endpoint may generate on until its connection is full."""
+        """Read no further token until ``go``; an endpoint may generate on until its connection's buffer is full."""
         self._going.clear()
 
     def go(self) -> None:
-        """End a pause."""
+        """Resume a paused run."""
         self._going.set()
 
     @property
     def paused(self) -> bool:
-        """Whether the run is paused."""
+        """Return whether the run is paused."""
         return not self._going.is_set()
 
     def stop(self) -> None:
-        """Stop the run: log partial answers as "stopped", begin nothing else. May be called from a signal handler."""
+        """Stop the run: log partial answers as "stopped", start no other. May be called from a signal handler."""
         self.stopped = True
         if self.paused:  # an event has a lock, too
             self._going.set()
@@ -153,7 +158,7 @@ class Runner:
             cancel.press()
 
     def leave(self) -> None:
-        """Stop without waiting for running answers; they are discarded."""
+        """Stop the run without waiting for running answers, which are discarded."""
         with self._lock:
             self.left = True
         self.stop()
@@ -169,7 +174,7 @@ class Runner:
         self._going.set()
 
     def run_now(self, key: Key) -> None:
-        """Ask ``key`` now; if all places are taken, abort one running sample and put it back."""
+        """Ask ``key`` now; if ``at_once`` samples are running, abort one of them and put it back."""
         running = self.running()
         if key in running:
             return
@@ -181,15 +186,17 @@ class Runner:
         self._going.set()
 
     def running(self) -> dict[Key, Cancellation]:
-        """Samples that are being answered, with their cancellations."""
+        """Return the samples that are being answered, with their cancellations."""
         with self._lock:
             return dict(self._running)
 
     # --- work
 
     def run(self) -> None:
-        """Ask until nothing waits or ``stop`` is called; raise if the log cannot be written, or if ``IN_A_ROW``
-        samples in a row failed."""
+        """Ask until the schedule is empty or ``stop`` is called.
+
+        Raises if the log cannot be written, or if ``IN_A_ROW`` samples in a row failed.
+        """
         if self.at_once == 1:
             self._work()
         else:
@@ -269,7 +276,7 @@ def ask(
 ) -> Sample:
     """Ask one sample and grade it; an error of the target makes a failed sample, other errors are raised.
 
-    ``streamed`` is called with each piece and returns the seconds that it waited, which are not counted.
+    ``streamed`` is called with each piece of the answer and returns the seconds that it waited, which are not counted.
     """
     order = prompts.shuffled(question, settings.seed, epoch) if settings.shuffle else ()
     asked = prompts.prompt(question, settings.think, order, settings.system)
@@ -353,8 +360,11 @@ def _close(settings: Settings, budget: Budget | None, done: Completion) -> str:
 
 
 def missing(log: Writer, wanted: Sequence[Key], incomplete: bool = False) -> list[Key]:
-    """List samples of ``wanted`` that were never done or were stopped; with ``incomplete`` also those that failed or
-    were cut off by the limit. DataError for a sample that was made with other settings."""
+    """Return the keys in ``wanted`` whose samples the log lacks or holds as stopped.
+
+    ``incomplete`` adds those that failed or were cut off by the token limit. DataError for a sample that was made with
+    other settings.
+    """
     plan, questions = log.header.plan, {q.id: q for q in log.header.questions}
     left = []
     for key in wanted:

@@ -1,10 +1,9 @@
-"""Compute scores with intervals, per source and domain, and costs.
+"""Compute scores with intervals, overall and per source and domain, and costs.
 
 The question is the independent unit, not the sample: epochs of one question are averaged first, so that asking 93
-questions ten times still counts as 93. With one epoch the interval is
-Wilson's; with several, scores between 0 and 1 count by how much they spread (``runs.stats.share_interval``). A
-bootstrap over questions covers too little at these sizes (docs/reference/reports.md).
-Failed and stopped samples count in no score.
+questions ten times still counts as 93. With one epoch the interval is Wilson's; with several, the interval uses the
+spread of the questions' averages (``runs.stats.share_interval``). A bootstrap over questions covers too little at these
+sizes (docs/reference/reports.md). Failed and stopped samples do not count in any score.
 """
 
 from __future__ import annotations
@@ -26,8 +25,13 @@ from .packs import Question
 
 @dataclass(frozen=True)
 class Score:
-    """Score of some questions. ``interval``: None without a graded question; ``samples``: number graded;
-    ``outcomes``: counts by outcome."""
+    """Score of some questions.
+
+    name      "all", a source or a domain
+    interval  share of right answers with its interval; None without a graded question
+    samples   number of graded samples
+    outcomes  number of samples by outcome
+    """
 
     name: str
     interval: Interval | None
@@ -36,18 +40,18 @@ class Score:
 
     @property
     def share(self) -> float:
-        """Mean over questions; NaN without any."""
+        """Return the share of right answers, as a mean over questions; NaN without any."""
         return math.nan if self.interval is None else self.interval.estimate
 
     def said(self) -> str:
-        """Format as ``71.0 % (61.0 to 79.2, n = 93)``."""
+        """Format the score as ``71.0 % (61.0 to 79.2, n = 93)``."""
         found = self.interval
         if found is None:
             return "no answer graded"
         return f"{100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f}, n = {found.n})"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; the 95 % interval as two numbers."""
+        """Return the score as plain data; the 95 % interval as two numbers."""
         found = self.interval
         return {
             "score": None if found is None else found.estimate,
@@ -62,12 +66,19 @@ class Score:
 class Summary:
     """Scores and costs of a log.
 
-    whole, sources, domains, ds4   scores; ``ds4`` as ds4's own extractor would have graded the same answers
-    failed, stopped                samples in no score
-    exhausted                      graded samples that used up their tokens, or whose thinking had to be closed
-    passes, majority               by k: share of questions with a right one among k samples, and with a right majority
-                                   of the first k; empty with one epoch
-    tokens, seconds, rate          means per sample, tokens per second of generating; None where not counted
+    whole      score of all samples
+    sources    scores by source
+    domains    scores by domain
+    ds4        score of the same answers by ds4's own grader
+    failed     number of samples that failed, which are in no score
+    stopped    number of samples that were stopped, which are in no score
+    exhausted  number of graded samples that used up their tokens, or whose thinking had to be closed
+    passes     by k: share of questions with a right answer among k samples; empty with one epoch
+    majority   by k: share of questions whose most frequent answer of the first k is right; empty with one epoch
+    tokens     mean generated tokens of a sample; None if not counted
+    reasoning  mean thinking tokens of a sample; None if not counted
+    seconds    mean seconds of a sample
+    rate       tokens per second while generating; None if not counted
     """
 
     whole: Score
@@ -85,7 +96,7 @@ class Summary:
     rate: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return scores and costs as plain data."""
         return {
             **self.whole.to_json(), "per_source": {s.name: s.to_json() for s in self.sources},
             "per_domain": {s.name: s.to_json() for s in self.domains}, "ds4_grader": self.ds4.to_json(),
@@ -98,12 +109,12 @@ class Summary:
 
 
 def summary(log: Log) -> Summary:
-    """Summarize a log."""
+    """Return scores and costs of a log."""
     return summarize(log.questions, log.samples)
 
 
 def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> Summary:
-    """Summarize ``samples``, one for each key; ``questions`` by id."""
+    """Return scores and costs of ``samples``, one for each key; ``questions`` are by id."""
     every = list(samples)
     done = [sample for sample in every if sample.status == "done" and sample.grade is not None]
     epochs = max((sample.epoch for sample in done), default=1)
@@ -125,7 +136,7 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> S
 
 
 def score(name: str, done: Sequence[Sample], ds4: bool = False) -> Score:
-    """Compute the share of right answers; every question counts once, however often it was asked."""
+    """Return the share of right answers in which every question counts once; ``ds4``: by ds4's grades."""
     outcomes: Counter[str] = Counter()
     right: dict[str, list[float]] = defaultdict(list)
     for sample in done:
@@ -138,12 +149,12 @@ def score(name: str, done: Sequence[Sample], ds4: bool = False) -> Score:
 
 
 def is_exhausted(sample: Sample) -> bool:
-    """Whether the answer used up its tokens or had its thinking closed."""
+    """Return whether the answer used up its tokens or had its thinking closed."""
     return sample.finish == "length" or sample.close in ("soft", "hard", "open")
 
 
 def by_question(done: Iterable[Sample]) -> dict[str, list[Sample]]:
-    """Group samples by question, in the order of their epochs."""
+    """Group samples by question id, in the order of their epochs."""
     found: dict[str, list[Sample]] = defaultdict(list)
     for sample in sorted(done, key=lambda sample: sample.epoch):
         found[sample.id].append(sample)
@@ -151,8 +162,10 @@ def by_question(done: Iterable[Sample]) -> dict[str, list[Sample]]:
 
 
 def pass_at(done: Iterable[Sample], k: int) -> float | None:
-    """Compute pass@k without bias: the mean of 1 - C(n - right, k) / C(n, k) over questions with n samples each; None
-    unless every question has k."""
+    """Return the unbiased estimate of pass@k; None unless every question has k samples.
+
+    It is the mean over questions of 1 - C(n - right, k) / C(n, k), n being the question's number of samples.
+    """
     shares = []
     for samples in by_question(done).values():
         n, right = len(samples), sum(sample.right for sample in samples)
@@ -163,8 +176,10 @@ def pass_at(done: Iterable[Sample], k: int) -> float | None:
 
 
 def majority_of(done: Iterable[Sample], k: int) -> float | None:
-    """Compute the share of questions whose most frequent answer among the first k is right; ties count by their share,
-    ambiguous and missing answers have no vote. None unless every question has k."""
+    """Return the share of questions whose most frequent answer among the first k is right; None unless each has k.
+
+    Ties count by their share; ambiguous and missing answers have no vote.
+    """
     shares = []
     for samples in by_question(done).values():
         if len(samples) < k:
@@ -207,5 +222,5 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def rate_of(done: Iterable[Sample]) -> float | None:
-    """Compute tokens per second of one answer, over samples."""
+    """Return the tokens per second of a single answer, estimated over samples."""
     return scored.rate_of((sample.tokens, sample.ttft, sample.seconds) for sample in done)

@@ -1,4 +1,4 @@
-"""Stop a run in order at the first signal, at once at the second."""
+"""Handle signals during a run: the first stops it in order, the second at once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ class Signals(Cancellation):
 
     @contextmanager
     def second(self, action: Callable[[], None]) -> Iterator[None]:
-        """Run ``action`` at the second signal and raise only at the third; for an event loop, which an exception out
-        of a signal handler would break."""
+        """Run ``action`` at the second signal and raise KeyboardInterrupt only at the third, inside a ``with`` block.
+
+        For an event loop, which an exception raised in a signal handler would break.
+        """
         self._second = action
         try:
             yield
@@ -43,7 +45,7 @@ class Signals(Cancellation):
 
     @property
     def code(self) -> int:
-        """Exit code of the process: 130 or 128 + number, 0 without a signal."""
+        """Return the exit code of the process: 130 or 128 + number, 0 without a signal."""
         if not self.number:
             return 0
         return EXIT_INTERRUPTED if self.number == signal.SIGINT else 128 + self.number

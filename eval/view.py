@@ -1,4 +1,4 @@
-"""Select samples of a log and show one question in full."""
+"""Select samples of a log, and show one question with its answers in full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTCOMES = ("right", "wrong", "ambiguous", "missing", "failed", "stopped", "exha
 
 
 def newest(name: str) -> str:
-    """Resolve the path of a log; ``latest`` is the newest one in the data folder."""
+    """Return the path of a log; ``latest`` is the newest one in the data folder."""
     if name != "latest" or Path(name).exists():
         return name
     from .options import latest
@@ -31,7 +31,7 @@ def newest(name: str) -> str:
 
 
 def about(log: Log, only: str | None) -> list[Sample]:
-    """Select the samples of the questions that ``only`` names, as a run's --only does."""
+    """Return the samples of the questions that ``only`` selects, as a run's --only does."""
     if not only:
         return log.samples
     ids = {q.id for q in chosen(log.header.questions, only)}
@@ -39,7 +39,7 @@ def about(log: Log, only: str | None) -> list[Sample]:
 
 
 def of_outcome(samples: Sequence[Sample], spec: str | None) -> Sequence[Sample]:
-    """Select samples by comma-separated outcomes; UsageError for an unknown one."""
+    """Return the samples with one of the comma-separated outcomes ``spec``; UsageError for an unknown one."""
     if not spec:
         return samples
     wanted = [word.strip().lower() for word in spec.split(",") if word.strip()]
@@ -56,7 +56,7 @@ def _is(sample: Sample, word: str) -> bool:
 
 
 def find(log: Log, name: str) -> Question:
-    """Find a question by its id, a unique prefix of it, or its number in the table; UsageError otherwise."""
+    """Return the question with an id, a unique prefix of it, or a number in the table; UsageError if there is none."""
     questions = log.questions
     if name in questions:
         return questions[name]
@@ -76,7 +76,7 @@ def find(log: Log, name: str) -> Question:
 
 
 def detail(log: Log, question: Question, samples: Sequence[Sample], width: int | None = None) -> str:
-    """Return the ``sections`` of a question as one text, its lines broken at ``width`` (None: not at all)."""
+    """Return the ``sections`` of a question as one text, its lines broken at ``width`` (None: unbroken)."""
     system = str(log.header.settings.get("system") or "")
     text = "\n\n".join(f"--- {title}\n{body}" if title else body for title, body in sections(question, samples, system))
     return text if width is None else "\n".join(_broken(line, width) for line in text.split("\n"))
@@ -85,9 +85,10 @@ def detail(log: Log, question: Question, samples: Sequence[Sample], width: int |
 def sections(
     question: Question, samples: Sequence[Sample], system: str = "", prompt: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) of the question, of each sample in full, and of the explanation; headings have no title.
+    """Yield (title, text) of the question, of each sample in full, and of the explanation; headings have the title "".
 
-    ``prompt`` is shown where there is no sample to take it from. All texts are safe to print."""
+    ``prompt`` is shown if there is no sample to take the prompt from. All texts are escaped for a terminal.
+    """
     facts = (question.id, question.source, question.domain, question.difficulty)
     yield "", f"{safe(' · '.join(fact for fact in facts if fact))}\nexpected: {question.answer}"
     if system:
@@ -119,7 +120,7 @@ def _broken(line: str, width: int) -> str:
 
 
 def heading(sample: Sample) -> str:
-    """Describe the grade of a sample in one line, its error and figures in the next ones."""
+    """Return a sample's grade in one line, then its error and figures in further lines."""
     grade = f"epoch {sample.epoch}: {outcome(sample)}"
     if sample.grade is not None:
         given = safe(" ".join(sample.grade.given.split())) or "nothing"
@@ -154,7 +155,7 @@ def _block(text: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Escape what could control a terminal; keep line feeds and tabs."""
+    """Escape characters that could control a terminal; line feeds and tabs stay."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
@@ -162,7 +163,10 @@ def safe(text: str) -> str:
 
 
 def document(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], whole: bool) -> dict[str, Any]:
-    """Plain data: pack, settings, the summary of ``samples``, and each of ``shown``, with its texts if ``whole``."""
+    """Return pack, settings, the summary of ``samples``, and the samples ``shown`` as plain data.
+
+    ``whole``: include prompts and answers of ``shown``.
+    """
     entries = [msgspec.to_builtins(sample) for sample in shown]
     if not whole:
         entries = [{k: v for k, v in entry.items() if k not in ("prompt", "output", "reasoning")} for entry in entries]

@@ -1,6 +1,6 @@
 """Read AIME and other problems with an integer as the answer.
 
-Files of contests name their columns in several ways; the source of the questions is the name of the file.
+Contest files name their columns in several ways; the source of the questions is the name of the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PART = ("part", "exam", "contest", "competition")
 
 
 def question(record: Record) -> Question:
-    """Read one problem; its id is the file's, or made of year, part and number."""
+    """Convert one record to a question; its id is the file's, or made of year, part and number."""
     name = record.stem
     return Question(
         id=identity(record.note("id", "problem id", "unique id") or _numbered(record, name)),

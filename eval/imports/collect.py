@@ -20,14 +20,18 @@ from .records import LONGEST_ID, NOT_STATED, Found, Skip, identity
 
 VERSION = 1
 PLACES = 3
-"""Records shown for each reason; the others are only counted."""
+"""Number of records listed for each reason; further ones are only counted."""
 LICENCES = 10
-"""Maximum licences named in a header."""
+"""Largest number of licences named in a header."""
 
 
 @dataclass
 class Reason:
-    """Count of records left out for one reason, and the first of them."""
+    """Records left out for one reason.
+
+    count  their number
+    where  descriptions of the first ``PLACES`` of them
+    """
 
     count: int = 0
     where: list[str] = field(default_factory=list)
@@ -35,7 +39,14 @@ class Reason:
 
 @dataclass
 class Told:
-    """Result of importing a file."""
+    """Result of importing a file.
+
+    path     the file
+    shape    name of its shape
+    taken    number of questions imported
+    skipped  records left out, by reason
+    renamed  ids that were changed because another question has them
+    """
 
     path: Path
     shape: str
@@ -44,7 +55,7 @@ class Told:
     renamed: list[str] = field(default_factory=list)
 
     def skip(self, found: Found, why: Skip) -> None:
-        """Count a record that is left out."""
+        """Count a record that is not imported, and keep the place of the first ``PLACES`` for each reason."""
         reason = self.skipped.setdefault(why.reason, Reason())
         reason.count += 1
         if len(reason.where) < PLACES:
@@ -53,17 +64,18 @@ class Told:
             reason.where.append(f"line {found.line}{label}{detail}")
 
     def record(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the result as plain data."""
         skipped = [{"reason": why, "count": r.count, "where": r.where} for why, r in self.skipped.items()]
         return {"file": str(self.path), "shape": self.shape, "questions": self.taken, "skipped": skipped,
                 "renamed": self.renamed}  # fmt: skip
 
 
 def collect(paths: Sequence[Path], shape: str | None, name: str, licence: str = "") -> tuple[Pack, list[Told]]:
-    """Read all files into the pack ``name``; return it and the result of each file. ``shape`` None: detect it.
+    """Read all files into the pack ``name``; return it and the result of each file.
 
-    Of two questions with the same id the second is left out if it is equal, otherwise the beginning of its digest is
-    appended to its id. DataError for a damaged file, or if there is no question at all.
+    ``shape``: name of the shape of all files; None to detect it. Of two questions with the same id the second is left
+    out if it is equal, else the beginning of its digest is appended to its id. DataError for a damaged file, or if
+    there is no question at all.
     """
     taken: dict[str, Question] = {}
     told: list[Told] = []

@@ -1,8 +1,8 @@
 """Read ds4's own questions from a copy of its C source.
 
 A record has the texts source, id, domain, title, question and answer, and up to ten choices. With choices its kind is
-"choice", without them "lines" for the source COMPSEC and "integer" for every other source. The title is the beginning
-of the question and is not kept.
+"choice"; without, "lines" for the source COMPSEC and "integer" for every other source. The title is the beginning of
+the question and is dropped.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .records import NOT_STATED, Found, Skip, choices_of, identity, integer_of, 
 NAME, TITLE = "ds4", "the question table of ds4's C source"
 SUFFIXES = (".c", ".h", ".inc", ".cc", ".cpp")
 LARGEST = 16 << 20
-"""Bytes of a C file."""
+"""Largest size of a C file in bytes."""
 FIELDS = ("source", "id", "domain", "title", "question", "choice", "answer")
 LICENCES = {"GPQA": "CC BY 4.0", "SuperGPQA": "ODC-BY", "AIME": "MIT (of the mirror)"}
-"""As ds4 states where its questions come from, by the beginning of their source."""
+"""Licences of ds4's sources as ds4 states them, by the beginning of the source's name."""
 
 
 def questions(path: Path) -> Iterator[Found]:
-    """Read every element of the question tables in the file; DataError if there is none."""
+    """Yield every element of the question tables in the file; DataError if there is none."""
     try:
         if path.stat().st_size > LARGEST:
             raise DataError(f"{path}: larger than {LARGEST >> 20} MiB")

@@ -1,8 +1,8 @@
-"""Read GPQA: a question with one correct and three incorrect answers, without an order of their own.
+"""Read GPQA: a question with one correct and three incorrect answers, in no order.
 
-They are put in the order of the SHA-256 digests of ``SEED``, question and answer, with a line feed between them, in
-UTF-8. So the order depends on the texts alone: importing again, or a file with its rows or columns in another order,
-gives the same letters, and the right one is anywhere equally often.
+The answers are sorted by the SHA-256 digests of ``SEED``, question and answer, with a line feed between them, in UTF-8.
+So the order depends on the texts alone: importing again, or a file with its rows or columns in another order, gives the
+same letters, and the right answer has every letter equally often.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ..packs import LETTERS, Question
 from .records import Record, Shape, choices_of, identity
 
 SEED = "ds4-eval import gpqa 1"
-"""The 1 is the version of the order; another version would make other items."""
+"""First part of the hashed text; the 1 is the version of the order, as another order would make other items."""
 WRONG = ("incorrect answer 1", "incorrect answer 2", "incorrect answer 3")
 
 
 def ordered(question: str, answers: list[str]) -> list[str]:
-    """Sort ``answers`` into the order in which they are shown."""
+    """Return ``answers`` in the order in which they are shown."""
 
     def digest(answer: str) -> bytes:
         return hashlib.sha256(f"{SEED}\n{question}\n{answer}".encode("utf-8", "surrogatepass")).digest()
@@ -28,13 +28,13 @@ def ordered(question: str, answers: list[str]) -> list[str]:
 
 
 def source(stem: str) -> str:
-    """``gpqa_diamond`` is "GPQA Diamond"; a file with another name holds "GPQA"."""
+    """Return the source for a file name: "GPQA Diamond" for ``gpqa_diamond``, "GPQA" for any other name."""
     match = re.fullmatch(r"gpqa[ _-]([a-z]+)", stem, re.IGNORECASE)
     return f"GPQA {match[1].capitalize()}" if match else "GPQA"
 
 
 def question(record: Record) -> Question:
-    """Read one row."""
+    """Convert one row to a question."""
     asked, right = record.text("question"), record.text("correct answer")
     choices = choices_of(ordered(asked, [right, *(record.text(name) for name in WRONG)]))
     name = source(record.stem)

@@ -5,8 +5,8 @@
         { "GPQA Diamond", "rec1", "Physics", "...", "...", {"a", "b"}, "A" },
     };
 
-This is no C parser: macros, casts and conditions (``#if``) are not followed. An element with anything but literals,
-NULL and lists of these is not read, and says why.
+This is no C parser: macros, casts and conditions (``#if``) are not followed. An element that holds anything but
+literals, NULL and lists of these raises Skip with the reason.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ from dataclasses import dataclass, field
 from .records import Skip
 
 Value = str | list[str | None] | None
-"""A text, the texts of a list, or NULL."""
+"""A text, the texts of a list, or None for NULL."""
 
 
 @dataclass
 class Node:
-    """A token, or all that stands between two braces. kind: "string", "word", "mark", "directive" or "group"."""
+    """A token, or a group: all tokens between two braces.
+
+    kind      "string", "word", "mark", "directive" or "group"
+    text      bytes of the token
+    line      line number, from 1
+    children  tokens and groups in a group
+    """
 
     kind: str
     text: bytes
@@ -44,7 +50,7 @@ _ESCAPED = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t
 
 
 def groups(data: bytes) -> Iterator[Node]:
-    """Find every group in braces, in the order in which they end."""
+    """Yield every group in braces, inner ones before the group around them."""
     open_groups = [Node("group", b"", 1)]
     line = 1
     for match in _TOKEN.finditer(data):
@@ -60,7 +66,7 @@ def groups(data: bytes) -> Iterator[Node]:
 
 
 def items(nodes: Sequence[Node]) -> Iterator[list[Node]]:
-    """Split at commas; nothing follows the last one."""
+    """Split nodes at commas; a comma at the end adds no empty item."""
     item: list[Node] = []
     for node in nodes:
         if node.text == b",":
@@ -73,7 +79,7 @@ def items(nodes: Sequence[Node]) -> Iterator[list[Node]]:
 
 
 def struct(item: Sequence[Node], names: Sequence[str]) -> dict[str, Value]:
-    """Read one struct: fields by their names, others than ``names`` ignored, or all ``names`` in order."""
+    """Read one struct into a dict: from its designated fields in ``names``, or from exactly ``names`` in order."""
     if len(item) != 1 or item[0].kind != "group":
         raise Skip("not written out in braces", _shown(item))
     values = list(items(item[0].children))

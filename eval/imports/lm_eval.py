@@ -1,16 +1,16 @@
 """Read lm-evaluation-harness's logged samples: ``samples_TASK_DATE.jsonl``, one document a line.
 
-``doc`` is the document as the task had it, ``arguments`` are the requests made of it, ``target`` is what was right, as
-text. Tasks are free to choose their forms, so every reading needs a witness:
+``doc`` is the document as the task read it, ``arguments`` are the requests sent for it, ``target`` is the right answer
+as text. Tasks choose their forms freely, so every interpretation must be confirmed by a second place:
 
-* the question is a field of the document that the prompt holds, with a passage if the prompt holds that, too; without
-  such a field it is the whole prompt, examples included;
-* choices are the document's, or else the continuations that were scored; where both are there they have to agree;
-* the target is a position, a letter or label, or the text of a choice. Where it can be read in two ways, a number that
-  the document holds decides, or nobody;
-* what has no choices needs a whole number as its target, or one after ``####`` as in GSM8K.
+* the question is a field of the document whose text the prompt contains, with the passage if the prompt contains that,
+  too; without such a field it is the whole prompt, examples included;
+* choices are the document's, or else the continuations that were scored; if there are both, they must agree;
+* the target is a position, a letter or label, or the text of a choice. If it can be read in two ways, a number in the
+  document decides, or else the sample is left out;
+* without choices the target must be a whole number, or end with one after ``####`` as in GSM8K.
 
-A document that was graded with several filters stands there once for each, and is one question.
+A document that was graded with several filters is logged once for each, and becomes one question.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _FILE = re.compile(r"samples_(.+?)(?:_[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9.:-]+)?")
 
 
 def task(stem: str) -> str:
-    """Extract the task from the name of a file."""
+    """Return the name of the task from the name of a file."""
     match = _FILE.fullmatch(stem)
     return match[1] if match else stem
 
 
 def question(record: Record) -> Question:
-    """Read one sample."""
+    """Convert one sample to a question."""
     doc = record.value("doc")
     if not isinstance(doc, dict):
         raise Skip("no document")

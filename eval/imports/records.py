@@ -1,7 +1,7 @@
-"""What all shapes share: records with named cells, and the reasons for leaving one out.
+"""Records with named cells, which all shapes of files share, and the reasons for leaving a record out.
 
-Nothing is guessed: a record whose question or answer is unclear raises ``Skip`` and is counted by its reason. Texts are
-kept to the byte, spaces at their ends included.
+Nothing is guessed: a record whose question or answer is unclear raises ``Skip`` and is counted by the reason. Texts are
+kept unchanged, spaces at both ends included.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_ID = 100
 
 
 class Skip(Exception):
-    """A record is left out. ``reason``: counted; ``detail``: the offending text."""
+    """Raised to leave a record out; ``reason``: the text by which it is counted; ``detail``: the offending text."""
 
     def __init__(self, reason: str, detail: object = ""):
         super().__init__(reason)
@@ -30,7 +30,13 @@ class Skip(Exception):
 
 
 class Found(NamedTuple):
-    """One record of a file: the line it begins on (from 1), and its question or the reason for leaving it out."""
+    """One record of a file.
+
+    line    line on which it begins, from 1
+    item    its question, or the reason for leaving it out
+    label   the record's own id
+    canary  marker against use as training data, if the record has one
+    """
 
     line: int
     item: Question | Skip
@@ -40,8 +46,13 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a CSV file or one object of a JSON Lines file; names of cells are folded (``fold``). ``torn``: what is
-    wrong with a row of another length than the header."""
+    """One row of a CSV file or one object of a JSON Lines file.
+
+    path   the file
+    line   line on which it begins, from 1
+    cells  values by column name, folded (``fold``)
+    torn   description of the mismatch if a row's length differs from the header's
+    """
 
     path: Path
     line: int
@@ -50,15 +61,15 @@ class Record:
 
     @property
     def stem(self) -> str:
-        """The name of the file without its last suffix."""
+        """Return the name of the file without its last suffix."""
         return printable(self.path.stem)
 
     def value(self, *names: str) -> Any:
-        """Return the first of these cells that is not null; None if there is none."""
+        """Return the first of the named cells that is not null; None if there is none."""
         return next((self.cells[name] for name in names if self.cells.get(name) is not None), None)
 
     def text(self, *names: str) -> str:
-        """Return a required cell unchanged; Skip if it is missing, blank or no text."""
+        """Return the first non-null of the named cells unchanged; Skip if it is missing, blank or not text."""
         found = self.value(*names)
         if found is None or found == "":
             raise Skip(f"no {names[0]}")
@@ -69,12 +80,12 @@ class Record:
         return found
 
     def kept(self, *names: str) -> str:
-        """Return an optional cell unchanged; "" if it is missing or no text."""
+        """Return the first non-null of the named cells unchanged; "" if it is missing or not text."""
         found = self.value(*names)
         return found if isinstance(found, str) else ""
 
     def note(self, *names: str) -> str:
-        """Return an optional cell as stripped text or integer; "" for anything else."""
+        """Return the first non-null of the named cells as stripped text or integer; "" for anything else."""
         found = self.value(*names)
         if isinstance(found, str):
             return found.strip()
@@ -86,14 +97,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of file with records.
+    """A file format with records that can be imported as questions, such as GPQA's CSV.
 
-    name      what ``--source`` calls it
-    title     what people call it
-    licence   of its questions, unless file or user says otherwise
-    needs     cells that a record has to have, each with its other names
-    fits      whether records with these cells (folded) are of this shape
-    question  reads one; raises Skip
+    name      value of ``--source``
+    title     name in messages
+    licence   licence of its questions, unless file or user names another
+    needs     cells that a record must have, each with its alternative names
+    fits      returns whether records with these cells (folded) have this shape
+    question  converts a record to a question; raises Skip
     """
 
     name: str
@@ -105,12 +116,12 @@ class Shape:
 
 
 def fold(name: str) -> str:
-    """Fold the name of a column: lower case, one space for spaces, hyphens and underscores."""
+    """Return a column's name in lower case, with one space for each run of spaces, hyphens and underscores."""
     return re.sub(r"[\s_-]+", " ", name).strip().lower()
 
 
 def identity(own: str) -> str:
-    """Make a valid id of the file's own one; "" stays ""."""
+    """Return a valid id made from the file's own one; "" stays ""."""
     plain = re.sub(r"[^\w.:+-]+", "-", own)
     if len(plain) <= LONGEST_ID:
         return plain
@@ -118,7 +129,7 @@ def identity(own: str) -> str:
 
 
 def choices_of(texts: Any) -> tuple[str, ...]:
-    """Check that choices are distinct and have a letter each; Skip otherwise."""
+    """Return choices as a tuple; Skip unless they are distinct texts and there is a letter for each."""
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise Skip("the choices are no list of texts", texts)
     if not 2 <= len(texts) <= len(LETTERS):
@@ -142,8 +153,10 @@ _INTEGER = re.compile(r"([+-]?)([0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.0*)?")
 
 
 def integer_of(value: object) -> str:
-    r"""Normalize an integer written as 70, 70.0, ``070``, `` 204 ``, ``$204$`` or ``\boxed{1,024}``; Skip if it is
-    none, or has more than 18 digits."""
+    r"""Return the digits of an integer written as 70, 70.0, ``070``, `` 204 ``, ``$204$`` or ``\boxed{1,024}``.
+
+    Raises Skip for anything else and for more than 18 digits.
+    """
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Detect the shape of a file and read its records."""
+"""Detect the shape (kind) of a file and read its records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import aime, ds4, gpqa, lm_eval, supergpqa, tables
 from .records import Found, Record, Shape, Skip
 
 SHAPES = (lm_eval.SHAPE, gpqa.SHAPE, supergpqa.SHAPE, aime.SHAPE)
-"""In the order in which they are tried: the last one needs the fewest columns."""
+"""Shapes in the order in which they are tried: the last one needs the fewest columns."""
 NAMES = (ds4.NAME, *sorted(shape.name for shape in SHAPES))
 
 
@@ -40,7 +40,7 @@ def _begins_as_c(path: Path) -> bool:
 
 
 def read(path: Path, name: str) -> Iterator[Found]:
-    """Read the records of a file of shape ``name``; DataError if it is damaged or lacks a column."""
+    """Yield the records of a file of shape ``name``; DataError if it is damaged or lacks a column."""
     if name == ds4.NAME:
         yield from ds4.questions(path)
         return

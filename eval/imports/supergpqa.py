@@ -1,4 +1,4 @@
-"""SuperGPQA: up to ten options in order, the right one told twice, by its text and by its letter."""
+"""Read SuperGPQA: up to ten options in order, and the right one by its text and by its letter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..packs import LETTERS, Question
 from .records import Record, Shape, Skip, choices_of, identity, letter_of
 
 LONGEST_LIST = 100_000
-"""Characters of a list written into one cell."""
+"""Largest number of characters of a list written into one cell."""
 
 
 def question(record: Record) -> Question:
-    """Read one record; letter and text of the answer must agree."""
+    """Convert one record to a question; letter and text of the answer must agree."""
     asked = record.text("question")
     choices = choices_of(_listed(record.value("options", "choices")))
     return Question(

@@ -1,7 +1,7 @@
 """Read records from CSV with a header or from JSON Lines.
 
-A damaged file is refused, with its line; missing or odd cells are left to the shapes. Files are read line by line, so
-that neither a long file nor a long line fills the memory.
+A damaged file is refused, with its line; missing or odd cells are left to the shapes. Files are read line by line with
+a limit, so that neither a long file nor a long line fills the memory.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from ds4ref.errors import DataError
 from .records import Record, fold
 
 LONGEST_LINE = 16 << 20
-"""Bytes. Outputs of lm-evaluation-harness hold a prompt with its examples once for each choice."""
+"""Largest size of a line in bytes. Outputs of lm-evaluation-harness hold a prompt with its examples once for each
+choice."""
 LOOKED_AT = 20
-"""Number of objects from which the shape is detected."""
+"""Number of records from which the shape is detected."""
 
 
 def lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, line with its end) of a UTF-8 file, with or without byte order mark."""
+    """Yield (number from 1, text with its line end) of a UTF-8 file, with or without byte order mark."""
     number = 0
     try:
         with open(path, "rb") as file:
@@ -54,7 +55,7 @@ def _decoded(path: Path, number: int, raw: bytes, longest: int) -> str:
 
 
 def is_json(path: Path) -> bool:
-    """Whether the first line that is not blank begins a JSON object."""
+    """Return whether the first line that is not blank begins a JSON object; DataError for an empty file or an array."""
     for number, line in lines(path):
         if line.startswith("["):
             raise DataError(f"{path}:{number}: a JSON array: JSON Lines are needed (jq -c '.[]' makes them)")
@@ -69,7 +70,7 @@ def records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Record]
 
 
 def json_records(path: Path) -> Iterator[Record]:
-    """Yield one record a line."""
+    """Yield one record per line."""
     for number, line in lines(path):
         if not line.strip():
             continue
@@ -85,7 +86,7 @@ def json_records(path: Path) -> Iterator[Record]:
 
 
 def csv_records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Record]:
-    """Yield one record a row below the header; cells are kept unchanged."""
+    """Yield one record per row below the header; cells are unchanged."""
     rows = _rows(path)
     start, header = next(rows)
     _check_header(path, start, header, needs)
@@ -97,7 +98,7 @@ def csv_records(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[Rec
 
 
 def columns(path: Path) -> frozenset[str]:
-    """Folded names of the columns, or of all cells of the first objects."""
+    """Return the folded names of the columns, or of all cells of the first ``LOOKED_AT`` JSON objects."""
     if is_json(path):
         first = itertools.islice(json_records(path), LOOKED_AT)
         return frozenset(name for record in first for name in record.cells)

@@ -4,8 +4,9 @@
 
     show(make_runner, questions, epochs, log, title="ds4ref on local", signals=signals)
 
-``show`` owns the terminal, ``app`` the loop, ``screen`` the layout and the keys: ``header``, ``table`` (the questions),
-``pane`` (the answer) and ``dialogs``. ``board`` is the state that they draw, ``work`` the thread that asks.
+``show`` sets up and restores the terminal, ``app`` has the loop, ``screen`` the layout and the keys: ``header``,
+``table`` (the questions), ``pane`` (the answer) and ``dialogs``. ``board`` holds the state that they draw, ``work`` the
+thread that asks.
 """
 
 from .show import show

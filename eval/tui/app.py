@@ -1,4 +1,4 @@
-"""The Textual application of ``ds4-eval``: looks at the run ``FRAMES`` times a second, and ends with it."""
+"""The Textual application of ``ds4-eval``: redraws the run ``FRAMES`` times a second until it ends."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from .theme import THEME
 from .work import Work
 
 FRAMES = 12
-"""Looks at the run per second."""
+"""Redraws per second."""
 
 
 class EvalApp(App[None]):
-    """Exits once the run has ended and the user wants no more of it (without ``stay``: at once), or when it failed.
+    """The application; ends when the run failed, or has ended and the user leaves (without ``stay``: at once).
 
-    Signal handlers set ``stop_requested`` and ``leave_requested``, which take no lock; the next look acts on them."""
+    Signal handlers set ``stop_requested`` and ``leave_requested``, which take no lock; the next redraw acts on them.
+    """
 
     CSS_PATH = "eval.tcss"
     TITLE = "ds4-eval"
@@ -61,7 +62,7 @@ class EvalApp(App[None]):
         return self.main
 
     def on_mount(self) -> None:
-        """Start the run."""
+        """Start the run and the redraws."""
         self.register_theme(THEME)
         self.theme = THEME.name
         self.begin_capture_print(self)
@@ -69,7 +70,7 @@ class EvalApp(App[None]):
         self.set_interval(1 / FRAMES, self.tick)
 
     def tick(self) -> None:
-        """Look at the run, and exit if it is over."""
+        """Redraw the run; act on requests of signal handlers; exit if the run is over."""
         work = self.work
         if self.leave_requested:
             work.leave()
@@ -83,19 +84,19 @@ class EvalApp(App[None]):
             self.exit()
 
     def request_stop(self) -> None:
-        """Stop at the next look; for signal handlers."""
+        """Stop the run at the next redraw; for signal handlers."""
         self.stop_requested = True
 
     def request_leave(self) -> None:
-        """Stop at the next look without waiting for the running sample; for signal handlers."""
+        """Stop the run at the next redraw without waiting for the running sample; for signal handlers."""
         self.stop_requested = self.leave_requested = True
 
     def action_leave(self) -> None:
-        """Stop, whatever dialog is open."""
+        """Stop the run, whatever dialog is open."""
         self.main.action_leave()
 
     def on_print(self, event: events.Print) -> None:
-        """Keep what was printed behind the screen for afterwards."""
+        """Keep text that is printed while the screen is up, to print it afterwards."""
         self.printed.append(event.text)
 
     def _handle_exception(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""State of the run that the screen draws: samples, answers in progress, counts, score. Nothing here draws or blocks."""
+"""State of the run that the screen draws: samples, answers in progress, counts, score; no drawing and no waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # importing SciPy takes a second; the screen comes first
 
 
 WINDOW = 3.0
-"""Seconds over which the current speed is taken."""
+"""Seconds over which the current speed is measured."""
 
 
 class State(enum.StrEnum):
@@ -39,12 +39,12 @@ class State(enum.StrEnum):
 
     @property
     def running(self) -> bool:
-        """Whether the sample is being answered."""
+        """Return whether the sample is being answered."""
         return self in (State.FILL, State.THINK, State.ANS)
 
     @property
     def graded(self) -> bool:
-        """Whether the sample counts in the score."""
+        """Return whether the sample counts in the score."""
         return self in _GRADES.values()
 
 
@@ -52,7 +52,7 @@ _GRADES = {"right": State.PASS, "wrong": State.FAIL, "ambiguous": State.AMBIG, "
 
 
 def state_of(sample: Sample) -> State:
-    """State of a finished sample."""
+    """Return the state of a finished sample."""
     if sample.status == "failed":
         return State.ERR
     if sample.status == "stopped" or sample.grade is None:
@@ -62,7 +62,14 @@ def state_of(sample: Sample) -> State:
 
 @dataclass(eq=False)
 class Live:
-    """An answer in progress; ``started`` is the running time in seconds at which it was sent."""
+    """An answer in progress.
+
+    started    running time of the run, in seconds, at which the sample was sent
+    state      FILL, THINK or ANS
+    tokens     number of tokens so far
+    reasoning  thinking so far
+    output     answer so far
+    """
 
     started: float = 0.0
     state: State = State.FILL
@@ -71,14 +78,15 @@ class Live:
     output: str = ""
 
     def parts(self) -> list[tuple[bool, str]]:
-        """The answer so far as (is_thought, text)."""
+        """Return the answer so far as (is_thought, text)."""
         return split_thinking(self.reasoning, self.output)
 
 
 class Pace:
     """Speed, elapsed time and time left, on a clock that stops while the run is paused or idle.
 
-    ``tick`` is called at every look at the run; ``going`` says whether time counts until the next one."""
+    ``tick`` is called at every redraw; ``going``: whether the time until the next call counts.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._last = clock, clock()
@@ -89,7 +97,7 @@ class Pace:
         self._history: deque[tuple[float, int]] = deque([(0.0, 0)])  # (seconds, tokens)
 
     def tick(self) -> None:
-        """Count the time since the last call, if the run was going."""
+        """Add the time since the last call, if the run was going."""
         now = self._clock()
         if self.going:
             self.seconds += now - self._last
@@ -98,34 +106,34 @@ class Pace:
             self._history.popleft()
 
     def add_tokens(self, tokens: int) -> None:
-        """Count tokens that were streamed."""
+        """Add tokens that were just streamed."""
         self.tokens += tokens
         self._history.append((self.seconds, self.tokens))
 
     def add_unstreamed(self, tokens: int) -> None:
-        """Count tokens known only at the end of an answer; they enter the mean, but not the current speed."""
+        """Add tokens known only at the end of an answer, to the mean but not to the current speed."""
         self.tokens += tokens
         self._history = deque((at, total + tokens) for at, total in self._history)
 
     @property
     def speed(self) -> float | None:
-        """Tokens per second within ``WINDOW``; None while unknown."""
+        """Return the tokens per second within ``WINDOW``; None while unknown."""
         begun, before = self._history[0]
         span = self.seconds - begun
         return (self.tokens - before) / span if self.tokens and span >= 0.5 else None
 
     @property
     def mean(self) -> float | None:
-        """Tokens per second of the whole run, prefill included; None while unknown."""
+        """Return the tokens per second of the whole run, prefill included; None while unknown."""
         return self.tokens / self.seconds if self.tokens and self.seconds >= 0.5 else None
 
     def seconds_left(self, samples: int) -> float | None:
-        """Estimate the seconds for ``samples`` more; None before one has finished."""
+        """Estimate the seconds for ``samples`` more samples; None before one has finished."""
         return samples * self.seconds / self.samples if self.samples else None
 
 
 class Board:
-    """All samples of ``questions`` times ``epochs``, starting with the ``samples`` of an earlier run."""
+    """State of all samples of ``questions`` times ``epochs``, starting with the ``samples`` of an earlier run."""
 
     def __init__(
         self, questions: Sequence[Question], epochs: int, samples: Mapping[Key, Sample], pace: Pace | None = None
@@ -144,11 +152,11 @@ class Board:
                 self._store(sample)
 
     def knows(self, key: Key) -> bool:
-        """Whether ``key`` is a sample of this run."""
+        """Return whether ``key`` is a sample of this run."""
         return key.question in self.number and 1 <= key.epoch <= self.epochs
 
     def apply(self, events: Iterable[Event]) -> set[int]:
-        """Apply the runner's events; indexes of the questions whose state changed."""
+        """Apply the runner's events; return the indexes of the questions whose state changed."""
         changed: set[int] = set()
         grown: set[Key] = set()
         for event in events:
@@ -198,18 +206,18 @@ class Board:
         self._score = None
 
     def state(self, key: Key) -> State:
-        """State of one sample."""
+        """Return the state of one sample."""
         if key in self.live:
             return self.live[key].state
         sample = self.samples.get(key)
         return State.PEND if sample is None else state_of(sample)
 
     def states(self, i: int) -> list[State]:
-        """States of all epochs of question ``i``."""
+        """Return the states of all epochs of question ``i``."""
         return [self.state(Key(epoch, self.questions[i].id)) for epoch in range(1, self.epochs + 1)]
 
     def epoch(self, i: int) -> int:
-        """Epoch of question ``i`` to show by default: the running one, else the last finished one, else the first."""
+        """Return the epoch of question ``i`` to show by default: running, else last finished, else first."""
         states = self.states(i)
         running = [epoch for epoch, state in enumerate(states, 1) if state.running]
         finished = [epoch for epoch, state in enumerate(states, 1) if state is not State.PEND]
@@ -217,22 +225,24 @@ class Board:
 
     @property
     def graded(self) -> int:
-        """Number of graded samples."""
+        """Return the number of graded samples."""
         return sum(self.counts[state] for state in _GRADES.values())
 
     @property
     def total(self) -> int:
-        """Number of samples of the run."""
+        """Return the number of samples of the run."""
         return len(self.questions) * self.epochs
 
     @property
     def finished(self) -> int:
-        """Number of samples that are in the log."""
+        """Return the number of samples that are in the log."""
         return self.total - self.counts[State.PEND]
 
     def score(self) -> Interval | None:
-        """Share of right answers with its interval, epochs of a question averaged; None while there is none, or while
-        ``interval`` is not loaded."""
+        """Return the share of right answers with its interval, epochs of a question averaged.
+
+        None while there is no grade, or while ``interval`` (the function that computes it) is not loaded.
+        """
         if self.interval is None or not self.graded:
             return None
         if self._score is None:

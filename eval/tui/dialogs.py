@@ -1,4 +1,4 @@
-"""Dialogs over the screen: a text (help, details of a sample), the choice of a filter, a text to search."""
+"""Dialogs over the screen: a scrolling text (help, details of a sample), a list of filters, a search line."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ STOP                 stopped: in no score"""
 
 
 def help_text() -> list[Piece]:
-    """Keys and states."""
+    """Return the help: keys, states, and the meaning of the score."""
     score = "\nThe score is the share of right answers among the graded ones, with its 95 % interval."
     return [Piece("label", "KEYS"), Piece("plain", KEYS), Piece("label", "\nSTATES"), Piece("plain", STATES),
             Piece("quiet", score)]  # fmt: skip
 
 
 class TextDialog(ModalScreen[None]):
-    """A scrolling text; ``pieces`` is asked for it twice a second, so that it keeps up with the run."""
+    """Dialog with a scrolling text; ``pieces`` is called twice a second, so that the text follows the run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o,question_mark,enter", "dismiss", "Close")]
 
@@ -70,7 +70,7 @@ class TextDialog(ModalScreen[None]):
 
 
 class FilterDialog(ModalScreen[Filter | None]):
-    """Choice of a filter; dismissed with None if nothing was chosen."""
+    """Dialog to choose a filter; its result is None if nothing was chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,f", "dismiss", "Close"),
@@ -91,20 +91,20 @@ class FilterDialog(ModalScreen[Filter | None]):
             yield self.options
 
     def on_mount(self) -> None:
-        """Begin at the present filter."""
+        """Highlight the current filter."""
         self.options.highlighted = self.choices.index(self.current) if self.current in self.choices else 0
 
     def action_move(self, direction: str) -> None:
-        """Move the highlight, for those who prefer j and k."""
+        """Move the highlight up or down, for the keys j and k."""
         (self.options.action_cursor_up if direction == "up" else self.options.action_cursor_down)()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Return the choice."""
+        """Close the dialog with the chosen filter."""
         self.dismiss(self.choices[event.option_index])
 
 
 class SearchDialog(ModalScreen[str | None]):
-    """Text to search; dismissed with None if it was left."""
+    """One line to enter a text to search for; its result is None if the user leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
 
@@ -113,9 +113,9 @@ class SearchDialog(ModalScreen[str | None]):
         self.field = Input(word, placeholder="id, source or text", id="search")
 
     def compose(self) -> ComposeResult:
-        """Show one line at the bottom; the table stays in sight."""
+        """Show the line at the bottom, below the table."""
         yield self.field
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Return the text."""
+        """Close the dialog with the text."""
         self.dismiss(event.value)

@@ -1,4 +1,4 @@
-"""Texts about one sample: its question, its answer, its grade."""
+"""Styled texts about one sample: its question, its answer, its grade."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KINDS: dict[State, Kind] = {
 
 
 def answer(parts: Iterable[tuple[bool, str]]) -> Iterator[Piece]:
-    """An answer, whole or so far."""
+    """Yield the styled text of an answer, finished or so far."""
     for is_thought, text in parts:
         yield Piece("thought" if is_thought else "plain", text)
 
 
 def graded(sample: Sample, state: State) -> Iterator[Piece]:
-    """A finished answer and its grade."""
+    """Yield the styled text of a finished answer and its grade."""
     yield from answer(split_thinking(sample.reasoning, sample.output))
     grade, *figures = heading(sample).split("\n")
     yield Piece(KINDS[state], f"\n{state.value}  {grade}")
@@ -33,14 +33,14 @@ def graded(sample: Sample, state: State) -> Iterator[Piece]:
 
 
 def unasked(question: Question) -> Iterator[Piece]:
-    """A question that has not been asked yet."""
+    """Yield the styled text of a question that was not asked yet."""
     choices = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, question.choices, strict=False)]
     yield Piece("plain", "\n\n".join([question.question, "\n".join(choices)] if choices else [question.question]))
     yield Piece("quiet", "\nNot asked yet. Enter asks it now.")
 
 
 def details(board: Board, key: Key, settings: Settings) -> Iterator[Piece]:
-    """Everything about a sample, as ``ds4-eval view LOG QUESTION`` prints it."""
+    """Yield all there is about a sample, as ``ds4-eval view LOG QUESTION`` prints it."""
     question, live = board.questions[board.number[key.question]], board.live.get(key)
     sample = None if live else board.samples.get(key)
     order = prompts.shuffled(question, settings.seed, key.epoch) if settings.shuffle else ()

@@ -1,4 +1,4 @@
-"""Filter and search of questions."""
+"""Filter and search questions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STATES = {
 
 @dataclass(frozen=True)
 class Filter:
-    """Questions of one source (if given), or with an epoch in one of the states that ``name`` stands for."""
+    """Selection of questions: of the source ``name``, or with an epoch in one of the states ``STATES[name]``."""
 
     name: str = "all"
     by_source: bool = False
 
     def rows(self, board: Board, keep: int | None = None) -> list[int]:
-        """Indexes of the questions that match, and ``keep``."""
+        """Return the indexes of the questions that match, and of the question ``keep``."""
         return [i for i in range(len(board.questions)) if i == keep or self._matches(board, i)]
 
     def _matches(self, board: Board, i: int) -> bool:
@@ -35,7 +35,7 @@ class Filter:
 
 
 def filters(board: Board) -> list[Filter]:
-    """Filters to choose from; sources only where there are several."""
+    """Return the filters to choose from: states, and sources if there are several."""
     sources = list(dict.fromkeys(q.source for q in board.questions))
     return [Filter(name) for name in STATES] + [Filter(name, True) for name in sources if len(sources) > 1]
 
@@ -48,14 +48,15 @@ class Search:
         self.word = ""
 
     def hits(self, rows: Sequence[int]) -> list[int]:
-        """Those of ``rows`` that contain the word; none for an empty word."""
+        """Return the elements of ``rows`` that contain the search text; none for an empty text."""
         word = " ".join(self.word.casefold().split())
         return [i for i in rows if word in self._texts[i]] if word else []
 
     def next(self, rows: Sequence[int], start: int, step: int) -> tuple[int, int, int] | None:
-        """Return (row, rank from 1, hits) of the next hit; None without one.
+        """Return (row, rank from 1, number of hits) of the next hit; None if there is no hit.
 
-        The next after ``start`` (before it if ``step`` is -1; ``start`` itself counts if 0), around the end."""
+        The next hit lies after ``start`` (step 1), before it (-1), or at or after it (0); the search wraps around.
+        """
         hits = self.hits(rows)
         if not hits:
             return None

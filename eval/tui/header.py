@@ -1,4 +1,4 @@
-"""Top of the screen: target and speed, score with its interval, progress and counts."""
+"""Top lines of the screen: target and speed, score with its interval, progress and counts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ COUNTS = {
 
 
 class Line(Static):
-    """One line of text, cut with ``…`` where it is too long; drawn again only when it changes."""
+    """One line of text, cut with ``…`` if it is too long; redrawn only when it changes."""
 
     def __init__(self, id: str):
         super().__init__(id=id, markup=False)
         self._text = Text()
 
     def show(self, *parts: str | tuple[str, str]) -> None:
-        """Show parts of text, each plain or (text, style)."""
+        """Show the concatenation of ``parts``, each plain text or (text, style)."""
         text = Text.assemble(*parts)
         if text != self._text:
             self.update(text, layout=text.cell_len != self._text.cell_len)
@@ -36,7 +36,7 @@ class Line(Static):
 
 
 class Header(Vertical):
-    """Three lines; where the screen is low, only the second, with score and time."""
+    """Three lines at the top; on a low screen only the second one, with score and time."""
 
     def __init__(self, board: Board, title: str):
         super().__init__(id="header")
@@ -53,7 +53,10 @@ class Header(Vertical):
         yield Horizontal(self.progress, self.counts, classes="line")
 
     def renew(self, status: str, waiting: int) -> None:
-        """Show the board as it is; ``status`` is "", "paused", "stopping", "stopped" or "done"."""
+        """Redraw from the board.
+
+        ``status``: "", "paused", "stopping", "stopped" or "done"; ``waiting``: number of samples still to ask.
+        """
         board, pace = self.board, self.board.pace
         left = pace.seconds_left(waiting) if waiting else None
         self.target.show((" ds4-eval ", "bold reverse"), f" {self.title}")

@@ -18,7 +18,7 @@ from .theme import QUIET, STATE_STYLES
 
 
 class AnswerPane(Vertical):
-    """Shows one sample; ``steered``: the target lets us close its thinking at the hard limit."""
+    """Pane that shows one sample; ``steered``: whether the target lets us close its thinking at the hard limit."""
 
     def __init__(self, board: Board, settings: Settings, steered: bool):
         super().__init__(id="pane")
@@ -41,7 +41,7 @@ class AnswerPane(Vertical):
         yield self.view
 
     def renew(self, key: Key) -> None:
-        """Show sample ``key`` as it is now."""
+        """Redraw sample ``key`` in its current state."""
         live, sample = self.board.live.get(key), self.board.samples.get(key)
         self._progress(key, live, sample)
         shown = (key, live, None if live else sample)

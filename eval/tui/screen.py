@@ -1,4 +1,4 @@
-"""The main screen: layout, keys, and what is selected."""
+"""The main screen: layout, keys, and the selected question."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .work import Work
 
 
 class MainScreen(Screen[None]):
-    """Table and answer; ``following`` keeps the running question selected until the user goes elsewhere."""
+    """Screen with table and answer; ``following`` selects the running question until the user moves elsewhere."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-medium"), (100, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (18, "-high"), (34, "-tall")]
@@ -67,14 +67,14 @@ class MainScreen(Screen[None]):
         yield footer
 
     def on_mount(self) -> None:
-        """Give the keys to the table."""
+        """Focus the table and draw."""
         self.table.focus()
         self.look()
 
     # --- drawing
 
     def look(self) -> None:
-        """Apply the run's events and draw what they changed."""
+        """Apply the run's events to the board and redraw what they changed."""
         board, work = self.board, self.work
         alive = work.alive  # before the events: nothing comes after them from a thread that has ended
         board.interval = work.interval
@@ -130,11 +130,11 @@ class MainScreen(Screen[None]):
         self.look()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Open a row that was clicked again."""
+        """Open the details of a row that was clicked again."""
         self.action_open()
 
     def action_live(self) -> None:
-        """Follow the run again."""
+        """Follow the running question again."""
         self.following, self.note = True, ""
         self.table.epochs.clear()
         self.pane.view.anchor()
@@ -147,7 +147,7 @@ class MainScreen(Screen[None]):
         self.look()
 
     def action_switch(self) -> None:
-        """Switch between table and answer; a small screen shows the one that has the keys."""
+        """Move the focus between table and answer; a small screen shows only the focused one."""
         self._focus_answer(self.focused is not self.pane.view)
 
     def _focus_answer(self, answer: bool) -> None:
@@ -156,20 +156,20 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(target.focus)  # a small screen has to show it first
 
     def action_open(self) -> None:
-        """Show everything about the selected sample."""
+        """Show everything about the selected sample in a dialog."""
         if (key := self.table.key) is not None:
             title = f"{self.board.number[key.question] + 1}/{len(self.board.questions)} {key.question}"
             settings = self.work.runner.settings
             self.app.push_screen(TextDialog(title, lambda: document.details(self.board, key, settings)))
 
     def action_help(self) -> None:
-        """Show keys and states."""
+        """Show keys and states in a dialog."""
         self.app.push_screen(TextDialog("ds4-eval", help_text))
 
     # --- steering the run
 
     def action_pause(self) -> None:
-        """Pause the run, or go on."""
+        """Pause the run, or continue it."""
         runner = self.work.runner
         (runner.go if runner.paused else runner.pause)()
         self.look()
@@ -186,7 +186,7 @@ class MainScreen(Screen[None]):
             self.look()
 
     def action_again(self) -> None:
-        """Ask the selected question again, next."""
+        """Ask the selected question again after the running one."""
         key, i = self.table.key, self.table.selected
         if key is not None and i is not None and not self.work.stopping:
             self.board.queued.add(key)
@@ -195,14 +195,14 @@ class MainScreen(Screen[None]):
             self.look()
 
     def action_leave(self) -> None:
-        """Stop and report; the second time without waiting."""
+        """Stop the run and report; at the second call, do not wait for running samples."""
         self.work.leave() if self.work.stopping else self.work.stop()
         self.look()
 
     # --- filter and search
 
     def action_filter(self) -> None:
-        """Choose which questions are shown."""
+        """Open the dialog that chooses which questions are shown."""
 
         def chosen(choice: Filter | None) -> None:
             if choice is not None:
@@ -213,7 +213,8 @@ class MainScreen(Screen[None]):
         self.app.push_screen(FilterDialog(self.board, filters(self.board), self.filter), chosen)
 
     def action_search(self) -> None:
-        """Ask for a text and search it from the selected question on; drop the last note if none comes."""
+        """Open the search dialog and search from the selected question on; with nothing entered, remove the last
+        note."""
 
         def search(word: str | None) -> None:
             if word is None:
@@ -225,7 +226,7 @@ class MainScreen(Screen[None]):
         self.app.push_screen(SearchDialog(self.search.word), search)
 
     def action_hit(self, step: int) -> None:
-        """Go to the next (1) or previous (-1) hit, or to the first one from here on (0)."""
+        """Select the next (1) or previous (-1) hit, or the first one from the selected question on (0)."""
         if not self.search.word.strip():
             return
         match = self.search.next(self.table.shown, self.table.selected or 0, step)
@@ -239,6 +240,6 @@ class MainScreen(Screen[None]):
         self.look()
 
     def action_close(self) -> None:
-        """Drop the note of a search."""
+        """Remove the note of a search."""
         self.note = ""
         self.look()

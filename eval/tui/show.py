@@ -1,4 +1,4 @@
-"""The screen and its terminal: afterwards the terminal is as it was, whatever happened.
+"""Run the screen, and restore the terminal afterwards, whatever happens.
 
 Textual alone leaves signal handlers behind that would bring the screen back on the next Ctrl-Z, draws on stderr, which
 may be a file, and hangs or fails in a thread when the terminal goes away.
@@ -25,9 +25,10 @@ from .app import EvalApp
 RESTORE = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 2004, 1004)) + (
     "\x1b[<u\x1b[?1049l\x1b[?7h\x1b[?25h"
 )
-"""Mouse, paste, focus and keyboard modes off; main screen, wrapping and cursor on."""
+"""Escape sequences that restore a terminal: mouse, paste, focus and keyboard modes off; main screen, wrapping and
+cursor on."""
 SWITCH_S = 0.0005
-"""Longest time for which drawing holds the interpreter while the engine waits for it."""
+"""Thread switch interval in seconds: how long drawing may hold the interpreter while the engine waits for it."""
 
 
 def show(
@@ -43,8 +44,9 @@ def show(
 ) -> None:
     """Run ``make_runner(listener)`` on the screen until the user leaves, a signal comes, or (without ``stay``) it ends.
 
-    The run has ended when this returns. Raises what the run or the screen failed with, and KeyboardInterrupt if the
-    user would not wait for the end."""
+    The run has ended when this returns. Raises the run's or the screen's error, and KeyboardInterrupt if the user would
+    not wait for the end. ``pause_s``: seconds to show each grade.
+    """
     app = EvalApp(make_runner, questions, epochs, log, title=title, pause_s=pause_s, stay=stay)
     try:
         with signals.does(app.request_stop), signals.second(app.request_leave):

@@ -16,17 +16,18 @@ from .theme import QUIET, STATE_STYLES
 
 COLUMNS = ("number", "state", "result", "question")
 MARKS = {State.PASS: "✓", State.FAIL: "✗", State.AMBIG: "?", State.MISS: "–", State.ERR: "!", State.STOP: "■"}
-"""Of a sample among the epochs of its question; ``·`` is pending, ``»`` running."""
+"""Mark of a finished sample among the epochs of its question; ``·`` is pending, ``»`` running."""
 MAX_ANSWER = 9
-"""Characters shown of an answer."""
+"""Largest number of characters shown of an answer."""
 MAX_MARKS = 8
-"""Most epochs that get a mark each; more are counted."""
+"""Largest number of epochs shown by a mark each; more are shown as counts."""
 
 
 class QuestionTable(DataTable[Text], inherit_bindings=False):
-    """Rows for the questions in ``shown`` (indexes into the pack).
+    """Table of the questions ``shown`` (indexes into the pack).
 
-    ``place`` moves the cursor for the program; ``moved_by_user`` reports any other move."""
+    ``place`` moves the cursor for the program; ``moved_by_user`` reports any other move.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor_up", "Up", show=False),
@@ -52,17 +53,17 @@ class QuestionTable(DataTable[Text], inherit_bindings=False):
 
     @property
     def selected(self) -> int | None:
-        """Index of the question under the cursor; None if no question is shown."""
+        """Return the index of the question under the cursor; None if no question is shown."""
         return self.shown[self.cursor_row] if self.cursor_row < len(self.shown) else None
 
     @property
     def key(self) -> Key | None:
-        """Sample under the cursor: the epoch chosen by the user, else the board's choice."""
+        """Return the sample under the cursor: the epoch chosen by the user, else the board's default."""
         i = self.selected
         return None if i is None else self._key(i)
 
     def show(self, questions: Sequence[int]) -> None:
-        """Show these questions; the cursor stays on its question, or goes to the next one shown."""
+        """Show the given questions; the cursor stays on its question, or goes to the next one shown."""
         if list(questions) == self.shown:
             return
         selected = self.selected or 0
@@ -96,7 +97,7 @@ class QuestionTable(DataTable[Text], inherit_bindings=False):
             self.update_rows([i])
 
     def update_rows(self, questions: Iterable[int]) -> None:
-        """Draw the rows of these questions again."""
+        """Redraw the rows of the given questions."""
         for i in questions:
             if str(i) in self.rows:
                 for column, cell in zip(COLUMNS, self._cells(i), strict=True):

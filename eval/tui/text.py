@@ -1,6 +1,6 @@
-"""Text of models and packs, made safe to show, and a view of it that scrolls. Logs keep the text as it came.
+"""Text of models and packs, made safe to show, and a scrolling view of it; logs keep the original text.
 
-Control characters become their pictures, so that an escape sequence is seen and not obeyed. Characters about whose
+Control characters become visible symbols, so that an escape sequence is shown and not obeyed. Characters about whose
 width terminals disagree (joiners, bidirectional marks, skin tones, flags) are dropped or spelled out.
 """
 
@@ -17,11 +17,11 @@ from textual.widgets import Static
 
 TAB = "    "
 MAX_MARKS = 6
-"""Combining marks kept per character."""
+"""Largest number of combining marks kept per character."""
 BLOCK = 2000
-"""Characters after which the next line feed begins a new block."""
+"""Number of characters after which the next line feed begins a new block."""
 BLOCKS = 50
-"""Between this many and twice as many blocks are kept; older text is in the log."""
+"""The view keeps between this many blocks and twice as many; older text is in the log only."""
 Kind = Literal["plain", "thought", "label", "quiet", "good", "bad", "unclear", "broken"]
 OPEN, CLOSE = "<think>", "</think>"
 
@@ -38,7 +38,7 @@ _BARE_MARK = regex.compile(r"(?m)^(?=\p{M})")
 
 
 def clean(text: str) -> str:
-    """Replace what a terminal would act on; line feeds stay."""
+    """Replace characters that a terminal would act on; line feeds stay."""
     if text.isascii() and text.isprintable():
         return text
     text = _UNSAFE.sub(lambda match: _visible(match[0]), text.replace("\r\n", "\n"))
@@ -51,10 +51,11 @@ def one_line(text: str) -> str:
 
 
 def split_thinking(reasoning: str, output: str) -> list[tuple[bool, str]]:
-    """Split an answer, whole or so far, into (is_thought, text) parts without think tags.
+    """Split an answer, finished or so far, into (is_thought, text) parts without think tags.
 
-    Where the target does not report reasoning, tags in ``output`` delimit it: an opening one at the beginning, or the
-    first closing one, since the prompt may have opened it."""
+    If the target does not report reasoning, tags in ``output`` delimit it: an opening tag at the beginning, or the
+    first closing one, since the prompt may have opened it.
+    """
     body = output.lstrip()
     before, closed, after = body.removeprefix(OPEN).partition(CLOSE)
     if not reasoning.strip():
@@ -88,14 +89,14 @@ def _visible(char: str) -> str:
 
 
 class Piece(NamedTuple):
-    """Text of one style (a class of eval.tcss), beginning on a new line."""
+    """Text of one style, beginning on a new line; ``kind``: a class of eval.tcss."""
 
     kind: Kind
     text: str
 
 
 class Block(Static):
-    """One piece of text, or a part of a long one."""
+    """Widget for one piece of text, or a part of a long one."""
 
     def __init__(self, piece: Piece):
         super().__init__(clean(piece.text), markup=False, classes=piece.kind)
@@ -110,9 +111,11 @@ class Block(Static):
 
 
 class TextView(VerticalScroll):
-    """Text in blocks, so that a text that grows wraps only its last one again.
+    """Scrolling text in blocks, so that a growing text wraps only its last block again.
 
-    Anchored (``anchor()``), it shows the end of its text until the user scrolls up, and again after a return to it."""
+    If anchored (``anchor()``), the view shows the end of the text until the user scrolls up, and again when the user
+    returns there.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("k", "scroll_up", "Up", show=False),
@@ -130,22 +133,22 @@ class TextView(VerticalScroll):
         self.scrolled = False  # by the user, in the text shown now
 
     def release_anchor(self) -> None:
-        """Note that the user scrolls; Textual calls this."""
+        """Record that the user scrolled; called by Textual."""
         super().release_anchor()
         self.scrolled = True
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """Return the whole text."""
         return "\n".join(block.piece.text for block in self._blocks)
 
     @property
     def reads_back(self) -> bool:
-        """Whether the user has scrolled up from the end of an anchored text."""
+        """Return whether the user has scrolled up from the end of an anchored text."""
         return self.is_anchored and not self.is_vertical_scroll_end
 
     def show(self, pieces: Iterable[Piece]) -> None:
-        """Show ``pieces``; blocks that stay the same are not touched."""
+        """Show ``pieces``, redrawing only blocks that changed."""
         wanted = newest(list(split(pieces)))
         for block, piece in zip(self._blocks, wanted, strict=False):
             block.show(piece)
@@ -174,6 +177,6 @@ def split(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def newest(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Drop the oldest of many pieces, ``BLOCKS`` at once, so that most growth moves none."""
+    """Drop the oldest of many pieces, ``BLOCKS`` at a time, so that most additions move no block."""
     dropped = max(0, len(pieces) // BLOCKS - 1) * BLOCKS
     return [Piece("quiet", "(earlier text is in the log)"), *pieces[dropped:]] if dropped else pieces

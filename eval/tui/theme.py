@@ -1,4 +1,4 @@
-"""Colours of the screen. Every state is also a word, for terminals without colours."""
+"""Colours of the screen; every state is also shown as a word, for terminals without colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that runs the questions, and the queue of its events, which the screen empties some times a second."""
+"""The thread that runs the questions, and the queue of its events, which the screen empties at every redraw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """Runs ``make_runner(listener)``; waits ``pause_s`` after each answer, so that its grade can be seen."""
+    """Run ``make_runner(listener)`` in a thread; after each answer wait ``pause_s`` seconds to show its grade."""
 
     def __init__(self, make_runner: Callable[[Callable[[Event], None]], Runner], pause_s: float):
         self._events: deque[Event] = deque()
@@ -35,7 +35,7 @@ class Work:
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def start(self) -> None:
-        """Start the thread, if samples wait and it does not run."""
+        """Start the thread, unless it runs or no samples wait."""
         if self.alive or self.stopping or self.failure is not None or not self.runner.schedule.waiting():
             return
         self._thread = threading.Thread(target=self._run, name="eval", daemon=True)
@@ -43,7 +43,7 @@ class Work:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """Return whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
@@ -57,18 +57,18 @@ class Work:
             self.failure = error
 
     def stop(self) -> None:
-        """Stop after storing the running sample as stopped."""
+        """Stop the run; the running sample is logged as stopped."""
         self.stopping = True
         self._no_pause.set()
         self.runner.stop()
 
     def leave(self) -> None:
-        """Stop without waiting for the running sample."""
+        """Stop the run without waiting for the running sample."""
         self.stop()
         self.runner.leave()
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for the thread; whether it has ended."""
+        """Wait at most ``seconds`` for the thread; return whether it has ended."""
         if self._thread is not None:
             self._thread.join(seconds)
         return not self.alive

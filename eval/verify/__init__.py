@@ -3,8 +3,8 @@
     ds4-eval verify
 
 There is a module for each source or subject. For multiple choice a function takes the choices and returns the index of
-the right one; for integers it returns the integer. A security item is compiled and run under sanitizers, as shown and
-with the lines of its answer fixed.
+the right one; for integers it returns the integer. A security item is compiled and run under sanitizers, once as shown
+and once with the lines of its answer fixed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SOURCES = {
     "maths": ("maths",),
     "security": ("security",),
 }
-"""Modules with the verifiers of each source."""
+"""Modules with the verifiers, by source of a question."""
 
 
 def verify(question: Question) -> None:
-    """Compute the answer and compare: Unverified if it differs, LookupError if there is no verifier."""
+    """Compute a question's answer: Unverified if it differs from the key, LookupError if there is no verifier."""
     if not question.verifier or question.source not in SOURCES:
         raise LookupError(f"{question.id} has no verifier")
     modules = [import_module(f"{__name__}.{name}") for name in SOURCES[question.source]]

@@ -1,4 +1,4 @@
-"""Chemistry of the source "science": every function works out the right choice of one question."""
+"""Verifiers for chemistry: each function returns the index of one question's right choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the choice that states a number or contains some words."""
+"""Find the choice that states a number or contains given words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBER = re.compile(
 
 
 def leading_number(text: str) -> float:
-    """Read the first number of a choice: plain, 3.2e-4, 3.2 x 10^-4, 7/12, 12 %, 34,500."""
+    """Return the first number in a choice; forms: plain, 3.2e-4, 3.2 x 10^-4, 7/12, 12 %, 34,500."""
     match = _NUMBER.search(text.replace("$", ""))
     if match is None:
         raise ValueError(f"no number in {text!r}")
@@ -28,7 +28,7 @@ def leading_number(text: str) -> float:
 
 
 def nearest(choices: Sequence[str], value: float, rel: float = 0.02) -> int:
-    """Return the index of the only choice whose leading number is within rel of value."""
+    """Return the index of the only choice whose leading number is within the relative distance ``rel`` of ``value``."""
     hits = [i for i, text in enumerate(choices) if abs(leading_number(text) - value) <= rel * abs(value)]
     if len(hits) != 1:
         raise ValueError(f"{len(hits)} choices lie near {value:.6g}")
@@ -36,7 +36,7 @@ def nearest(choices: Sequence[str], value: float, rel: float = 0.02) -> int:
 
 
 def with_words(choices: Sequence[str], *words: str) -> int:
-    """Return the index of the only choice that holds all the words."""
+    """Return the index of the only choice that contains all the words."""
     hits = [i for i, text in enumerate(choices) if all(word in text for word in words)]
     if len(hits) != 1:
         raise ValueError(f"{len(hits)} choices hold {words}")
@@ -44,7 +44,7 @@ def with_words(choices: Sequence[str], *words: str) -> int:
 
 
 def only(choices: Sequence[str], wanted: str) -> int:
-    """Return the index of the only choice equal to wanted."""
+    """Return the index of the only choice equal to ``wanted``."""
     hits = [i for i, text in enumerate(choices) if text == wanted]
     if len(hits) != 1:
         raise ValueError(f"{len(hits)} choices equal {wanted!r}")

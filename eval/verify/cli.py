@@ -1,4 +1,4 @@
-"""``ds4-eval verify``: compute the right answers of a pack."""
+"""``ds4-eval verify``: compute the right answers of a pack, and compare them with its keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROG = "ds4-eval verify"
 
 
 def verify_pack(argv: Sequence[str]) -> int:
-    """Run the command; return 0 if all computed answers agree, 1 otherwise."""
+    """Run ``ds4-eval verify``; return 0 if all computed answers agree, 1 otherwise."""
     made = parser(PROG, "Compute the right answers of a pack: 0 if all agree.", "[PACK] [options]", "", "--only maths")
     made.add_argument("pack", metavar="PACK", nargs="*", help=f"name or file ({packs.DEFAULT})")
     add(made, "--only", metavar="WORDS", help="questions with one of these in id, source or domain")

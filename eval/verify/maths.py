@@ -82,7 +82,7 @@ def _fraction(value: float, limit: int = 2000) -> Fraction:
 
 
 def grid_local_extremes() -> int:
-    """Fillings of a 3 x 3 board by 1..9 in which every cell beats all its neighbours or loses to all of them."""
+    """Count fillings of a 3 x 3 board by 1..9 in which every cell beats all its neighbours or loses to all of them."""
     near = [[j for j in range(9) if abs(i // 3 - j // 3) + abs(i % 3 - j % 3) == 1] for i in range(9)]
     total = 0
     for p in permutations(range(1, 10)):
@@ -94,7 +94,7 @@ def grid_local_extremes() -> int:
 
 
 def pairs_without_neighbours() -> int:
-    """Ways to split the ten cells of a 2 x 5 board into five pairs, no pair being two cells with a common side."""
+    """Count ways to split the ten cells of a 2 x 5 board into five pairs, none of them two cells with a common side."""
 
     def count(cells: tuple[tuple[int, int], ...]) -> int:
         if not cells:
@@ -110,7 +110,7 @@ def pairs_without_neighbours() -> int:
 
 
 def balanced_lamps() -> int:
-    """4 x 4 arrays of red (1), blue (-1), off (0), each row and column with as much red as blue, modulo 1000."""
+    """Count 4 x 4 arrays of red (1), blue (-1), off (0), each row and column with as much red as blue, modulo 1000."""
     rows = [row for row in product((-1, 0, 1), repeat=4) if sum(row) == 0]
     sums: Counter[tuple[int, ...]] = Counter({(0, 0, 0, 0): 1})
     for _ in range(4):  # add one row at a time, keeping only the vector of column sums
@@ -123,7 +123,7 @@ def balanced_lamps() -> int:
 
 
 def paths_two_meetings() -> int:
-    """Ordered pairs of right/up paths from (0,0) to (5,3) that share exactly two points besides the ends."""
+    """Count ordered pairs of right/up paths from (0,0) to (5,3) that share exactly two points besides the ends."""
     paths = []
     for rights in combinations(range(8), 5):
         x = y = 0
@@ -136,7 +136,7 @@ def paths_two_meetings() -> int:
 
 
 def lockers_two_colours() -> int:
-    """Circular colourings of 15 lockers in three colours, any three in a row showing exactly two, modulo 1000."""
+    """Count circular colourings of 15 lockers in three colours, any three in a row showing exactly two, modulo 1000."""
     size = 15
     total = 0
 
@@ -156,7 +156,7 @@ def lockers_two_colours() -> int:
 
 
 def disjoint_pairs_walk() -> int:
-    """Twelve-step closed walks on the 2-subsets of {1..5} (steps to disjoint subsets) that never step straight back."""
+    """Count twelve-step closed walks on the 2-subsets of {1..5}, by steps to disjoint subsets, never straight back."""
     cards = [frozenset(c) for c in combinations(range(1, 6), 2)]
     start = frozenset({1, 2})
     # State: (subset now, subset one step before).
@@ -172,13 +172,13 @@ def disjoint_pairs_walk() -> int:
 
 
 def self_power_thirteen() -> int:
-    """The one n from 1 to 1000 for which n to the power n leaves 13 modulo 1000."""
+    """Return the one n from 1 to 1000 for which n to the power n leaves 13 modulo 1000."""
     (found,) = [n for n in range(1, 1001) if pow(n, n, 1000) == 13]
     return found
 
 
 def stamps_six_ways() -> int:
-    """How many amounts from 1 to 500 can be paid in exactly six ways with stamps of 20, 28 and 35."""
+    """Count the amounts from 1 to 500 that can be paid in exactly six ways with stamps of 20, 28 and 35."""
     ways = [1] + [0] * 500
     for stamp in (20, 28, 35):
         for amount in range(stamp, 501):
@@ -187,13 +187,13 @@ def stamps_six_ways() -> int:
 
 
 def quadratic_form_pairs() -> int:
-    """Pairs 1 <= x, y <= 441 with x^2 + xy + y^2 divisible by 441, modulo 1000."""
+    """Count pairs 1 <= x, y <= 441 with x^2 + xy + y^2 divisible by 441, modulo 1000."""
     m = 441
     return sum((x * x + x * y + y * y) % m == 0 for x in range(1, m + 1) for y in range(1, m + 1)) % 1000
 
 
 def base24_zeros() -> int:
-    """Zeros at the end of the base-24 form of the product of 11^k - 5^k for k = 1..600."""
+    """Count the zeros at the end of the base-24 form of the product of 11^k - 5^k for k = 1..600."""
     twos = threes = 0
     for k in range(1, 601):
         value = 11**k - 5**k
@@ -206,7 +206,7 @@ def base24_zeros() -> int:
 
 
 def vieta_eight() -> int:
-    """Sum of all a <= 500 for which some b makes ab divide a^2 + b^2 + 8."""
+    """Return the sum of all a <= 500 for which some b makes ab divide a^2 + b^2 + 8."""
     total = 0
     for a in range(1, 501):
         # ab | a^2 + b^2 + 8 forces b | a^2 + 8, so b is at most a^2 + 8: the search over divisors is complete.
@@ -219,7 +219,7 @@ def vieta_eight() -> int:
 
 
 def mirror_divisors() -> int:
-    """Divisors d of (2*3*5*7)^8 with as many divisors as their co-divisor."""
+    """Count the divisors d of (2*3*5*7)^8 with as many divisors as (2*3*5*7)^8 / d."""
     total = 0
     for a, b, c, d in product(range(9), repeat=4):
         total += (a + 1) * (b + 1) * (c + 1) * (d + 1) == (9 - a) * (9 - b) * (9 - c) * (9 - d)
@@ -227,7 +227,7 @@ def mirror_divisors() -> int:
 
 
 def root_pair_products() -> int:
-    """Product of 3 - r s over the six pairs of roots of x^4 + 2x^3 - 5x^2 + x + 3."""
+    """Return the product of 3 - r s over the six pairs of roots r, s of x^4 + 2x^3 - 5x^2 + x + 3."""
     companion = [[0, 0, 0, -3], [1, 0, 0, -1], [0, 1, 0, 5], [0, 0, 1, -2]]
     pairs = list(combinations(range(4), 2))
     # The 2 x 2 minors of the companion matrix form a 6 x 6 matrix whose eigenvalues are the pair products.
@@ -245,7 +245,7 @@ def root_pair_products() -> int:
 
 
 def circle_of_reals() -> int:
-    """Largest sum of squares of 28 reals on a circle with sum 0 and neighbours at most 1 apart."""
+    """Return the largest sum of squares of 28 reals on a circle with sum 0 and neighbours at most 1 apart."""
     size = 28
     # For sum 0 the sum of squares is (sum x^2) - (sum x)^2 / 28 of any shifted copy, a convex function of the 28
     # differences, which lie in [-1, 1] and add up to 0. A corner of that polytope has at most one difference other
@@ -265,7 +265,7 @@ def circle_of_reals() -> int:
 
 
 def mobius_equation() -> int:
-    """m + n for f(4) = m/n, where 2 f(x) + f(3/(3 - x)) = 2/x."""
+    """Return m + n for f(4) = m/n, where 2 f(x) + f(3/(3 - x)) = 2/x."""
     orbit = [Fraction(4)]
     while (image := 3 / (3 - orbit[-1])) != orbit[0]:
         orbit.append(image)
@@ -279,7 +279,7 @@ def mobius_equation() -> int:
 
 
 def arbelos_chain_triangle() -> int:
-    """m + n for the area of the triangle of the 2nd, 4th and 6th centres of the chain in the arbelos."""
+    """Return m + n for the area m/n of the triangle of the 2nd, 4th and 6th centres of the chain in the arbelos."""
     # A = (0, 0), C = (20, 0), B = (30, 0). Tangency to the big arc (centre 15, radius 15) and to the arc on AC
     # (centre 10, radius 10) leaves one unknown, the radius r: the difference of the two distance equations,
     # (x - 15)^2 + y^2 = (15 - r)^2 and (x - 10)^2 + y^2 = (10 + r)^2, gives x = 5 r.
@@ -305,7 +305,7 @@ def arbelos_chain_triangle() -> int:
 
 
 def circle_round_incircle() -> int:
-    """m + n for the radius of the circle through B and C that touches the incircle from outside."""
+    """Return m + n for the radius m/n of the circle through B and C that touches the incircle from outside."""
     a, b, c = 25.0, 17.0, 28.0
     x = (a * a + c * c - b * b) / (2 * a)  # A's foot on BC, with B = (0, 0) and C = (25, 0)
     height = sqrt(c * c - x * x)
@@ -327,7 +327,7 @@ def circle_round_incircle() -> int:
 
 
 def four_balls() -> int:
-    """m + n for the squared radius of the sphere through the six contact points of four touching balls."""
+    """Return m + n for the squared radius m/n of the sphere through the six contact points of four touching balls."""
     radii = (3.0, 4.0, 6.0, 12.0)
 
     def dist(i: int, j: int) -> float:
@@ -354,7 +354,7 @@ def four_balls() -> int:
 
 
 def right_isosceles_lattice() -> int:
-    """Isosceles right triangles with corners in a 4 x 10 array of points."""
+    """Count isosceles right triangles with corners in a 4 x 10 array of points."""
     points = list(product(range(4), range(10)))
     total = 0
     for three in combinations(points, 3):
@@ -368,7 +368,7 @@ def right_isosceles_lattice() -> int:
 
 
 def both_patterns() -> int:
-    """m + n for the expected number of fair tosses until both HHH and HTH have appeared."""
+    """Return m + n for the expected number m/n of fair tosses until both HHH and HTH have appeared."""
 
     def moves(state: tuple[str, bool, bool]) -> list[tuple[str, bool, bool]]:
         tail, first, second = state
@@ -379,7 +379,7 @@ def both_patterns() -> int:
 
 
 def octahedron_tour() -> int:
-    """m + n for the expected moves of a random walk on the octahedron's edges until all six vertices are visited."""
+    """Return m + n for the expected moves m/n until a random walk on an octahedron's edges has visited all vertices."""
 
     def moves(state: tuple[int, frozenset[int]]) -> list[tuple[int, frozenset[int]]]:
         here, seen = state
@@ -391,7 +391,8 @@ def octahedron_tour() -> int:
 
 
 def bracelet_every_pair_twice() -> int:
-    """List all circular words in which each ordered colour pair occurs twice; count them up to turning and flipping."""
+    """Count circular words in which each ordered colour pair occurs twice, up to rotation and reflection, modulo
+    1000."""
     length = 18
     # Colour 0 follows itself somewhere, so every bracelet has a reading that starts with 0, 0.
     words = np.zeros((1, 2), dtype=np.int8)
@@ -439,7 +440,10 @@ def _solutions_mod_3(rows: list[list[int]], right: list[int]) -> int:
 
 
 def cube_roots_of_identity() -> int:
-    """Go through all matrices modulo 3; count the lifts modulo 9 of each by an exact linear system."""
+    """Count 3 x 3 matrices modulo 9 whose cube is 1, modulo 1000.
+
+    All matrices modulo 3 are enumerated; the lifts modulo 9 of each are counted by an exact linear system.
+    """
     one = np.eye(3, dtype=np.int64)
     all_mod_3 = np.array(list(product(range(3), repeat=9)), dtype=np.int64).reshape(-1, 3, 3)
     cubes = all_mod_3 @ all_mod_3 @ all_mod_3
@@ -462,7 +466,10 @@ def _product(p: list[int], q: list[int]) -> list[int]:
 
 
 def splitting_octic() -> int:
-    """For every a try all sets of at most four of the eight roots; confirm a factor by exact multiplication."""
+    """Count integers a from -2000 to 2000 for which x^8 + a x^4 + 1296 factors over the integers.
+
+    For every a all sets of at most four of the eight roots are tried; exact multiplication confirms a factor.
+    """
     values = np.arange(-2000, 2001)
     # y = x^4 solves y^2 + a y + 1296 = 0; take the larger root first, so that nothing cancels.
     root = np.sqrt(values.astype(complex) ** 2 - 4 * 1296)

@@ -1,4 +1,4 @@
-"""Integration of differential equations."""
+"""Integrate ordinary differential equations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from scipy.integrate import solve_ivp
 
 
 def rk(rates: Callable[[float, np.ndarray], Iterable[float]], start: Sequence[float], end: float) -> np.ndarray:
-    """Integrate rates from 0 to end with tight tolerances and return the last state."""
+    """Integrate ``rates(t, state)`` from 0 to ``end`` with tight tolerances; return the last state."""
     stiff = solve_ivp(rates, (0.0, end), start, method="LSODA", rtol=1e-10, atol=1e-13)
     return stiff.y[:, -1]

@@ -1,8 +1,8 @@
-"""Physics of the source "science", and how all of it is checked: the right choice is worked out from first principles.
+"""Verifiers for physics: each function returns the index of one question's right choice, from first principles.
 
-Each function takes the choices of its question and returns the index of the right one. The numbers of the question are
-repeated here, and the route is kept apart from the closed form in the explanation wherever that is possible: levels are
-diagonalized, fields are integrated over angles, populations are enumerated, differential equations are stepped.
+The numbers of the question are repeated here, and the method avoids the closed form of the explanation wherever
+possible: levels are diagonalized, fields are integrated over angles, populations are enumerated, differential equations
+are stepped.
 """
 
 from __future__ import annotations

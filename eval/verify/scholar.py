@@ -1,8 +1,7 @@
-"""Verifiers for the "scholar" questions.
+"""Verifiers for the "scholar" questions: each function returns the index of one question's right choice.
 
-Each function takes the choices of one item and returns the index of the right one. The values are computed from
-the statement of the question (simulation, enumeration, numerical solution), not from the closed form of the
-explanation.
+The values are computed from the statement of the question (simulation, enumeration, numerical solution), not from the
+closed form of the explanation.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .choices import nearest, only
 
 
 def bisect(stable: Callable[[float], bool], low: float, high: float, steps: int = 40) -> float:
-    """Return the border between low (where stable holds) and high (where it does not)."""
+    """Return the border between ``low``, where ``stable`` holds, and ``high``, where it does not."""
     for _ in range(steps):
         middle = (low + high) / 2
         if stable(middle):

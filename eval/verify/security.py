@@ -1,9 +1,9 @@
 """Prove the answers of the security items by compiling and running them.
 
-Every item shows one numbered function. Its folder ``cases/<verifier>/`` has ``case.c`` or ``case.cpp`` (what
-surrounds the function, a unit test ``show``, and a ``fuzz`` loop that compares with an independent reference) and
-``fix.json`` (new text for exactly the lines of the answer). For a defect, the shown function must fail its unit test,
-and the fixed one must pass it and a short fuzz run too. For a negative control, the function as shown must pass both.
+Every item shows one numbered function. Its folder ``cases/<verifier>/`` has ``case.c`` or ``case.cpp`` (the code around
+the function, a unit test ``show``, and a ``fuzz`` loop that compares with an independent reference) and ``fix.json``
+(new text for exactly the lines of the answer). For a defect, the shown function must fail its unit test, and the fixed
+one must pass it and a short fuzz run, too. For an item without a defect, the function as shown must pass both.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ EXIT_WRONG_RESULT = 77  # what a case's main returns when the function's result 
 
 
 class NoCompiler(Exception):
-    """There is no C or C++ compiler with sanitizers."""
+    """Raised if there is no C or C++ compiler with sanitizers."""
 
 
 def shown_lines(question: str) -> list[str]:
-    """Extract the lines of the question's code block, without their numbers, which must run 1, 2, 3 and so on."""
+    """Return the lines of the question's code block without their numbers; Unverified unless numbered 1, 2, 3 ..."""
     blocks = re.findall(r"^```c\n(.*?)^```", question, re.M | re.S)
     if len(blocks) != 1:
         raise Unverified(f"expected one code block, found {len(blocks)}")
@@ -47,7 +47,7 @@ def shown_lines(question: str) -> list[str]:
 
 
 def build(lines: list[str], folder: Path, into: Path, name: str) -> Path:
-    """Compile the case with the given function text under both sanitizers and return the program's path."""
+    """Compile the case with the given function text under both sanitizers; return the program's path."""
     source = next((folder / file for file in LANGUAGES if (folder / file).exists()), None)
     if source is None:
         raise Unverified(f"{folder} has neither case.c nor case.cpp")
@@ -70,22 +70,24 @@ def build(lines: list[str], folder: Path, into: Path, name: str) -> Path:
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a mode of the case; leaks are left to the cases' own counters, since the leak checker needs ptrace."""
+    """Run one mode of the case ("show" or "fuzz"), without the leak checker, which needs ptrace."""
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": ""}
     command = [str(program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, env=environment)
 
 
 def expect_silence(program: Path, *arguments: str) -> None:
-    """Raise Unverified unless the mode exits 0 without a sanitizer's report."""
+    """Raise Unverified unless the program exits 0 without a sanitizer's report."""
     done = run(program, *arguments)
     if done.returncode != 0 or REPORT.search(done.stderr):
         raise Unverified(f"{program.name} {arguments} ended with {done.returncode}:\n{done.stderr[:2000]}")
 
 
 def expect_failure(program: Path) -> None:
-    """Raise Unverified unless the unit test notices the defect; other failures, such as a mistake in the case, do not
-    count."""
+    """Raise Unverified unless the unit test notices the defect.
+
+    Other failures, such as a mistake in the case itself, do not count.
+    """
     done = run(program, "show")
     if done.returncode != EXIT_WRONG_RESULT and not (done.returncode != 0 and REPORT.search(done.stderr)):
         raise Unverified(f"{program.name} show ended with {done.returncode}, no defect seen:\n{done.stderr[:2000]}")

@@ -1,5 +1,5 @@
-"""The exception of all verifiers."""
+"""The exception that all verifiers raise."""
 
 
 class Unverified(Exception):
-    """The computed answer differs from the key, or cannot be computed."""
+    """Raised if the computed answer differs from the key, or cannot be computed."""

@@ -153,7 +153,10 @@ class MainScreen(Screen[None]):
     def _focus_answer(self, answer: bool) -> None:
         self.set_class(answer, "-answer")
         target = self.pane.view if answer else self.table
-        self.call_after_refresh(target.focus)  # a small screen has to show it first
+        if all(getattr(node, "display", True) for node in target.ancestors_with_self):
+            target.focus()  # at once: the next key may be here already
+        else:
+            self.call_after_refresh(target.focus)  # a small screen has to show it first
 
     def action_open(self) -> None:
         """Show everything about the selected sample in a dialog."""

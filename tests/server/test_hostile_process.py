@@ -72,7 +72,11 @@ class bystander:
 
     def _ask(self) -> None:
         body = {"messages": [{"role": "user", "content": "Who are you?"}], "thinking": False, "max_tokens": 2}
-        with httpx2.Client(base_url=self.url, timeout=60, verify=tls_context(), trust_env=False) as client:
+        # One connection per request: a kept one that waits may be the one that makes room for hundreds of others.
+        alone = httpx2.Limits(max_keepalive_connections=0)
+        with httpx2.Client(
+            base_url=self.url, timeout=60, verify=tls_context(), trust_env=False, limits=alone
+        ) as client:
             while not self._over.is_set() or len(self.answers) < self.least:
                 try:
                     for answer in (client.get("/health"), client.post(CHAT, json={**body, "temperature": 0})):

@@ -271,7 +271,7 @@ def test_what_no_object_begins_with(text):
 CASES = [pytest.param(path, fault, wanted, id=f"{NAMES[path]}: {name}") for name, path, fault, wanted in FAULTS]
 
 
-@pytest.mark.parametrize(("path", "fault", "wanted"), sampled(CASES, 4))
+@pytest.mark.parametrize(("path", "fault", "wanted"), sampled(CASES, 7))
 def test_a_fault_is_found_by_its_check(good, path, fault, wanted):
     url, known = good
     with faulty(url, path, fault, known) as spoiled:

@@ -170,6 +170,7 @@ def killed_at_random(path, whole, moments: int, limit: int) -> None:
     assert len(done) == len(set(done)) == limit
 
 
+@pytest.mark.thorough
 def test_a_killed_run_goes_on(path, tmp_path):
     whole = tmp_path / "whole.jsonl"
     assert main(["-o", str(whole), "--limit", "10", "--plain", "--no-store"]) == 0

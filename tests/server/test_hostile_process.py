@@ -141,7 +141,7 @@ def test_bodies_beyond_measure(one: Process, name: str) -> None:
     refused(status, body)
 
 
-@pytest.mark.parametrize("path", sampled(sorted({path for path, *_ in MALFORMED}), 2))
+@pytest.mark.parametrize("path", sampled(sorted({path for path, *_ in MALFORMED}), 3))
 def test_malformed_requests(one: Process, path: str) -> None:
     """One connection for all of them: none of them makes the server hang up."""
     with httpx2.Client(base_url=one.url, timeout=60, verify=tls_context(), trust_env=False) as client:

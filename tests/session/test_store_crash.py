@@ -149,6 +149,7 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
     assert there == sorted(there) and there.count(False) > len(text)
 
 
+@pytest.mark.thorough
 def test_two_processes_on_one_folder(tmp_path: Path, savers: list[Saver]) -> None:
     """Both save, load, and evict what the other one saved, while this one reads; nobody ever reads anything wrong."""
     savers += [Saver(tmp_path, 1), Saver(tmp_path, 2)]

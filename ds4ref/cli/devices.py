@@ -1,4 +1,4 @@
-"""``ds4 --devices``: the devices that each backend finds on this machine, and why one cannot be used."""
+"""``ds4 --devices``: lists the devices that each backend can use on this machine, or why it can use none."""
 
 from __future__ import annotations
 

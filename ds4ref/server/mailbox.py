@@ -37,7 +37,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, event: Event) -> None:
-        """Append an event, or drop the event and set ``full`` at capacity; does nothing once the event loop has ended."""
+        """Append an event, or at capacity drop it and set ``full``; does nothing once the event loop has ended."""
         if len(self._events) >= self.size:
             self.full = True
         else:
@@ -56,8 +56,8 @@ class Mailbox:
     async def take(self, until: float, rest: float = 0.0) -> list[Event]:
         """Return all queued events, waiting for the first one until loop time ``until``.
 
-        Before that, waits until loop time ``rest`` to collect events, unless the last event arrives earlier. Returns [] if
-        none arrives in time, or after ``wake``.
+        Before that, waits until loop time ``rest`` to collect events, unless the last event arrives earlier. Returns []
+        if no event arrives in time, or after ``wake``.
         """
         if rest > self.loop.time() and not self._woken and not self._hurry:
             self._resting = True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recall:
-    """The memory of tool calls, for API modules (``api.Calls``) and for checkpoints (``session.store.Calls``). Thread-safe."""
+    """Thread-safe memory of tool calls for API modules (``api.Calls``) and checkpoints (``session.store.Calls``)."""
 
     def __init__(self, memory: Memory, store: Store | None = None):
         self.memory, self.store = memory, store

@@ -65,7 +65,7 @@ def _cold(timelines: Timelines, session: Session, before: int) -> None:
 
 
 def decoded(timelines: Timelines, session: Session, in_block: bool) -> None:
-    """Save a checkpoint after a generated token if one is due and the token is not ``in_block`` (in a tool-call block)."""
+    """Save a checkpoint after a generated token if one is due; never ``in_block``, that is inside a tool-call block."""
     if not in_block:
         _continued(timelines, session)
 

@@ -104,7 +104,10 @@ def message(error: str) -> str:
 
 
 def control_tokens(tokenizer: Tokenizer, data: list[bytes]) -> frozenset[int]:
-    """Return the ids of tokens that text never encodes to: the chat protocol's, others spelled ``<...>`` or with bars."""
+    """Return the ids of tokens that text never encodes to.
+
+    These are the chat protocol's, and others spelled ``<...>`` or with the protocol's bars.
+    """
     ids = {tokenizer.bos, tokenizer.eos, tokenizer.user, tokenizer.assistant, tokenizer.think_open,
            tokenizer.think_close, tokenizer.dsml, *tokenizer.ends}  # fmt: skip
     for i, raw in enumerate(data):

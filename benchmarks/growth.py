@@ -1,4 +1,4 @@
-"""Cost of a long context: time of a token and of a prefill chunk at depth, and memory."""
+"""Costs of a long context: time of a token and of a prefill chunk at depth, and memory."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .worker import Worker
 
 
 def need(context: Context, module: str) -> None:
-    """Raise OutOfTime (which becomes the rows' note) unless peers are requested and installed."""
+    """Raise OutOfTime, which becomes a note in the rows, unless peers are requested and ``module`` is installed."""
     if not context.peers:
         raise OutOfTime("a peer: not without --peers")
     if importlib.util.find_spec(module) is None:
@@ -24,7 +24,7 @@ def need(context: Context, module: str) -> None:
 
 
 def ggml(context: Context) -> None:
-    """Measure the rows "ggml ...": both sides' row products in the same loop on the same weights, all threads."""
+    """Measure the rows "ggml ...": row products of ggml and ours in the same loop, on the same weights, all threads."""
     need(context, "llama_cpp")
     from .ggml import against_ours
 
@@ -48,7 +48,7 @@ def torch(context: Context) -> None:
 
 @contextlib.contextmanager
 def busy_thread() -> Iterator[None]:
-    """Run another process that computes all the time."""
+    """Context manager that keeps one core busy with another process."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
             yield

@@ -1,4 +1,4 @@
-"""Start-up time of commands, measured from outside the process."""
+"""Start-up times of commands, measured from outside the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DS4 = [sys.executable, "-m", "ds4ref.cli.ds4"]
 
 
 def process_seconds(command: list[str], until_output: bool = False) -> float:
-    """Return the wall time of a process, to its end or to its first byte on stdout."""
+    """Return the wall time in seconds of a process, to its end or (``until_output``) to its first byte on stdout."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -61,7 +61,7 @@ def cold_compile(context: Context) -> None:
 
 
 def tiers(context: Context) -> None:
-    """Measure the rows "tier B" and "tier C": the row kernel in a process with DS4_SIMD_TIER set."""
+    """Measure the rows "tier B" and "tier C": the row kernel in a process with another DS4_SIMD_TIER."""
     import json
 
     from ds4ref.kernels.cpu.simd.tiers import TIER

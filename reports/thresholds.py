@@ -31,7 +31,7 @@ DIFFER = ("model", "prompt", "numerics")
 
 @dataclass(frozen=True)
 class Margins:
-    """Thresholds for one kind of comparison, in per cent or percentage points; ``confidence`` 0 means that of the gate."""
+    """Thresholds for one kind of comparison, in per cent or percentage points; ``confidence`` 0: that of the gate."""
 
     margin: float = 1.0
     fail: float = 3.0

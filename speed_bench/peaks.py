@@ -43,7 +43,7 @@ def machine_peaks(store: Store | None, threads: int, again: bool = False) -> dic
 
 
 def as_peaks(measured: dict[str, Any], weight_bytes: float = float("inf")) -> Peaks | None:
-    """Convert to the cost model's peaks; None if the weights fit the last-level cache, as bandwidth then is no bound."""
+    """Convert to the cost model's peaks; None if the weights fit the last-level cache, where memory is no bound."""
     cache = cache_bytes()
     if cache is not None and weight_bytes <= cache:
         return None

@@ -114,7 +114,7 @@ class Workspace:
             return None
 
     def check_writable(self, real: str, before: File | None) -> None:
-        """Raise ToolError if the file is inside ``.git``, or ``before`` (None for a new file) has no write permission."""
+        """Raise ToolError if the file is inside ``.git``, or ``before`` (None: a new file) has no write permission."""
         if ".git" in os.path.relpath(real, self.root).lower().split("/"):
             raise ToolError(f"{self.shown(real)} is git's own; use git to change it")
         if before is not None and not (before.mode & 0o222 and os.access(real, os.W_OK)):

@@ -28,18 +28,18 @@ LEFT = 0.1
 
 
 def questions(rng: Rng, n: int) -> np.ndarray:
-    """Draw probabilities (n,) of a right answer."""
+    """Draw the probabilities (n,) that each question is answered rightly."""
     return rng.beta(*ENDS, n)
 
 
 def everywhere(rng: Rng, p: np.ndarray, size: float) -> np.ndarray:
-    """Lower the log odds by an exponentially distributed amount with mean ``size``."""
+    """Return ``p`` (n,) after a loss in every question: log odds fall by an exponential amount of mean ``size``."""
     log_odds = special.logit(np.clip(p, 1e-6, 1 - 1e-6))
     return special.expit(log_odds - size * rng.exponential(1.0, len(p)))
 
 
 def some(rng: Rng, p: np.ndarray, size: float) -> np.ndarray:
-    """Multiply the probabilities of a share ``size`` of the questions by ``LEFT``."""
+    """Return ``p`` (n,) after a share ``size`` of the questions is lost: their ``p`` falls by the factor LEFT."""
     return np.where(rng.random(len(p)) < size, LEFT * p, p)
 
 
@@ -47,7 +47,7 @@ LOSSES: dict[str, Loss] = {"everywhere": everywhere, "some": some}
 
 
 def scores(rng: Rng, p: np.ndarray, epochs: int) -> np.ndarray:
-    """Draw the mean scores (n,) over the epochs of each question."""
+    """Draw the score (n,) of each question: the mean of right answers over ``epochs`` tries."""
     return rng.binomial(epochs, p) / epochs
 
 

@@ -60,7 +60,7 @@ def _replayed(recording: Any, kept: Any) -> Arm:
 
 
 def measure(context: Context) -> None:
-    """Measure the rows "read", "read 1", "matvec ..." and "float ..."."""
+    """Measure the rows "read", "read 1", "matvec ..." and "float ..." of the CPU table."""
     megabytes, rounds = (64, 5) if context.quick else (192, 15)
     block = np.ones(megabytes << 20, np.uint8)
     all_threads = interleave({"read": reading(context.threads, block)}, rounds)["read"]

@@ -47,7 +47,7 @@ def memory_group(limit: int) -> Iterator[Path]:
 
 
 def measure(context: Context) -> None:
-    """Measure the rows "paging" and "paging tps"."""
+    """Measure the rows "paging" and "paging tps" of the CPU table."""
     if context.quick:
         raise OutOfTime("not in a quick run")
     size = os.stat(context.model).st_size

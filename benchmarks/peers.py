@@ -34,7 +34,7 @@ def ggml(context: Context) -> None:
 
 
 def torch(context: Context) -> None:
-    """Measure the rows "gemm <format> <tokens>"."""
+    """Measure the rows "gemm <format> <tokens>" of the CPU table: products of many tokens against torch float32."""
     need(context, "torch")
     size = {"rows": 4096, "n": 2048, "matrices": 4}
     with Worker("torch", "-", context.threads) as theirs, Worker("gemm", "-", context.threads) as ours:
@@ -57,7 +57,7 @@ def busy_thread() -> Iterator[None]:
 
 
 def llama(context: Context) -> None:
-    """Measure the rows "llama ...", "busy" and "busy ours"."""
+    """Measure the rows "llama ...", "busy" and "busy ours" of the CPU table: decode and prefill against llama.cpp."""
     need(context, "llama_cpp")
     tokens = 4 if context.quick else 8
     with Worker("ours", context.model, context.threads) as ours:

@@ -58,7 +58,7 @@ class Profile:
 
 
 def tick_seconds(pool: Workers, seconds: float = 0.05) -> float:
-    """Return the seconds per tick of the pool's clock; RuntimeError if the clock stands still."""
+    """Return the seconds per tick of the thread pool's clock; raises RuntimeError if the clock stands still."""
     first, started = pool.ticks(), time.perf_counter()
     while time.perf_counter() - started < seconds:
         pass

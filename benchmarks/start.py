@@ -31,7 +31,7 @@ def process_seconds(command: list[str], until_output: bool = False) -> float:
 
 
 def measure(context: Context) -> None:
-    """Measure the rows "help" and "start"."""
+    """Measure the rows "help" and "start" of the CPU table."""
     first_token = [*DS4, "-p", "The", "-n", "1", "--ctx", "64", "-t", str(context.threads)]
     arms = {
         "python": lambda: process_seconds([sys.executable, "-c", "pass"]),
@@ -45,7 +45,7 @@ def measure(context: Context) -> None:
 
 
 def cold_compile(context: Context) -> None:
-    """Measure the row "compile": start with an empty kernel cache."""
+    """Measure the row "compile" of the CPU table: start-up with an empty kernel cache."""
     if context.quick:
         context.skip("compile", "not in a quick run")
         return

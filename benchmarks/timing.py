@@ -1,4 +1,4 @@
-"""Timing on a shared machine: arms take turns, and only ratios within a round count."""
+"""Timing on a shared machine: the variants ("arms") take turns, and only ratios within a round count."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
 
 
 def decode(context: Context) -> None:
-    """Measure the rows "decode", "decode ms" and "besides ..."."""
+    """Measure the rows "decode", "decode ms" and "besides ..." of the CPU table."""
     engine, rounds = context.engine, context.rounds
     arrays = weights(engine)
     size = sum(array.nbytes for array in arrays)
@@ -89,7 +89,7 @@ def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, f
 
 
 def prefill(context: Context) -> None:
-    """Measure the rows "gemm peak", "prefill" and "prefill tps"."""
+    """Measure the rows "gemm peak", "prefill" and "prefill tps" of the CPU table."""
     engine = context.engine
     ids = [int(i) for i in np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL)]
     arms, operations = {}, {}
@@ -106,7 +106,7 @@ def prefill(context: Context) -> None:
 
 
 def nano(context: Context) -> None:
-    """Measure the row "nano"."""
+    """Measure the row "nano" of the CPU table: decode of the embedded model."""
     from ds4ref.nano import embedded_path
 
     with Engine.open(embedded_path(), numerics="ds4", threads=context.threads) as engine:

@@ -72,7 +72,7 @@ class Finding:
     b: float | None = None
 
     def sentence(self) -> str:
-        """Return the finding as a sentence."""
+        """Return the finding as a sentence for users."""
         wording = f"same within {self.margin:g} {self.unit}" if self.verdict == SAME else self.verdict
         span = f"interval {spanned(self.interval)}" if self.interval.known else f"no interval: {self.interval.method}"
         return f"{self.metric}: {wording} ({signed(self.interval.estimate)} {self.unit}, {span})"
@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def passes(self) -> bool:
-        """Whether the gate passes."""
+        """Whether the gate passes, that is ``fails`` is empty."""
         return not self.fails
 
     def as_json(self) -> dict[str, Any]:

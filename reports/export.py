@@ -42,7 +42,7 @@ def frame(runs: Sequence[Measured]) -> pd.DataFrame:
 
 
 def export(runs: Sequence[Measured], path: str) -> int:
-    """Write the table to ``path`` atomically; return its number of lines."""
+    """Write the runs as a table to ``path`` atomically, in the format of its suffix; return the number of lines."""
     suffix = check_suffix(path)
     table = frame(runs)
     with atomic_output(path) as out:

@@ -61,7 +61,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as SVG in two widths, with its alternative text."""
+    """A figure as SVG text in two widths, and its alternative text."""
 
     wide: str
     narrow: str

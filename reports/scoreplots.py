@@ -27,7 +27,7 @@ LINE, GAP = 19, 22
 
 
 class ScoreInterval(NamedTuple):
-    """A score with its interval, in per cent."""
+    """A score with the ends of its confidence interval, in per cent."""
 
     value: float
     low: float

@@ -62,7 +62,7 @@ def read_file(path: str | os.PathLike[str]) -> Measured:
 
 
 def read_csv(path: str | os.PathLike[str]) -> Measured:
-    """Read a results CSV as a run; rows of single repetitions come from NAME.json beside it, if it has them."""
+    """Read a results CSV as a run, with single repetitions from NAME.json beside it if that has them."""
     path = Path(path)
     rows = read_rows(path)
     facts = _facts_beside(path)

@@ -56,7 +56,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """All thresholds of a comparison."""
+    """Thresholds of every kind of comparison, and of the gate."""
 
     speed: Margins = Margins(separate=3.0, single=5.0)
     graded: Margins = Margins(fail=2.0, confidence=CONFIDENCE)

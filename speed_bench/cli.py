@@ -1,7 +1,7 @@
-"""``ds4-bench``: throughput against context depth, as CSV; ``ds4-bench plot`` draws it; ``ds4-bench model`` and
-``ds4-bench peaks`` give the best speeds that a machine allows.
+"""``ds4-bench``: measures throughput against context depth; ``ds4-bench plot`` draws the results.
 
-``options`` parses the command line of a sweep, ``runner`` runs it, ``output`` writes the results.
+``ds4-bench model`` and ``ds4-bench peaks`` give the best speeds that a machine allows. ``options`` parses the command
+line of a sweep, ``runner`` runs it, ``output`` writes the results.
 
     ds4-bench -m model.gguf --prompt-file book.txt --ctx-start 2048 --ctx-max 65536 --csv m3.csv
     ds4-bench --arm threads=1 --arm threads=2 --csv threads.csv

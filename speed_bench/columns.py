@@ -1,9 +1,10 @@
-"""Every column of a result: its name, unit, type, how repetitions are combined, and how tables show it.
+"""All columns of a result: name, unit, type, how repetitions are combined, and how tables show them.
 
-A new column is one entry here. A property of ``sweep.SweepRow`` with its name fills it in local runs; other sources
-put it into their samples under its name. CSV, SQL, summaries, tables and docs/reference/bench.md follow from the entry.
+A new column is one entry here. In local runs it is filled by the property of ``sweep.SweepRow`` of the same name; other
+sources put the value into their samples under that name. CSV, SQL, summaries, tables and docs/reference/bench.md follow
+from the entry.
 
-    python -m ds4ref.speed_bench.columns        the table of docs/reference/bench.md
+    python -m ds4ref.speed_bench.columns        prints the table of docs/reference/bench.md
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ COLUMNS = (
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES)
 _MOMENT = ("rep", "at")
-"""Fields of a single sample that a summary lacks."""
+"""Fields of a sample that its summary over repetitions lacks."""
 
 
 def summary(group: Sequence[Sample]) -> Sample:
@@ -221,7 +222,7 @@ def summaries(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def format_row(entry: Mapping[str, Any]) -> str:
-    """Return one CSV line of a summary, without newline."""
+    """Return the CSV line of a summary, without newline."""
     return ",".join(column.cell(entry) for column in COLUMNS)
 
 

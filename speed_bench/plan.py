@@ -78,7 +78,7 @@ class Load:
 
     @property
     def levels(self) -> int:
-        """Number of load levels."""
+        """Number of levels: entries of ``rates`` and ``streams``."""
         return len(self.rates) + len(self.streams)
 
     @property

@@ -1,8 +1,9 @@
 """Single tests in llama-bench's notation: ``pp512`` is the prefill of 512 tokens, ``tg128 @ d8192`` the decode of 128
 tokens after 8192.
 
-``sweep.run_probes`` runs each on its own session. The depth (``d``) is prefilled outside the window, so ``pp512`` is a
-prefill from nothing and ``pp512 @ d8192`` an increment. Decode needs one token to start from, so ``tg128`` follows one.
+``sweep.run_probes`` runs each test on its own session. The depth (``d``) is prefilled untimed, so ``pp512`` is a
+prefill from nothing and ``pp512 @ d8192`` an increment. Decode needs one token to start from, so ``tg128`` follows one
+prompt token.
 """
 
 from __future__ import annotations

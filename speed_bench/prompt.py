@@ -48,7 +48,7 @@ class PromptText:
         return self._tokenizer.eos
 
     def tokens(self, count: int) -> list[int]:
-        """Return the first ``count`` tokens, at least one; DataError if the text is too short."""
+        """Return the first ``count`` tokens, at least one; raises DataError if the text is too short."""
         assert self._tokenizer is not None
         count = max(1, count)
         if len(self._ids) < count:

@@ -100,7 +100,7 @@ class Measurement:
 
     @property
     def wanted(self) -> int:
-        """Number of rows to measure; 0 while that is unknown."""
+        """Number of rows to measure, 0 while unknown."""
         return self.reps * self.plan.rows * len(self.lanes)
 
     @property

@@ -85,7 +85,7 @@ class Chat(Talk):
         }
 
     def think(self, mode: str) -> None:
-        """Set the thinking mode of later turns; "max" becomes "high" in a small context."""
+        """Run /think and the like: set the thinking mode of later turns; "max" becomes "high" in a small context."""
         self.args.think = mode
         self.transcript.mode = think_mode(PROG, self.args)
 

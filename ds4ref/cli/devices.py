@@ -6,7 +6,7 @@ from ..environment import machine
 
 
 def devices() -> int:
-    """Print one line per device and return exit code 0."""
+    """Print one line per device, or the reason why none can be used; return exit code 0."""
     about = machine()
     print(f"cpu: {about['cpu'] or 'unknown processor'}, {about['cores']} cores")
     try:

@@ -100,7 +100,7 @@ def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, t
 
 
 def token_json(tok: Tokenizer, token: int) -> str:
-    """Return ``{"id":..,"text":"..","bytes":[..]}``; ``bytes`` is authoritative."""
+    """Return a token as JSON, ``{"id":..,"text":"..","bytes":[..]}``; only ``bytes`` is always exact."""
     raw = tok.token_bytes(token)
     return f'{{"id":{token},"text":"{escape(raw)}","bytes":[{",".join(map(str, raw))}]}}'
 

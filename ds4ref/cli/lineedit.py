@@ -81,10 +81,10 @@ def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> Rea
 
 
 def open_history(path: Path) -> History:
-    """Open the last 512 entries, oldest first in the file, one per line (line breaks inside an entry are ``\\\
-    ``).
+    """Open the history file ``path`` for the line editor: the newest 512 entries.
 
-    Saved after each entry. A history that cannot be read or written is no reason to fail: it is then empty or lost.
+    The file has one entry per line, oldest first, with line breaks escaped; it is saved after each entry. Errors are
+    ignored: an unreadable history is empty, an unwritable one is lost.
     """
     from prompt_toolkit.history import History
 

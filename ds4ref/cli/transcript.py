@@ -48,7 +48,7 @@ class Transcript:
 
     @property
     def thinking(self) -> bool:
-        """Whether the next answer starts inside ``<think>``."""
+        """Whether the next answer will start inside ``<think>``."""
         return self.mode != "none"
 
     @property

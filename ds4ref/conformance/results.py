@@ -134,7 +134,7 @@ class Report:
 
 
 def read(document: dict[str, Any]) -> Report:
-    """Rebuild a report from ``Report.document``."""
+    """Return the report stored as JSON values by ``Report.document``."""
     clients = [
         Client(**{**one, "checks": [Check(**check) for check in one["checks"]]}) for one in document["clients"]
     ]  # fmt: skip

@@ -53,14 +53,14 @@ class Event:
 
     @cached_property
     def json(self) -> dict[str, Any]:
-        """The data as a JSON object."""
+        """The data parsed as a JSON object; raises Wrong if it is not one."""
         value = parsed(self.data)
         expect(isinstance(value, dict), f"an event that is no object: {shown(self.data)}")
         return value
 
 
 def parsed(text: str) -> Any:
-    """Parse standard JSON (no NaN); raise Wrong if it is malformed."""
+    """Return the value of JSON text without extensions (no NaN); raises Wrong if it is malformed."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError:

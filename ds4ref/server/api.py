@@ -4,9 +4,9 @@
         path = "/v1/chat/completions"
         def read(self, body, about): ...          -> Turn, Reply
 
-HTTP is handled elsewhere (``app``, ``endpoint``); a module only converts JSON and never blocks. A ``Reply`` belongs to
-one request: it receives every event of the turn in order and returns server-sent events or, without streaming, one
-document at the end.
+HTTP is handled in ``app`` and ``endpoint``; an API module only converts JSON and never blocks. A ``Reply`` formats the
+answer to one request: it receives every event of the turn in order and returns server-sent events or, without
+streaming, one document at the end.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Slow(Exception):
 
 
 class Generate:
-    """The ASGI application of one generating endpoint (POST)."""
+    """The ASGI application that handles POST requests to one generating endpoint."""
 
     def __init__(self, api: Api, service: Service):
         self.api, self.service = api, service
@@ -270,14 +270,14 @@ class translated:
 
 
 def start(status: int, kind: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ASGI message that starts a response."""
+    """Return the ASGI message that starts a response; ``kind``: content type."""
     fields = [(b"content-type", kind.encode())] if kind else []
     fields += [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
     return {"type": "http.response.start", "status": status, "headers": fields}
 
 
 def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the ASGI messages of a complete response."""
+    """Return the ASGI messages of a complete response; ``kind``: content type."""
     return [
         start(status, kind, {"content-length": str(len(body)), **headers}),
         {"type": "http.response.body", "body": body},

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity", "thread-id")
-"""Headers by which clients name a conversation (clients.md 2, 3, 4)."""
+"""Headers in which clients send the id of a conversation (clients.md 2, 3, 4)."""
 
 LEFT = 499
 """Status recorded for a request whose client disconnected before the answer (nginx's code)."""

@@ -32,21 +32,23 @@ PRETTY = {"whitespace_pattern": r"(?: |\n[ \t]{0,24})", **_ESCAPES}
 """llguidance options for a JSON answer: a space, or a newline with indentation, between tokens."""
 
 _FREE = r"/(?s:.*)<\//"
-"""Any text, and the ``</`` that closes it."""
+"""Lark terminal of any text up to and including the next ``</``."""
 _NAME = r'/[^"<>\n]{1,200}/'
 _DEFINITIONS = ("$defs", "definitions", "$schema")
 MAX_NESTING, MAX_INTERSECTED, MAX_RULES = 600, 1000, 1000
-"""Levels of a schema with everything it refers to, schemas that hold at one place, and rules of a client's grammar.
-llguidance 1.9 overflows its stack at about three times as many levels or rules, and takes for ever over allOf."""
+"""Limits of a schema (nesting including all it refers to; schemas that apply to one value) and a grammar (rules).
+
+llguidance 1.9 overflows its stack at about three times as many levels or rules, and takes forever over allOf.
+"""
 _OF_STRINGS = frozenset(
     "type enum const anyOf oneOf allOf not if then else pattern format minLength maxLength $ref $dynamicRef".split()
 )
-"""Keywords that constrain a string."""
+"""JSON schema keywords that constrain a string."""
 _WHOLE = frozenset(
     "$ref $dynamicRef allOf anyOf oneOf not if enum const patternProperties propertyNames minProperties maxProperties "
     "dependentRequired dependentSchemas dependencies unevaluatedProperties".split()
 )
-"""Keywords that constrain all arguments of a call together."""
+"""JSON schema keywords that constrain the arguments of a call as a whole."""
 
 
 def literal(text: str) -> str:

@@ -191,7 +191,7 @@ class Protocol(H11Protocol):
             self.refuse(503, "too many connections")
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes."""
+        """Pass received bytes to the parser, or discard them while closing."""
         if self.lingering:
             return
         if self._timer is None and self.conn.their_state is h11.IDLE:
@@ -199,7 +199,7 @@ class Protocol(H11Protocol):
         super().data_received(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle a half-close; return whether the connection stays open for a pending answer."""
+        """Handle the client's half-close; return True if the connection stays open for a pending answer."""
         self._ended = True
         self.link.leave()
         if self.lingering:
@@ -213,7 +213,7 @@ class Protocol(H11Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection."""
+        """Stop the deadline and mark the client as disconnected."""
         self.lingering = True
         self._disarm()
         self._unset_keepalive_if_required()

@@ -90,7 +90,7 @@ class _Record:
         self._thought: list[str] = []
 
     def event(self, x: Exchange, event: Event) -> None:
-        """What happened."""
+        """Append an event to the text."""
         if isinstance(event, Answered):
             event = event.delta
         match event:

@@ -118,7 +118,13 @@ class Queued:
 
 @dataclass(frozen=True)
 class Prefill:
-    """Prefill progress: ``done`` of ``total`` tokens, of which ``cached`` were reused from ``source``."""
+    """Prefill progress.
+
+    done     prompt tokens evaluated or reused so far
+    total    prompt tokens
+    cached   of these, tokens reused from a cached timeline
+    source   where the reused tokens came from (``timelines.Start``)
+    """
 
     done: int
     total: int

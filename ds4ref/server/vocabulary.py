@@ -30,15 +30,18 @@ MAX_BYTES = 1 << 20
 MAX_MESSAGE = 400
 
 _LIMITS: dict[str, Any] = {"initial_lexer_fuel": 500_000, "max_lexer_states": 100_000, "verbose_errors": False}
-"""Half of llguidance's own budget for one grammar, since any client may send one; errors without parser state."""
+"""llguidance limits: half of its default budget for a grammar, since any client may send one; short error messages."""
 
 _SLICES = (
     r"[\x20\x0A\x0D\x09]+",
     r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,10}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,30}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]+',
     r'[^"\\\x00-\x1F\x7F]+', r"[^<\x{ff5c}]+",
 )  # fmt: skip
-"""Groups of tokens that a mask takes as a whole where it can. llguidance's defaults fit JSON strings only; the text of
-a parameter ends at ``<``, and its masks would take ten times as long."""
+"""Regular expressions of token groups that llguidance masks as a whole where possible.
+
+Its defaults fit JSON strings only; with them the masks of a parameter's text, which ends at ``<``, take ten times as
+long.
+"""
 
 _vocabularies: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()

@@ -1,7 +1,7 @@
 """/v1/chat/completions: OpenAI's chat completions (docs/reference/server.md).
 
-Left out on purpose: several choices (``n`` is not looked at), audio, penalties, logit bias. Reasoning goes out as
-``reasoning_content``, as DeepSeek's API has it, and its log probabilities under the same name.
+Left out on purpose: several choices (``n`` is ignored), audio, penalties, logit bias. Reasoning is sent as
+``reasoning_content``, as in DeepSeek's API; log probabilities have reasoning under the same name.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _ids(entries: Sequence[str]) -> tuple[int, ...]:
 
 
 def _asked(plain: Turn, prompt: Prompt) -> Turn:
-    """Return the turn of one prompt."""
+    """Return the turn of one prompt of a request; ``plain``: the request's turn without a prompt."""
     if not isinstance(prompt, str):
         return replace(plain, ids=prompt, thinking="none")
     if not plain.echo:

@@ -94,7 +94,7 @@ class Responses(Api):
 
 
 def _asked_again(messages: list[Message]) -> list[Message]:
-    """Drop reasoning at the end of the history, which Codex sends after a stream that was cut.
+    """Drop trailing reasoning items from the history, which Codex sends after a stream that was cut.
 
     A history that ends with the assistant's turn could not be answered.
     """
@@ -104,9 +104,9 @@ def _asked_again(messages: list[Message]) -> list[Message]:
 
 
 def _merged(tools: list[Schema], late: list[Schema], in_place: bool) -> list[Schema]:
-    """Merge the request's tools with those that searches added.
+    """Merge the tools declared by a request with those that tool searches in its history added.
 
-    ``in_place``: the search's result shows the added ones; otherwise the prompt's head shows all.
+    ``in_place``: the search's result shows the added tools; otherwise the prompt's start shows all of them.
     """
     known = {tool.name for tool in tools if not tool.deferred}
     new = {tool.name: tool if in_place else replace(tool, deferred=False) for tool in late if tool.name not in known}
@@ -373,7 +373,7 @@ class _Open:
 
 
 class _Call:
-    """An unfinished call."""
+    """An unfinished tool call in a stream."""
 
     def __init__(self, index: int, tool: Tool, item: _Open):
         self.index, self.tool, self.open = index, tool, item

@@ -81,7 +81,7 @@ def report(timing: Timing) -> None:
 
 
 def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
-    """Return a sampler with the settings of the flags, of the kind that the model's architecture uses."""
+    """Return the model file's kind of sampler (llama2.c checkpoints have their own) with the flags' settings."""
     return sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
 
 

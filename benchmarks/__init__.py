@@ -1,4 +1,4 @@
-"""Speed of kernels and engine against what the machine can do, and against other programs.
+"""Speed of kernels and engine, compared with the machine's limits and with other programs.
 
 python -m benchmarks.cpu     every figure of the table in docs/evidence/perf.md, with its bar
 python -m benchmarks.rows    row kernels alone, all formats and roundings
@@ -6,7 +6,7 @@ python -m benchmarks.profile where the time of a decoded token goes, step by ste
 python -m benchmarks.arms    whether ds4-bench can be trusted: its overhead, false and missed verdicts
 
 report, timing     rows with bars; interleaved rounds of all arms
-costs, depth       operations a token needs; sessions with a long past that was never computed
-matvec, whole, growth, start, paging, peers      the figures
+costs, depth       operations per token; sessions at depth whose cache rows were made up instead of computed
+matvec, whole, growth, start, paging, peers      sections of the table
 worker             one engine (ours, llama.cpp) in a process of its own, driven over a pipe
 """

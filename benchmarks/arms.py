@@ -4,11 +4,12 @@ different, how often a known slowdown is detected.
     python -m benchmarks.arms                        40 trials of each, at most 20 s long
     python -m benchmarks.arms --trials 5 --slower 10
 
-A trial is a whole run of two interleaved lanes on a short walk, with ``--detect`` and ``--budget`` as in ``ds4-bench``:
-a pilot, then as many rounds as it asks for, or a refusal that says what could be detected; judged as ``ds4-bench``
-does. Both lanes are one engine; the slower one busy-waits after every step, in proportion to the time the step took.
-Trials are independent; equal and slowed ones alternate, so that both see the same machine. ``--clock cpu`` measures CPU
-time of this process (use one thread), which excludes other load on a shared machine. The overhead is always CPU time.
+A trial is a whole run of two interleaved lanes on a short sweep, with ``--detect`` and ``--budget`` as in
+``ds4-bench``: a pilot, then as many rounds as it asks for, or a refusal that says what could be detected; judged as
+``ds4-bench`` does. Both lanes use one engine; the slower one busy-waits after every step, in proportion to the time the
+step took. Trials are independent; equal and slowed ones alternate, so that both see the same machine. ``--clock cpu``
+measures CPU time of this process (use one thread), which excludes other load on a shared machine. The overhead is
+always CPU time.
 
 Prints a table, and a line of JSON. Does not cover prompts, files and the store, which no timed window includes.
 """
@@ -43,7 +44,7 @@ STEPS = 16
 
 
 class Slowed:
-    """A session slowed down: every prefill and every step is followed by a busy wait of ``share`` of its time."""
+    """A slowed session: every prefill and decode step is followed by a busy wait of ``share`` times its duration."""
 
     def __init__(self, session: Any, share: float):
         self.session, self.share = session, share
@@ -56,7 +57,7 @@ class Slowed:
         self._waiting(self.session.sync, *args, **options)
 
     def append(self, token: int) -> None:
-        """Step as the session does, then wait."""
+        """Run a decode step as the session does, then wait."""
         self._waiting(self.session.append, token)
 
     def _waiting(self, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -71,18 +72,18 @@ class Slowed:
 
 
 class SlowedEngine:
-    """An engine whose sessions are ``Slowed``; share 0 for an equal arm with the same code path."""
+    """An engine whose sessions are ``Slowed``; with share 0, an arm of equal speed on the same code path."""
 
     def __init__(self, engine: Engine, share: float):
         self.engine, self.share = engine, share
 
     def session(self, ctx: int) -> Slowed:
-        """Return a new slowed session."""
+        """Return a new slowed session with a context of ``ctx`` tokens."""
         return Slowed(self.engine.session(ctx), self.share)
 
 
 class Trial(Measurement):
-    """A run of ``engine`` against a slowed copy of itself."""
+    """A run that measures ``engine`` (A) against a slowed copy of it (B)."""
 
     def __init__(self, engine: Engine, prompt: PromptText, plan: Plan, slower: float):
         super().__init__(plan, say=lambda line: None)
@@ -90,14 +91,19 @@ class Trial(Measurement):
         self.prompt = prompt
 
     def open(self, stack: ExitStack) -> list[Source]:
-        """Return two sources on one engine; nothing needs opening or warming."""
+        """Return the two sources, which share one engine already open."""
         return [LocalSource(engine, self.plan, self.prompt, {}) for engine in self.engines]  # type: ignore[arg-type]
 
 
 def trial(engine: Engine, prompt: PromptText, plan: Plan, slower: float) -> tuple[dict[str, str], float, int]:
-    """Run one comparison: return verdicts by metric (and "overall"; all "refused" if the budget is too small), the
-    smallest difference in per cent that it can detect, and its rounds. ``slower`` is the share of speed that B
-    lacks."""
+    """Run one comparison; return (verdicts, detectable, rounds).
+
+    verdicts     by metric and "overall"; all "refused" if the budget is too small
+    detectable   smallest difference in per cent that the run can detect
+    rounds       number of rounds
+
+    ``slower``: share of speed by which B is slower.
+    """
     run = Trial(engine, prompt, plan, slower)
     try:
         run.execute()
@@ -112,8 +118,11 @@ def trial(engine: Engine, prompt: PromptText, plan: Plan, slower: float) -> tupl
 
 
 def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> list[float]:
-    """Return ratios of the harness loop's CPU time to the bare loop's, interleaved, from the same snapshot. Timed from
-    outside, because a row's own figures exclude what lies between its steps."""
+    """Return, for each pair of runs, the CPU time of the harness's decode loop over that of a bare loop.
+
+    The loops are interleaved and start from the same snapshot; they are timed from outside, since a row's own figures
+    exclude the time between its steps.
+    """
     clock = time.process_time
     session = engine.session(DEPTHS[-1] + STEPS + 1)
     session.sync(list(tokens[: DEPTHS[-1]]))
@@ -141,14 +150,14 @@ def overhead(engine: Engine, tokens: Sequence[int], eos: int, pairs: int) -> lis
 
 
 def shares(verdicts: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
-    """Count how many of ``verdicts`` are among ``wanted``, with Wilson's 95 % interval."""
+    """Return how many of ``verdicts`` are among ``wanted``, as a share with Wilson's 95 % interval."""
     hits = sum(verdict in wanted for verdict in verdicts)
     interval = wilson(hits, len(verdicts))
     return {"of": len(verdicts), "hits": hits, "share": interval.estimate, "low": interval.low, "high": interval.high}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure and print the table and JSON; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--trials", type=int, default=40, help="of equal arms and of slowed ones (40)")
     parser.add_argument("--slower", type=float, default=3.0, help="per cent of speed that B lacks (3)")

@@ -1,11 +1,11 @@
-"""Priors and confidence of a diagnosis: derived, fitted and checked on simulated engines.
+"""Priors and confidence of a diagnosis: derived, fitted and checked on simulated engines ("patients").
 
     python -m benchmarks.calibration collect OUT.jsonl --trials 600      diagnose patients, append one record for each
     python -m benchmarks.calibration fit OUT.jsonl                       fit on even trials, check on odd ones
     python -m benchmarks.calibration priors                              shares of each kind of explanation
 
-``collect`` resumes where it was stopped. ``fit`` prints the reliability table and the acquittals. With ``--write``,
-``fit`` and ``priors`` replace their part of test_vectors/diagnosis/calibration.json.
+``collect`` resumes where it was stopped. ``fit`` prints a reliability table, and how many faulty engines were called
+clean. With ``--write``, ``fit`` and ``priors`` replace their part of test_vectors/diagnosis/calibration.json.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .patients import KINDS, LENGTHS, MODES_ALONE, Patient, draw, library_of
 
 BINS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0001)
 RIDGE = 1.0
-"""Weight of the penalty on coefficients, so that few trials of a kind do not give certainty."""
+"""Weight of the ridge penalty on coefficients, so that few trials of a kind do not give certainty."""
 
 
 def outcome(patient: Patient, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return one record: the truth, the verdict, and whether it is right."""
+    """Return the record of one trial: the truth, the verdict, its features, and whether it is right."""
     return {
         "trial": patient.trial, "kind": patient.kind, "mode": patient.mode, "truth": patient.truth,
         "size": patient.size, "effect": patient.effect, "flips": patient.flips, "positions": len(patient.seen.rows),
@@ -46,8 +46,11 @@ def outcome(patient: Patient, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def right(patient: Patient, diagnosis: Diagnosis) -> bool:
-    """Return whether the verdict is true. "Clean" is true if the engine is clean or its mistake is below the size that
-    the verdict states; "undecided" claims nothing and counts as right if there is a mistake."""
+    """Return whether the verdict on ``patient`` is true.
+
+    "Clean" is true if the engine is clean or its mistake is below the size that the verdict states; "undecided" claims
+    nothing and counts as right if there is a mistake.
+    """
     if diagnosis.verdict == "fault":
         return any(name in patient.truth for name in diagnosis.faults)
     if diagnosis.verdict == "unknown":
@@ -59,7 +62,7 @@ def right(patient: Patient, diagnosis: Diagnosis) -> bool:
 
 
 def collect(path: Path, trials: range) -> None:
-    """Diagnose the patients that are not in the file yet."""
+    """Diagnose the patients of ``trials`` that are not in the file yet, and append their records."""
     done = {json.loads(line)["trial"] for line in path.read_text().splitlines()} if path.exists() else set()
     with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as engine, open(path, "a") as out:
         for trial in trials:
@@ -76,7 +79,7 @@ def collect(path: Path, trials: range) -> None:
 
 
 def priors(engine: Engine) -> dict[str, Any]:
-    """Return the shares of rounding sets and of kinds of explanation in the mix of ``draw``, with their derivation.
+    """Return the prior of each rounding set and kind of explanation: its share among the patients of ``draw``.
 
     Mistakes around the model (slips) are individually as likely as those of the library. Mistakes without a name are
     equally often a part, a late onset or a pair of known ones, and none of these.
@@ -99,7 +102,10 @@ def priors(engine: Engine) -> dict[str, Any]:
 
 
 def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Fit a ridge-penalised logistic regression by Newton's method; return coefficients (features + 1,)."""
+    """Fit a ridge-penalised logistic regression by Newton's method; return coefficients (features + 1,).
+
+    x: features (n, features); y: 0 or 1 (n,).
+    """
     a = np.column_stack((np.ones(len(x)), x))
     w = np.zeros(a.shape[1])
     penalty = np.eye(a.shape[1]) * RIDGE
@@ -116,7 +122,7 @@ def logistic(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def fit(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Fit coefficients by kind of verdict."""
+    """Fit the coefficients of confidence to records; return them by kind of verdict."""
     coefficients = {}
     for kind in FEATURES:
         chosen = [r for r in records if kind_of(r["verdict"]) == kind]
@@ -130,7 +136,7 @@ def fit(records: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def reliability(records: Sequence[dict[str, Any]], coefficients: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Return the share of right verdicts by bin of confidence."""
+    """Return, for each bin of confidence, the share of verdicts that are right."""
     p = np.array([probability(kind_of(r["verdict"]), r["features"], coefficients) for r in records])
     y = np.array([float(r["right"]) for r in records])
     rows = []
@@ -144,8 +150,11 @@ def reliability(records: Sequence[dict[str, Any]], coefficients: dict[str, list[
 
 
 def acquittals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Count engines with a mistake that were called clean, and of those the ones whose best token changes by a margin,
-    or whose mistake is larger than the verdict claims to detect."""
+    """Count engines with a mistake that were called clean.
+
+    Also counts, of these, the engines whose best token changes by a margin, and those whose mistake is larger than the
+    verdict claims to detect.
+    """
     wrong = [r for r in records if r["kind"] != "clean"]
     cleared = [r for r in wrong if kind_of(r["verdict"]) == "clean"]
     return {
@@ -160,7 +169,7 @@ def acquittals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Parse, collect, fit or derive."""
+    """Run the subcommand of the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.calibration", description=(__doc__ or "").split("\n")[0]
     )
@@ -187,7 +196,7 @@ def main() -> int:
 
 
 def fitted(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Fit on even trials, check on odd ones, print both."""
+    """Fit on even trials and check on odd ones; print and return the results."""
     held_out = [r for r in records if r["trial"] % 2]
     coefficients = fit([r for r in records if r["trial"] % 2 == 0])
     checked = reliability(held_out, coefficients)

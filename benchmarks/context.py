@@ -14,9 +14,11 @@ from .timing import Budget
 
 @dataclass
 class Context:
-    """Settings of one run, and the rows so far.
+    """Settings of one run, and the rows measured so far.
 
-    quick: small sizes and few rounds. peers: other programs take part. model: the slice to measure.
+    quick   small sizes and few rounds
+    peers   whether other programs are measured, too
+    model   path of the model slice to measure
     """
 
     quick: bool
@@ -33,17 +35,19 @@ class Context:
 
     @cached_property
     def engine(self) -> Engine:
-        """The slice in mode ds4, opened once with every page mapped: figures measure arithmetic and memory, not page
-        faults of experts used for the first time."""
+        """The engine on the model slice in mode ds4, opened once with every page mapped.
+
+        Figures then measure arithmetic and memory, not page faults of experts used for the first time.
+        """
         engine = Engine.open(self.model, numerics="ds4", threads=self.threads)
         for _ in engine.source.touch():
             pass
         return engine
 
     def add(self, name: str, samples: list[float], note: str = "") -> None:
-        """Report a figure of ``GOALS``."""
+        """Add the row of a figure in ``GOALS`` with one sample per round."""
         self.rows[name] = row(GOALS[name], samples, note)
 
     def skip(self, name: str, why: str) -> None:
-        """Report that a figure was not measured."""
+        """Add the row of a figure that was not measured, with the reason."""
         self.rows.setdefault(name, row(GOALS[name], [], why))

@@ -3,9 +3,10 @@
     python -m benchmarks.coverage                    2,000 trials a cell, about three minutes
     python -m benchmarks.coverage --trials 200 --only centre
 
-A cell is the percentage of trials in which a 95 % interval contained the truth; ``-`` where no interval is given. The
-data resembles what an interval is used for: log ratios of speeds (rounds, two runs), differences of NLL over texts,
-grades. Noise is normal, skewed, heavy-tailed, disturbed, or rounded as by a clock. 2,000 trials leave +-1.
+A cell of the table is the percentage of trials in which a 95 % interval contained the truth; ``-`` if no interval can
+be given. The data resembles the use of each interval: log ratios of speeds (rounds, two runs), differences of NLL over
+texts, grades. Noise is normal, skewed, heavy-tailed, disturbed, or rounded as by a clock. With 2,000 trials the
+percentage has an error of about 1.
 
 Prints a table, and a line of JSON. Does not cover noise common to all rounds, which no interval can detect.
 """
@@ -33,12 +34,12 @@ EPOCHS = (1, 4, 16)
 
 Rng = np.random.Generator
 Draw = Callable[[Rng, int], tuple[tuple[Any, ...], float]]
-"""Returns arguments of the interval for n values, and the truth."""
+"""Type of a function of (random generator, n) that returns (arguments of the interval for n values, the truth)."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An interval, and the data it is tried on."""
+    """An interval, and the distribution of the data on which it is tried."""
 
     kind: str
     data: str
@@ -47,12 +48,15 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name in the table and for ``--only``."""
+        """Name of the case, as in the table and for ``--only``."""
         return f"{self.kind}, {self.data}"
 
 
 def coverage(case: Case, n: int, trials: int, seed: int = SEED) -> tuple[float, int]:
-    """Return the share of intervals that contained the truth (NaN if none was given), and how many were given."""
+    """Simulate one cell; return (share of the intervals that contain the truth, number of intervals).
+
+    The share is NaN if no interval could be given. ``n``: values per trial.
+    """
     rng = np.random.default_rng([seed, n, *case.name.encode()])
     count = covering = 0
     for _ in range(trials):
@@ -79,19 +83,18 @@ def lognormal(rng: Rng, shape: Any) -> np.ndarray:
 
 
 def disturbed(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw normal values, one in ten of them three to eight deviations off, to either side: an arm that was
-    interrupted."""
+    """Draw normal values, one in ten of them three to eight deviations off on either side, like an interrupted arm."""
     hit = np.where(rng.random(shape) < 0.1, rng.uniform(3, 8, shape), 0) * rng.choice([-1, 1], shape)
     return rng.normal(size=shape) + hit
 
 
 def rounded(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw normal values rounded to half a deviation: a coarse clock. Zero lies between two of its marks."""
+    """Draw normal values rounded to half a deviation, like times of a coarse clock; zero lies between two ticks."""
     return np.round((rng.normal(size=shape) + 0.3) / 0.5) * 0.5 - 0.3
 
 
 def tied(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw normal values rounded to a whole deviation: mostly the same few values."""
+    """Draw normal values rounded to a whole deviation, so that most values are tied."""
     return np.round(rng.normal(size=shape) + 0.3) - 0.3
 
 
@@ -101,12 +104,12 @@ def heavy(rng: Rng, shape: Any) -> np.ndarray:
 
 
 def skewed(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw log-normal values (sigma 1/2) around their mean: disturbed on one side only."""
+    """Draw log-normal values (sigma 1/2) minus their mean: outliers on one side only."""
     return rng.lognormal(0, 0.5, shape) - np.exp(0.125)
 
 
 def exponential(rng: Rng, shape: Any) -> np.ndarray:
-    """Draw exponential values around their mean: skewness 2."""
+    """Draw exponential values minus their mean: skewness 2."""
     return rng.exponential(size=shape) - 1
 
 
@@ -201,7 +204,7 @@ def _shares(low: float, high: float, levels: int = 1) -> Draw:
 
 
 def times(epochs: int) -> str:
-    """Return ``epochs`` in words, for names."""
+    """Return "once", "twice" and so on for a number of epochs, for names of cases."""
     return {1: "once", 4: "four times", 16: "16 times"}[epochs]
 
 
@@ -248,7 +251,7 @@ CASES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Simulate and print."""
+    """Simulate all cases and print the table; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--trials", type=int, default=2000, help="of each cell (2000)")
     parser.add_argument("--only", default="", help="cases whose name holds this")

@@ -44,11 +44,11 @@ SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = 
     "torch": (peers.torch, ("gemm * *",), 0),
     "llama": (peers.llama, ("llama *", "busy*"), 0),
 }
-"""Section -> function, name patterns of its rows, least seconds of a quick run."""
+"""Sections of the table: name -> (function, name patterns of its rows, minimum seconds of a quick run)."""
 
 
 def run(context: Context, chosen: Sequence[str]) -> None:
-    """Run the chosen sections; afterwards each of their rows has a value or a reason."""
+    """Run the chosen sections; afterwards each of their rows has a value or the reason why not."""
     for name in chosen:
         work, patterns, least = SECTIONS[name]
         reason = "not measured"
@@ -66,13 +66,13 @@ def run(context: Context, chosen: Sequence[str]) -> None:
 
 
 def progress(name: str) -> None:
-    """Show what is being measured, on a terminal only."""
+    """Print the name of the section being measured, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(f"\rmeasuring: {name:12s}", end="", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is asked for, print the table and the document; return the exit code."""
+    """Measure the chosen sections, print table and JSON; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Compile kernels without a GPU: PTX by numba-cuda, machine code by ptxas, disassembly by nvdisasm, all from wheels.
+"""Compiles kernels without a GPU: PTX by numba-cuda, machine code by ptxas, disassembly by nvdisasm, all from wheels.
 
     text = ptx_of(kernel, signature, (9, 0))
     built = assembled(text, (9, 0))          # registers, spills, shared memory, SASS
@@ -29,7 +29,7 @@ class _NoDevice:
 
 
 def missing() -> str | None:
-    """Return why nothing can be compiled here, None if it can."""
+    """Return the reason why kernels cannot be compiled here, None if they can."""
     try:
         from numba import cuda
     except ImportError as error:
@@ -40,7 +40,11 @@ def missing() -> str | None:
 
 
 def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = True) -> str:
-    """Return the PTX of a kernel (a ``cuda.jit`` function, or a plain one) with the options it was declared with."""
+    """Return the PTX of a kernel (a ``cuda.jit`` or plain function), compiled with the options it was declared with.
+
+    cc         compute capability, as (9, 0)
+    lineinfo   include source lines
+    """
     from numba import cuda
     from numba.cuda import dispatcher
 
@@ -68,12 +72,12 @@ def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = Tr
 
 
 def leaves(args: Iterable[Any]) -> list[Any]:
-    """Flatten the arguments of a kernel: Numba passes each item of a tuple by itself."""
+    """Return the arguments of a kernel with tuples replaced by their items, as Numba passes them."""
     return [leaf for arg in args for leaf in (leaves(arg) if isinstance(arg, tuple) else [arg])]
 
 
 def kind_of_argument(value: Any, kind_of_array: Callable[[Any], Any | None]) -> Any:
-    """Return Numba's type of an argument; ``kind_of_array`` returns that of an array, None for other values."""
+    """Return Numba's type of a kernel argument; ``kind_of_array`` returns that of an array, None for other values."""
     from numba import typeof, types
 
     kind = kind_of_array(value)
@@ -85,8 +89,7 @@ def kind_of_argument(value: Any, kind_of_array: Callable[[Any], Any | None]) -> 
 
 
 def tool(name: str) -> str:
-    """Return the path of ``ptxas`` or ``nvdisasm``, from its wheel or the PATH. FileNotFoundError says how to get
-    it."""
+    """Return the path of ``ptxas`` or ``nvdisasm``, from a wheel or PATH; FileNotFoundError says how to install it."""
     spec = find_spec("nvidia")
     for folder in spec.submodule_search_locations or () if spec else ():
         for path in sorted(Path(folder).glob(f"*/bin/{name}")):
@@ -100,19 +103,26 @@ FILE = 1 << 20
 
 
 def place(file: int, line: int) -> int:
-    """Encode a file number (``.file`` of PTX) and a line as one number: the kernel's own file is 1."""
+    """Encode a file number (``.file`` of PTX; 1 is the kernel's own file) and a line as one number."""
     return (file - 1) * FILE + line
 
 
 def files_of(ptx: str) -> dict[str, int]:
-    """Return source files by path."""
+    """Return the numbers of the source files named in a PTX text, by path."""
     return {path: int(number) for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', ptx)}
 
 
 class Built(NamedTuple):
-    """ptxas's result: registers a thread, bytes of stack and of spill stores and loads a thread, static shared bytes a
-    block, and the machine code as nvdisasm prints it, one instruction a line, with the source ``place`` of each (0 for
-    labels and unknown ones)."""
+    """The result of ptxas for one kernel.
+
+    registers      per thread
+    stack          bytes per thread
+    spill_stores   bytes of spill stores per thread
+    spill_loads    bytes of spill loads per thread
+    shared         bytes of static shared memory per block
+    sass           the machine code as nvdisasm prints it, one instruction or label per entry
+    lines          the source ``place`` of each entry of ``sass``, 0 for labels and unknown ones
+    """
 
     registers: int
     stack: int
@@ -124,8 +134,10 @@ class Built(NamedTuple):
 
 
 def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Built:
-    """Run ptxas and nvdisasm on one kernel; ``registers`` limits registers a thread. RuntimeError with ptxas's
-    message."""
+    """Run ptxas and nvdisasm on the PTX of one kernel; raises RuntimeError with ptxas's message.
+
+    ``registers``: limit of registers per thread.
+    """
     with tempfile.TemporaryDirectory(prefix="ds4-ptx-") as folder:
         source, binary = Path(folder, "k.ptx"), Path(folder, "k.cubin")
         source.write_text(ptx)
@@ -155,7 +167,7 @@ def assembled(ptx: str, cc: tuple[int, int], registers: int | None = None) -> Bu
 
 
 def sass_lines(listing: str, files: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return instructions and labels (ending with ":") of nvdisasm's text, and the ``place`` of each."""
+    """Parse nvdisasm's listing; return (instructions and labels, source ``place`` of each). Labels end with ":"."""
     instructions: list[tuple[str, int]] = []
     source = 0
     for line in listing.splitlines():

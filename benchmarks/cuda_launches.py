@@ -1,4 +1,4 @@
-"""List the kernels a decoded token launches, and their arguments, without a GPU and without weights.
+"""Lists the kernels that a decoded token launches, and their arguments, without a GPU and without weights.
 
     launches = token_launches()              # DeepSeek V4 Flash, recipe q2, mode ds4, 8192 tokens deep
     launches = prefill_launches()            # products of many tokens, format by format
@@ -27,13 +27,13 @@ from .cuda_compile import kind_of_argument, leaves
 
 
 class NotedLaunch(NamedTuple):
-    """One launch.
+    """One kernel launch.
 
     signature  Numba's types of the arguments
     numbers    scalar arguments (flattened), None in place of arrays
     arrays     (shape, dtype) of array arguments
     dynamic    bytes of dynamic shared memory
-    weights    (format, matrices a token reads, rows, columns) of the weights that it multiplies with, "" if none;
+    weights    (format, matrices read by a token, rows, columns) of the launch's weights, format "" if it has none;
                rows of all matrices that share a launch, like gate and up
     traffic    bytes: weights read, once each, and all other arrays of the call, except caches (see ``rows``)
     """
@@ -50,7 +50,7 @@ class NotedLaunch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Module and function, with the format where it takes one to identify the kernel."""
+        """Module and function of the kernel, with the weight format if the kernel is specialised for it."""
         function = self.kernel.py_func
         suffix = f" {self.weights[0]}" if "<locals>" in function.__qualname__ else ""
         return f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}{suffix}".rstrip()
@@ -96,7 +96,10 @@ def _kind_of_array(value: Any) -> Any | None:
 
 @contextlib.contextmanager
 def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Iterator[list[NotedLaunch]]:
-    """Note launches of ``ds4ref.kernels.cuda`` instead of making them."""
+    """Context manager that records the launches of ``ds4ref.kernels.cuda`` in a list instead of making them.
+
+    multiprocessors, shared_limit   of the assumed GPU; shared memory in bytes per block
+    """
     from numba.cuda.dispatcher import CUDADispatcher
 
     from ds4ref.kernels.cuda import backend
@@ -197,7 +200,7 @@ def _read(launch: Any, args: Sequence[Any]) -> tuple[tuple[str, int, int, int], 
 
 
 def hollow_weights(shape: ModelShape, recipe: str) -> Weights:
-    """Return weights of the right shapes that take no memory: all their bytes are one zero."""
+    """Return weights of the model's shapes and formats that take no memory: all their bytes are one zero byte."""
     formats = {spec.name: spec for spec in expected_tensors(shape, recipe)}
     model: dict[str, Any] = {}
     layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
@@ -251,12 +254,11 @@ PREFILL = (
     ("Q8_0", 4096, 4096), ("Q4_K", 2048, 4096), ("Q2_K", 4096, 2048), ("IQ2_XXS", 2048, 4096), ("F16", 1024, 4096),
     ("BF16", 1024, 4096), ("F32", 256, 4096),
 )  # fmt: skip
-"""Products of a prefill: format, rows, columns. Expert matrices as if all tokens had chosen the same expert."""
+"""Products of a prefill: (format, rows, columns). Of experts, as if all tokens had chosen the same one."""
 
 
 def prefill_launches(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> list[NotedLaunch]:
-    """Return the launches of one product of PREFILL_TOKENS inputs each, with float and with integer inputs, in
-    order."""
+    """Return the launches of each product in PREFILL with PREFILL_TOKENS inputs, with float and with integer inputs."""
     with planning(multiprocessors, shared_limit) as noted:
         from ds4ref.kernels.cuda import CUDA
         from ds4ref.kernels.cuda.products.units import UNITS

@@ -4,9 +4,9 @@
     python -m benchmarks.dense --formats Q8_0 --threads 1 --rounds 5 --json
     python -m benchmarks.dense --formats Q8_0 --prefill 512,2048        also prefill, interleaved with llama.cpp
 
-Reading the same weights and decoding are interleaved, each the best of three in a row, because tens of milliseconds are
-either undisturbed or interrupted for long; a share is one over the other within a round. Speed does not depend on the
-weights' values, as long as they are finite.
+Each round times a plain read of the weights and decode in turn, each the best of three, since tens of milliseconds are
+either undisturbed or interrupted for long. The reported share is read time over decode time within a round. Speed does
+not depend on the weights' values, as long as they are finite.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PAST = 64
 
 
 def pieces(fmt: str, count: int) -> Iterator[np.ndarray]:
-    """Yield ``count`` small finite weights as bytes of a format, a few megabytes at a time."""
+    """Yield ``count`` small finite weights in format ``fmt`` as uint8 arrays of a few megabytes."""
     rng = np.random.default_rng(1)
     layout, block = FORMATS[fmt].layout, FORMATS[fmt].block_elems
     while count:
@@ -64,7 +64,7 @@ def pieces(fmt: str, count: int) -> Iterator[np.ndarray]:
 
 
 def write(path: Path, shape: DenseShape, fmt: str) -> Path:
-    """Write a model of this shape with a tied head."""
+    """Write a model of this shape, with its output head tied to the embedding; return the path."""
     specs = [
         TensorSpec(slot.name, fmt if len(slot.dims) > 1 else "F32", slot.dims)
         for slot in slots(shape)
@@ -79,7 +79,7 @@ def write(path: Path, shape: DenseShape, fmt: str) -> Path:
 
 
 def decoding(engine: Engine, tokens: int) -> Arm:
-    """Return an arm that measures seconds per token, the best of some in a row, behind 64 tokens."""
+    """Return an arm that measures the seconds per decoded token after 64 tokens, the best of a few runs."""
     session = engine.session(4096)
     session.sync(list(range(1, PAST + 1)))
     start = session.snapshot()
@@ -98,7 +98,7 @@ def decoding(engine: Engine, tokens: int) -> Arm:
 
 
 def measure(path: Path, numerics: str, threads: int | None, rounds: int, tokens: int) -> list[Row]:
-    """Return the rows of one file: the share, tokens a second."""
+    """Return the rows of one model file: share of the bandwidth bound, tokens per second."""
     with Engine.open(path, numerics=numerics, threads=threads) as engine:
         for _ in engine.source.touch():  # exclude disk reads from the measurement
             pass
@@ -125,7 +125,7 @@ def measure(path: Path, numerics: str, threads: int | None, rounds: int, tokens:
 
 
 def against_llama(path: Path, name: str, threads: int, rounds: int, tokens: list[int]) -> list[Row]:
-    """Return rows of prefill: llama.cpp's time over ours on the same file and threads, each in a process of its own."""
+    """Return rows of prefill: llama.cpp's time over ours, on the same file and threads, in separate processes."""
     with Worker("ours", str(path), threads) as ours, Worker("llama", str(path), threads) as theirs:
         rows = []
         for count in tokens:

@@ -1,8 +1,8 @@
-"""Sessions at a given depth for timing: KV caches filled with plausible rows instead of computed ones.
+"""Sessions at a given depth for timing, with random rows in the KV cache instead of computed ones.
 
-A token's cost depends on how many rows there are, not on their values. The rows drawn here have the spread and the
-rounding of real ones (attention rows E4M3 in binary16, indexer rows E2M1), so that every kernel takes its usual path.
-What such a session predicts means nothing.
+A token's cost depends on the number of rows, not on their values. The random rows have the spread and the rounding of
+real ones (attention rows E4M3 in binary16, indexer rows E2M1), so that every kernel takes its usual path. Predictions
+of such a session mean nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ reference = Reference()
 
 
 def session_at(engine: Engine, pos: int, ctx: int | None = None) -> Session:
-    """Return a session at position ``pos`` with context ``ctx`` (default: 4096 more) and made-up cache rows."""
+    """Return a session at position ``pos`` with random cache rows; ``ctx``: context length (default ``pos`` + 4096)."""
     session = engine.session(ctx or pos + 4096)
     if pos < 1:
         return session

@@ -49,7 +49,7 @@ BARS = {None: 0.95, 20: 0.80}
 
 
 class Unkept(Signatures):
-    """Signatures in memory only: prompts that are used once should not fill the cache."""
+    """Signatures kept in memory only: those of prompts used once should not fill the disk cache."""
 
     def _loaded(self, name: str, compute: Callable[[], Signature]) -> Signature:
         return compute()
@@ -60,13 +60,13 @@ class Unkept(Signatures):
 
 @dataclass
 class Tally:
-    """Outcomes by kind, and a remark for each wrong one."""
+    """Counts of trials by outcome, and a remark for each wrong one."""
 
     counts: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
 
     def add(self, outcome: str, remark: str = "", good: bool = True) -> None:
-        """Count one outcome."""
+        """Count one trial; ``remark`` is kept if it is not ``good``."""
         self.counts[outcome] += 1
         if not good:
             self.remarks.append(remark)
@@ -77,12 +77,12 @@ class Tally:
         return sum(self.counts.values())
 
     def share(self, outcome: str) -> float:
-        """Return the share of one outcome; 0 without trials."""
+        """Return the share of trials with this outcome; 0 without trials."""
         return self.counts[outcome] / self.total if self.total else 0.0
 
 
 def says(diagnosis: Diagnosis) -> str:
-    """Summarise the diagnosis in a few words."""
+    """Return a diagnosis in a few words."""
     return f"{diagnosis.fault or diagnosis.verdict} ({diagnosis.confidence:.3f}, first {diagnosis.first_position})"
 
 
@@ -90,8 +90,10 @@ def says(diagnosis: Diagnosis) -> str:
 
 
 def inside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
-    """Yield (name, library, observation) of every mistake inside the model that exceeds float noise. Mistakes that need
-    a longer prompt get it; those about roundings that ``mode`` does not have are made in mode qat."""
+    """Yield (name, signatures, observation) for every mistake inside the model that exceeds float noise.
+
+    Mistakes that need a longer prompt get it; those about roundings that ``mode`` does not have are made in mode qat.
+    """
     mixed, long = (Signatures(engine, PROMPTS[name]()) for name in ("mixed", "long"))
     for fault in LIBRARY.values():
         if fault.quiet or fault.name in NO_MISTAKE:
@@ -102,7 +104,10 @@ def inside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatur
 
 
 def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatures, Observation]]:
-    """Yield the same for mistakes outside the model: BOS, rows, columns, temperature, tokenizer, template."""
+    """Yield (name, signatures, observation) for every mistake outside the model.
+
+    These concern BOS, rows, columns, temperature, tokenizer and template.
+    """
     library = Signatures(engine, PROMPTS["mixed"]()[:120])
     ids, bos = library.ids.tolist(), engine.tokenizer.bos
     rng = np.random.default_rng(seed)
@@ -132,7 +137,7 @@ def outside(engine: Engine, mode: str, seed: int) -> Iterator[tuple[str, Signatu
 
 
 def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None = None) -> Tally:
-    """Try every mistake of the library, once."""
+    """Diagnose every mistake of the library once; ``top``: number of log probabilities observed, None: all logits."""
     tally = Tally()
     for source in (inside, outside):
         for name, library, observation in source(engine, mode, seed):
@@ -149,10 +154,10 @@ def faults(engine: Engine, mode: str = "exact", seed: int = 11, top: int | None 
 
 
 def clean(engine: Engine, trials: range, modes: tuple[str, ...] = tuple(ROUNDING)) -> Tally:
-    """Diagnose clean engines of all rounding sets on random prompts of 16 to 64 tokens, full logits and top-20
-    alternately.
+    """Diagnose clean engines of all rounding sets on random prompts of 16 to 64 tokens.
 
-    Trial ``i`` is the same in any range, so that a long run can be made in parts.
+    Full logits and top-20 are observed alternately. Trial ``i`` is the same in any range, so that a long run can be
+    split.
     """
     tally = Tally()
     for trial in trials:
@@ -188,7 +193,7 @@ def _classify(tally: Tally, label: str, diagnosis: Diagnosis, among: tuple[str, 
 
 
 def pairs(engine: Engine, trials: range, mode: str = "exact", top: int | None = None) -> Tally:
-    """Inject two different mistakes inside the model at once, drawn by trial number."""
+    """Diagnose engines with two different mistakes inside the model, drawn by trial number."""
     library, tally = Signatures(engine, PROMPTS["mixed"]()), Tally()
     names = [f.name for f in library.faults(mode) if not f.quiet]
     for trial in trials:
@@ -201,8 +206,11 @@ def pairs(engine: Engine, trials: range, mode: str = "exact", top: int | None = 
 
 
 def held_out(engine: Engine, trials: range) -> Tally:
-    """Inject mistakes the library lacks, drawn by trial number in strength, rounding set, prompt and observation. A
-    "clean" verdict is fine only below the size that it states, and never if the best token changes by a margin."""
+    """Diagnose engines with mistakes that the library lacks; the trial number determines all else about them.
+
+    A "clean" verdict is right only for a mistake below the size that the verdict states, and never if the best token
+    changes by a margin.
+    """
     tally = Tally()
     for trial in trials:
         patient = draw(engine, trial, ("outside",))
@@ -217,8 +225,10 @@ def held_out(engine: Engine, trials: range) -> Tally:
 
 
 def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
-    """Return the margins (nats) by which engines with float noise prefer another token than the noiseless one, on the
-    embedded model after prose: per mode the share of positions with another best token, and the largest margin."""
+    """Measure, per mode, how much float noise alone changes the best token, on the embedded model after prose.
+
+    Returns the share of positions with another best token, and the largest margin in nats by which it is preferred.
+    """
     by_mode = {}
     with Engine.open(embedded_path(), backend="cpu", numerics="exact") as engine:
         runner, ids = Runner(engine), engine.tokenizer.encode(prose(tokens * 6))[:tokens]
@@ -247,7 +257,7 @@ def _show(name: str, tally: Tally, begun: float) -> None:
 
 
 def main() -> int:
-    """Parse, measure, print."""
+    """Run the measurement named on the command line and print it; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=("faults", "clean", "pairs", "held-out", "floors"))
     parser.add_argument("--trials", type=int, default=None, help="of clean (200), pairs and held-out (60)")

@@ -1,4 +1,4 @@
-"""ggml's dot products (libggml-cpu of llama-cpp-python), called row by row from compiled code, against ours."""
+"""ggml's dot products (libggml-cpu of llama-cpp-python), called row by row from compiled code, compared with ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .timing import interleave, ratios
 
 
 class Traits(ctypes.Structure):
-    """struct ggml_type_traits_cpu of ggml-cpu.h."""
+    """The C struct ggml_type_traits_cpu of ggml-cpu.h."""
 
     _fields_ = [
         ("from_float", ctypes.c_void_p),
@@ -57,13 +57,13 @@ call_vec_dot = op(types.none, [types.int64] * 5, _call_vec_dot)
 
 @njit(**JIT)
 def dot_rows(function, weights, first, last, row_bytes, n, x, out):
-    """Multiply rows first .. last-1 with the packed input, one call a row."""
+    """Multiply rows ``first`` to ``last`` - 1 with the packed input ``x`` into ``out``, one ggml call per row."""
     for row in range(first, last):
         call_vec_dot(function, n, out + 4 * row, weights + row_bytes * row, x)
 
 
 def against_ours(fmt: str, act: str, threads: int, megabytes: int, rounds: int) -> list[float]:
-    """Return time of ggml / time of ours per round, on rows of 4096 weights that lie in memory."""
+    """Return, per round, ggml's time over ours for multiplying rows of 4096 weights in memory (not in caches)."""
     case = Case(fmt, act, KERNELS[fmt, act], 4096, megabytes, cached=False)
     traits = _library().ggml_get_type_traits_cpu(FORMATS[fmt].ggml_id).contents
 

@@ -1,11 +1,11 @@
-"""The table of figures: what is measured and its bar, in the order of the report."""
+"""The goals of the CPU table: each figure with its unit and bar, in the order of the report."""
 
 from __future__ import annotations
 
 from .report import Goal
 
 FORMATS = {"Q8_0": "a8", "F16": "float", "Q4_K": "q8k", "Q2_K": "q8k", "IQ2_XXS": "q8k"}
-"""Weight formats of the tensor table and the activation rounding that mode ds4 uses before each."""
+"""Weight formats of the CPU table, with the activation rounding that mode ds4 uses for each."""
 
 _MATVEC = {
     "Q8_0": (0.88, 0.95),

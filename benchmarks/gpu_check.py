@@ -41,15 +41,20 @@ from .timing import Budget, OutOfTime
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470.0
-"""Time limit of all parts: eight minutes, less start and stop."""
+"""Default time limit of all parts: eight minutes, less start and stop."""
 
 
 @dataclass
 class Check:
-    """Figures of one run, and their output file.
+    """The results of one run, and the file they are saved to.
 
-    rehearsal: without a GPU; timed figures mean nothing and get no value details: further data of a part besides its
-    rows
+    rehearsal   whether it runs without a GPU, so that timed figures mean nothing and are left out
+    facts       machine and versions
+    rows        rows of the table as (part, row)
+    parts       how each part ended
+    details     further data of each part, for the JSON
+    part        the running part
+    budget      its time budget
     """
 
     out: Path | None
@@ -65,7 +70,7 @@ class Check:
         self, item: str, value: float | None, unit: str = "", bar: float | None = None, better: str = "higher",
         note: str = "", timed: bool = False,
     ) -> None:  # fmt: skip
-        """Add a row to the table. ``timed``: measured by the clock."""
+        """Add a row to the table; ``timed``: whether the value depends on the clock."""
         if timed and self.rehearsal:
             value, bar, note = None, None, "a rehearsal has no speed"
         number = None if value is None else float(value)
@@ -73,21 +78,21 @@ class Check:
         self.save()
 
     def keep(self, entry: Any) -> None:
-        """Add a detail of this part to the JSON."""
+        """Add an entry to the running part's details in the JSON."""
         self.details.setdefault(self.part, []).append(entry)
 
     def need(self, seconds: float) -> None:
-        """Raise OutOfTime unless this part has that much time left."""
+        """Raise OutOfTime unless the running part has ``seconds`` left."""
         self.budget.need(seconds)
 
     def document(self) -> dict[str, Any]:
-        """Return the content of the JSON."""
+        """Return the results as JSON values."""
         rows = [{"part": part, **{k: sayable(v) for k, v in asdict(row).items()}, "met": row.met}
                 for part, row in self.rows]  # fmt: skip
         return {**self.facts, "rehearsal": self.rehearsal, "parts": self.parts, "rows": rows, "details": self.details}
 
     def save(self) -> None:
-        """Write the results so far."""
+        """Write the results so far to the output file."""
         if self.out is not None:
             text = json.dumps(self.document(), indent=1, allow_nan=False)
             with atomic_write(self.out) as file:
@@ -95,12 +100,12 @@ class Check:
 
 
 def sayable(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON lacks, by their names."""
+    """Return ``value`` with NaN and infinities, which JSON lacks, replaced by their names."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def ops(check: Check) -> None:
-    """Run the tests that compare every op and product with the reference, in a process of their own."""
+    """Run the tests that compare every op and product with the reference, in a separate process."""
     files = [
         f"tests/kernels/{name}.py" for name in ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording")
     ]
@@ -131,7 +136,7 @@ def ops(check: Check) -> None:
 
 
 def find_workers() -> int:
-    """Return the number of test processes: compiling kernels takes most of their time."""
+    """Return the number of parallel test processes; most of their time is spent compiling kernels."""
     from importlib.util import find_spec
 
     return min(8, os.cpu_count() or 1) if find_spec("xdist") else 1
@@ -143,11 +148,11 @@ PARTS: dict[str, tuple[Callable[[Check], None], float]] = {
     "speed": (gpu_speed.measure, 0.25),
     "ops": (ops, 0.25),
 }
-"""Each part and its share of the time; time left over goes to later parts."""
+"""Each part's function and its share of the time; unused time goes to later parts."""
 
 
 def run(check: Check, chosen: Sequence[str], seconds: float | None, parts: Any = None) -> int:
-    """Run the chosen parts; return the exit code. KeyboardInterrupt stops, keeping the results so far."""
+    """Run the chosen parts; return the exit code. KeyboardInterrupt ends the run, keeping the results so far."""
     parts = parts or PARTS
     start, code = time.monotonic(), 0
     shares = sum(parts[name][1] for name in chosen)
@@ -191,7 +196,7 @@ def printed(check: Check) -> None:
 
 
 def first_device() -> dict[str, Any]:
-    """Return name and compute capability of the GPU. RuntimeError if none can be used."""
+    """Return name and compute capability of the GPU; raises RuntimeError if none can be used."""
     from ds4ref.kernels.cuda.driver.devices import devices, refusal
 
     if reason := refusal():
@@ -201,7 +206,7 @@ def first_device() -> dict[str, Any]:
 
 
 def compiled_kernels() -> Any:
-    """Return a context in which compiled kernels run on this processor. RuntimeError if they cannot."""
+    """Return a context manager in which CUDA kernels run on this processor; raises RuntimeError if they cannot."""
     from tests.kernels.cuda.lowering.hosted import hosted, missing
 
     if reason := missing():
@@ -210,7 +215,7 @@ def compiled_kernels() -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run from the command line."""
+    """Run the check; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

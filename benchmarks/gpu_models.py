@@ -1,4 +1,4 @@
-"""Whole models on the GPU against reference results: golden logits, and our CPU backend.
+"""Whole models on the GPU against reference results: golden logits, and the CPU backend.
 
 Golden models (``tests/golden.py``) have logits of Hugging Face and of ds4; they are used if present. The embedded model
 and a slice with the dimensions of Flash are generated, and compared with the CPU backend. In every mode a prompt is
@@ -6,8 +6,8 @@ prefilled in one piece, and tokens after it are decoded one by one, by replaying
 
 Bars: for golden models those of the CPU backend. CPU and GPU sum in different orders, which rounding to integers
 amplifies in modes qat and ds4. The CPU itself shows how much, as its decode sums in another order than its prefill: the
-median divergence of CPU and GPU may be twice that of the CPU from itself. The mean depends on a few tokens that are
-routed to other experts.
+median KL divergence of CPU and GPU may be twice that of the CPU's decode from its prefill. The mean would depend on a
+few tokens that are routed to other experts.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ if TYPE_CHECKING:
 
 MODES = ("exact", "qat", "ds4")
 SLICE: dict[str, Any] = {"experts": 8, "vocab": 4096, "recipe": "q2"}
-"""Slice used in all parts: the number of experts changes the file's size, not what a token reads."""
+"""Model slice used in all parts: the number of experts changes the file's size, but not the bytes a token reads."""
 EXACT_SHARE = 2e-4
-"""Largest difference of logits in mode exact, as a share of their standard deviation, that summation order explains."""
+"""Maximum difference of logits in mode exact, as a share of their standard deviation, explained by summation order."""
 TIMES, FLOOR = 2.0, {"exact": 1e-7, "qat": 1e-4, "ds4": 0.0068}
-"""Median divergence of CPU and GPU: at most TIMES that of the CPU from itself, or the floor.
+"""Bar for the median divergence of CPU and GPU: TIMES that of the CPU's decode from its prefill, at least FLOOR.
 
 In mode qat roundings that flip are so rare that the CPU may have none; in ds4 a CPU without AVX-512 sums in one order
-for prefill and decode, and its floor is twice the divergence of one with it from itself (docs/LOG.md).
+for prefill and decode, and its floor is twice the divergence measured on a CPU with AVX-512 (docs/LOG.md).
 """
 ENOUGH = 16
-"""Least number of tokens for a meaningful median."""
+"""Minimum number of tokens for a meaningful median."""
 
 REHEARSED = 2
-"""Tokens of a prompt in a rehearsal."""
+"""Number of prompt tokens in a rehearsal."""
 
 
 class Length(NamedTuple):
-    """Tokens of a prompt, and tokens decoded after it."""
+    """Number of prompt tokens, and of tokens decoded after them."""
 
     prompt: int
     decoded: int
 
 
 def logits(engine: Engine, ids: np.ndarray, length: Length) -> np.ndarray:
-    """Return logits after each token, (prompt + decoded, V): the prompt in one piece, then one recorded token at a
-    time."""
+    """Return the logits after each token, (prompt + decoded, V): the prompt in one prefill, then token by token."""
     session = engine.session(length.prompt + length.decoded + 1)
     rows = [session.extend(ids[: length.prompt])] if length.prompt else []
     rows += [session.eval(int(token))[None] for token in ids[length.prompt :][: length.decoded]]
@@ -56,7 +55,7 @@ def logits(engine: Engine, ids: np.ndarray, length: Length) -> np.ndarray:
 
 
 def golden(check: Check) -> None:
-    """Add rows of the golden models."""
+    """Compare the golden models on the GPU with their stored logits; add the rows."""
     from tests import golden as stored
 
     if not (stored.ROOT / "tiny.gguf").exists():
@@ -80,7 +79,7 @@ def golden(check: Check) -> None:
 
 
 def beside_the_cpu(check: Check, name: str, path: str, length: Length) -> None:
-    """Add rows of one model file on both backends."""
+    """Compare one model file on the GPU and the CPU backend; add the rows."""
     from tests.golden import divergences
 
     for mode in MODES[-1:] if check.rehearsal else MODES:
@@ -101,7 +100,7 @@ def beside_the_cpu(check: Check, name: str, path: str, length: Length) -> None:
 
 
 def measure(check: Check) -> None:
-    """Measure this part of ``gpu_check``."""
+    """Run the part "models" of ``gpu_check``."""
     from ds4ref.nano import embedded_path
     from ds4ref.nano.cache import slice_path
 

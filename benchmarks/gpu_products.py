@@ -4,8 +4,8 @@
     python -m benchmarks.gpu_products -o products.json     and figures with machine, commit and command
 
 Every product is launched many times in one captured graph, over consecutive matrices in a buffer far larger than the L2
-cache, so that weights come from memory and gaps between launches count. Weights are random bytes. The copy is the
-driver's, within device memory, counting bytes read and written. Correctness is checked by the tests, not here.
+cache, so that weights come from memory and the time includes gaps between launches. Weights are random bytes. The copy
+is the driver's, within device memory, counting bytes read and written. Tests check the results, not this benchmark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHAPES = {
     "IQ2_XXS": ((4096, 4096), (16384, 4096)),
     "F16": ((256, 4096), (1024, 4096), (8192, 1024), (4096, 4096), (16384, 4096)),
 }  # fmt: skip
-"""(rows, n) of plain products: those of a pass of DeepSeek V4 Flash, and larger."""
+"""(rows, columns) of plain products by format: those of a pass of DeepSeek V4 Flash, and larger ones."""
 
 EXPERTS = 64
 USED = 6
@@ -50,7 +50,13 @@ EXPERT_SHAPES = {"IQ2_XXS": (2048, 4096), "Q2_K": (2048, 4096), "Q4_K": (2048, 4
 
 
 class Figure(NamedTuple):
-    """One measured product: bytes of weights read per launch, microseconds per launch."""
+    """One measured product.
+
+    act            kind of input
+    rows, n        shape of the weights (rows, n)
+    nbytes         bytes of weights read per launch
+    microseconds   time per launch
+    """
 
     name: str
     fmt: str
@@ -62,12 +68,12 @@ class Figure(NamedTuple):
 
     @property
     def bandwidth(self) -> float:
-        """GB/s of weights."""
+        """Weights read per second, in GB/s."""
         return self.nbytes / self.microseconds / 1e3
 
 
 class Bench:
-    """Device memory, and timing of launches in it."""
+    """Device memory for weights, and timing of launches that read it."""
 
     def __init__(self, small: bool = False) -> None:
         from ds4ref.kernels.cuda.driver import gpu, shim
@@ -82,13 +88,13 @@ class Bench:
         self._kept: list[Any] = []
 
     def close(self) -> None:
-        """Free the memory."""
+        """Free the device memory."""
         for block in (self.buffer, *self._kept):
             self.driver.free(block)
         self._kept.clear()
 
     def array(self, values: np.ndarray) -> Any:
-        """Return a flat copy on the device."""
+        """Return a flat copy of ``values`` on the device."""
         values = np.ascontiguousarray(values)
         block = self.driver.alloc(values.nbytes)
         self._kept.append(block)
@@ -99,7 +105,7 @@ class Bench:
         return self.array(np.zeros(shape, dtype))
 
     def weights(self, nbytes: int) -> Iterator[Any]:
-        """Yield consecutive slices of the buffer, cyclically."""
+        """Yield consecutive slices of ``nbytes`` of the weight buffer, cyclically."""
         step = -(-nbytes // 256) * 256
         if step > self.size:
             raise ValueError(f"{nbytes} bytes are more than the buffer")
@@ -108,7 +114,7 @@ class Bench:
                 yield self._array(self.buffer.pointer + start, (nbytes,), np.dtype(np.uint8))
 
     def time(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Return microseconds per call when all are one graph: the median of a few replays."""
+        """Return microseconds per call with all calls captured in one graph: the median of a few replays."""
         calls[0]()
         self.driver.sync()
         graph = self.driver.capture([], calls, [])
@@ -122,7 +128,7 @@ class Bench:
         return statistics.median(times) / len(calls) * 1e6
 
     def copy(self) -> float:
-        """Return GB/s of a copy, bytes read and written: the best of a few sizes."""
+        """Return the speed of a copy in GB/s, bytes read plus written: the best of a few sizes."""
         other = self.driver.alloc(self.size)
         best = 0.0
         for size in (self.size // 8, self.size // 2, self.size):
@@ -132,12 +138,12 @@ class Bench:
         return best
 
     def count(self, nbytes: int) -> int:
-        """Return the number of launches in a graph."""
+        """Return how many launches over ``nbytes`` of weights a graph should have."""
         return 1 if self.small else max(8, min(1000, GRAPH_BYTES // nbytes))
 
 
 def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
-    """Time one product with packed inputs; packing is another launch, which several products share."""
+    """Time one plain product with packed inputs, without the packing, which several products share."""
     from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * FORMATS[fmt].row_bytes(n)
@@ -159,7 +165,10 @@ def dense(bench: Bench, fmt: str, act: str, rows: int, n: int) -> Figure:
 
 
 def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -> Figure:
-    """Time products with USED of EXPERTS, different ones for each launch."""
+    """Time products with USED of EXPERTS expert matrices, different ones for each launch.
+
+    ``summed``: the weighted sum over experts (down projection) instead of separate results.
+    """
     from ds4ref.kernels.cuda.products import dispatch
 
     one = rows * FORMATS[fmt].row_bytes(n)
@@ -180,7 +189,7 @@ def experts(bench: Bench, fmt: str, act: str, rows: int, n: int, summed: bool) -
 
 
 def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
-    """Time the mixing logits of hyper-connections."""
+    """Time the product for the mixing logits of hyper-connections, (rows, n) float weights."""
     from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * n * 2
@@ -195,7 +204,7 @@ def mix(bench: Bench, rows: int = 24, n: int = 16384) -> Figure:
 
 
 def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
-    """Time packing one input; bytes are those of the input."""
+    """Time the packing of one input of ``n`` values; the figure's bytes are those of the input."""
     from ds4ref.kernels.cuda.products import dispatch
 
     x = bench.array(bench.rng.standard_normal(n).astype(np.float32))
@@ -212,8 +221,10 @@ def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
 
 
 class Prefill(NamedTuple):
-    """One measured product of many inputs; ``torch`` is the time of the same bfloat16 product in torch, if
-    installed."""
+    """One measured product of ``tokens`` inputs.
+
+    torch   microseconds of the same product in bfloat16 in torch, None if not installed
+    """
 
     fmt: str
     act: str
@@ -225,12 +236,12 @@ class Prefill(NamedTuple):
 
     @property
     def teraflops(self) -> float:
-        """Tera-operations per second, two operations per weight and token."""
+        """Tera-operations per second, counting two operations per weight and token."""
         return 2 * self.rows * self.n * self.tokens / self.microseconds / 1e6
 
 
 def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) -> Prefill:
-    """Time one product of ``tokens`` inputs, packing included."""
+    """Time one product of ``tokens`` inputs, including their packing."""
     from ds4ref.kernels.cuda.products import dispatch
 
     nbytes = rows * FORMATS[fmt].row_bytes(n)
@@ -253,7 +264,7 @@ def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) ->
 
 
 def torch_time(rows: int, n: int, tokens: int) -> float | None:
-    """Return microseconds of a bfloat16 product in torch; None without torch or its GPU."""
+    """Return the microseconds of a bfloat16 product in torch; None if torch or its GPU support is missing."""
     try:
         import torch
     except ImportError:
@@ -276,7 +287,7 @@ def torch_time(rows: int, n: int, tokens: int) -> float | None:
 
 
 def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
-    """Yield all figures; ``floats``: also with float inputs."""
+    """Measure and yield all figures of decode; ``floats``: also products with float inputs."""
     from ds4ref.kernels.cuda.products.units import UNITS
 
     for fmt, shapes in SHAPES.items():
@@ -297,7 +308,7 @@ def figures(bench: Bench, floats: bool) -> Iterator[Figure]:
 
 
 def prefills(bench: Bench) -> Iterator[Prefill]:
-    """Yield a product of many inputs for each format, with integer inputs where supported, and with float ones."""
+    """Measure and yield a product of many inputs for each format, with integer (if supported) and float inputs."""
     from ds4ref.kernels.cuda.products.units import UNITS
 
     shape = (64, 256, 16) if bench.small else (8192, 4096, 2048)
@@ -308,12 +319,12 @@ def prefills(bench: Bench) -> Iterator[Prefill]:
 
 
 def kept(f: Figure, copy: float) -> dict[str, Any]:
-    """Return a figure for the JSON."""
+    """Return a figure as JSON values; ``copy``: GB/s of the copy, for the share."""
     return {**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(f.bandwidth / copy, 3)}
 
 
 def predicted(f: Figure, capability: Sequence[int]) -> float | None:
-    """Return the GB/s that the machine code allows for this product (cuda.md); None if the table has no such launch."""
+    """Return the GB/s predicted from the product's machine code (cuda.md); None if the stored table lacks it."""
     from . import cuda_code
 
     arch = next((name for name, device in cuda_code.DEVICES.items() if device.cc == tuple(capability)), None)
@@ -328,19 +339,19 @@ def predicted(f: Figure, capability: Sequence[int]) -> float | None:
 
 
 def plain_formats() -> Sequence[str]:
-    """Return the formats whose inputs are float32 in every mode."""
+    """Return the formats that are multiplied with unrounded float32 inputs in every mode."""
     from ds4ref.kernels.cuda.products.plain import VALUE_BYTES
 
     return tuple(VALUE_BYTES)
 
 
 LARGE = 30_000_000
-"""Least bytes of weights for which a product is held to ``BAR``: below, launch overhead counts as much as reading."""
+"""Minimum bytes of weights for the bar ``BAR`` to apply; below, launch overhead weighs as much as reading."""
 BAR = 0.7
 
 
 def measure(check: Check) -> None:
-    """Measure this part of ``gpu_check``: every figure, beside the copy and the prediction."""
+    """Run the part "products" of ``gpu_check``: every figure, with the copy and the prediction."""
     bench = Bench(check.rehearsal)
     copy = bench.copy()
     check.add("copy", copy, "GB/s", note="bytes read and written", timed=True)
@@ -367,7 +378,7 @@ def measure(check: Check) -> None:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_products", description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", help="write figures as JSON")
     parser.add_argument("--floats", action="store_true", help="float inputs, too")
@@ -404,7 +415,7 @@ def main() -> None:
 
 
 def commit() -> str | None:
-    """Return the commit of this module's tree, marked if files differ from it; None outside a repository."""
+    """Return the git commit of this file's tree, marked if files were changed; None outside a repository."""
     folder = Path(__file__).parent
     result = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=40"],

@@ -1,13 +1,14 @@
 """Decode and prefill on slices of Flash's dimensions, extrapolated to all 43 layers.
 
-A slice of 4 layers has every kind of layer, one of 6 has two more: one with an indexer and one without, like all later
-pairs. So with d seconds on the short one and D on the long one
+A slice of 4 layers has every kind of layer; one of 6 has two more, one with an indexer and one without, like all later
+pairs. So with d seconds on the short slice and D on the long one
 
     43 layers = d + (43 - 4) / 2 * (D - d) + head
 
 where ``head`` is the extra time of the product with 129280 rows over the one with the slice's rows, both measured. The
-bound is the bytes that a token of the whole model reads, over a copy's GB/s, also measured. Slices have 8 experts of
-256: a token reads six either way; what a prefill chunk would read in addition is added to it, over the same copy.
+bound is the bytes that a token of the whole model reads, over a copy's measured GB/s. Slices have 8 experts instead of
+256: a token reads six either way; for a prefill chunk, the time to read the missing experts at the copy's speed is
+added.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SHORT, LONG = 4, 6
 DEPTHS = (2048, 16384)
 TOKENS = 40
 WARM = 9
-"""Tokens until every kind has been recorded: with and without a closing window of 4."""
+"""Untimed tokens at the start, so that both recordings exist: with and without a closing compression window of 4."""
 PREFILL = 2048
 DECODE_BAR = 0.5
 HEAD = "Q8_0", "a8"
@@ -42,11 +43,12 @@ HEAD = "Q8_0", "a8"
 
 @dataclass(frozen=True)
 class Carried:
-    """Seconds on two slices, extrapolated to all layers of Flash; see the module.
+    """Times in seconds on two slices, and their extrapolation to all layers of Flash (formula: see the module).
 
-    short, long  seconds on the slices
-    head         extra seconds of the output head over a slice's
-    more         seconds for what slices do not read
+    short, long  seconds on the slices of 4 and 6 layers
+    head         extra seconds of the full output head over a slice's
+    more         extra seconds for weights that the slices lack
+    layers       number of layers of the whole model
     """
 
     short: float
@@ -57,7 +59,7 @@ class Carried:
 
     @property
     def steps(self) -> float:
-        """Pairs of layers added to the short slice."""
+        """Number of layer pairs to add to the short slice."""
         return (self.layers - SHORT) / (LONG - SHORT)
 
     @property
@@ -65,7 +67,7 @@ class Carried:
         return self.short + self.steps * (self.long - self.short) + self.head + self.more
 
     def arithmetic(self) -> str:
-        """Return the calculation as text, in ms."""
+        """Return the extrapolation as readable text, in ms."""
         short, long, head, more = (f"{1e3 * value:.3f}" for value in (self.short, self.long, self.head, self.more))
         added = f" + {more}" if self.more else ""
         return f"{short} + {self.steps:g} x ({long} - {short}) + {head}{added} = {1e3 * self.seconds:.2f} ms"
@@ -74,8 +76,10 @@ class Carried:
 def per_token(
     engine: Engine, depth: int, tokens: int, warm: int = WARM, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return seconds per decoded token, the median after ``warm`` untimed ones; the past is rows of noise
-    (``depth``)."""
+    """Return the median seconds per decoded token at ``depth``, after ``warm`` untimed tokens.
+
+    The cache rows before are random (``benchmarks.depth``).
+    """
     session = session_at(engine, depth, depth + tokens + warm + 64)
     taken = []
     for number in range(tokens + warm):
@@ -88,7 +92,7 @@ def per_token(
 def chunk_seconds(
     engine: Engine, tokens: int, rounds: int, warm: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return seconds to prefill ``tokens`` tokens, the median after ``warm`` rounds, which compile."""
+    """Return the median seconds to prefill ``tokens`` tokens, after ``warm`` untimed rounds, which compile kernels."""
     ids = np.random.default_rng(4).integers(0, engine.shape.vocab, tokens).tolist()
     taken = []
     for _ in range(rounds + warm):
@@ -100,8 +104,7 @@ def chunk_seconds(
 
 
 def predicted_token(capability: tuple[int, int]) -> dict[str, Any] | None:
-    """Return the machine code's prediction for a token of recipe q2 in mode ds4 on this architecture; None if not
-    stored."""
+    """Return the stored prediction for a token of recipe q2 in mode ds4, from machine code; None if there is none."""
     import json
 
     from . import cuda_code
@@ -115,7 +118,7 @@ def predicted_token(capability: tuple[int, int]) -> dict[str, Any] | None:
 
 
 def measure(check: Check) -> None:
-    """Measure this part of ``gpu_check``."""
+    """Run the part "speed" of ``gpu_check``."""
     from ds4ref.nano import embedded_path
     from ds4ref.nano.cache import slice_path
 
@@ -151,7 +154,7 @@ def measure(check: Check) -> None:
 
 
 def heads(check: Check) -> tuple[float, float]:
-    """Return bytes per second of a copy, and the extra seconds of the whole head over a slice's."""
+    """Return (bytes per second of a copy, extra seconds of the full output head over a slice's)."""
     from .gpu_products import Bench, dense
 
     bench = Bench(check.rehearsal)
@@ -166,7 +169,7 @@ def heads(check: Check) -> tuple[float, float]:
 def carry(
     check: Check, decoded: dict[int, dict[int, float]], chunks: dict[int, float], copy: float, head: float, prefill: int
 ) -> None:
-    """Add rows of all 43 layers."""
+    """Add rows of the extrapolation to all 43 layers."""
     costs = Costs.of_recipe(FLASH, SLICE["recipe"])
     for depth in decoded[SHORT]:
         whole = Carried(decoded[SHORT][depth], decoded[LONG][depth], head)

@@ -1,4 +1,4 @@
-"""Cost of a long context: time of a token and of a prefill chunk at depth, and memory."""
+"""Costs of a long context: time of a token and of a prefill chunk at depth, and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK = 512
 
 
 def decode(context: Context) -> None:
-    """Measure the rows "growth decode" and "decode <depth>"."""
+    """Measure the rows "growth decode" and "decode <depth>" of the CPU table."""
     engine = context.engine
     depths = {k: v for k, v in DEPTHS.items() if not context.quick or k in ("2k", "1M")}
     costs = Costs.of_file(engine.source, engine.shape)
@@ -35,7 +35,7 @@ def decode(context: Context) -> None:
 
 
 def prefill(context: Context) -> None:
-    """Measure the row "growth prefill": one chunk of 512 tokens after 2k and after 32k."""
+    """Measure the row "growth prefill" of the CPU table: one chunk of 512 tokens after 2k and after 32k tokens."""
     engine = context.engine
     costs = Costs.of_file(engine.source, engine.shape)
     ids = [int(i) for i in np.random.default_rng(5).integers(0, engine.shape.vocab, CHUNK)]
@@ -58,7 +58,7 @@ def prefill(context: Context) -> None:
 
 
 def memory(context: Context) -> None:
-    """Measure the rows "memory ...", each in a process of its own."""
+    """Measure the rows "memory ..." of the CPU table, each in a process of its own."""
     for name, pos in (("32k", 32 << 10), ("128k", 128 << 10), ("1M", 1 << 20)):
         if context.quick and name != "32k":
             context.skip(f"memory {name}", "not in a quick run")

@@ -43,10 +43,10 @@ from ds4ref.server.worker import Worker
 CTX = 8192
 PROMPTS = 12
 MEMORY = 8 << 20
-"""Bytes for conversations in memory: few, so that they are full when the measurement begins."""
+"""Bytes for cached timelines, so small that the cache is full when the measurement begins."""
 
 GREEDY, AT_ONCE = 20, 8
-"""One client in GREEDY sends AT_ONCE requests concurrently."""
+"""One client in GREEDY is greedy: it has AT_ONCE requests in flight."""
 
 SYSTEM = "You tell stories. They may be long, but they have an end. " * 6
 ASK = "Tell me one about number {}."
@@ -56,7 +56,7 @@ ASK = "Tell me one about number {}."
 
 
 class Watched(Worker):
-    """A worker that counts what it computes for disconnected clients."""
+    """A worker that counts the tokens it computes for disconnected clients."""
 
     def __init__(self, *args: Any, **named: Any):
         self.left = 0
@@ -66,7 +66,7 @@ class Watched(Worker):
         super().__init__(*args, **named)
 
     def submit(self, turn: Any, listen: Any, remember: Any = lambda message: message) -> Job:
-        """Submit the turn, also recording its events."""
+        """Submit the turn; its events are also recorded."""
         jobs: list[Job] = []
 
         def listener(event: Any) -> None:
@@ -82,7 +82,7 @@ class Watched(Worker):
         return job
 
     def abandon(self, job: Job) -> None:
-        """Note that the job's client disconnected, then abandon the job."""
+        """Record that the job's client disconnected, then abandon the job."""
         self.left += 1
         if self.running is job:
             self._pressed[job.number] = [time.monotonic()]
@@ -97,7 +97,7 @@ class Watched(Worker):
 
 
 class ResourceSampler(threading.Thread):
-    """Samples the resources of this process every few seconds."""
+    """Thread that samples the resources of this process every few seconds."""
 
     def __init__(self, every: float, timelines: Timelines):
         super().__init__(daemon=True)
@@ -113,7 +113,7 @@ class ResourceSampler(threading.Thread):
 
 
 def resources() -> dict[str, int]:
-    """Return memory, files and threads of this process."""
+    """Return memory in bytes, open files and threads of this process."""
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
@@ -121,14 +121,14 @@ def resources() -> dict[str, int]:
 
 
 def ask(kind: str, url: str, **options: Any) -> Any:
-    """Run the clients in another process and return their results."""
+    """Run the clients' side in another process, with ``options``; return its result."""
     command = [sys.executable, "-m", "benchmarks.load", "--client", json.dumps({"kind": kind, "url": url, **options})]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def load(seconds: float, clients: int, tokens: int, threads: int | None = None, model: str = "") -> dict[str, Any]:
-    """Run ``clients`` clients for ``seconds``, after a warm-up of a fifth of that."""
+    """Run ``clients`` clients for ``seconds``, after a warm-up of a fifth of that; return the results."""
     with Engine.open(model or embedded_path(), threads=threads) as engine:
         worker = Watched(engine, ctx=CTX, timelines=Timelines(engine.tokenizer, MEMORY), queue_limit=4 * clients)
         service = Service(worker, apis())
@@ -156,7 +156,7 @@ def load(seconds: float, clients: int, tokens: int, threads: int | None = None, 
 
 
 def settled(service: Service, seconds: float = 30.0) -> int:
-    """Wait for all connections to end; return how many turns are still live."""
+    """Wait up to ``seconds`` for all connections to end; return the number of turns still running."""
     end = time.monotonic() + seconds
     while service.board.state()["live"] and time.monotonic() < end:
         time.sleep(0.05)
@@ -165,7 +165,7 @@ def settled(service: Service, seconds: float = 30.0) -> int:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return quantiles."""
+    """Return quantiles of the values by name."""
     names = {"least": 0.0, "median": 0.5, "p99": 0.99, "most": 1.0}
     return {name: round(float(np.quantile(values, q)), 3) for name, q in names.items()}
 
@@ -174,7 +174,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def request(api: str, prompt: int, tokens: int) -> tuple[str, dict[str, Any]]:
-    """Return path and body."""
+    """Return (path, JSON body) of a streaming request; ``prompt``: number of the prompt."""
     text = ASK.format(prompt)
     users = [{"role": "user", "content": text}]
     how = {"stream": True, "temperature": 0}
@@ -199,7 +199,7 @@ ENDS = ("data: [DONE]", '"type":"message_stop"', '"type":"response.completed"', 
 
 
 def piece(line: str) -> str:
-    """Return the visible text in a line of a stream, of any API."""
+    """Return the visible text in one line of an event stream of any API, "" if it has none."""
     if not line.startswith("data: {"):
         return ""
     event = json.loads(line.removeprefix("data: "))
@@ -213,11 +213,11 @@ def piece(line: str) -> str:
 
 
 class Left(Exception):
-    """The client disconnected early on purpose."""
+    """Raised when a client disconnects early on purpose."""
 
 
 class Crowd:
-    """The clients, their requests and their results."""
+    """All clients of the load test, their requests and their results."""
 
     def __init__(self, url: str, tokens: int, clients: int, seconds: float, alone: dict[str, list[str]], seed: int):
         self.url, self.tokens, self.clients, self.alone, self.seed = url, tokens, clients, alone, seed
@@ -227,12 +227,12 @@ class Crowd:
         self.shares: list[float] = []
 
     async def run(self) -> dict[str, Any]:
-        """Run all clients until the time is over and the last answers have arrived."""
+        """Run all clients until the time is over and the last answers have arrived; return the results."""
         await asyncio.gather(*map(self.one, range(self.clients)))
         return {**self.counts, "waits": self.waits, "shares": self.shares}
 
     async def one(self, number: int) -> None:
-        """Run one client; greedy ones have several requests in flight."""
+        """Run one client, which sends one request at a time, or several if it is greedy."""
         greedy = number % GREEDY == 0
         headers = {"session-id": f"client {number}"}
         limits = httpx2.Limits(max_connections=None)
@@ -243,7 +243,7 @@ class Crowd:
             self.shares.append(served)
 
     async def line(self, client: httpx2.AsyncClient, number: int, greedy: bool) -> int:
-        """Send requests one after the other; return how many were served."""
+        """Send requests of one client one after the other until the time is over; return the number of answers."""
         rng, served = random.Random(self.seed * 1_000_000 + number), 0
         while time.monotonic() < self.end:
             api, prompt = rng.choice(APIS), rng.randrange(PROMPTS)
@@ -267,7 +267,7 @@ class Crowd:
     async def answer(
         self, client: httpx2.AsyncClient, api: str, prompt: int, pieces: int | None, waits: list[float]
     ) -> str:
-        """Return the text of an answer; raise Left after ``pieces`` pieces of it."""
+        """Return the text of an answer; raises Left after ``pieces`` pieces of it (None: never)."""
         begun, texts, ended = time.monotonic(), list[str](), False
         path, body = request(api, prompt, self.tokens)
         async with client.stream("POST", self.url + path, json=body) as response:
@@ -285,7 +285,7 @@ class Crowd:
 
 
 def alone(url: str, tokens: int) -> dict[str, list[str]]:
-    """Return the answer to each request on an idle server."""
+    """Return the answers to each request on an idle server, to compare with."""
     answers: dict[str, list[str]] = {api: [] for api in APIS}
     with httpx2.Client(timeout=60, trust_env=False) as client:
         for api in APIS:
@@ -298,14 +298,14 @@ def alone(url: str, tokens: int) -> dict[str, list[str]]:
 
 
 def client(options: dict[str, Any]) -> Any:
-    """Run the clients' side, in a process of its own."""
+    """Run one job of the clients' process and return its result."""
     if options.pop("kind") == "crowd":
         return asyncio.run(Crowd(**options).run())
     return alone(**options)
 
 
 def print_results(result: dict[str, Any]) -> None:
-    """Print the results."""
+    """Print the results as a table."""
     late, before = result["late"], result["before"]
     print(f"{result['answers']} answers, {result['left']} left, {result['wrong']} wrong, {result['failed']} failed, "
           f"{result['live']} still live")  # fmt: skip
@@ -319,7 +319,7 @@ def print_results(result: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run from the command line."""
+    """Run the load test; print a table and JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--client", metavar="JSON", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=300.0)

@@ -1,4 +1,4 @@
-"""Mat-vecs against the machine's read bandwidth, as the engine runs them, with pool and chunks."""
+"""Matrix-vector products against the machine's read bandwidth, as the engine runs them, with thread pool and chunks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ REPEAT = 3
 
 
 def random_matrix(fmt: str, megabytes: int, n: int = N) -> Matrix:
-    """Return about ``megabytes`` of rows of n weights; 64 rows are drawn and repeated."""
+    """Return a matrix of about ``megabytes`` with rows of ``n`` weights; 64 random rows are repeated."""
     rows = random_rows(fmt, 64, n, np.random.default_rng(1))
     data = np.tile(rows, (max(1, (megabytes << 20) // rows.nbytes), 1))
     return Matrix(fmt, data, len(data), n)
 
 
 def product(threads: int, w: Matrix, act: str) -> Arm:
-    """Return an arm that multiplies one input with ``w``."""
+    """Return an arm that multiplies one input, rounded as ``act``, with ``w``."""
     recording = CPU(threads).record()
     x = np.random.default_rng(2).standard_normal((1, w.cols)).astype(np.float32)
     recording.seal(recording.linear(x, w, act))
@@ -38,7 +38,7 @@ def product(threads: int, w: Matrix, act: str) -> Arm:
 
 
 def reading(threads: int, *arrays: np.ndarray) -> Arm:
-    """Return an arm that reads all of ``arrays``, in whole pieces of 256 bytes."""
+    """Return an arm that reads all bytes of ``arrays``, in whole pieces of 256 bytes."""
     recording = CPU(threads).record()
     for array in arrays:
         out = recording.empty(16 * threads, dtype=np.int32)
@@ -60,7 +60,7 @@ def _replayed(recording: Any, kept: Any) -> Arm:
 
 
 def measure(context: Context) -> None:
-    """Measure the rows "read", "read 1", "matvec ..." and "float ..."."""
+    """Measure the rows "read", "read 1", "matvec ..." and "float ..." of the CPU table."""
     megabytes, rounds = (64, 5) if context.quick else (192, 15)
     block = np.ones(megabytes << 20, np.uint8)
     all_threads = interleave({"read": reading(context.threads, block)}, rounds)["read"]

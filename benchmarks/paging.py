@@ -1,7 +1,7 @@
-"""A model larger than memory: decode with advice for the chosen experts against plain mapping.
+"""A model larger than memory: decode with read-ahead advice for the chosen experts, against plain mapping.
 
-Each runs in a process of its own inside a control group with a memory limit, and starts with the file out of the page
-cache. Page cache counts against the group, so experts are read from disk again and again.
+Each variant runs in a process of its own inside a control group with a memory limit, and starts with the file out of
+the page cache. Page cache counts against the limit, so experts are read from disk again and again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def memory_group(limit: int) -> Iterator[Path]:
-    """Make a control group limited to ``limit`` bytes; OutOfTime (the rows' note) if impossible."""
+    """Create a control group limited to ``limit`` bytes; raises OutOfTime (noted in the rows) if that is impossible."""
     for root, name in ((ROOT / "memory", "memory.limit_in_bytes"), (ROOT, "memory.max")):
         group = root / f"ds4ref-{os.getpid()}"
         try:
@@ -47,7 +47,7 @@ def memory_group(limit: int) -> Iterator[Path]:
 
 
 def measure(context: Context) -> None:
-    """Measure the rows "paging" and "paging tps"."""
+    """Measure the rows "paging" and "paging tps" of the CPU table."""
     if context.quick:
         raise OutOfTime("not in a quick run")
     size = os.stat(context.model).st_size

@@ -1,11 +1,11 @@
-"""Simulated engines for measuring the diagnosis: clean, with a mistake it knows, or with one it must not know.
+"""Simulated engines ("patients") for measuring the diagnosis: clean, with a known mistake, or with an unknown one.
 
     patient = draw(engine, trial)       everything follows from the trial's number
     patient.truth                       the true names; empty if it is clean
     patient.seen                        the observation; patient.library its signatures
 
-The mistakes of ``OUTSIDE`` have a strength and must never enter the library: a diagnosis may call them unknown or
-undecided, or clean where they are below the detection limit, but must not name them.
+The mistakes of ``OUTSIDE`` have a strength and must never enter the diagnosis's library: a diagnosis may call them
+unknown or undecided, or clean if they are below the detection limit, but must not name them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ LENGTHS = (48, 120)
 TOPS = (None, 20)
 STORED = ("", "", "float16", "4 decimals")
 KINDS = ("clean", "library", "family", "outside")
-"""Drawn equally often; the diagnosis's priors follow from this (``benchmarks.calibration priors``)."""
+"""Kinds of patients, drawn equally often; the diagnosis's priors follow (``benchmarks.calibration priors``)."""
 MODES_ALONE = 0.6
-"""Share of engines in one of the three modes; the others are in any of the rounding sets."""
+"""Share of patients in one of the three numerics modes; the others use any of the rounding sets."""
 LOUDNESS = (0.5, 1.0, 2.0)
-"""Factors on the usual float noise."""
+"""Factors on the usual amplitude of float noise."""
 SAME = 1e-3
-"""Largest difference of log probabilities between two names of one mistake."""
+"""Maximum difference of log probabilities between two mistakes that count as the same."""
 PROMPT_SEEDS = 1
-"""Prompts of each length: signatures are computed once for each."""
+"""Number of prompts of each length; signatures are computed once per prompt."""
 
 
 # --- mistakes with a strength s that the library does not have
@@ -141,17 +141,20 @@ OUTSIDE: dict[str, Callable[[float], Fault]] = {
     "channels_off": _channel, "sink_shared": _shared_sink, "pool_flat": _pool, "query_grows": _late_scale,
     "layer_off": _one_layer,
 }  # fmt: skip
-"""Mistakes by name: strength -> fault. Strengths from 1e-3 to 1."""
+"""Mistakes outside the library, by name: functions from strength (1e-3 to 1) to fault."""
 
 
 @dataclass(frozen=True)
 class Patient:
     """One simulated engine.
 
-    truth    the true names; () for a clean one
-    kind     clean, library, family or outside
-    effect   root mean square by which the mistake moves its log probabilities, nats
-    flips    whether the mistake changes the best token anywhere by a margin above noise
+    truth     names of its mistakes, () for a clean one
+    kind      "clean", "library", "family" or "outside"
+    size      strength of the mistake, if it has one
+    effect    root mean square by which the mistake changes log probabilities, in nats
+    flips     whether the mistake changes the best token anywhere by a margin above noise
+    library   signatures of the known mistakes on its prompt
+    seen      its observed logits
     """
 
     trial: int
@@ -174,7 +177,7 @@ _LIBRARIES: dict[tuple[int, int], Signatures] = {}
 
 
 def library_of(engine: Engine, length: int, seed: int) -> Signatures:
-    """Return the signatures of a random prompt, shared by all patients on it."""
+    """Return the signatures of the random prompt ``(length, seed)``, shared by all patients on it."""
     key = length, seed
     if key not in _LIBRARIES:
         ids = np.random.default_rng([seed, length, 5]).integers(0, DIAGNOSTIC.vocab, length).tolist()
@@ -183,8 +186,10 @@ def library_of(engine: Engine, length: int, seed: int) -> Signatures:
 
 
 def draw(engine: Engine, trial: int, kinds: Sequence[str] = KINDS) -> Patient:
-    """Draw patient number ``trial``: rounding set, mistake, strength, prompt, noise, storage and how much of it is
-    observed."""
+    """Return patient number ``trial``.
+
+    The number determines rounding set, mistake, strength, prompt, noise, storage and how much is observed.
+    """
     rng = np.random.default_rng([trial, 6])
 
     def one(choices: Sequence[Any]) -> Any:
@@ -234,7 +239,7 @@ def _also(library: Signatures, fault: Fault) -> list[str]:
 
 
 def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) -> tuple[float, bool]:
-    """Return the rms effect in nats, and whether the best token changes by a margin above noise."""
+    """Return (rms difference of log probabilities in nats, whether the best token changes by a margin above noise)."""
     a, b = log_softmax(wrong), log_softmax(right)
     noise = max(float(np.abs(r.logprobs - library.get(mode).logprobs).max()) for r in library.replicas(mode))
     rows = np.arange(len(a))
@@ -243,7 +248,7 @@ def moved(wrong: np.ndarray, right: np.ndarray, library: Signatures, mode: str) 
 
 
 def kept_as(logits: np.ndarray, stored: str) -> np.ndarray:
-    """Return logits as read back from a file of that precision."""
+    """Return logits rounded as by storing them in a file of precision ``stored``."""
     if stored == "float16":
         return logits.astype(np.float16).astype(np.float32)
     if stored == "bfloat16":

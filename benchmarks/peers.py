@@ -16,7 +16,7 @@ from .worker import Worker
 
 
 def need(context: Context, module: str) -> None:
-    """Raise OutOfTime (which becomes the rows' note) unless peers are requested and installed."""
+    """Raise OutOfTime, which becomes a note in the rows, unless peers are requested and ``module`` is installed."""
     if not context.peers:
         raise OutOfTime("a peer: not without --peers")
     if importlib.util.find_spec(module) is None:
@@ -24,7 +24,7 @@ def need(context: Context, module: str) -> None:
 
 
 def ggml(context: Context) -> None:
-    """Measure the rows "ggml ...": both sides' row products in the same loop on the same weights, all threads."""
+    """Measure the rows "ggml ...": row products of ggml and ours in the same loop, on the same weights, all threads."""
     need(context, "llama_cpp")
     from .ggml import against_ours
 
@@ -34,7 +34,7 @@ def ggml(context: Context) -> None:
 
 
 def torch(context: Context) -> None:
-    """Measure the rows "gemm <format> <tokens>"."""
+    """Measure the rows "gemm <format> <tokens>" of the CPU table: products of many tokens against torch float32."""
     need(context, "torch")
     size = {"rows": 4096, "n": 2048, "matrices": 4}
     with Worker("torch", "-", context.threads) as theirs, Worker("gemm", "-", context.threads) as ours:
@@ -48,7 +48,7 @@ def torch(context: Context) -> None:
 
 @contextlib.contextmanager
 def busy_thread() -> Iterator[None]:
-    """Run another process that computes all the time."""
+    """Context manager that keeps one core busy with another process."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
             yield
@@ -57,7 +57,7 @@ def busy_thread() -> Iterator[None]:
 
 
 def llama(context: Context) -> None:
-    """Measure the rows "llama ...", "busy" and "busy ours"."""
+    """Measure the rows "llama ...", "busy" and "busy ours" of the CPU table: decode and prefill against llama.cpp."""
     need(context, "llama_cpp")
     tokens = 4 if context.quick else 8
     with Worker("ours", context.model, context.threads) as ours:

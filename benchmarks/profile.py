@@ -1,9 +1,9 @@
 """Where the time of a decoded token goes, step by step: ``python -m benchmarks.profile [MODEL] [--at 2048 32768]``.
 
-A token is one job of a few hundred steps; thread 0 notes when it begins each step and when it can claim no more of it.
-Time until the next step begins counts for the step; the part after the last claim is "wait": the other threads' last
-pieces and the barrier. The figures are medians over the tokens, so the sum of the parts is a little less than the
-median token on a busy machine.
+A token is one job of a few hundred steps; thread 0 notes when it begins each step, and when no pieces of the step are
+left to claim. The time until the next step begins counts for the step; the part after the last claim is "wait": for the
+other threads' last pieces and the barrier. The figures are medians over the tokens, so the sum of the parts is a little
+less than the median token on a busy machine.
 """
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ from ds4ref.session.session import Session
 from .depth import session_at
 
 PRODUCTS = frozenset({"linear_rows", "expert_linear_rows", "expert_sum_rows"})
-"""Tasks that stream weights."""
+"""Names of tasks that stream weights."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds a token spends: ``wall`` in all (tokens,), and per step until the next and waiting (tokens, steps)."""
+    """Times of decoded tokens in seconds.
+
+    tasks     name of each step's task
+    waits     whether each step waits for the one before (steps,)
+    wall      whole token (tokens,)
+    steps     from the beginning of each step to that of the next (tokens, steps)
+    waiting   part of ``steps`` spent waiting for other threads (tokens, steps)
+    """
 
     tasks: list[str]
     waits: np.ndarray
@@ -38,8 +45,11 @@ class Profile:
     waiting: np.ndarray
 
     def besides(self) -> np.ndarray:
-        """Return the share of each token (tokens,) spent outside phases that stream weights: small ops, attention,
-        indexer, Python. A phase is a step that waits and those after it that do not."""
+        """Return, for each token, the share of time (tokens,) outside phases that stream weights.
+
+        These are small ops, attention, indexer, Python. A phase is a step that waits, and the steps after it that do
+        not.
+        """
         phase = np.cumsum(self.waits) - 1
         streams_weights = np.zeros(phase[-1] + 1, bool)
         for task, number in zip(self.tasks, phase, strict=True):
@@ -48,7 +58,7 @@ class Profile:
 
 
 def tick_seconds(pool: Workers, seconds: float = 0.05) -> float:
-    """Return the seconds per tick of the pool's clock; RuntimeError if the clock stands still."""
+    """Return the seconds per tick of the thread pool's clock; raises RuntimeError if the clock stands still."""
     first, started = pool.ticks(), time.perf_counter()
     while time.perf_counter() - started < seconds:
         pass
@@ -59,8 +69,10 @@ def tick_seconds(pool: Workers, seconds: float = 0.05) -> float:
 
 
 def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
-    """Decode ``tokens`` tokens and profile those of the most frequent kind: one at which no window closes. The session
-    must replay recordings."""
+    """Decode ``tokens`` tokens; return the profile of the most frequent kind, which closes no compression window.
+
+    ``session`` must replay recordings; ``warm``: untimed tokens at the start.
+    """
     pool = session.model.ops.workers
     rate = tick_seconds(pool)
     vocab = session.model.shape.vocab
@@ -83,7 +95,7 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
 
 
 def by_task(p: Profile) -> list[dict]:
-    """Return rows {task, steps, us, wait_us, share}, largest first; medians over the tokens."""
+    """Return the steps summed by task: rows {task, steps, us, wait_us, share}, largest first; medians over tokens."""
     steps, waiting = np.median(p.steps, axis=0), np.median(p.waiting, axis=0)
     wall, names = float(np.median(p.wall)), np.array(p.tasks)
     rows = []

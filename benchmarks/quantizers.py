@@ -5,7 +5,7 @@
 
 Errors are sums over all weights, ours over ggml's: of squares, of squares times the importance of the column, and of
 squares weighted as each quantizer's search does (quantize.md). Speed is weights a second on ``--threads`` threads,
-interleaved; CPU time counts, so other load does not.
+interleaved, in CPU time, so that other load does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEASURED = ("Q8_0", "Q4_0", "Q6_K", "Q4_K", "Q2_K", "IQ2_XXS")
 
 
 def ggml() -> Any:
-    """Return ggml's base library with its prototypes set. ImportError or OSError if it is missing."""
+    """Return ggml's base library with its C prototypes set; raises ImportError or OSError if it is missing."""
     import llama_cpp
 
     folder = Path(llama_cpp.__file__).parent / "lib"
@@ -50,7 +50,11 @@ def ggml() -> Any:
 def ggml_rows(
     library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None = None, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Quantize float32 (rows, cols) with ggml: uint8 (rows, row_bytes)."""
+    """Return float32 weights ``x`` (rows, cols) quantized by ggml: uint8 (rows, row_bytes).
+
+    importance   (cols,) or None
+    out          array to write to
+    """
     rows, cols = x.shape
     if out is None:
         out = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
@@ -60,7 +64,10 @@ def ggml_rows(
 
 
 def drawn(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw weights float32 (rows, cols) and importance (cols,): "normal", "laplace", "outliers" or "uniform"."""
+    """Draw weights float32 (rows, cols) and importance (cols,).
+
+    ``kind``: "normal", "laplace", "outliers" or "uniform".
+    """
     rng = np.random.default_rng(seed)
     if kind == "laplace":
         x = rng.laplace(0, 0.02, (rows, cols))
@@ -75,7 +82,10 @@ def drawn(kind: str, rows: int, cols: int, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def errors(fmt: str, x: np.ndarray, raw: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:
-    """Return sums of squared errors: plain, by importance, and as the searches weigh them."""
+    """Return sums of squared errors by measure: plain, weighted by importance, weighted as the quantizer's search does.
+
+    x: weights (rows, cols); raw: their quantized bytes.
+    """
     miss = np.square(FORMATS[fmt].dequantize(raw).astype(np.float64) - x)
     sums = {"plain": float(miss.sum())}
     if importance is not None:
@@ -85,7 +95,7 @@ def errors(fmt: str, x: np.ndarray, raw: np.ndarray, importance: np.ndarray | No
 
 
 def searched(fmt: str, x: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
-    """Return the weights with which ggml's search for ``fmt`` minimizes the error (rows, cols)."""
+    """Return the weights (rows, cols) of squared errors that ggml's search for ``fmt`` minimizes."""
     wide, block = x.astype(np.float64), FORMATS[fmt].block_elems
     mean = np.repeat(np.square(wide).reshape(len(x), -1, block).mean(axis=2), block, axis=1)
     if importance is not None:
@@ -101,7 +111,7 @@ def searched(fmt: str, x: np.ndarray, importance: np.ndarray | None) -> np.ndarr
 
 
 def compare(library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:
-    """Return our error over ggml's, by measure; "same" is the share of equal bytes."""
+    """Return our error over ggml's by measure; "same": share of equal bytes."""
     ours = quantize(fmt, x, importance)
     theirs = ggml_rows(library, fmt, x, importance)
     a, b = errors(fmt, x, ours, importance), errors(fmt, x, theirs, importance)
@@ -111,7 +121,7 @@ def compare(library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None
 def speed(
     library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None, threads: int, rounds: int
 ) -> tuple[float, float]:
-    """Return our speed over ggml's, the median of the rounds; and our million weights a second and thread."""
+    """Return (our speed over ggml's, the median of the rounds; our speed in million weights per second and thread)."""
     rows, cols = x.shape
     ours = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
     theirs = np.empty_like(ours)
@@ -132,7 +142,7 @@ def speed(
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure all chosen formats; print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quantizers", description=__doc__.split("\n")[0])
     parser.add_argument("--formats", nargs="+", default=list(MEASURED), choices=BLOCKED)
     parser.add_argument("--kinds", nargs="+", default=["normal", "laplace", "outliers", "uniform"])

@@ -1,4 +1,4 @@
-"""Rows of the table of figures: value, range, goal."""
+"""Rows of the table of figures: value, range, bar."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Goal:
-    """Goal of a figure; ``better`` is the direction."""
+    """A figure to measure, and its goal.
+
+    bar       the value required, None for none
+    stretch   a more ambitious value
+    better    "higher" or "lower"
+    """
 
     item: str
     unit: str
@@ -21,7 +26,10 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: median and range over ``n`` rounds; ``value`` is None if not measured, and ``note`` says why."""
+    """One measured figure: median ``value`` and range over ``n`` rounds.
+
+    ``value`` is None if it was not measured; ``note`` then says why.
+    """
 
     item: str
     value: float | None
@@ -36,14 +44,14 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is reached; None without a value or a bar."""
+        """Whether the value reaches the bar; None without a value or a bar."""
         if self.value is None or self.bar is None:
             return None
         return self.value >= self.bar if self.better == "higher" else self.value <= self.bar
 
 
 def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
-    """Return the row of a figure that was measured once per round."""
+    """Return the row of a figure from one sample per round."""
     ordered = sorted(float(sample) for sample in samples)  # NumPy's own floats are no JSON
     if not ordered:
         return Row(goal.item, None, goal.bar, goal.stretch, goal.unit, goal.better, note=note or "not measured")
@@ -55,7 +63,7 @@ def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
 
 
 def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
-    """Return the rows as a JSON document; ``run`` is added to each of them."""
+    """Return the rows as a JSON document; ``facts``: about the run, added to each row as ``run``."""
     return json.dumps([{**asdict(r), "met": r.met, "run": facts} for r in rows], allow_nan=False)
 
 

@@ -31,7 +31,7 @@ PIECE = 1 << 20
 
 
 def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return uint8 (rows, row_bytes) of valid blocks with ordinary scales."""
+    """Return uint8 (rows, row_bytes) of valid blocks of a format, with ordinary scales."""
     layout = FORMATS[fmt]
     if fmt in ("F32", "F16", "BF16"):
         values = rng.standard_normal((rows, n), np.float32)
@@ -51,7 +51,7 @@ def random_rows(fmt: str, rows: int, n: int, rng: np.random.Generator) -> np.nda
 def in_threads(threads: int, pieces: list[tuple[int, int]], work: Callable[[int, int], object]) -> float:
     """Return the seconds to run ``work(first, last)`` over all pieces, taken in order by ``threads`` threads.
 
-    The mean of the threads' CPU times, so that other processes do not count.
+    This is the mean of the threads' CPU times, so that other processes do not count.
     """
     counter = itertools.count()
     spent: list[float] = []
@@ -72,12 +72,12 @@ def in_threads(threads: int, pieces: list[tuple[int, int]], work: Callable[[int,
 
 
 def split(total: int, size: int) -> list[tuple[int, int]]:
-    """Return ranges of ``size`` that cover ``total``; the last may be shorter."""
+    """Return ranges (first, last) of ``size`` that cover ``total``; the last one may be shorter."""
     return [(at, min(at + size, total)) for at in range(0, total, size)]
 
 
 class Case:
-    """One kernel on its own weights."""
+    """One row kernel to measure, with its own weights."""
 
     def __init__(self, fmt: str, act: str, kernel: RowKernel, n: int, megabytes: int, cached: bool):
         rng = np.random.default_rng(1)
@@ -107,7 +107,7 @@ class Case:
 
 
 def measure(cases: list[Case], thread_counts: list[int], rounds: int) -> list[dict]:
-    """Return rows {kernel, threads, gbs, read_gbs, ratio, low, high}: medians, and the range of the ratio."""
+    """Return rows {kernel, threads, gbs, read_gbs, ratio, low, high}: medians in GB/s, and the range of the ratio."""
     seconds: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for threads in thread_counts:

@@ -1,4 +1,4 @@
-"""Start-up time of commands, measured from outside the process."""
+"""Start-up times of commands, measured from outside the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DS4 = [sys.executable, "-m", "ds4ref.cli.ds4"]
 
 
 def process_seconds(command: list[str], until_output: bool = False) -> float:
-    """Return the wall time of a process, to its end or to its first byte on stdout."""
+    """Return the wall time in seconds of a process, to its end or (``until_output``) to its first byte on stdout."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -31,7 +31,7 @@ def process_seconds(command: list[str], until_output: bool = False) -> float:
 
 
 def measure(context: Context) -> None:
-    """Measure the rows "help" and "start"."""
+    """Measure the rows "help" and "start" of the CPU table."""
     first_token = [*DS4, "-p", "The", "-n", "1", "--ctx", "64", "-t", str(context.threads)]
     arms = {
         "python": lambda: process_seconds([sys.executable, "-c", "pass"]),
@@ -45,7 +45,7 @@ def measure(context: Context) -> None:
 
 
 def cold_compile(context: Context) -> None:
-    """Measure the row "compile": start with an empty kernel cache."""
+    """Measure the row "compile" of the CPU table: start-up with an empty kernel cache."""
     if context.quick:
         context.skip("compile", "not in a quick run")
         return
@@ -61,7 +61,7 @@ def cold_compile(context: Context) -> None:
 
 
 def tiers(context: Context) -> None:
-    """Measure the rows "tier B" and "tier C": the row kernel in a process with DS4_SIMD_TIER set."""
+    """Measure the rows "tier B" and "tier C": the row kernel in a process with another DS4_SIMD_TIER."""
     import json
 
     from ds4ref.kernels.cpu.simd.tiers import TIER

@@ -23,7 +23,7 @@ ROUNDS = {"rounds": 15, "warmup_rounds": 2}
 
 
 def normal(*shape: int) -> np.ndarray:
-    """Draw standard normal numbers, float32."""
+    """Draw float32 standard normal numbers of this shape."""
     return RNG.standard_normal(shape, np.float32)
 
 
@@ -47,7 +47,7 @@ def test_gemm(benchmark, fmt: str, tokens: int) -> None:
 @pytest.mark.parametrize("rows", [512, 8192])
 @pytest.mark.benchmark(group="attention, one token, 64 heads of 512")
 def test_attention(benchmark, rows: int, dtype: type) -> None:
-    """Time of the attention op at these sizes."""
+    """Time the attention op for one token at these sizes."""
     comp: np.ndarray = normal(rows, 512).astype(dtype)
     first, count, comp_count = (np.array([n], np.int32) for n in (0, 128, rows))
     arguments = (normal(1, 64, 512), normal(128, 512), first, count, comp, comp_count, None, normal(64), 512**-0.5)

@@ -1,4 +1,4 @@
-"""Timing on a shared machine: arms take turns, and only ratios within a round count."""
+"""Timing on a shared machine: the variants ("arms") take turns, and only ratios within a round count."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 
 Arm = Callable[[], float]
-"""Do the work once; return seconds, or another figure."""
+"""Type of a function that does the work once and returns its seconds, or another figure."""
 
 
 class OutOfTime(Exception):
-    """Raised when the time budget of the run is used up."""
+    """Raised when the time budget of the run does not suffice."""
 
 
 class Budget:
-    """Time budget of a run in ``seconds``; None is unlimited."""
+    """Time budget of a run in ``seconds``, from now; None is unlimited."""
 
     def __init__(self, seconds: float | None):
         self.seconds, self._start = seconds, time.monotonic()
@@ -24,16 +24,16 @@ class Budget:
         return time.monotonic() - self._start
 
     def need(self, seconds: float) -> None:
-        """Raise OutOfTime unless that much is left."""
+        """Raise OutOfTime unless ``seconds`` are left."""
         if self.seconds is not None and self.spent + seconds > self.seconds:
             raise OutOfTime(f"skipped: {self.spent:.0f} of {self.seconds:.0f} s were used")
 
 
 def clocked(work: Callable[[], object], repeat: int = 1) -> Arm:
-    """Return an arm that measures the wall time of ``work``, the best of ``repeat`` in a row.
+    """Return an arm that measures the wall time of ``work`` in seconds, the best of ``repeat`` runs in a row.
 
-    Milliseconds of work are either undisturbed or interrupted for longer than they take; the best of a few is the
-    former. Longer work is taken once.
+    A few milliseconds of work are either undisturbed or interrupted for longer than they take; the best of a few is
+    undisturbed. Longer work is run once.
     """
 
     def once() -> float:
@@ -45,7 +45,10 @@ def clocked(work: Callable[[], object], repeat: int = 1) -> Arm:
 
 
 def interleave(arms: Mapping[str, Arm], rounds: int, warm: bool = True) -> dict[str, list[float]]:
-    """Run all arms for ``rounds`` rounds in alternating order (AB BA), after one warm-up round."""
+    """Run all arms for ``rounds`` rounds in alternating order (AB BA); return each arm's results by name.
+
+    ``warm``: run one unrecorded round first.
+    """
     names = list(arms)
     if warm:
         for name in names:
@@ -58,5 +61,5 @@ def interleave(arms: Mapping[str, Arm], rounds: int, warm: bool = True) -> dict[
 
 
 def ratios(above: list[float], below: list[float], factor: float = 1.0) -> list[float]:
-    """Return factor * above / below for each round."""
+    """Return ``factor * above / below`` for each round."""
     return [factor * a / b for a, b in zip(above, below, strict=True)]

@@ -1,4 +1,4 @@
-"""The whole engine on a slice of Flash: decode against its bandwidth bound, prefill against the GEMM's peak."""
+"""The whole engine on a slice of Flash: decode against its bandwidth bound, prefill against the peak of its GEMMs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFILL = 512
 
 
 def weights(engine: Engine) -> list[np.ndarray]:
-    """Return the dense matrices of all layers as stored in the file; a token reads most of its bytes from them."""
+    """Return the dense matrices of all layers as stored in the file, most of the bytes that a token reads."""
     arrays = []
     for layer in engine.model.weights.layers:
         for value in vars(layer).values():
@@ -33,12 +33,12 @@ def weights(engine: Engine) -> list[np.ndarray]:
 
 
 def operations_of(work: Work) -> float:
-    """Return the number of operations of all kinds."""
+    """Return the total number of operations of ``work``."""
     return work.ops
 
 
 def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
-    """Return an arm that measures seconds per token at position ``pos``."""
+    """Return an arm that measures the seconds per token, over ``tokens`` tokens from position ``pos``."""
     session = session_at(engine, pos, pos + 100_000)
     vocab = engine.shape.vocab
     state = {"next": 5}
@@ -54,7 +54,7 @@ def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
 
 
 def decode(context: Context) -> None:
-    """Measure the rows "decode", "decode ms" and "besides ..."."""
+    """Measure the rows "decode", "decode ms" and "besides ..." of the CPU table."""
     engine, rounds = context.engine, context.rounds
     arrays = weights(engine)
     size = sum(array.nbytes for array in arrays)
@@ -73,9 +73,10 @@ def decode(context: Context) -> None:
 
 
 def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, float]:
-    """Return an arm that multiplies ``tokens`` inputs with 4096 x 2048 weights, and the operations of one call.
+    """Return (arm that multiplies ``tokens`` inputs with 4096 x 2048 weights, operations of one call).
 
-    It takes another matrix each time, so that weights come from memory."""
+    Calls take ``matrices`` matrices in turn, so that weights come from memory.
+    """
     ws = [random_matrix(fmt, 0, 2048) for _ in range(matrices)]
     ws = [Matrix(fmt, np.tile(w.data, (4096 // w.rows, 1)), 4096, 2048) for w in ws]
     x = np.random.default_rng(3).standard_normal((tokens, 2048), np.float32)
@@ -88,7 +89,7 @@ def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, f
 
 
 def prefill(context: Context) -> None:
-    """Measure the rows "gemm peak", "prefill" and "prefill tps"."""
+    """Measure the rows "gemm peak", "prefill" and "prefill tps" of the CPU table."""
     engine = context.engine
     ids = [int(i) for i in np.random.default_rng(4).integers(0, engine.shape.vocab, PREFILL)]
     arms, operations = {}, {}
@@ -105,7 +106,7 @@ def prefill(context: Context) -> None:
 
 
 def nano(context: Context) -> None:
-    """Measure the row "nano"."""
+    """Measure the row "nano" of the CPU table: decode of the embedded model."""
     from ds4ref.nano import embedded_path
 
     with Engine.open(embedded_path(), numerics="ds4", threads=context.threads) as engine:

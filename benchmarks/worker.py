@@ -3,8 +3,8 @@
 Threads of one program must not spin beside those of another while it is timed, so every engine has its own process and
 runs only on request. A request is a JSON line {"op": ..., ...}, the answer a JSON line {"seconds": ...}:
 
-    decode   {"tokens": n}                 seconds a token, after 64 tokens; one before is not timed, since cores that
-                                           slept while the other engine ran are slow for a while
+    decode   {"tokens": n}                 seconds per token after 64 tokens; the first token is untimed, since cores
+                                           that slept while the other engine ran are slow for a while
     prefill  {"tokens": n}                 seconds for n tokens from an empty context
     gemm     {"tokens": T, "rows": r, "n": c, "matrices": m}   seconds for m products (torch only)
 """
@@ -26,7 +26,7 @@ PAST, BATCH = 64, 512
 
 
 class Ours:
-    """This engine in mode ds4."""
+    """This project's engine in mode ds4."""
 
     def __init__(self, model: str, threads: int):
         from ds4ref.engine import Engine
@@ -58,7 +58,7 @@ class Ours:
 
 
 class LlamaCpp:
-    """llama.cpp on the same file, through its C interface; its own defaults except for the number of threads."""
+    """llama.cpp on the same file through its C interface, with its defaults except for the number of threads."""
 
     def __init__(self, model: str, threads: int):
         import llama_cpp as api
@@ -123,7 +123,7 @@ class LlamaCpp:
 
 
 class Torch:
-    """torch.nn.functional.linear in float32 on dequantized weights; there is no model."""
+    """torch.nn.functional.linear in float32 on dequantized weights, without a model."""
 
     def __init__(self, model: str, threads: int):
         import torch
@@ -146,7 +146,7 @@ class Torch:
 
 
 class Gemm:
-    """Our products for many tokens, with the arguments of ``Torch.gemm`` and a format."""
+    """This project's products for many tokens; the arguments of ``Torch.gemm`` and a format."""
 
     def __init__(self, model: str, threads: int):
         from ds4ref.kernels.cpu import CPU
@@ -168,12 +168,12 @@ KINDS: dict[str, Callable[[str, int], Any]] = {"ours": Ours, "llama": LlamaCpp, 
 
 
 def token_ids(count: int, vocab: int) -> list[int]:
-    """Return the same tokens for every engine."""
+    """Return ``count`` token ids below ``vocab``, the same for every engine."""
     return [int(i) for i in np.random.default_rng(11).integers(3, vocab, count)]
 
 
 class Worker:
-    """Client of a worker process; leaving the ``with`` block ends it."""
+    """Client of a worker process: a context manager that ends the process."""
 
     def __init__(self, kind: str, model: str = "-", threads: int = 2):
         self.kind = kind
@@ -184,7 +184,7 @@ class Worker:
         self._answer()  # loaded
 
     def ask(self, op: str, **arguments: Any) -> float:
-        """Return the seconds; RuntimeError with the worker's message if it fails."""
+        """Send a request and return the answer's seconds; raises RuntimeError with the worker's message if it fails."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op} | arguments) + "\n")
         self._process.stdin.flush()
@@ -209,7 +209,7 @@ class Worker:
 
 
 def main(kind: str, model: str, threads: int) -> None:
-    """Answer requests until the pipe closes."""
+    """Open the engine and answer requests on standard input until it ends."""
     pipe = os.fdopen(os.dup(1), "w")  # redirect what libraries print to stderr
     os.dup2(2, 1)
 

@@ -1,7 +1,7 @@
-"""ds4-report: store, compare and show measured runs.
+"""ds4-report: stores, compares and shows measured runs.
 
 sources     runs from the store and from results files
-compare     compare two runs: verdict and exit code
+compare     comparison of two runs: verdict and exit code
 figures     the plots of a report
 build       one HTML file and its Markdown twin
 cli         the command

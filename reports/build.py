@@ -1,6 +1,6 @@
-"""``ds4-report build``: write runs as one self-contained HTML file, and the same as Markdown.
+"""``ds4-report build``: writes runs as one self-contained HTML file, and the same as Markdown.
 
-Facts that a run lacks are omitted. The first bench run is the baseline that every other one is compared with.
+Facts that a run lacks are omitted. The first bench run is the baseline with which every other one is compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
 
 @dataclass
 class Report:
-    """All data that the templates show."""
+    """All data of a report, as the templates show it."""
 
     title: str
     headline: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Report:
 
 
 class WrittenReport(NamedTuple):
-    """The files of a report, the HTML page first, and its headline."""
+    """The files of a written report, the HTML page first, and the sentences at its top."""
 
     files: list[Path]
     headline: list[str]
@@ -61,9 +61,10 @@ def build_report(
     thresholds: Thresholds | None = None,
     earlier: Sequence[Measured] = (),
 ) -> WrittenReport:
-    """Write OUTPUT.html, OUTPUT.md and the Markdown's figure.
+    """Write a report on ``runs`` as OUTPUT.html and OUTPUT.md with its figure.
 
-    ``earlier``: graded runs that the scores of ``runs`` are compared with over time.
+    thresholds   margins of comparisons, None for the defaults
+    earlier      graded runs shown in the history of scores
     """
     path = Path(output)
     twin, figure = path.with_suffix(".md"), path.with_suffix(".svg")
@@ -84,7 +85,7 @@ def build_report(
 def assemble(
     runs: Sequence[Measured], title: str | None, thresholds: Thresholds, earlier: Sequence[Measured] = ()
 ) -> Report:
-    """Compute all figures and tables of a report on ``runs``; DataError if there is nothing to report."""
+    """Compute all figures and tables of a report on ``runs``; raises DataError if there is nothing to report."""
     runs = _numbered(runs)
     whole = [m for m in runs if m.run.kind == "bench"]
     bench = [part for m in whole for part in series(m)]
@@ -129,7 +130,7 @@ def _numbered(runs: Sequence[Measured]) -> list[Measured]:
 
 
 def render(template: str, report: Report, **extra: Any) -> str:
-    """Render a template of this package for the report."""
+    """Return this package's template of that name rendered for the report."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     env = Environment(
@@ -152,7 +153,7 @@ def render(template: str, report: Report, **extra: Any) -> str:
 
 
 def series(measured: Measured) -> list[Measured]:
-    """Split a run into one series per kind of single test, as tests at the same depth are no repetitions.
+    """Split a run into one series per kind of single test, since tests at the same depth are not repetitions.
 
     A sweep remains one series.
     """
@@ -166,7 +167,7 @@ def series(measured: Measured) -> list[Measured]:
 
 
 def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
-    """Return curves of median and band at each depth, by metric; an aggregated CSV's own bands are used."""
+    """Return, by metric, a curve of each run: median and band at each depth; a CSV of summaries has its own bands."""
     curves: dict[str, list[Curve]] = {name: [] for name, _ in SPEEDS}
     for measured in bench:
         if measured.run.kind != "bench":

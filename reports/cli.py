@@ -1,4 +1,4 @@
-"""``ds4-report``: store, compare and show measured runs.
+"""``ds4-report``: stores, compares and shows measured runs.
 
 ds4-report import m2_ultra.csv m4_max.csv           ds4's own results, as they are
 ds4-report compare before after --fail-on 3         exit code 1 if ``after`` is worse by 3 % or more
@@ -53,7 +53,7 @@ USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
 
 
 def build_parser(command: str) -> Parser:
-    """Build the parser of one command, "" for the overview."""
+    """Return the parser of one command, or of the overview for ""."""
     usage = f"{PROG} {command} " + {
         "": "", "show": "RUN", "tag": "RUN TAG...", "rm": "RUN...", "import": "FILE...", "compare": "A B",
         "export": "RUN... -o FILE", "build": "[RUN...] [-o FILE.html]",
@@ -156,7 +156,7 @@ def remove(args: Namespace) -> int:
 
 
 def import_(args: Namespace) -> int:
-    """Run ``ds4-report import``, warning of rows that only partly fit Flash; return the exit code."""
+    """Run ``ds4-report import``, warning of CSV rows that only partly fit Flash; return the exit code."""
     from ds4ref.runs.store import Store
 
     from .sources import import_file
@@ -233,7 +233,7 @@ def build(args: Namespace) -> int:
 
 
 def check(args: Namespace) -> int:
-    """Run ``ds4-report check``, which reads the whole store; return the exit code."""
+    """Run ``ds4-report check``, which reads and checks the whole store; return the exit code."""
     _names(args, 0, 0)
     with _open(args) as store:
         store.check()

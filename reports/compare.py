@@ -1,4 +1,4 @@
-"""Compare two runs: B is better than A, worse, the same within a margin, or not comparable.
+"""Comparison of two runs: B is better than A, worse, the same within a margin, or not comparable.
 
 Speed is compared by log ratios at equal depths. The statistics depend on how the runs were made:
 
@@ -6,12 +6,12 @@ Speed is compared by log ratios at equal depths. The statistics depend on how th
                 samples
     separate    two runs with repetitions: the rounds of each are independent samples; drift between the runs looks
                 like a difference, so a small one gives no verdict (``separate`` in the thresholds)
-    single      fewer than three repetitions of one of them: the spread is unknown, so there is no interval
+    single      fewer than three repetitions of one of the runs: the spread is unknown, so there is no interval
 
 Without an interval, a verdict needs four fifths of the depths beyond a fixed limit (``single``) on one side.
 
 Graded runs are paired by question (``ds4ref.runs.scored``, as by ``ds4-eval compare``), vectors by text. Graded runs
-may differ in engine, model and settings, which is what they are compared for. All statements of a comparison share one
+may differ in engine, model and settings: these are what is compared. All statements of a comparison share one
 error rate (Bonferroni).
 """
 
@@ -48,12 +48,20 @@ from .thresholds import Margins, Thresholds
 
 MIXED, INCOMPARABLE = "mixed", "incomparable"
 SAME_FIGURES = 1e-12
-"""Largest difference of logarithms of the same figure, as in a file and its copy."""
+"""Largest difference of the logarithms of two values that count as equal, as in a file and its copy."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement: the difference of B from A in ``unit``, positive if B is better."""
+    """One statement of a comparison: how much B differs from A.
+
+    metric     the compared quantity
+    unit       unit of ``interval`` and ``margin``
+    interval   the difference, positive if B is better
+    verdict    "better", "worse", "same" or "unclear"
+    margin     differences below it count as "same"
+    a, b       the values of both runs, if known
+    """
 
     metric: str
     unit: str
@@ -64,7 +72,7 @@ class Finding:
     b: float | None = None
 
     def sentence(self) -> str:
-        """Return the finding as a sentence."""
+        """Return the finding as a sentence for users."""
         wording = f"same within {self.margin:g} {self.unit}" if self.verdict == SAME else self.verdict
         span = f"interval {spanned(self.interval)}" if self.interval.known else f"no interval: {self.interval.method}"
         return f"{self.metric}: {wording} ({signed(self.interval.estimate)} {self.unit}, {span})"
@@ -72,11 +80,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of ``compare``.
+    """The result of ``compare``.
 
-    depths  (depth, metric, ratio B/A) of speed comparisons
-    pairs   paired questions of graded runs
-    fails   reasons why the gate fails
+    a, b      names of the runs
+    kind      kind of the runs
+    verdict   the findings' verdicts combined
+    design    "in turn", "separate" or "single"
+    depths    (depth, metric, ratio B/A) of speed comparisons
+    fails     reasons why the gate fails, empty if it passes
+    pairs     paired questions of graded runs
     """
 
     a: str
@@ -92,11 +104,11 @@ class Comparison:
 
     @property
     def passes(self) -> bool:
-        """Whether the gate passes."""
+        """Whether the gate passes, that is ``fails`` is empty."""
         return not self.fails
 
     def as_json(self) -> dict[str, Any]:
-        """Return the comparison in JSON types."""
+        """Return the comparison as JSON values."""
         return {
             "a": self.a, "b": self.b, "kind": self.kind, "verdict": self.verdict, "design": self.design,
             "passes": self.passes, "fails": list(self.fails), "notes": list(self.notes),
@@ -127,7 +139,7 @@ class _Draft:
 
 
 def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> Comparison:
-    """Compare B with A."""
+    """Compare run B with run A."""
     thresholds = thresholds or Thresholds()
     obstacles = mismatches(a, b, thresholds.gate.differ)
     if obstacles:
@@ -139,17 +151,17 @@ def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> C
 
 
 def signed(value: float) -> str:
-    """Format a signed difference in a few characters."""
+    """Format a difference with its sign, rounded to a few digits."""
     return f"{value:+.2f}" if abs(value) < 1000 else f"{value:+.1e}"
 
 
 def spanned(i: Interval) -> str:
-    """Format an interval, "" if it is unknown."""
+    """Format an interval as text, "" if it is unknown."""
     return f"{signed(i.low)} to {signed(i.high)}" if i.known else ""
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """Combine the verdicts of several findings."""
+    """Combine the verdicts of several findings to one."""
     if WORSE in verdicts and BETTER in verdicts:
         return MIXED
     for verdict in (WORSE, BETTER, UNCLEAR):
@@ -159,7 +171,10 @@ def overall(verdicts: Sequence[str]) -> str:
 
 
 def mismatches(a: Measured, b: Measured, differ: Sequence[str] = ()) -> list[str]:
-    """Return why A and B cannot be compared; a fact that one of them lacks is no mismatch."""
+    """Return the reasons why A and B cannot be compared; a fact that one run lacks is none.
+
+    ``differ``: facts that may differ.
+    """
     if a.run.kind != b.run.kind:
         return [f"{a.name} is a {a.run.kind} run, {b.name} a {b.run.kind} run"]
     reasons = [f"{one.name} has no rows" for one in (a, b) if not one.rows]

@@ -1,6 +1,6 @@
-"""Export runs as one flat table, through pandas: CSV, JSON, JSON lines, Parquet.
+"""Export of runs as one flat table, through pandas: CSV, JSON, JSON lines, Parquet.
 
-It has one line per row of a run, with the facts about the run in its first columns.
+The table has one line per row of a run, with the facts about the run in its first columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 def check_suffix(path: str) -> str:
-    """Return the suffix of an export; UsageError for an unknown one."""
+    """Return the suffix of an export's path; raises UsageError for an unknown one."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"cannot export to {path}: the name must end in {', '.join(SUFFIXES)}")
@@ -31,7 +31,7 @@ def check_suffix(path: str) -> str:
 
 
 def frame(runs: Sequence[Measured]) -> pd.DataFrame:
-    """Return the table; columns about a run are named ``run_...``, and a run without rows has one line."""
+    """Return the table of runs; columns about a run are named ``run_...``, and a run without rows has one line."""
     import pandas as pd
 
     lines: list[dict[str, Any]] = []
@@ -42,7 +42,7 @@ def frame(runs: Sequence[Measured]) -> pd.DataFrame:
 
 
 def export(runs: Sequence[Measured], path: str) -> int:
-    """Write the table to ``path`` atomically; return its number of lines."""
+    """Write the runs as a table to ``path`` atomically, in the format of its suffix; return the number of lines."""
     suffix = check_suffix(path)
     table = frame(runs)
     with atomic_output(path) as out:

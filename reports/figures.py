@@ -1,7 +1,7 @@
 """Plots of a report as inline SVG, which follows the page's light or dark colours, in two widths for readable text.
 
 As in ``speed_bench.plot``: axes from zero, direct labels, no frame, colours that colour-blind readers can tell apart
-(Okabe and Ito), and line styles that need no colour.
+(Okabe and Ito), and line styles that differ without colour.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Speeds of one run: points (depth, value, low, high); the band equals the value if it is unknown."""
+    """Speeds of one run: points (depth, value, low, high), where low = high = value if the band is unknown."""
 
     name: str
     points: tuple[tuple[int, float, float, float], ...]
@@ -48,7 +48,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bar:
-    """A share of a bound, 0 to 1 (above 1 if the bound is wrong), with the resource that binds."""
+    """A speed as a share of its bound.
+
+    share    0 to 1 (above 1 if the bound is wrong)
+    detail   the resource that bounds it
+    """
 
     name: str
     share: float
@@ -57,7 +61,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as SVG in two widths, with its alternative text."""
+    """A figure as SVG text in two widths, and its alternative text."""
 
     wide: str
     narrow: str
@@ -65,14 +69,14 @@ class Picture:
 
 
 def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve]) -> Picture:
-    """Draw tokens per second against depth: a panel with its own scale each for prefill and decode, if measured."""
+    """Draw tokens per second against depth, in a panel each for prefill and decode, if measured."""
     names = ", ".join(dict.fromkeys(curve.name for curve in (*prefill, *decode)))
     draw = partial(_speeds, prefill, decode)
     return _picture(draw, f"Prefill and decode speed against context depth of {names}", "speed")
 
 
 def ratio_picture(name: str, curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], margin: float) -> Picture:
-    """Draw the change of speed from A to B in per cent at each depth, with the margin of "same"."""
+    """Draw the change of speed from A to B in per cent at each depth, and the margin within which runs are the same."""
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         figure, (axes,) = _figure((size[0], 260), 1, 1)
@@ -94,7 +98,7 @@ def ratio_picture(name: str, curves: Sequence[tuple[str, Sequence[tuple[int, flo
 
 
 def roofline_picture(bars: Sequence[Bar]) -> Picture:
-    """Draw shares of the bound as bars; the bound itself is at the right edge."""
+    """Draw shares of the bound as bars; the right edge is the bound."""
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         height = 46 + (26 if columns > 1 else 40) * len(bars)
@@ -126,7 +130,7 @@ def roofline_picture(bars: Sequence[Bar]) -> Picture:
 
 
 def standalone(prefill: Sequence[Curve], decode: Sequence[Curve]) -> bytes:
-    """Return the speed figure as an SVG file on white, for the Markdown version."""
+    """Return the speed figure as an SVG file on white background, for the Markdown version."""
     with _style():
         figure = _speeds(prefill, decode, WIDE, 1, 2)
         buffer = io.BytesIO()

@@ -1,6 +1,6 @@
 """Graded runs in a report.
 
-Scores with intervals, in all, by source and by domain; tokens and seconds; comparison with earlier runs of the same
+Scores with intervals, overall, by source and by domain; tokens and seconds; comparison with earlier runs of the same
 pack, and with speed.
 """
 
@@ -28,11 +28,11 @@ OUTCOMES = ("right", "wrong", "ambiguous", "missing")
 
 @dataclass
 class GradedPart:
-    """Part of a report on graded runs.
+    """The part of a report on graded runs.
 
     tables    one for each run
-    pictures  "graded", "time", "speed_score"
-    history   a line for each run of their pack, in order of time
+    pictures  by name: "graded", "time", "speed_score"
+    history   a line for each run of the same pack, in order of time
     """
 
     tables: list[dict[str, Any]] = field(default_factory=list)
@@ -41,9 +41,10 @@ class GradedPart:
 
 
 def graded_part(runs: Sequence[Measured], bench: Sequence[Measured], earlier: Sequence[Measured]) -> GradedPart:
-    """Build the part on ``runs`` of kind eval; DataError for a run without graded questions.
+    """Build the part of a report on graded runs; raises DataError for a run without graded questions.
 
-    ``bench``: runs that may give a model's speed; ``earlier``: runs of the same packs, only for the history.
+    bench     bench runs, for the speed of the same models
+    earlier   further runs of the same packs, for the history only
     """
     part = GradedPart([_table(measured, bench) for measured in runs])
     if not runs:
@@ -125,7 +126,7 @@ def _bench_rate(measured: Measured, bench: Sequence[Measured]) -> float | None:
 
 
 def same_model(one: Any, other: Any) -> bool:
-    """Return whether two models are the same, by digest, or by name and size if one has none."""
+    """Return whether two models are the same, by digest, or by name and size if one lacks a digest."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
     if one.get("sha256") and other.get("sha256"):

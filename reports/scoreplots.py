@@ -1,7 +1,7 @@
 """Plots of graded runs: scores with their intervals by source, over time, and against speed.
 
-As in ``figures``: no frame, direct labels, colours and shapes that everybody can tell apart. Scores by source are on a
-scale from 0 to 100 %, so that small differences look small.
+As in ``figures``: no frame, direct labels, colours and shapes that colour-blind readers can tell apart. Scores by
+source are on a scale from 0 to 100 %, so that small differences look small.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 SHAPES = ("o", "s", "D", "^", "v", "P")
 LINE, GAP = 19, 22
-"""Points from run to run, and from group to group."""
+"""Vertical distances in points: between runs, and between groups."""
 
 
 class ScoreInterval(NamedTuple):
-    """A score with its interval, in per cent."""
+    """A score with the ends of its confidence interval, in per cent."""
 
     value: float
     low: float
@@ -35,7 +35,7 @@ class ScoreInterval(NamedTuple):
 
 
 def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval | None]]]]) -> Picture:
-    """Draw a dot and a whisker for every run in each group of questions: (group, [(run, dot)]).
+    """Draw scores from groups of questions (group, [(run, dot)]): a dot with a whisker for each run in each group.
 
     All groups have the same runs in the same order.
     """
@@ -80,9 +80,9 @@ def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval 
 
 
 def time_picture(points: Sequence[tuple[str, str, ScoreInterval, bool]]) -> Picture:
-    """Draw scores over time: (series, time, dot, whether the run is in the report).
+    """Draw scores over time from points (series, time, dot, whether the run is in the report).
 
-    Runs of one series are joined; those not in the report are hollow.
+    Runs of one series are joined by a line; those not in the report are hollow.
     """
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
@@ -116,7 +116,7 @@ def time_picture(points: Sequence[tuple[str, str, ScoreInterval, bool]]) -> Pict
 
 
 def speed_score_picture(points: Sequence[tuple[str, float, ScoreInterval]]) -> Picture:
-    """Draw scores against tokens per second: (run, tokens/s, dot)."""
+    """Draw scores against tokens per second from points (run, tokens/s, dot)."""
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
         figure, (axes,) = _figure((size[0], 320), 1, 1)

@@ -1,7 +1,7 @@
-"""Load runs from the store or from files; a CSV of ds4's own bench is a run without facts.
+"""Loads runs from the store or from files; a CSV of ds4's own bench is a run without facts.
 
-name                     what it is
-m3_max.csv               a results CSV, ours or ds4's; NAME.json beside it has the facts
+name                     meaning
+m3_max.csv               a results CSV of ds4ref or ds4; NAME.json beside it has the facts
 check.json               output of ds4-vectors check --out
 run.jsonl                a log of ds4-eval
 17, latest, good, ...    a run of the store (Store.find)
@@ -27,19 +27,19 @@ from ds4ref.runs.store.rows import vector_row
 
 @dataclass(frozen=True)
 class Measured:
-    """A run with its rows."""
+    """A run (facts, status) with its rows."""
 
     run: Run
     rows: list[dict[str, Any]]
 
     @property
     def name(self) -> str:
-        """The run's name for people."""
+        """The run's name, as shown to users."""
         return self.run.name
 
 
 def load(name: str, store: Store | None) -> Measured:
-    """Load the run or file that ``name`` means; DataError if there is none."""
+    """Return the run of the store, or the results file, named ``name``; raises DataError if there is none."""
     if is_file(name):
         return read_file(name)
     if store is None:
@@ -49,12 +49,12 @@ def load(name: str, store: Store | None) -> Measured:
 
 
 def is_file(name: str) -> bool:
-    """Return whether ``name`` is a file rather than a run of the store."""
+    """Return whether ``name`` means a file, not a run of the store."""
     return name.lower().endswith((".csv", ".json", ".jsonl")) or os.sep in name
 
 
 def read_file(path: str | os.PathLike[str]) -> Measured:
-    """Read a results file by its suffix."""
+    """Read a results file of any kind as a run; its suffix decides the kind."""
     name = os.fspath(path).lower()
     return (
         read_check(path) if name.endswith(".json") else read_eval(path) if name.endswith(".jsonl") else read_csv(path)
@@ -62,7 +62,7 @@ def read_file(path: str | os.PathLike[str]) -> Measured:
 
 
 def read_csv(path: str | os.PathLike[str]) -> Measured:
-    """Read a results CSV as a run; rows of single repetitions come from NAME.json beside it, if it has them."""
+    """Read a results CSV as a run, with single repetitions from NAME.json beside it if that has them."""
     path = Path(path)
     rows = read_rows(path)
     facts = _facts_beside(path)
@@ -80,7 +80,7 @@ def read_check(path: str | os.PathLike[str]) -> Measured:
     """Read the result of a vector check as a run with one row per case.
 
     A row has verdict, passed, steps, share of matching steps, largest difference of log probabilities and largest KL
-    divergence. DataError if the file is no such result.
+    divergence. Raises DataError if the file is not such a result.
     """
     path = Path(path)
     facts = _json_object(path, "not a JSON object")
@@ -122,7 +122,7 @@ def import_file(
 ) -> tuple[int, bool]:
     """Add a results file to the store; return (number of its run, whether the run is new).
 
-    A file that is already stored adds no second run; a log that grew, or that ds4-eval stored, updates its run.
+    A file that is stored already adds no second run; a log that has grown, or that ds4-eval stored, updates its run.
     """
     measured = read_file(path)
     digest = measured.run.fact("source", "sha256")
@@ -149,7 +149,7 @@ def import_file(
 
 
 def earlier(store: Store, runs: Sequence[Measured], most: int) -> list[Measured]:
-    """Return the newest ``most`` other graded runs of the packs of ``runs`` that are not newer than these."""
+    """Return the newest ``most`` other graded runs of the same packs as ``runs``, none newer than these."""
     newest: dict[Any, str] = {}
     for measured in runs:
         pack = measured.run.fact("pack", "digest")
@@ -167,9 +167,9 @@ def earlier(store: Store, runs: Sequence[Measured], most: int) -> list[Measured]
 
 
 def check_kvcache(rows: list[dict[str, Any]]) -> dict[str, int] | None:
-    """Count the rows whose ``kvcache_bytes`` are those of a saved session of Flash at that depth (model.md 12).
+    """Count the rows whose ``kvcache_bytes`` equal the size of a saved Flash session at that depth (model.md 12).
 
-    None if no row has the column. Some but not all means that rows are damaged, or from two models.
+    None if no row has the column. If some match but not all, rows are damaged, or come from two models.
     """
     sizes = [(row["ctx_tokens"], row["kvcache_bytes"]) for row in rows if row.get("kvcache_bytes")]
     if not sizes:
@@ -201,7 +201,7 @@ def _json_object(path: Path, otherwise: str) -> dict[str, Any]:
 
 
 def model_name(facts: Mapping[str, Any]) -> str | None:
-    """Return the name of a run's model, else its file, None if unknown."""
+    """Return the name of the model in a run's facts, else its file name, None if unknown."""
     model = facts.get("model")
     if not isinstance(model, dict):
         return None

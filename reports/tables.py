@@ -1,4 +1,4 @@
-"""Print runs and comparisons as text for people."""
+"""Prints runs and comparisons as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .compare import Comparison, signed, spanned
 from .sources import model_name
 
 PIPE_WIDTH = 400
-"""Width for pipes, where nothing should be cut or wrapped."""
+"""Width in characters of text written to a pipe, large enough to cut or wrap nothing."""
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -47,7 +47,7 @@ RUNS = (
 
 
 def result(run: Run) -> str:
-    """Return a graded run's score with its interval, "" for other runs."""
+    """Return the score of a graded run with its interval as text, "" for other runs."""
     score, ends = run.fact("summary", "score"), run.fact("summary", "ci95")
     if run.kind != "eval" or not isinstance(score, (int, float)):
         return ""
@@ -109,7 +109,7 @@ FINDINGS = (
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the verdict, findings and notes."""
+    """Print a comparison's verdict, findings and notes."""
     print(f"B = {printable(comparison.b)} against A = {printable(comparison.a)}: {comparison.verdict}")
     if comparison.findings:
         body = [
@@ -169,7 +169,7 @@ def _print_pairs(pairs: scored.Pairing) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape unprintable characters, as labels and facts are untrusted."""
+    """Escape unprintable characters, since labels and facts are untrusted."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

@@ -1,19 +1,19 @@
-"""Margins of "same" and limits of the gate: defaults, and a TOML file that overrides them.
+"""Margins within which runs count as the same, and limits of the gate: defaults, and a TOML file that overrides them.
 
 [speed]                 per cent of tokens per second
 margin = 1.0            a smaller difference is "same within 1 %"
 fail = 3.0              the gate fails if B is worse by at least this, and the verdict is "worse"
-separate = 3.0          runs that were not measured in turn must differ by more than this, for drift between them
+separate = 3.0          minimum difference of runs that were not measured in turn, since the machine may drift
 single = 5.0            the same for runs without repetitions, whose spread is unknown
 
 [graded]                percentage points of score
-confidence = 0.95       of its only statement; [gate] has that of the other kinds
+confidence = 0.95       of its only statement; for other kinds see [gate]
 [vectors]               per cent of perplexity
 
 [gate]
 confidence = 0.98       of all statements of one comparison together
 unclear = "pass"        or "fail"
-differ = []             facts that may differ although results are compared: "model", "prompt", "numerics"
+differ = []             facts that may differ between compared runs: "model", "prompt", "numerics"
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DIFFER = ("model", "prompt", "numerics")
 
 @dataclass(frozen=True)
 class Margins:
-    """Thresholds of one kind of comparison, in per cent or points; ``confidence`` 0: that of the gate."""
+    """Thresholds for one kind of comparison, in per cent or percentage points; ``confidence`` 0: that of the gate."""
 
     margin: float = 1.0
     fail: float = 3.0
@@ -42,7 +42,12 @@ class Margins:
 
 @dataclass(frozen=True)
 class Gate:
-    """Confidence of a comparison, effect of an unclear verdict, and facts that may differ."""
+    """Settings of the gate.
+
+    confidence   of all statements of one comparison together
+    unclear      whether an unclear verdict passes: "pass" or "fail"
+    differ       facts that may differ between compared runs
+    """
 
     confidence: float = 0.98
     unclear: str = "pass"
@@ -51,7 +56,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """All thresholds of a comparison."""
+    """Thresholds of every kind of comparison, and of the gate."""
 
     speed: Margins = Margins(separate=3.0, single=5.0)
     graded: Margins = Margins(fail=2.0, confidence=CONFIDENCE)
@@ -60,7 +65,7 @@ class Thresholds:
 
 
 def read_thresholds(path: str | os.PathLike[str] | None) -> Thresholds:
-    """Read a file's settings over the defaults; DataError names the first invalid entry."""
+    """Return the defaults overridden by a TOML file, if any; raises DataError naming the first invalid entry."""
     if path is None:
         return Thresholds()
     try:

@@ -1,8 +1,8 @@
-"""ds4-bench: throughput against context depth, and under load.
+"""ds4-bench: measures throughput against context depth, and under load.
 
     from ds4ref.speed_bench import Plan, run
 
-plan          what to measure: lanes, depths, tests, load, repetitions
+plan          what to measure: lanes (targets), depths, tests, load, repetitions
 runner        one run over all lanes in turn, stored row by row
 sources       open lanes as sources of samples: local, remote (endpoint, load), binary
 sweep, probes the timed windows of a session
@@ -27,7 +27,7 @@ _WHERE = {"Probe": "probes", "Measurement": "runner", "run": "runner"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import an exported name on first use, so that a command that prints its help loads none of them."""
+    """Import an exported name on first use, so that a command that only prints its help loads no other module."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

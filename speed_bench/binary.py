@@ -1,4 +1,4 @@
-"""A ds4-bench binary as a source: it sweeps; we read its CSV row by row and store, repeat, compare and plot it.
+"""A ds4-bench binary as a source: it runs the sweep; its CSV is read row by row, then stored and compared as usual.
 
     ds4-bench --target "command:./ds4-bench -m ds4flash.gguf" --prompt-file book.txt -r 5
 
@@ -25,7 +25,7 @@ from .source import Opening, Progress, Source, foreign
 
 
 class BinarySource(Source):
-    """A binary and the flags of its sweep; ``target`` holds its command line."""
+    """A ds4-bench binary as a source of samples; ``target`` holds its command line."""
 
     pausable = False  # it cannot be paused between its rows
 
@@ -34,7 +34,7 @@ class BinarySource(Source):
 
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> BinarySource:
-        """Write the text to a file unless it is in one, and hash the model that the command names."""
+        """Return the source of ``lane``; writes the text to a file unless it is in one, and hashes the model file."""
         plan = opening.plan
         if plan.walk is None:
             raise UsageError("a binary takes --ctx-start, --ctx-max and steps: no --frontiers, no tests, no load")
@@ -54,13 +54,13 @@ class BinarySource(Source):
         return cls(target, plan, flags(plan, file), about)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts known from the command line."""
+        """Return the facts known from the command line, for the run's record."""
         return self._facts
 
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
     ) -> Iterator[Sample]:
-        """Yield the samples of one sweep, which always starts at the beginning, without the first ``done``."""
+        """Run one sweep, which always starts at the first depth; yield its samples without the first ``done``."""
         rows = walk(self.target, self.options, self.plan.rows, rep=rep, start=start, progress=progress, cancel=cancel)
         for number, entry in enumerate(rows):
             if number >= done:
@@ -68,7 +68,7 @@ class BinarySource(Source):
 
 
 def named_model(command: Sequence[str]) -> Path | None:
-    """Return the file that a command line names with -m, None if there is none."""
+    """Return the file named by -m in a command line, None if there is none."""
     for flag, value in zip(command, command[1:], strict=False):
         if flag in ("-m", "--model"):
             return Path(value)
@@ -76,7 +76,7 @@ def named_model(command: Sequence[str]) -> Path | None:
 
 
 def flags(plan: Plan, file: str) -> list[str]:
-    """Return the plan's sweep as ds4-bench flags; ``file`` holds the text."""
+    """Return the plan's sweep as ds4-bench flags; ``file``: path of the text to prefill."""
     assert plan.walk is not None
     start, last, step, factor = plan.walk
     options = ["--chat-prompt-file" if plan.chat else "--prompt-file", file, "--ctx-start", start, "--ctx-max", last,
@@ -98,9 +98,14 @@ def walk(
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[Sample]:
-    """Yield a sample for every row that the binary writes, as soon as it is written.
+    """Run a binary with ``options``; yield a sample for each of the ``count`` rows as soon as it is printed.
 
-    TargetError with the last line of its stderr if it fails or does not write ``count`` rows.
+    rep        number of the repetition, stored in each sample
+    start      start of the run in seconds of the process clock
+    progress   called with (rows done, ``count``)
+    cancel     returns whether to stop
+
+    Raises TargetError with the last line of the binary's stderr if it fails or does not print ``count`` rows.
     """
     with tempfile.TemporaryFile() as stderr:
         try:

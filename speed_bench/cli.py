@@ -1,7 +1,7 @@
-"""``ds4-bench``: throughput against context depth, as CSV; ``ds4-bench plot`` draws it; ``ds4-bench model`` and
-``ds4-bench peaks`` give the best speeds that a machine allows.
+"""``ds4-bench``: measures throughput against context depth; ``ds4-bench plot`` draws the results.
 
-``options`` parses the command line of a sweep, ``runner`` runs it, ``output`` writes the results.
+``ds4-bench model`` and ``ds4-bench peaks`` give the best speeds that a machine allows. ``options`` parses the command
+line of a sweep, ``runner`` runs it, ``output`` writes the results.
 
     ds4-bench -m model.gguf --prompt-file book.txt --ctx-start 2048 --ctx-max 65536 --csv m3.csv
     ds4-bench --arm threads=1 --arm threads=2 --csv threads.csv
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def bench(args: Namespace) -> int:
-    """Run the sweep that ``args`` describe, or resume an earlier one; return the exit code."""
+    """Run the sweep described by ``args``, or resume an earlier one; return the exit code."""
     from .output import Output
     from .runner import Measurement
 
@@ -71,14 +71,14 @@ def bench(args: Namespace) -> int:
 
 
 def open_store(stack: ExitStack, path: str | None) -> Store:
-    """Open the run store, closed with ``stack``."""
+    """Open the run store at ``path`` (None: the default); it is closed with ``stack``."""
     from ds4ref.runs.store import Store
 
     return stack.enter_context(Store.open(path))
 
 
 def unfinished(store: Store, name: str) -> Run:
-    """Find a run that can be resumed, by name or "latest"; DataError if there is none."""
+    """Return the run to resume, by name or "latest"; raises DataError if there is none."""
     if name == "latest":
         candidate = next((run for run in store.runs(kind="bench") if run.status != "complete"), None)
         if candidate is None:
@@ -99,16 +99,16 @@ class ProgressLine:
         self.line: Progress | None = None
 
     def start(self, activity: str) -> Progress:
-        """Start a new progress line."""
+        """Start a new progress line with the title ``activity``."""
         self.line = Progress(activity)
         return self.line
 
     def say(self, message: str) -> None:
-        """Print a line on stderr."""
+        """Print a line on stderr without mixing it with the progress line."""
         self.aside(say)(PROG, message)
 
     def aside(self, write: Callable[..., None]) -> Callable[..., None]:
-        """Wrap ``write`` so that the progress line is cleared first."""
+        """Return ``write`` wrapped so that the progress line is cleared first."""
 
         def clear(*args: Any) -> None:
             if self.line is not None:
@@ -119,7 +119,7 @@ class ProgressLine:
 
 
 def plot_parser() -> Parser:
-    """Build the parser of ``ds4-bench plot``."""
+    """Return the parser of ``ds4-bench plot``."""
     parser = Parser(
         f"{PROG} plot",
         usage="ds4-bench plot CSV... [--load] [-o FILE]... [--title TEXT]",
@@ -159,7 +159,7 @@ def draw(argv: Sequence[str]) -> int:
 
 
 def peaks_parser() -> Parser:
-    """Build the parser of ``ds4-bench peaks``."""
+    """Return the parser of ``ds4-bench peaks``."""
     parser = Parser(
         f"{PROG} peaks",
         usage="ds4-bench peaks [-t N] [options]",

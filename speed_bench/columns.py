@@ -1,9 +1,10 @@
-"""Every column of a result: its name, unit, type, how repetitions are combined, and how tables show it.
+"""All columns of a result: name, unit, type, how repetitions are combined, and how tables show them.
 
-A new column is one entry here. A property of ``sweep.SweepRow`` with its name fills it in local runs; other sources
-put it into their samples under its name. CSV, SQL, summaries, tables and docs/reference/bench.md follow from the entry.
+A new column is one entry here. In local runs it is filled by the property of ``sweep.SweepRow`` of the same name; other
+sources put the value into their samples under that name. CSV, SQL, summaries, tables and docs/reference/bench.md follow
+from the entry.
 
-    python -m ds4ref.speed_bench.columns        the table of docs/reference/bench.md
+    python -m ds4ref.speed_bench.columns        prints the table of docs/reference/bench.md
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 Sample = dict[str, Any]
 Combine = Callable[[str, Sequence[Sample]], Any]
 P95_FROM, P99_FROM = 20, 100
-"""Fewest values that the 95th and the 99th percentile need."""
+"""Minimum number of values for which the 95th and the 99th percentile are reported."""
 
 
 def _numbers(name: str, group: Sequence[Sample]) -> list[float]:
@@ -24,33 +25,36 @@ def _numbers(name: str, group: Sequence[Sample]) -> list[float]:
 
 
 def median(name: str, group: Sequence[Sample]) -> Any:
-    """Return the median of the repetitions that measured it; for text, the last one's."""
+    """Return the median of column ``name`` over the repetitions that have a value; for text, the last value."""
     values = _numbers(name, group)
     return statistics.median(values) if values else group[-1].get(name)
 
 
 def last(name: str, group: Sequence[Sample]) -> Any:
-    """Return the last repetition's value, for what is the same in all of them."""
+    """Return the last repetition's value of column ``name``; for columns equal in all repetitions."""
     return group[-1].get(name)
 
 
 def largest(name: str, group: Sequence[Sample]) -> Any:
-    """Return the largest value of any repetition."""
+    """Return the maximum of column ``name`` over the repetitions."""
     return max(_numbers(name, group), default=None)
 
 
 def alike(name: str, group: Sequence[Sample]) -> Any:
-    """Return the value that all repetitions share, else "differs"."""
+    """Return the value of column ``name`` if it is the same in all repetitions, else "differs"."""
     return group[-1].get(name) if len({entry.get(name) for entry in group}) == 1 else "differs"
 
 
 def count(name: str, group: Sequence[Sample]) -> int:
-    """Return the number of repetitions."""
+    """Return the number of repetitions; ``name`` is not used."""
     return len(group)
 
 
 def band(source: str, end: int) -> Combine:
-    """Return a combiner for the lower (1) or upper (2) end of the middle half of ``source`` (of all, below five)."""
+    """Return a function that combines repetitions to the lower (``end`` 1) or upper (2) quartile of column ``source``.
+
+    With fewer than five repetitions it returns the minimum or maximum.
+    """
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
         from ds4ref.runs.spread import median_band
@@ -63,7 +67,10 @@ def band(source: str, end: int) -> Combine:
 
 
 def percentile(source: str, q: float) -> Combine:
-    """Return a combiner for a percentile, in milliseconds, of the single times in seconds under ``source``."""
+    """Return a function that combines repetitions to the percentile ``q`` of all single times in column ``source``.
+
+    The column holds lists of seconds; the result is in milliseconds.
+    """
     least = 1 if q <= 0.5 else P95_FROM if q <= 0.95 else P99_FROM
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
@@ -79,10 +86,11 @@ def percentile(source: str, q: float) -> Combine:
 class Column:
     """A column of CSVs, and of tables if it has a ``heading``.
 
-    form, display_form  formats of a CSV cell and of a table cell
-    combine             how the values of repetitions become one
-    rank                in a narrow table, columns of the highest rank are omitted first
-    factor              a table cell is the value times this; 0 means not measured
+    name, meaning, unit, type   as documented for users
+    form, display_form          formats of a CSV cell and of a table cell
+    combine                     how the values of repetitions become one
+    rank                        in a narrow table, columns of the highest rank are omitted first
+    factor                      a table shows the value times this number; 0 is then shown as not measured
     """
 
     name: str
@@ -97,14 +105,14 @@ class Column:
     factor: float = 1.0
 
     def cell(self, entry: Mapping[str, Any]) -> str:
-        """Return the CSV cell, empty if the value was not measured."""
+        """Return the CSV cell for a summary, "" if the value was not measured."""
         value = entry.get(self.name)
         if value is None or (isinstance(value, str) and self.type is not str):
             return ""
         return format(int(value) if self.type is int else value, self.form)
 
     def display(self, entry: Mapping[str, Any]) -> str:
-        """Return the table cell."""
+        """Return the table cell for a summary."""
         value = entry.get(self.name)
         if not value or isinstance(value, str):
             return value or ""
@@ -183,11 +191,11 @@ COLUMNS = (
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES)
 _MOMENT = ("rep", "at")
-"""Fields of a single sample that a summary lacks."""
+"""Fields of a sample that its summary over repetitions lacks."""
 
 
 def summary(group: Sequence[Sample]) -> Sample:
-    """Combine the samples of one depth or test; unknown columns of other engines become medians."""
+    """Combine the repetitions of one depth or test into one row; columns unknown to this module become medians."""
     entry: Sample = {}
     for column in COLUMNS:
         value = column.combine(column.name, group)
@@ -200,12 +208,12 @@ def summary(group: Sequence[Sample]) -> Sample:
 
 
 def repetition_key(entry: Mapping[str, Any]) -> tuple[int, str]:
-    """Return the key that repetitions of a sample share: its depth, and the name of its test if it has one."""
+    """Return (depth, name of the test or ""), which is the same for all repetitions of a row."""
     return int(entry["ctx_tokens"]), str(entry.get("test") or "")
 
 
 def summaries(samples: Sequence[Sample]) -> list[Sample]:
-    """Return one summary per depth, in order of depth; tests, which may share depths, in their own order."""
+    """Return one summary per depth in order of depth, or per test in order of the samples."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
         groups.setdefault(repetition_key(entry), []).append(entry)
@@ -214,17 +222,17 @@ def summaries(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def format_row(entry: Mapping[str, Any]) -> str:
-    """Return one CSV line of a summary, without newline."""
+    """Return the CSV line of a summary, without newline."""
     return ",".join(column.cell(entry) for column in COLUMNS)
 
 
 def csv_text(samples: Sequence[Sample]) -> str:
-    """Return the samples' summaries as a whole CSV."""
+    """Return the summaries of the samples as the text of a CSV with header."""
     return "\n".join([HEADER, *map(format_row, summaries(samples))]) + "\n"
 
 
 def documentation() -> str:
-    """Return the columns as the table of docs/reference/bench.md."""
+    """Return the columns as the Markdown table of docs/reference/bench.md."""
     lines = ["| column | unit | meaning |", "|---|---|---|"]
     lines += [f"| `{column.name}` | {column.unit} | {column.meaning} |" for column in COLUMNS]
     return "\n".join(lines) + "\n"

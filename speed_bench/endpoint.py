@@ -1,18 +1,18 @@
-"""The sweep on an OpenAI-compatible endpoint, as its client sees it.
+"""The sweep over depths on an OpenAI-compatible endpoint, timed by the client.
 
-Every request is a new prompt, prefilled from nothing: it begins with a nonce, so that no prefix cache can serve it, and
-the server's count of cached tokens is checked if it gives one. Windows are those of the client:
+Every request has a new prompt that begins with a nonce, so that no prefix cache can serve it; the server's count of
+cached tokens is checked if it reports one. Times are measured at the client:
 
     ttft     request sent to the first piece of the answer: prefill, the first token, queue and network
     itl      from one piece to the next (``steps_s``); servers may put several tokens into one piece
     e2e      request sent to the end of the stream
 
 A piece is text, reasoning or a part of a tool call, under any name. Rates use the server's own count of tokens. A count
-that its pieces contradict, because some tokens were never streamed, is an error: the time to first token and the rate
-would both be wrong.
+that the received pieces contradict, because some tokens were never streamed, is an error: the time to first token and
+the rate would both be wrong.
 
-Several streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all were
-served alike, 1/n if one got everything. The number of characters of a depth is calibrated with the server's own count
+Concurrent streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all are
+equal, 1/n if one stream of n got everything. The number of characters for a depth is calibrated with the server's count
 of prompt tokens, so that depths are met within a per cent or two; ``prompt_tokens`` has the actual number.
 """
 
@@ -33,20 +33,21 @@ from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Re
 from .columns import Sample
 
 CALIBRATION = 2000
-"""Characters of the longer of the two calibration requests."""
+"""Length in characters of the longer of the two calibration requests."""
 FEW, MANY = 3, 1.5
-"""Fewest gaps by which a rate is checked, and the most tokens that a quick piece may seem to hold."""
+"""Minimum number of gaps between pieces for checking a count; tokens per quick piece from which it is suspicious."""
 CACHED_SLACK, CACHED_SHARE = 64, 0.05
-"""Cached prompt tokens that a nonce cannot prevent: those of the template before it, and of whole blocks."""
+"""Cached prompt tokens tolerated despite the nonce: a number for the template before it, and a share of the prompt."""
 
 
 @dataclass(frozen=True)
 class StreamedAnswer:
     """One finished stream.
 
-    begin      its start, seconds of the process clock
-    prompt     tokens of its prompt
-    requested  tokens that were requested
+    begin       start of the request in seconds of the process clock
+    completion  the answer with its times
+    prompt      number of prompt tokens
+    requested   number of tokens requested
     """
 
     begin: float
@@ -58,7 +59,7 @@ class StreamedAnswer:
     def tokens(self) -> int:
         """Number of generated tokens.
 
-        If the server does not count: those requested if it stopped at that length, else the number of pieces.
+        If the server reports none: the requested number if the answer stopped at its limit, else the number of pieces.
         """
         count, pieces = self.completion.usage.completion, len(self.completion.arrivals)
         if count is None:
@@ -67,12 +68,12 @@ class StreamedAnswer:
 
     @property
     def ttft(self) -> float:
-        """Seconds to the first piece."""
+        """Seconds from the request to the first piece."""
         return self.completion.arrivals[0]
 
     @property
     def first(self) -> float:
-        """Tokens of the first piece; if pieces hold several, its share by length."""
+        """Number of tokens in the first piece; estimated from its length if pieces hold several tokens."""
         pieces, sizes = len(self.completion.arrivals), self.completion.sizes
         if self.tokens <= pieces:
             return 1.0
@@ -81,12 +82,15 @@ class StreamedAnswer:
 
     @property
     def decode_tps(self) -> float:
-        """Tokens per second after the first piece; 0 if there was only one."""
+        """Tokens per second after the first piece; 0 if there was only one piece."""
         seconds = self.completion.arrivals[-1] - self.completion.arrivals[0]
         return (self.tokens - self.first) / seconds if seconds > 0 else 0.0
 
     def contradiction(self, characters: float) -> str:
-        """Return what is wrong with the server's count of tokens, "" if nothing; ``characters``: per prompt token."""
+        """Return why the server's count of tokens is implausible, "" if it is not.
+
+        ``characters``: characters per token of the prompt.
+        """
         completion, gaps = self.completion, sorted(self.completion.gaps)
         reasoning_tokens = completion.usage.reasoning or 0
         if reasoning_tokens and not completion.reasoning:
@@ -108,7 +112,7 @@ class StreamedAnswer:
 
 
 class Endpoint:
-    """A target and the text for its prompts; ``chat``: the text is one user turn under ``system``."""
+    """An endpoint, and the text for its prompts; ``chat``: send the text as a user message after ``system``."""
 
     def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = ""):
         target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for="the sweep")
@@ -116,9 +120,9 @@ class Endpoint:
         self._points: dict[int, int] = {}  # characters of a prompt -> its tokens
 
     def calibrate(self) -> None:
-        """Calibrate characters per token with two short requests, which also warm the server up.
+        """Measure the characters per token with two short requests, which also warm the server up.
 
-        They are not streamed, as every server counts tokens then. TargetError if it does not.
+        The requests are not streamed, since every server then reports token counts; raises TargetError if it does not.
         """
         longest = min(len(self.text), CALIBRATION)
         for characters in (longest // 5, longest):
@@ -128,9 +132,9 @@ class Endpoint:
             self._points[characters] = usage.prompt
 
     def ask(self, depth: int, tokens: int, streams: int, cancel: Cancellation | None = None) -> list[StreamedAnswer]:
-        """Send ``streams`` prompts of about ``depth`` tokens at once and return the answers.
+        """Send ``streams`` prompts of about ``depth`` tokens concurrently; return the answers of ``tokens`` tokens.
 
-        TargetError if one fails or its counts are contradictory, Cancelled as soon as ``cancel`` is pressed.
+        Raises TargetError if one fails or its counts are contradictory, Cancelled as soon as ``cancel`` is pressed.
         """
         characters = self._characters(depth)
         answers = together(streams, lambda stop: self._ask(characters, depth, tokens, stop), cancel or Cancellation())
@@ -142,7 +146,7 @@ class Endpoint:
         return answers
 
     def request(self, depth: int, tokens: int, cancel: Cancellation) -> StreamedAnswer:
-        """Send one prompt of about ``depth`` tokens; errors as ``ask``."""
+        """Send one prompt of about ``depth`` tokens; return the answer of ``tokens`` tokens. Raises as ``ask``."""
         characters = self._characters(depth)
         answer = self._ask(characters, depth, tokens, cancel)
         self._check(answer, characters)
@@ -196,7 +200,12 @@ def walk(
     progress: Callable[[int, int], None] | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[Sample]:
-    """Yield one sample per depth; ``start``: process clock at the beginning of the run."""
+    """Measure ``streams`` concurrent streams at every depth; yield one sample per depth.
+
+    rep        number of the repetition, stored in each sample
+    start      start of the run in seconds of the process clock
+    progress   called with (depths done, all)
+    """
     for done, depth in enumerate(depths):
         if progress is not None:
             progress(done, len(depths))
@@ -204,7 +213,7 @@ def walk(
 
 
 def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) -> Sample:
-    """Return a sample with medians over streams, and the rate of all streams together."""
+    """Return the sample of concurrent streams: medians over the streams, and the rate of all streams together."""
     rates = [answer.tokens / answer.completion.seconds for answer in answers]
     begin = min(answer.begin for answer in answers)
     end = max(answer.begin + answer.completion.seconds for answer in answers)
@@ -241,9 +250,9 @@ def jain(rates: Sequence[float]) -> float:
 
 
 def together(count: int, ask: Callable[[Cancellation], StreamedAnswer], cancel: Cancellation) -> list[StreamedAnswer]:
-    """Call ``ask`` ``count`` times at once and return the answers.
+    """Call ``ask`` in ``count`` threads concurrently; return the answers.
 
-    The first failure, or pressing ``cancel``, stops the others without waiting for streams that still connect.
+    The first failure, or pressing ``cancel``, stops the others, without waiting for streams that still connect.
     """
     stop, barrier = Cancellation(), threading.Barrier(count)
     ended: queue.SimpleQueue[tuple[int, StreamedAnswer | BaseException]] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Format results as Markdown, JSON, JSON lines and SQL, as llama-bench prints them, and as ds4's CSV.
+"""Results as Markdown, JSON, JSON lines and SQL, laid out as by llama-bench, and as ds4's CSV.
 
 Markdown has one line per test: ``pp2048 @ d4096`` is the prefill of 2048 tokens after 4096, ``tg128 @ d6144`` the
 decode of 128 tokens after 6144, both as mean and standard deviation over repetitions. JSON has one summary per depth,
@@ -22,11 +22,11 @@ _ABOUT = ("model", "backend", "numerics", "threads", "created", "lane")
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL"}
 _SERVED = ("streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps", "request_rps", "goodput_rps", "failed")
 SERVED = sorted((column for column in COLUMNS if column.name in _SERVED), key=lambda column: column.rank)
-"""Columns of endpoints in Markdown, besides llama-bench's."""
+"""Columns that Markdown shows for endpoints, besides llama-bench's."""
 
 
 def render(kind: str, lanes: Sequence[MeasuredLane]) -> str:
-    """Return the results in format ``kind`` as text with a final newline."""
+    """Return the results as text in format ``kind``, with a final newline."""
     if kind == "csv":
         return "".join(csv_text(lane.samples) for lane in lanes)
     if kind == "md":
@@ -45,7 +45,7 @@ def _about(lane: MeasuredLane) -> dict[str, Any]:
 
 
 def markdown(lanes: Sequence[MeasuredLane]) -> str:
-    """Return llama-bench's table, with a column for the lane if there are several, and more for endpoints."""
+    """Return llama-bench's table, with a column for the lane if there are several, and SERVED ones for endpoints."""
     served = [c for c in SERVED if any(c.display(entry) for lane in lanes for entry in lane.samples)]
     named = len(lanes) > 1 and any(lane.name for lane in lanes)
     heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in served), "t/s"]
@@ -93,7 +93,7 @@ def _spread(group: Sequence[Sample], column: str) -> str:
 
 
 def sql(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return SQL that creates the table and inserts the entries."""
+    """Return SQL statements that create a table and insert the entries."""
     names = (*_ABOUT, *NAMES)
     kinds = dict.fromkeys(_ABOUT, "TEXT") | {"threads": "INTEGER"} | {c.name: _SQL[c.type] for c in COLUMNS}
     columns = ",\n".join(f"  {name} {kinds[name]}" for name in names)

@@ -1,12 +1,12 @@
-"""An endpoint under load, as in vLLM's serving benchmark: requests at a rate, or streams that always have one.
+"""An endpoint under load, as in vLLM's serving benchmark: requests at a rate, or a fixed number of busy streams.
 
     rates      requests are sent at Poisson times, whether or not earlier ones were answered (an open loop), like
                independent users
-    streams    each sends its next request when it has its answer (a closed loop), like a number of agents
+    streams    each sends its next request when its answer is complete (a closed loop), like a number of agents
 
-Which requests are sent, and when in units of the mean gap, follows from a seed alone: the same for every level and
-every engine. A request that fails is counted and affects no other. Times begin when a request is sent, and are
-those of ``endpoint``; time per output token (TPOT) is that between first and last text over the tokens in between.
+A seed determines the requests and their times, in units of the mean gap between two: the same for every level and
+every engine. A request that fails is counted and affects no other. Times begin when a request is sent, as in
+``endpoint``; time per output token (TPOT) is the time from first to last text over the tokens after the first.
 """
 
 from __future__ import annotations
@@ -28,19 +28,23 @@ from .endpoint import Endpoint, StreamedAnswer
 from .plan import Load, RequestShape
 
 NAP = 0.05
-"""Longest sleep in seconds, after which cancellation is checked."""
+"""Maximum sleep in seconds between two checks for cancellation."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The requests of one repetition, and their times in units of the mean gap between two."""
+    """The requests of one repetition.
+
+    shapes    prompt and answer length of each request
+    moments   time of sending each request, in units of the mean gap between two
+    """
 
     shapes: tuple[RequestShape, ...]
     moments: tuple[float, ...]
 
     @classmethod
     def of(cls, load: Load, rep: int = 0) -> Schedule:
-        """Draw a schedule from the load's seed; the first request is sent at once."""
+        """Draw the schedule of repetition ``rep`` from the load's seed; the first request is sent at time 0."""
         chance = random.Random(f"{load.seed}/{rep}")
         shapes = tuple(chance.choices(load.mix, [shape.weight for shape in load.mix], k=load.requests))
         moments, at = [], 0.0
@@ -60,7 +64,7 @@ def walk(
     progress: Callable[[int, int], None] | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[Sample]:
-    """Yield a sample for every level but the first ``done``: rates, then numbers of streams.
+    """Measure every level of the load (rates, then numbers of streams) but the first ``done``; yield a sample for each.
 
     Raises Cancelled when ``cancel`` is pressed, TargetError if every request of a level fails.
     """
@@ -90,7 +94,7 @@ def walk(
 
 
 def level_name(rate: float | None, streams: int) -> str:
-    """Return the test name of a level."""
+    """Return the name of a level as a test: by its rate (requests per second), or by its streams if that is None."""
     if rate is None:
         return f"{streams} stream{'s' if streams > 1 else ''}"
     return f"{rate:g} req/s" if math.isfinite(rate) else "all at once"
@@ -161,7 +165,7 @@ def _send(
 
 
 def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) -> Sample:
-    """Return the sample of one level; ``*_s`` are seconds per request, for percentiles."""
+    """Return the sample of one level; columns ``*_s`` hold the seconds of each request, for percentiles."""
     begin = min(answer.begin for answer in answers)
     span = max(answer.begin + answer.completion.seconds for answer in answers) - begin
     prompt = round(sum(s.prompt * s.weight for s in load.mix) / sum(s.weight for s in load.mix))
@@ -192,11 +196,11 @@ def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) ->
 
 
 def tpot(answer: StreamedAnswer) -> float | None:
-    """Return seconds per output token after the first; None if there was only one."""
+    """Return the seconds per output token after the first, None if there was only one."""
     return 1 / answer.decode_tps if answer.decode_tps > 0 else None
 
 
 def within(answer: StreamedAnswer, load: Load) -> bool:
-    """Return whether the answer meets every bound of the load."""
+    """Return whether the answer meets all latency bounds of the load."""
     seconds = {"ttft": answer.ttft, "tpot": tpot(answer) or 0.0, "e2e": answer.completion.seconds}
     return all(1e3 * seconds[name] <= limit for name, limit in load.bounds.items())

@@ -1,6 +1,6 @@
-"""Plot an endpoint under load: throughput above, latency below, over streams or request rate.
+"""Plots of an endpoint under load: throughput above, latency below, over streams or request rate.
 
-One or several CSVs, as ``--concurrency LIST`` and ``--requests`` write them. Rows of equal depth make a curve. Both
+Drawn from CSVs as ``--concurrency LIST`` and ``--requests`` write them. Rows of equal depth make a curve. Both
 panels share the x axis and start at zero; the time to first token (TTFT) is drawn with its 95th percentile.
 
     ds4-bench plot --load served-*.csv -o load.svg
@@ -35,7 +35,10 @@ def plot_load(
     title: str | None = None,
     size: tuple[int, int] = (960, 720),
 ) -> list[Path]:
-    """Draw ``sources`` into every one of ``outputs``, as ``plot.plot``; DataError with fewer than two levels."""
+    """Draw the CSVs ``sources`` into each file of ``outputs``; return the files.
+
+    Outputs and errors as in ``plot.plot``; raises DataError also for fewer than two levels of load.
+    """
     files = [Path(output) for output in outputs] or [default_output(sources[0])]
     for file in files:
         check_suffix(file)
@@ -53,7 +56,7 @@ def _title(sources: Sequence[str | os.PathLike[str]]) -> str:
 
 
 def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
-    """Return (x column, rows of each curve by name in order of x); DataError if there is no curve."""
+    """Return (name of the x column, rows of each curve by name in order of x); DataError if there is no curve."""
     column = "offered_rps" if all(row.get("offered_rps") for row in rows) else "streams"
     answered = [row for row in rows if isinstance(row.get(column), (int, float)) and row.get("ttft_ms")]
     curves: dict[str, list[Row]] = {}
@@ -66,7 +69,7 @@ def levels(rows: Sequence[Row]) -> tuple[str, dict[str, list[Row]]]:
 
 
 def draw(rows: Sequence[Row], title: str, size: tuple[int, int]) -> Figure:
-    """Return the figure."""
+    """Return the figure for the rows of all CSVs; ``size`` in pixels."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator

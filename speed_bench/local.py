@@ -1,4 +1,4 @@
-"""The local engine as a source: sweeps and single tests on fresh sessions, with shares of the bound."""
+"""The local engine as a source: sweeps and single tests on fresh sessions, with shares of the speed bound."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 PROG = "ds4-bench"
 GIB = 2.0**30
 PROMPT_BYTES = 100
-"""Memory per token of prompt: its text, its id, and the tokenizer's temporaries."""
+"""Bytes of memory per prompt token: its text, its id, and the tokenizer's temporaries."""
 
 
 class LocalSource(Source):
-    """An engine in this process."""
+    """An engine in this process as a source of samples."""
 
     def __init__(
         self, engine: Engine, plan: Plan, prompt: PromptText, facts: dict[str, Any], costs: Costs | None = None,
@@ -41,7 +41,7 @@ class LocalSource(Source):
 
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> LocalSource:
-        """Open the vocabulary first, as the prompt may be too short, then the weights."""
+        """Open the engine: first the vocabulary, to fail early if the prompt is too short, then the weights."""
         from ds4ref.nano import embedded_path
         from ds4ref.runs.provenance import engine_facts
         from ds4ref.targets.local import LocalTarget
@@ -69,11 +69,11 @@ class LocalSource(Source):
         return cls(engine, plan, opening.prompt, facts, costs, peaks)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts about the engine, its model, and this machine's peaks."""
+        """Return facts about the engine, its model, and this machine's peaks, for the run's record."""
         return self._facts
 
     def check(self, lanes: int) -> None:
-        """Raise DataError if contexts and prompt need more memory than this process may use."""
+        """Raise DataError if ``lanes`` contexts and the prompt need more memory than this process may use."""
         plan, room = self.plan, memory_bytes()
         need = lanes * self.engine.shape.kv_bytes(plan.context) + PROMPT_BYTES * plan.deepest
         if room is not None and need > room:
@@ -83,14 +83,14 @@ class LocalSource(Source):
             )
 
     def warm_up(self) -> WarmUpSpeed:
-        """Run one full prefill chunk and a few decode steps."""
+        """Run one full prefill chunk and a few decode steps; return their speed."""
         tokens = self.prompt.tokens(min(self.plan.deepest, PREFILL_CHUNK))
         return warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos)
 
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
     ) -> Iterator[Sample]:
-        """Sweep on a fresh session, or run every test on its own session."""
+        """Run one repetition, a sweep on a fresh session or each test on its own; yield its samples."""
         plan, engine, eos = self.plan, self.engine, self.prompt.eos
         tokens = self.prompt.tokens(plan.deepest)
         if plan.probes:
@@ -107,7 +107,7 @@ class LocalSource(Source):
             yield sample(row, self.costs, self.peaks, start)
 
     def buffers(self) -> str:
-        """Return ds4's line about the memory of a context."""
+        """Return a line on the memory of a context, worded as by ds4."""
         shape, ctx = self.engine.shape, self.plan.context
         plain, compressed = shape.cache_rows(ctx)
         return (

@@ -1,8 +1,8 @@
-"""``ds4-bench model``: bounds of speed on a machine, and published speeds as shares of them.
+"""``ds4-bench model``: upper bounds of speed on a machine, and published speeds as shares of them.
 
 The bound is that of ``ds4ref.costs``: bytes at the read bandwidth or operations at the arithmetic peaks, whichever
-takes longer. Only the bandwidth of published machines is known, so their prefill, which arithmetic binds, is shown as
-the arithmetic rate it amounts to.
+takes longer. Of published machines only the bandwidth is known; so their prefill, which is bound by arithmetic, is
+shown as the rate of operations that it implies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ examples:
 
 
 def parser() -> Parser:
-    """Build the parser of ``ds4-bench model``."""
+    """Return the parser of ``ds4-bench model``."""
     options = Parser(
         PROG,
         usage="ds4-bench model [options]",
@@ -85,7 +85,7 @@ def model_command(argv: Sequence[str]) -> int:
 
 
 def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the bounds at each depth: decode after it, prefill of the 2048 tokens before it."""
+    """Return the bounds at each depth: of a decode step there, and of the prefill of the 2048 tokens before it."""
     from ds4ref.archs import costs_of
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.archs.deepseek4.shape import FLASH
@@ -117,7 +117,7 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def published() -> list[dict[str, Any]]:
-    """Return the published rows with the share of the bandwidth bound that their decode reached."""
+    """Return the published rows with decode speed as a share of the bandwidth bound."""
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.archs.deepseek4.shape import FLASH
     from ds4ref.costs import Peaks

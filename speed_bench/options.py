@@ -1,6 +1,6 @@
-"""Parse the command line of a sweep into a plan and output options.
+"""Parses the command line of a sweep into a plan and output options.
 
-Every mistake in it raises UsageError or DataError here, before anything is loaded.
+Every mistake raises UsageError or DataError here, before a model is loaded.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Build the parser of the sweep."""
+    """Return the parser of the sweep."""
     parser = Parser(
         PROG, usage=USAGE, description="Throughput against context depth.", epilog=EPILOG, unavailable=UNAVAILABLE
     )
@@ -209,7 +209,7 @@ def build_parser() -> Parser:
 
 
 def mix(text: str) -> tuple[RequestShape, ...]:
-    """Parse ``512:128,4096:256*0.5`` into request shapes: tokens of prompt and answer, and weight."""
+    """Parse ``512:128,4096:256*0.5`` (PROMPT:ANSWER tokens, optionally *WEIGHT) into request shapes."""
     shapes = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([1-9][0-9]{0,8}):([1-9][0-9]{0,8})(?:\*([0-9]*\.?[0-9]+))?\s*", part)
@@ -220,13 +220,13 @@ def mix(text: str) -> tuple[RequestShape, ...]:
 
 
 def rates(text: str) -> tuple[float, ...]:
-    """Parse a comma-separated list of requests per second; ``inf`` sends all at once."""
+    """Parse a comma-separated list of request rates per second; ``inf`` sends all requests at once."""
     one = number(1e-6, 1e6)
     return tuple(math.inf if part.strip() == "inf" else one(part.strip()) for part in text.split(","))
 
 
 def bounds(text: str) -> dict[str, float]:
-    """Parse ``ttft:500,tpot:50`` into milliseconds by name."""
+    """Parse ``ttft:500,tpot:50`` into a dict of milliseconds by name."""
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, colon, value = part.strip().partition(":")
@@ -237,7 +237,7 @@ def bounds(text: str) -> dict[str, float]:
 
 
 def parse_arm(text: str) -> dict[str, Any]:
-    """Parse ``backend=cpu,threads=1`` into options; UsageError names the invalid part."""
+    """Parse the options of one arm, as ``backend=cpu,threads=1``; UsageError names the invalid part."""
     options: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -251,7 +251,7 @@ def parse_arm(text: str) -> dict[str, Any]:
 
 
 def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
-    """Return the plan and output options of ``args``; the text is read, model files are left to ``choose_lanes``."""
+    """Return the plan and the output options; reads the prompt file, but does not look for model files."""
     if args.prompt_file is not None and args.chat_prompt_file is not None:
         raise UsageError("choose one of --prompt-file and --chat-prompt-file")
     kinds = {kind_of(spec) for spec in args.target} or {"local"}
@@ -403,7 +403,10 @@ def _local_lane(options: dict[str, Any], name: str, strict: bool, gpu_memory: fl
 
 
 def choose_lanes(plan: Plan) -> Plan:
-    """Return the plan with existing model files; local lanes without one get the default, which is announced."""
+    """Return the plan with model names replaced by existing files.
+
+    Local lanes without a model get the default, which is announced on stderr.
+    """
     lanes, paths = [], {}
     for lane in plan.lanes:
         if kind_of(lane.target) == "local":

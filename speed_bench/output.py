@@ -1,4 +1,4 @@
-"""Write the rows of a run to standard output, files, plots and tables.
+"""Writes the rows of a run to standard output, files, plots and tables.
 
 An existing CSV is replaced only after a complete run, together with the JSON beside it. Until then, and if the run is
 stopped or fails, rows are in ``NAME.partial.csv`` (medians of the repetitions so far) and in the run store.
@@ -28,7 +28,7 @@ PROG = "ds4-bench"
 
 
 class Output:
-    """Writer of the results of one run."""
+    """Writes the results of one run where its output options say."""
 
     def __init__(self, places: OutputOptions, lanes: Sequence[Lane], arms: bool = False):
         self.places, self.several = places, len(lanes) > 1
@@ -41,14 +41,14 @@ class Output:
         self._headed = False
 
     def label(self, lane: Lane) -> str:
-        """Return the label of a lane's run."""
+        """Return the label under which a lane's run is stored."""
         label = self.places.label or (Path(self.places.csv).stem if self.places.csv else "")
         return f"{label}: {lane.name}" if label and lane.name else label or lane.name
 
     # --- meanwhile
 
     def begin(self, run: Measurement) -> None:
-        """Open the sink written row by row: stdout if no other output is requested, or a CSV that is a device."""
+        """Open the stream that gets each row at once: stdout if no other output is requested, or a CSV on a device."""
         self.run = run
         places = self.places
         if places.csv is not None and _is_device(places.csv):
@@ -60,7 +60,7 @@ class Output:
             self._sink = sys.stdout
 
     def row(self, lane: MeasuredLane) -> None:
-        """Write a new sample to the partial CSV, and to the sink once its depth has all repetitions."""
+        """Write the lane's last sample to the partial CSV, and to the stream once its depth has all repetitions."""
         assert self.run is not None
         if lane is self.run.lanes[0]:
             self._emit(lane, least=self.run.reps or sys.maxsize)
@@ -88,7 +88,7 @@ class Output:
     # --- at the end
 
     def stopped(self) -> None:
-        """Keep the partial results after a failure or Ctrl-C, and print where they are."""
+        """Keep the partial results after a failure or Ctrl-C; print where they are."""
         run = self.run
         if run is None:
             return
@@ -111,7 +111,7 @@ class Output:
         say(PROG, f"{verb}; {run.done}{of} rows were measured and kept{places_text}")
 
     def conclude(self) -> None:
-        """Write the files and tables of a complete run, and its notes."""
+        """Write a finished run's output files; print its tables and warnings."""
         run, places = self.run, self.places
         assert run is not None
         files = self._files(run)

@@ -1,4 +1,4 @@
-"""This machine's peaks, measured once per machine, kernels and number of threads and then read from the run store."""
+"""This machine's peak rates, measured once per machine, kernels and number of threads, then read from the run store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def known_peaks(store: Store, threads: int) -> dict[str, Any] | None:
-    """Return the newest stored peaks of this machine, its kernels and this number of threads, if there are any."""
+    """Return the newest stored peaks for this machine, these kernels and ``threads``; None if there are none."""
     key = peaks_key(threads)
     for run in store.runs(kind="peaks"):
         if all(run.fact(name) == value for name, value in key.items()):
@@ -27,9 +27,9 @@ def known_peaks(store: Store, threads: int) -> dict[str, Any] | None:
 
 
 def machine_peaks(store: Store | None, threads: int, again: bool = False) -> dict[str, Any]:
-    """Return this machine's peaks; measure them if they are not in the store, or ``again``.
+    """Return this machine's peaks from the store, measuring them if they are missing or ``again`` is set.
 
-    Keys: read_gbs, int8_gops, f32_gflops, threads, run, measured (UTC).
+    Keys: read_gbs (GB/s), int8_gops, f32_gflops, threads, run (number in the store), measured (time, UTC).
     """
     stored = known_peaks(store, threads) if store is not None and not again else None
     if stored is not None:
@@ -43,7 +43,7 @@ def machine_peaks(store: Store | None, threads: int, again: bool = False) -> dic
 
 
 def as_peaks(measured: dict[str, Any], weight_bytes: float = float("inf")) -> Peaks | None:
-    """Convert to the cost model's peaks; None if the weights fit the last-level cache, where memory does not bind."""
+    """Convert to the cost model's peaks; None if the weights fit the last-level cache, where memory is no bound."""
     cache = cache_bytes()
     if cache is not None and weight_bytes <= cache:
         return None
@@ -51,7 +51,7 @@ def as_peaks(measured: dict[str, Any], weight_bytes: float = float("inf")) -> Pe
 
 
 def remark(measured: dict[str, Any], bounded: bool) -> str | None:
-    """Return a warning about shares of the bound computed from these peaks, None if there is none."""
+    """Return a warning about shares of the bound computed from these peaks; None if there is none."""
     if not bounded:
         return "no shares of the bound: the weights of a token fit the last-level cache, so memory does not bind"
     seconds = age(measured["measured"], now())

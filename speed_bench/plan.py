@@ -1,4 +1,4 @@
-"""The plan of a measurement, immutable and complete but for where its results go.
+"""The plan of a measurement: immutable, and complete except for the destination of results.
 
 Plan((Lane("local:model.gguf"),), depths=(2048, 4096), gen_tokens=128, reps=5)
 Plan((Lane("http://127.0.0.1:8000/v1", streams=4),), depths=(2048,))
@@ -20,16 +20,16 @@ DEFAULT_SYSTEM = "You are a helpful assistant."  # with the period, unlike ds4's
 DEFAULT_BUDGET = 300.0
 """Seconds for all repetitions of a run if their number is not given."""
 MOST_REPS = 5
-"""Repetitions of a run if the budget allows them: llama-bench's default."""
+"""Number of repetitions if the budget allows them and none is given: llama-bench's default."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One target to measure, in turn with the others.
+    """One of the targets that a run measures in turn.
 
     target    a spec of ``ds4ref.targets.open_target``
-    name      distinguishes it from the other lanes; "" if there are none
-    streams   concurrent requests (endpoints)
+    name      distinguishes the lane from others, "" if it is the only one
+    streams   number of concurrent requests (endpoints only)
     options   options of ``open_target``
     """
 
@@ -41,7 +41,12 @@ class Lane:
 
 @dataclass(frozen=True)
 class RequestShape:
-    """A kind of request: tokens of its prompt, tokens of its answer, and its relative frequency."""
+    """A kind of request under load.
+
+    prompt   number of prompt tokens
+    answer   number of answer tokens
+    weight   relative frequency
+    """
 
     prompt: int
     answer: int
@@ -50,14 +55,14 @@ class RequestShape:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests as users send them.
+    """Simulated requests of users to an endpoint.
 
-    requests  number of requests for each level, that is, for each entry of ``rates`` or ``streams``
+    requests  number of requests per level; each entry of ``rates`` or ``streams`` is a level
     rates     requests/s with Poisson arrivals; inf: all at once
-    streams   numbers of streams; each sends its next request when it has its answer
+    streams   numbers of streams; each sends its next request when its answer is complete
     mix       kinds of requests
     bounds    limits of a good answer: milliseconds of ttft, tpot, e2e
-    seed      of arrivals and mix
+    seed      of arrival times and mix
     """
 
     requests: int
@@ -73,29 +78,32 @@ class Load:
 
     @property
     def levels(self) -> int:
-        """Number of load levels."""
+        """Number of levels: entries of ``rates`` and ``streams``."""
         return len(self.rates) + len(self.streams)
 
     @property
     def longest(self) -> int:
-        """Prompt tokens of the longest request."""
+        """Number of prompt tokens of the longest request."""
         return max(shape.prompt for shape in self.mix)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Lanes, and what to measure on each: ``depths``, else ``probes``, else a ``load``.
+    """The lanes of a run, and what to measure on each: ``depths``, else ``probes`` (single tests), else ``load``.
 
-    walk         (start, last, step, factor) that gave ``depths``, for a binary that sweeps by itself
+    walk         (start, last, step, factor) that generated ``depths``, for a binary that sweeps by itself
     gen_tokens   decode steps at each depth
-    ctx          tokens of context to allocate (None: as many as needed)
+    ctx          context length in tokens to allocate (None: as needed)
     reps         repetitions (None: ``MOST_REPS``, or as many as fit into ``budget``)
-    budget       seconds for all repetitions, unless their number is given
-    detect       two lanes: difference in per cent to find in 80 of 100 such runs; sets the number of repetitions
+    budget       seconds for all repetitions, if their number is not given
+    detect       two lanes: smallest difference in per cent to detect with 80 % power; sets the number of repetitions
     delay        seconds of rest before each repetition but the first
-    warm_weights local lanes: read the whole file before anything else
-    prompt       the text to prefill (None: generated prose); ``prompt_file``: where it came from
-    chat         the text is one user turn under ``system``
+    warmup       run a warm-up before the first row
+    warm_weights local lanes: read the whole model file before anything else
+    roofline     measure or load the machine's peaks, and report shares of the bound
+    prompt       the text to prefill (None: generated prose)
+    prompt_file  the file that ``prompt`` was read from
+    chat         use the text as one user message after the message ``system``
     api          of endpoints: "completions" or "chat"
     """
 
@@ -138,23 +146,23 @@ class Plan:
 
     @property
     def deepest(self) -> int:
-        """Number of prompt tokens needed."""
+        """Number of prompt tokens needed by the deepest measurement."""
         if self.load is not None:
             return self.load.longest
         return max(self.depths or (probe.needed for probe in self.probes))
 
     @property
     def context(self) -> int:
-        """Tokens of context to allocate."""
+        """Context length in tokens to allocate."""
         return self.ctx or self.deepest + self.gen_tokens + 1
 
     @property
     def rows(self) -> int:
-        """Rows of one repetition of one lane."""
+        """Number of rows of one repetition of one lane."""
         return len(self.depths) or len(self.probes) or (self.load.levels if self.load else 0)
 
     def facts(self) -> dict[str, Any]:
-        """Return what was requested, for the facts of a run."""
+        """Return the requested measurement as facts for the run's record."""
         common: dict[str, Any] = {"reps": self.reps, "delay": self.delay, "warmup": self.warmup}
         if self.probes:
             return {"tests": [probe.name for probe in self.probes], **common}
@@ -175,14 +183,17 @@ class Plan:
         options: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Plan:
-        """Make a sweep of one target at ``depths``, or from ``start`` to ``last``; ``more``: other fields of Plan."""
+        """Return the plan of a sweep of one target.
+
+        Depths are ``depths``, else from ``start`` to ``last`` as by ``frontiers``; ``more``: other fields of Plan.
+        """
         walk = None if depths else (start, last, step, factor)
         chosen_depths = tuple(depths) or tuple(frontiers(start, last, step, factor))
         return cls((Lane(target, options=options or {}),), depths=chosen_depths, walk=walk, **more)
 
 
 def kind_of(spec: str) -> str:
-    """Return the kind of target of a spec: local, http or command; UsageError for any other."""
+    """Return the kind of the target spec: "local", "http" or "command"; raises UsageError for any other."""
     kind = spec.partition(":")[0].partition("?")[0]
     if kind in ("http", "https"):
         return "http"
@@ -193,7 +204,15 @@ def kind_of(spec: str) -> str:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where results go; ``form``: one of ``formats.FORMATS`` on stdout."""
+    """Where results go.
+
+    csv     path of the CSV file
+    plots   paths of plots
+    form    format on stdout, one of ``formats.FORMATS``
+    json    print a last line of JSON on stdout
+    label   label of the run in the store
+    store   path of the run store
+    """
 
     csv: str | None = None
     plots: tuple[str, ...] = ()
@@ -206,8 +225,8 @@ class OutputOptions:
 def frontiers(start: int, last: int, step: int = 2048, factor: float = 1.0) -> Iterator[int]:
     """Yield depths from ``start`` to ``last``, both included; the last interval may be short (docs/reference/bench.md).
 
-    Factor 1 adds ``step`` each time; a larger one multiplies, and rounds up. ValueError for a range that is empty or
-    steps that do not advance.
+    With factor 1 each depth is the one before plus ``step``; with a larger factor it is multiplied and rounded up.
+    Raises ValueError for an empty range or steps that do not advance.
     """
     if not 1 <= start <= last:
         raise ValueError(f"the first frontier must be 1 to {last}, not {start}")

@@ -30,24 +30,24 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def default_output(path: str | os.PathLike[str]) -> Path:
-    """Return the default output of a CSV: ``dir/name.csv`` -> ``dir/name_ts.svg``."""
+    """Return the path of a CSV's default plot: ``dir/name.csv`` -> ``dir/name_ts.svg``."""
     path = Path(path)
     return path.with_name(path.stem + "_ts.svg")
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
-    """Raise UsageError unless the file's suffix is that of a plot."""
+    """Raise UsageError unless the path ends in .svg, .png or .pdf."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"cannot plot to {path}: the name must end in {', '.join(SUFFIXES)}")
 
 
 def default_title(*paths: str | os.PathLike[str]) -> str:
-    """Return a title from file names: ``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
+    """Return a plot's title from file names: ``m3_max.csv`` -> ``M3 Max t/s``; several are joined by commas."""
     return ", ".join(words(Path(path).stem) for path in paths) + " t/s"
 
 
 def words(stem: str) -> str:
-    """Return a file's stem as words for a title."""
+    """Return a file name without suffix as words of a title: ``m3_max`` -> ``M3 Max``."""
     words = re.split(r"[ _-]+", stem)
     return " ".join(word.upper() if re.fullmatch(r"m[0-9]+", word) else word.capitalize() for word in words)
 
@@ -58,10 +58,10 @@ def plot(
     title: str | None = None,
     size: tuple[int, int] = (960, 540),
 ) -> list[Path]:
-    """Draw ``sources`` into every one of ``outputs`` (default: an SVG beside the first source); return the files.
+    """Draw the CSVs ``sources`` into each file of ``outputs`` (default: an SVG beside the first CSV); return the files.
 
-    ``size`` in pixels (PNGs get twice as many, for sharp screens). Raises DataError for bad data or a file that
-    cannot be written, UsageError for an output whose suffix is unknown.
+    ``size`` in pixels (PNGs have twice as many, for sharp screens). Raises DataError for bad data or a file that cannot
+    be written, UsageError for an output of unknown suffix.
     """
     files = [Path(output) for output in outputs] or [default_output(sources[0])]
     for file in files:
@@ -74,7 +74,7 @@ def plot(
 
 
 def draw(curves: Sequence[tuple[str, list[Point]]], title: str, size: tuple[int, int]) -> Figure:
-    """Return the figure of named curves (imports matplotlib, which takes half a second)."""
+    """Return the figure of named curves; ``size`` in pixels. Imports matplotlib, which takes half a second."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -162,7 +162,7 @@ def _labels(prefill_axes: Axes, decode_axes: Axes, curves: Sequence[tuple[str, l
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write the figure to a file, the same bytes for the same data; DataError if it cannot be written."""
+    """Write a figure to a file, the same bytes for the same data; raises DataError if that fails."""
     import matplotlib
 
     from ds4ref.console.common import atomic_output

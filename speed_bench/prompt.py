@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 PROSE_SEED = 20260521
 CHARACTERS = 8
-"""Characters of prose per token requested from an endpoint: more than any tokenizer needs."""
+"""Characters of generated prose per requested token for an endpoint: more than any tokenizer needs."""
 
 
 class PromptText:
-    """The text of a plan, tokenized by the first local lane's tokenizer."""
+    """The text of a plan, tokenized with the first local lane's vocabulary."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -28,9 +28,9 @@ class PromptText:
         self._ids: list[int] = []
 
     def use(self, path: str) -> None:
-        """Load the vocabulary of a model file, unless one is loaded.
+        """Load the vocabulary of a model file, unless one is loaded already.
 
-        A user's text is tokenized at once, so that one that is too short is a DataError before the weights are loaded.
+        A user's text is tokenized at once, so that a text too short raises DataError before the weights are loaded.
         """
         from ds4ref.text.vocabulary import open_tokenizer
         from ds4ref.weights import open_source
@@ -48,7 +48,7 @@ class PromptText:
         return self._tokenizer.eos
 
     def tokens(self, count: int) -> list[int]:
-        """Return the first ``count`` tokens, at least one; DataError if the text is too short."""
+        """Return the first ``count`` tokens, at least one; raises DataError if the text is too short."""
         assert self._tokenizer is not None
         count = max(1, count)
         if len(self._ids) < count:
@@ -62,7 +62,7 @@ class PromptText:
         return self._ids[:count]
 
     def text(self) -> str:
-        """Return the text for an engine with its own tokenizer; prose is long enough for any tokenizer."""
+        """Return the text for an engine with its own tokenizer; generated prose is long enough for any tokenizer."""
         from ds4ref.nano.prose import prose
 
         if self.plan.prompt is not None:
@@ -70,7 +70,7 @@ class PromptText:
         return prose(CHARACTERS * self.plan.deepest + 4000, PROSE_SEED)
 
     def facts(self) -> dict[str, Any]:
-        """Return the SHA-256 of the text, of its tokens if our tokenizer is used, and the seed of prose."""
+        """Return the SHA-256 of the text, of its tokens if tokenized here, and the seed of generated prose."""
         if self._tokenizer is not None:
             checksum = digest(self.tokens(self.plan.deepest))
         else:
@@ -79,7 +79,7 @@ class PromptText:
 
 
 def prose_tokens(tokenizer: Tokenizer, needed: int) -> list[int]:
-    """Return ``needed`` tokens of generated prose; more tokens begin with the same ones."""
+    """Return the first ``needed`` tokens of generated prose, which is the same for every ``needed``."""
     from ds4ref.nano.prose import prose
 
     characters = 6 * needed + 100
@@ -98,7 +98,7 @@ def chat_tokens(tokenizer: Tokenizer, text: str, system: str) -> list[int]:
 
 
 def check_length(tokens: Sequence[int], needed: int) -> None:
-    """Raise DataError unless there are ``needed`` tokens."""
+    """Raise DataError if there are fewer than ``needed`` tokens."""
     if len(tokens) < needed:
         raise DataError(f"prompt has {len(tokens)} tokens, need at least --ctx-max={needed}")
 

@@ -19,7 +19,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published measurement; ``prefill_tps`` None: not published."""
+    """One published measurement.
+
+    machine       name of the machine
+    depth         context depth in tokens
+    prefill_tps   tokens per second of prefill, None if not published
+    decode_tps    tokens per second of decode
+    source        where it was published
+    recipe        quantization of the model
+    """
 
     machine: str
     depth: int

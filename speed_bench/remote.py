@@ -16,14 +16,14 @@ from .source import Opening, Progress, Source, foreign
 
 
 class EndpointSource(Source):
-    """Concurrent streams on an endpoint, which several lanes may share."""
+    """Concurrent streams on an endpoint as a source of samples; several lanes share one endpoint."""
 
     def __init__(self, opened: Endpoint, plan: Plan, streams: int, facts: dict[str, Any]):
         self.endpoint, self.plan, self.streams, self._facts = opened, plan, streams, facts
 
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> EndpointSource:
-        """Open the endpoint once for all its lanes and calibrate its token length, which also warms it up."""
+        """Open the endpoint, once for all its lanes, and calibrate characters per token, which also warms it up."""
         plan = opening.plan
         chat = plan.chat or plan.api == "chat"
 
@@ -41,13 +41,13 @@ class EndpointSource(Source):
         return cls(opened, plan, lane.streams, facts)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts about the endpoint; its machine is unknown."""
+        """Return the facts about the endpoint for the run's record; its machine is unknown."""
         return dict(self._facts)
 
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
     ) -> Iterator[Sample]:
-        """Yield a sample per depth, or per level of the load."""
+        """Run one repetition; yield a sample per depth, or per level of the load."""
         if self.plan.load is not None:
             from .load import walk
 

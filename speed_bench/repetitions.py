@@ -1,9 +1,9 @@
-"""Decide how many repetitions a run gets.
+"""Decides how many repetitions a run gets.
 
 As many as requested; else five, llama-bench's number, or as many as fit into the budget, estimated from the first
-repetition. Two lanes that are to find a difference of some per cent (``detect``) run a pilot, whose noise gives the
-number of rounds that finds it in 80 of 100 runs. Only the noise decides, never the measured difference, so that no
-verdict becomes more likely.
+repetition. For two lanes whose difference is to be detected (``detect``), pilot rounds measure the noise, which gives
+the number of rounds for 80 % power. Only the noise decides, never the measured difference, so that no verdict becomes
+more likely.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from .plan import MOST_REPS, Plan
 from .samples import seconds
 
 PILOT = 6
-"""Rounds that the noise is estimated from."""
+"""Number of rounds from which the noise is estimated."""
 SURE = 1.25
-"""Safety factor on the pilot's noise, which is an estimate from few rounds."""
+"""Safety factor on the noise of the pilot rounds, since few rounds estimate it."""
 
 
 class Repetitions:
-    """Number of repetitions of a plan: the runner asks ``wanted`` before each one; ``say`` gets its decisions."""
+    """Determines the number of repetitions of a plan: the runner asks ``wanted`` before each one.
+
+    ``say`` is called with messages about its decisions.
+    """
 
     def __init__(self, plan: Plan, say: Callable[[str], None] = lambda message: None):
         self.plan, self.say = plan, say
         self.fixed = plan.reps or (MOST_REPS if len(plan.lanes) > 1 and plan.detect is None else None)
 
     def wanted(self, lanes: Sequence[Sequence[Sample]]) -> int:
-        """Return the number of repetitions to run, as far as it is known now.
+        """Return the number of repetitions to run, as far as the ``lanes``' samples so far determine it.
 
-        DataError if the budget cannot find the difference of ``detect``; the message says which one it can.
+        Raises DataError if the budget is too small to detect the difference ``detect``; the message says which one is
+        detectable.
         """
         reps = 1 + max((entry["rep"] for samples in lanes for entry in samples), default=-1)
         if self.fixed is None and reps >= (1 if self.plan.detect is None else PILOT):
@@ -66,7 +70,7 @@ class Repetitions:
 
 
 def pilot(a: Sequence[Sample], b: Sequence[Sample]) -> dict[str, float]:
-    """Return the log ratio that ``PILOT`` rounds like these find in 80 of 100 runs, by metric."""
+    """Return, by metric, the log ratio that ``PILOT`` rounds with the noise of these samples detect with 80 % power."""
     from ds4ref.runs.speed import in_turn
 
     detectable = {name: interval.detectable for name, interval in in_turn(a, b).items()}
@@ -74,7 +78,7 @@ def pilot(a: Sequence[Sample], b: Sequence[Sample]) -> dict[str, float]:
 
 
 def shrinks(rounds: int) -> float:
-    """Return the detectable difference with ``rounds`` rounds over that with ``PILOT``."""
+    """Return the detectable difference of ``rounds`` rounds as a share of that of ``PILOT`` rounds."""
     from scipy.stats import t
 
     from ds4ref.runs.speed import CONFIDENCE, SPEEDS
@@ -88,9 +92,9 @@ def shrinks(rounds: int) -> float:
 
 
 def rounds_for(share: float, per_cent: float, most: int = 10_000) -> int | None:
-    """Return the least number of rounds that finds ``per_cent`` if ``PILOT`` rounds find ``share`` (a log ratio).
+    """Return the least number of rounds that detects ``per_cent``; None if ``most`` rounds do not.
 
-    None if ``most`` rounds do not.
+    ``share``: the log ratio that ``PILOT`` rounds detect.
     """
     limit = math.log1p(per_cent / 100)
     if share * shrinks(most) > limit:
@@ -103,7 +107,7 @@ def rounds_for(share: float, per_cent: float, most: int = 10_000) -> int | None:
 
 
 def duration(span: float) -> str:
-    """Format seconds for people."""
+    """Format a duration in seconds for messages."""
     if span < 120:
         return f"{span:.3g} s"
     return f"{span / 60:.0f} min" if span < 7200 else f"{span / 3600:,.0f} h"

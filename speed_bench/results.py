@@ -13,7 +13,7 @@ from ds4ref.runs.results import read_rows
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a speed curve; bands are (low, high), or None without repetitions."""
+    """One point of a speed curve; a band is (low, high), None without repetitions."""
 
     ctx: int
     prefill_tps: float
@@ -23,7 +23,10 @@ class Point:
 
 
 def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
-    """Read a CSV as points of a curve, sorted by depth; DataError as ``read_rows``, or for two rows of one depth."""
+    """Read a CSV as points of a curve, sorted by depth.
+
+    Raises DataError as ``read_rows`` does, for fewer than ``least`` points, or for two rows of one depth.
+    """
     rows = read_rows(path, least)
     if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
         raise DataError(f"{path}: several tests at one depth make no curve")

@@ -1,4 +1,4 @@
-"""Run a plan: open its lanes, warm them up, measure them in turn, store every row.
+"""Runs a plan: opens its lanes, warms them up, measures them in turn, stores every row.
 
     from ds4ref.speed_bench import Plan, run
     result = run(Plan.sweep("local", depths=(512, 1024), gen_tokens=16, reps=3))
@@ -7,7 +7,7 @@
 
 A repetition is a whole sweep. Several lanes take turns row by row, A B, then B A, and so on, with the order swapped
 from repetition to repetition (ABBA), so that slow changes of the machine affect all alike. A binary sweeps by itself,
-so with one of them whole sweeps take turns. Every row is in the store as soon as it is measured.
+so if a lane is a binary, whole sweeps take turns. Every row is stored as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ if TYPE_CHECKING:
     from ds4ref.runs.store import Store
 
 ANNOUNCED_FROM = 60.0
-"""Seconds of a repetition from which its expected duration is announced."""
+"""Duration of a repetition in seconds from which it is announced in advance."""
 
 
 @dataclass
 class MeasuredLane:
-    """A lane with its samples, the facts about it, and the number of its run in the store."""
+    """A lane with its results so far.
+
+    facts     facts about the engine, the model and the machine
+    samples   the measured rows of all repetitions
+    run       number of its run in the store, None without a store
+    """
 
     lane: Lane
     facts: dict[str, Any] = field(default_factory=dict)
@@ -49,22 +54,22 @@ class MeasuredLane:
 
     @property
     def name(self) -> str:
-        """Name that distinguishes it from the other lanes."""
+        """The name that distinguishes the lane from others."""
         return self.lane.name
 
     def summary(self) -> list[Sample]:
-        """Return a row for each depth or test, combined over the repetitions (``columns``)."""
+        """Return one row per depth or test, with repetitions combined (``columns``)."""
         return summaries(self.samples)
 
 
 class Measurement:
-    """One run of a plan: ``execute`` measures it, and ``lanes`` hold all samples so far, also after an error.
+    """One run of a plan: ``execute`` measures it; ``lanes`` hold all samples so far, also after an error.
 
-    store      run store (None: none), with the label that ``label`` gives a lane
-    say        called with messages for the user, a line each
-    progress   makes a context manager from a title, whose value is called with (done, of)
+    store      run store (None: none); ``label(lane)`` returns the label of a lane's run in it
+    say        called with messages for the user, one line each
+    progress   returns a context manager for a title; its value is called with (done, all)
     on_row     called with the lane after each new sample
-    stopping   makes a context manager whose value tells whether the user wants to stop
+    stopping   returns a context manager; its value returns whether the user wants to stop
     command    command line of the process, for the facts
     """
 
@@ -90,12 +95,12 @@ class Measurement:
 
     @property
     def reps(self) -> int:
-        """Number of repetitions to run, as far as it is known now, else 0."""
+        """Number of repetitions to run, as far as known now; 0 before that."""
         return self.repetitions.fixed or 0
 
     @property
     def wanted(self) -> int:
-        """Number of rows to measure; 0 while that is unknown."""
+        """Number of rows to measure, 0 while unknown."""
         return self.reps * self.plan.rows * len(self.lanes)
 
     @property
@@ -104,7 +109,7 @@ class Measurement:
         return sum(len(lane.samples) for lane in self.lanes)
 
     def execute(self) -> None:
-        """Measure everything and record the final status in the store.
+        """Measure everything, and record the final status in the store.
 
         Raises Cancelled after Ctrl-C, and the errors of the sources.
         """
@@ -126,7 +131,7 @@ class Measurement:
                 self._finish()
 
     def resume(self, first: int) -> None:
-        """Resume run ``first`` of the store and those that were measured in turn with it."""
+        """Continue run ``first`` of the store and the runs of other lanes that were measured in turn with it."""
         assert self.store is not None
         run = self.store.run(first)
         group = run.fact("arms", "group")
@@ -143,7 +148,7 @@ class Measurement:
     # --- before
 
     def open(self, stack: ExitStack) -> list[Source]:
-        """Open, warm up and describe the sources of the lanes, which are released with ``stack``."""
+        """Open and warm up the sources of all lanes, and collect their facts; the sources are closed with ``stack``."""
         opening = Opening(self.plan, stack, self.store, self.progress, self.say)
         sources = [open_source(opening, lane.lane) for lane in self.lanes]
         self._describe(opening, sources)
@@ -234,12 +239,12 @@ class Measurement:
     # --- afterwards
 
     def notes(self) -> list[str]:
-        """Return warnings about the samples, a line each."""
+        """Return warnings about the samples, one line each."""
         return [f"{lane.name}: {note}" if lane.name else note for lane in self.lanes for note in notes(lane.samples)]
 
 
 def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
-    """Measure ``plan`` and return the measurement; ``options`` as for ``Measurement``."""
+    """Measure ``plan`` and return the measurement; ``options``: as for ``Measurement``."""
     measurement = Measurement(plan, store, **options)
     measurement.execute()
     return measurement
@@ -257,7 +262,7 @@ def _require_same_setup(lane: MeasuredLane, facts: dict[str, Any]) -> None:
 
 
 def turn_order(lanes: int, turn: int) -> list[int]:
-    """Return the order of lanes: forwards in even turns, backwards in odd ones."""
+    """Return the order in which lanes are measured: forwards in even turns, backwards in odd ones."""
     order = list(range(lanes))
     return order if turn % 2 == 0 else order[::-1]
 
@@ -274,7 +279,7 @@ class _WalkProgress:
 
 
 def sleep_between(seconds: float, cancel: Callable[[], bool]) -> None:
-    """Sleep, but return at once when the user wants to stop."""
+    """Sleep for ``seconds``, ending early once ``cancel`` returns True."""
     end = time.monotonic() + seconds
     while not cancel() and (seconds_left := end - time.monotonic()) > 0:
         time.sleep(min(seconds_left, 0.1))

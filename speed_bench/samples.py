@@ -1,4 +1,4 @@
-"""A measured row as plain data for the run store: raw times, and shares of the bound if that is known.
+"""A measured row as plain data for the run store: raw times, and shares of the speed bound if known.
 
 ``columns`` defines how several samples are combined.
 """
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from ds4ref.costs import Costs, Peaks
 
 SLOW_START = 0.05
-"""Least share of speed that a first repetition must lack to be reported."""
+"""Share of speed that a first repetition must lose before it is reported as slow."""
 
 
 def sample(row: SweepRow, costs: Costs | None = None, peaks: Peaks | None = None, start: float = 0.0) -> Sample:
-    """Convert a row to a sample of all columns it has values for; ``start``: process clock at the run's start."""
+    """Convert a row to a sample of all columns that it has values for.
+
+    costs, peaks   the cost model and the machine's peaks, for shares of the bound
+    start          start of the run in seconds of the process clock
+    """
     entry: Sample = {"rep": row.rep, "at": round(row.at - start, 6)}
     for column in COLUMNS:
         value = getattr(row, column.name, None)
@@ -51,7 +55,7 @@ def _bounds(row: SweepRow, costs: Costs, peaks: Peaks | None) -> Sample:
 
 
 def seconds(entry: Sample) -> float:
-    """Return the seconds that the windows of a sample took."""
+    """Return the seconds spent in the timed windows of a sample."""
     if entry.get("seconds"):
         return float(entry["seconds"])
     if entry.get("e2e_ms"):
@@ -73,7 +77,7 @@ def notes(samples: Sequence[Sample]) -> list[str]:
 
 
 def slow_start(samples: Sequence[Sample], column: str) -> float:
-    """Return the share of speed that repetition 0 lacks against the others: the median over depths and tests.
+    """Return the share of speed by which repetition 0 is slower than the others: the median over depths and tests.
 
     0 unless it is far outside the range of the others, of which there must be at least three.
     """

@@ -1,4 +1,4 @@
-"""Interface of the runner to a lane of a plan: a source that sweeps and yields samples (``sources`` opens them)."""
+"""Interface between runner and targets: a source measures one lane and yields samples (``sources`` opens them)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Opening:
-    """Context for opening sources, with what they share: targets, the store, the text."""
+    """The context in which the sources of a plan are opened, with what they share: targets, the store, the text."""
 
     plan: Plan
     stack: ExitStack
@@ -40,20 +40,20 @@ class Opening:
         self.prompt = PromptText(self.plan)
 
     def target(self, lane: Lane, **options: Any) -> Target:
-        """Open the target of ``lane``, closed with ``stack``; UsageError if its spec is malformed."""
+        """Open the target of ``lane``; it is closed with ``stack``. Raises UsageError if its spec is malformed."""
         try:
             return self.stack.enter_context(open_target(lane.target, **{**options, **lane.options}))
         except ValueError as error:  # a command line that shlex cannot split
             raise UsageError(f"target {lane.target!r}: {error}") from None
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return the result of ``make``, computed once per key."""
+        """Return the result of ``make()``, computed once per ``key``."""
         if key not in self._shared:
             self._shared[key] = make()
         return self._shared[key]
 
     def sha256(self, path: Any) -> str | None:
-        """Return the SHA-256 of a model file, None without a store to cache it."""
+        """Return the SHA-256 of a model file; None without a store, which caches it."""
         if self.store is None:
             return None
         if self.progress is None:
@@ -63,36 +63,38 @@ class Opening:
 
 
 class Source(abc.ABC):
-    """One lane, ready to be measured; ``pausable``: it can wait between rows while another lane is measured."""
+    """One lane, ready to be measured; ``pausable``: another lane can be measured between two of its rows."""
 
     pausable = True
 
     @abc.abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return facts about it: engine, backend, model, numerics, threads."""
+        """Return facts about the lane for the run's record: engine, backend, model, numerics, threads."""
 
     @abc.abstractmethod
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation
     ) -> Iterator[Sample]:
-        """Yield the samples of one repetition, without the first ``done``, as soon as they are measured.
+        """Measure one repetition; yield its samples, without the first ``done``, as soon as they are measured.
 
-        ``start``: process clock at the beginning of the run; ``progress`` gets (done, of) in units of its own.
-        Raises Cancelled when ``cancel`` is pressed.
+        rep        number of the repetition, stored in each sample
+        start      start of the run in seconds of the process clock
+        progress   called with (done, all) in units of the source's own
+        cancel     raises Cancelled from here when pressed
         """
 
     def warm_up(self) -> WarmUpSpeed | None:
-        """Warm up, so that the first row is like the others; return the speed of that, if known."""
+        """Warm up, so that the first row is measured like the others; return the speed, None if unknown."""
         return None
 
     def notes(self) -> list[str]:
-        """Return warnings for the user at the end, a line each."""
+        """Return warnings to show at the end of the run, one line each."""
         return []
 
     def check(self, lanes: int) -> None:  # noqa: B027  most check nothing
-        """Raise DataError if ``lanes`` sources like this one cannot run together."""
+        """Raise DataError if ``lanes`` sources like this one cannot run together, as for lack of memory."""
 
 
 def foreign() -> dict[str, Any]:
-    """Return the facts that are common to all engines that are not ours."""
+    """Return the facts common to all engines other than ds4ref."""
     return {"engine": f"measured by ds4ref {__version__}", "numerics": None, "threads": None}

@@ -1,7 +1,7 @@
-"""Open each lane of a plan, by ``ds4ref.targets.open_target``, as a source of samples.
+"""Opens each lane of a plan, with ``ds4ref.targets.open_target``, as a source of samples.
 
 local       an engine in this process (``local``)
-http        an OpenAI-compatible endpoint, as its client sees it (``endpoint``, ``load``)
+http        an OpenAI-compatible endpoint, timed by the client (``endpoint``, ``load``)
 command     a ds4-bench binary, which sweeps by itself (``binary``)
 """
 

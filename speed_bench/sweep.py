@@ -2,8 +2,8 @@
 
 At each frontier two windows are timed on a monotonic clock. Prefill: from the previous frontier to this one, output
 head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. A snapshot is
-taken between them and restored afterwards, both outside the windows, so that every row measures only its own depth.
-Text processing, printing and warm-up are outside, too: the clock is paused while progress is drawn between chunks of a
+taken between the windows and restored after the second, untimed, so that every row measures only its own depth.
+Text processing, printing and warm-up are untimed, too: the clock is paused while progress is drawn between chunks of a
 prefill. Cancellation is checked there as well, because a session that can be cancelled inside a chunk would have to
 save its state before every chunk.
 """
@@ -31,17 +31,17 @@ _FLOOR = -1e30
 
 
 class SweepError(SessionError):
-    """The engine failed under measurement; the message names the frontier."""
+    """Raised if the engine fails during a measurement; the message names the frontier."""
 
 
 class Timeline(Protocol):
-    """The part of a session that a sweep uses."""
+    """The methods of a session that a sweep uses."""
 
     ctx: int
 
     @property
     def pos(self) -> int:
-        """Number of tokens it holds."""
+        """Number of tokens that the session holds."""
         ...
 
     def sync(
@@ -50,43 +50,48 @@ class Timeline(Protocol):
         progress: Callable[[int, int], None] | None = None,
         cancel: Callable[[], bool] | None = None,
     ) -> None:
-        """Prefill the part of ``tokens`` beyond those it holds."""
+        """Prefill ``tokens`` beyond the session's current ones, which are a prefix of them."""
         ...
 
     def append(self, token: int) -> None:
-        """Run one decode step."""
+        """Run one decode step with ``token``."""
         ...
 
     def argmax(self, exclude: int | None = None) -> int:
-        """Return the best token other than ``exclude``."""
+        """Return the token with the largest logit, other than ``exclude``."""
         ...
 
     def logit(self, token: int) -> float:
-        """Return the logit of a token."""
+        """Return the logit of ``token``."""
         ...
 
     def snapshot(self) -> Any:
-        """Return a snapshot of its state."""
+        """Return a snapshot of the session's state."""
         ...
 
     def restore(self, snapshot: Any) -> None:
-        """Restore a snapshot."""
+        """Restore the session's state from a snapshot."""
         ...
 
     def payload_bytes(self) -> int:
-        """Return the size of the session as a payload file."""
+        """Return the size in bytes of the session saved to a file."""
         ...
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One measured frontier or test; times in seconds.
+    """One measured frontier or single test; times in seconds.
 
-    steps_s    time of every decode step
-    ids        decoded tokens
-    at         its start on the process clock
-    rss_bytes  resident memory after it
-    test       name of a single test, "" for a sweep
+    ctx_tokens      depth: tokens in the session after the prefill
+    prefill_tokens  tokens of the timed prefill
+    prefill_s       time of the prefill
+    steps_s         time of every decode step
+    kvcache_bytes   size of the session as saved
+    ids             decoded tokens
+    rep             number of the repetition
+    at              start on the process clock
+    rss_bytes       resident memory afterwards
+    test            name of a single test, "" for a sweep
     """
 
     ctx_tokens: int
@@ -107,27 +112,27 @@ class SweepRow:
 
     @property
     def prefill_tps(self) -> float:
-        """Tokens per second of this interval's prefill."""
+        """Tokens per second of this row's prefill."""
         return _rate(self.prefill_tokens, self.prefill_s)
 
     @property
     def gen_tps(self) -> float:
-        """Tokens per second of decode, the first step included."""
+        """Tokens per second of decode, including the first step."""
         return _rate(self.gen_tokens, sum(self.steps_s))
 
     @property
     def gen_first_ms(self) -> float:
-        """Milliseconds of the first decode step, which finds the caches cold."""
+        """Milliseconds of the first decode step, which runs with cold caches."""
         return 1e3 * self.steps_s[0] if self.steps_s else 0.0
 
     @property
     def gen_steady_tps(self) -> float:
-        """Tokens per second of decode without the first step."""
+        """Tokens per second of decode, excluding the first step."""
         return _rate(self.gen_tokens - 1, sum(self.steps_s[1:]))
 
     @property
     def gen_digest(self) -> str:
-        """Twelve hexadecimal digits, equal if two runs decoded the same tokens."""
+        """Digest of the decoded tokens as twelve hexadecimal digits, to compare runs."""
         ids = array("I", self.ids)
         return hashlib.sha256(ids.tobytes()).hexdigest()[:12]
 
@@ -148,10 +153,16 @@ def sweep(
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[SweepRow]:
-    """Yield a row for every depth as soon as it is measured; the first ``done`` depths are prefilled, not measured.
+    """Measure every depth; yield a row as soon as it is measured. The first ``done`` depths are only prefilled.
 
-    ``progress`` gets (tokens done, tokens in all) between windows and prefill chunks. Raises
-    Cancelled when ``cancel`` turns true; earlier rows are complete. Raises SweepError for any failure of the engine.
+    tokens       the token sequence, at least as long as the last depth
+    eos          token that decode may not pick
+    rep          number of the repetition, stored in each row
+    progress     called with (tokens done, all) between windows and prefill chunks
+    cancel       returns whether to stop
+
+    Raises Cancelled when ``cancel`` returns True; earlier rows are complete. Raises SweepError for any failure of the
+    engine.
     """
     tokens, depths = list(tokens), list(depths)
     last, previous = depths[-1] if depths else 0, 0
@@ -178,9 +189,9 @@ def timed_prefill(
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> tuple[float, float]:
-    """Prefill ``session`` to ``tokens``; return (start on the process clock, seconds).
+    """Prefill ``session`` to the first ``last`` tokens; return (start on the process clock, seconds).
 
-    The seconds exclude ``progress`` (tokens done, ``last``) and ``cancel`` between chunks; errors as ``sweep``.
+    The seconds exclude calls of ``progress(tokens done, last)`` and ``cancel()`` between chunks. Raises as ``sweep``.
     """
     clock, between = time.perf_counter, 0.0
 
@@ -210,9 +221,9 @@ def run_probes(
     progress: Callable[[int, int], None] | None = None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> Iterator[SweepRow]:
-    """Yield a row for every test but the first ``done``, as soon as it is measured.
+    """Measure every test but the first ``done`` on its own session; yield a row as soon as it is measured.
 
-    Errors as ``sweep``; ``progress`` gets (tests done, tests).
+    Raises as ``sweep``; ``progress`` is called with (tests done, all).
     """
     for number, probe in enumerate(probes[done:], done):
         if progress is not None:
@@ -237,7 +248,7 @@ def prefill_row(
     test: str = "",
     cancel: Callable[[], bool] = lambda: False,
 ) -> SweepRow:
-    """Measure the prefill from ``first`` to ``last`` tokens on a session that holds ``first``; errors as ``sweep``."""
+    """Measure the prefill of tokens ``first`` to ``last`` on a session that holds those before; raises as ``sweep``."""
     start, seconds = timed_prefill(session, list(tokens[:last]), last, None, cancel)
     return SweepRow(last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test)
 
@@ -252,7 +263,7 @@ def timed_decode(
     test: str = "",
     cancel: Callable[[], bool] = lambda: False,
 ) -> SweepRow:
-    """Measure the decode of ``count`` tokens; errors as ``sweep``."""
+    """Measure the decode of ``count`` tokens after ``depth`` tokens; raises as ``sweep``."""
     payload, start = session.payload_bytes(), time.perf_counter()
     ids, steps = decode(session, depth, count, eos, cancel)
     return SweepRow(depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test)
@@ -264,7 +275,7 @@ def decode(
     """Decode ``count`` greedy tokens, never EOS; return (tokens, seconds of each step).
 
     This is not ``generate.decode``: with a small model every line of Python around a step costs measurable time, so
-    the loop has only what the measurement needs.
+    the loop does only what the measurement needs.
     """
     if session.pos + count >= session.ctx:
         raise SweepError(f"generation would exceed allocated context at frontier {depth}")
@@ -295,14 +306,18 @@ class WarmUpSpeed:
     step_s: float
 
     def walk(self, tokens: int, steps: int) -> float:
-        """Return the least seconds that a sweep of ``tokens`` and ``steps`` takes (both get slower with depth)."""
+        """Return a lower bound in seconds for a sweep of ``tokens`` prefill tokens and ``steps`` decode steps.
+
+        Both get slower with depth.
+        """
         return tokens * self.prefill_s + steps * self.step_s
 
 
 def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> WarmUpSpeed:
-    """Run code, weights and buffers once on a session that is discarded, so that the first row measures no loading.
+    """Run a prefill chunk and a few decode steps on ``session``, to be discarded; return their speed.
 
-    It prefills a whole chunk, as a chunk of another size would use other code and buffers.
+    The first row then measures no loading of code and weights. The chunk is a whole one, since a chunk of another size
+    would use other code and buffers.
     """
     with _sweep_errors("warm-up failed"):
         count = max(1, min(len(tokens), PREFILL_CHUNK, session.ctx - WARMUP_DECODE - 1))

@@ -1,4 +1,4 @@
-"""Print rows as a table that fits the terminal."""
+"""Prints rows as a table that fits the terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import IO, Any
 from .columns import COLUMNS, Column
 
 PIPE_WIDTH = 120
-"""Width for pipes, which have none."""
+"""Width in characters of tables written to a pipe or file."""
 LEAST = 7
-"""Least width of a column."""
+"""Minimum width of a column in characters."""
 
 
 def print_table(
@@ -22,9 +22,9 @@ def print_table(
     file: IO[str] | None = None,
     width: int | None = None,
 ) -> None:
-    """Print summaries on ``file`` (stdout) under a title of model and engine.
+    """Print summaries on ``file`` (default stdout) under a title with model and engine.
 
-    Columns without values are omitted; those that do not fit the terminal are named below the table.
+    Columns without values are omitted; columns that do not fit the terminal are listed below the table.
     """
     from rich.console import Console
     from rich.table import Table
@@ -49,7 +49,7 @@ def print_table(
 
 
 def fitting(columns: Sequence[Column], entries: Sequence[Mapping[str, Any]], width: int) -> list[Column]:
-    """Return the first of ``columns`` (most important first) that fit into ``width`` characters, at least one.
+    """Return as many of ``columns`` (most important first) as fit into ``width`` characters, at least one.
 
     Headings may break between words, numbers may not.
     """

@@ -1,4 +1,4 @@
-"""Compare two lanes that were measured in turn, at the end of their run.
+"""Comparison of two lanes that were measured in turn, printed at the end of the run.
 
 It uses the words and margins of ``ds4-report compare`` (``ds4ref.runs.speed``).
 """
@@ -16,14 +16,14 @@ from .runner import Measurement
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison as lines for people and as a JSON document."""
+    """The result of the comparison, as readable lines and as a JSON document."""
 
     lines: tuple[str, ...] = ()
     document: dict[str, Any] = field(default_factory=dict)
 
 
 def verdict(run: Measurement) -> Verdict:
-    """Compare two lanes with several repetitions; empty for any other run."""
+    """Compare two lanes that have several repetitions; the result is empty for any other run."""
     if len(run.lanes) != 2:
         return Verdict()
     from ds4ref.runs.speed import CONFIDENCE, MARGIN, SAME, in_turn, judge, per_cent

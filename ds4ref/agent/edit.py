@@ -1,7 +1,7 @@
-"""Texts as lines, and what an edit makes of them. Nothing here reads or writes files.
+"""A file's text as lines, and edits of it. Nothing here reads or writes files.
 
-Lines end with ``\\n``. In a file whose every line ends with ``\\r\\n`` the ``\\r`` is hidden from the model and put
-back; in any other file it is a character like others.
+Lines end with ``\\n``. In a file whose every line ends with ``\\r\\n``, the ``\\r`` is hidden from the model and
+restored on writing; in any other file ``\\r`` is an ordinary character.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ DIFF_LINES, DIFF_WIDTH = 20, 200
 
 @dataclass(frozen=True)
 class Text:
-    """A file's lines, each with its ``\\n``. ``version`` is the digest of the file's bytes."""
+    """The text of a file.
+
+    lines     its lines, each with its ``\\n``
+    crlf      whether every line of the file ends with ``\\r\\n``
+    version   SHA-256 of the file's bytes
+    """
 
     lines: list[str]
     crlf: bool
@@ -25,24 +30,24 @@ class Text:
 
     @classmethod
     def parse(cls, data: bytes) -> Text:
-        """Return the text of a file's bytes, U+FFFD for what is no UTF-8."""
+        """Return the text of a file's bytes; invalid UTF-8 becomes U+FFFD."""
         text = data.decode("utf-8", "replace")
         crlf = 0 < text.count("\n") == text.count("\r\n")
         lines = io.StringIO(text.replace("\r\n", "\n") if crlf else text, newline="\n")
         return cls(list(lines), crlf, hashlib.sha256(data).digest())
 
     def encode(self, text: str) -> bytes:
-        """Return a file's bytes with ``text`` in place of the lines."""
+        """Return ``text`` as bytes with this file's line endings."""
         return (text.replace("\n", "\r\n") if self.crlf else text).encode()
 
     def fitted(self, text: str) -> str:
-        """Return text of the model with line endings as the lines have them."""
+        """Return text from the model with line endings as in ``lines``."""
         return text.replace("\r\n", "\n") if self.crlf else text
 
 
 @dataclass(frozen=True)
 class Change:
-    """``removed`` lines, from number ``start`` (from 0) on, give way to ``added`` ones."""
+    """A replacement of consecutive lines: ``removed``, from line ``start`` (counted from 0), by ``added``."""
 
     start: int
     removed: list[str]
@@ -50,7 +55,7 @@ class Change:
 
     @classmethod
     def between(cls, old: list[str], new: list[str]) -> Change:
-        """Return the smallest run of whole lines that turns ``old`` into ``new``."""
+        """Return the smallest replacement of consecutive lines that turns ``old`` into ``new``."""
         most = min(len(old), len(new))
         start = next((n for n in range(most) if old[n] != new[n]), most)
         behind = next((n for n in range(most - start) if old[-1 - n] != new[-1 - n]), most - start)
@@ -58,11 +63,15 @@ class Change:
 
     @property
     def shift(self) -> int:
-        """By how much the numbers of the lines behind it grow."""
+        """The difference that the change makes to the numbers of the lines after it."""
         return len(self.added) - len(self.removed)
 
     def diff(self, limit: int | None = None, width: int | None = None) -> str:
-        """Return a unified diff without context; at most ``limit`` lines of each side, cut to ``width``."""
+        """Return the change as a unified diff without context lines.
+
+        limit   maximum number of lines of each side, None for all
+        width   maximum characters of a line, None for all
+        """
         old, new = (f"{self.start + bool(part)},{len(part)}" for part in (self.removed, self.added))
         lines = [f"@@ -{old} +{new} @@"]
         for sign, part in (("-", self.removed), ("+", self.added)):
@@ -75,7 +84,10 @@ class Change:
 
 
 def by_anchor(text: Text, old: str, new: str) -> str:
-    """Return the text with ``new`` in place of ``old``, which must occur exactly once, overlaps counted."""
+    """Return the file's content with ``old`` replaced by ``new``; raises ToolError unless ``old`` occurs exactly once.
+
+    Overlapping occurrences count.
+    """
     content, old = "".join(text.lines), text.fitted(old)
     at = content.find(old)
     if at < 0:
@@ -89,7 +101,10 @@ def by_anchor(text: Text, old: str, new: str) -> str:
 
 
 def by_lines(text: Text, first: int, last: int, new: str) -> str:
-    """Return the text with ``new``, whose last newline may be missing, in place of lines first..last (from 1)."""
+    """Return the file's content with lines ``first`` to ``last`` (counted from 1, inclusive) replaced by ``new``.
+
+    A missing newline at the end of ``new`` is added. Raises ToolError for lines that do not exist.
+    """
     if not 1 <= first <= last:
         raise ToolError("invalid range; use START:END, for example 10:20")
     if last > len(text.lines):

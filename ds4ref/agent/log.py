@@ -1,6 +1,6 @@
-"""The transcript of a session: one JSON object a line, written as things happen, so that a crash loses nothing.
+"""The transcript of a session: one JSON object a line, written at once, so that a crash loses nothing.
 
-Each has ``type`` (session, user, assistant, tool, end), and ``time`` in seconds since 1970.
+Each object has ``type`` (session, user, assistant, tool, end), and ``time`` in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ..errors import DataError
 
 
 class Log:
-    """Appends to ``path``, readable by the user alone when new; without a path it writes nothing.
+    """Appends to the transcript ``path``, created readable by the user alone; writes nothing without a path.
 
-    DataError if the file cannot be opened or written.
+    Raises DataError if the file cannot be opened or written.
     """
 
     def __init__(self, path: str | None = None):
@@ -24,7 +24,7 @@ class Log:
         self._append("")
 
     def __call__(self, kind: str, **members: Any) -> None:
-        """Append one line. What is empty is left out."""
+        """Append one object of type ``kind``; members with empty values are left out."""
         entry = {"type": kind, "time": round(time.time(), 3)}
         entry |= {name: value for name, value in members.items() if value not in ("", None)}
         self._append(json.dumps(entry) + "\n")

@@ -1,7 +1,8 @@
-"""The turns of an agent: a message of the user, answers and tool calls in turn, until an answer calls nothing.
+"""The loop of an agent: a user's message, then answers and tool results in alternation, until an answer has no call.
 
-The conversation is a list of messages, sent whole with every request, so that any target will do. Whatever ends a turn,
-Ctrl-C, a limit or an error, leaves it in order: every call has a result, and the next message can follow.
+The conversation is a list of messages, sent whole with every request, so that it works with any target. However a turn
+ends (Ctrl-C, a limit, an error), the conversation stays valid: every call has a result, and the next message can
+follow.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ Check what you did (run it, read it), then answer in a few sentences. Do not pri
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a turn ended: done, interrupted, cut (-n), turns (--max-turns) or failed; and why, in one line.
+    """How a turn ended.
 
-    ``taken_back``: there was no answer at all, and the conversation is as it was before.
+    ending       "done", "interrupted", "cut" (by -n), "turns" (by --max-turns) or "failed"
+    why          the reason in one line
+    taken_back   whether there was no answer at all, so that the user's message was removed from the conversation
     """
 
     ending: str
@@ -47,7 +50,11 @@ class Outcome:
 
 @dataclass
 class Settings:
-    """``max_turns``: most answers to one message of the user. The others as in ``targets.Request``."""
+    """Settings of an agent.
+
+    max_turns   maximum number of answers to one message of the user
+    others      as in ``targets.Request``
+    """
 
     system: str = DEFAULT_SYSTEM
     thinking: str = "high"
@@ -60,23 +67,23 @@ class Settings:
 
 
 class View(Protocol):
-    """Shows what happens."""
+    """The user interface of an agent."""
 
     def delta(self, delta: Delta) -> None:
-        """Show more of an answer."""
+        """Show the next part of an answer."""
 
     def answered(self) -> None:
-        """End an answer."""
+        """Mark the end of an answer."""
 
     def call(self, title: str) -> None:
-        """Announce a call."""
+        """Show the title of a tool call before it runs."""
 
     def result(self, result: Result) -> None:
-        """Show its result."""
+        """Show the result of the call."""
 
 
 class Agent:
-    """A conversation with ``target``, which may call ``tools``."""
+    """A conversation with the model ``target``, which may call ``tools``."""
 
     def __init__(self, target: Target, tools: Toolbox, settings: Settings, view: View, log: Log):
         self.target, self.tools, self.settings, self.view, self.log = target, tools, settings, view, log
@@ -85,13 +92,16 @@ class Agent:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the conversation, and what was read in it."""
+        """Start a new conversation, and forget which lines of files the model was shown."""
         self.tools.memory = LineMemory()
         rules, extra = _RULES.format(root=shown_name(self.tools.workspace.root)), _sendable(self.settings.system)
         self.messages = [Message("system", f"{rules}\n\n{extra}" if extra else rules)]
 
     def turn(self, text: str, cancel: Cancellation) -> Outcome:
-        """Answer ``text``. Errors of the target become the outcome; the conversation stays in order in any case."""
+        """Answer the user's message ``text``, running tool calls until an answer has none; return how it ended.
+
+        Errors of the target become the outcome "failed"; the conversation stays valid in any case.
+        """
         before = len(self.messages)
         self.messages.append(Message("user", _sendable(text)))
         self.log("user", text=text)

@@ -1,7 +1,7 @@
-"""The tools' parameters: each declaration gives the schema that a model is told, the defaults, and the check of a call.
+"""The tools' parameters: each declaration gives the schema shown to the model, the defaults, and the check of a call.
 
-Checks are lenient where models are: null is as good as absent, numbers and booleans may come as text, and names that a
-tool does not have are ignored.
+Checks are as lenient as models need: null counts as absent, numbers and booleans may come as text, and unknown
+parameters are ignored.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _Parameters = TypeVar("_Parameters", bound=msgspec.Struct)
 
 
 def schema(tool: str) -> str:
-    """Return the JSON that describes a tool to a model."""
+    """Return the JSON description of a tool (name, description, parameters) for the model."""
     kind = PARAMETERS[tool]
     whole = msgspec.json.schema_components((kind,))[1][kind.__name__]
     parameters = {name: whole[name] for name in ("type", "properties", "required")}
@@ -90,7 +90,7 @@ def schema(tool: str) -> str:
 
 
 def members(call: ToolCall) -> dict[str, Any]:
-    """Return a call's arguments without nulls. ToolError if they are no JSON object."""
+    """Return a call's arguments without nulls; raises ToolError if they are not a JSON object."""
     try:
         values = msgspec.json.decode(call.arguments.strip() or "{}", type=dict[str, Any])
     except (ValueError, RecursionError) as error:
@@ -99,7 +99,7 @@ def members(call: ToolCall) -> dict[str, Any]:
 
 
 def checked(call: ToolCall, kind: type[_Parameters]) -> _Parameters:
-    """Return a call's arguments. ToolError for what does not fit, with the names that there are."""
+    """Return a call's arguments as ``kind``; raises ToolError, listing the parameters, if they do not fit."""
     try:
         return msgspec.convert(members(call), kind, strict=False)
     except msgspec.ValidationError as error:

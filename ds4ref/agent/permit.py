@@ -1,6 +1,7 @@
-"""What an agent may do without being asked, and who is asked for the rest.
+"""Permissions: which tools an agent may use without asking, and asking the user about others.
 
-Without anybody to ask, what is not allowed is denied, and the model is told so: it can say what it would have done.
+If there is no user to ask, a tool that is not allowed is denied, and the model is told so: it can say what it would
+have done.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ from ..errors import UsageError
 from .workspace import ToolError
 
 GROUPS = {"read": ("read", "list", "search"), "edit": ("edit", "write"), "bash": ("bash",)}
-"""What is allowed together: looking, changing files, running commands."""
+"""Groups of tools that are allowed together."""
 TOOLS = tuple(tool for group in GROUPS.values() for tool in group)
 Ask = Callable[[str, str, str], str]
-"""Asks about a tool: its name, one line, and everything that will happen (a diff, a command); returns y, n or a."""
+"""Type of a function that asks the user: (tool, action in one line, full detail such as a diff or command).
+
+It returns "y" (yes), "n" (no) or "a" (always).
+"""
 
 
 def group_of(tool: str) -> str:
-    """Return the group of a tool."""
+    """Return the name of the group that contains ``tool``."""
     return next(group for group, tools in GROUPS.items() if tool in tools)
 
 
 def tools_of(text: str) -> set[str]:
-    """Return the tools that a comma list of tools and groups names. UsageError for a name that is neither."""
+    """Return the tools named by a comma list of tools and groups; raises UsageError for an unknown name."""
     tools: set[str] = set()
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name not in (*GROUPS, *TOOLS):
@@ -33,13 +37,17 @@ def tools_of(text: str) -> set[str]:
 
 
 class Permit:
-    """``allowed`` are the tools that run without a question; ``ask`` is None if there is nobody to ask."""
+    """Decides about tool calls.
+
+    allowed   tools that run without asking
+    ask       function that asks the user, None if there is no user to ask
+    """
 
     def __init__(self, allowed: Iterable[str] = (), ask: Ask | None = None):
         self.allowed, self.ask = set(allowed), ask
 
     def check(self, tool: str) -> None:
-        """Raise ToolError for a tool that is denied whatever it is to do, before anything is looked at."""
+        """Raise ToolError if ``tool`` is not allowed and there is no user to ask; called before anything is read."""
         if tool not in self.allowed and self.ask is None:
             raise ToolError(
                 f"permission denied: {tool} was not allowed beforehand, and nobody is there to be asked. Do not try it "
@@ -47,7 +55,7 @@ class Permit:
             )
 
     def __call__(self, tool: str, what: str, detail: str = "") -> None:
-        """Raise ToolError unless this may be done."""
+        """Raise ToolError unless ``tool`` is allowed or the user agrees; ``what``, ``detail``: as for ``Ask``."""
         if tool in self.allowed or self.ask is None:
             return self.check(tool)
         answer = self.ask(tool, what, detail)

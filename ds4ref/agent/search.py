@@ -1,4 +1,4 @@
-"""Looking through a workspace: what is in a folder, and which lines match."""
+"""Searching a workspace: the entries of a folder, and lines that match."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from .workspace import ToolError, Workspace, shown_name
 
 MAX_ENTRIES = 300
 WIDTH = 400
-"""Characters of a line that is shown whole; of a longer one only what is around the match."""
+"""Maximum characters of a line shown in full; of a longer line only the part around the match is shown."""
 MAX_BYTES, MAX_SECONDS = 64 << 10, 30.0
 _KINDS = {stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFREG: "-"}
 
 
 def listing(workspace: Workspace, real: str) -> str:
-    """Return a line ``T SIZE NAME`` for each entry of a folder, T one of d, l, - and ?; by name, 300 at most."""
+    """Return a line ``T SIZE NAME`` for each entry of a folder, sorted by name, 300 at most.
+
+    T is d (folder), l (link), - (file) or ? (other).
+    """
     names = sorted(os.listdir(real))
     lines = [f"{workspace.shown(real)}:{'' if names else ' empty'}"]
     for name in names[:MAX_ENTRIES]:
@@ -36,7 +39,7 @@ def listing(workspace: Workspace, real: str) -> str:
 
 
 def read_text(workspace: Workspace, real: str) -> Text:
-    """Return a file's text. ToolError for a binary file."""
+    """Return a file's text; raises ToolError for a binary file."""
     data = workspace.read(real).data
     if b"\0" in data:
         raise ToolError(f"{workspace.shown(real)} is a binary file (NUL at byte {data.find(0)} of {len(data)})")
@@ -45,17 +48,26 @@ def read_text(workspace: Workspace, real: str) -> Text:
 
 @dataclass
 class Block:
-    """Numbered lines of a text as they are shown, until ``room`` bytes are full."""
+    """Numbered lines of a text in a result, until ``room`` bytes are used.
+
+    text    the text
+    room    bytes left
+    width   maximum characters of a line shown in full
+    lines   the formatted lines
+    """
 
     text: Text
     room: int
     width: int
     lines: list[str] = field(default_factory=list)
     whole: list[int] = field(default_factory=list)
-    """Numbers of the lines that are shown whole."""
+    """Numbers of the lines that are shown in full."""
 
     def add(self, numbers: Iterable[int], at: int = 0) -> bool:
-        """Append lines, the first one in any case; of a long one what is around character ``at``. False if full."""
+        """Append lines by number; return False, leaving out the rest, once ``room`` is used up.
+
+        The very first line is appended in any case. Of a line too long, the part around character ``at`` is shown.
+        """
         for number in numbers:
             shown = line = self.text.lines[number - 1].removesuffix("\n")
             if len(line) > self.width:
@@ -70,10 +82,10 @@ class Block:
 
 
 def search(workspace: Workspace, real: str, query: Search, cancel: Cancellation) -> tuple[str, dict[str, Block]]:
-    """Return the answer, and what it shows of each file.
+    """Run a search; return (result for the model, the lines shown of each file by path).
 
-    Below a folder, binary files, too large ones and those that cannot be read are passed over. The search ends early,
-    and says so, after half a minute or when ``cancel`` is pressed.
+    In a folder, files that are binary, too large or unreadable are skipped. The search ends early, and the result says
+    so, after half a minute or when ``cancel`` is pressed.
     """
     pattern, end = _compiled(query), time.monotonic() + MAX_SECONDS
     blocks: dict[str, Block] = {}

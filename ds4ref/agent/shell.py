@@ -1,7 +1,7 @@
-"""Commands: a time limit, a group of processes that ends with them, bounded output, and no keys in the environment.
+"""Shell commands with a time limit, bounded output, no keys in the environment; no process of a command outlives it.
 
-This is no sandbox. A command runs with the user's rights and can reach what the user can reach, the network and other
-processes included; that is why it is asked for first (``permit``).
+This is not a sandbox. A command runs with the user's rights and can reach whatever the user can, including the network
+and other processes; so the user is asked first (``permit``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from ..cancellation import Cancellation
 
 OUTPUT_CHARS, OUTPUT_LINES = 16 << 10, 200
-"""What the model sees of a command's output, half from its beginning and half from its end."""
+"""Maximum characters and lines of output shown to the model, half from the beginning and half from the end."""
 MAX_OUTPUT = 64 << 20
-"""A command that prints more bytes than that is ended."""
+"""Bytes of output beyond which a command is killed."""
 GRACE, DRAIN = 1.0, 0.5
 _NAP = 0.05
 
@@ -40,10 +40,10 @@ _PLAIN = {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "
 
 
 def scrubbed(environ: Mapping[str, str], *secret: str) -> dict[str, str]:
-    """Return the environment without what looks like a key, by its name or by its value.
+    """Return the environment without variables that look like keys, by name or by value.
 
-    The variables named ``secret`` and whatever holds their values are left out, too. Programs in it neither colour nor
-    page their output, nor ask.
+    The variables named by ``secret``, and others with the same values, are removed, too. Programs are told not to use
+    colours, a pager, or questions.
     """
     values = [environ[name] for name in secret if len(environ.get(name, "")) >= 4]
     kept = {
@@ -57,7 +57,13 @@ def scrubbed(environ: Mapping[str, str], *secret: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. ``status`` is 128 + the signal that killed it; ``why`` it was stopped, "" if it was not."""
+    """How a command ended.
+
+    status    exit status; 128 + the number of the signal that killed it
+    output    what it printed
+    seconds   duration
+    why       the reason if it was stopped, "" if it ended by itself
+    """
 
     status: int
     output: str
@@ -66,7 +72,7 @@ class Ended:
 
 
 def shortened(output: bytes) -> str:
-    """Return output as text; of a long one its two ends, and a line that says how much is missing."""
+    """Return output as text; of a long one its beginning and end, with a line on how much is missing between."""
     text = output.decode("utf-8", "replace").replace("\0", "\ufffd")
     if len(text) <= OUTPUT_CHARS and text.count("\n") <= OUTPUT_LINES:
         return text
@@ -78,16 +84,16 @@ def shortened(output: bytes) -> str:
 
 
 class Shell:
-    """Runs commands in ``folder``, with ``environ``."""
+    """Runs shell commands in ``folder`` with the environment ``environ``."""
 
     def __init__(self, folder: str, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic):
         self.folder, self.environ, self.clock = folder, dict(environ), clock
         self.program = shutil.which("bash") or "/bin/sh"
 
     def run(self, command: str, timeout: float, cancel: Cancellation) -> Ended:
-        """Run a command for ``timeout`` seconds at most, or until ``cancel`` is pressed.
+        """Run a command for at most ``timeout`` seconds, or until ``cancel`` is pressed.
 
-        What it left running in its group of processes is ended with it. OSError if it cannot be started.
+        Processes left in its process group are killed with it. Raises OSError if it cannot be started.
         """
         start, why = self.clock(), ""
         with subprocess.Popen(

@@ -1,7 +1,7 @@
-"""The tools: what a call does.
+"""Execution of the agent's tool calls.
 
-Whatever goes wrong in a call is its result, a text that starts with ``Tool error:`` and says what to do instead; a call
-never ends the session. Names, parameters and texts are those of ds4's agent where it has them (agent.md).
+An error of a call is its result, a text that starts with ``Tool error:`` and says what to do instead; it never ends the
+session. Names, parameters and texts are those of ds4's agent where it has them (agent.md).
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from .workspace import File, ToolError, Workspace, shown_name
 
 READ_BYTES, READ_WIDTH = 64 << 10, 2000
 BEFORE, AFTER, AROUND = 5, 8, 50
-"""Lines shown before and after an edit, and the most lines shown of both and the edit."""
+"""Lines shown before and after an edit, and the maximum number of lines shown in all."""
 _RANGE = re.compile(r"\s*(\d{1,9})\s*[:-]\s*(\d{1,9})\s*")
 _STOPPED = {"timeout": "stopped: it took longer than timeout_sec={}", "interrupt": "stopped by the user",
             "output": "stopped: it printed too much"}  # fmt: skip
 
 
 class Result(NamedTuple):
-    """What a call gives: ``text`` to the model; ``note`` (one line) and ``detail`` to the user."""
+    """The result of a tool call.
+
+    text     for the model
+    note     for the user, in one line
+    detail   for the user: output, a diff or a listing
+    failed   whether the call failed
+    """
 
     text: str
     note: str
@@ -38,19 +44,19 @@ class Result(NamedTuple):
 
     @classmethod
     def error(cls, why: str) -> Result:
-        """Return a failure."""
+        """Return the result of a call that failed for the reason ``why``."""
         return cls(f"Tool error: {why}", why, failed=True)
 
 
 class Toolbox:
-    """The tools of one session, and what its model was shown."""
+    """The tools of one session, with the memory of lines shown to its model."""
 
     def __init__(self, workspace: Workspace, permit: Permit, shell: Shell):
         self.workspace, self.permit, self.shell, self.memory = workspace, permit, shell, LineMemory()
         self.schemas = tuple(map(schema, PARAMETERS))
 
     def title(self, call: ToolCall) -> str:
-        """Return a call for people: its name, and what it is about."""
+        """Return a readable title of a call: the tool, and its path or query."""
         try:
             values = members(call)
         except ToolError:
@@ -61,7 +67,7 @@ class Toolbox:
         return call.name if about is None else f"{call.name} {shown_name(str(about))}"
 
     def run(self, call: ToolCall, cancel: Cancellation) -> Result:
-        """Return what the call gives, whatever happens."""
+        """Run a call and return its result; every exception becomes a failed result."""
         try:
             if call.name not in PARAMETERS:
                 raise ToolError(f"unknown tool: {shown_name(call.name[:80])}; there are {', '.join(PARAMETERS)}")

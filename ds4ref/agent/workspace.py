@@ -1,4 +1,4 @@
-"""The folder an agent works in: paths that stay inside it, files that are replaced whole or not at all.
+"""The folder an agent works in: paths must stay inside it, files are replaced atomically.
 
 A path is resolved with all its links and refused if it leads outside; then the file is opened without following links.
 Not guarded against: another program that exchanges a folder between these two steps, hard links, and file systems
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ..errors import UsageError
 
 MAX_FILE = 16 << 20
-"""Bytes of the largest file that is read or written."""
+"""Maximum bytes of a file that is read or written."""
 MAX_PATH = 4096
 # A pipe must not block, a terminal must not become ours.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -26,7 +26,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class ToolError(Exception):
-    """Why a call failed, in one line for the model."""
+    """Raised if a tool call fails; the message is one line for the model."""
 
 
 class File(NamedTuple):
@@ -37,13 +37,16 @@ class File(NamedTuple):
 
 
 def shown_name(name: str) -> str:
-    """Return a file name that cannot pretend to be anything else: itself if it is plain, else a JSON string."""
+    """Return a file name as unambiguous text: unchanged if all characters are plain, else as a JSON string."""
     plain = name.isprintable() and name == name.strip() and not name.startswith('"')
     return name if plain and name else json.dumps(name)
 
 
 class Workspace:
-    """The folder ``root``. Methods take real paths, as ``resolve`` returns them. UsageError for an unfit root."""
+    """The folder ``root``, in which an agent works; raises UsageError if it is not usable.
+
+    Methods other than ``resolve`` take resolved paths.
+    """
 
     def __init__(self, root: str):
         try:
@@ -56,9 +59,9 @@ class Workspace:
             raise UsageError(f"{self.root} is no folder to work in: everything below it may be read and changed")
 
     def resolve(self, path: str) -> str:
-        """Return the real path of ``path``, whose last part may be missing.
+        """Return ``path`` with all links resolved; its last part need not exist.
 
-        ToolError for a path that leads outside, whether something is there or not; OSError for one that leads nowhere.
+        Raises ToolError if it leads outside the folder, whether it exists or not; OSError if a folder in it is missing.
         """
         try:
             size = len(os.fsencode(path))
@@ -84,11 +87,11 @@ class Workspace:
             raise ToolError(f"{shown_name(path)} is outside the workspace {shown_name(self.root)}; use paths inside it")
 
     def shown(self, real: str) -> str:
-        """Return the path from the root, fit for a line of text."""
+        """Return a resolved path relative to the root, as unambiguous text."""
         return shown_name(os.path.relpath(real, self.root))
 
     def read(self, real: str) -> File:
-        """Return the whole of a regular file. ToolError for anything else, and for more than 16 MiB."""
+        """Return the content of a regular file; raises ToolError for anything else, and beyond 16 MiB."""
         fd = os.open(real, _READ)
         try:
             mode = os.fstat(fd).st_mode
@@ -104,23 +107,23 @@ class Workspace:
         return File(data, mode & 0o777)
 
     def find(self, real: str) -> File | None:
-        """Return the same, None if there is no such file."""
+        """Return the content of a regular file, None if it does not exist; raises ToolError as ``read`` does."""
         try:
             return self.read(real)
         except FileNotFoundError:
             return None
 
     def check_writable(self, real: str, before: File | None) -> None:
-        """Raise ToolError for what may only be read: files without write permission, and git's own."""
+        """Raise ToolError if the file is inside ``.git``, or ``before`` (None: a new file) has no write permission."""
         if ".git" in os.path.relpath(real, self.root).lower().split("/"):
             raise ToolError(f"{self.shown(real)} is git's own; use git to change it")
         if before is not None and not (before.mode & 0o222 and os.access(real, os.W_OK)):
             raise ToolError(f"{self.shown(real)} is read-only")
 
     def replace(self, real: str, data: bytes, before: File | None) -> None:
-        """Make ``data`` the file's content at once: write it beside the file, sync, rename. Permission bits stay.
+        """Replace a file's content atomically by ``data``: write a temporary file, sync, rename; permission bits stay.
 
-        ``before`` is what was read, None for a new file; ToolError, and no change, if that is not there any more.
+        ``before`` is the file as read, None for a new one; raises ToolError, changing nothing, if it differs by now.
         """
         if len(data) > MAX_FILE:
             raise ToolError(f"{self.shown(real)} would become larger than {MAX_FILE >> 20} MiB")
@@ -142,7 +145,10 @@ class Workspace:
             raise
 
     def files(self, real: str) -> Iterator[str]:
-        """Yield every file below a folder by name, or the file itself; enter neither links nor ``.git``."""
+        """Yield every file below the folder ``real`` sorted by name, or ``real`` itself if it is a file.
+
+        Skips links and ``.git``.
+        """
         if not os.path.isdir(real):
             yield real
         for folder, folders, names in os.walk(real):

@@ -1,1 +1,1 @@
-"""The commands, one thin module each: parse, call, print."""
+"""The commands, one thin module each: parse the command line, call the library, print."""

@@ -1,7 +1,7 @@
 """``ds4 agent``: a model that works in a folder through tools (docs/reference/agent.md).
 
-This module reads the command line and puts the parts together: target, workspace, permission, transcript. What the user
-sees is agent_view.py, what is done is ``ds4ref.agent``.
+This module reads the command line and connects the parts: target, workspace, permission, transcript. The user's view is
+agent_view.py; the agent itself is the room ``ds4ref.agent``.
 
     ds4 agent -p "Which of these files is the largest?" --allow read
     ds4 agent --target http://127.0.0.1:8000/v1 --root project "Fix the failing test"
@@ -86,7 +86,7 @@ _UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Declare every flag of the command."""
+    """Return the parser with every flag of the command."""
     parser = Parser(
         PROG,
         usage=USAGE,
@@ -141,7 +141,7 @@ def build_parser() -> Parser:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Read the command line, run the task or the session, and return the exit code."""
+    """Run one task or an interactive session as the command line says; return the exit code."""
     parser = build_parser()
     args = parser.parse(argv)
     if args.help:
@@ -218,14 +218,14 @@ def _thinking(args: Namespace, target: Target) -> str:
 
 
 class Session(Talk):
-    """A conversation with the agent."""
+    """An interactive session with the agent."""
 
     def __init__(self, agent: Agent, permit: Permit, view: AgentView, args: Namespace):
         super().__init__(PROG, HELP)
         self.agent, self.permit, self.view, self.args = agent, permit, view, args
 
     def task(self, text: str) -> int:
-        """Do one task; return the exit code."""
+        """Run one task and return the exit code."""
         outcome = self.turn(text)
         return EXIT_INTERRUPTED if outcome is None or outcome.ending == "interrupted" else self.code
 
@@ -239,7 +239,7 @@ class Session(Talk):
         }
 
     def turn(self, text: str) -> Outcome | None:
-        """Answer one message; None if a second Ctrl-C cut it off."""
+        """Answer one message of the user; None if a second Ctrl-C aborted it."""
         self.code = 1
         outcome = None
         with suppress(KeyboardInterrupt), Interrupt() as interrupt:
@@ -257,16 +257,16 @@ class Session(Talk):
     # --- commands
 
     def allow(self, names: str) -> None:
-        """Run /allow NAMES, for this session."""
+        """Run /allow NAMES: allow tools without asking for the rest of the session."""
         self.permit.allowed |= tools_of(names)
         say(PROG, f"allowed without asking: {', '.join(sorted(self.permit.allowed)) or 'nothing'}")
 
     def think(self, mode: str) -> None:
-        """Run /think and the like: set the mode of the answers to come."""
+        """Run /think and the like: set the thinking mode of later answers."""
         self.args.think = mode
         self.agent.settings.thinking = _thinking(self.args, self.agent.target)
 
     def clear(self, _: str) -> None:
-        """Run /clear; what was allowed stays allowed."""
+        """Run /clear: start a new conversation; allowed tools stay allowed."""
         self.agent.clear()
         say(PROG, "the conversation is forgotten")

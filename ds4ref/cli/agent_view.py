@@ -1,7 +1,7 @@
-"""What an agent's user sees, and is asked: words on stdout, tools and questions on stderr.
+"""The agent's terminal interface: answers on stdout, tool calls and questions on stderr.
 
-Whatever comes from a model, a file or a command is shown, never obeyed: control characters, and those that change the
-direction of text, appear as escapes, so that what a user says yes to is what will happen.
+Text from a model, a file or a command is escaped: control characters, and characters that change the direction of text,
+are shown as escapes, so that a user who approves a call sees exactly what will run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SHOWN_LINES, SHOWN_WIDTH = 12, 200
 
 
 def visible(text: str) -> str:
-    """Return text in which nothing hides: every character that prints nothing of its own is an escape."""
+    """Return ``text`` with every non-printing character escaped."""
     return "".join(c if c.isprintable() or c == "\n" else "    " if c == "\t" else repr(c)[1:-1] for c in text)
 
 
 class AgentView:
-    """The terminal, or the two streams, of this process. Pressing ``cancel`` ends a question, as a no."""
+    """Prints to this process's standard streams and asks the user; ``cancel`` answers a pending question with no."""
 
     def __init__(self, prog: str):
         self.prog, self.cancel = prog, Cancellation()
@@ -35,28 +35,28 @@ class AgentView:
 
     @property
     def can_ask(self) -> bool:
-        """Whether a user can see a question and answer it."""
+        """Whether there is a terminal on which to ask the user."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def delta(self, delta: Delta) -> None:
-        """Print more of an answer."""
+        """Print the next part of an answer."""
         for text, thinking in ((delta.reasoning, True), (delta.text, False)):
             if text:
                 self._printer = self._printer or Printer()
                 self._printer(Piece(None, text, thinking))
 
     def answered(self) -> None:
-        """End an answer."""
+        """End the output of an answer with a newline."""
         if self._printer is not None:
             self._printer.__exit__()
             self._printer = None
 
     def call(self, title: str) -> None:
-        """Announce a call."""
+        """Print the title of a tool call before it runs."""
         self._show([(CYAN, line) for line in f"* {visible(title)}".replace("\n", "\n  ").split("\n")])
 
     def result(self, result: Result) -> None:
-        """Show the note of a result and the beginning of its detail; a closed stderr is no reason to fail."""
+        """Print the note of a tool's result and the beginning of its detail; does nothing if stderr is closed."""
         diff = {"+": GREEN, "-": RED} if result.detail.startswith("@@ ") else {}
         lines = visible(result.detail).rstrip("\n").split("\n") if result.detail else []
         note = (RED if result.failed else GREY, f"  {visible(result.note)}")
@@ -70,7 +70,12 @@ class AgentView:
             print(*shown, sep="\n", file=sys.stderr, flush=True)
 
     def ask(self, tool: str, what: str, detail: str) -> str:
-        """Ask on the terminal until the answer is y, n or a (always). The end of input, and Ctrl-C, are n."""
+        """Ask the user until the answer is "y", "n" or "a" (always); end of input and Ctrl-C mean "n".
+
+        tool     name of the tool
+        what     the action in one line
+        detail   all that will happen: a diff or a command
+        """
         lines = "".join(f"  {line}\n" for line in visible(detail).split("\n"))
         sys.stderr.write(f"{self.prog}: the model wants to {visible(what)}:\n{lines}")
         while True:

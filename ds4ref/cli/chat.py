@@ -1,7 +1,7 @@
 """Interactive chat: a growing conversation in one session (docs/reference/ds4.md).
 
-Reasoning stays in the conversation, and so does a partial answer after Ctrl-C. Ctrl-C before the first token takes
-the turn back and invalidates the session. A bad /command is answered with a line, never with the end of the chat.
+Reasoning stays in the conversation, and so does a partial answer after Ctrl-C. Ctrl-C before the first token removes
+the turn and invalidates the session. A bad /command prints one line; the chat goes on.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ so far stays."""
 
 
 def chat(args: Namespace) -> int:
-    """Run the chat and return the exit code of the last turn: 0, or 1 if it failed."""
+    """Run the chat; return the exit code of the last turn: 0, or 1 if it failed."""
     with open_engine(PROG, args) as engine:
         return Chat(engine, args).read_lines(PROMPT)
 
 
 class Chat(Talk):
-    """The conversation and its commands."""
+    """A conversation with a local model, and its /commands."""
 
     def __init__(self, engine: Engine, args: Namespace):
         super().__init__(PROG, HELP)
@@ -68,7 +68,7 @@ class Chat(Talk):
         self.total = Timing()
 
     def commands(self) -> dict[str, Callable[[str], None]]:
-        """Return the chat's commands by name."""
+        """Return the chat's /commands by name."""
         return {
             "/think": lambda rest: self.think("high"),
             "/think-max": lambda rest: self.think("max"),
@@ -85,18 +85,18 @@ class Chat(Talk):
         }
 
     def think(self, mode: str) -> None:
-        """Set the thinking mode of later turns; "max" becomes "high" in a small context."""
+        """Run /think and the like: set the thinking mode of later turns; "max" becomes "high" in a small context."""
         self.args.think = mode
         self.transcript.mode = think_mode(PROG, self.args)
 
     def system(self, text: str) -> None:
-        """Run /system TEXT. It changes the start of the conversation, which the next turn evaluates again."""
+        """Run /system TEXT: change the start of the conversation, so that the next turn evaluates everything again."""
         if text:
             self.transcript.system = "" if text == '""' else text
         say(PROG, f"system: {printable(self.transcript.system, 200)}" if self.transcript.system else "no system text")
 
     def regenerate(self, _: str) -> None:
-        """Run /regen: draw another answer to the last message. Without a new answer the old one stays."""
+        """Run /regen: generate another answer to the last message; the old one stays if none results."""
         before = self.transcript.take_back()
         if self.args.temp <= 0:
             say(PROG, "temperature 0 gives the same answer again")
@@ -115,12 +115,12 @@ class Chat(Talk):
         say(PROG, f"taken back: {printable(turn.user, 60)} ({_turns(len(self.transcript.turns))} left)")
 
     def clear(self, _: str) -> None:
-        """Run /clear; system text and settings stay."""
+        """Run /clear: start a new conversation; system text and settings stay."""
         self.transcript.turns.clear()
         say(PROG, "the conversation is forgotten")
 
     def save(self, path: str) -> None:
-        """Run /save FILE."""
+        """Run /save FILE: write the conversation as JSON."""
         if not path:
             raise UsageError("a file name is needed")
         conversation = self.transcript.to_json(str(self.engine.source.metadata.get("general.name") or self.engine.path))
@@ -129,7 +129,7 @@ class Chat(Talk):
         say(PROG, f"{_turns(len(self.transcript.turns))} saved to {path}")
 
     def load(self, path: str) -> None:
-        """Run /load FILE, which replaces the conversation."""
+        """Run /load FILE: replace the conversation by a saved one."""
         if not path:
             raise UsageError("a file name is needed")
         try:
@@ -142,7 +142,7 @@ class Chat(Talk):
         say(PROG, f"{_turns(len(transcript.turns))} loaded, {needed} tokens")
 
     def stats(self, _: str) -> None:
-        """Run /stats: engine time only, as in the line after each answer."""
+        """Run /stats: print total tokens and engine time, as in the line after each answer."""
         total, used = self.total, len(self.transcript.ids)
         print(
             f"{_turns(len(self.transcript.turns))}, {used} of {self.args.ctx} tokens, think {self.transcript.mode}\n"
@@ -155,7 +155,7 @@ class Chat(Talk):
         )
 
     def resize(self, text: str) -> None:
-        """Run /ctx N: a new session; the next turn evaluates the conversation again."""
+        """Run /ctx N: open a session of N tokens; the next turn evaluates the conversation again."""
         try:
             ctx = integer()(text)
         except Exception:
@@ -177,10 +177,10 @@ class Chat(Talk):
         self.turn(text)
 
     def turn(self, text: str, seed: int | None = None) -> bool:
-        """Answer one message, until EOS, the limit, Ctrl-C or a failure, which sets the exit code; return whether there
-        is an answer.
+        """Answer one message; return whether there is an answer.
 
-        A partial answer stays and is closed with EOS. Without a single token the turn is taken back.
+        Generation ends at EOS, the limit, Ctrl-C or a failure, which sets the exit code. A partial answer stays and is
+        closed with EOS; a turn without a single token is removed. ``seed``: of the sampler, None for the default.
         """
         transcript = self.transcript
         transcript.open_turn(text)
@@ -225,7 +225,7 @@ class Chat(Talk):
         return answered
 
     def prefill(self, timing: Timing, interrupt: Interrupt) -> None:
-        """Evaluate the conversation up to its end."""
+        """Evaluate the part of the conversation that the session has not evaluated yet."""
         ids, session = self.transcript.ids, self.session
         check_fits(len(ids), session.ctx, room=2)
         known = session.common_prefix(ids)

@@ -1,4 +1,4 @@
-"""``ds4 --devices``: the devices that each backend finds on this machine, and why one cannot be used."""
+"""``ds4 --devices``: lists the devices that each backend can use on this machine, or why it can use none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..environment import machine
 
 
 def devices() -> int:
-    """Print one line per device and return exit code 0."""
+    """Print one line per device, or the reason why none can be used; return exit code 0."""
     about = machine()
     print(f"cpu: {about['cpu'] or 'unknown processor'}, {about['cores']} cores")
     try:

@@ -1,4 +1,4 @@
-"""``ds4``: generate, chat, and dump what a DeepSeek V4 model computes.
+"""``ds4``: generate, chat, and dump tokens, log probabilities or logits of a DeepSeek V4 model.
 
 This module only reads the command line and picks the mode; each mode is a module of its own, imported when chosen,
 so that ``ds4 --help`` starts at once. Left out on purpose: speculative decoding and steering.
@@ -156,7 +156,7 @@ def build_parser() -> Parser:
 
 
 def pick_mode(args: Namespace) -> str:
-    """Return the mode that the flags select; UsageError for flags that contradict each other. Loads nothing."""
+    """Return the name of the mode that the flags select; UsageError if they contradict each other. Imports no mode."""
     sources = [
         flag
         for flag, value in (
@@ -233,7 +233,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command as a console script."""
+    """Run the command as a console script; return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv[:1] in (["agent"], ["imatrix"], ["nano"]):
         command = import_module(f".{argv[0]}", __package__)

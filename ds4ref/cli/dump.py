@@ -1,6 +1,6 @@
 """Modes of ``ds4`` that print or write numbers instead of text (docs/reference/ds4.md).
 
-Files appear complete or not at all. Weights are touched only after everything cheap has been checked.
+Files appear only when complete. Everything cheap is checked before weights are loaded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ DECODE_ROWS = 64
 
 
 def dump_tokens(args: Namespace) -> int:
-    """Print ``[id, id, ...]``, then a line ``%6d  piece`` per token; special tokens are recognised, nothing is
-    added."""
+    """Print ``[id, id, ...]`` for the prompt, then a line ``%6d  piece`` per token.
+
+    Special tokens in the text are recognised; no BOS is added.
+    """
     from ..text.vocabulary import open_tokenizer
     from ..weights import open_source
 
@@ -58,7 +60,7 @@ def dump_tokens(args: Namespace) -> int:
 
 
 def dump_logprobs(args: Namespace) -> int:
-    """Write a greedy continuation with the best alternatives of every step as JSON (docs/reference/ds4.md)."""
+    """Write a greedy continuation as JSON, each step with its likeliest alternatives (docs/reference/ds4.md)."""
     source = read_source(args)
     mode = think_mode(PROG, args)
     top_k = min(args.logprobs_top_k, MAX_TOP_K)
@@ -98,13 +100,13 @@ def _write_steps(out: IO[bytes], session: Session, tok: Tokenizer, limit: int, t
 
 
 def token_json(tok: Tokenizer, token: int) -> str:
-    """Return ``{"id":..,"text":"..","bytes":[..]}``; ``bytes`` is authoritative."""
+    """Return a token as JSON, ``{"id":..,"text":"..","bytes":[..]}``; only ``bytes`` is always exact."""
     raw = tok.token_bytes(token)
     return f'{{"id":{token},"text":"{escape(raw)}","bytes":[{",".join(map(str, raw))}]}}'
 
 
 def escape(raw: bytes) -> str:
-    """Escape ``raw`` for a JSON string: UTF-8 stays readable, other data becomes ``\\u00xx`` for every byte >= 0x80."""
+    """Escape ``raw`` for a JSON string: valid UTF-8 stays readable, else bytes >= 0x80 become ``\\u00xx``."""
     try:
         text, broken = raw.decode("utf-8"), False
     except UnicodeDecodeError:
@@ -116,7 +118,7 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def number_json(value: float) -> str:
-    """Format as ``%.9g``, which preserves float32; null for NaN and infinity."""
+    """Format a number for JSON as ``%.9g``, which is exact for float32; NaN and infinity become null."""
     return f"{value:.9g}" if math.isfinite(value) else "null"
 
 
@@ -124,7 +126,7 @@ def number_json(value: float) -> str:
 
 
 def dump_logits(args: Namespace) -> int:
-    """Write an .npz with ``ids`` (T,) int32 and ``logits`` (T, vocab) float32, streamed in bounded memory."""
+    """Write an .npz with ``ids`` (T,) int32 and ``logits`` (T, vocab) float32, chunk by chunk in bounded memory."""
     import numpy as np
 
     source = read_source(args)
@@ -160,7 +162,7 @@ def walk(session: Session, ids: Sequence[int], args: Namespace) -> Iterator[tupl
 
 
 def check_space(path: str, needed: int) -> None:
-    """Raise DataError if the disk clearly cannot hold ``needed`` bytes."""
+    """Raise DataError if the disk of ``path`` has clearly less than ``needed`` bytes free."""
     target = Path(path).resolve()
     if not target.is_file() and target.exists():
         return  # a device or a pipe
@@ -173,9 +175,9 @@ def check_space(path: str, needed: int) -> None:
 
 
 def perplexity(args: Namespace) -> int:
-    """Print the teacher-forced likelihood of a text after its first 32 tokens in one line (ds4.md).
+    """Print the perplexity of a text, teacher forced, after its first 32 tokens in one line (ds4.md).
 
-    After Ctrl-C, the likelihood of the tokens scored so far.
+    After Ctrl-C, prints the result for the tokens scored so far.
     """
     from ..sampling import token_logprob
 

@@ -1,9 +1,9 @@
-"""``ds4 imatrix``: collects the importance of every matrix's inputs on a text, for ``ds4-quantize --imatrix``.
+"""``ds4 imatrix``: measures an importance matrix of the weights on a text, for ``ds4-quantize --imatrix``.
 
-ds4 imatrix prompts.txt -m model.gguf -o importance.gguf     with counts, as llama.cpp's format has them
-ds4 imatrix prompts.txt -m model.gguf -o importance.dat      the older format
+ds4 imatrix prompts.txt -m model.gguf -o importance.gguf     llama.cpp's current format, with counts
+ds4 imatrix prompts.txt -m model.gguf -o importance.dat      llama.cpp's older format
 
-Ctrl-C writes what was measured so far.
+Ctrl-C writes the result measured so far.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ exit codes: 0 done; 1 failure; 2 usage; 130 Ctrl-C (what was measured is written
 
 
 def build_parser() -> Parser:
-    """Return the parser with every flag."""
+    """Return the parser with every flag of the command."""
     parser = Parser(
         PROG,
         usage="ds4 imatrix FILE -o OUT [-m MODEL] [options]",
@@ -53,7 +53,7 @@ def build_parser() -> Parser:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Read the prompts, run them and write the measured importance."""
+    """Evaluate the prompts, measure the importance of each matrix's inputs and write it; return the exit code."""
     parser = build_parser()
     args = parser.parse(argv)
     if args.help:
@@ -89,5 +89,5 @@ def body(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
+    """Run the command; return the exit code."""
     return run(PROG, body, argv)

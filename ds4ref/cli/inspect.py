@@ -10,11 +10,11 @@ from ..weights.source import architecture
 
 PROG = "ds4"
 DENSE = ("llama", "qwen3")
-"""Families whose files are described as dense decoders."""
+"""Architectures whose files are described as plain dense decoders."""
 
 
 def inspect(args: Namespace) -> int:
-    """Print the report on the file named after --inspect or -m; no tensor data is read."""
+    """Print a report on the model file named by --inspect or -m, without reading tensor data; return the exit code."""
     path = choose_model(PROG, args.inspect or args.model).path
     with open_source(path) as opened:
         if architecture(opened) in DENSE:

@@ -1,12 +1,12 @@
 """``ds4-kv``: lists, shows, verifies and prunes a folder of checkpoints.
 
-ds4-kv list DIR                    what there is, worth most first
+ds4-kv list DIR                    the checkpoints, most valuable first
 ds4-kv show DIR 6144               one checkpoint, by the beginning of its name
-ds4-kv verify DIR                  every byte that has a digest; exit 1 if something is damaged
-ds4-kv verify DIR -m model.gguf    and whether this model can continue from it
+ds4-kv verify DIR                  check every byte that has a digest; exit 1 if a file is damaged
+ds4-kv verify DIR -m model.gguf    check also whether this model can continue from it
 ds4-kv prune DIR --space-mb 1024   delete down to a size; left-over and damaged files always go
 
-Safe beside servers that use the folder. ds4's own files are shown, checked as far as they can be, and pruned alike.
+Safe while servers use the folder. Files written by ds4 itself are shown, checked as far as possible, and pruned alike.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ exit codes: 0 done; 1 failure, or something is damaged; 2 usage"""
 
 
 def build_parser(command: str) -> Parser:
-    """Return the parser of one command, "" for the overview."""
+    """Return the parser of one command, or of the overview for ""."""
     usage = f"{PROG} {command} DIR{ {'show': ' NAME', 'verify': ' [NAME...]'}.get(command, '') } [options]"
     parser = Parser(
         f"{PROG} {command}".strip(),
@@ -85,7 +85,7 @@ def build_parser(command: str) -> Parser:
 
 
 def listing(args: Namespace) -> int:
-    """Run ``ds4-kv list``."""
+    """Run ``ds4-kv list``; return the exit code."""
     directory = _open(args, 1)
     now = time.time()
     entries = sorted(directory.entries(), key=lambda entry: -entry.score(now))
@@ -160,7 +160,7 @@ def _facts(directory: Directory, entry: StoredCheckpoint) -> dict[str, Any]:
 
 
 def show(args: Namespace) -> int:
-    """Run ``ds4-kv show``."""
+    """Run ``ds4-kv show``; return the exit code."""
     from ..session import kvc
 
     directory = _open(args, 2)
@@ -201,7 +201,7 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def verify(args: Namespace) -> int:
-    """Run ``ds4-kv verify``; return 1 if a checkpoint is damaged."""
+    """Run ``ds4-kv verify``; return 1 if a checkpoint is damaged, else 0."""
     directory = _open(args, None)
     entries = _named(directory, args.names[1:]) if args.names[1:] else directory.entries()
     judge = _judge(args)
@@ -265,7 +265,7 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
 
 
 def prune(args: Namespace) -> int:
-    """Run ``ds4-kv prune``."""
+    """Run ``ds4-kv prune``; return the exit code."""
     directory = _open(args, 1)
     if args.space_mb is not None:
         directory.budget = args.space_mb << 20
@@ -325,13 +325,13 @@ BODIES: dict[str, Callable[[Namespace], int]] = {"list": listing, "show": show, 
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run the named command and return the exit code."""
+    """Run the command named by the arguments; return the exit code."""
     command = chosen(build_parser, COMMANDS, argv)
     return 0 if command is None else BODIES[command[0]](command[1])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command as a console script."""
+    """Run the command as a console script; return the exit code."""
     return run(PROG, body, argv)
 
 

@@ -1,7 +1,7 @@
 """Reads lines from the user: a line editor on a terminal, plain lines otherwise.
 
-On a terminal Enter sends, Alt-Enter starts a new line, pasted text keeps its lines, the arrow keys walk the history,
-and Ctrl-Z suspends. Lines come from stdin as they are when it is not a terminal: no prompt, one turn each.
+On a terminal Enter sends, Alt-Enter starts a new line, pasted text keeps its lines, the arrow keys browse the history,
+and Ctrl-Z suspends. If stdin is not a terminal, there is no prompt and each line is one message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 HISTORY, HISTORY_ENTRIES = ".ds4_history", 512
 
 ReadLine = Callable[[], str | None]
-"""Returns the next line without its end, None at the end of input; KeyboardInterrupt for Ctrl-C while typing."""
+"""Type of a function that returns the next line without its end, None at the end of input.
+
+It raises KeyboardInterrupt for Ctrl-C while typing.
+"""
 
 
 def history_path(name: str = HISTORY) -> Path:
@@ -30,7 +33,7 @@ def history_path(name: str = HISTORY) -> Path:
 
 
 def line_reader(prompt: str, commands: Iterable[str], history: str = HISTORY) -> ReadLine:
-    """Return a function that reads lines from this stdin. ``commands`` are completed with Tab."""
+    """Return a function that reads lines from stdin; on a terminal, Tab completes ``commands``."""
     if is_tty(sys.stdin) and is_tty(sys.stdout):
         return _editor(prompt, commands, history)
     return _plain(prompt if sys.stdin.isatty() else "")
@@ -78,10 +81,10 @@ def _editor(prompt: str, commands: Iterable[str], history: str = HISTORY) -> Rea
 
 
 def open_history(path: Path) -> History:
-    """Open the last 512 entries, oldest first in the file, one per line (line breaks inside an entry are ``\\\
-    ``).
+    """Open the history file ``path`` for the line editor: the newest 512 entries.
 
-    Saved after each entry. A history that cannot be read or written is no reason to fail: it is then empty or lost.
+    The file has one entry per line, oldest first, with line breaks escaped; it is saved after each entry. Errors are
+    ignored: an unreadable history is empty, an unwritable one is lost.
     """
     from prompt_toolkit.history import History
 
@@ -96,7 +99,7 @@ def open_history(path: Path) -> History:
 
 
 def load_history(path: Path) -> list[str]:
-    """Return the entries, oldest first; [] if there are none."""
+    """Return the entries of a history file, oldest first; [] if there is none."""
     try:
         lines = path.read_text("utf-8", "replace").split("\n")
     except OSError:
@@ -105,7 +108,7 @@ def load_history(path: Path) -> list[str]:
 
 
 def save_history(path: Path, entries: list[str]) -> None:
-    """Write the newest 512 entries, readable by the user alone."""
+    """Write the newest 512 entries to a history file that only the user can read."""
     text = "".join(f"{_escape(entry)}\n" for entry in entries[-HISTORY_ENTRIES:])
     with contextlib.suppress(OSError):
         temporary = path.with_name(f"{path.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""``ds4 nano``: the embedded model's file, and slices of Flash with its real dimensions.
+"""``ds4 nano``: prints the embedded model's path; writes models of random weights with Flash's real dimensions.
 
 ds4 nano path
 ds4 nano slice /tmp/slice.gguf --layers 4 --n-experts 8 --recipe q4
@@ -30,7 +30,7 @@ exit codes: 0 done; 1 failure; 2 usage"""
 
 
 def build_parser() -> Parser:
-    """Return the parser with every flag."""
+    """Return the parser with every flag of the command."""
     parser = Parser(
         PROG, usage=USAGE, description="The embedded model, and slices of Flash.", epilog=EPILOG, unavailable={}
     )
@@ -46,7 +46,7 @@ def build_parser() -> Parser:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run one of the commands and return the exit code."""
+    """Run the subcommand named by the arguments; return the exit code."""
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
@@ -101,5 +101,5 @@ def _slice(args: Namespace, out: str | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
+    """Run the command; return the exit code."""
     return run(PROG, body, argv)

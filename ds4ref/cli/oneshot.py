@@ -24,7 +24,7 @@ PROG = "ds4"
 
 
 def oneshot(args: Namespace) -> int:
-    """Run ``ds4 -p`` and return the exit code."""
+    """Run ``ds4 -p``; return the exit code."""
     source = read_source(args)
     mode = think_mode(PROG, args)
     with open_engine(PROG, args) as engine:
@@ -34,7 +34,10 @@ def oneshot(args: Namespace) -> int:
 
 
 def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> int:
-    """Prefill ``ids``, stream the answer, report the timing. Ctrl-C keeps the partial answer and returns 130."""
+    """Prefill ``ids``, stream the answer, print the timing; return the exit code.
+
+    Ctrl-C keeps the partial answer and returns 130. ``thinking``: the answer starts inside ``<think>``.
+    """
     session = engine.session(args.ctx)
     timing = Timing()
     seed = args.seed or fresh_seed()
@@ -67,7 +70,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
 
 
 def report(timing: Timing) -> None:
-    """Print the timing line (ds4.md): engine time only, printing excluded; nothing if nothing was computed."""
+    """Print the timing line (ds4.md), engine time excluding printing; prints nothing if nothing was computed."""
     if not (timing.prefill_tokens or timing.tokens):
         return
     line = f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"
@@ -78,12 +81,12 @@ def report(timing: Timing) -> None:
 
 
 def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
-    """Return the sampler of the model's kind with the flags' settings."""
+    """Return the model file's kind of sampler (llama2.c checkpoints have their own) with the flags' settings."""
     return sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
 
 
 def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> None:
-    """Write the run as one JSON object (``--stats``); times in seconds, without printing."""
+    """Write the run as one JSON object (``--stats``); times in seconds, excluding time spent printing."""
     stats = {
         **identity(engine),
         **stamp(),

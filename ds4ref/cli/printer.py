@@ -1,9 +1,9 @@
 """Prints generated text (docs/reference/ds4.md).
 
-On a terminal with colours thinking is grey and its tags are hidden; everywhere else it stands between a line
-``<think>`` and a line ``</think>``, so that a reader of the pipe can tell it from the answer. The second line is
-missing where the thinking itself was cut off. The output always ends with a newline. On a terminal, control characters
-that the model made up are shown as pictures instead of being obeyed.
+On a terminal with colours, reasoning is grey and its tags are hidden; everywhere else it is printed between a line
+``<think>`` and a line ``</think>``, so that it can be told from the answer in a pipe. The second line is missing if the
+reasoning was cut off. The output always ends with a newline. On a terminal, generated control characters are shown as
+visible symbols.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 class Printer:
-    """Prints the pieces of one answer; a context manager, so that colours and lines are closed."""
+    """Prints one answer piece by piece; as a context manager it resets colours and ends the last line."""
 
     def __init__(self, out: IO[str] | None = None):
         self.out = out or sys.stdout

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptSource:
-    """The prompt as given, ``text`` or ``ids``, checked as far as possible without a model."""
+    """The user's prompt, as ``text`` or as token ``ids``, validated as far as possible without a model.
+
+    ``where``: the option it comes from, for error messages.
+    """
 
     text: str = ""
     ids: tuple[int, ...] | None = None
@@ -32,7 +35,7 @@ class PromptSource:
 
 
 def read_source(args: Namespace) -> PromptSource:
-    """Read the prompt that the flags name. UsageError for a file that cannot be read or parsed."""
+    """Return the prompt that the flags name; UsageError for a file that cannot be read or parsed."""
     if args.token_ids is not None:
         return PromptSource(ids=read_ids(args.token_ids), where=args.token_ids)
     text = args.prompt if args.prompt is not None else read_text(args.prompt_file, "prompt file")
@@ -57,7 +60,7 @@ def read_ids(path: str) -> tuple[int, ...]:
 
 
 def check_ids(ids: tuple[int, ...], vocab: int, where: str) -> list[int]:
-    """Return ``ids`` as a list; TokenError for the first one outside the vocabulary."""
+    """Return ``ids`` as a list; raises TokenError for the first one not below ``vocab``."""
     for at, value in enumerate(ids):
         if value >= vocab:
             raise TokenError(f"{where}: item {at} is {value}, but the vocabulary has {vocab} tokens (0..{vocab - 1})")
@@ -65,7 +68,7 @@ def check_ids(ids: tuple[int, ...], vocab: int, where: str) -> list[int]:
 
 
 def think_mode(prog: str, args: Namespace) -> str:
-    """Return the thinking mode in force: "max" needs a large context and becomes "high" below it, with a warning."""
+    """Return the thinking mode of the flags; "max" becomes "high", with a warning, in a context too small for it."""
     if args.think == "max" and mode_for_context("max", args.ctx) != "max":
         say(
             prog,
@@ -75,7 +78,7 @@ def think_mode(prog: str, args: Namespace) -> str:
 
 
 def encode(source: PromptSource, tok: Tokenizer, vocab: int, system: str, mode: str) -> tuple[list[int], bool]:
-    """Return the token ids of a one-shot prompt, and whether the answer starts inside ``<think>``."""
+    """Return (token ids of a one-shot prompt, whether the answer starts inside ``<think>``)."""
     if source.ids is not None:
         ids = check_ids(source.ids, vocab, source.where)
     elif source.text.startswith(BOS):

@@ -1,7 +1,7 @@
-"""``ds4-quantize``: converts a model of any known container to a GGUF file in the chosen formats.
+"""``ds4-quantize``: converts a model of any supported file format to a GGUF file with tensors in chosen formats.
 
 ds4-quantize model/ -o model-q4.gguf --recipe q4                      a published model, quantized
-ds4-quantize model.gguf -o q2.gguf --recipe q2 --imatrix imatrix.dat  with importance
+ds4-quantize model.gguf -o q2.gguf --recipe q2 --imatrix imatrix.dat  with an importance matrix
 ds4-quantize model/ -o out.gguf --template old.gguf                   names, order, metadata, formats of another file
 ds4-quantize model/ --template old.gguf --compare-tensor output.weight
 ds4-quantize splice --base q2.gguf --donor q4.gguf --layers 37-42 -o mixed.gguf
@@ -81,7 +81,7 @@ def _override(text: str) -> tuple[str, str]:
 
 
 def build_parser() -> Parser:
-    """Return the parser with every flag."""
+    """Return the parser with every flag of the command."""
     from ..weights.quantize.families import RECIPES
 
     lines = "\n".join(f"  {name:<8}{recipe.says}" for name, recipe in RECIPES.items())
@@ -133,7 +133,7 @@ def build_parser() -> Parser:
 
 
 def quantize(argv: Sequence[str]) -> int:
-    """Run ``ds4-quantize SOURCE``."""
+    """Run ``ds4-quantize SOURCE``; return the exit code."""
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
@@ -175,7 +175,7 @@ def quantize(argv: Sequence[str]) -> int:
 
 
 def splice(argv: Sequence[str]) -> int:
-    """Run ``ds4-quantize splice``."""
+    """Run ``ds4-quantize splice``; return the exit code."""
     parser = Parser(
         f"{PROG} splice",
         usage=f"{PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf",
@@ -350,14 +350,14 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"splice": splice}
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run the command."""
+    """Run the command; return the exit code."""
     if argv and argv[0] in COMMANDS:
         return COMMANDS[argv[0]](argv[1:])
     return quantize(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command as a console script."""
+    """Run the command as a console script; return the exit code."""
     return run(PROG, body, argv)
 
 

@@ -1,10 +1,10 @@
-"""``ds4-server`` over the embedded model with scripted words, for ``ds4-server smoke``.
+"""``ds4-server`` on the embedded model with scripted answers, for ``ds4-server smoke``.
 
     python -m ds4ref.cli.scripted [options of ds4-server]
 
-The embedded model has random weights and calls no tool by itself, and agents force no call. So a script picks the
-tokens of every answer that a request does not constrain (a schema, a choice of tools). Everything else is the server's:
-prompts are evaluated, snapshots kept and resumed, tokens decoded, parsed and sent.
+The embedded model has random weights and never calls a tool by itself, and agents do not force a call. So a script
+chooses the tokens of every answer that the request does not constrain (by a schema or a choice of tools). Everything
+else is done by the server: prompts are evaluated, snapshots kept and resumed, tokens decoded, parsed and sent.
 
 The script: read the file that the user names, with any tool that reads files or runs commands, and repeat the secret
 word in the result.
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 THOUGHT = "First I look into the file."
 READERS = ("read", "read_file", "readfile", "view", "open_file")
 SHELLS = ("exec_command", "shell_command", "shell", "bash", "run_shell_command", "terminal", "execute")
-"""Names of tools, in lower case; readers of files are tried first."""
+"""Names, in lower case, of tools that run shell commands; tools that read files are preferred."""
 _PATHS, _COMMANDS = ("path", "file_path", "filepath", "absolute_path", "filename"), ("command", "cmd", "script")
 
 
 def answer(turn: Turn) -> str:
-    """Return the scripted answer to ``turn`` behind the reasoning: text, or a block with one call."""
+    """Return the scripted answer to ``turn`` after its reasoning: text, or the markup of one tool call."""
     results = list(_results(turn.messages))
     if results:
         words = [word for text in results for word in SECRET.findall(text)]
@@ -55,7 +55,7 @@ def _results(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def call_of(tools: Sequence[Schema], path: str) -> ToolCall | None:
-    """Return a call that shows the file ``path``; None if no tool does."""
+    """Return a call of one of ``tools`` that shows the file ``path``; None if none can."""
     functions = {tool.bare.lower(): tool for tool in tools if tool.kind == "function"}
     for name in (*READERS, *SHELLS):
         if name in functions:
@@ -66,7 +66,7 @@ def call_of(tools: Sequence[Schema], path: str) -> ToolCall | None:
 
 
 def arguments_for(schema: Mapping[str, Any], path: str) -> dict[str, Any] | None:
-    """Return arguments that fit ``schema`` and name ``path``; None if no parameter takes it."""
+    """Return tool arguments that fit ``schema`` and name ``path``; None if no parameter takes a path."""
     known: Mapping[str, Any] = schema.get("properties") or {}
     arguments: dict[str, Any] = {}
     for name, of in known.items():
@@ -96,14 +96,14 @@ def _some(of: Mapping[str, Any]) -> Any:
 
 
 class Script:
-    """Steer one answer (``generate.Steer``): ``text`` token by token, then the end."""
+    """Hook that forces an answer (see ``generate.Steer``): the tokens of ``text``, then end of sequence."""
 
     def __init__(self, text: str, tokenizer: Tokenizer):
         self.text, self.tokenizer = text, tokenizer
         self.ids: list[int] | None = None
 
     def __call__(self, generation: Any, logits: np.ndarray) -> int:
-        """Return the next token; where the prompt ends in thinking, a thought comes first."""
+        """Return the script's next token; if the prompt ends inside ``<think>``, a scripted thought comes first."""
         if self.ids is None:
             thought = f"{THOUGHT}</think>" if generation.thinking else ""
             self.ids = [*self.tokenizer.encode_rendered(thought + self.text), self.tokenizer.eos]
@@ -112,9 +112,9 @@ class Script:
 
 
 def steering(turn: Turn, tokenizer: Tokenizer) -> Any:
-    """Return the constraint that ``turn`` demands, or else the script; plain prompts are left to the model.
+    """Return the constraint that ``turn`` demands, else the script; None for plain prompts, left to the model.
 
-    Strict tools need no constraint here: the script's calls fit.
+    Strict tools are not constrained, since the script's calls fit their schemas.
     """
     from ..server import constrain
 
@@ -124,7 +124,7 @@ def steering(turn: Turn, tokenizer: Tokenizer) -> Any:
 
 
 def main() -> int:
-    """Serve until a signal arrives."""
+    """Serve until SIGINT or SIGTERM; return the exit code."""
     from ..console.common import run
     from .server import PROG, body
 

@@ -75,7 +75,7 @@ UNAVAILABLE = {
 
 
 def build_parser() -> Parser:
-    """Declare every flag of the command."""
+    """Return the parser with every flag of the command."""
     from ..server.deviations import DEVIATIONS
     from ..session.boundaries import Policy
 
@@ -167,7 +167,7 @@ def build_parser() -> Parser:
 
 
 def settings(args: Namespace, key: str) -> Settings:
-    """Return the server's settings from the command line."""
+    """Return the server's settings from the options and the API key."""
     from ..server.auth import Access, host_name
     from ..server.deviations import DEVIATIONS
     from ..server.limits import Limits
@@ -195,7 +195,7 @@ def settings(args: Namespace, key: str) -> Settings:
 
 
 def key_of(args: Namespace) -> str:
-    """Return the API key, "" for none; UsageError for an invalid one, or two."""
+    """Return the API key of the flags, "" for none; UsageError if it is invalid or two are named."""
     if args.api_key is not None and args.key_env is not None:
         raise UsageError("choose one of --api-key and --key-env")
     key = args.api_key
@@ -213,7 +213,10 @@ def key_of(args: Namespace) -> str:
 def make_service(
     engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: Steering | None = None
 ) -> Service:
-    """Assemble the server over an open engine. ``constrain`` replaces ``constrain.steering``."""
+    """Assemble the server for an open engine.
+
+    ``constrain``: function that makes the constraint of a turn, by default ``constrain.steering``.
+    """
     from ..server.app import apis
     from ..server.constrain import steering
     from ..server.recall import Recall
@@ -234,7 +237,7 @@ def make_service(
 
 
 def policy_of(args: Namespace) -> Policy:
-    """Return the checkpoint policy; UsageError if the flags contradict each other."""
+    """Return the rules for saving checkpoints; UsageError if the flags contradict each other."""
     from ..session.boundaries import Policy
 
     return Policy(
@@ -247,7 +250,7 @@ def policy_of(args: Namespace) -> Policy:
 
 
 def checkpoints(engine: Engine, args: Namespace) -> Store | None:
-    """Open the store of conversations on disk, None without --kv-disk-dir."""
+    """Open the checkpoint store in the folder --kv-disk-dir; None without that flag."""
     if args.kv_disk_dir is None:
         return None
     from ..session.store import Store
@@ -262,7 +265,7 @@ def checkpoints(engine: Engine, args: Namespace) -> Store | None:
 
 
 def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
-    """Read the command line and serve; return the exit code."""
+    """Check the command line, then serve until SIGINT or SIGTERM; return the exit code."""
     if argv and argv[0] == "smoke":
         from .smoke import body as smoke
 
@@ -294,7 +297,7 @@ def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
 def serve(
     args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: Steering | None = None
 ) -> int:
-    """Load the model and serve requests until a signal arrives."""
+    """Load the model and serve on ``sock`` until SIGINT or SIGTERM; return the exit code."""
     from ..server import listen, logs
 
     with open_engine(PROG, args) as engine:
@@ -310,14 +313,14 @@ def serve(
 
 
 def facts(how: Settings, engine: Engine) -> Settings:
-    """Add the model file's name, for the status page."""
+    """Return the settings with facts about the model file added, for the status page."""
     from dataclasses import replace
 
     return replace(how, facts={"file": Path(engine.path).name, **how.facts})
 
 
 def check_packages() -> None:
-    """Raise Ds4Error if a package is missing."""
+    """Raise Ds4Error if a package that the server needs is missing."""
     from importlib.util import find_spec
 
     for name in PACKAGES:
@@ -326,7 +329,7 @@ def check_packages() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script."""
+    """Run the command as a console script; return the exit code."""
     return run(PROG, body, argv)
 
 

@@ -1,8 +1,8 @@
-"""``ds4-server smoke``: real clients against our server on the embedded model, or against any other.
+"""``ds4-server smoke``: runs real clients against ds4-server on the embedded model, or against any other server.
 
 ds4-server smoke --client quick                 SDKs and plain HTTP: what CI runs, in about two minutes
-ds4-server smoke --install                      all of them, agents from npm included
-ds4-server smoke --url http://127.0.0.1:8080    is that server what clients need?
+ds4-server smoke --install                      all clients, including agents from npm
+ds4-server smoke --url http://127.0.0.1:8080    test another server
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 PROG = "ds4-server smoke"
 TOKENS, THEIR_TOKENS = 200, 1024
-"""Most tokens of an answer: of the embedded model, and of one that may have to think first."""
+"""Maximum tokens of an answer: of the embedded model, and of another server's model, which may have to reason first."""
 
 
 def build_parser() -> Parser:
-    """Declare every flag of the command."""
+    """Return the parser with every flag of the command."""
     result = parser(
         PROG,
         "Try real clients against a server: start, a question, a tool call, its result, an answer.",
@@ -60,7 +60,7 @@ def build_parser() -> Parser:
 
 
 def body(argv: Sequence[str]) -> int:
-    """Run the command; return 0 if all required checks passed."""
+    """Run the command; return 0 if all required checks passed, else 1."""
     from ..conformance import clients
 
     if argv and argv[0] == "page":
@@ -79,7 +79,7 @@ def body(argv: Sequence[str]) -> int:
 
 
 def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int:
-    """Run the clients, print the report, return the exit code."""
+    """Run the clients ``kinds`` and print the report; return the exit code. ``command``: recorded in the report."""
     from ..conformance import results, runner
 
     url = address(args.url)
@@ -103,7 +103,7 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
 
 
 def listing(kinds: Sequence[Kind]) -> str:
-    """Return a table of the clients and whether they are installed."""
+    """Return a table of the clients, showing which are installed."""
     from ..conformance.install import installed
 
     head = [Column("client"), Column("version"), Column("from", 2), Column("MB", 3, right=True), Column("here"),
@@ -118,7 +118,7 @@ def listing(kinds: Sequence[Kind]) -> str:
 
 
 def address(url: str | None) -> str:
-    """Return the server's root URL, "" for ours; UsageError for an invalid one."""
+    """Return the root URL of the server to test, "" for our own; UsageError for an invalid URL."""
     if url is None:
         return ""
     from urllib.parse import urlsplit
@@ -130,7 +130,7 @@ def address(url: str | None) -> str:
 
 
 def key_of(args: Namespace) -> str:
-    """Return the server's API key."""
+    """Return the API key of the server to test, "" for none."""
     if args.key_env is None:
         return ""
     key = os.environ.get(args.key_env, "").strip()
@@ -140,7 +140,7 @@ def key_of(args: Namespace) -> str:
 
 
 def page(argv: Sequence[str]) -> int:
-    """``smoke page FILE.json...``: print results as a page of the documentation."""
+    """Run ``smoke page FILE.json...``: print results as a Markdown page; return the exit code."""
     from ..conformance.page import page as made
     from ..conformance.results import read
 

@@ -1,4 +1,4 @@
-"""A conversation at a terminal: reads lines until the input ends; "/name" is a command."""
+"""The loop of an interactive conversation: reads lines until the input ends; "/name" is a command."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from .lineedit import HISTORY, line_reader
 
 
 class Talk(ABC):
-    """A conversation. Subclasses define the answer to a message (``turn``) and their commands (``commands``).
+    """An interactive conversation; subclasses define the answer to a message (``turn``) and their ``commands``.
 
-    ``done``: the user wants to leave. ``code``: the exit code of the last message.
+    done   whether the user asked to quit
+    code   exit code of the last answer
     """
 
     def __init__(self, prog: str, help: str):
@@ -28,10 +29,17 @@ class Talk(ABC):
 
     @abstractmethod
     def turn(self, text: str) -> object:
-        """Answer a message."""
+        """Answer one message of the user."""
 
     def read_lines(self, prompt: str, history: str = HISTORY, first: str | None = None) -> int:
-        """Run commands and answer messages until the input ends; return the exit code of the last message."""
+        """Chat loop: read lines until the input ends, run /commands, send the rest to the model.
+
+        Returns the exit code of the last answer.
+
+        prompt    shown before each line on a terminal
+        history   name of the history file
+        first     a message to answer before the first line is read
+        """
         read = line_reader(prompt, self.all_commands(), history)
         if is_tty(sys.stdin):
             print(self.help, file=sys.stderr)
@@ -50,7 +58,7 @@ class Talk(ABC):
         return self.code
 
     def line(self, line: str) -> None:
-        """Run a command or answer a message."""
+        """Run ``line`` as a command if it starts with "/", else answer it; an error prints one line."""
         text = line.strip()
         if not text:
             return
@@ -68,11 +76,11 @@ class Talk(ABC):
             say(self.prog, f"{name}: {error or 'not enough memory'}")
 
     def leave(self, _: str) -> None:
-        """Run /quit."""
+        """Run /quit: end the loop."""
         self.done = True
 
     def all_commands(self) -> dict[str, Callable[[str], None]]:
-        """Return all commands by name."""
+        """Return all commands by name, including /help, /quit and /exit."""
         return {
             "/help": lambda _: print(self.help, file=sys.stderr),
             **self.commands(),

@@ -1,8 +1,8 @@
 """A chat's conversation: turns as token ids, saved to and loaded from a file.
 
-A saved one is JSON with ``messages`` as the OpenAI protocol has them, so that other tools can read it, and with the
-tokens of each answer, so that loading it into the same model gives back exactly what was there. A list of messages
-from elsewhere is loaded, too.
+The file is JSON with ``messages`` as in OpenAI's API, so that other tools can read it, and with the tokens of each
+answer, so that loading it into the same model restores the conversation exactly. A plain list of messages from another
+tool can be loaded, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ FORMAT = "ds4-chat-1"
 
 @dataclass
 class Turn:
-    """A message, the thinking mode of its answer, and the answer's ids without EOS; None while there is none."""
+    """A turn of the conversation.
+
+    user     the user's message
+    mode     the thinking mode of the answer
+    answer   token ids of the answer without EOS, None before it
+    """
 
     user: str
     mode: str
@@ -31,7 +36,10 @@ class Turn:
 
 
 class Transcript:
-    """BOS, Think-Max prefix if any, system text, then turns. ``mode`` is that of later turns."""
+    """A conversation: BOS, Think-Max prefix if any, system text, then turns.
+
+    ``mode`` is the thinking mode of later turns.
+    """
 
     def __init__(self, tok: Tokenizer, system: str, mode: str):
         self.tok, self.system, self.mode = tok, system, mode
@@ -40,15 +48,16 @@ class Transcript:
 
     @property
     def thinking(self) -> bool:
-        """Whether the next answer starts inside ``<think>``."""
+        """Whether the next answer will start inside ``<think>``."""
         return self.mode != "none"
 
     @property
     def ids(self) -> list[int]:
-        """Token ids of the conversation. Entering or leaving "max" changes the beginning, so that everything is
-        evaluated again.
+        """Token ids of the conversation, up to the start of the next answer.
 
-        By the model's own template if there is one; what that leaves out of past turns is evaluated again, too."""
+        Rendered by the model's own template if it has one. Switching to or from mode "max" changes the beginning, and
+        the template may drop parts of past turns; the tokens after such a change have to be evaluated again.
+        """
         if self.tok.template is not None:
             return render(self._messages(), (), self.mode).encode(self.tok)
         ids = chat_start(self.tok)
@@ -79,15 +88,15 @@ class Transcript:
         return self._encoded[key]
 
     def open_turn(self, text: str) -> None:
-        """Append a user message; ``ids`` then ends with the start of its answer."""
+        """Append a user message; ``ids`` then ends where its answer starts."""
         self.turns.append(Turn(text, self.mode))
 
     def close_turn(self, answer: Sequence[int]) -> None:
-        """Set the answer of the last turn; reasoning stays (docs/explanation/text.md 3)."""
+        """Set the answer of the last turn, including its reasoning (docs/explanation/text.md 3)."""
         self.turns[-1].answer = list(answer)
 
     def take_back(self) -> Turn:
-        """Remove and return the last turn. UsageError if there is none."""
+        """Remove and return the last turn; UsageError if there is none."""
         if not self.turns:
             raise UsageError("nothing has been said yet")
         return self.turns.pop()
@@ -95,7 +104,7 @@ class Transcript:
     # --- files
 
     def to_json(self, model: str) -> dict[str, Any]:
-        """Return the conversation for saving; ``model`` is the name of the model."""
+        """Return the conversation as JSON values for saving; ``model``: name of the model."""
         messages: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
         for turn in self.turns:
             messages.append({"role": "user", "content": turn.user, "think": turn.mode})
@@ -120,7 +129,7 @@ class Transcript:
         return self.tok.decode(ids).decode("utf-8", "replace")
 
     def loaded(self, text: str) -> Transcript:
-        """Return the conversation in a file's ``text``. UsageError says what is wrong with it."""
+        """Return the conversation stored in the text of a file; raises UsageError naming its mistake."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -1,10 +1,10 @@
-"""Agents at a terminal: configuration, start, and success.
+"""Terminal agents as clients: their configuration, start, and test of success.
 
-Each gets its own home and none of the user's keys, settings or proxies. Its configuration names the server, the model
-and the context; it gets one task (``task``). It succeeds if it exits by itself with code 0 and its answer contains the
-secret word, which stands only in the file.
+Each agent gets a home of its own and none of the user's keys, settings or proxies. Its configuration names the server,
+the model and the context; it gets one task (``task``). It succeeds if it exits by itself with code 0 and its answer
+contains the secret word of the task's file.
 
-Configurations are those that the makers document, with telemetry and updates off (clients.md 2 to 7).
+Configurations follow the makers' documentation, with telemetry and updates off (clients.md 2 to 7).
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ DUMMY = "dummy"
 
 @dataclass(frozen=True)
 class Setting:
-    """Where an agent runs, and against which server. ``led``: the server's tokens are scripted."""
+    """The environment of a client's run.
+
+    place      where the client is installed
+    work       folder for its home and working folder
+    url, model, ctx, key   the server, its model, context length in tokens, and API key
+    led        whether the server's answers are scripted (``ds4ref.cli.scripted``)
+    timeout    seconds for each command
+    """
 
     place: Place
     work: Path
@@ -45,18 +52,18 @@ class Setting:
 
     @property
     def home(self) -> Path:
-        """Home folder."""
+        """The agent's home folder."""
         return self.work / "home"
 
     @property
     def folder(self) -> Path:
-        """Working folder."""
+        """The agent's working folder."""
         return self.work / "project"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A command line, and additions to the environment."""
+    """A command line to run, and the environment variables that it adds."""
 
     command: list[str]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +71,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished process. ``code`` None: it timed out."""
+    """A finished process: exit code (None: it timed out), standard output and standard error."""
 
     code: int | None
     out: str
@@ -72,13 +79,13 @@ class Done:
 
     @property
     def tail(self) -> str:
-        """Last lines of its output."""
+        """The last lines of the process's output."""
         words = [line for text in (self.err, self.out) for line in text.splitlines() if line.strip()]
         return shown(" / ".join(words[-2:])) or "nothing"
 
 
 def run(setting: Setting, how: Run, name: str) -> Done:
-    """Run a command to its end or its timeout, then kill its process group."""
+    """Run a command until it ends or times out, then kill its process group; output goes to ``name``.out and .err."""
     env = {key: os.environ[key] for key in KEPT if key in os.environ}
     env |= {"HOME": str(setting.home), "PATH": setting.place.path, "NO_COLOR": "1", "TERM": "dumb", **how.env}
     paths = [setting.work / f"{name}.{end}" for end in ("out", "err")]
@@ -106,7 +113,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
 
 
 def codex(s: Setting, api: str, prompt: str) -> Run:
-    """Codex CLI over responses."""
+    """Return the command that runs Codex CLI on the responses API; writes its configuration."""
     folder = s.home / ".codex"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(
@@ -119,7 +126,7 @@ def codex(s: Setting, api: str, prompt: str) -> Run:
 
 
 def claude(s: Setting, api: str, prompt: str) -> Run:
-    """Claude Code over messages."""
+    """Return the command that runs Claude Code on the messages API; writes its configuration."""
     sizes = (f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU"))
     names = ("ANTHROPIC_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL", *sizes)
     env = {
@@ -131,7 +138,7 @@ def claude(s: Setting, api: str, prompt: str) -> Run:
 
 
 def opencode(s: Setting, api: str, prompt: str) -> Run:
-    """opencode over chat completions."""
+    """Return the command that runs opencode on the chat completions API; writes its configuration."""
     limit = {"context": s.ctx, "output": min(8192, s.ctx // 4)}
     provider = {
         "npm": "@ai-sdk/openai-compatible", "name": "smoke",
@@ -154,7 +161,7 @@ PI = {"chat": "openai-completions", "responses": "openai-responses", "messages":
 
 
 def pi(s: Setting, api: str, prompt: str) -> Run:
-    """pi over one of the APIs."""
+    """Return the command that runs pi on the API ``api``; writes its configuration."""
     folder = s.home / ".pi" / "agent"
     folder.mkdir(parents=True)
     model: dict[str, Any] = {
@@ -184,14 +191,14 @@ RECIPES: dict[str, Callable[[Setting, str, str], Run]] = {
 
 
 def prepared(setting: Setting) -> Task:
-    """Create the folders and the task."""
+    """Create the agent's folders and the task's file; return the task."""
     setting.home.mkdir(parents=True)
     setting.folder.mkdir()
     return task(setting.folder)
 
 
 def agent(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
-    """Run one task and yield its checks."""
+    """Run the agent ``kind`` on one task; yield the checks of start, turn, tool call and answer."""
     job = prepared(setting)
     how = RECIPES[kind.name](setting, api, job.prompt)
     name = f"{kind.name}.{api}" if api else kind.name
@@ -209,7 +216,10 @@ def agent(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
 
 
 def outcome(name: str, job: Task, done: Done, led: bool) -> Iterator[Check]:
-    """Yield the checks of tool call and answer: both pass if the secret word is in the output."""
+    """Yield the checks of tool call and answer: both pass if the secret word is in the agent's output.
+
+    Without scripted answers (``led``), they are skipped if the agent ended well without the word.
+    """
     known, how = job.word in done.out, "scripted" if led else ""
     for feature, expected in (
         ("tools", "the tool is run that the model called"),

@@ -3,7 +3,7 @@
     find("codex"), find("pi@1.5.2"), find("pi@latest")
 
 Clients missing from this interpreter are installed into the user's cache (``install``), nowhere else. Sizes are
-those of an installation in MB, rounded.
+in MB of installed files, rounded.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from ..errors import UsageError
 from ..nano.cache import cache_dir
 
 NODE = "node@22.23.3"
-"""Node.js for clients that need a recent one: npm's package ``node`` holds a binary."""
+"""npm requirement of a Node.js binary, for clients that need a recent one."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One client.
+    """A client of the table.
 
-    package   what is installed, and from where: "pip" or "npm"; "" for what comes with ds4ref
-    more      what it needs beside it, with versions
-    runs      "checks" of plain HTTP, a "probe" in its own interpreter, or an "agent" at a terminal
-    apis      the same client over several APIs: a row each
-    scripted  of our own server the one whose words are scripted: nothing forces a call
+    registry   "pip" or "npm", "" for checks that come with ds4ref
+    package    name of the package in the registry
+    version    pinned version
+    runs       "checks" over plain HTTP, a "probe" script in its own interpreter, or an "agent" (a program)
+    about      description for --list
+    apis       APIs over which the client is run, one row of the report each
+    more       requirements installed beside the client
+    scripted   whether it needs a server with scripted answers, since nothing forces the model to call a tool
+    size       MB installed
+    quick      whether the client belongs to QUICK
     """
 
     name: str
@@ -43,12 +48,12 @@ class Kind:
 
     @property
     def folder(self) -> str:
-        """Name of the folder in the cache."""
+        """Name of the client's folder in the cache."""
         return f"{self.name}-{self.version}"
 
     @property
     def requirement(self) -> str:
-        """Requirement for the registry's client."""
+        """The package with its version, as pip or npm takes it."""
         return f"{self.package}{'==' if self.registry == 'pip' else '@'}{self.version}"
 
 
@@ -75,14 +80,14 @@ KINDS = (
     Kind("pi-old", "npm", "@mariozechner/pi-coding-agent", "0.73.1", "agent", "pi, the last under its old name",
          apis=APIS[:1], more=(NODE,), scripted=True, size=204),
 )  # fmt: skip
-"""All clients, in the order in which they run and are shown."""
+"""All clients, in the order of running and of the report."""
 
 QUICK = tuple(kind.name for kind in KINDS if kind.quick)
-"""Clients that take a minute or two all together."""
+"""Names of the clients that together take about two minutes."""
 
 
 def find(name: str) -> Kind:
-    """Return the client ``NAME`` or ``NAME@VERSION``; UsageError lists the names."""
+    """Return the client named ``NAME`` or ``NAME@VERSION``; raises UsageError, listing all names, for others."""
     bare, _, version = name.partition("@")
     for kind in KINDS:
         if kind.name == bare:
@@ -93,7 +98,7 @@ def find(name: str) -> Kind:
 
 
 def chosen(names: Iterable[str]) -> list[Kind]:
-    """Return the clients of these names, each once, in order."""
+    """Return the named clients in order, duplicates removed; "quick" stands for QUICK."""
     kinds: dict[str, Kind] = {}
     for name in names:
         for one in QUICK if name == "quick" else (name,):

@@ -32,7 +32,7 @@ SUITES: dict[str, dict[str, Any]] = {
         "metric_list": [{"metric": "word_perplexity"}],
     },
 }  # fmt: skip
-"""Tasks of lm-evaluation-harness: one for each kind of request that it makes."""
+"""lm-evaluation-harness tasks by name, one for each kind of request that the harness makes."""
 
 RUNS = (
     ("text", "local-completions", "completions", ("choice", "generate", "rolling"), "tokenized_requests=False"),
@@ -48,7 +48,7 @@ WORDS = {
 
 
 def lm_eval(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
-    """Run its three kinds of requests on two documents each, with the server's own tokenizer."""
+    """Run lm-evaluation-harness on two documents of each task of SUITES; yield the checks."""
     prepared(setting)
     tasks = setting.work / "tasks"
     tasks.mkdir()
@@ -101,7 +101,7 @@ INSPECT = {"chat": "openai-api/smoke/{}", "responses": "openai/{}", "messages": 
 
 
 def inspect_ai(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
-    """One sample whose target is the secret word, and a tool that reads files."""
+    """Run one inspect_ai sample that reads the secret word with a tool; yield the checks."""
     job = prepared(setting)
     source = (Path(__file__).parent / "probes" / "inspect_task.py").read_text()
     (setting.folder / "secret.py").write_text(source)

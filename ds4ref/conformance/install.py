@@ -1,10 +1,10 @@
-"""Clients in the user's cache: a virtual environment or an npm folder each, complete or not at all.
+"""Installs clients into the user's cache: a virtual environment or an npm folder for each, complete or not at all.
 
     place = installed(kind) or install(kind, log)
     place.python, place.program("codex")
 
-Installed with the registries' own clients, by name and version; a folder gets its mark last, so what was broken off is
-begun anew. Nothing is ever installed into the environment that runs this.
+Installs by name and version with pip or npm. A mark is written to a folder last; a folder without it is incomplete and
+installed anew. Nothing is ever installed into the environment that runs this.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ MOST_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Place:
-    """Where a client is, and in which version."""
+    """An installed client: its folder (None: this interpreter's environment) and its version."""
 
     folder: Path | None
     version: str
 
     @property
     def python(self) -> str:
-        """The interpreter that has it."""
+        """Path of the interpreter in which the client is installed."""
         return sys.executable if self.folder is None else str(self.folder / "venv" / "bin" / "python")
 
     def program(self, name: str) -> str:
-        """One of its commands."""
+        """Return the path of the client's command ``name``."""
         assert self.folder is not None
         for where in (self.folder / "venv" / "bin", self.folder / "node_modules" / ".bin"):
             if (where / name).exists():
@@ -50,13 +50,13 @@ class Place:
 
     @property
     def path(self) -> str:
-        """PATH for its commands: its own interpreter of JavaScript comes before the system's."""
+        """PATH for running the client's commands; its own Node.js comes before the system's."""
         own = [] if self.folder is None else [str(self.folder / "node_modules" / ".bin")]
         return os.pathsep.join([*own, os.environ.get("PATH", os.defpath)])
 
 
 def installed(kind: Kind) -> Place | None:
-    """Return where ``kind`` is installed, in this interpreter (same version) or in the cache; None if nowhere."""
+    """Return where ``kind`` is installed: in this interpreter (same version) or in the cache; None if in neither."""
     if not kind.registry:
         return Place(None, "")
     if kind.runs == "probe":
@@ -73,7 +73,7 @@ def installed(kind: Kind) -> Place | None:
 
 
 def install(kind: Kind, log: IO[str]) -> Place:
-    """Install ``kind``, with the output of the registry's client in ``log``; DataError if that fails."""
+    """Install ``kind``, writing the output of pip or npm to ``log``; raises DataError if that fails."""
     folder = Path(home()) / kind.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with building(folder):

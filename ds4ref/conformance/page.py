@@ -1,8 +1,8 @@
-"""Results as a page of the documentation: docs/evidence/clients.md, made of what ``--json`` wrote.
+"""The page docs/evidence/clients.md, generated from the results that ``--json`` wrote.
 
     cd docs/evidence; ds4-server smoke page clients/ours.json clients/peer.json > clients.md
 
-Nothing on it is written by hand; a test regenerates it from its files.
+Nothing on the page is written by hand; a test regenerates it from its files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ the server as everybody starts it.
 
 
 def merged(reports: Sequence[Report]) -> list[Report]:
-    """Merge the runs of each server into one report, clients in the table's order.
+    """Merge the reports about each server into one, with clients in the table's order.
 
-    ``stamp["runs"]`` lists the command and commit of each run.
+    ``stamp["runs"]`` of the result lists the command and commit of each merged report.
     """
     order = {kind.name: place for place, kind in enumerate(KINDS)}
     by_name: dict[str, Report] = {}
@@ -51,7 +51,7 @@ def _name(report: Report) -> str:
 
 
 def page(reports: Sequence[Report]) -> str:
-    """Return the page, a section for each server."""
+    """Return the Markdown page, with a section for each server."""
     out, reports = [HEAD], merged(reports)
     tried = {name for report in reports for name in features(report.clients)}
     out += ["| column | what is tried |", "|---|---|"]

@@ -1,7 +1,7 @@
-"""Results: checks of a client, clients of a run, as JSON and as a table on a terminal.
+"""Results of a run: its clients and their checks, as JSON and as a table on a terminal.
 
-A check passes, fails, or is skipped with a reason; a skip is never a pass. Clients can do without what a check tests
-that is not ``required``.
+A check passes, fails, or is skipped with a reason; a skip is never a pass. Clients work even if a check fails that is
+not ``required``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,21 @@ FEATURES = {
     "score": "log probabilities, echo, tokenizer",
     "end": "the server ends, and had nothing to complain of",
 }
-"""Features that checks belong to: the columns of the table."""
+"""Features that checks test, with their meaning: the columns of the table."""
 INTERRUPTED = "interrupted"
-"""Reason of clients that were not run because of Ctrl-C."""
+"""``Client.skipped`` of clients that did not run because of Ctrl-C."""
 
 
 @dataclass(frozen=True)
 class Check:
     """The result of one check.
 
-    ``how``: the request demanded the form of the answer ("forced"), the tokens were scripted ("scripted"), or neither.
+    name, feature   the check, and the feature it tests (a key of FEATURES)
+    state           "ok", "fail" or "skip"
+    required        whether a client in use breaks if the check fails
+    expected, got   the expectation, and the observed result if it failed or the reason if skipped
+    how             "forced" if the request demanded the form of the answer, "scripted" if its tokens were, else ""
+    seconds         duration
     """
 
     name: str
@@ -51,7 +56,7 @@ class Check:
 
     @property
     def line(self) -> str:
-        """One line for people: what was expected, what came instead."""
+        """The check as one readable line: expectation and observed result."""
         if self.state == "fail":
             mark = "FAIL" if self.required else "fail (not required)"
             return f"{mark} {self.name}: expected {self.expected}; got {self.got}"
@@ -60,7 +65,7 @@ class Check:
 
 @dataclass
 class Client:
-    """One client's row. ``skipped``: why it did not run."""
+    """A client's row in the report; ``skipped``: the reason if it did not run."""
 
     name: str
     version: str = ""
@@ -69,16 +74,19 @@ class Client:
     seconds: float = 0.0
 
     def add(self, *checks: Check) -> None:
-        """Append checks."""
+        """Append checks to the row."""
         self.checks += checks
 
     @property
     def failed(self) -> list[Check]:
-        """Required checks that failed."""
+        """The required checks that failed."""
         return [check for check in self.checks if check.state == "fail" and check.required]
 
     def cell(self, feature: str) -> str:
-        """Return the table cell of a feature: "ok", "FAIL 3/4" or "part 3/4", "skip", "-" without checks."""
+        """Return the table cell of a feature: "ok", "FAIL 3/4", "part 3/4", "skip", or "-" without checks.
+
+        "part" means that no required check failed.
+        """
         of = [check for check in self.checks if check.feature == feature]
         if not of:
             return "skip" if self.skipped else "-"
@@ -94,7 +102,12 @@ class Client:
 
 @dataclass
 class Report:
-    """A whole run. ``server`` identifies the server; ``stamp``: time, commit and machine."""
+    """The results of a run.
+
+    server    identity of the tested server
+    stamp     time, commit and machine of the run
+    clients   a row for each client
+    """
 
     server: dict[str, Any]
     stamp: dict[str, Any]
@@ -102,12 +115,12 @@ class Report:
 
     @property
     def failed(self) -> int:
-        """Number of required checks that failed in all clients."""
+        """Number of failed required checks of all clients."""
         return sum(len(client.failed) for client in self.clients)
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run was interrupted."""
+        """Whether Ctrl-C ended the run early."""
         return any(client.skipped == INTERRUPTED for client in self.clients)
 
     def document(self) -> dict[str, Any]:
@@ -121,7 +134,7 @@ class Report:
 
 
 def read(document: dict[str, Any]) -> Report:
-    """Rebuild a report from ``Report.document``."""
+    """Return the report stored as JSON values by ``Report.document``."""
     clients = [
         Client(**{**one, "checks": [Check(**check) for check in one["checks"]]}) for one in document["clients"]
     ]  # fmt: skip
@@ -130,13 +143,13 @@ def read(document: dict[str, Any]) -> Report:
 
 
 def features(clients: Iterable[Client]) -> list[str]:
-    """Return the features that have checks."""
+    """Return the features that at least one client's checks test, in the order of FEATURES."""
     tried = {check.feature for client in clients for check in client.checks}
     return [name for name in FEATURES if name in tried]
 
 
 def cells(clients: Sequence[Client]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows: client, version, a cell for each feature, seconds."""
+    """Return (headings, rows) of the table: client, version, one cell per feature, seconds."""
     columns = features(clients)
     rows = [
         [one.name, one.version or "?", *(one.cell(name) for name in columns), f"{one.seconds:.0f} s"]
@@ -146,7 +159,7 @@ def cells(clients: Sequence[Client]) -> tuple[list[str], list[list[str]]]:
 
 
 def table(report: Report, width: int) -> str:
-    """Format the table, failures and skips in lines of at most ``width`` characters."""
+    """Format the report as a table followed by failures and skips, in lines of at most ``width`` characters."""
     head, rows = cells(report.clients)
     ranks = {"client": 0, "version": 2, "time": 3}
     columns = [Column(name, ranks.get(name, 1 if i > 4 else 0), right=name == "time") for i, name in enumerate(head)]

@@ -1,9 +1,9 @@
-"""One run: servers, clients, a report.
+"""Runs clients against a server and collects a report.
 
     report = smoke(kinds, Options(...), tell=print)
 
-Our servers start when the first client needs them and stop after the last one, which is a check of its own. Clients run
-one after the other, so that results do not depend on load.
+Our servers start when the first client needs them. They stop after the last one, which is a check of its own. Clients
+run one after the other, so that results do not depend on load.
 """
 
 from __future__ import annotations
@@ -27,16 +27,29 @@ from .servers import Own
 from .talk import Talk, shown
 
 CTX, LONG_CTX = 8192, 65536
-"""Context of our own servers in tokens: for short questions, and for agents with their long first prompts."""
+"""Context lengths in tokens of our own servers: for short questions, and for agents with their long first prompts."""
 PROBES = Path(__file__).parent / "probes"
 SCRIPTS = {"requests": "requests_plain.py", "openai": "openai_sdk.py", "anthropic": "anthropic_sdk.py"}
 DEFAULT_CTX = 131072
-"""Context in tokens assumed for a server that does not report it."""
+"""Context length in tokens assumed if a server does not report it."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a run. ``url`` "": our own servers. ``named``: the user chose the clients, so each must run."""
+    """Options of a run.
+
+    work       folder for files of the run
+    url        the server to test, "" for our own servers
+    model      model to request, "" for the first that the server lists
+    key        API key, "" for none
+    tokens     limit on the length of an answer
+    timeout    seconds for each request or command
+    install    install missing clients
+    named      whether the user chose the clients, so that one that cannot run counts as a failure
+    threads    threads of our own servers, None for the default
+    command    command line recorded in the report
+    label      name of the server in the report
+    """
 
     work: Path
     url: str = ""
@@ -52,7 +65,7 @@ class Options:
 
 
 def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
-    """Run all of ``kinds``; ``tell`` is called with a line at the start and end of each."""
+    """Run all clients ``kinds`` and return the report; ``tell`` receives a line at the start and end of each."""
     rows: list[Client] = []
     begun = stamp(options.command)  # the working tree may change during the run
     with ExitStack() as stack:
@@ -73,7 +86,7 @@ def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] =
 
 
 class Servers:
-    """The servers under test: the given one, or ours, started on demand."""
+    """The server under test: the one at the given URL, or our own, started on demand."""
 
     def __init__(self, options: Options, stack: ExitStack):
         self.options, self.stack = options, stack
@@ -81,7 +94,7 @@ class Servers:
         self.talks: dict[str, Talk] = {}
 
     def talk(self, scripted: bool) -> Talk:
-        """Return the connection to the server; ``scripted``: of ours, the one with scripted tokens."""
+        """Return the connection to the server; of our own, ``scripted`` selects the one with scripted answers."""
         o = self.options
         url = o.url
         if not url:
@@ -97,7 +110,7 @@ class Servers:
         return self.talks[url]
 
     def facts(self) -> dict[str, object]:
-        """Return the report's description of the server."""
+        """Return the identity of the server for the report."""
         label = {"label": self.options.label} if self.options.label else {}
         if not self.options.url:
             return {"name": "ds4-server", "model": "embedded", **label}
@@ -173,7 +186,7 @@ def _skipped(kind: Kind, why: str, o: Options) -> Client:
 
 
 def probe(kind: Kind, place: install.Place, work: Path, talk: Talk, o: Options) -> list[Check]:
-    """Run a client's probe script in its own interpreter and return its checks."""
+    """Run a client's probe script in the client's own interpreter; return its checks."""
     out = work / "checks.jsonl"
     command = [place.python, str(PROBES / SCRIPTS[kind.name]), str(out), talk.url, talk.model, str(o.tokens)]
     env = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY") and k != "PYTHONPATH"}

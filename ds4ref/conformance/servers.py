@@ -1,9 +1,9 @@
-"""Our server as a process on the embedded model, started by module name as a user would.
+"""Runs ds4-server on the embedded model as a process, started by module name.
 
     with Own(folder) as own: own.url
 
-The process is ``ds4-server``, or the same with scripted words (``ds4ref.cli.scripted``). Its log goes to a file. On
-SIGTERM it has to end with exit code 0 and a log without errors.
+The process is ``ds4-server``, or the same with scripted answers (``ds4ref.cli.scripted``). Its log goes to a file. On
+SIGTERM it must exit with code 0, and its log must have no errors.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .results import Check, Client
 
 PLAIN, SCRIPTED = "ds4ref.cli.server", "ds4ref.cli.scripted"
 THINKING = 16
-"""Tokens of reasoning before a demanded answer: random weights never end it by themselves."""
+"""Maximum reasoning tokens before a demanded answer; a model with random weights would never stop reasoning."""
 START_SECONDS = 180.0
-"""The first start of a version compiles kernels."""
+"""Seconds to wait for the server to start; the first start of a version compiles kernels."""
 END_SECONDS = 60.0
 _READY = re.compile(r"listening on (http://\S+)")
 
 
 class Own:
-    """One server process, started with a context of ``ctx`` tokens and ended with the context manager."""
+    """Context manager of one server process with a context of ``ctx`` tokens."""
 
     def __init__(self, folder: Path, *, scripted: bool = False, ctx: int, threads: int | None = None):
         self.name = "ds4-server" + (" (scripted words)" if scripted else "")
@@ -67,7 +67,7 @@ class Own:
         self.end = Client(self.name, "ours", [self._ended(code), self._quiet()])
 
     def lines(self) -> list[dict[str, Any]]:
-        """Read its log so far, one dict a line."""
+        """Return the lines of the server's JSON log so far."""
         lines = []
         for line in self.log.read_text(errors="replace").splitlines():
             try:
@@ -77,7 +77,7 @@ class Own:
         return lines
 
     def last_line(self) -> str:
-        """Return the message of its last log line."""
+        """Return the message of the last line in the server's log."""
         lines = self.lines()
         return str(lines[-1].get("message")) if lines else "nothing"
 

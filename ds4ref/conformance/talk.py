@@ -1,10 +1,10 @@
-"""Plain HTTP requests to a server, each sent once, and strict readers of the answers.
+"""HTTP requests to a server, each sent once, and strict parsers of the answers.
 
     talk = Talk("http://127.0.0.1:8000")
     answer = talk.ask("/v1/chat/completions", {...})
     answer.document(), answer.events()          raise Wrong if the answer is malformed
 
-Several checks look at the same answer, so equal requests are sent once. Nothing is retried: a failure is a finding.
+Several checks use the same answer, so equal requests are sent once. Nothing is retried: a failure is a finding.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import httpx2
 from ..targets.transport import tls_context
 
 SHOWN = 160
-"""Characters of an answer that are shown in a line."""
+"""Maximum number of characters of an answer quoted in a message."""
 
 
 class Wrong(Exception):
-    """The answer is not as expected; the message says what came instead."""
+    """Raised if an answer is not as expected; the message is the observed result."""
 
 
 class Skip(Exception):
-    """The check cannot be run here; the message says why."""
+    """Raised by a check that cannot be run; the message says why."""
 
 
 def expect(true: object, got: object) -> None:
-    """Raise Wrong with ``got`` unless ``true``."""
+    """Raise Wrong with the observed value ``got`` unless ``true``."""
     if not true:
         raise Wrong(shown(got))
 
 
 def shown(value: object) -> str:
-    """Format ``value`` as one short line."""
+    """Format ``value`` as one line of at most SHOWN characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN]).split())
     return line if len(line) <= SHOWN and len(text) <= 4 * SHOWN else line[: SHOWN - 1] + "\u2026"
@@ -53,14 +53,14 @@ class Event:
 
     @cached_property
     def json(self) -> dict[str, Any]:
-        """The data as a JSON object."""
+        """The data parsed as a JSON object; raises Wrong if it is not one."""
         value = parsed(self.data)
         expect(isinstance(value, dict), f"an event that is no object: {shown(self.data)}")
         return value
 
 
 def parsed(text: str) -> Any:
-    """Parse standard JSON (no NaN); raise Wrong if it is malformed."""
+    """Return the value of JSON text without extensions (no NaN); raises Wrong if it is malformed."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError:
@@ -73,7 +73,11 @@ def _no_constant(name: str) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """A complete response. ``cut``: why the connection broke before its end; status 0: no response."""
+    """The response to a request.
+
+    status   HTTP status, 0 if there was no response
+    cut      why the connection broke before the end of the response, "" if it did not
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -87,20 +91,20 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body; Wrong if it is no UTF-8."""
+        """The body as text; raises Wrong if it is not UTF-8."""
         try:
             return self.body.decode("utf-8")
         except UnicodeDecodeError as error:
             raise Wrong(f"what is no UTF-8: {error}") from None
 
     def arrived(self, status: int = 200) -> None:
-        """Wrong unless it is all there, with this status."""
+        """Raise Wrong unless the response is complete and has this status."""
         expect(self.status, f"no answer: {self.cut}")
         expect(self.status == status, f"HTTP {self.status}: {shown(self.body.decode('utf-8', 'replace'))}")
         expect(not self.cut, f"an answer that breaks off: {self.cut}")
 
     def document(self, status: int = 200) -> dict[str, Any]:
-        """A JSON object that came with this status."""
+        """Return the body, a JSON object; raises Wrong if it is not one, or the status differs."""
         self.arrived(status)
         expect(self.kind == "application/json", f"content type {self.kind or 'none'}")
         value = parsed(self.text)
@@ -108,7 +112,7 @@ class Answer:
         return value
 
     def events(self) -> list[Event]:
-        """The events of a stream."""
+        """Return the events of a stream; raises Wrong if it is malformed or incomplete."""
         self.arrived()
         return list(_events(self.text))
 
@@ -135,7 +139,7 @@ def _events(text: str) -> Iterator[Event]:
 
 
 class Talk:
-    """The conversation with one server. ``tokens``: the limit on an answer."""
+    """The connection to one server; caches answers. ``tokens``: limit on the length of answers."""
 
     def __init__(
         self,
@@ -164,12 +168,12 @@ class Talk:
 
     @cached_property
     def models(self) -> Answer:
-        """The answer of /v1/models."""
+        """The answer to GET /v1/models."""
         return self._send("GET", "/v1/models", None)
 
     @cached_property
     def model(self) -> str:
-        """Model to request: the given one, or the first that the server lists."""
+        """The model to request: the one named by the user, else the first that the server lists."""
         if self._model:
             return self._model
         try:
@@ -179,7 +183,7 @@ class Talk:
 
     @cached_property
     def ctx(self) -> int | None:
-        """Context length in tokens from the list of models, None if it is not there."""
+        """Context length in tokens from the list of models, None if not reported."""
         try:
             entry = next(one for one in self.models.document()["data"] if one["id"] == self.model)
         except (Wrong, LookupError, TypeError, StopIteration):
@@ -191,7 +195,7 @@ class Talk:
         return next((n for n in known if isinstance(n, int) and n > 0), None)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """Return the answer to a request, sent at the first call. Without a body it is a GET."""
+        """Return the answer to a POST of ``body`` as JSON, or to a GET without a body; equal requests are sent once."""
         key = f"{path} {json.dumps(body)}"
         if key not in self._asked:
             self._asked[key] = self._send("GET" if body is None else "POST", path, body)
@@ -206,7 +210,7 @@ class Talk:
         return self.ask(path, {}).status not in (404, 405, 501)
 
     def leave(self, path: str, body: Mapping[str, Any]) -> str:
-        """Request a stream, disconnect after its first bytes, and return these."""
+        """Request a stream, disconnect after its first bytes, and return these bytes as text."""
         try:
             with self.client.stream("POST", self.url + path, json=body) as response:
                 for data in response.iter_bytes():

@@ -1,1 +1,1 @@
-"""Shared parts of the commands: options, tables, progress, JSON, exit codes. They import no command."""
+"""Parts shared by the commands: options, tables, progress, JSON, exit codes. Nothing here imports a command."""

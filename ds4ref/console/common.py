@@ -1,4 +1,4 @@
-"""Shared behaviour of all commands: errors and exit codes, output files, terminals.
+"""Behaviour shared by all commands: errors and exit codes, output files, terminals.
 
 The contract with the user:
 
@@ -33,7 +33,10 @@ GREY, CYAN, RESET = "\x1b[90m", "\x1b[36m", "\x1b[0m"
 
 
 def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> int:
-    """Run a command's ``body`` and turn whatever happens into an exit code and at most one line on stderr."""
+    """Run a command's ``body`` on its arguments; return the exit code.
+
+    An exception is printed as one line on stderr and becomes the exit code: 2 for UsageError, 130 for Ctrl-C, else 1.
+    """
     prepare_streams()
     try:
         with _sigterm_unwinds():
@@ -60,7 +63,7 @@ def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | N
 
 
 def prepare_streams() -> None:
-    """Set the standard streams to UTF-8 in any locale; a closed stream becomes the null device."""
+    """Set the standard streams to UTF-8 in any locale; replace closed ones by the null device."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -116,7 +119,7 @@ def _os_reason(error: OSError) -> str:
 
 
 def say(prog: str, message: str) -> None:
-    """Write one line ``prog: message`` to stderr; a closed stderr is no error."""
+    """Write the line ``prog: message`` to stderr; does nothing if stderr is closed."""
     try:
         sys.stderr.write(f"{prog}: {message}\n")
         sys.stderr.flush()
@@ -146,17 +149,16 @@ def has_colour(stream: Any) -> bool:
 
 
 def tint(text: str, colour: str, stream: Any) -> str:
-    """Return ``text`` in ``colour`` if ``stream`` supports colours."""
+    """Return ``text`` with escape sequences for ``colour`` if ``stream`` supports colours, else unchanged."""
     return f"{colour}{text}{RESET}" if has_colour(stream) else text
 
 
 class Progress:
-    """A progress line ``label: done/total (p.p%), rate, time left`` that rewrites itself and never wraps.
+    """Context manager of a one-line progress display on stderr: ``label: done/total (p.p%), rate, time left``.
 
-    Silent unless stderr is a terminal.
-
-    Call it with (done, total) any number of times: it draws at most ten times a second. Work done before the first call
-    does not count in the rate. Leaving the ``with`` block wipes the line.
+    Call it with (done, total) any number of times: it redraws at most ten times a second, and never wraps. Work done
+    before the first call does not count in the rate. Leaving the ``with`` block erases the line. Silent unless stderr
+    is a terminal.
     """
 
     def __init__(self, label: str):
@@ -181,7 +183,7 @@ class Progress:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Wipe the line for other output; the next call draws it again."""
+        """Erase the line to make room for other output; the next call draws it again."""
         if self._visible:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -195,7 +197,7 @@ class Progress:
 
 
 def pace(done: int, remaining: int, seconds: float) -> str:
-    """Return ``, 3.2/min, 5 min left`` after ``done`` things in ``seconds``; "" while it is too early to tell."""
+    """Return ``, 3.2/min, 5 min left`` for ``done`` items in ``seconds`` and ``remaining`` ones; "" if too early."""
     if done < 1 or seconds < 1:
         return ""
     rates = [(scale * done / seconds, unit) for unit, scale in (("s", 1), ("min", 60), ("h", 3600))]
@@ -216,9 +218,9 @@ def duration(seconds: float) -> str:
 
 
 class Interrupt(Cancellation):
-    """Ctrl-C as a cancellation instead of an exception, for the length of a ``with`` block.
+    """Context manager that turns Ctrl-C into a request for cancellation instead of an exception.
 
-    A second Ctrl-C does not wait until what hangs on it has stopped: it raises KeyboardInterrupt.
+    A second Ctrl-C raises KeyboardInterrupt at once.
     """
 
     def _handle(self, signum: int, frame: object) -> None:
@@ -240,7 +242,8 @@ class Interrupt(Cancellation):
 def read_text(path: str, label: str) -> str:
     """Return the text in ``path`` ("-" is stdin) unchanged; UsageError if it cannot be read.
 
-    Bytes that are not UTF-8 become lone surrogates, as in command line arguments; the tokenizer knows them.
+    ``label`` names the file in the error. Bytes that are not UTF-8 become lone surrogates, as in command line
+    arguments; the tokenizer accepts them.
     """
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
@@ -250,7 +253,7 @@ def read_text(path: str, label: str) -> str:
 
 
 def check_output(path: str) -> None:
-    """Raise DataError if ``path`` could not be written later, before minutes of computing."""
+    """Raise DataError if ``path`` cannot be written; called before a long computation whose result goes there."""
     target = Path(path)
     folder = target.resolve().parent
     if target.is_dir():
@@ -267,9 +270,9 @@ def check_output(path: str) -> None:
 
 @contextmanager
 def atomic_output(path: str) -> Iterator[IO[bytes]]:
-    """Open a binary file that appears under ``path`` complete or not at all; OSError becomes DataError.
+    """Open a binary file that appears under ``path`` only when complete; raises DataError for OSError.
 
-    A link stays a link: the file it points to is replaced. Devices and pipes are written directly.
+    If ``path`` is a symbolic link, its target is replaced. Devices and pipes are written directly.
     """
     target = Path(path)
     try:

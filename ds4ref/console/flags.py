@@ -3,16 +3,16 @@
     add(group, "--store")
     add(parser, "--timeout", default=120.0, help="seconds to wait for an answer (120)")
 
-A command may word the help for itself and choose its default; what a flag is called and takes, it may not. A test walks
-the parsers of all commands: a flag that two of them spell must stand here.
+A command may change the help and the default of a shared flag, but not its name and its values. A test checks the
+parsers of all commands: a flag that two of them have must be declared here.
 
 What the same names mean:
 
 * ``-o``, ``--output``: where results go. A file or folder; where a command has results in several forms, the bare name
   of a form (csv, md, json, jsonl) means that form on stdout.
-* ``--json``: one line of JSON on stdout instead of text for people.
-* ``--fail``, ``--fail-above``, ``--fail-below``, ``--fail-on``: gates. A gate that closes exits 1.
-* ``-r``, ``--repeat``: how often everything is done; ``-n``, ``--tokens``: how many tokens are generated.
+* ``--json``: one line of JSON on stdout instead of readable text.
+* ``--fail``, ``--fail-above``, ``--fail-below``, ``--fail-on``: gates. A gate that is not passed exits 1.
+* ``-r``, ``--repeat``: number of repetitions; ``-n``, ``--tokens``: number of tokens to generate.
 """
 
 from __future__ import annotations
@@ -131,13 +131,14 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"metavar": "S", "type": number(0.1, 1e6), "help": "seconds to wait for a target's next answer"},
     ),
 }
-"""Long name: (shorter spellings, what argparse takes)."""
+"""Shared flags by long name: (other spellings, keyword arguments of argparse's ``add_argument``)."""
 
 
 def add(group: Group, name: str, *aliases: str, **own: Any) -> None:
-    """Add flag ``name``; ``own`` overrides help, default, dest or action, and narrows a check.
+    """Add the shared flag ``name`` to a parser or group.
 
-    ``aliases`` are spellings that are usual in other tools.
+    aliases   further spellings, as other tools have them
+    own       overrides of help, default, dest or action, or a narrower check as ``type``
     """
     short, settings = FLAGS[name]
     dest = {"dest": name.removeprefix("--").replace("-", "_")}  # not an alias's

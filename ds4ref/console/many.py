@@ -51,14 +51,19 @@ if TYPE_CHECKING:
 
 OUT = "{out}"
 FILES_LIMIT = 256 << 20
-"""Bytes of files that a unit may send back; larger ones belong in a folder that machines share."""
+"""Maximum total bytes of files that a unit sends back; larger ones belong in a folder shared by the machines."""
 SET_HERE = ("store", "no-store", "label", "help", "h", "version")
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A command that runs units: its name, its module, flags that name its output files, flags for a last line of
-    JSON."""
+    """A command that can run units of a job.
+
+    prog     name of the program
+    module   its module, run with ``python -m``
+    files    flags that name output files
+    json     flags that make it print a last line of JSON
+    """
 
     prog: str
     module: str
@@ -67,7 +72,10 @@ class Tool:
 
 
 def many(tool: Tool, argv: Sequence[str]) -> int:
-    """Run a job; return 0 if every unit is done and none failed its gate, 1 otherwise, 130 after Ctrl-C."""
+    """Run the job named by the arguments; return the exit code.
+
+    0 if every unit is done and passed its gate, 1 otherwise, 130 after Ctrl-C.
+    """
     options = _parser(tool)
     args = options.parse(argv)
     if args.help:
@@ -137,7 +145,10 @@ def _conclude(prog: str, name: str, outcome: Outcome, args: Namespace) -> int:
 
 
 def read_job(path: str, tool: Tool) -> tuple[str, dict[str, tuple[str, list[str]]]]:
-    """Return the job's name, and label and arguments of each unit by its name. DataError names what is wrong."""
+    """Read a job file; return (name, units), with ``units`` from a unit's name to its label and arguments.
+
+    Raises DataError naming the invalid part of the file.
+    """
     try:
         with open(path, "rb") as file:
             job = tomllib.load(file)
@@ -189,10 +200,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def run_unit(unit: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the tool in a process of its own; return its runs, the files it wrote below {out}, and whether it passed.
+    """Run one unit as a process; return its run records, the files it wrote below {out}, and whether it passed.
 
-    ``unit`` holds "module", "prog" and "argv". DataError with the last line of its stderr if it fails; a gate that was
-    not passed is a result.
+    ``unit`` holds "module", "prog" and "argv". Raises DataError with the last line of the process's stderr if it
+    fails; a gate that was not passed is not a failure.
     """
     from ..runs.store import Store
 
@@ -273,9 +284,9 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 class Folders:
-    """Folders for the files of units, one for each that wrote any.
+    """The folders for the files of units; only units that wrote files have one.
 
-    Raises UsageError if a folder exists whose unit is not done.
+    Raises UsageError if a folder exists but its unit is not recorded as done.
     """
 
     def __init__(self, root: Path, labels: Mapping[str, str], store: Store, job: str):
@@ -291,7 +302,7 @@ class Folders:
                 raise UsageError(f"{root / name} exists, but its unit is not done: move it, or choose another --output")
 
     def receive(self, unit: str, result: dict[str, Any]) -> dict[str, Any]:
-        """Write a unit's files atomically and return the result without them; name its runs after the unit."""
+        """Write a unit's files into its folder; return the result without files, with its runs named after the unit."""
         label, several = self.labels[unit], len(result["runs"]) > 1
         for run in result["runs"]:
             run["label"] = f"{label}: {run['label']}" if several and run["label"] else label

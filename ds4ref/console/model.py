@@ -1,4 +1,4 @@
-"""Chooses the model file of a command and opens the engine on it."""
+"""Choice of a command's model file, and opening the engine on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model file or folder and its origin ("given", "found", "embedded")."""
+    """A model file or folder, and where it comes from: "given" (-m), "found" (./ds4flash.gguf) or "embedded"."""
 
     path: Path
     why: str
@@ -40,7 +40,7 @@ class ModelChoice:
 def choose_model(prog: str, requested: str | None) -> ModelChoice:
     """Return the file of ``-m``, else ./ds4flash.gguf, else the embedded model, which is built on first use.
 
-    Says on stderr which one unless the user named it. Raises ModelFileError if the file cannot be opened, or the
+    Prints the choice on stderr unless the user made it. Raises ModelFileError if the file cannot be opened, or the
     folder holds no model.
     """
     if requested is not None:
@@ -67,9 +67,9 @@ def choose_model(prog: str, requested: str | None) -> ModelChoice:
 
 @contextmanager
 def single_instance(prog: str) -> Iterator[None]:
-    """Hold the lock file of DS4_LOCK_FILE while the block runs; UsageError (exit 2) names the process that has it.
+    """Hold the lock file named by DS4_LOCK_FILE during the block; UsageError names the process that already holds it.
 
-    ds4 always locks, because two 80 GB models do not fit one machine. Here a lock is taken only when asked for.
+    ds4 always locks, because two 80 GB models do not fit one machine. Here it is optional.
     """
     path = os.environ.get("DS4_LOCK_FILE")
     if not path:
@@ -95,7 +95,7 @@ def single_instance(prog: str) -> Iterator[None]:
 
 
 def threads(requested: int | None) -> int | None:
-    """Return ``--threads``, else DS4_THREADS, else None for the engine's default; at most 32."""
+    """Return the number of threads, at most 32: ``--threads``, else DS4_THREADS, else None for the engine's default."""
     text = os.environ.get("DS4_THREADS")
     if requested is None and text:
         try:
@@ -107,7 +107,7 @@ def threads(requested: int | None) -> int | None:
 
 @contextmanager
 def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
-    """Open the engine that ``args`` asks for, under the instance lock if one is configured."""
+    """Open the engine as the command line options say, holding the instance lock if one is configured."""
     n = threads(args.threads)
     with single_instance(prog):
         choice = choose_model(prog, args.model)
@@ -128,7 +128,7 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
 
 
 def warm(prog: str, source: TensorSource) -> None:
-    """Read one byte of every page of the weights, reporting size and time."""
+    """Load the weights into memory by reading a byte of every page; print size and time on stderr."""
     total = sum(info.nbytes for info in source.tensors.values())
     say(prog, f"warming {total / GIB:.2f} GiB of {source.path}")
     start, done, checksum = time.perf_counter(), 0, 0

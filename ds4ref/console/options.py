@@ -1,10 +1,10 @@
-"""Command line options, the same for every command of this project.
+"""Command line parsing, the same for every command of this project.
 
-A thin layer over argparse that fixes what a user of the ds4 tools relies on:
+A thin layer over argparse that adds rules of the ds4 tools:
 
 * a flag that takes a value takes the next argument, whatever it looks like (``-p "--really?"``);
 * no abbreviations; an unknown flag gets a suggestion; one line per error, exit code 2;
-* integers, seeds and numbers are checked against the range the help states;
+* integers, seeds and numbers are checked against the range that the help states;
 * ``--help`` takes effect at once: flags after it are ignored.
 """
 
@@ -27,7 +27,7 @@ MAX_TOP_K = 128
 
 
 def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:
-    """Return a parser of decimal integers in lo..hi; the whole text must be digits."""
+    """Return an argparse type for decimal integers in lo..hi; the whole text must be digits."""
 
     def parse(text: str) -> int:
         if re.fullmatch(r"[+-]?[0-9]{1,20}", text) and lo <= int(text) <= hi:
@@ -39,7 +39,7 @@ def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:
 
 
 def integers(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], list[int]]:
-    """Return a parser of comma lists of integers and ranges in lo..hi.
+    """Return an argparse type for comma lists of integers and ranges in lo..hi.
 
     As in llama-bench, ``1-4`` counts by one, ``0-8192+2048`` by steps, ``1-64*2`` by factors.
     """
@@ -67,13 +67,13 @@ def integers(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], list[int]]:
 
 
 def choices(*names: str) -> Callable[[str], list[str]]:
-    """Return a parser of comma lists of ``names``."""
+    """Return an argparse type for comma lists of ``names``."""
     one = choice(*names)
     return lambda text: [one(part.strip()) for part in text.split(",")]
 
 
 def number(lo: float, hi: float) -> Callable[[str], float]:
-    """Return a parser of finite decimal numbers in lo..hi."""
+    """Return an argparse type for finite decimal numbers in lo..hi."""
 
     def parse(text: str) -> float:
         if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", text):
@@ -86,7 +86,7 @@ def number(lo: float, hi: float) -> Callable[[str], float]:
 
 
 def choice(*names: str) -> Callable[[str], str]:
-    """Return a parser of one of ``names``."""
+    """Return an argparse type for one of ``names``."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -97,9 +97,9 @@ def choice(*names: str) -> Callable[[str], str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with the rules above.
+    """An argparse parser with the rules of this module.
 
-    ``unavailable`` maps flags of the original tools that this project lacks to the reason, for a helpful error.
+    ``unavailable``: flags of the original ds4 tools that this project lacks, with the reason shown in the error.
     """
 
     def __init__(self, prog: str, *, usage: str, description: str, epilog: str = "", unavailable: dict[str, str]):
@@ -119,7 +119,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse ``argv``; UsageError says what is wrong with the first bad option."""
+        """Parse ``argv``; raises UsageError with the mistake in the first bad option."""
         try:
             args, rest = self.parse_known_args(self._bind_values(argv))
         except argparse.ArgumentError as error:
@@ -168,7 +168,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
-    """Return the options, or None after printing the help or the version."""
+    """Return the parsed options; None if the help or the version was printed instead."""
     args = parser.parse(argv)
     if args.help:
         sys.stdout.write(parser.format_help())  # print_help would swallow a full disk
@@ -182,9 +182,12 @@ def parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
 def chosen(
     build: Callable[[str], Parser], commands: Iterable[str], argv: Sequence[str]
 ) -> tuple[str, argparse.Namespace] | None:
-    """Return the command that ``argv`` begins with and its options, or None after printing the help or the version.
+    """Return (command, options) for a program with subcommands; None if the help or the version was printed instead.
 
-    ``build`` makes the parser of a command, for "" that of the overview. UsageError if there is no such command.
+    build      returns the parser of a command; for "" that of the overview
+    commands   names of the commands
+
+    Raises UsageError if ``argv`` does not begin with one of them.
     """
     commands = list(commands)
     if argv and argv[0] in commands:
@@ -207,6 +210,6 @@ def unknown_command(name: str, commands: Iterable[str]) -> UsageError:
 
 
 def printable(text: str, limit: int = 80) -> str:
-    """Return ``text`` fit for one line of an error message: no control characters, not too long."""
+    """Return ``text`` as one line for an error message: escaped control characters, at most ``limit`` characters."""
     escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."

@@ -1,4 +1,4 @@
-"""Shared style of all plots: colours of text and grid, line styles, number format."""
+"""Style shared by all plots: colours of text and grid, line styles, number format."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ STYLES = ("-", "--", "-.", ":")
 
 
 def tick(value: float) -> str:
-    """Format a tick label, thousands with a ``k``."""
+    """Format an axis tick's number, thousands with a ``k``."""
     return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"

@@ -1,7 +1,7 @@
-"""Tables for people, fitted to the terminal: nothing wraps at any width.
+"""Text tables fitted to the terminal: no line wraps at any width.
 
-Texts that do not fit are cut; columns of numbers are left out whole, the least important first. rich measures
-characters; its Table is not used here: it takes 3 ms a line, and logs have thousands.
+Texts that do not fit are cut; columns of numbers are dropped whole, the least important first. rich measures the width
+of characters; its Table class is not used, since it takes 3 ms a line and logs have thousands of lines.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 GAP = 2
-"""Blanks between columns."""
+"""Number of blanks between columns."""
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table.
 
-    ``rank`` 0 is always shown; among the others the highest is dropped first. ``least``: width in cells to which it may
-    be cut, None if it may not. ``right``: right-aligned, for numbers.
+    heading   text of the header
+    rank      0 for a column that is always shown; of the others the highest rank is dropped first
+    least     width in terminal cells to which the column may be cut, None if it may not be cut
+    right     right-aligned, for numbers
     """
 
     heading: str
@@ -28,7 +30,7 @@ class Column:
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> str:
-    """Format a table in lines of at most ``width`` characters, without the last line feed.
+    """Format a table in lines of at most ``width`` terminal cells, without the last line feed.
 
     Columns whose cells are all empty are left out.
     """
@@ -56,7 +58,7 @@ def _field(text: str, width: int, right: bool) -> str:
 
 
 def choose(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> tuple[list[int], list[int]]:
-    """Return the indices and widths of the visible columns."""
+    """Return (indices, widths) of the columns that fit into ``width`` terminal cells."""
     from rich.cells import cell_len
 
     natural = [max(cell_len(cell) for cell in (c.heading, *(r[i] for r in rows))) for i, c in enumerate(columns)]

@@ -1,4 +1,4 @@
-"""Shared parts of the tools: a parser, options that open a target, and the printing of results."""
+"""Parts shared by the tools: a parser, options that open a target, and the printing of results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .options import Parser, choice, integer, number
 from .tables import Column, fitted
 
 UNBOUNDED = 1000
-"""Table width where no terminal limits it."""
+"""Width of tables in characters when no terminal limits it."""
 
 
 def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
-    """Return a parser with the project's rules; ``usage`` and ``examples`` come without the program's name."""
+    """Return a parser with this project's rules; ``usage`` and ``examples`` are given without the program's name."""
     lines = "\n".join(["examples:", *(f"  {prog} {example}" for example in examples)]) if examples else ""
     command_parser = Parser(prog, usage=f"{prog} {usage}", description=description, epilog=lines, unavailable={})
     add(command_parser, "--help")
@@ -31,14 +31,14 @@ def parser(prog: str, description: str, usage: str, *examples: str) -> Parser:
 
 
 def required(args: Namespace, *names: str) -> None:
-    """Raise UsageError for the first missing option."""
+    """Raise UsageError for the first of the options ``names`` that is missing."""
     for name in names:
         if getattr(args, name.replace("-", "_")) is None:
             raise UsageError(f"--{name} is needed")
 
 
 def add_engine(parser: Parser, numerics: str | None = None) -> None:
-    """Add the options of a local engine."""
+    """Add the options of a local engine; ``numerics``: default numerics mode."""
     add(
         parser,
         "--backend",
@@ -51,12 +51,12 @@ def add_engine(parser: Parser, numerics: str | None = None) -> None:
 
 
 def engine_options(args: Namespace) -> dict[str, Any]:
-    """Return the arguments of ``Engine.open`` for where to compute: the options of ``add_engine`` except numerics."""
+    """Return the arguments for ``Engine.open`` from the options of ``add_engine``, except numerics."""
     return {"backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory}
 
 
 def add_target(parser: Parser, default: str | None = "local") -> None:
-    """Add the options that open a target."""
+    """Add the options that open a target; ``default``: the target if none is named."""
     help_text = f"local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS ({default or 'none'})"
     add(parser, "--target", default=default, help=help_text)
     add_engine(parser)
@@ -81,7 +81,7 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
 
 
 def target_of(args: Namespace, spec: str) -> Target:
-    """Open target ``spec`` with the options of its kind."""
+    """Open the target ``spec`` with the options that apply to its kind."""
     kind = spec.partition(":")[0].partition("?")[0]
     options: dict[str, Any] = {}
     if kind in ("http", "https"):
@@ -100,7 +100,7 @@ def target_of(args: Namespace, spec: str) -> Target:
 
 
 def report_notes(prog: str, target: Target) -> list[str]:
-    """Return the target's notes on its answers, after printing them to stderr."""
+    """Print the target's notes on its answers to stderr; return them."""
     notes = target.notes()
     for note in notes:
         say(prog, note)
@@ -108,7 +108,7 @@ def report_notes(prog: str, target: Target) -> list[str]:
 
 
 def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
-    """Print a result: text for people, or exactly one line of JSON."""
+    """Print a result on stdout: ``table``, or ``result`` as one line of JSON."""
     text = output_text(result, as_json, table)
     if text:
         print(text)
@@ -116,13 +116,12 @@ def finish(result: dict[str, Any], as_json: bool, table: str) -> None:
 
 
 def output_text(result: dict[str, Any], as_json: bool, table: str) -> str:
-    """Return the text for stdout."""
+    """Return the text that ``finish`` prints: ``table``, or ``result`` as one line of JSON."""
     return json.dumps(result, ensure_ascii=False) if as_json else table
 
 
 def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Format a plain table with right-aligned numbers; on a terminal the last columns are dropped first if it is too
-    wide."""
+    """Format a plain table with right-aligned numbers; on a narrow terminal the last columns are dropped first."""
     cells = [[str(cell) for cell in row] for row in body]
     numbers = [all(row[i][:1] in "0123456789+-." for row in cells) for i in range(len(head))]
     specs = [

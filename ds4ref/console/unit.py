@@ -1,7 +1,7 @@
-"""Runs one unit of a job: ``python -m ds4ref.console.unit MODULE ARGUMENTS...``
+"""Runs one unit of a job as a process: ``python -m ds4ref.console.unit MODULE ARGUMENTS...``
 
-The process ends with its parent: standard input is a pipe from the parent, and its end means that the parent is gone.
-Otherwise the measurement of a killed worker would go on and disturb its own repetition.
+The process ends with its parent: standard input is a pipe from the parent, and end of file means that the parent has
+ended. Otherwise the measurement of a killed worker would go on and disturb its own repetition.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import threading
 from collections.abc import Sequence
 
 LINGER = 10.0
-"""Seconds to end in order."""
+"""Seconds between SIGTERM and a forced exit."""
 
 
 def end_with(pipe: int) -> None:
-    """Send SIGTERM to this process when ``pipe`` ends, and exit after ``LINGER`` seconds."""
+    """Send SIGTERM to this process at the end of file of ``pipe`` (a descriptor); exit ``LINGER`` seconds later."""
     while os.read(pipe, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -27,7 +27,7 @@ def end_with(pipe: int) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the module as a program with empty standard input."""
+    """Run a module as a program with empty standard input; ``argv``: the module and its arguments."""
     pipe, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

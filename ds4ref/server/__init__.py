@@ -1,19 +1,19 @@
-"""A small HTTP server over one engine, so that real agent clients can be smoke-tested against it.
+"""An HTTP server for one engine, compatible with OpenAI's and Anthropic's APIs, to test real agent clients against it.
 
-In the order in which a request meets them:
+Modules, in the order in which a request passes through them:
 
-listen      the process: sockets, signals, an orderly end
-protocol    a connection: deadlines, sizes, a close that is heard
-app         routes; who is let in (auth), in which words errors are said (refusals)
-endpoint    the one handler: body (limits), turn, events (mailbox), answer, slow and vanished clients
-plain       what is answered at once: models, tokens, health, figures, the page (status.html, board)
-apis/       one module an API: its requests as turns, a turn's events as its answers (api says what a module is)
+listen      the process: sockets, signals, graceful shutdown
+protocol    a connection: deadlines, size limits, a close that does not lose the response
+app         routes, access control (auth), the wording of errors (refusals)
+endpoint    the handler of generating endpoints: body (limits), turn, events (mailbox), answer, slow and lost clients
+plain       endpoints without generation: models, tokens, health, metrics, the status page (status.html, board)
+apis/       one module per API: converts requests to turns and events to answers (interface: api)
 worker      the inference thread: a fair queue, jobs, cancellation, events (turn)
-timelines   what was evaluated before and can be gone on with
-exchange    one request's life, and who watches it: logs, metrics, board, trace
-service     what all of them share
+timelines   cached prefixes: evaluated conversations that a later prompt can continue
+exchange    the record of one request, and its watchers: logs, metrics, board, trace
+service     state shared by all routes
 
-constrain   answers that fit a JSON schema, a grammar, a choice of tools
-tools       declared tools on the wire, exact replay of calls by their id
+constrain   answers constrained to a JSON schema, a grammar, or chosen tools
+tools       memory of tool calls by id, so that the history is rendered as the model wrote it
 recall      the same from checkpoints on disk
 """

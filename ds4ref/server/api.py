@@ -4,9 +4,9 @@
         path = "/v1/chat/completions"
         def read(self, body, about): ...          -> Turn, Reply
 
-HTTP is handled elsewhere (``app``, ``endpoint``); a module only converts JSON and never blocks. A ``Reply`` belongs to
-one request: it receives every event of the turn in order and returns server-sent events or, without streaming, one
-document at the end.
+HTTP is handled in ``app`` and ``endpoint``; an API module only converts JSON and never blocks. A ``Reply`` formats the
+answer to one request: it receives every event of the turn in order and returns server-sent events or, without
+streaming, one document at the end.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """A request is answered with an error.
+    """Raised for a request that is answered with an HTTP error.
 
-    ``extra``: further members of the error object; ``headers``: of the response.
+    status, message, kind   HTTP status, text and ``type`` of the error
+    extra                   further members of the JSON error object
+    headers                 additional response headers
     """
 
     def __init__(
@@ -43,15 +45,15 @@ class Refused(Exception):
 
 
 class Calls(Protocol):
-    """The memory of tool calls by id, as an API uses it (``tools.Memory``)."""
+    """The memory of tool calls by id, as API modules use it (implemented by ``tools.Memory``)."""
 
     enabled: bool
 
     def remember(self, answer: Message) -> None:
-        """Store the calls of a finished answer: their ids and the block as the model wrote it."""
+        """Store the tool calls of a finished answer: each call's id with the markup block that the model wrote."""
 
     def attach(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages with known calls replaced by what the model wrote."""
+        """Return the messages, with every known tool call replaced by the markup that the model wrote."""
 
     def __contains__(self, call_id: str) -> bool:
         """Return whether a call of this id is known."""
@@ -61,11 +63,13 @@ class Calls(Protocol):
 class About:
     """The context of a request beyond its body.
 
-    model    id of the served model; ctx: context length in tokens; max_tokens: the server's limit on an answer or None
-    headers  request headers, names in lower case
-    created  current Unix time
-    tools    the memory of calls by id, or None
-    options  deviations from the reference server, by name (``deviations``)
+    model       id of the served model
+    ctx         context length in tokens
+    max_tokens  the server's limit on the length of an answer, None for no limit
+    created     current Unix time in seconds
+    headers     request headers, names in lower case
+    tools       the memory of tool calls by id, or None
+    options     which deviations from the reference server are on, by name (``deviations``)
     """
 
     model: str
@@ -78,69 +82,72 @@ class About:
 
 
 class Reply(abc.ABC):
-    """The answer to one request. ``stream``: the client wants server-sent events."""
+    """The formatter of the answer to one request; ``stream`` is True if the client wants server-sent events."""
 
     stream = False
 
     @abc.abstractmethod
     def feed(self, event: Event) -> bytes:
-        """Return the complete server-sent events that ``event`` causes, b"" for none.
+        """Add ``event`` to the answer; return the complete server-sent events to send for it, b"" for none.
 
-        Deltas arrive as they are generated; the last one has ``finish``. Without ``stream`` nothing is sent here.
+        The last ``Delta`` has ``finish`` set. Without ``stream`` the result is always b"".
         """
 
     @abc.abstractmethod
     def document(self) -> bytes:
-        """Return the whole answer as one JSON document, after the last event (``stream`` False)."""
+        """Return the whole answer as one JSON document; called after the last event of a request without ``stream``."""
 
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
-        """Return the error document of this API."""
+        """Return the JSON document of an error, in the shape of this API."""
 
     @abc.abstractmethod
     def late_error(self, failed: Failed) -> bytes:
-        """Return the protocol's own error ending of a stream that has begun."""
+        """Return the server-sent events that report a failure in the middle of a stream, as this API defines them."""
 
     def alive(self) -> bytes:
-        """Return a keep-alive: a comment, or an event where the client's timer ignores comments."""
+        """Return the bytes that keep an idle stream open: an SSE comment, or an event if clients ignore comments."""
         return b": keep-alive\n\n"
 
     def remember(self, answer: Message) -> Message:
-        """Return the answer as the client will send it back, with the ids of its calls."""
+        """Return the answer as the client will send it back in its history: with the ids assigned to its tool calls."""
         return answer
 
 
 class Api(abc.ABC):
-    """A generating endpoint."""
+    """An endpoint that generates text."""
 
     path = ""
     name = ""
 
     @abc.abstractmethod
     def read(self, body: bytes, about: About) -> tuple[Turn, Reply]:
-        """Return the turn of a request and the reply to it; Refused names the field that is wrong."""
+        """Parse a request into the generation to run (``Turn``) and the object that formats its answer (``Reply``).
+
+        Raises Refused, which names the wrong field.
+        """
 
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
-        """Return the error document where there is no reply yet."""
+        """Return the JSON document of an error, in the shape of this API; for requests that ``read`` refused."""
 
 
 class Question(abc.ABC):
-    """An endpoint that is answered without the queue, since nothing is generated (count_tokens)."""
+    """An endpoint that generates nothing and so is answered without queueing (count_tokens)."""
 
     path = ""
     name = ""
 
     @abc.abstractmethod
     def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
-        """Return the JSON document; Refused if the request is invalid."""
+        """Return the JSON document that answers the request ``body``; raises Refused if the request is invalid."""
 
     @abc.abstractmethod
     def error(self, refused: Refused) -> bytes:
-        """Return the error document of this API."""
+        """Return the JSON document of an error, in the shape of this API."""
 
 
 def sse(data: str, event: str = "") -> bytes:
-    """Format one server-sent event."""
+    """Return one server-sent event as UTF-8 bytes, with an ``event:`` line unless ``event`` is empty."""
     head = f"event: {event}\n" if event else ""
     return f"{head}data: {data}\n\n".encode("utf-8", "replace")

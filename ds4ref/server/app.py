@@ -3,8 +3,8 @@
     service = Service(Worker(engine), apis())
     app = create_app(service)
 
-Paths are matched as sent: no percent-decoding, no trailing slashes, no case folding. It needs ``protocol``, which
-passes the connection as ``scope["state"]["link"]``.
+Paths are matched as sent: no percent-decoding, no trailing slashes, no case folding. The application runs only on
+``protocol``, which passes each connection as ``scope["state"]["link"]``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("ds4-server")
 
 
 def apis() -> list[Api | Question]:
-    """Return an instance of every endpoint class in the modules of ``apis``."""
+    """Return one instance of each endpoint class defined in the modules of ``apis/``."""
     from . import apis as package
 
     endpoints: list[Api | Question] = []
@@ -49,7 +49,7 @@ UNKNOWN = "unknown endpoint"
 
 
 def create_app(service: Service) -> Front:
-    """Build the ASGI application of ``service``."""
+    """Build the ASGI application that serves ``service``."""
     plain = Plain(service)
 
     async def description(request: Request) -> Response:
@@ -96,7 +96,7 @@ def create_app(service: Service) -> Front:
 
 
 class Front:
-    """Middleware of every request: assigns an id, checks access, counts and logs."""
+    """ASGI middleware around every request: assigns a request id, checks access, counts and logs."""
 
     def __init__(self, app: Any, service: Service):
         self.app, self.service = app, service
@@ -162,7 +162,7 @@ class Front:
 
 
 def error_body(refused: Refused, service: Service, path: str) -> bytes:
-    """Return the error document in the shape of the API at ``path``."""
+    """Return the JSON document of an error, in the shape of the API at ``path``."""
     api = service.api_at(path)
     if api is not None:
         return refusals.body(api, refused, service.settings.options)

@@ -1,8 +1,8 @@
 """Access control: API key, Host header, and requests from other sites' pages.
 
-A server on the loopback interface is reached by every page that the user's browser shows: a page can have its own
-name resolve to 127.0.0.1 (DNS rebinding), and can send simple requests anywhere. The first is seen by the Host header,
-which then has a name that is not ours; the second by what browsers say about where a request comes from.
+Any web page that the user opens can send requests to a server on the loopback interface, in two ways: by DNS rebinding
+(the page's own name resolves to 127.0.0.1), detected by a Host header that is not this server's name; and by simple
+cross-site requests, detected by the headers Sec-Fetch-Site and Origin.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from ..errors import UsageError
 
 OPEN = ("/", "/health")
-"""Paths that need no key: the page without data, and health."""
+"""Paths that need no API key: the status page, which holds no data itself, and health."""
 
 
 @dataclass(frozen=True)
 class Access:
     """Access rules.
 
-    key     what requests must carry, as ``Authorization: Bearer`` or ``x-api-key``; "" for no key
-    hosts   names, besides loopback's and addresses, by which it may be called
-    cors    pages of any site may ask, and read
+    key     API key that requests must carry, as ``Authorization: Bearer`` or ``x-api-key``; "" for none
+    hosts   accepted names in the Host header, besides loopback names and IP addresses
+    cors    whether pages of any site may send requests and read the answers
     """
 
     key: str = field(default="", repr=False)
@@ -33,7 +33,7 @@ class Access:
     cors: bool = False
 
     def has_key(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the request carries the key, compared in constant time."""
+        """Return whether the request carries the API key, compared in constant time."""
         if not self.key:
             return True
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
@@ -43,7 +43,7 @@ class Access:
         return any(matches)
 
     def knows_host(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the Host header is acceptable: an address, a known name, or absent (HTTP/1.0, no browser)."""
+        """Return whether the Host header is acceptable: an IP address, a known name, or absent (as in HTTP/1.0)."""
         host = headers.get("host")
         if host is None:
             return True
@@ -51,9 +51,9 @@ class Access:
         return name == "localhost" or name.endswith(".localhost") or name in self.hosts or is_address(name)
 
     def knows_site(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the request is not from another site's page, or ``cors`` allows those.
+        """Return whether ``cors`` is on or the request does not come from another site's page.
 
-        Not every browser sends Sec-Fetch-Site to addresses in the network, but all send Origin.
+        Checks Origin besides Sec-Fetch-Site, which not every browser sends to addresses in the local network.
         """
         if self.cors:
             return True
@@ -70,7 +70,7 @@ CORS = {
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header without port, brackets or final dot."""
+    """Return the host name of a Host header, without port, brackets and final dot."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -88,7 +88,7 @@ def is_address(name: str) -> bool:
 
 
 def resolve(host: str) -> tuple[socket.AddressFamily, str]:
-    """Resolve ``host`` to the address to listen on, IPv4 if it has both; UsageError if it has none."""
+    """Return the address family and address to listen on for ``host``, preferring IPv4; raises UsageError for none."""
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
@@ -99,7 +99,7 @@ def resolve(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def check_binding(host: str, key: str, insecure: bool) -> None:
-    """Raise UsageError if the server would be open to the network without a key."""
+    """Raise UsageError if ``host`` is reachable from the network and there is no key, unless ``insecure``."""
     _, address = resolve(host)
     if not ipaddress.ip_address(address.partition("%")[0]).is_loopback and not key and not insecure:
         raise UsageError(f"--host {host} is open to the network: give it an --api-key, or say --insecure")

@@ -1,4 +1,4 @@
-"""Live and recent turns for the status page (``plain`` adds the queue and the cached timelines)."""
+"""The record of running and recent turns for the status page (``plain`` adds the queue and the cached timelines)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from .exchange import Exchange
 
 RECENT = 50
-"""Finished turns that are kept."""
+"""Number of finished turns kept for the status page."""
 
 
 class Board:
-    """Watch turns: those in progress, the last finished ones, and totals."""
+    """Watcher that keeps the running turns, the last finished ones, and totals."""
 
     def __init__(self) -> None:
         self._live: dict[int, Exchange] = {}
@@ -24,14 +24,14 @@ class Board:
         self.sources: dict[str, int] = {}
 
     def began(self, x: Exchange) -> None:
-        """Add a turn that was queued."""
+        """Add a submitted turn to the running ones."""
         self._live[id(x)] = x
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Ignore: the exchange itself holds the progress."""
+        """Do nothing: a turn's progress is read from its exchange."""
 
     def ended(self, x: Exchange) -> None:
-        """Move a turn to the finished ones and add it to the totals."""
+        """Move a turn from the running to the finished ones and add its counts to the totals."""
         self._live.pop(id(x), None)
         self._recent.appendleft(row(x))
         totals = self.totals
@@ -44,7 +44,7 @@ class Board:
             self.sources[x.source] = self.sources.get(x.source, 0) + 1
 
     def state(self) -> dict[str, Any]:
-        """Return totals, live and recent turns as JSON values."""
+        """Return totals, running and recent turns as JSON values."""
         live = sorted(self._live.values(), key=lambda x: (x.prefill is None, x.ahead, x.started))
         running = [x for x in live if x.prefill is not None]
         return {
@@ -61,7 +61,7 @@ class Board:
 
 
 def row(x: Exchange) -> dict[str, Any]:
-    """Return one turn as JSON values, times in seconds."""
+    """Return the status of one turn as JSON values, times in seconds."""
     prefill = x.prefill
     if x.ended is not None:
         state = "done" if x.status == 200 else "failed"

@@ -1,18 +1,18 @@
 """Constrained answers: JSON that fits a schema, demanded tool calls, arguments of strict tools.
 
-    steer = steering(turn, tokenizer)       in the thread that takes the request; None where it demands nothing
-    Generation(..., steer=steer)            in the inference thread: one mask a token
+    steer = steering(turn, tokenizer)       in the thread that receives the request; None if nothing is demanded
+    Generation(..., steer=steer)            in the inference thread: computes one mask per token
 
-What a turn may demand:
+A turn may demand:
 
-  format              the visible answer is JSON that validates; where tools may be called, a block of calls instead
+  format              the visible answer is JSON that validates against the schema, or a block of tool calls if allowed
   choice "required"   a block of 1 to 16 calls with arguments that validate
-  choice "named"      a block with one call of that tool
-  strict tools        if the model begins a block, the arguments of these validate, and so does the text of custom tools
-                      that have a grammar; everything else is free
+  choice "named"      a block with one call of the named tool
+  strict tools        if the model begins a block, the arguments of these tools validate, and the text of custom tools
+                      fits their grammar; everything else is free
 
-Reasoning is free; all of this begins behind it. llguidance does the work: it compiles the grammar, refuses what it does
-not support, and computes the masks. An answer that its token limit cuts off is cut, and reported so.
+Reasoning is not constrained; the constraint begins after it. llguidance does the work: it compiles the grammar, rejects
+unsupported parts, and computes the masks. An answer cut off by its token limit is incomplete, and reported as cut off.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from .turn import Turn
 
 MAX_CALLS = 16
-"""Calls of one block."""
+"""Maximum number of calls in one tool-call block."""
 _CLOSE = CANONICAL.param_close.encode()
 _FIRST_CALL = re.compile(rb"tool_calls>\s*<")
 
 
 class GrammarError(Ds4Error):
-    """llguidance gave up in the middle of an answer, or no token fits."""
+    """Raised if llguidance fails in the middle of an answer, or no token fits the grammar."""
 
 
 def steering(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None) -> Steer | None:
-    """Compile what ``turn`` demands of its answer; None if it demands nothing.
+    """Compile the constraint that ``turn`` puts on its answer; None if there is none.
 
-    ``max_reasoning``: tokens of reasoning before a demanded answer, None for any number. TextError says what a schema
-    or grammar has that cannot be enforced, and which tool it belongs to.
+    ``max_reasoning``: maximum number of reasoning tokens before a demanded answer, None for no limit. Raises TextError
+    naming the unsupported part of a schema or grammar and the tool that has it.
     """
     choice = turn.choice
     tools = [] if choice.kind == "none" else list(by_name(turn.tools).values())
@@ -83,9 +83,9 @@ def _answer(text: str) -> str:
 
 
 class Steer:
-    """The hook of one generation (``generate.Steer``). Made by ``steering``.
+    """The hook that constrains one generation (see ``generate.Steer``); built by ``steering``.
 
-    ``demanded``: the whole answer has to fit; otherwise a block of calls that the model begins by itself.
+    ``demanded``: True if the whole answer must fit the grammar, False if only a tool-call block must, once begun.
     """
 
     def __init__(self, words: Vocabulary, matcher: LLMatcher, demanded: bool, max_reasoning: int | None):
@@ -97,7 +97,10 @@ class Steer:
         self._tag = False  # the last marker stood behind "<"
 
     def __call__(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray | None:
-        """Return the only token that fits, logits (V,) with -inf for tokens that do not, or None for no constraint."""
+        """Constrain the next token, given its ``logits`` (V,).
+
+        Returns the token if only one fits, else logits (V,) with -inf for tokens that do not; None for no constraint.
+        """
         if generation.thinking:
             return self._reasoning(generation, logits) if self._demanded and self._seen is None else None
         if self._seen is None:

@@ -1,6 +1,6 @@
-"""Where this server departs from the one it is modelled on (ds4-server), and why. Each departure can be switched off.
+"""Intended differences from the reference server (ds4-server), and the reason for each; all can be switched off.
 
-All are on unless ``About.options`` says otherwise: ``{"close-reasoning": False}`` has that one back.
+All are on by default; ``About.options`` switches them: ``{"close-reasoning": False}`` restores ds4-server's behaviour.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEVIATIONS = {
 
 
 def on(options: Mapping[str, bool], name: str) -> bool:
-    """Return whether this deviation is on."""
+    """Return whether the deviation ``name`` is on; raises KeyError for an unknown name."""
     if name not in DEVIATIONS:
         raise KeyError(name)
     return options.get(name, True)

@@ -2,9 +2,9 @@
 
     receive the body within limits -> Api.read and Worker.submit in a thread -> events -> Reply.feed -> the client
 
-Status and headers are sent with the first prefill event or, for a turn that queues for long, with the first keep-alive;
-errors before that have their own status. Later errors end the stream in the way of its protocol
-(``Reply.late_error``): clients take a truncated stream for a lost connection and retry.
+Status and headers are sent with the first prefill event or, if the turn queues for long, with the first keep-alive; an
+earlier error is sent with its own HTTP status. A later error ends the stream as the API defines it
+(``Reply.late_error``), since clients take a truncated stream for a lost connection and retry.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ log = logging.getLogger("ds4-server")
 JSON = "application/json"
 
 PACE = 0.01
-"""Seconds between two writes of a stream; tokens generated faster share one."""
+"""Minimum time in seconds between two writes to a stream; tokens generated in between are sent together."""
 
 
 class Slow(Exception):
-    """The client does not read its answer."""
+    """Raised when a client does not read its answer fast enough."""
 
 
 class Generate:
-    """The ASGI application of one generating endpoint (POST)."""
+    """The ASGI application that handles POST requests to one generating endpoint."""
 
     def __init__(self, api: Api, service: Service):
         self.api, self.service = api, service
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Handle one POST request."""
         link: Link = scope["state"]["link"]
         x: Exchange = scope["state"]["exchange"]
         mail = Mailbox(asyncio.get_running_loop())
@@ -232,9 +232,9 @@ def _or_shutdown(event: Event) -> Event:
 
 
 async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> bytes:
-    """Receive a request's body; its bytes stay reserved in ``service.body_budget`` until the caller releases them.
+    """Receive a request's body; its size stays reserved in ``service.body_budget`` until the caller releases it.
 
-    Refused while draining or beyond a limit, Disconnected if the client disconnected.
+    Raises Refused during shutdown or beyond a limit, Disconnected if the client disconnected.
     """
     if service.draining:
         raise refusals.ending(x.api, service.settings.options)
@@ -249,7 +249,7 @@ async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> by
 class translated:
     """Context manager that turns exceptions of an API module into Refused.
 
-    Ds4Error and ValueError are the client's mistakes (400); anything else is a bug, logged and answered with 500.
+    Ds4Error and ValueError become 400 (the client's mistake); anything else is a bug, logged and answered with 500.
     """
 
     def __init__(self, api: str):
@@ -270,14 +270,14 @@ class translated:
 
 
 def start(status: int, kind: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ASGI message that starts a response."""
+    """Return the ASGI message that starts a response; ``kind``: content type."""
     fields = [(b"content-type", kind.encode())] if kind else []
     fields += [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
     return {"type": "http.response.start", "status": status, "headers": fields}
 
 
 def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the ASGI messages of a complete response."""
+    """Return the ASGI messages of a complete response; ``kind``: content type."""
     return [
         start(status, kind, {"content-length": str(len(body)), **headers}),
         {"type": "http.response.body", "body": body},
@@ -285,6 +285,6 @@ def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> li
 
 
 async def respond(send: Any, refused: Refused, body: bytes) -> None:
-    """Send the error ``refused`` with the document ``body``."""
+    """Send the error response ``refused``, with ``body`` as its JSON document."""
     for message in whole(refused.status, JSON, body, refused.headers):
         await send(message)

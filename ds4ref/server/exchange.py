@@ -1,6 +1,6 @@
 """The record of one request, from which log, metrics, trace and status page are made.
 
-The handler updates it; it notifies its watchers. Times are of ``time.monotonic``.
+The endpoint's handler updates it; it notifies its watchers. Times are seconds of ``time.monotonic``.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity", "thread-id")
-"""Headers by which clients name a conversation (clients.md 2, 3, 4)."""
+"""Headers in which clients send the id of a conversation (clients.md 2, 3, 4)."""
 
 LEFT = 499
-"""Status of a request whose client disconnected before the answer, as nginx has it."""
+"""Status recorded for a request whose client disconnected before the answer (nginx's code)."""
 
 
 class Watcher(Protocol):
-    """An observer of exchanges."""
+    """An observer of requests: log, metrics, status page or trace."""
 
     def began(self, x: Exchange) -> None:
-        """Handle a turn that was submitted."""
+        """Handle the submission of the request's turn to the worker."""
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Handle an event of the worker."""
+        """Handle an event of the turn (queue position, prefill progress, delta or failure)."""
 
     def ended(self, x: Exchange) -> None:
-        """Handle the end of the exchange."""
+        """Handle the end of the request: ``x`` holds its final counts, times and status."""
 
 
 class Exchange:
-    """A request and its progress so far."""
+    """The record of one request: its turn, progress, counts, times and result."""
 
     def __init__(self, api: str, headers: Mapping[str, str], peer: str, watchers: tuple[Watcher, ...] = ()):
         sent_id = headers.get("x-request-id", "")
@@ -65,14 +65,14 @@ class Exchange:
         self.ended: float | None = None
 
     def take_on(self, turn: Turn, job: Job, stream: bool) -> None:
-        """Record the submitted job and notify watchers."""
+        """Record that the turn was submitted as ``job``; notify the watchers."""
         self.turn, self.job, self.stream = turn, job, stream
         self.thinking = turn.thinking != "none"
         for watcher in self.watchers:
             watcher.began(self)
 
     def note(self, event: Event) -> None:
-        """Record an event of the worker and notify watchers."""
+        """Record an event of the turn; notify the watchers."""
         match event:
             case Queued(ahead):
                 self.ahead = ahead
@@ -92,7 +92,7 @@ class Exchange:
             watcher.event(self, event)
 
     def end(self, status: int, error: str = "") -> None:
-        """Record the end with ``status`` and notify watchers; later calls are ignored."""
+        """Record the end of the request with its HTTP ``status``; notify the watchers. Later calls do nothing."""
         if self.ended is not None:
             return
         self.ended, self.status, self.error = time.monotonic(), status, error or self.error
@@ -104,61 +104,61 @@ class Exchange:
 
     @property
     def queued(self) -> float:
-        """Seconds in the queue, so far."""
+        """Seconds spent in the queue so far."""
         if self.job is None:
             return 0.0
         return (self.job.began or self.job.ended or time.monotonic()) - self.job.submitted
 
     @property
     def prefilling(self) -> float:
-        """Seconds from leaving the queue to the first token's computation, so far."""
+        """Seconds of prefill so far."""
         if self.job is None or self.job.began is None:
             return 0.0
         return (self.job.decoding or self.job.ended or time.monotonic()) - self.job.began
 
     @property
     def decoding(self) -> float:
-        """Seconds of generating, so far."""
+        """Seconds of decode so far."""
         if self.job is None or self.job.decoding is None:
             return 0.0
         return (self.job.ended or time.monotonic()) - self.job.decoding
 
     @property
     def lasted(self) -> float:
-        """Seconds since the request arrived."""
+        """Seconds from the request's arrival to its end, or until now."""
         return (self.ended or time.monotonic()) - self.started
 
     @property
     def ttft(self) -> float | None:
-        """Seconds to the first token."""
+        """Time to first token in seconds from the request's arrival, None before the first token."""
         return None if self.first is None else self.first - self.started
 
     @property
     def cached(self) -> int:
-        """Tokens of the prompt that were not evaluated again."""
+        """Number of prompt tokens reused from a cached timeline."""
         return 0 if self.prefill is None else self.prefill.cached
 
     @property
     def prompt(self) -> int:
-        """Tokens of the prompt."""
+        """Number of prompt tokens."""
         if self.prefill is not None:
             return self.prefill.total
         return 0 if self.job is None else len(self.job.ids)
 
     @property
     def source(self) -> str:
-        """Where the cached tokens came from."""
+        """The source of the reused tokens (see ``timelines.Start.source``), "" before prefill."""
         return "" if self.prefill is None else self.prefill.source
 
     @property
     def timing(self) -> str:
-        """The split so far, for a Server-Timing header."""
+        """Queue, prefill and decode times so far, as the value of a Server-Timing header."""
         parts = (("queue", self.queued), ("prefill", self.prefilling), ("decode", self.decoding))
         return ", ".join(f"{name};dur={1000 * seconds:.1f}" for name, seconds in parts if seconds or name == "queue")
 
 
 def client(headers: Mapping[str, str], peer: str) -> str:
-    """Return the client's name for the fair queue: the conversation it names, else its address and program."""
+    """Return the client's name for the fair queue: the conversation id in a header, else its address and User-Agent."""
     for name in SESSIONS:
         if headers.get(name):
             return f"{name}:{headers[name][:128]}"

@@ -1,11 +1,11 @@
 """Tool calls as a Lark grammar for llguidance: the DSML block in which a model calls tools (text.md 4).
 
-    calls = call_grammar(tools, dsml, most=16)        rules ``block`` and ``begun``, without ``start``
+    calls = call_grammar(tools, dsml, most=16)        defines the rules ``block`` and ``begun``, but not ``start``
 
-The DSML marker is a control token and all else is text. Parameters come in the order of the schema. A string without
-constraints, or of an enum, stands as plain text (``string="true"``); every other value is JSON, and llguidance keeps it
-to its schema. What llguidance does not support it refuses itself; this module refuses only what has no place in
-markup: keywords that constrain the arguments as a whole. For tools that are not strict both are ignored instead.
+The DSML marker is a control token; everything else is text. Parameters come in the order of the schema. A string that
+is unconstrained or of an enum is written as plain text (``string="true"``); every other value is JSON, constrained to
+its schema by llguidance, which rejects schemas it does not support. This module rejects only keywords that constrain
+the arguments as a whole, which markup cannot express. For tools that are not strict, unsupported keywords are ignored.
 """
 
 from __future__ import annotations
@@ -23,45 +23,47 @@ from ..text.schemas import Schema as Tool
 from .vocabulary import message
 
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
-"""No escapes by number: a known member could be written a second time in another spelling."""
+"""Forbids \\u escapes: a member already written could be repeated in another spelling."""
 COMPACT = {"item_separator": ", ?", "key_separator": ": ?", "whitespace_flexible": False, **_ESCAPES}
-"""JSON inside markup: at most one space after a comma or colon."""
+"""llguidance options for JSON inside markup: at most one space after a comma or colon."""
 LENIENT = {**COMPACT, "lenient": True, "coerce_one_of": True}
-"""The same for tools that are not strict: llguidance ignores keywords that it does not support."""
+"""COMPACT for tools that are not strict: llguidance ignores keywords that it does not support."""
 PRETTY = {"whitespace_pattern": r"(?: |\n[ \t]{0,24})", **_ESCAPES}
-"""JSON as an answer: a space, or a newline with some indentation, between two parts."""
+"""llguidance options for a JSON answer: a space, or a newline with indentation, between tokens."""
 
 _FREE = r"/(?s:.*)<\//"
-"""Any text, and the ``</`` that closes it."""
+"""Lark terminal of any text up to and including the next ``</``."""
 _NAME = r'/[^"<>\n]{1,200}/'
 _DEFINITIONS = ("$defs", "definitions", "$schema")
 MAX_NESTING, MAX_INTERSECTED, MAX_RULES = 600, 1000, 1000
-"""Levels of a schema with everything it refers to, schemas that hold at one place, and rules of a client's grammar.
-llguidance 1.9 overflows its stack at about three times as many levels or rules, and takes for ever over allOf."""
+"""Limits of a schema (nesting including all it refers to; schemas that apply to one value) and a grammar (rules).
+
+llguidance 1.9 overflows its stack at about three times as many levels or rules, and takes forever over allOf.
+"""
 _OF_STRINGS = frozenset(
     "type enum const anyOf oneOf allOf not if then else pattern format minLength maxLength $ref $dynamicRef".split()
 )
-"""Keywords that constrain a string."""
+"""JSON schema keywords that constrain a string."""
 _WHOLE = frozenset(
     "$ref $dynamicRef allOf anyOf oneOf not if enum const patternProperties propertyNames minProperties maxProperties "
     "dependentRequired dependentSchemas dependencies unevaluatedProperties".split()
 )
-"""Keywords that constrain all arguments of a call together."""
+"""JSON schema keywords that constrain the arguments of a call as a whole."""
 
 
 def literal(text: str) -> str:
-    """Return ``text`` as a Lark string."""
+    """Return ``text`` as a quoted Lark string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def json_rule(schema: Any, options: Mapping[str, Any]) -> str:
-    """Return the expression of JSON that fits ``schema``, a parsed JSON schema."""
+    """Return the Lark expression for JSON that fits ``schema`` (parsed JSON schema; ``options``: llguidance's)."""
     document = schema if isinstance(schema, dict) else {"allOf": [schema]}
     return f"%json {json.dumps({**document, 'x-guidance': options}, ensure_ascii=False)}"
 
 
 def check(where: str, grammar: str) -> None:
-    """Raise TextError with ``where`` and llguidance's reason if it refuses ``grammar``."""
+    """Raise TextError, with ``where`` and llguidance's reason, if llguidance rejects ``grammar``."""
     from llguidance import LLMatcher
 
     if error := LLMatcher.validate_grammar(grammar):
@@ -69,7 +71,7 @@ def check(where: str, grammar: str) -> None:
 
 
 def check_schema(where: str, schema: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise TextError if ``schema`` is too large for llguidance, or if it refuses it."""
+    """Raise TextError if ``schema`` is too large for llguidance, or llguidance rejects it."""
     from llguidance import LLMatcher
 
     targets = {ref: _target(schema, ref) for ref in references(schema)}
@@ -97,7 +99,7 @@ def check_schema(where: str, schema: dict[str, Any], options: Mapping[str, Any])
 
 
 def references(schema: Any) -> set[str]:
-    """Return the targets of every ``$ref`` in a schema."""
+    """Return the targets of all ``$ref`` members of a schema."""
     refs, rest = set(), [schema]
     while rest:
         node = rest.pop()
@@ -129,17 +131,23 @@ def _target(schema: Any, reference: str) -> Any:
 
 @dataclass
 class CallGrammar:
-    """Lark ``rules``, and the client's own grammars, which rules refer to as ``@name``."""
+    """Grammar of tool calls.
+
+    rules    Lark rules, one per entry
+    custom   grammars of custom tools by name, which the rules refer to as ``@name``
+    """
 
     rules: list[str] = field(default_factory=list)
     custom: dict[str, str] = field(default_factory=dict)
 
 
 def call_grammar(tools: Sequence[Tool], dsml: int, most: int, *, lenient: bool = False) -> CallGrammar:
-    """Write the rule ``block`` of one to ``most`` calls, and ``begun``, the rest behind the marker of the first call.
+    """Write the rules ``block`` (one to ``most`` calls) and ``begun`` (a block after its first call's marker).
 
-    ``dsml`` is the marker's token. With ``lenient`` only strict tools and custom grammars are constrained. TextError
-    names the tool that cannot be.
+    dsml      token id of the DSML marker
+    lenient   constrain only strict tools and custom tools with a grammar
+
+    Raises TextError naming the tool whose schema or grammar is not supported.
     """
     writer = _Writer(f"<[{dsml}]>")
     calls = [writer.tool(tool, lenient) for tool in tools]
@@ -267,9 +275,10 @@ def _types(schema: Mapping[str, Any], default: str = "") -> list[Any]:
 
 
 def plain_text(node: Any, root: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the terminal of strings that ``node`` allows as plain text ("" for none), and whether it allows no more.
+    """Return (terminal, exclusive) for the strings that the schema ``node`` allows as plain text.
 
-    Only unconstrained strings and those of an enum are written so.
+    terminal    Lark terminal of these strings, "" for none; only unconstrained strings and enums have one
+    exclusive   whether ``node`` allows nothing else
     """
     if not isinstance(node, dict):
         return _FREE, False

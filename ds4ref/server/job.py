@@ -1,4 +1,4 @@
-"""A turn in the worker's hands: its prompt as tokens, how to cancel it, and its times."""
+"""A turn submitted to the worker: its prompt as tokens, its cancellation, and its times."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Job:
-    """A submitted turn. Times are of ``time.monotonic``, None until then.
+    """A turn submitted to the worker.
 
-    listen     receives the events, in the inference thread
-    remember   turns the finished answer into the message that the client will send back in the history
-    more       further prompts of the same request, with their turns
-    demanded   the constraint on the answer, None for none
+    listen      callback for the turn's events, called in the inference thread
+    remember    returns the finished answer as the client will send it back in its history
+    more        further prompts of the same request, each with its turn and token ids
+    demanded    the constraint on the answer, None for none
+    submitted, began, decoding, ended   seconds of ``time.monotonic``; None before that stage
     """
 
     number: int
@@ -46,7 +47,10 @@ class Job:
     finish: str = ""
 
     def per_prompt(self) -> Iterator[Job]:
-        """Yield a job for each prompt; the end of every prompt but the last is told as ``Answered``."""
+        """Yield a job for each prompt of the request.
+
+        The last delta of every prompt but the last is reported as ``Answered``.
+        """
 
         def listen(event: Event) -> None:
             ended = isinstance(event, Delta) and event.finish and event.finish != Finish.CANCELLED

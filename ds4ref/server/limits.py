@@ -1,8 +1,8 @@
-"""Limits on requests, and receiving, inflating and measuring a body within them.
+"""Limits on requests; receiving, decompressing and measuring a body within them.
 
-uvicorn and Starlette bound none of this: a body may have any size and arrive at any speed. Connections are bounded in
-``protocol``, bodies here. A body is refused as soon as its length is known, inflated no further than its limit, and
-measured before it is parsed, since a million brackets already exhaust a parser.
+uvicorn and Starlette limit neither the size of a body nor the time it takes to arrive. ``protocol`` limits connections,
+this module limits bodies. A body is refused as soon as its length is known, decompressed no further than the limit, and
+measured before parsing, since a million brackets already exhaust a JSON parser.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ Receive = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds, sizes in bytes.
+    """Limits on connections and requests; times in seconds, sizes in bytes.
 
-    header_seconds   from a connection's start, or a later request's first byte, to the end of its headers
-    body_seconds     from there to the end of its body
-    idle_seconds     a keep-alive connection without a request
-    write_seconds    an answer without any progress; restarts with progress
-    alive_seconds    silence in a stream until a keep-alive is sent
-    linger_seconds   after closing, while the client's bytes are still read and discarded
-    drain_seconds    the running turn at shutdown
-    header_bytes     request line and headers together; ``headers`` is how many, ``target_bytes`` the longest path
-    body_bytes       of a body, before and after inflation
-    held_bytes       all bodies that are being received or parsed
-    pipelined_bytes  of requests sent before the answer to the one before them
-    connections      at once; beyond that, the one idle for longest is closed
-    depth            nesting of JSON, the document included
-    values           values of a JSON document; ``containers``: arrays and objects among them, which cost more
+    header_seconds   time to receive the headers, from the connection's start or a later request's first byte
+    body_seconds     time to receive the body, after the headers
+    idle_seconds     how long a keep-alive connection may stay without a request
+    write_seconds    how long a client may read nothing of its answer
+    alive_seconds    silence in a stream before a keep-alive is sent
+    linger_seconds   how long received bytes are still read and discarded after closing
+    drain_seconds    time for the running turn to finish at shutdown
+    header_bytes     request line and headers together
+    headers          number of headers
+    target_bytes     length of the request path
+    body_bytes       size of a body, before and after decompression
+    held_bytes       total size of all bodies being received or parsed
+    pipelined_bytes  size of requests sent before the previous one is answered
+    connections      number of open connections; beyond it, the one idle for longest is closed
+    depth            nesting of a JSON document, including the document itself
+    values           number of values in a JSON document
+    containers       number of arrays and objects in a JSON document, which cost more than other values
     """
 
     header_seconds: float = 10.0
@@ -61,30 +64,30 @@ class Limits:
 
 
 class BodyBudget:
-    """Bytes of request bodies in memory. Not thread-safe: used by the event loop only."""
+    """Counter of the bytes of request bodies in memory. Not thread-safe: used by the event loop only."""
 
     def __init__(self, limit: int):
         self.limit, self.bytes = limit, 0
 
     def take(self, nbytes: int) -> None:
-        """Reserve ``nbytes``; Refused (503) if there is no room."""
+        """Reserve ``nbytes``; raises Refused (503) beyond the limit."""
         if self.bytes + nbytes > self.limit:
             raise Refused(503, "too much is being received at once", "server_error", headers={"retry-after": "1"})
         self.bytes += nbytes
 
     def give(self, nbytes: int) -> None:
-        """Release ``nbytes``."""
+        """Release ``nbytes`` reserved by ``take``."""
         self.bytes -= nbytes
 
 
 class Disconnected(Exception):
-    """The client disconnected."""
+    """Raised when the client has disconnected."""
 
 
 async def receive_body(receive: Receive, headers: Mapping[str, str], limits: Limits, budget: BodyBudget) -> bytes:
-    """Receive a request's body and reserve its length in ``budget``, released if Refused or Disconnected is raised.
+    """Receive a request's body; its length stays reserved in ``budget``, unless Refused or Disconnected is raised.
 
-    A Content-Length that is too large is refused before a byte is read, and before 100-continue is answered.
+    A too large Content-Length is refused before any byte is read, and before ``100 Continue`` is sent.
     """
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > limits.body_bytes:
@@ -109,7 +112,7 @@ async def receive_body(receive: Receive, headers: Mapping[str, str], limits: Lim
 
 
 def too_large(limits: Limits) -> Refused:
-    """Return the error for a body beyond ``limits.body_bytes``."""
+    """Return the error for a body larger than ``limits.body_bytes``."""
     return Refused(413, f"the request body is larger than {limits.body_bytes} bytes", "request_too_large")
 
 
@@ -135,16 +138,16 @@ CODINGS: dict[str, Callable[[bytes], Any]] = {
     "x-gzip": lambda data: zlib.decompressobj(16 + zlib.MAX_WBITS),
     "deflate": _deflate,
 }
-"""Content codings, and what undoes them: objects with ``decompress(data, most)``, ``eof`` and ``unused_data``."""
+"""Constructors of decompressors by content coding; each has ``decompress(data, most)``, ``eof`` and ``unused_data``."""
 
 if (_found := _zstd()) is not None:
     CODINGS["zstd"] = _found
 
 
 def inflate(data: bytes, coding: str, limits: Limits) -> bytes:
-    """Undo the content coding of ``data``.
+    """Return ``data`` decompressed from the content coding ``coding``.
 
-    Refused: 415 for an unknown coding (or several), 413 beyond the size limit (no more than that is ever inflated),
+    Raises Refused: 415 for an unknown coding or several of them, 413 beyond the size limit (decompression stops there),
     400 for damaged data.
     """
     name = coding.strip().lower()
@@ -176,9 +179,12 @@ _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE, _CASE = b'"\\,{} '  # [ and ] are { a
 def measure(data: bytes) -> tuple[int, int, int]:
     """Return (depth, values, containers) of JSON text without parsing it.
 
-    depth: nesting of arrays and objects; values: about how many (commas and openers); containers: arrays and objects.
-    Text that is not JSON gives arbitrary numbers; its parser will refuse it. Works in chunks, so that other threads can
-    run; linear in time, constant in memory.
+    depth        nesting of arrays and objects
+    values       approximate number of values (commas and opening brackets)
+    containers   number of arrays and objects
+
+    The result for invalid JSON is arbitrary, since its parser will reject it. Linear in time, constant in memory; works
+    in chunks, so that other threads can run.
     """
     level = deepest = commas = containers = 0
     inside, slashes_before = False, 0
@@ -222,7 +228,7 @@ def _drop_escaped(quotes: np.ndarray, slashes: np.ndarray, before: int) -> int:
 
 
 def check_json(data: bytes, limits: Limits) -> None:
-    """Raise Refused (400) if JSON text is nested too deeply or has too many values."""
+    """Raise Refused (400) if JSON text exceeds the limits on nesting or number of values."""
     openers = data.count(b"[") + data.count(b"{")
     if openers <= limits.depth and openers + data.count(b",") < limits.values:
         return  # even if none of them is inside a string

@@ -1,6 +1,6 @@
 """The server process: sockets, signals, graceful shutdown.
 
-uvicorn is used as a library in this process: one process holds one model, so several workers would not help.
+uvicorn runs as a library in this process. There is one process, since it holds the model: more would not be faster.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("ds4-server")
 
 GRACE = 5.0
-"""Seconds beyond all limits after which remaining tasks are cancelled at shutdown."""
+"""Seconds after all other limits before remaining tasks are cancelled at shutdown."""
 
 SPARE_FILES = 64
-"""File descriptors reserved for other uses than connections."""
+"""Number of file descriptors not available to connections."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a socket without listening: scripts take a successful connect for a ready server.
+    """Return a bound socket that does not listen yet, since scripts take a successful connect for a ready server.
 
-    Port 0 takes a free one. Raises Ds4Error if the address cannot be bound.
+    Port 0 selects a free port. Raises Ds4Error if the address cannot be bound.
     """
     family, address = resolve(host)
     # asyncio sends small pieces at once (TCP_NODELAY) only on sockets that name their protocol: without it the first
@@ -55,12 +55,12 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url(host: str, port: int) -> str:
-    """Return the URL of ``host`` and ``port``."""
+    """Return the http URL of ``host`` and ``port``; IPv6 addresses in brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def name_of(sock: socket.socket) -> str:
-    """Return the URL of a socket; the unspecified address becomes loopback."""
+    """Return the http URL of a bound socket, with loopback for the unspecified address (0.0.0.0)."""
     host, port = sock.getsockname()[:2]
     if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -68,7 +68,7 @@ def name_of(sock: socket.socket) -> str:
 
 
 def most_connections(wanted: int) -> int:
-    """Return ``wanted``, bounded by the files that this process may open."""
+    """Return ``wanted``, reduced to what this process's limit on open files allows."""
     try:
         import resource
 
@@ -79,7 +79,7 @@ def most_connections(wanted: int) -> int:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server over one service."""
+    """A uvicorn server for one ``Service``, with graceful shutdown."""
 
     def __init__(self, service: Service, name: str):
         self.name = name
@@ -97,19 +97,19 @@ class Server(uvicorn.Server):
         self._asked = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening."""
+        """Start listening, and set ``ready``."""
         await super().startup(sockets)
         log.info("listening on %s", self.name)
         self.ready.set()
 
     async def main_loop(self) -> None:
-        """Wait for ``end``; nothing is polled."""
+        """Wait until ``end`` is called; replaces uvicorn's polling loop."""
         self._loop = asyncio.get_running_loop()
         if not self.should_exit:
             await self._asked.wait()
 
     def end(self) -> None:
-        """Ask the server to end, from any thread or a signal handler."""
+        """Request shutdown; may be called from any thread or a signal handler."""
         self.should_exit = True
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended
@@ -117,7 +117,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM drains, the second ends the process at once (130)."""
+        """Handle signals: the first SIGINT or SIGTERM shuts down gracefully, the second exits at once with code 130."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -129,14 +129,14 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Handle SIGINT or SIGTERM."""
+        """Handle SIGINT or SIGTERM: shut down gracefully, or exit at once if already shutting down."""
         if self.should_exit:
             os._exit(130)
         self.end()  # before the log line: a second signal may follow it at once
         log.info("shutdown requested, draining requests")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening and answer requests in flight."""
+        """Stop listening, answer the requests in progress within their limits, and close the service."""
         service, limits, state = self.service, self.service.limits, self.server_state
         service.draining = True
         for server in self.servers:
@@ -156,12 +156,12 @@ class Server(uvicorn.Server):
 
 
 def serve(service: Service, sock: socket.socket) -> None:
-    """Serve requests on ``sock`` until a signal arrives and all are answered."""
+    """Serve requests on ``sock`` until SIGINT or SIGTERM, then finish the requests in progress."""
     asyncio.run(Server(service, name_of(sock)).serve([sock]))
 
 
 class Background:
-    """A server in a thread of this process: for tests, smoke runs, notebooks.
+    """Context manager that runs a server in a thread of this process, for tests, smoke runs and notebooks.
 
     with Background(service) as url: ...
     """
@@ -181,7 +181,7 @@ class Background:
         return self.url
 
     def stop(self) -> None:
-        """Drain and end."""
+        """Shut the server down gracefully, and wait for its thread."""
         self.server.end()
         self.thread.join()
 

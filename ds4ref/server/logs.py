@@ -1,4 +1,4 @@
-"""The log on stderr: lines for people (server.md 12.1), or JSON, one object a line.
+"""The log on stderr: readable lines (server.md 12.1), or JSON with one object per line.
 
 1122 13:44:05 ds4-server: chat ctx=1204..1329:125 TOOLS THINKING prompt start
 {"time":"2026-11-22T13:44:05.112+00:00","level":"info","message":"chat ctx=...","request":"req_...","cached":1204}
@@ -27,14 +27,14 @@ EVERY_SECONDS = 1.0
 
 
 class Plain(logging.Formatter):
-    """``MMDD HH:MM:SS ds4-server: text``, in the colour of its kind."""
+    """Formatter of readable lines: ``MMDD HH:MM:SS ds4-server: text``, coloured by kind of message."""
 
     def __init__(self, colour: bool):
         super().__init__()
         self.colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one line, followed by the traceback if there is one."""
+        """Format a record as one line, followed by its traceback if it has one."""
         text = one_line(record.getMessage())
         when = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
         line = f"{when} ds4-server: {text}"
@@ -44,10 +44,10 @@ class Plain(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """One JSON object a line: time, level, message, and further fields."""
+    """Formatter of JSON lines: an object with time, level, message, and the record's further fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one line."""
+        """Format a record as one line of JSON."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry = {"time": when, "level": record.levelname.lower(), "message": record.getMessage()}
         entry.update(getattr(record, "fields", {}))
@@ -57,7 +57,7 @@ class Json(logging.Formatter):
 
 
 def kind(record: logging.LogRecord) -> str:
-    """Return the colour name of a record."""
+    """Return the kind of a record, a key of COLOURS, "" for none."""
     if record.levelno >= logging.ERROR:
         return "error"
     if record.levelno >= logging.WARNING:
@@ -66,12 +66,16 @@ def kind(record: logging.LogRecord) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape characters that would break the line or control a terminal."""
+    """Escape line breaks and terminal control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
-    """Log the server and its libraries to ``stream``, as "text" or "json"."""
+    """Send the logs of the server and its libraries to ``stream``; return the handler.
+
+    form     "text" or "json"
+    colour   whether text lines are coloured
+    """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Json() if form == "json" else Plain(colour))
     for own in (log, logging.getLogger("ds4-kv")):
@@ -92,11 +96,11 @@ class Lines:
         self._states: dict[Exchange, _State] = {}
 
     def began(self, x: Exchange) -> None:
-        """Start the state of a turn."""
+        """Start tracking a submitted turn; logs nothing."""
         self._states[x] = _State()
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Log queueing, prefill and decoding, at most once a second."""
+        """Log queue position, prefill and decode progress, at most once per second each."""
         state = self._states[x]
         match event:
             case Queued(ahead) if ahead and ahead != state.ahead:
@@ -165,18 +169,18 @@ class _State:
 
 
 def say(x: Exchange, text: str, colour: str, bad: bool = False, **fields: Any) -> None:
-    """Log one line about a turn."""
+    """Log one line about the turn of ``x``; ``bad``: as an error; ``fields``: further members in JSON."""
     extra = {"kind": colour, "fields": {"request": x.id, "api": x.api, **fields}}
     log.log(logging.ERROR if bad else logging.INFO, "%s", text, extra=extra)
 
 
 def span(x: Exchange) -> str:
-    """Return ``A..B:N``: A cached tokens, B tokens of the prompt, N to evaluate."""
+    """Return "A..B:N": A cached prompt tokens, B prompt tokens, N = B - A to prefill."""
     return f"{x.cached}..{x.prompt}:{x.prompt - x.cached}"
 
 
 def flags(x: Exchange) -> str:
-    """Return the flags of a turn for its log line."""
+    """Return the flags of a turn's log line (RESPPROTO, TOOLS, THINKING), each after a space."""
     if x.turn is None:
         return ""
     known = [("RESPPROTO", x.api == "responses"), ("TOOLS", bool(x.turn.offered)), ("THINKING", x.thinking)]

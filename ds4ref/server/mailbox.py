@@ -1,10 +1,10 @@
 """A queue of events from the inference thread to the event loop.
 
-The worker never waits for a client: it puts events here, and the handler takes them in batches. A client that lags
-until the queue is full loses its connection.
+The worker never waits for a client: it puts events into the queue, and the handler takes them in batches. A client that
+reads so slowly that the queue fills up is disconnected.
 
 Waking the event loop and writing to a socket cost as much as a token of a small model. So the reader may pause between
-batches; meanwhile only the last event wakes it.
+batches; during a pause only the last event wakes it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from contextlib import suppress
 from .turn import Delta, Event, Failed
 
 SIZE = 8192
-"""Capacity in events: several seconds at any model's speed."""
+"""Capacity in events: several seconds of tokens at any model's speed."""
 
 
 def is_last(event: Event) -> bool:
-    """Return whether ``event`` ends the answer."""
+    """Return whether ``event`` ends the answer: a failure, or a delta with a finish reason."""
     return isinstance(event, Failed) or (isinstance(event, Delta) and bool(event.finish))
 
 
 class Mailbox:
-    """``put`` from any thread, everything else in the event loop."""
+    """Queue of events; ``put`` may be called from any thread, everything else only in the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int = SIZE):
         self.loop, self.size = loop, size
@@ -37,7 +37,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, event: Event) -> None:
-        """Append an event; ignored if the event loop has ended."""
+        """Append an event, or at capacity drop it and set ``full``; does nothing once the event loop has ended."""
         if len(self._events) >= self.size:
             self.full = True
         else:
@@ -49,14 +49,15 @@ class Mailbox:
                 self.loop.call_soon_threadsafe(self._arrived)
 
     def wake(self) -> None:
-        """Make ``take`` return, even without events."""
+        """Make a waiting ``take`` return at once, even without events."""
         self._woken = True
         self._wake()
 
     async def take(self, until: float, rest: float = 0.0) -> list[Event]:
-        """Return the queued events, waiting until loop time ``until`` for the first one; [] then, or if woken.
+        """Return all queued events, waiting for the first one until loop time ``until``.
 
-        Collects until loop time ``rest``, unless the last event arrives.
+        Before that, waits until loop time ``rest`` to collect events, unless the last event arrives earlier. Returns []
+        if no event arrives in time, or after ``wake``.
         """
         if rest > self.loop.time() and not self._woken and not self._hurry:
             self._resting = True

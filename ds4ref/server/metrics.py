@@ -1,4 +1,4 @@
-"""Prometheus metrics. Each server has its own registry, so that several can run in one process."""
+"""Prometheus metrics. Each server has its own registry, so that one process can run several servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .exchange import Exchange
 
 SECONDS = (0.005, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
-"""Buckets of the histograms."""
+"""Bucket bounds of the time histograms in seconds."""
 GAUGES = {
     "ds4_queue_length": "Turns that wait",
     "ds4_running": "Turns that are evaluated or generated",
@@ -27,14 +27,14 @@ GAUGES = {
     "ds4_draining": "Whether the server is being shut down",
 }
 TURNS = "ds4_turns"
-"""Counter of finished turns."""
+"""Name of the counter of finished turns."""
 
 State = Callable[[], Mapping[str, float]]
-"""Returns the current value of every gauge and of TURNS."""
+"""Type of a function that returns the current value of each gauge and of the counter TURNS, by name."""
 
 
 class Metrics:
-    """Watch turns and count them."""
+    """Watcher that counts turns and their tokens and times."""
 
     def __init__(self, state: State):
         self.registry = registry = CollectorRegistry()
@@ -63,13 +63,13 @@ class Metrics:
         }
 
     def began(self, x: Exchange) -> None:
-        """Ignore: turns are counted at their end."""
+        """Do nothing: a turn is counted when it ends."""
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Ignore: turns are counted at their end."""
+        """Do nothing: a turn is counted when it ends."""
 
     def ended(self, x: Exchange) -> None:
-        """Count a finished turn."""
+        """Add a finished turn's tokens, times and finish reason to the metrics."""
         api = x.api
         self.finished.labels(api, x.finish or "none").inc()
         self.prompt.labels(api).inc(x.prompt if x.prefill is not None else 0)
@@ -84,11 +84,11 @@ class Metrics:
             self.seconds["first_token"].labels(api).observe(x.ttft)
 
     def answered(self, api: str, status: int) -> None:
-        """Count a finished request of any endpoint."""
+        """Count a finished HTTP request by endpoint name and status."""
         self.requests.labels(api, str(status)).inc()
 
     def page(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics in the format that ``accept`` asks for, and its content type."""
+        """Return (metrics, content type) in the format that the header value ``accept`` requests."""
         encode, kind = choose_encoder(accept)
         return encode(self.registry), kind
 

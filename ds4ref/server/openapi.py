@@ -1,7 +1,7 @@
 """The server's OpenAPI 3.1 description.
 
-Only fields that are honoured are described; others are allowed and ignored, as clients need (clients.md 10). Streams
-are one media type; docs/reference/server.md describes their events.
+It describes only fields that have an effect; others are allowed and ignored, as clients need (clients.md 10). A stream
+is described by its media type alone; docs/reference/server.md describes the events.
 """
 
 from __future__ import annotations
@@ -23,28 +23,31 @@ THING: Schema = {"type": "object"}
 
 
 def ref(name: str) -> Schema:
-    """Refer to a schema by name."""
+    """Return a reference to the schema of that name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def thing(required: str = "", **properties: Schema) -> Schema:
-    """Return the schema of an object; other members are allowed."""
+    """Return the schema of an object; ``required``: names of required members, separated by spaces.
+
+    Undeclared members are allowed.
+    """
     schema: Schema = {"type": "object", "properties": properties}
     return schema | ({"required": required.split()} if required else {})
 
 
 def many(items: Schema, **more: Any) -> Schema:
-    """Return the schema of an array."""
+    """Return the schema of an array of ``items``; ``more``: further keywords."""
     return {"type": "array", "items": items, **more}
 
 
 def one_of(*values: str) -> Schema:
-    """Return the schema of an enum of strings."""
+    """Return the schema of a string that is one of ``values``."""
     return {"type": "string", "enum": list(values)}
 
 
 def nullable(schema: Schema) -> Schema:
-    """Allow null, too."""
+    """Return ``schema`` extended to allow null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -158,7 +161,7 @@ GENERATES = {
 
 
 def document(service: Service) -> dict[str, Any]:
-    """Return the description of this server."""
+    """Return the OpenAPI document of this server."""
     bad = {"default": {"description": "what was wrong", "content": json_body(ref("Error"))}}
     ids = {"X-Request-Id": {"schema": TEXT}, "Server-Timing": {"schema": TEXT}}
 
@@ -209,5 +212,5 @@ def document(service: Service) -> dict[str, Any]:
 
 
 def json_body(schema: Schema) -> dict[str, Any]:
-    """Return the content of a JSON body."""
+    """Return the OpenAPI ``content`` of a JSON body with ``schema``."""
     return {"application/json": {"schema": schema}}

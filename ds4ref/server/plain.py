@@ -1,4 +1,4 @@
-"""Endpoints without the queue: models, tokens, health, metrics, status page."""
+"""Endpoints without generation: models, tokens, health, metrics, status page."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ AGENT = (
     "anything, make the smallest change that does what was asked, run what can show that it works, and say in a few "
     "words what you did. Do not invent files, commands or results."
 )
-"""The base prompt of Codex where it takes its model catalogue from here."""
+"""The base system prompt of Codex when it takes its model catalogue from this server."""
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
 
 MAX_TIMELINES = 100
-"""Cached timelines in the status document, the most recently used ones."""
+"""Maximum number of cached timelines in the status document, most recently used first."""
 
 
 class Plain:
-    """Handlers of these routes."""
+    """Request handlers of the endpoints without generation."""
 
     def __init__(self, service: Service):
         self.service = service
@@ -55,7 +55,7 @@ class Plain:
     # --- models
 
     async def models(self, request: Request) -> Response:
-        """List the model for OpenAI's and Anthropic's clients, with the catalogue that Codex reads."""
+        """Return the list of models for OpenAI's and Anthropic's clients, with the catalogue that Codex reads."""
         one = self._model()
         return answer(
             {
@@ -69,7 +69,7 @@ class Plain:
         )
 
     async def model(self, request: Request) -> Response:
-        """Describe the model."""
+        """Return the description of one model by id."""
         if unquote(request.path_params["id"]) != self.service.settings.model:
             raise refusals.refused("", 404, "unknown endpoint")
         return answer(self._model())
@@ -121,7 +121,7 @@ class Plain:
     # --- tokens
 
     async def tokenizer_info(self, request: Request) -> Response:
-        """Describe the tokenizer for lm-evaluation-harness."""
+        """Return the tokenizer's properties that lm-evaluation-harness needs."""
         tokenizer = self.service.worker.engine.tokenizer
         bos, eos = tokenizer.token_string(tokenizer.bos), tokenizer.token_string(tokenizer.eos)
         return answer(
@@ -139,7 +139,7 @@ class Plain:
         )
 
     async def tokenize(self, request: Request) -> Response:
-        """Tokenize ``prompt``; strings of control tokens become control tokens."""
+        """Return the tokens of the request's ``prompt``; names of control tokens become control tokens."""
         request_body = await self._object(request)
         text, bos = request_body.get("prompt"), request_body.get("add_special_tokens", False)
         if not isinstance(text, str):
@@ -152,7 +152,7 @@ class Plain:
         return answer({"tokens": tokens, "count": len(tokens), "max_model_len": self.service.ctx})
 
     async def detokenize(self, request: Request) -> Response:
-        """Decode ``tokens``; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of the request's ``tokens``; invalid UTF-8 becomes U+FFFD."""
         ids = (await self._object(request)).get("tokens")
         tokenizer = self.service.worker.engine.tokenizer
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < len(tokenizer) for i in ids):
@@ -179,7 +179,7 @@ class Plain:
     # --- monitoring
 
     async def health(self, request: Request) -> Response:
-        """Report whether requests are accepted."""
+        """Return whether the server accepts requests."""
         if self.service.draining:
             return answer({"status": "draining"}, 503)
         if not self.service.worker.alive:
@@ -187,12 +187,12 @@ class Plain:
         return answer({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics for Prometheus."""
+        """Return the metrics in a format for Prometheus."""
         body, kind = self.service.metrics.page(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": kind})
 
     async def status(self, request: Request) -> Response:
-        """Return the status document of the page."""
+        """Return the JSON document shown by the status page."""
         return answer(self._state(), headers={"cache-control": "no-store"})
 
     def _state(self) -> dict[str, Any]:
@@ -228,19 +228,19 @@ class Plain:
         }
 
     async def page(self, request: Request) -> Response:
-        """Return the status page, which polls /status."""
+        """Return the HTML of the status page, which polls /status."""
         headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
         return Response(self._page, headers={**headers, "x-content-type-options": "nosniff"})
 
 
 class Asked:
-    """The ASGI application of an API module's endpoint without generation (POST)."""
+    """The ASGI application (POST) of an API module's endpoint without generation (``api.Question``)."""
 
     def __init__(self, question: Question, service: Service):
         self.question, self.service = question, service
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Handle one POST request."""
         link: Link = scope["state"]["link"]
         x: Exchange = scope["state"]["exchange"]
         try:
@@ -267,6 +267,6 @@ class Asked:
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON response: compact, raw UTF-8, a newline at the end."""
+    """Return a JSON response: without spaces, unescaped UTF-8, a newline at the end."""
     body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
     return Response(body, status, headers={"content-type": JSON, **(headers or {})})

@@ -1,16 +1,16 @@
-"""HTTP/1.1 connections: uvicorn's protocol on h11, with limits that both lack.
+"""HTTP/1.1 connections: uvicorn's protocol class on h11, with limits that both lack.
 
-h11 and not httptools: it is strict (no bare line feeds inside headers, no conflicting lengths), it bounds a header
-block, and being Python it can be asked what state a request is in. It costs some tens of microseconds a request, and
-one more for each piece of a stream.
+h11 is used instead of httptools since it is strict (no bare line feeds in headers, no conflicting lengths), limits the
+size of headers, and, being Python, exposes the state of a request. It costs tens of microseconds per request, and one
+more per piece of a stream.
 
-What is added here: a deadline for the arrival of headers and of a body; how many headers, how long a path; bodies in
-crumbs; a bound on pipelined requests; connections at once; and a close that is heard. Closing a socket on which unread
-bytes lie resets the connection, and a client that is still sending never sees the answer. So the other side is told
-that no more comes, and heard out for a moment.
+Added here: deadlines for headers and body; limits on the number of headers, the length of the path, tiny body pieces,
+pipelined requests and open connections; and a close that does not lose the response. Closing a socket with unread bytes
+resets the connection, so that a client still sending never sees the response. So the server half-closes first, and
+reads and discards for a moment.
 
-A client that has closed its side of the connection is taken for gone (``Link.gone``): what a generation has yet to say
-is not said. An answer that is at hand still goes out.
+A client that has closed its sending side counts as disconnected (``Link.gone``): generation stops. A complete answer is
+still sent.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .refusals import document
 log = logging.getLogger("ds4-server")
 
 CRUMBS, CRUMB = 4096, 64
-"""A body in more than CRUMBS pieces must have CRUMB bytes a piece on average."""
+"""A body in more than CRUMBS pieces is refused if a piece has fewer than CRUMB bytes on average."""
 
 BAD = "bad HTTP request"
 
 
 class Connection(h11.Connection):
-    """h11's state machine with limits; ``problem``: the last protocol error."""
+    """h11's state machine with limits; ``problem`` holds the last protocol error."""
 
     def __init__(self, limits: Limits, saw: Callable[[Any], None]):
         super().__init__(h11.SERVER, limits.header_bytes)
@@ -46,7 +46,7 @@ class Connection(h11.Connection):
         self._pieces = self._bytes = 0
 
     def next_event(self) -> Any:
-        """Return the next event; RemoteProtocolError if the client violates the protocol or a limit."""
+        """Return the next h11 event; raises RemoteProtocolError if the client violates the protocol or a limit."""
         try:
             event = super().next_event()
             if isinstance(event, h11.Request):
@@ -81,7 +81,7 @@ class Connection(h11.Connection):
 
 
 class Link:
-    """The application's view of a connection, beyond ASGI."""
+    """The application's access to its connection, for what ASGI does not offer; ``gone``: the client disconnected."""
 
     def __init__(self, protocol: Protocol):
         self._protocol = protocol
@@ -90,24 +90,24 @@ class Link:
         self._tell: Callable[[], None] | None = None
 
     def leave(self) -> None:
-        """Mark the client as disconnected."""
+        """Record that the client disconnected, and call the callback set by ``watch``."""
         self.gone = True
         if self._tell is not None:
             self._tell()
 
     def watch(self, tell: Callable[[], None] | None) -> None:
-        """Call ``tell`` when the client disconnects (at once if it has); None stops watching."""
+        """Set the callback for the client's disconnection, called at once if it has happened; None removes it."""
         self._tell = tell
         if self.gone and tell is not None:
             tell()
 
     @property
     def unsent(self) -> int:
-        """Bytes in the write buffer."""
+        """Number of bytes in the write buffer."""
         return self._protocol.raw.get_write_buffer_size()
 
     async def drained(self, seconds: float) -> bool:
-        """Wait until more can be written; False after ``seconds`` without any progress."""
+        """Wait until the write buffer has room; return False if it did not shrink for ``seconds``."""
         flow, unsent = self._protocol.flow, self.unsent
         while flow.write_paused and not self.gone:
             try:
@@ -119,7 +119,7 @@ class Link:
         return True
 
     async def cut(self) -> None:
-        """Abort the connection, unless it is already closing after an answer."""
+        """Abort the connection, unless it is already being closed after a complete answer."""
         if self._protocol.lingering:
             return
         self._protocol.raw.abort()
@@ -158,7 +158,7 @@ class _Flow(FlowControl):
 
 
 class Protocol(H11Protocol):
-    """One connection."""
+    """The asyncio protocol of one HTTP connection."""
 
     conn: Connection
     raw: asyncio.Transport
@@ -179,7 +179,7 @@ class Protocol(H11Protocol):
     # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle a new connection."""
+        """Handle a new connection; refuse it (503) beyond the limit on connections."""
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self.raw = transport
@@ -191,7 +191,7 @@ class Protocol(H11Protocol):
             self.refuse(503, "too many connections")
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes."""
+        """Pass received bytes to the parser, or discard them while closing."""
         if self.lingering:
             return
         if self._timer is None and self.conn.their_state is h11.IDLE:
@@ -199,7 +199,7 @@ class Protocol(H11Protocol):
         super().data_received(data)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle a half-close; return whether the connection stays open for a pending answer."""
+        """Handle the client's half-close; return True if the connection stays open for a pending answer."""
         self._ended = True
         self.link.leave()
         if self.lingering:
@@ -213,7 +213,7 @@ class Protocol(H11Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection."""
+        """Stop the deadline and mark the client as disconnected."""
         self.lingering = True
         self._disarm()
         self._unset_keepalive_if_required()
@@ -224,7 +224,7 @@ class Protocol(H11Protocol):
     # --- called by uvicorn
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a protocol error."""
+        """Answer a request that violates HTTP or a limit, with the status of the error."""
         problem = self.conn.problem
         status = 400 if problem is None else problem.error_status_hint
         if status not in (414, 431, 501):
@@ -236,7 +236,7 @@ class Protocol(H11Protocol):
         return False  # no websockets: an upgrade request is answered in HTTP
 
     def shutdown(self) -> None:
-        """Shut down: answer complete requests, refuse ones whose body is still arriving."""
+        """Prepare for shutdown: answer complete requests, refuse those whose body is still arriving."""
         if self.lingering:
             return
         if self.cycle is not None and not self.cycle.response_complete and self.cycle.more_body:
@@ -253,7 +253,7 @@ class Protocol(H11Protocol):
             self._disarm()
 
     def refuse(self, status: int, message: str) -> None:
-        """Send an error if that is still possible, then close."""
+        """Send an error response if none has begun, then close."""
         if self.lingering or self.raw.is_closing():
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -278,7 +278,7 @@ class Protocol(H11Protocol):
         self.linger()
 
     def linger(self) -> None:
-        """Close: flush what was written, discard what arrives for ``linger_seconds``."""
+        """Close gracefully: flush the write buffer, then read and discard for ``linger_seconds``."""
         if self.lingering or self.raw.is_closing():
             return
         self.lingering = True

@@ -1,6 +1,6 @@
 """A fair queue: round robin over clients, first in first out within a client.
 
-An agent that sends twenty-four requests at once delays another client's by one of them, not by twenty-four.
+An agent that sends 24 requests at once delays another client's request by one of them, not by 24.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class Full(Exception):
-    """The queue is at its limit."""
+    """Raised if the queue has reached its limit."""
 
 
 class Closed(Exception):
-    """The queue accepts no more entries."""
+    """Raised if the queue is closed."""
 
 
 class FairQueue(Generic[T]):
-    """At most ``limit`` entries, each of a named client. Thread-safe.
+    """Thread-safe queue of at most ``limit`` entries, each belonging to a client's name.
 
-    ``moved`` is called with an entry and the number of entries ahead of it whenever that may have changed.
+    ``moved(entry, ahead)`` is called for every entry whenever its number of entries ahead may have changed.
     """
 
     def __init__(self, limit: int, moved: Callable[[T, int], None] = lambda entry, ahead: None):
@@ -34,7 +34,7 @@ class FairQueue(Generic[T]):
         self._closed = False
 
     def put(self, client: str, entry: T) -> None:
-        """Append an entry of ``client``; Full or Closed if it is not accepted."""
+        """Append an entry of ``client``; raises Full or Closed."""
         with self._changed:
             if self._closed:
                 raise Closed
@@ -45,7 +45,7 @@ class FairQueue(Generic[T]):
             self._changed.notify()
 
     def take(self, timeout: float | None = None) -> T | None:
-        """Return the next entry; None after ``timeout`` seconds, or once the queue is closed and empty."""
+        """Remove and return the next entry; None after ``timeout`` seconds, or once the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed, timeout)
             if not self._waiting:
@@ -59,7 +59,7 @@ class FairQueue(Generic[T]):
             return entry
 
     def drop(self, entry: T) -> bool:
-        """Remove ``entry``; return whether it was still queued."""
+        """Remove ``entry``; return whether it was in the queue."""
         with self._changed:
             for client, line in self._waiting.items():
                 if entry in line:
@@ -71,7 +71,7 @@ class FairQueue(Generic[T]):
             return False
 
     def close(self) -> list[T]:
-        """Close the queue and return the entries that waited."""
+        """Close the queue; remove and return its entries."""
         with self._changed:
             self._closed = True
             waiting = self._order()

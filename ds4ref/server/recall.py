@@ -1,8 +1,8 @@
-"""Tool calls by id, from the memory of this process and from checkpoints on disk.
+"""Tool calls by id, from this process's memory and from checkpoints on disk.
 
-Calls of another process, or evicted ones, are looked up on disk before a prompt is rendered, so that the prompt has the
-same bytes as before and continues from the same checkpoint. Checkpoints store the calls of their text. This module
-connects ``tools.Memory``, which knows no files, and ``session.store``, which knows no memory.
+Calls made by another process, or evicted from memory, are looked up on disk before a prompt is rendered, so that the
+prompt has the same bytes as before and continues from the same checkpoint. A checkpoint stores the calls in its text.
+This module connects ``tools.Memory``, which knows no files, with ``session.store``, which knows no memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Recall:
-    """The memory of calls for APIs (``api.Calls``) and for checkpoints (``session.store.Calls``). Thread-safe."""
+    """Thread-safe memory of tool calls for API modules (``api.Calls``) and checkpoints (``session.store.Calls``)."""
 
     def __init__(self, memory: Memory, store: Store | None = None):
         self.memory, self.store = memory, store
@@ -27,17 +27,17 @@ class Recall:
 
     @property
     def enabled(self) -> bool:
-        """Whether calls are remembered."""
+        """Whether tool calls are remembered."""
         return self.memory.enabled
 
     # --- for a conversation
 
     def remember(self, answer: Message) -> None:
-        """Store the calls of a finished answer."""
+        """Store the tool calls of a finished answer."""
         self.memory.remember(answer)
 
     def attach(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages with known calls replaced by what the model wrote."""
+        """Return the messages, with every known tool call replaced by the markup that the model wrote."""
         messages = list(messages)
         self._look_up(self.memory.missing(messages))
         return self.memory.attach(messages)
@@ -54,9 +54,9 @@ class Recall:
     # --- for a checkpoint
 
     def ids_of(self, block: str) -> Sequence[str]:
-        """Return the ids of the calls in a block, the latest first."""
+        """Return the ids of the calls in a markup block, the latest first."""
         return [call for call, known in self.memory.entries(block) if known == block]
 
     def restore(self, call: str, block: str) -> None:
-        """Store an id with its block, read from a checkpoint."""
+        """Store the call id and markup block read from a checkpoint."""
         self.memory.load([(call, block)])

@@ -1,6 +1,6 @@
-"""Errors of requests: status, and the wording that clients look for (docs/reference/server.md).
+"""Error responses: status and wording, which clients match to decide what to do (docs/reference/server.md).
 
-``options``: deviations from ds4's server (``deviations``).
+``options`` of all functions: which deviations from ds4's server are on (``deviations``).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ KINDS = {
     },
     "": {401: "authentication_error", 500: "server_error", 503: "server_error"},
 }
-"""The ``type`` of an error by API and status; "invalid_request_error" for all others."""
+"""The ``type`` of an error by API ("": all others) and HTTP status; "invalid_request_error" if not listed."""
 
 PROMPT = {"chat": "messages", "completions": "prompt", "responses": "input"}
-"""The field that holds the prompt."""
+"""The request field that holds the prompt, by API."""
 
 HISTORY = {"messages": ("Anthropic", "messages"), "responses": ("Responses", "input")}
 
@@ -41,13 +41,13 @@ TOO_LONG_MESSAGES = "prompt is too long: {tokens} tokens > {ctx} maximum"
 
 
 def refused(api: str, status: int, message: str, **more: Any) -> Refused:
-    """Return an error of ``api``; ``more``: further arguments of Refused."""
+    """Return an error with the ``type`` that ``api`` uses for ``status``; ``more``: further arguments of Refused."""
     kinds = KINDS.get(api, KINDS[""])
     return Refused(status, message, kinds.get(status, "invalid_request_error"), **more)
 
 
 def overflow(api: str, tokens: int, ctx: int, options: Options) -> Refused:
-    """Return the error for a prompt that does not fit, worded so that pi, Qwen Code and Claude Code compact it."""
+    """Return the error for a prompt longer than the context, worded so that coding agents compact their history."""
     counts = {"n_prompt_tokens": tokens, "n_ctx": ctx}
     if api == "messages":
         words = TOO_LONG_MESSAGES if on(options, "prompt-too-long") else TOO_LONG
@@ -57,14 +57,14 @@ def overflow(api: str, tokens: int, ctx: int, options: Options) -> Refused:
 
 
 def busy(api: str, error: Busy, options: Options) -> Refused:
-    """Return the error for a full or closed queue."""
+    """Return the error (503) for a turn not accepted because the queue is full or closed."""
     if error.retry_after is None:
         return ending(api, options)
     return refused(api, 503, str(error), headers={"retry-after": str(error.retry_after)})
 
 
 def ending(api: str, options: Options) -> Refused:
-    """Return the error while shutting down."""
+    """Return the error (503) for a request during shutdown."""
     return refused(api, 503, "server shutting down", headers=_no_retry(options))
 
 
@@ -74,7 +74,7 @@ def _no_retry(options: Options) -> dict[str, str]:
 
 
 def failed(api: str, event: Failed, ctx: int, options: Options) -> Refused:
-    """Return the error for a turn that failed before anything was sent."""
+    """Return the error for a turn that failed before any part of its answer was sent."""
     match event.code:
         case "context":
             return overflow(api, event.tokens, ctx, options) if event.tokens else refused(api, 400, event.message)
@@ -90,18 +90,21 @@ def failed(api: str, event: Failed, ctx: int, options: Options) -> Refused:
 
 
 def internal(api: str) -> Refused:
-    """Return the error for a bug in the server."""
+    """Return the error (500) for a bug in the server."""
     return refused(api, 500, "internal error")
 
 
 def document(message: str, kind: str = "invalid_request_error", **extra: Any) -> bytes:
-    """Return an error document in OpenAI's shape, for paths without an API."""
+    """Return an error as OpenAI's JSON document; used for paths that belong to no API."""
     error = {"message": message, "type": kind, **extra}
     return json.dumps({"error": error}, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def body(api: Api | Question, refused: Refused, options: Options) -> bytes:
-    """Return the error document of ``api``; ds4 uses OpenAI's shape for most errors of /v1/messages."""
+    """Return the JSON document of an error in the shape of ``api``.
+
+    With "anthropic-errors" off, most errors of /v1/messages have OpenAI's shape, as in ds4.
+    """
     anthropic = api.name in ("messages", "count_tokens") and "n_prompt_tokens" not in refused.extra
     if anthropic and not on(options, "anthropic-errors"):
         return document(refused.message, refused.kind, **refused.extra)

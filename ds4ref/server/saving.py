@@ -1,9 +1,9 @@
-"""Snapshots and checkpoints taken during prefill and decode.
+"""Prefill and decode with snapshots and checkpoints taken along the way.
 
-A session can be saved only at its current position. So a prompt without a cached prefix is evaluated up to where the
-next conversation may differ, saved, and then evaluated further, with or without a disk: both give bit-identical
-logits. If a position due for a checkpoint lies inside a tool call, or between two progress reports, the next possible
-position is used.
+A session can be saved only at its current position. So a prompt without a cached prefix is evaluated up to the position
+where the next conversation may differ, saved, and then evaluated further. This split is the same with and without a
+disk, so that both give bit-identical logits. If a checkpoint is due inside a tool call or between two progress reports,
+it is taken at the next possible position.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def prefill(
     progress: Progress,
     cancel: Callable[[], bool],
 ) -> None:
-    """Prefill a prompt and save checkpoints: its beginning ("cold") if nothing was cached, and "continued" ones.
+    """Prefill a prompt and save checkpoints: "cold" ones of its beginning if nothing was cached, and "continued" ones.
 
-    ``timing`` covers the whole prefill, without the writing.
+    ``timing`` measures the whole prefill, excluding the writing of checkpoints.
     """
     total, tokenizer, cold = len(start.tokens), timelines.tokenizer, 0
     if start.source == "none":
@@ -65,7 +65,7 @@ def _cold(timelines: Timelines, session: Session, before: int) -> None:
 
 
 def decoded(timelines: Timelines, session: Session, in_block: bool) -> None:
-    """Save a checkpoint after a generated token if one is due and it is not ``in_block`` (inside a block of calls)."""
+    """Save a checkpoint after a generated token if one is due; never ``in_block``, that is inside a tool-call block."""
     if not in_block:
         _continued(timelines, session)
 

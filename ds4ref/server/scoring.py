@@ -1,7 +1,6 @@
-"""Scoring: a completion with ``echo`` returns every token of its prompt with its log probability (teacher forcing).
+"""Scoring: a completion with ``echo`` returns the tokens of its prompt with their log probabilities (teacher forcing).
 
-Used by lm-evaluation-harness and ds4-vectors. The first token has no log probability, since nothing precedes it: no BOS
-is added.
+Used by lm-evaluation-harness and ds4-vectors. The first token has no log probability, since no BOS precedes it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from .job import Job
 
 ROWS = 128
-"""Positions whose logits are in memory at once."""
+"""Maximum number of positions whose logits are in memory at once."""
 
 
 def echo(session: Session, tokenizer: Tokenizer, job: Job) -> None:
-    """Prefill the job's prompt and send its tokens as deltas; Cancelled if the job was cancelled."""
+    """Prefill the job's prompt and send its tokens with log probabilities as deltas; raises Cancelled."""
     ids, top, total = job.ids, job.turn.top_logprobs, len(job.ids)
     decoder = StreamDecoder(tokenizer)
 
@@ -59,7 +58,7 @@ def echo(session: Session, tokenizer: Tokenizer, job: Job) -> None:
 
 
 def step(tokenizer: Tokenizer, logits: np.ndarray, token: int, top: int, at: float | None = None) -> Step:
-    """Return ``token`` with its log probability under ``logits`` (V,) and those of the ``top`` likeliest tokens."""
+    """Return ``token`` with its log probability under ``logits`` (V,), and the ``top`` likeliest alternatives."""
     raw = tokenizer.token_bytes
     best = top_logprobs(logits, top) if top else []
     alternatives = tuple(Token(raw(i), lp, i, logit) for i, logit, lp in best)

@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("ds4-server")
 
 THREADS = 4
-"""Threads that parse, render and tokenize requests."""
+"""Number of threads that parse, render and tokenize requests."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Identity and policy of the server.
+    """Settings of the server.
 
-    model        id of the served model; ``title``: its display name; ``created``: a Unix time
-    max_tokens   default and upper limit of an answer in tokens; None: the context
-    options      deviations from the reference server, by name (docs/reference/server.md)
-    facts        shown on the status page: file, backend, numerics
+    model        id of the served model
+    title        display name of the model
+    created      creation time of the model in Unix seconds, as listed by /v1/models
+    max_tokens   default and upper limit of an answer in tokens; None: the context length
+    options      which deviations from the reference server are on, by name (docs/reference/server.md)
+    facts        further lines of the status page: file, backend, numerics
     """
 
     model: str = "deepseek-v4-flash"
@@ -50,7 +52,7 @@ class Settings:
 
 
 class Service:
-    """One server. ``tools``: the memory of tool calls by id."""
+    """The state shared by all routes of a server; ``tools`` is the memory of tool calls by id."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Service:
 
     @property
     def max_tokens(self) -> int:
-        """Largest number of tokens of an answer."""
+        """Upper limit of an answer in tokens."""
         return min(self.settings.max_tokens or self.ctx, self.ctx)
 
     def _gauges(self) -> dict[str, float]:
@@ -97,21 +99,21 @@ class Service:
         }
 
     def about(self, headers: Mapping[str, str]) -> About:
-        """Return the context of a request for its API module."""
+        """Return the context of a request with ``headers``, as its API module needs it."""
         s = self.settings
         return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options)
 
     def api_at(self, path: str) -> Api | Question | None:
-        """Return the API at ``path`` or above it, None if there is none."""
+        """Return the API whose path is ``path`` or its longest parent, None if there is none."""
         matches = [api for api in self.apis if path == api.path or path.startswith(api.path + "/")]
         return max(matches, key=lambda api: len(api.path), default=None)
 
     async def aside(self, work: Any, *args: Any) -> Any:
-        """Run ``work(*args)`` in a thread, so as not to block the event loop."""
+        """Run ``work(*args)`` in a worker thread and return its result, without blocking the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     async def drain(self) -> None:
-        """Stop accepting turns; wait until the running one is answered and the queued ones have failed."""
+        """Stop accepting turns, fail the queued ones, and wait until the running one has ended."""
         self.draining = True
         done = asyncio.get_running_loop().create_future()
 
@@ -123,7 +125,7 @@ class Service:
         await done
 
     def close(self) -> None:
-        """Stop the threads and close the trace."""
+        """Stop the threads that parse requests, and close the trace file."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self.trace is not None:
             self.trace.close()

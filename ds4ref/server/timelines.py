@@ -4,11 +4,11 @@ Agents send the whole conversation again with every turn, and other requests in 
 So every finished turn leaves two snapshots, at the end of its prompt and at the end of its answer; a prompt without a
 cached prefix leaves a third one (``saving``). A new prompt continues from the snapshot of its longest prefix.
 
-Clients do not send back exactly what the model wrote: reasoning is dropped, calls are serialised again, text tokenizes
-differently. So a snapshot is looked up by texts: that of its tokens, and those that the conversation would be rendered
-as with this turn in its history. Its tokens stay as they were evaluated; only the text after the match is tokenized.
+Clients do not send back exactly what the model wrote: reasoning is dropped, calls are serialised differently, text
+tokenizes differently. So a snapshot is found by any of several texts: the text of its tokens, and the texts as which a
+later prompt may render the same conversation. The evaluated tokens stay; only the text after the match is tokenized.
 
-Snapshots of one conversation share KV rows, which ``Timelines.nbytes`` counts once.
+Snapshots of one conversation share KV rows; ``Timelines.nbytes`` counts shared rows once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
 LEAST = 16
-"""Shortest timeline in tokens that is cached."""
+"""Minimum length in tokens of a cached timeline."""
 
 
 @dataclass
 class Timeline:
-    """A snapshot, the texts it is looked up by, and the ids of the calls of its last turn."""
+    """A cached snapshot.
+
+    texts   the texts by which the snapshot is found, as a prefix of a prompt
+    calls   ids of the tool calls of its last turn
+    used    time of the last use (``Timelines.clock``)
+    hits    number of uses
+    """
 
     snapshot: Snapshot
     texts: tuple[bytes, ...]
@@ -43,13 +49,18 @@ class Timeline:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Evaluated tokens."""
+        """The tokens evaluated in the snapshot."""
         return self.snapshot.tokens
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where prefill starts: all ``tokens`` of the prompt, of which the session already holds the first ``cached``."""
+    """The starting point of a prefill.
+
+    tokens   all tokens of the prompt
+    cached   number of leading tokens that the session already holds
+    source   where they come from: "memory-token", "memory-text", a name of the disk cache, or "none"
+    """
 
     tokens: list[int]
     cached: int
@@ -60,27 +71,27 @@ Fit = Callable[[Sequence[int], int], bool]
 
 
 class Checkpoints(Protocol):
-    """Checkpoints on disk (``session.store``). Neither method ever raises."""
+    """The disk cache as seen from here (implemented by ``session.store``); its methods never raise."""
 
     policy: Policy
 
     def load(self, session: Session, text: bytes, fit: Fit, beyond: int = 0) -> tuple[int, str] | None:
         """Load the longest checkpoint whose text is a prefix of ``text`` with more than ``beyond`` bytes.
 
-        Returns the length of that text in bytes and the name of the source; None leaves the session unchanged.
-        ``fit(tokens, length)``: whether tokens may represent that many bytes of the prompt.
+        Returns (length of that prefix in bytes, name of the source); None if there is none, with the session unchanged.
+        ``fit(tokens, length)`` decides whether ``tokens`` may represent the first ``length`` bytes of the prompt.
         """
 
     def save(self, session: Session, texts: Sequence[bytes], reason: str) -> bool:
-        """Save the session under ``texts``, named after the first one (none: the text of its tokens).
+        """Save the session so that any of ``texts`` finds it; the file is named after the first one.
 
-        Returns whether it was saved; a failure only costs time later.
+        Without ``texts``, the text of its tokens is used. Returns whether it was saved; a failure is harmless.
         """
 
 
 @dataclass
 class Timelines:
-    """The cached timelines of one engine, most recently used last, within ``budget`` bytes."""
+    """The cached timelines of one engine, at most ``budget`` bytes, evicted least recently used first."""
 
     tokenizer: Tokenizer
     budget: int = 1 << 30
@@ -100,11 +111,11 @@ class Timelines:
 
     @property
     def policy(self) -> Policy:
-        """Which positions are saved."""
+        """The rules by which positions are saved to disk."""
         return Policy() if self.disk is None else self.disk.policy
 
     def begin(self, session: Session, prompt: Rendered, ids: Sequence[int]) -> Start:
-        """Bring ``session`` to the longest cached prefix of ``prompt``, whose tokens are ``ids``."""
+        """Bring ``session`` to the longest cached prefix of ``prompt``; ``ids``: the tokens of ``prompt``."""
         text = self.tokenizer.text_bytes(prompt.text) if prompt.parts else self.tokenizer.decode(ids)
         best: Timeline | None = None
         rest, known, source = list(ids), 0, "none"
@@ -144,20 +155,20 @@ class Timelines:
         return Start(tokens + rest, len(tokens), loaded[1])
 
     def resume(self, session: Session, timeline: Timeline) -> None:
-        """Restore ``session`` to a timeline and mark that as used."""
+        """Restore ``session`` from a cached timeline and record the use."""
         session.restore(timeline.snapshot)
         timeline.used, timeline.hits = self.clock(), timeline.hits + 1
         self._touch(timeline)
         self._restart_frontiers(len(timeline.tokens))
 
     def answering(self, calls: Iterable[str]) -> Timeline | None:
-        """Return the latest timeline whose last turn made exactly these calls, None if there is none."""
+        """Return the last used timeline whose last turn made exactly the tool calls ``calls`` (ids), or None."""
         wanted = frozenset(calls)
         matches = [t for t in self._kept.values() if t.calls and t.calls == wanted]
         return max(matches, key=lambda t: t.used, default=None)
 
     def keep(self, session: Session, texts: Iterable[str], calls: Iterable[str] = ()) -> None:
-        """Cache the current state of ``session`` under the text of its tokens and ``texts``."""
+        """Cache the current state of ``session``, to be found by the text of its tokens or by any of ``texts``."""
         if not session.valid or session.pos < LEAST:
             return
         own, sent = self.tokenizer.decode(session.tokens), tuple(map(self.tokenizer.text_bytes, texts))
@@ -185,7 +196,7 @@ class Timelines:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all cached timelines; shared rows count once."""
+        """Total bytes of the cached timelines; shared KV rows count once."""
         own, shared = 0, dict[int, int]()
         for timeline in self.kept():
             own += timeline.snapshot.own_bytes

@@ -1,14 +1,14 @@
 """Memory of tool calls as the model wrote them, by call id.
 
     memory.remember(answer)             after a turn: its block of markup, under the id of each of its calls
-    messages = memory.attach(messages)  before the next one is rendered: the same bytes again
+    messages = memory.attach(messages)  before the next prompt is rendered: restores the same bytes
 
-A client sends its history back in its own words: arguments with other spaces, keys in another order, text with another
-line break. Rendered from that, the prompt would differ from what was evaluated, and all behind it would be evaluated
-again. So calls are known by their ids alone, never by their text; where the ids do not tell, or tell of something else
+A client sends its history back in its own spelling: other spaces in arguments, another order of keys, other line
+breaks. A prompt rendered from that differs from what was evaluated, so that everything after the difference would be
+evaluated again. So calls are recognised by id alone, never by text. If the ids are unknown, or belong to other calls
 than the client sends (another number, order or name), the calls are rendered canonically (``text.dsml``).
 
-Checkpoints on disk carry the calls of their text along (``map_of``, ``load_map``), so that this outlives the process.
+Checkpoints on disk include the calls in their text (``map_of``, ``load_map``), so that calls outlive the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..text.protocol import DIALECTS, WHITESPACE
 MOST_IDS = 100_000
 MOST_BYTES = 512 << 20
 MOST_ID, MOST_BLOCK = 256, 512 << 20
-"""Bounds of the memory, and of one id and one block that a map brings."""
+"""Maximum bytes of one id, and of one block, read from a checkpoint."""
 
 _OVERHEAD = 96
 _ENDS = 16
@@ -37,7 +37,13 @@ _MAGIC = b"KTM\x01"
 
 @dataclass
 class Stats:
-    """Counts of assistant messages with calls by how they were rendered, and of unknown ids."""
+    """Counts of assistant messages with tool calls, by source of their markup.
+
+    mem         from memory
+    disk        from a checkpoint
+    canonical   rendered anew
+    missing     number of unknown call ids
+    """
 
     mem: int = 0
     disk: int = 0
@@ -45,7 +51,7 @@ class Stats:
     missing: int = 0
 
     def add(self, other: Stats) -> None:
-        """Add the counts of another request."""
+        """Add the counts of ``other``."""
         for name in (field.name for field in fields(self)):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -73,7 +79,7 @@ class _Entry:
 
 
 class Memory:
-    """Least-recently-used memory of calls, bounded by ids and bytes. Thread-safe.
+    """Thread-safe memory of tool calls, least recently used evicted first, limited in ids and bytes.
 
     ``enabled`` False: nothing is stored, and every call is rendered canonically.
     """
@@ -92,7 +98,7 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of ids, blocks and bookkeeping."""
+        """Bytes of ids, markup blocks and bookkeeping."""
         with self._lock:
             return self._nbytes
 
@@ -103,14 +109,14 @@ class Memory:
     # --- a conversation
 
     def remember(self, answer: Message) -> None:
-        """Store the block of a finished answer if its calls have ids."""
+        """Store the markup block of a finished answer, if all its calls have ids."""
         if answer.raw_dsml and answer.calls and all(call.id for call in answer.calls):
             self._keep([(call.id, i) for i, call in enumerate(answer.calls)], answer.raw_dsml, False)
 
     def attach(self, messages: Iterable[Message], stats: Stats | None = None) -> list[Message]:
-        """Return the messages, the assistant's with their original block where all ids belong to the same one.
+        """Return the messages; an assistant message whose call ids all belong to one block gets that block's markup.
 
-        Adds to ``stats``.
+        Counts are added to ``stats``.
         """
         result, counted = [], Stats()
         with self._lock:
@@ -124,7 +130,7 @@ class Memory:
         return result
 
     def missing(self, messages: Iterable[Message]) -> set[str]:
-        """Return the ids of calls in a history that are not in memory, to be looked up on disk."""
+        """Return the call ids of a history that are not in memory, to be looked up on disk."""
         wanted = {call.id for message in messages if message.role == "assistant" for call in message.calls if call.id}
         with self._lock:
             return {call_id for call_id in wanted if call_id not in self._entries} if self.enabled else set()
@@ -132,7 +138,7 @@ class Memory:
     # --- on disk
 
     def entries(self, text: str) -> list[tuple[str, str]]:
-        """Return (id, block) for every known block in ``text``, the latest ids of each first."""
+        """Return (id, block) pairs for every known markup block in ``text``, the latest ids of each first."""
         with self._lock:
             lengths = set(map(len, self._blocks))
             blocks: dict[str, _Block] = {}
@@ -143,7 +149,7 @@ class Memory:
             return [(call_id, block.text) for block in blocks.values() for call_id in reversed(block.ids)]
 
     def load(self, entries: Iterable[tuple[str, str]], wanted: Collection[str] | None = None) -> int:
-        """Add (id, block) pairs, only of the ids in ``wanted`` if given; return how many were new.
+        """Add (id, block) pairs, restricted to the ids in ``wanted`` unless None; return the number of new ids.
 
         Ids already in memory stay unchanged.
         """
@@ -155,7 +161,7 @@ class Memory:
         return new if self.enabled else 0
 
     def map_of(self, text: str) -> bytes:
-        """Return ``entries`` as a section of a checkpoint file ("KTM", session store); b"" if there are none."""
+        """Return ``entries(text)`` as the "KTM" section of a checkpoint file; b"" if there are none."""
         pairs = [(a.encode(), b.encode("utf-8", "surrogatepass")) for a, b in self.entries(text)]
         pairs = [(call_id, block) for call_id, block in pairs if len(call_id) <= MOST_ID]
         if not pairs:
@@ -164,7 +170,10 @@ class Memory:
         return _MAGIC + struct.pack("<I", len(pairs)) + body
 
     def load_map(self, data: bytes, wanted: Collection[str] | None = None) -> int:
-        """Load a section; a damaged one up to the damage, one with too many entries not at all."""
+        """Add the pairs of a checkpoint's "KTM" section, restricted to ids in ``wanted``; return the number of new ids.
+
+        A damaged section is read up to the damage; one with too many entries is ignored.
+        """
         return self.load(read_map(data, 4 * self.most_ids), wanted)
 
     # --- inside
@@ -222,7 +231,7 @@ class Memory:
 
 
 def read_map(data: bytes, most: int = 4 * MOST_IDS) -> list[tuple[str, str]]:
-    """Return the (id, block) pairs of a checkpoint's section, up to the first damaged one."""
+    """Return the (id, block) pairs of a checkpoint's "KTM" section, up to the first damaged one."""
     if data[:4] != _MAGIC or len(data) < 8 or (count := struct.unpack_from("<I", data, 4)[0]) > most:
         return []
     pairs, at = [], 8

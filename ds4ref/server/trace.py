@@ -1,6 +1,6 @@
 """A trace file with every turn from request to answer (server.md 12.2), for debugging clients.
 
-It holds whole prompts, secrets included: it is readable by its owner alone, and the server warns at start. Records are
+It holds whole prompts, including secrets: only its owner can read it, and the server warns at start. Records are
 not interleaved: a turn that begins before the previous record is complete is buffered.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """Writes to ``path``, which is emptied first. DataError if it cannot be written."""
+    """Watcher that writes every turn to the file ``path``, emptied first; raises DataError if it cannot be written."""
 
     def __init__(self, path: str):
         self.path = path
@@ -39,11 +39,11 @@ class Trace:
         """Started exchanges in order; the first one's record is being written."""
 
     def began(self, x: Exchange) -> None:
-        """Start a record."""
+        """Start the record of a submitted turn."""
         self._records[x] = _Record()
 
     def event(self, x: Exchange, event: Event) -> None:
-        """Extend the record; it is written from the beginning of the prefill on."""
+        """Append an event to the turn's record; write it to the file unless another turn's record is being written."""
         record = self._records[x]
         record.event(x, event)
         if record.begun and x not in self._line:
@@ -51,7 +51,7 @@ class Trace:
         self._write()
 
     def ended(self, x: Exchange) -> None:
-        """Finish the record, so that the next one may begin."""
+        """Finish the turn's record and write the next ones."""
         record = self._records[x]
         if not record.begun:
             del self._records[x]  # it never started
@@ -60,7 +60,7 @@ class Trace:
         self._write()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the trace file."""
         self._file.close()
 
     def _write(self) -> None:
@@ -90,7 +90,7 @@ class _Record:
         self._thought: list[str] = []
 
     def event(self, x: Exchange, event: Event) -> None:
-        """What happened."""
+        """Append an event to the text."""
         if isinstance(event, Answered):
             event = event.delta
         match event:

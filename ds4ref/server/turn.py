@@ -1,7 +1,7 @@
-"""Turns (requests of any API) and the events of answering them.
+"""Turns (parsed requests of any API) and the events of answering them.
 
-An API module parses a request's body into a ``Turn`` and builds its answer from the worker's events. Nothing here knows
-HTTP, JSON shapes of a protocol, or sessions.
+An API module parses a request's body into a ``Turn`` and formats the answer from the worker's events. This module is
+independent of HTTP, of the protocols' JSON, and of sessions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ Api = Literal["chat", "completions", "messages", "responses"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters; temperature 0 is greedy. ``seed`` None: from the operating system."""
+    """Sampling parameters.
+
+    temperature   0 for greedy
+    seed          None for a random one from the operating system
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -30,8 +34,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tools may or must be called: "auto", "none", "required", or "named" with a name as the model sees it.
-    Without ``parallel`` a demanded block has one call."""
+    """Which tools the model may or must call.
+
+    kind       "auto" (free), "none", "required" (at least one call), or "named" (a call of ``name``)
+    name       tool name as the model sees it
+    parallel   whether a demanded block may have several calls
+    """
 
     kind: Literal["auto", "none", "required", "named"] = "auto"
     name: str = ""
@@ -44,19 +52,19 @@ class Turn:
 
     messages, tools   the conversation, and the declared tools
     thinking          "none", "high" or "max"
-    text, ids         completions only: a plain prompt instead of messages
-    max_tokens        None: the rest of the context
+    text, ids         completions only: a plain prompt, as text or token ids, instead of messages
+    max_tokens        maximum length of the answer in tokens; None: the rest of the context
     stop              strings that end the answer and are not part of it
     format            JSON schema (as text) of the visible answer; "" for none, "{}" for any JSON object
-    top_logprobs      alternatives per token; None: no log probabilities
+    top_logprobs      number of alternatives per token; None: no log probabilities
     echo              completions: the answer starts with the prompt's tokens and their log probabilities
     raw               completions: the text includes reasoning and its tags
     more              completions: further prompts of the same request, answered one after the other
     client            name of the client, for the fair queue
-    affinity          the client's name of the conversation, "" for none
-    results_only      tool results without their calls: only a timeline in memory can continue
-    hoist             which system messages move to the head of the prompt (``text.chat.HOISTS``)
-    recover           accept a complete block of calls in unfinished reasoning (``AnswerReader``)
+    affinity          the client's id of the conversation, "" for none
+    results_only      the messages have tool results without their calls, so only a timeline in memory can continue
+    hoist             which system messages move to the start of the prompt (``text.chat.HOISTS``)
+    recover           accept a complete block of tool calls in unfinished reasoning (``AnswerReader``)
     """
 
     api: Api
@@ -88,11 +96,11 @@ class Turn:
 
     @property
     def callable(self) -> tuple[Schema, ...]:
-        """Tools that the model may call, those included that a search added and the prompt does not show."""
+        """The tools that the model may call, including tools that a search added and the prompt does not declare."""
         return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.callable)
 
     def rendered(self, *more: Message) -> Rendered:
-        """Render the prompt of the conversation followed by ``more``."""
+        """Return the rendered prompt of the conversation followed by the messages ``more``."""
         from ..text.chat import render
 
         return render([*self.messages, *more], [tool.text for tool in self.offered], self.thinking, self.hoist)
@@ -103,14 +111,20 @@ class Turn:
 
 @dataclass(frozen=True)
 class Queued:
-    """Waiting, with ``ahead`` turns before it; repeated whenever that changes."""
+    """The turn waits in the queue behind ``ahead`` others; sent again whenever ``ahead`` changes."""
 
     ahead: int
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """Prefill progress: ``done`` of ``total`` tokens, of which ``cached`` were reused from ``source``."""
+    """Prefill progress.
+
+    done     prompt tokens evaluated or reused so far
+    total    prompt tokens
+    cached   of these, tokens reused from a cached timeline
+    source   where the reused tokens came from (``timelines.Start``)
+    """
 
     done: int
     total: int
@@ -120,9 +134,11 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Failed:
-    """The turn failed. ``code`` is "context", "continuation", "form" (a demanded one), "shutdown" or "engine".
+    """The turn failed.
 
-    ``tokens``: with "context", the length of the prompt.
+    code     "context" (prompt too long), "continuation" (cached timeline gone), "form" (demanded answer impossible),
+             "shutdown" or "engine"
+    tokens   with "context", the length of the prompt
     """
 
     code: str
@@ -132,10 +148,10 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answered:
-    """The last delta of one of several prompts; the following events belong to the next one of ``Turn.more``."""
+    """The end of the answer to one of several prompts; later events belong to the next prompt in ``Turn.more``."""
 
     delta: Delta
 
 
 Event = Queued | Prefill | Delta | Answered | Failed
-"""``Delta``s carry the answer; the last one has a finish reason and usage."""
+"""An event of answering a turn; ``Delta`` carries part of the answer, the last one a finish reason and token usage."""

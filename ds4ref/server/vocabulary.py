@@ -1,7 +1,7 @@
-"""A tokenizer in the form that llguidance wants, and grammars compiled for it.
+"""A tokenizer's vocabulary as llguidance needs it, and grammars compiled for it.
 
-    words = vocabulary(tokenizer)           made once for a tokenizer; one or two seconds for 129,280 tokens
-    matcher = words.compile(grammars)       at its start
+    words = vocabulary(tokenizer)           built once per tokenizer; one or two seconds for 129,280 tokens
+    matcher = words.compile(grammars)       a matcher at the start of the grammar
     words.allowed(matcher)                  (size,) bool: the tokens that may come next
 
 A control token matches only itself; all other tokens are text by their bytes.
@@ -26,26 +26,29 @@ if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
 MAX_BYTES = 1 << 20
-"""Bytes of the largest grammar."""
+"""Maximum size of a grammar in bytes."""
 MAX_MESSAGE = 400
 
 _LIMITS: dict[str, Any] = {"initial_lexer_fuel": 500_000, "max_lexer_states": 100_000, "verbose_errors": False}
-"""Half of llguidance's own budget for one grammar, since any client may send one; errors without parser state."""
+"""llguidance limits: half of its default budget for a grammar, since any client may send one; short error messages."""
 
 _SLICES = (
     r"[\x20\x0A\x0D\x09]+",
     r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,10}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]{1,30}', r'[^"\\<\x{ff5c}\x00-\x1F\x7F]+',
     r'[^"\\\x00-\x1F\x7F]+', r"[^<\x{ff5c}]+",
 )  # fmt: skip
-"""Groups of tokens that a mask takes as a whole where it can. llguidance's defaults fit JSON strings only; the text of
-a parameter ends at ``<``, and its masks would take ten times as long."""
+"""Regular expressions of token groups that llguidance masks as a whole where possible.
+
+Its defaults fit JSON strings only; with them the masks of a parameter's text, which ends at ``<``, take ten times as
+long.
+"""
 
 _vocabularies: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the vocabulary of ``tokenizer``, made at the first call. Thread-safe."""
+    """Return the vocabulary of ``tokenizer``, built at the first call and cached. Thread-safe."""
     with _lock:
         words = _vocabularies.get(tokenizer)
         if words is None:
@@ -54,7 +57,7 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
 
 
 class Vocabulary:
-    """The tokens of one tokenizer by their bytes. ``size`` counts token strings; logits may be wider."""
+    """The tokens of one tokenizer by their bytes; ``size``: number of tokens, at most the width of the logits."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.size = len(tokenizer)
@@ -67,9 +70,9 @@ class Vocabulary:
         self.starting = cache(self._starting)
 
     def compile(self, grammars: Mapping[str, str]) -> LLMatcher:
-        """Compile Lark ``grammars`` by name, of which the first one starts and may refer to others as ``@name``.
+        """Compile Lark grammars by name; the first is the start grammar and may refer to the others as ``@name``.
 
-        TextError says what llguidance refuses. Takes milliseconds; large grammars up to a second.
+        Raises TextError with llguidance's reason. Takes milliseconds, for large grammars up to a second.
         """
         from llguidance import LLMatcher, LLParserLimits
 
@@ -82,7 +85,10 @@ class Vocabulary:
         return matcher
 
     def allowed(self, matcher: LLMatcher) -> np.ndarray:
-        """Return the tokens that ``matcher`` takes next, (size,) bool; none if it gave up (``get_error`` says why)."""
+        """Return a mask (size,) bool of the tokens that ``matcher`` accepts next.
+
+        All False if the matcher failed; its ``get_error`` returns the reason.
+        """
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         return np.unpackbits(bits, count=self.size, bitorder="little").astype(bool)
 
@@ -94,14 +100,17 @@ class Vocabulary:
 
 
 def message(error: str) -> str:
-    """One line of an error of llguidance, cut in its middle: the reason may stand at either end."""
+    """Return llguidance's error as one line, shortened in the middle since the reason may be at either end."""
     text = " ".join(error.split())
     half = MAX_MESSAGE // 2
     return text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
 
 
 def control_tokens(tokenizer: Tokenizer, data: list[bytes]) -> frozenset[int]:
-    """Return the tokens that no text is encoded to: the protocol's, and others in ``<...>`` or with its bars."""
+    """Return the ids of tokens that text never encodes to.
+
+    These are the chat protocol's, and others spelled ``<...>`` or with the protocol's bars.
+    """
     ids = {tokenizer.bos, tokenizer.eos, tokenizer.user, tokenizer.assistant, tokenizer.think_open,
            tokenizer.think_close, tokenizer.dsml, *tokenizer.ends}  # fmt: skip
     for i, raw in enumerate(data):

@@ -1,12 +1,12 @@
 """The inference thread: takes turns from the queue, prefills, decodes, reports events, caches timelines.
 
     worker = Worker(engine, ctx=32768)
-    job = worker.submit(turn, events.append)      # from any thread; events come from the worker's
-    job.cancel.press()                            # ends at the next token, or layer of a prefill
+    job = worker.submit(turn, events.append)      # from any thread; events.append is called in the inference thread
+    job.cancel.press()                            # ends the turn at the next token, or layer of a prefill
     worker.shut_down(seconds=10)
 
-One turn runs at a time: two at once on one CPU or GPU would each be half as fast. Several conversations are cheap since
-cached prefixes are not evaluated again (``timelines``).
+One turn runs at a time: two at once on one CPU or GPU would each be half as fast. Switching between conversations is
+cheap, since cached prefixes are not evaluated again (``timelines``).
 """
 
 from __future__ import annotations
@@ -48,11 +48,14 @@ QUEUE_LIMIT = 256
 
 
 CERTAIN = 1 << 20
-"""Longest prompt in characters that is always tokenized; longer ones are refused by an estimate."""
+"""Length in characters up to which a prompt is always tokenized; a longer one may be refused by an estimate."""
 
 
 class Busy(Exception):
-    """The queue is full, or the server is shutting down. ``retry_after``: seconds, None if retrying is useless."""
+    """Raised if the queue is full or the server is shutting down.
+
+    ``retry_after``: seconds after which to retry, None if retrying is useless.
+    """
 
     def __init__(self, message: str, retry_after: int | None):
         super().__init__(message)
@@ -60,7 +63,7 @@ class Busy(Exception):
 
 
 class Overflow(Exception):
-    """The prompt has at least ``tokens`` tokens and does not fit into a context of ``ctx``."""
+    """Raised if the prompt, of at least ``tokens`` tokens, does not fit into a context of ``ctx`` tokens."""
 
     def __init__(self, tokens: int, ctx: int):
         super().__init__(f"Prompt has {tokens} tokens, but the configured context size is {ctx} tokens")
@@ -68,10 +71,10 @@ class Overflow(Exception):
 
 
 class Worker:
-    """Owns the sessions of ``engine``; nobody else evaluates while it runs.
+    """The inference thread and its queue; only this thread evaluates with ``engine`` while it runs.
 
-    constrain   returns the constraint on a turn's answer (``constrain.steering``) or None; called in the thread that
-                submits the turn
+    ``constrain(turn)`` returns the constraint on the turn's answer (``constrain.steering``) or None; it is called in
+    the thread that submits the turn.
     """
 
     def __init__(
@@ -102,11 +105,11 @@ class Worker:
         listen: Callable[[Event], None],
         remember: Callable[[Message], Message] = lambda message: message,
     ) -> Job:
-        """Queue a turn.
+        """Queue a turn; ``listen`` receives its events in the inference thread.
 
-        Renders, tokenizes and compiles the constraint in the caller's thread. Raises Overflow if the prompt does not
-        fit, TokenError for ids outside the vocabulary, TextError for a constraint that is not supported, Busy if the
-        queue is full or closed.
+        Renders and tokenizes the prompt and compiles the constraint in the caller's thread. Raises Overflow if the
+        prompt does not fit, TokenError for ids outside the vocabulary, TextError for an unsupported constraint, Busy if
+        the queue is full or closed.
         """
         prompts = [self._prompt(one) for one in (turn, *turn.more)]
         longest = max(len(ids) for _, ids in prompts)
@@ -126,7 +129,7 @@ class Worker:
         return job
 
     def abandon(self, job: Job) -> None:
-        """Cancel a job whose client disconnected."""
+        """Cancel a job whose client disconnected, and remove it from the queue."""
         job.cancel.press()
         if self.queue.drop(job):
             self._end(job, Finish.CANCELLED)

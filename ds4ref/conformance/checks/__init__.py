@@ -1,8 +1,8 @@
 """Checks of a server over plain HTTP.
 
 Each module has the checks of one API, at its ``PATH``. A check is a function of a ``Talk`` that returns (pass), raises
-Wrong with what came instead, or raises Skip with the reason; its docstring is the expectation in the report. A check is
-``required`` if a client in use today was seen to break without it.
+Wrong with the observed result, or raises Skip with the reason; its docstring is the expectation in the report. A check
+is ``required`` if a client in use today breaks without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ Run = Callable[[Talk], None]
 
 @dataclass(frozen=True)
 class Spec:
-    """A runnable check, named API.function."""
+    """A registered check.
+
+    name       API.function
+    feature    a key of ``results.FEATURES``
+    expected   the expectation, for the report
+    required   whether a client in use breaks if the check fails
+    how        "forced" if the request demands the form of the answer
+    """
 
     name: str
     feature: str
@@ -31,7 +38,7 @@ class Spec:
 
 
 class Checks:
-    """The checks of one API, in order."""
+    """The registry of one API's checks, in order of definition."""
 
     def __init__(self, name: str, path: str):
         self.name, self.path = name, path
@@ -51,7 +58,10 @@ class Checks:
         return add
 
     def client(self, talk: Talk, must: bool = False) -> Client:
-        """Run the checks of this API; skip them if the endpoint is missing, unless it ``must`` exist."""
+        """Run all checks of this API; return their results as one row of the report.
+
+        If the endpoint does not exist they are skipped, unless it ``must`` exist.
+        """
         row, begun = Client(f"http {self.name}", "plain"), time.monotonic()
         if not must and self.path and not talk.offers(self.path):
             row.skipped = f"there is no {self.path} (HTTP {talk.ask(self.path, {}).status})"
@@ -62,7 +72,7 @@ class Checks:
 
 
 def tried(spec: Spec, talk: Talk) -> Check:
-    """Run one check."""
+    """Run one check and return its result."""
     begun = time.monotonic()
     state: State = "ok"
     got = ""
@@ -87,5 +97,5 @@ def modules() -> Iterator[ModuleType]:
 
 
 def groups() -> list[Checks]:
-    """Return the checks of every API."""
+    """Return the registry of checks of each API."""
     return [module.check for module in modules()]

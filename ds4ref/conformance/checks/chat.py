@@ -42,7 +42,7 @@ WEATHER = {"type": "function", "function": {"name": "weather"}}
 
 
 def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, Any]:
-    """Build a request, with reasoning off where the server accepts that."""
+    """Build the body of a request to /v1/chat/completions, with reasoning off if the server accepts that."""
     messages = (
         content
         if isinstance(content, list) and content and "role" in content[0]
@@ -55,7 +55,7 @@ def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, A
 
 
 def choice(answer: Answer) -> dict[str, Any]:
-    """Return the one choice of a completion."""
+    """Return the single choice of a chat completion."""
     choices = answer.document().get("choices")
     expect(isinstance(choices, list) and len(choices) == 1, f"choices {shown(choices)}")
     assert choices is not None
@@ -63,12 +63,12 @@ def choice(answer: Answer) -> dict[str, Any]:
 
 
 def chunks(answer: Answer) -> list[dict[str, Any]]:
-    """Return the chunks of a stream without [DONE]."""
+    """Return the chunks of a stream without the final [DONE]."""
     return [event.json for event in answer.events() if event.data != "[DONE]"]
 
 
 def deltas(answer: Answer) -> list[dict[str, Any]]:
-    """Return the deltas of the one choice."""
+    """Return the deltas of a stream's single choice."""
     return [one.get("delta") or {} for chunk in chunks(answer) for one in chunk.get("choices") or ()]
 
 
@@ -85,7 +85,7 @@ def forced(talk: Talk, **more: Any) -> Answer:
 
 
 def calls(answer: Answer) -> list[dict[str, Any]]:
-    """Return the calls of a completion."""
+    """Return the tool calls of a chat completion."""
     entries = choice(answer)["message"].get("tool_calls")
     expect(isinstance(entries, list) and entries, f"tool_calls {shown(entries)}")
     return list(entries)

@@ -1,4 +1,4 @@
-"""Shared parts of checks: tools, a schema, limits, errors."""
+"""Parts shared by the checks of several APIs: tools, a schema, limits, errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
-"""Schemas of two tools, ``weather`` and ``clock``; only short values fit, so that any model finishes them soon."""
+"""Parameter schemas of two tools, ``weather`` and ``clock``; fitting values are short, so that any model ends soon."""
 FORM = {
     "type": "object",
     "properties": {"answer": {"type": "string", "enum": ["yes", "no"]}, "sure": {"type": "boolean"}},
@@ -30,12 +30,12 @@ FORM = {
 }
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 LARGEST = 200_000
-"""Largest context in tokens that is overflowed on purpose."""
+"""Largest context in tokens for which the overflow of the context is tested."""
 OVERFLOWS = (
     "prompt is too long", "context size", "context length", "context window", "maximum context", "too many tokens",
     "exceeds the available context", "context_length_exceeded", "maximum number of tokens", "reduce the length",
 )  # fmt: skip
-"""Wordings by which agents recognise an overflow (clients.md 8)."""
+"""Wordings by which agents recognise an error as a context overflow (clients.md 8)."""
 _STRINGS = ("", '"', '""', '0"', '00"', '000"', '0000"')  # the last ones finish an escape
 _TAILS = [
     *(quote + rest for quote in _STRINGS for rest in ("", ":0")),
@@ -44,21 +44,21 @@ _TAILS = [
 
 
 def arguments_fit(arguments: object) -> None:
-    """Raise Wrong unless ``arguments`` is JSON text that fits PARAMETERS."""
+    """Raise Wrong unless ``arguments`` is JSON text that fits the schema PARAMETERS."""
     expect(isinstance(arguments, str), f"arguments that are no text: {shown(arguments)}")
     assert isinstance(arguments, str)
     object_fits(parsed(arguments))
 
 
 def object_fits(value: Any) -> None:
-    """Raise Wrong unless ``value`` fits PARAMETERS."""
+    """Raise Wrong unless ``value`` (parsed JSON) fits the schema PARAMETERS."""
     expect(isinstance(value, dict), f"arguments that are no object: {shown(value)}")
     fits = set(value) == {"city", "tomorrow"} and value["city"] in CITIES and isinstance(value["tomorrow"], bool)
     expect(fits, f"arguments that do not fit the schema: {shown(value)}")
 
 
 def form_fits(text: object) -> None:
-    """Raise Wrong unless ``text`` is JSON that fits FORM."""
+    """Raise Wrong unless ``text`` is JSON that fits the schema FORM."""
     expect(isinstance(text, str) and text, f"{shown(text)} in place of text")
     value = parsed(str(text))
     fits = isinstance(value, dict) and set(value) == {"answer", "sure"}
@@ -67,9 +67,9 @@ def form_fits(text: object) -> None:
 
 
 def object_begins(text: str) -> bool:
-    """Return whether ``text`` is the beginning of a JSON object, or a whole one.
+    """Return whether ``text`` is a JSON object or the beginning of one.
 
-    Tries the few ways to finish the last value, then closes what is open.
+    Tries the few ways to complete the last value, then closes what is open.
     """
     outside = re.sub(r'"(?:\\.|[^"\\])*(?:"|\\?$)', "", text, flags=re.DOTALL)
     closers: list[str] = []
@@ -85,7 +85,7 @@ def object_begins(text: str) -> bool:
 
 
 def counts(usage: Any, parts: Sequence[str], total: str = "") -> None:
-    """Raise Wrong unless ``usage`` has counts named ``parts``, and their sum under ``total``."""
+    """Raise Wrong unless ``usage`` has integer members ``parts``, and their sum in the member ``total`` if named."""
     expect(isinstance(usage, dict), f"usage {shown(usage)}")
     numbers = [usage.get(name) for name in (*parts, *([total] if total else []))]
     expect(all(isinstance(n, int) and n >= 0 for n in numbers), f"usage {shown(usage)}")
@@ -93,19 +93,19 @@ def counts(usage: Any, parts: Sequence[str], total: str = "") -> None:
 
 
 def event_stream(answer: Answer) -> None:
-    """Raise Wrong unless the content type is that of an event stream."""
+    """Raise Wrong unless the content type is text/event-stream."""
     answer.arrived()
     expect(answer.kind == "text/event-stream", f"content type {answer.kind or 'none'}")
 
 
 def one_id(events: Sequence[dict[str, Any]]) -> None:
-    """Raise Wrong unless all events have the same id, a string."""
+    """Raise Wrong unless all events have the same string as ``id``."""
     ids = {json.dumps(event.get("id")) for event in events}
     expect(len(ids) == 1 and isinstance(events[0].get("id"), str), f"ids {shown(sorted(ids))}")
 
 
 def refused(answer: Answer, *statuses: int) -> dict[str, Any]:
-    """Return the JSON document of a refused request; Wrong unless its status is one of ``statuses`` (any 4xx)."""
+    """Return the JSON document of an error; raises Wrong unless its status is in ``statuses`` (default: any 4xx)."""
     expect(answer.status, f"no answer: {answer.cut}")
     known = statuses or tuple(range(400, 500))
     expect(answer.status in known, f"HTTP {answer.status}: {shown(answer.body.decode('utf-8', 'replace'))}")
@@ -113,7 +113,7 @@ def refused(answer: Answer, *statuses: int) -> dict[str, Any]:
 
 
 def openai_error(answer: Answer, *statuses: int) -> str:
-    """Return the message of an error in OpenAI's shape."""
+    """Return the message of an error in OpenAI's shape; raises Wrong for other shapes or statuses."""
     error = refused(answer, *statuses).get("error")
     expect(
         isinstance(error, dict) and isinstance(error.get("message"), str) and error["message"], f"error {shown(error)}"
@@ -123,7 +123,7 @@ def openai_error(answer: Answer, *statuses: int) -> str:
 
 
 def too_long(talk: Talk) -> str:
-    """Return a text beyond the server's context; Skip if that is unknown or too large to try."""
+    """Return a text longer than the server's context; raises Skip if the context is unknown or above LARGEST."""
     if talk.ctx is None:
         raise Skip("the list of models does not tell the context")
     if talk.ctx > LARGEST:
@@ -132,24 +132,24 @@ def too_long(talk: Talk) -> str:
 
 
 def overflow_known(text: str) -> None:
-    """Raise Wrong unless agents recognise ``text`` as an overflow."""
+    """Raise Wrong unless ``text`` contains a wording by which agents recognise a context overflow."""
     expect(any(words in text.lower() for words in OVERFLOWS), shown(text))
 
 
 def at_once(talk: Talk, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Answer]:
-    """Send all requests at the same time and return the answers."""
+    """Send all requests concurrently and return their answers in order."""
     with ThreadPoolExecutor(len(bodies)) as pool:
         return list(pool.map(lambda body: talk.ask(path, body), bodies))
 
 
 def not_the_servers(answer: Answer) -> None:
-    """Raise Wrong if the server failed (5xx or no answer)."""
+    """Raise Wrong if the server failed (status 5xx or no answer)."""
     expect(answer.status, f"no answer: {answer.cut}")
     expect(answer.status < 500, f"HTTP {answer.status}: {shown(answer.body.decode('utf-8', 'replace'))}")
 
 
 def names_of(events: Sequence[Event]) -> list[str]:
-    """Return the types of events without consecutive repetitions."""
+    """Return the types of events, consecutive repetitions merged."""
     names: list[str] = []
     for event in events:
         kind = str(event.json.get("type"))
@@ -159,7 +159,7 @@ def names_of(events: Sequence[Event]) -> list[str]:
 
 
 def in_order(names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise Wrong unless ``wanted`` occur in ``names`` in this order."""
+    """Raise Wrong unless the names ``wanted`` occur in ``names`` in this order, possibly with others in between."""
     rest = iter(names)
     for name in wanted:
         if name not in rest:

@@ -1,4 +1,4 @@
-"""What belongs to no API: models, tokens, paths that are not there."""
+"""Checks that belong to no single API: models, tokens, unknown paths."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def forced(talk: Talk, **more: Any) -> Answer:
 
 
 def blocks(answer: Answer, kind: str) -> list[dict[str, Any]]:
-    """The blocks of that kind; Wrong if there is none."""
+    """Return the content blocks of type ``kind``; raises Wrong if there is none."""
     content = answer.document().get("content")
     matches = [block for block in content or () if block.get("type") == kind]
     expect(matches, f"content {shown(content)}")
@@ -67,7 +67,7 @@ def blocks(answer: Answer, kind: str) -> list[dict[str, Any]]:
 
 
 def events(answer: Answer) -> list[dict[str, Any]]:
-    """The events of a stream, pings left out."""
+    """Return the events of a stream as JSON objects, without pings."""
     values = [event.json for event in answer.events()]
     return [event for event in values if event.get("type") != "ping"]
 

@@ -44,7 +44,7 @@ NOTE = {"type": "custom", "name": "note", "description": "Takes a note of one wo
 
 
 def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, Any]:
-    """A request. Where the server takes it, models are told not to reason."""
+    """Build the body of a request to /v1/responses, with reasoning off if the server accepts that."""
     plain = {"model": talk.model, "input": content, "max_output_tokens": talk.tokens, "temperature": 0, "store": False}
     off = {"reasoning": {"effort": "none"}}
     quiet = off if talk.ask(PATH, {**plain, "input": "Hi", "max_output_tokens": 16, **off}).status == 200 else {}
@@ -65,7 +65,7 @@ def forced(talk: Talk, **more: Any) -> Answer:
 
 
 def response(answer: Answer) -> dict[str, Any]:
-    """The response of a document, or of the event that ends a stream."""
+    """Return the response object, from a document or from the last event of a stream."""
     if answer.body.lstrip().startswith(b"{"):
         return answer.document()
     last = events(answer)[-1].json
@@ -74,7 +74,7 @@ def response(answer: Answer) -> dict[str, Any]:
 
 
 def events(answer: Answer) -> list[Event]:
-    """The events of a stream; a [DONE] at its end is not one."""
+    """Return the events of a stream, without a final [DONE]."""
     stream = answer.events()
     stream = stream[:-1] if stream and stream[-1].data == "[DONE]" else stream
     expect(stream, "a stream without an event")
@@ -82,7 +82,7 @@ def events(answer: Answer) -> list[Event]:
 
 
 def items(answer: Answer, kind: str) -> list[dict[str, Any]]:
-    """The items of that kind; Wrong if there is none."""
+    """Return the output items of type ``kind``; raises Wrong if there is none."""
     output = response(answer).get("output")
     matches = [item for item in output or () if item.get("type") == kind]
     expect(matches, f"output {shown(output)}")
@@ -90,7 +90,7 @@ def items(answer: Answer, kind: str) -> list[dict[str, Any]]:
 
 
 def text(answer: Answer) -> str:
-    """What the messages say."""
+    """Return the text of the message items, concatenated."""
     parts = [part for item in items(answer, "message") for part in item["content"]]
     expect(all(part.get("type") == "output_text" for part in parts), f"content {shown(parts)}")
     return "".join(part["text"] for part in parts)

@@ -1,4 +1,4 @@
-"""Shared parts of the probes: running checks, writing their results, one tool."""
+"""Parts shared by the probes: running checks, writing their results, one tool."""
 
 import json
 import os
@@ -22,11 +22,11 @@ PARAMETERS = {
 
 
 class Skip(Exception):
-    """The check cannot be run here; the message says why."""
+    """Raised by a check that cannot be run; the message says why."""
 
 
 def fits(arguments):
-    """Return whether arguments fit PARAMETERS."""
+    """Return whether ``arguments`` (parsed JSON) fit the schema PARAMETERS."""
     return (
         isinstance(arguments, dict)
         and set(arguments) == {"city", "tomorrow"}
@@ -36,19 +36,19 @@ def fits(arguments):
 
 
 def shown(value):
-    """Format ``value`` as one short line."""
+    """Format ``value`` as one line of at most 160 characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= 160 else text[:159] + "\u2026"
 
 
 def expect(true, got):
-    """Raise AssertionError with ``got`` unless ``true``."""
+    """Raise AssertionError with the observed value ``got`` unless ``true``."""
     if not true:
         raise AssertionError(shown(got))
 
 
 def check(name, feature, expected, required=True, how=""):
-    """Run the decorated check at once and append its result to OUT."""
+    """Decorate a check: run it at once and append its result to the file OUT."""
 
     def run(function):
         begun, state, got = time.monotonic(), "ok", ""
@@ -72,5 +72,5 @@ def check(name, feature, expected, required=True, how=""):
 
 
 def where():
-    """Return the source line of the failed assertion."""
+    """Return the source line at which the current exception was raised."""
     return shown(traceback.extract_tb(sys.exc_info()[2])[-1].line)

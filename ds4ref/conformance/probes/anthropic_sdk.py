@@ -1,4 +1,4 @@
-"""Anthropic's SDK: messages as documents, as streams and with its helper, tools, thinking, forms, counting."""
+"""Probe of Anthropic's SDK: messages as documents, streams and with its helper; tools, thinking, formats, counting."""
 
 import json
 
@@ -20,12 +20,12 @@ state = {}
 
 
 def usual(**more):
-    """A message's usual fields, and ``more``."""
+    """Return the usual arguments of a message request, extended by ``more``."""
     return {"model": MODEL, "max_tokens": TOKENS, **more}
 
 
 def kinds(message):
-    """The types of a message's blocks, in order."""
+    """Return the types of a message's content blocks in order."""
     return [block.type for block in message.content]
 
 

@@ -1,4 +1,4 @@
-"""A task of inspect_ai: read a file with a tool, say the secret word that is in it."""
+"""An inspect_ai task: read a file with a tool and repeat the secret word in it."""
 
 import os
 
@@ -25,6 +25,6 @@ def read_file():
 
 @task
 def secret():
-    """One sample."""
+    """Return the task, which has one sample."""
     sample = Sample(input=os.environ["SMOKE_PROMPT"], target=os.environ["SMOKE_WORD"])
     return Task(dataset=[sample], solver=[use_tools(read_file()), generate()], scorer=includes())

@@ -1,4 +1,4 @@
-"""OpenAI's SDK: models, chat, responses and completions, as documents, streams and with its helpers."""
+"""Probe of OpenAI's SDK: models, chat, responses and completions, as documents, streams and with its helpers."""
 
 import json
 
@@ -16,24 +16,24 @@ state = {}
 
 
 class Weather(pydantic.BaseModel):
-    """A form to fill in."""
+    """A response format as a pydantic model."""
 
     sure: bool
     warm: bool
 
 
 def usual(**more):
-    """A chat completion's usual fields, and ``more``."""
+    """Return the usual arguments of a chat completion, extended by ``more``."""
     return {"model": MODEL, "max_completion_tokens": TOKENS, "temperature": 0, **more}
 
 
 def answer(**more):
-    """A response's usual fields, and ``more``."""
+    """Return the usual arguments of a response, extended by ``more``."""
     return {"model": MODEL, "max_output_tokens": TOKENS, "temperature": 0, "store": False, **more}
 
 
 def offered(call):
-    """What ``call`` returns, or Skip where the server has no such endpoint."""
+    """Return the result of ``call()``; raises Skip if the server has no such endpoint."""
     try:
         return call()
     except openai.NotFoundError as error:

@@ -1,4 +1,4 @@
-"""Plain HTTP with ``requests``: documents, a stream line by line, a tool and its result."""
+"""Probe of plain HTTP with ``requests``: documents, a stream line by line, a tool call and its result."""
 
 import json
 
@@ -14,7 +14,7 @@ state = {}
 
 
 def post(stream=False, **more):
-    """POST a chat completion with the usual fields, and ``more``."""
+    """POST a chat completion with the usual fields, extended by ``more``; return the response."""
     body = {"model": MODEL, "messages": [USER], "max_tokens": TOKENS, "temperature": 0, "stream": stream, **more}
     return session.post(f"{URL}/v1/chat/completions", json=body, stream=stream, timeout=SECONDS)
 

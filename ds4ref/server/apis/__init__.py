@@ -1,2 +1,4 @@
-"""The endpoints that generate, one module an API. ``fields`` reads what their requests share, ``common`` writes what
-their answers share."""
+"""The endpoints that generate, one module per API.
+
+``fields`` parses the request fields that several APIs have; ``common`` holds the code shared by their replies.
+"""

@@ -1,7 +1,7 @@
 """/v1/chat/completions: OpenAI's chat completions (docs/reference/server.md).
 
-Left out on purpose: several choices (``n`` is not looked at), audio, penalties, logit bias. Reasoning goes out as
-``reasoning_content``, as DeepSeek's API has it, and its log probabilities under the same name.
+Left out on purpose: several choices (``n`` is ignored), audio, penalties, logit bias. Reasoning is sent as
+``reasoning_content``, as in DeepSeek's API; log probabilities have reasoning under the same name.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed")
 
 
 class Chat(Api):
-    """The endpoint."""
+    """The endpoint /v1/chat/completions."""
 
     path = "/v1/chat/completions"
     name = "chat"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, ChatReply]:
-        """Return the turn of a request and the reply to it."""
+        """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
         request = fields.Body(body)
         with fields.reading():
             messages = from_openai(request.needed("messages"), placeholders=True)
@@ -73,7 +73,7 @@ class Chat(Api):
         return turn, ChatReply(turn, about, stream, fields.include_usage(request))
 
     def error(self, refused: Refused) -> bytes:
-        """Return the error document."""
+        """Return the error as OpenAI's JSON document."""
         return openai_error(refused)
 
 
@@ -114,7 +114,7 @@ def _named(tool: Fields) -> str:
 
 
 class ChatReply(Base):
-    """The reply: chunks, or a chat completion."""
+    """Formats an answer as ``chat.completion.chunk`` events or as one ``chat.completion`` document."""
 
     def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
@@ -127,7 +127,7 @@ class ChatReply(Base):
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """Return the chunks of ``delta``."""
+        """Return the chunks that carry ``delta``, as server-sent events."""
         out = b"" if self.begun else self._chunk({"role": "assistant"})
         self.begun = True
         self._steps += delta.steps
@@ -189,13 +189,13 @@ class ChatReply(Base):
         }
 
     def late_error(self, failed: Failed) -> bytes:
-        """Return a chunk with an error; a finish reason that clients do not know may make them retry for ever."""
+        """Return a chunk with an ``error`` member; an unknown finish reason could make clients retry forever."""
         return sse(compact({"error": {"message": failed.message, "type": "server_error"}}))
 
     # --- a document
 
     def document(self) -> bytes:
-        """Return the completion."""
+        """Return the whole answer as a ``chat.completion`` JSON document."""
         self.whole()
         answer = self.collected
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}

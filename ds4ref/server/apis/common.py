@@ -1,4 +1,4 @@
-"""Building answers: what the replies of the four APIs share."""
+"""Code shared by the replies of the four APIs: JSON output, accumulated deltas, tool-call ids."""
 
 from __future__ import annotations
 
@@ -25,44 +25,47 @@ token_hex: Callable[[int], str] = secrets.token_hex
 _numbers = itertools.count(1)
 
 _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
-"""They occur only inside JSON strings; many clients split streams into lines with a function that breaks at them."""
+"""Escapes for line separators, which JSON allows unescaped in strings; many clients split event streams at them."""
 
 
 def compact(value: Any) -> str:
-    """Serialise to JSON without spaces and without ASCII escapes."""
+    """Serialise ``value`` to JSON without spaces; only unusual line separators are escaped as ASCII."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 def encoded(text: str) -> bytes:
-    """Encode as UTF-8; lone surrogates become question marks."""
+    """Encode text as UTF-8; lone surrogates become question marks."""
     return text.encode("utf-8", "replace")
 
 
 def new_id(prefix: str, digits: int = 32) -> str:
-    """Return a random id of ``digits`` hex digits behind ``prefix``."""
+    """Return a random id: ``prefix`` followed by ``digits`` hex digits."""
     return prefix + token_hex(digits // 2)
 
 
 def openai_error(refused: Refused) -> bytes:
-    """Return the error document of OpenAI's APIs."""
+    """Return an error as OpenAI's JSON document."""
     return encoded(compact({"error": {"message": refused.message, "type": refused.kind, **refused.extra}}) + "\n")
 
 
 class Splice:
-    """Insert JSON text verbatim into other JSON; parsing it would merge equal names and respell numbers."""
+    """Insert JSON text verbatim into other JSON.
+
+    Parsing and serialising the text would merge members of the same name and respell numbers.
+    """
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """Return a placeholder for ``text``."""
+        """Return a placeholder string for the JSON ``text``, which ``compact`` replaces by that text."""
         place = new_id("verbatim-")
         self._texts[place] = text
         return place
 
     def compact(self, value: Any) -> str:
-        """Serialise ``value`` with every placeholder replaced by its text."""
+        """Serialise ``value`` to JSON, with each placeholder string replaced by its JSON text."""
         whole = compact(value)
         for place, text in self._texts.items():
             whole = whole.replace(f'"{place}"', text.translate(_LINE_ENDS), 1)
@@ -73,7 +76,7 @@ class Splice:
 
 
 class Collected:
-    """The deltas of an answer, accumulated. ``void``: calls were begun and discarded."""
+    """The accumulated deltas of an answer; ``void`` is True once the model began tool calls that were discarded."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -84,7 +87,7 @@ class Collected:
         self.void = False
 
     def add(self, delta: Delta) -> None:
-        """Append a delta."""
+        """Append a delta to the answer."""
         self._text.append(delta.text)
         self._reasoning.append(delta.reasoning)
         self.steps += delta.steps
@@ -99,22 +102,25 @@ class Collected:
 
     @property
     def text(self) -> str:
-        """Visible text."""
+        """The visible text so far."""
         return "".join(self._text)
 
     @property
     def reasoning(self) -> str:
-        """Reasoning text."""
+        """The reasoning text so far."""
         return "".join(self._reasoning)
 
     @property
     def calls(self) -> list[tuple[int, str, str]]:
-        """Calls as (index, name, arguments as JSON text)."""
+        """The tool calls as (index, name, arguments as JSON text)."""
         return [(index, name, "".join(parts)) for index, (name, parts) in sorted(self._calls.items())]
 
     @property
     def finish(self) -> Finish:
-        """Finish reason; STOP for ends that clients have no reason for: discarded calls, a block without a call."""
+        """The finish reason.
+
+        STOP stands for ends that no API can express: calls were discarded, or a tool-call block had no call.
+        """
         reason = Finish(self.last.finish or Finish.STOP)
         if reason is Finish.ERROR or (reason is Finish.TOOL_CALLS and not self._calls):
             return Finish.STOP
@@ -122,13 +128,16 @@ class Collected:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Token counts (prompt, cached, completion, reasoning)."""
+        """Token counts (prompt, cached, completion, reasoning); zeros until the last delta."""
         usage = self.last.usage or Usage()
         return usage.prompt or 0, usage.cached or 0, usage.completion or 0, usage.reasoning or 0
 
 
 def openai_usage(counts: Sequence[tuple[int, int, int, int]], thought: bool = True) -> dict[str, Any]:
-    """Return OpenAI's usage object for several answers. ``thought``: include reasoning tokens."""
+    """Return OpenAI's ``usage`` object with the summed token ``counts`` of several answers.
+
+    ``thought``: include the number of reasoning tokens.
+    """
     prompt, cached, completion, reasoning = map(sum, zip(*counts, strict=True))
     return {
         "prompt_tokens": prompt,
@@ -143,7 +152,12 @@ def openai_usage(counts: Sequence[tuple[int, int, int, int]], thought: bool = Tr
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as its calls are sent: ``kind`` is "function", "custom" or "tool_search"."""
+    """A tool as clients see it in calls.
+
+    name        without the namespace
+    kind        "function", "custom" or "tool_search"
+    namespace   the prefix that the model sees before the name, "" for none
+    """
 
     name: str
     kind: str = "function"
@@ -151,7 +165,7 @@ class Tool:
 
 
 def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
-    """Return the tool that the model calls ``name``; an undeclared one is a function."""
+    """Return the declared tool that the model knows as ``name``, as clients see it; a plain function if undeclared."""
     for tool in tools:
         if tool.name == name and tool.kind != "hosted":
             return Tool(tool.name.removeprefix(tool.namespace), tool.kind, tool.namespace)
@@ -159,7 +173,7 @@ def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
 
 
 class PlainInput:
-    """Decode the text parameter of a custom tool from its JSON arguments as they arrive."""
+    """Incremental decoder of a custom tool's text: the value of ``input`` in the call's JSON arguments."""
 
     _HEAD = '{"input":"'
 
@@ -170,7 +184,10 @@ class PlainInput:
         self._inside = self._over = False
 
     def feed(self, fragment: str) -> str:
-        """Return the text that this fragment completes; "" if the arguments do not start as expected."""
+        """Append a fragment of the arguments; return the newly decoded text.
+
+        Returns "" if the arguments do not begin with ``{"input":"``; ``finish`` then returns the text.
+        """
         self._fragments.append(fragment)
         if self._over:
             return ""
@@ -188,7 +205,7 @@ class PlainInput:
         return text
 
     def finish(self) -> tuple[str, str]:
-        """Return (whole text, the part of it that ``feed`` did not return)."""
+        """Return (whole text, the end of the text that ``feed`` has not returned), once all arguments were fed."""
         whole, sent = plain_input("".join(self._fragments)), "".join(self._given)
         return whole, whole.removeprefix(sent) if whole.startswith(sent) else ""
 
@@ -212,7 +229,10 @@ def _whole(body: str) -> int:
 
 
 def plain_input(arguments: str) -> str:
-    """Return a custom tool's text: the value of ``input``, of the only parameter, or the arguments themselves."""
+    """Return a custom tool's text from its JSON arguments.
+
+    This is the value of ``input``, else of the only parameter, else the arguments themselves.
+    """
     try:
         values = dict(rawjson.members(arguments))
     except ValueError:
@@ -225,7 +245,7 @@ def plain_input(arguments: str) -> str:
 
 
 class Base(Reply):
-    """State of every reply: the answer so far, and the ids of its calls."""
+    """Base class of all replies: holds the answer so far and the ids of its tool calls."""
 
     call_prefix = "call_"
 
@@ -238,22 +258,25 @@ class Base(Reply):
 
     @cached_property
     def number(self) -> int:
-        """Number of the answer in this process, from 1."""
+        """The sequence number of this answer in the process, from 1."""
         return next(_numbers)
 
     def call_id(self, index: int) -> str:
-        """Return the id of a call. Called by the inference thread (to remember it) and by the sending one."""
+        """Return the id of the answer's tool call number ``index``, generated at first use.
+
+        Called from two threads: the inference thread stores the id, the event loop sends it.
+        """
         return self._ids.get(index) or self._ids.setdefault(index, new_id(self.call_prefix))
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """``Collected.counts``; for an unfinished answer, the counts known so far."""
+        """Token counts (prompt, cached, completion, reasoning), as known so far if the answer is unfinished."""
         if self.collected.last.usage is None and self.prefill is not None:
             return self.prefill.total, self.prefill.cached, len(self.collected.steps), 0
         return self.collected.counts
 
     def feed(self, event: Event) -> bytes:
-        """Return the server-sent events that ``event`` causes; nothing after the end."""
+        """Add ``event`` to the answer; return the server-sent events to send for it, b"" for none."""
         out = b""
         match event:
             case Prefill():
@@ -272,23 +295,23 @@ class Base(Reply):
 
     @abc.abstractmethod
     def delta(self, delta: Delta) -> bytes:
-        """Return the server-sent events of ``delta``."""
+        """Return the server-sent events that carry ``delta``."""
 
     def answered(self, delta: Delta) -> bytes:
-        """Return the events at the end of one of several prompts; only completions take several."""
+        """Return the server-sent events that end the answer to one of a completion's several prompts."""
         return b""
 
     def whole(self) -> None:
-        """Raise Refused if the server cut the answer off (a client that disconnected reads nothing)."""
+        """Raise Refused (503) if the answer is incomplete because the server shut down."""
         if self.collected.last.finish == Finish.CANCELLED:
             raise Refused(503, _CUT_OFF.message, "server_error", headers={"x-should-retry": "false"})
 
     def error(self, refused: Refused) -> bytes:
-        """Return the error document."""
+        """Return the error as OpenAI's JSON document."""
         return openai_error(refused)
 
     def remember(self, answer: Message) -> Message:
-        """Return the answer with the ids of its calls, and store its calls under them."""
+        """Return the answer with ids assigned to its tool calls, and store the calls in the memory of calls."""
         calls = tuple(replace(call, id=self.call_id(index)) for index, call in enumerate(answer.calls))
         answer = replace(answer, calls=calls)
         if self.about.tools is not None:
@@ -300,19 +323,19 @@ _CUT_OFF = Failed("shutdown", "server shutting down")
 
 
 def stands_in_thinking(turn: Turn) -> bool:
-    """Return whether the answer begins inside ``<think>``."""
+    """Return whether the rendered prompt ends inside ``<think>``, so that the answer begins with reasoning."""
     asked = [m.role for m in turn.messages if turn.hoist == "leading" or m.role not in ("system", "developer")]
     return turn.thinking != "none" and bool(asked) and asked[-1] != "assistant"
 
 
 class Thinking:
-    """Tracks which tokens of an answer are reasoning."""
+    """State machine that tells reasoning tokens of an answer from visible ones."""
 
     def __init__(self, inside: bool):
         self.inside = inside
 
     def thought(self, step: Step) -> bool:
-        """Return whether this token is reasoning; the tags themselves are."""
+        """Return whether the next token is reasoning; the tags ``<think>`` and ``</think>`` count as reasoning."""
         was, raw = self.inside, step.token.raw
         if raw in (_OPEN, _CLOSE):
             self.inside = raw == _OPEN

@@ -1,7 +1,7 @@
 """/v1/completions: OpenAI's legacy completions (docs/reference/server.md).
 
-A text prompt becomes a user message, as in ds4, and the answer is all generated text, reasoning and its tags included.
-A prompt of token ids, or an echoed one, is used as it is: no template, no BOS. Left out on purpose:
+A text prompt becomes a user message, as in ds4, and the answer is all generated text, including reasoning and its tags.
+A prompt of token ids, or one with ``echo``, is evaluated unchanged: no chat template, no BOS. Left out on purpose:
 ``n``, ``best_of``, ``suffix``.
 """
 
@@ -30,13 +30,13 @@ Prompt = str | tuple[int, ...]
 
 
 class Completions(Api):
-    """The endpoint."""
+    """The endpoint /v1/completions."""
 
     path = "/v1/completions"
     name = "completions"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, CompletionsReply]:
-        """Return the turn of a request and the reply to it."""
+        """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
         request = fields.Body(body)
         prompts = _prompts(request.needed("prompt"))
         model = fields.model(request, about)
@@ -59,7 +59,7 @@ class Completions(Api):
         return turn, CompletionsReply(turn, about, stream, fields.include_usage(request))
 
     def error(self, refused: Refused) -> bytes:
-        """Return the error document."""
+        """Return the error as OpenAI's JSON document."""
         return openai_error(refused)
 
 
@@ -95,7 +95,7 @@ def _ids(entries: Sequence[str]) -> tuple[int, ...]:
 
 
 def _asked(plain: Turn, prompt: Prompt) -> Turn:
-    """Return the turn of one prompt."""
+    """Return the turn of one prompt of a request; ``plain``: the request's turn without a prompt."""
     if not isinstance(prompt, str):
         return replace(plain, ids=prompt, thinking="none")
     if not plain.echo:
@@ -115,7 +115,7 @@ def _top_logprobs(raw: str | None) -> int | None:
 
 
 class CompletionsReply(Base):
-    """The reply: chunks, or a completion with one choice per prompt."""
+    """Formats an answer as chunks, or as one ``text_completion`` document with one choice per prompt."""
 
     def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
@@ -129,7 +129,7 @@ class CompletionsReply(Base):
         return len(self._done)
 
     def answered(self, delta: Delta) -> bytes:
-        """Finish the choice of one of several prompts."""
+        """Finish the choice of one of several prompts; return the server-sent events that end that choice."""
         out = self._pieces(delta) + self._last(self.collected) if self.stream else b""
         self._done.append(self.collected)
         self.collected, self._steps, self._offsets = Collected(), [], _Offsets()
@@ -138,7 +138,7 @@ class CompletionsReply(Base):
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """Return the chunks of ``delta``."""
+        """Return the chunks that carry ``delta``, as server-sent events."""
         out = self._pieces(delta)
         if not delta.finish:
             return out
@@ -172,13 +172,13 @@ class CompletionsReply(Base):
         }
 
     def late_error(self, failed: Failed) -> bytes:
-        """Return a chunk with an error."""
+        """Return a chunk with an ``error`` member."""
         return sse(compact({"error": {"message": failed.message, "type": "server_error"}}))
 
     # --- a document
 
     def document(self) -> bytes:
-        """Return the completion."""
+        """Return the whole answer as a ``text_completion`` JSON document."""
         self.whole()
         answers = [*self._done, self.collected]
         choices = []

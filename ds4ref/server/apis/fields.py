@@ -1,8 +1,8 @@
-"""Requests, field by field: what the four APIs have in common.
+"""Parsers of the request fields that the four APIs have in common.
 
-Tolerant as ds4's reader is: unknown fields are skipped, of duplicates the last counts, commas may be missing, nothing
-after the object is looked at. Strict where it is: a field that is honoured has to be of its type, and null where the
-field has no meaning without a value is a mistake of the caller's. Whatever is wrong is a Refused with status 400.
+As tolerant as ds4's parser: unknown fields are ignored, the last of several members of the same name counts, commas may
+be missing, text after the object is ignored. And as strict: a supported field must have the right type, and null is an
+error where a field needs a value. Every error is a Refused with status 400.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ..turn import Choice, Sampling
 MOST = 2**31 - 1
 HUGE = 3.0e38
 STOPS = 256
-"""Stop strings of one request; each is looked for at every token."""
+"""Maximum number of stop strings in a request; every generated token is checked against all of them."""
 
 _EFFORT = "reasoning_effort"
 _SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity", "thread-id")
 
 
 def bad(message: str) -> Refused:
-    """Return the error for a request that cannot be parsed."""
+    """Return a Refused (400) for a request that cannot be parsed."""
     line = " ".join(message.split())
     return Refused(400, "invalid JSON request: " + (line if len(line) <= 300 else line[:300] + "..."))
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Turn TextError into a 400."""
+    """Context manager that turns TextError into Refused (400)."""
     try:
         yield
     except TextError as error:
@@ -47,7 +47,7 @@ def reading() -> Iterator[None]:
 
 
 class Body:
-    """A request's JSON object: raw JSON values by name; of duplicates the last one counts."""
+    """The members of a request's JSON object as raw JSON text by name; the last of several of the same name counts."""
 
     def __init__(self, data: bytes):
         try:
@@ -66,49 +66,49 @@ class Body:
 
     @property
     def names(self) -> list[str]:
-        """Names in the order of their last occurrences."""
+        """Member names in the order of their last occurrences."""
         return list(self._raw)
 
     def needed(self, name: str) -> str:
-        """Return the raw value of a required field; Refused if it is missing."""
+        """Return the raw JSON of a required field; raises Refused if the field is missing."""
         if name not in self._raw:
             raise Refused(400, f"missing {name}")
         return self._raw[name]
 
     def raw(self, name: str) -> str | None:
-        """Return the raw value of an optional field; None if absent or null."""
+        """Return the raw JSON of an optional field, None if the field is absent or null."""
         raw = self._raw.get(name)
         return None if raw == "null" else raw
 
     def object(self, name: str) -> Fields:
-        """Return the members of an object; {} if absent or null."""
+        """Return the members of an object-valued field, {} if the field is absent or null."""
         raw = self.raw(name)
         with reading():
             return {} if raw is None else members(raw, name)
 
     def text(self, name: str, default: str) -> str:
-        """Return a string."""
+        """Return the value of a string field, ``default`` if the field is absent."""
         with reading():
             return string(self._raw.get(name), name, default)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return a boolean."""
+        """Return the value of a boolean field, ``default`` if the field is absent."""
         raw = self._raw.get(name)
         return default if raw is None else truth(raw, name)
 
     def number(self, name: str) -> float | None:
-        """Return a number, None if absent."""
+        """Return the value of a number field, None if the field is absent."""
         raw = self._raw.get(name)
         return None if raw is None else value(raw, name)
 
     def count(self, *names: str) -> int | None:
-        """Return a count under one of its ``names`` (the last present one), clamped to 31 bits; None if absent."""
+        """Return an integer clamped to [0, 2**31), from the last present field of ``names``; None if all are absent."""
         present = [name for name in self._raw if name in names]
         values = [self.number(name) for name in present]
         return None if not values or values[-1] is None else int(min(max(values[-1], 0), MOST))
 
     def seed(self) -> int | None:
-        """Return the 64-bit seed, exact where a float64 is not; None if absent or below 1."""
+        """Return the field ``seed`` as an exact 64-bit integer, None if it is absent or below 1."""
         number = self.number("seed")
         if number is None or number < 1:
             return None
@@ -119,14 +119,14 @@ class Body:
 
 
 def truth(raw: str, name: str) -> bool:
-    """Parse a raw boolean."""
+    """Parse the raw JSON boolean of field ``name``."""
     if raw not in ("true", "false"):
         raise bad(f"{name} is not true or false")
     return raw == "true"
 
 
 def value(raw: str, name: str) -> float:
-    """Parse a raw number, clamped to +-HUGE."""
+    """Parse the raw JSON number of field ``name``, clamped to +-HUGE."""
     if raw[0] not in "-0123456789":
         raise bad(f"{name} is not a number")
     return min(max(float(raw), -HUGE), HUGE)
@@ -136,18 +136,18 @@ def value(raw: str, name: str) -> float:
 
 
 def model(body: Body, about: About) -> str:
-    """Return the model name, which is echoed; any name is accepted."""
+    """Return the model name of the request; any name is accepted and echoed in the answer."""
     return body.text("model", about.model)
 
 
 def limit(body: Body, about: About, *names: str) -> int | None:
-    """Return the limit on the answer in tokens: the request's, at most the server's."""
+    """Return the maximum length of the answer in tokens: the lower of the request's and the server's limit, or None."""
     limits = [n for n in (body.count(*names), about.max_tokens) if n is not None]
     return min(limits, default=None)
 
 
 def stops(body: Body, name: str) -> tuple[str, ...]:
-    """Return the stop strings, from a string or an array; empty ones are dropped."""
+    """Return the non-empty stop strings of field ``name``, a string or an array of strings."""
     raw = body.raw(name)
     if raw is None:
         return ()
@@ -159,9 +159,9 @@ def stops(body: Body, name: str) -> tuple[str, ...]:
 
 
 def sampling(body: Body, about: About, thinking: str, names: Sequence[str]) -> Sampling:
-    """Return the sampling parameters of a request.
+    """Return the sampling parameters of a request, from its fields ``names``.
 
-    ds4 uses its own defaults whenever thinking is on (``client-sampling``); here the request's values count.
+    ds4 ignores the request's values while thinking is on; this server uses them unless ``client-sampling`` is off.
     """
     values: dict[str, Any] = {}
     for name in names:
@@ -177,7 +177,10 @@ def sampling(body: Body, about: About, thinking: str, names: Sequence[str]) -> S
 
 
 def switched(body: Body, *names: str) -> tuple[bool | None, bool]:
-    """Return (thinking on, off or None; whether the request set it), from the last of the fields ``names``."""
+    """Return (thinking on, off or unspecified as None; whether the request has any of the fields ``names``).
+
+    The last of the fields counts.
+    """
     chosen, explicit = None, False
     for name in (name for name in body.names if name in names):
         raw = body.needed(name)
@@ -194,25 +197,29 @@ def switched(body: Body, *names: str) -> tuple[bool | None, bool]:
 
 
 def thinking(body: Body, about: About, model: str) -> str:
-    """Return the thinking mode of a chat or completion."""
+    """Return the thinking mode of a chat or completion request: "none", "high" or "max"."""
     chosen, explicit = switched(body, "thinking", "think")
     return mode(about, effort(body.raw(_EFFORT), _EFFORT), chosen, model, explicit)
 
 
 def effort(raw: str | None, name: str) -> str | None:
-    """Return the name of an effort; None if absent or null."""
+    """Parse the raw JSON string of a reasoning-effort field, None if the field is absent or null."""
     with reading():
         return None if raw is None or raw == "null" else string(raw, name)
 
 
 def mode(about: About, effort: str | None, chosen: bool | None, model: str, explicit: bool) -> str:
-    """Return the thinking mode."""
+    """Return the thinking mode ("none", "high" or "max") for a request's effort and switch.
+
+    chosen     thinking switched on or off by the request, None if unspecified
+    explicit   whether the request has a field that switches thinking
+    """
     with reading():
         return resolve_mode(about.ctx, effort, chosen, model, explicit)
 
 
 def affinity(body: Body, about: About) -> str:
-    """Return the client's name of the conversation, "" for none."""
+    """Return the client's id of the conversation, from ``prompt_cache_key`` or a session header; "" for none."""
     raw = body.raw("prompt_cache_key")
     if raw is not None and rawjson.is_string(raw):
         return rawjson.string(raw)[:200]
@@ -223,13 +230,13 @@ def affinity(body: Body, about: About) -> str:
 
 
 def parallel(body: Body) -> bool:
-    """Return whether parallel calls are allowed."""
+    """Return whether the model may make several tool calls in one answer."""
     raw = body.raw("parallel_tool_calls")
     return raw is None or truth(raw, "parallel_tool_calls")
 
 
 def choose(kind: str, name: str, tools: Sequence[Schema], parallel: bool) -> Choice:
-    """Return the tool choice; Refused if the demanded tool does not exist."""
+    """Return the tool choice of a request; raises Refused if a call is demanded of a tool that does not exist."""
     tools = [tool for tool in tools if tool.callable]
     if kind in ("required", "named") and not tools:
         raise Refused(400, "tool_choice demands a call, but there are no tools")
@@ -242,9 +249,11 @@ def choose(kind: str, name: str, tools: Sequence[Schema], parallel: bool) -> Cho
 
 
 def schema_format(raw: str | None, where: str, nested: str = "") -> str:
-    """Return the JSON schema that a format field demands: "" for none, "{}" for any object.
+    """Return the JSON schema, as text, that a response-format field demands: "" for none, "{}" for any JSON object.
 
-    ``nested``: the member that holds the schema, "" if it is beside ``type``.
+    raw      raw JSON of the field, None if absent
+    where    name of the field in error messages
+    nested   the member that holds ``schema``, "" if ``schema`` lies beside ``type``
     """
     if raw is None or raw == "null":
         return ""
@@ -263,25 +272,26 @@ def schema_format(raw: str | None, where: str, nested: str = "") -> str:
 
 
 def include_usage(body: Body) -> bool:
-    """Return whether the stream should end with usage."""
+    """Return whether the client wants token counts at the end of the stream (``stream_options.include_usage``)."""
     raw = body.object("stream_options").get("include_usage")
     return raw is not None and truth(raw, "include_usage")
 
 
 def hoist(about: About) -> str:
-    """Return which system messages move to the head of the prompt."""
+    """Return which system messages move to the start of the prompt: "leading" (before the first turn) or "all"."""
     return "leading" if on(about.options, "system-in-place") else "all"
 
 
 def replayed(messages: Sequence[Message], about: About) -> tuple[Message, ...]:
-    """Return the conversation with known calls as the model wrote them."""
+    """Return the conversation with every known tool call as the model wrote it."""
     return tuple(messages) if about.tools is None else tuple(about.tools.attach(messages))
 
 
 def results_only(messages: Sequence[Message], about: About, who: str, field: str, history: str) -> bool:
-    """Return whether there are tool results without their calls, which only a cached timeline can continue.
+    """Return whether the messages have tool results without their calls, which only a cached timeline can continue.
 
-    Refused for an id that this server never issued.
+    Raises Refused if this server never issued the call id of such a result. ``who``, ``field`` and ``history`` are the
+    API's words in the error message.
     """
     known = {call.id for message in messages for call in message.calls}
     missing = [call_id for message in messages for call_id in message.result_ids if call_id not in known]

@@ -33,37 +33,37 @@ _STOPS = {Finish.LENGTH: "max_tokens", Finish.TOOL_CALLS: "tool_use"}
 
 
 class Messages(Api):
-    """The endpoint."""
+    """The endpoint /v1/messages."""
 
     path = "/v1/messages"
     name = "messages"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, MessagesReply]:
-        """Return the turn of a request and the reply to it."""
+        """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
         request = fields.Body(body)
         turn = _read(request, about)
         return turn, MessagesReply(turn, about, request.flag("stream"))
 
     def error(self, refused: Refused) -> bytes:
-        """Return the error document."""
+        """Return the error as Anthropic's JSON document."""
         return _error(refused)
 
 
 class CountTokens(Question):
-    """Counts the tokens of a request's prompt."""
+    """The endpoint /v1/messages/count_tokens: counts the tokens of a request's prompt."""
 
     path = "/v1/messages/count_tokens"
     name = "count_tokens"
 
     def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
-        """Return the document."""
+        """Return the JSON document with ``input_tokens``."""
         if not on(about.options, "count-tokens"):
             raise Refused(404, "unknown endpoint", _KINDS[404])
         turn = _read(fields.Body(body), about, counted=True)
         return encoded(compact({"input_tokens": len(turn.rendered().encode(tokenizer))}) + "\n")
 
     def error(self, refused: Refused) -> bytes:
-        """Return the error document."""
+        """Return the error as Anthropic's JSON document."""
         return _error(refused)
 
 
@@ -147,7 +147,7 @@ def _results_only(messages: list[Message], about: About) -> bool:
 
 
 class MessagesReply(Base):
-    """The reply: events, or a message."""
+    """Formats an answer as Anthropic's stream of events or as one ``message`` document."""
 
     call_prefix = "toolu_"
 
@@ -164,7 +164,7 @@ class MessagesReply(Base):
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """Return the events of ``delta``."""
+        """Return the server-sent events that carry ``delta``."""
         out = self._begin()
         if delta.reasoning:
             out += self._piece("thinking", {"type": "thinking_delta", "thinking": delta.reasoning})
@@ -228,12 +228,12 @@ class MessagesReply(Base):
         return out + _event("message_stop")
 
     def late_error(self, failed: Failed) -> bytes:
-        """Return an error event, which SDKs raise."""
+        """Return an ``error`` event, which SDKs raise as an exception."""
         kind = "overloaded_error" if failed.code == "shutdown" else "api_error"
         return _event("error", error={"type": kind, "message": failed.message})
 
     def alive(self) -> bytes:
-        """Return a ping, behind message_start once the length of the prompt is known; before that, a comment."""
+        """Return a ``ping`` event, after ``message_start``; an SSE comment while the prompt's length is unknown."""
         if not self.begun and self.prefill is None:
             return super().alive()
         return self._begin() + _event("ping")
@@ -241,7 +241,7 @@ class MessagesReply(Base):
     # --- a document
 
     def document(self) -> bytes:
-        """Return the message."""
+        """Return the whole answer as a ``message`` JSON document."""
         self.whole()
         answer, splice, content = self.collected, Splice(), []
         if answer.reasoning:
@@ -254,7 +254,7 @@ class MessagesReply(Base):
         return encoded(splice.compact(message) + "\n")
 
     def error(self, refused: Refused) -> bytes:
-        """Return the error document."""
+        """Return the error as Anthropic's JSON document."""
         shaped = on(self.about.options, "anthropic-errors") or "n_prompt_tokens" in refused.extra
         return _error(refused) if shaped else openai_error(refused)
 

@@ -1,6 +1,6 @@
 """/v1/responses: OpenAI's responses (docs/reference/server.md).
 
-Nothing is stored: every request carries its whole history. Left out on purpose: hosted tools, log probabilities, an
+Stateless: every request must carry its whole history. Left out on purpose: hosted tools, log probabilities, an
 endpoint for compaction.
 """
 
@@ -44,13 +44,13 @@ Item = dict[str, Any]
 
 
 class Responses(Api):
-    """The endpoint."""
+    """The endpoint /v1/responses."""
 
     path = "/v1/responses"
     name = "responses"
 
     def read(self, body: bytes, about: About) -> tuple[Turn, ResponsesReply]:
-        """Return the turn of a request and the reply to it."""
+        """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
         request = fields.Body(body)
         for name in ("previous_response_id", "conversation"):
             if request.raw(name) is not None:
@@ -89,12 +89,12 @@ class Responses(Api):
         return turn, ResponsesReply(turn, about, request.flag("stream"), summary)
 
     def error(self, refused: Refused) -> bytes:
-        """Return the error document."""
+        """Return the error as OpenAI's JSON document."""
         return openai_error(refused)
 
 
 def _asked_again(messages: list[Message]) -> list[Message]:
-    """Drop reasoning at the end of the history, which Codex sends after a stream that was cut.
+    """Drop trailing reasoning items from the history, which Codex sends after a stream that was cut.
 
     A history that ends with the assistant's turn could not be answered.
     """
@@ -104,9 +104,9 @@ def _asked_again(messages: list[Message]) -> list[Message]:
 
 
 def _merged(tools: list[Schema], late: list[Schema], in_place: bool) -> list[Schema]:
-    """Merge the request's tools with those that searches added.
+    """Merge the tools declared by a request with those that tool searches in its history added.
 
-    ``in_place``: the search's result shows the added ones; otherwise the prompt's head shows all.
+    ``in_place``: the search's result shows the added tools; otherwise the prompt's start shows all of them.
     """
     known = {tool.name for tool in tools if not tool.deferred}
     new = {tool.name: tool if in_place else replace(tool, deferred=False) for tool in late if tool.name not in known}
@@ -144,7 +144,10 @@ def _named(choice: Fields, tools: Sequence[Schema]) -> str:
 
 
 class ResponsesReply(Base):
-    """The reply: events, or a response. ``summary``: the client wants the reasoning."""
+    """Formats an answer as a stream of events or as one ``response`` document.
+
+    ``summary``: the client wants the reasoning as a summary.
+    """
 
     def __init__(self, turn: Turn, about: About, stream: bool, summary: bool):
         super().__init__(turn, about, stream)
@@ -163,7 +166,7 @@ class ResponsesReply(Base):
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
-        """Return the events of ``delta``."""
+        """Return the server-sent events that carry ``delta``."""
         out = self._begin()
         for step in delta.steps:
             self._thinking.thought(step)
@@ -276,14 +279,14 @@ class ResponsesReply(Base):
         return "completed" if closed else "incomplete"
 
     def late_error(self, failed: Failed) -> bytes:
-        """The response has failed: it is ended, and clients try again or say why."""
+        """Return a ``response.failed`` event, which ends the stream; clients retry or show the message."""
         out = self._begin()
         code = "context_length_exceeded" if failed.code == "context" else "server_error"
         error = {"code": code, "message": failed.message}
         return out + self._event("response.failed", response=self._response("failed", self._items, error))
 
     def alive(self) -> bytes:
-        """An event of a type that nobody knows: it sets back the timers of clients that do not see comments."""
+        """Return an event of an unknown type: it resets the timeout of clients that ignore SSE comments."""
         if not on(self.about.options, "json-keepalive"):
             return super().alive()
         return self._begin() + self._event("response.keepalive")
@@ -291,7 +294,7 @@ class ResponsesReply(Base):
     # --- a document
 
     def document(self) -> bytes:
-        """Return the response."""
+        """Return the whole answer as a ``response`` JSON document."""
         self.whole()
         answer, items = self.collected, []
         status = _status(answer.last.finish)
@@ -370,7 +373,7 @@ class _Open:
 
 
 class _Call:
-    """An unfinished call."""
+    """An unfinished tool call in a stream."""
 
     def __init__(self, index: int, tool: Tool, item: _Open):
         self.index, self.tool, self.open = index, tool, item

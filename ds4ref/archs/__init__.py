@@ -1,8 +1,8 @@
 """Model families: the interface between an architecture and the engine, its sessions and the tools.
 
-An ``Arch`` is a module with the names below; ``arch_of`` finds the one a model file names in
-``general.architecture``. A model made by it computes chunks of tokens on caches that only it understands; sessions,
-decoding, snapshots and saving work on any.
+An ``Arch`` is a module with the names below; ``arch_of`` returns the one that a model file names in its metadata key
+``general.architecture``. Its model runs chunks of tokens on its own kind of cache; sessions, decoding, snapshots and
+saving use only the methods declared here, so they work with every family.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ARCHS = {
     "llama": "ds4ref.archs.llama",
     "qwen3": "ds4ref.archs.qwen3",
 }
-"""Module of each family, by its name in model files."""
+"""Module of each family, by its name in ``general.architecture``."""
 
 
 class Shape(Protocol):
-    """Dimensions that the models of all families have."""
+    """Dimensions that every family's shape object has."""
 
     @property
     def name(self) -> str: ...
@@ -47,41 +47,44 @@ class Shape(Protocol):
 
 
 class Cache(Protocol):
-    """The cached state of a timeline at position ``pos``."""
+    """The KV cache of one timeline (one sequence of tokens), filled up to position ``pos``."""
 
     pos: int
     moves: int
-    """Incremented whenever a buffer is replaced."""
+    """Number of times a buffer was replaced; a change invalidates recordings, which hold buffer addresses."""
 
     def reserve(self, count: int) -> None:
-        """Make room for ``count`` tokens after ``pos``. ContextError beyond the context."""
+        """Make room for ``count`` tokens after ``pos``; raise ContextError if they exceed the context."""
 
     def advance(self, count: int) -> None:
-        """Record that ``count`` tokens after ``pos`` were computed."""
+        """Move ``pos`` forward by ``count`` tokens, whose rows have been written."""
 
     def rewindable(self, pos: int) -> bool:
-        """Return whether ``rewind(pos)`` is possible."""
+        """Return whether ``rewind(pos)`` is possible, that is, whether everything a token at ``pos`` reads is still
+        cached."""
 
     def rewind(self, pos: int) -> None:
-        """Return to ``pos`` without computing anything."""
+        """Set the position back to ``pos`` without computing anything."""
 
     def snapshot(self) -> Any:
-        """Return a snapshot of this frontier, for ``reset`` of this or another cache of the model."""
+        """Return a snapshot of the cache at ``pos``, for ``reset`` of any cache of the same model."""
 
     def reset(self, snapshot: Any) -> None:
-        """Restore a frontier. ContextError, with nothing changed, if it does not fit."""
+        """Restore the cache from a snapshot; raise ContextError, with nothing changed, if the snapshot does not fit."""
 
     def buffers(self) -> list[Any]:
         """Return the arrays that the pass of a token reads and writes, in the same order for all caches of a model."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes in use."""
+        """Return the number of cache bytes in use."""
 
 
 class Model(Protocol):
-    """The immutable part of a model, shared by all sessions. ``streams`` are the output of ``forward`` for
-    ``logits``."""
+    """The immutable part of a model, shared by all sessions.
+
+    ``streams`` below are the hidden states that ``forward`` returns and ``logits`` takes.
+    """
 
     shape: Any
     weights: Any
@@ -90,68 +93,74 @@ class Model(Protocol):
     experts: Any
 
     def cache(self, ctx: int, exact: bool = False) -> Any:
-        """Return an empty cache for ``ctx`` tokens; ``exact``: store everything in float32."""
+        """Return an empty cache for ``ctx`` tokens; ``exact`` stores all cached values in float32."""
 
     def forward(self, ids: np.ndarray, cache: Any, hooks: Any = None, cancel: Callable[[], bool] | None = None) -> Any:
-        """Advance ``cache`` by tokens ids (T,) and return their streams, token axis first."""
+        """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return their streams, token axis
+        first."""
 
     def logits(self, X: Any, pos0: int = 0, hooks: Any = None) -> Any:
-        """Compute logits (T, vocab) float32 of the streams of tokens from ``pos0`` on, as an array of the backend."""
+        """Compute logits (T, vocab) float32, an array of the backend, of the streams of T tokens from position ``pos0``
+        on."""
 
     def plan_token(self, cache: Any) -> tuple[Any, Hashable]:
-        """Return what the next token's pass depends on from its position, and a key that is equal for equal passes."""
+        """Return the decisions that the next token's position implies for its pass, and a key that is equal for equal
+        passes."""
 
     def record_token(self, recording: Any, cache: Any, plan: Any) -> tuple[Any, Any, Inputs]:
-        """Record the pass of one token; return its streams (1, ...), its logits (1, vocab) and its inputs.
+        """Record the ops of one token's pass; return its streams (1, ...), its logits (1, vocab) and its inputs.
 
         Both arrays must be results of ops other than ``embed``. ``ds4ref.decode`` seals the recording.
         """
 
     def save(self, file: BinaryIO | str | os.PathLike[str], tokens: Sequence[int], logits: np.ndarray, cache: Any):
-        """Write a session."""
+        """Write a session (tokens, last logits, cache) to a path or an open file."""
 
     def load(self, file: BinaryIO | str | os.PathLike[str], cache: Any) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty cache and return tokens and logits. PayloadError says why not."""
+        """Read a session into an empty cache and return its tokens and logits (vocab,); raise PayloadError for a bad
+        file."""
 
     def saved_bytes(self, tokens: int) -> int:
-        """Return the size of a saved session in bytes."""
+        """Return the size in bytes of a saved session of ``tokens`` tokens."""
 
 
 class Arch(Protocol):
     """Interface of a family's module."""
 
     def read_shape(self, source: TensorSource, strict: bool = False) -> Any:
-        """Read the dimensions of a file.
+        """Read the dimensions from a file's metadata.
 
-        ShapeError if they do not fit together or, if ``strict``, are not those of the family's published model.
+        Raise ShapeError if they do not fit together or, if ``strict``, are not those of the family's published model.
         """
 
     def bind(self, source: TensorSource, shape: Any) -> Any:
-        """Return the weights of a file. Raises ShapeError or ModelFileError."""
+        """Return the weights of a file; raise ShapeError or ModelFileError if its tensors do not fit ``shape``."""
 
     def model(self, shape: Any, weights: Any, ops: Backend, numerics: Numerics, advise: bool = False) -> Model:
-        """Return a model that computes."""
+        """Return a runnable model; ``advise`` prefetches routed experts from disk once they are chosen."""
 
     def costs(self, source: TensorSource, shape: Any, act_quant: bool) -> Costs:
-        """Return the bytes and operations of its tokens."""
+        """Return the cost model: bytes read and operations done per token; ``act_quant``: int8 inputs of quantized
+        matrices."""
 
 
 class Collector(Protocol):
-    """Hooks that add up the squares of the inputs of a pass's matrices.
+    """Hooks that sum the squares of the inputs of every matrix, for importance-weighted quantization.
 
-    A family whose pass takes hooks may offer ``collector(shape)`` beside the names of ``Arch``; importance of weights
-    is collected with it (``ds4ref.importance``).
+    A family whose pass takes hooks may offer ``collector(shape)`` beside the names of ``Arch``; ``ds4ref.importance``
+    collects the importance of weights with it.
     """
 
     sums: dict[str, tuple[np.ndarray, np.ndarray]]
-    """By tensor: sums of squares float64 (vectors, cols), and the number of inputs of each (vectors,)."""
+    """Tensor name -> sums of squares, float64 (vectors, cols), and the number of inputs summed in each row,
+    (vectors,)."""
 
     routes: int
     """Number of (token, expert) routes so far."""
 
 
 def arch_of(source: TensorSource) -> Arch:
-    """Return the family of a model file; ModelFileError if this engine does not know it."""
+    """Return the family module of a model file; raise ModelFileError for an unknown ``general.architecture``."""
     name = architecture(source)
     if name not in ARCHS:
         raise ModelFileError(source.path, f"architecture {name[:40]!r} is not one of {', '.join(ARCHS)}")
@@ -159,7 +168,7 @@ def arch_of(source: TensorSource) -> Arch:
 
 
 def costs_of(source: TensorSource, act_quant: bool = True) -> Costs:
-    """Return the bytes and operations of a model file's tokens. Raises ModelFileError or ShapeError.
+    """Return the cost model (bytes and operations per token) of a model file; raise ModelFileError or ShapeError.
 
     ``act_quant``: quantized matrices take int8 inputs.
     """

@@ -1,4 +1,4 @@
-"""Rope tables by position: the base of every family's ``RopeTables``."""
+"""Base class of every family's rope tables (cos and sin by position)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 PAGE = 64
-"""Number of positions whose angles are computed together when they are requested one by one."""
+"""Number of positions whose angles are computed together when decoding asks for one position at a time."""
 
 
 class Angles(ABC):
-    """cos and sin of positions; a family defines how they are computed."""
+    """cos and sin of the rope angles of positions; a subclass per family computes the angles."""
 
     def __init__(self) -> None:
         self._page: tuple[int, np.ndarray, np.ndarray] = (-1, np.empty(0), np.empty(0))
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos and sin, float32 (T, pairs), of positions int (T,)."""
+        """Return cos and sin, float32 (T, pairs), of positions int (T,); single positions come from a cached page."""
         if len(positions) != 1:
             return self.compute(positions)
         number, at = divmod(int(positions[0]), PAGE)

@@ -1,6 +1,7 @@
-"""Append-only rows shared by timelines with a common past: who relies on which rows, and when to copy.
+"""Append-only cache rows shared by timelines with a common prefix: track who relies on which rows, and copy on
+conflict.
 
-Sessions and snapshots alike hold a claim on the rows of their past; a timeline that would overwrite rows claimed by
+Each session and each snapshot holds a claim on the rows of its prefix; a timeline that would overwrite rows claimed by
 another one continues in a copy (``archs.NAME.cache``).
 """
 
@@ -15,7 +16,7 @@ from ..errors import ContextError, SessionError
 
 
 class Claim:
-    """A timeline's or snapshot's claim on the rows of the first ``pos`` tokens."""
+    """The reliance of one timeline or snapshot on the rows of the first ``pos`` tokens."""
 
     __slots__ = ("__weakref__", "pos")
 
@@ -24,7 +25,10 @@ class Claim:
 
 
 class Claims:
-    """All claims on one store, which writes a row every ``unit`` tokens at most. Thread-safe."""
+    """All claims on one store of rows. Thread-safe.
+
+    unit: number of tokens per row (at the finest); claims within the same row do not conflict.
+    """
 
     def __init__(self, unit: int = 1):
         self._unit = unit
@@ -39,7 +43,8 @@ class Claims:
         return claim
 
     def extend(self, claim: Claim, end: int) -> bool:
-        """Move a claim up to ``end``; return False if another claim relies on rows that would then be overwritten."""
+        """Extend a claim to the first ``end`` tokens; return False if another claim relies on rows that this would
+        overwrite."""
         with self._lock:
             if any(c.pos // self._unit > claim.pos // self._unit for c in self._claims if c is not claim):
                 return False
@@ -48,9 +53,9 @@ class Claims:
 
 
 class Timeline(ABC):
-    """A cache's position on shared rows: ``pos`` tokens of a store for ``ctx``.
+    """Base of caches on shared rows: a timeline of ``pos`` tokens in a store with room for ``ctx``.
 
-    ``moves`` counts replaced buffers, for recordings that hold addresses. half: rows are stored as float16.
+    ``moves`` counts replaced buffers, because recordings hold buffer addresses. half: rows are stored as float16.
     """
 
     _store: Any
@@ -63,23 +68,24 @@ class Timeline(ABC):
 
     @abstractmethod
     def rewindable(self, pos: int) -> bool:
-        """Return whether everything that a token at ``pos`` needs is still cached."""
+        """Return whether everything that a token at ``pos`` reads is still cached."""
 
     @abstractmethod
     def _lay_out(self) -> None:
-        """Set the buffers for ops from ``_store``."""
+        """Set the buffers that ops use from ``_store``."""
 
     def _moved(self) -> None:
         self.moves += 1
         self._lay_out()
 
     def _adopt(self, store: Any, pos: int) -> None:
-        """Continue in ``store`` from ``pos`` on."""
+        """Make ``store`` this timeline's store, with a claim on its first ``pos`` tokens."""
         self._store, self._claim = store, store.claim(pos)
         self._moved()
 
     def reserve(self, count: int) -> None:
-        """Make room for ``count`` tokens after ``pos``, which ops may then write. ContextError beyond the context."""
+        """Make room for ``count`` tokens after ``pos``, copying shared rows if needed; raise ContextError beyond the
+        context."""
         end = self.pos + count
         if end > self.ctx:
             raise ContextError(f"{end} tokens do not fit the context of {self.ctx}")
@@ -87,19 +93,22 @@ class Timeline(ABC):
             self._adopt(self._store.copy(self.pos, self.ctx, self._store.half), end)
 
     def advance(self, count: int) -> None:
-        """Record that ``count`` tokens after ``pos`` were written."""
+        """Move ``pos`` forward by ``count`` tokens, whose rows have been written."""
         self.pos += count
 
     def rewind(self, pos: int) -> None:
-        """Return to ``pos``, which must be ``rewindable``, without copying or computing anything."""
+        """Set the position back to ``pos``, which must be ``rewindable``; nothing is copied or computed.
+
+        Raise SessionError if ``pos`` is not rewindable.
+        """
         if not self.rewindable(pos):
             raise SessionError(f"position {pos} is out of reach from {self.pos}")
         self.pos = self._claim.pos = pos
 
     def _reset(self, store: Any, pos: int) -> None:
-        """Restore ``pos`` on the rows of a snapshot's store, or on a copy if it is too small or of lower precision.
+        """Continue at ``pos`` on the rows of a snapshot's store, or on a copy if it is too small or of lower precision.
 
-        ContextError, with nothing changed, if it does not fit.
+        Raise ContextError, with nothing changed, if ``pos`` exceeds the context.
         """
         if pos > self.ctx:
             raise ContextError(f"a snapshot of {pos} tokens does not fit the context of {self.ctx}")

@@ -1,7 +1,7 @@
-"""Inputs of a chunk of tokens, for every family: token ids and everything that depends on their positions.
+"""Inputs of a chunk of tokens, for every family: token ids and all values derived from their positions.
 
-Everything that depends on the position reaches the ops in small arrays, the *inputs* of the chunk, so that a recorded
-pass serves another token once they are refilled (``move``).
+These values reach the ops in small arrays, the *inputs* of the chunk, so that a recorded pass serves another token
+after ``move`` refills the arrays.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 
 Values = tuple[np.ndarray, ...]
 Compute = Callable[[Any], Values]
-"""Computes the values of an input from the chunk passed to it.
+"""Function from a chunk to the values of one of its inputs.
 
 It must not hold a reference to the chunk: the cycle would keep the chunk's GPU arrays until the garbage collector runs.
 """
 
 
 class Inputs:
-    """Tokens ids (T,) at positions pos0 .. pos0 + T - 1, with hooks on their intermediates.
+    """Base of chunks: tokens ids (T,) at positions pos0 .. pos0 + T - 1, and hooks on their intermediates.
 
-    ``ops`` may be a recording; the inputs belong to the model's own backend.
+    ``ops`` may be a recording; the input arrays are allocated by the model's own backend.
     """
 
     layer: int
@@ -42,7 +42,7 @@ class Inputs:
         self.positions = np.arange(pos0, pos0 + len(self.ids))
 
     def move(self, ids: np.ndarray | int, pos0: int) -> None:
-        """Refill the inputs in place for equally many other tokens."""
+        """Refill the input arrays in place for T other tokens ids at positions from ``pos0`` on."""
         fill = self._fill
         fill(self.ids, ids)
         self._stand(pos0)
@@ -51,23 +51,26 @@ class Inputs:
                 fill(array, values)
 
     def input(self, key: Hashable, compute: Compute) -> Values:
-        """Return the values that ``compute`` derives from the positions, in arrays that ``move`` refills."""
+        """Return the arrays of the input named ``key``, computed by ``compute(chunk)`` on first use and refilled by
+        ``move``."""
         if key not in self._inputs:
             # copies: uploaded arrays may be the very ones, and these will be overwritten
             self._inputs[key] = tuple(self._upload(values.copy()) for values in compute(self)), compute
         return self._inputs[key][0]
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the arrays that ``move`` refills, in the order in which the pass asked for them."""
+        """Return the arrays that ``move`` refills: token ids first, then in the order in which the pass first used
+        them."""
         return [self.ids, *(array for arrays, _ in self._inputs.values() for array in arrays)]
 
     def leave(self) -> Self:
-        """Return the chunk after its pass, with nothing of the pass left in it but the inputs."""
+        """Drop references to ops after a pass, keeping only the inputs, and return the chunk."""
         self.ops = None
         return self
 
     def copy(self) -> Self:
-        """Return the same inputs in arrays of their own, to be filled by ``move``; the chunk must have ``leave``d."""
+        """Return a chunk with the same inputs in new arrays, to be filled by ``move``; ``leave`` must have been
+        called."""
         other = copy.copy(self)
         other.ids = self._upload(np.zeros(len(self.positions), np.int32))
         other._inputs = {
@@ -77,9 +80,9 @@ class Inputs:
         return other
 
     def tap(self, name: str, value: Any) -> Any:
-        """Pass an intermediate to the hooks and return their result."""
+        """Pass an intermediate to the hooks and return the value to continue with (unchanged without hooks)."""
         return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
 
     def store(self, rows: np.ndarray) -> np.ndarray:
-        """Round rows to binary16 before caching, if the mode does."""
+        """Round rows (T, n) to binary16 before they are cached, if the mode does."""
         return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows

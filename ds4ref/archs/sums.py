@@ -6,14 +6,19 @@ import numpy as np
 
 
 class Sums:
-    """``sums`` by tensor name: float64 (vectors, cols) and counts (vectors,); see ``archs.Collector``."""
+    """Running sums of squares, ``sums``: tensor name -> float64 (vectors, cols) and counts (vectors,); see
+    ``archs.Collector``."""
 
     def __init__(self) -> None:
         self.sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.routes = 0
 
     def add(self, name: str, rows: np.ndarray, vectors: int = 1, index: int = 0) -> None:
-        """Add inputs ``rows`` (n, cols) of tensor ``name``, or of matrix ``index`` of its ``vectors`` matrices."""
+        """Add the squares of input ``rows`` (n, cols) of tensor ``name``.
+
+        vectors  number of matrices in the tensor (experts), 1 for a plain matrix
+        index    index of the matrix that multiplies these rows
+        """
         if name not in self.sums:
             self.sums[name] = np.zeros((vectors, rows.shape[-1])), np.zeros(vectors)
         squares, counts = self.sums[name]

@@ -1,9 +1,9 @@
-"""Cache of generated models: each is built once, by one process, atomically.
+"""Disk cache of generated models: each is built once, by one process, atomically.
 
     $DS4_CACHE_DIR, else $XDG_CACHE_HOME/ds4ref, else ~/.cache/ds4ref        (macOS: ~/Library/Caches/ds4ref)
 
-The embedded model is checked by its SHA-256 on every use (about 10 ms) and rebuilt if it does not match. Slices are
-too large for that: whether all tensors fit into the file is checked, and the writer never leaves a partial one.
+The embedded model is checked by its SHA-256 on every use (about 10 ms) and rebuilt if it does not match. Slices are too
+large to hash: only their length is checked, which suffices because the writer never leaves a partial file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def cache_dir() -> Path:
 
 
 def embedded_path() -> str:
-    """Return the embedded model's file, built first if it is absent or damaged. DataError if that fails."""
+    """Return the path of the embedded model, built first if it is absent or damaged; raise DataError if that fails."""
     path = cache_dir() / f"nano-{NANO_SHA256[:12]}.gguf"
     if file_sha256(path) == NANO_SHA256:
         return str(path)
@@ -66,7 +66,7 @@ def embedded_path() -> str:
 def slice_path(
     layers: int, experts: int, vocab: int, recipe: str, progress: Callable[[int, int], None] | None = None
 ) -> str:
-    """Return the file of a real-shape slice in the cache, built first if it is absent or incomplete."""
+    """Return the path of a slice with Flash's real dimensions, built first if it is absent or incomplete."""
     from .recipe import check_recipe, slice_shape, write_model
 
     shape = slice_shape(layers, experts, vocab)
@@ -102,8 +102,8 @@ def file_sha256(path: Path) -> str | None:
 def building(path: Path, wait: float = LOCK_SECONDS) -> Iterator[None]:
     """Hold the lock to build ``path``, waiting at most ``wait`` seconds for another process.
 
-    The lock belongs to an open file and vanishes with its process, so a crash never leaves it behind. DataError if
-    the folder cannot be written or the wait times out.
+    The lock belongs to an open file and vanishes with its process, so a crash never leaves it behind. Raise DataError
+    if the folder cannot be written or the wait times out.
     """
     lock = path.with_name(f".{path.name}.lock")
     try:

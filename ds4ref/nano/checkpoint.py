@@ -1,9 +1,8 @@
-"""Writes a model in DeepSeek's published layout, from a GGUF: safetensors in FP8 and FP4 with its JSON files.
+"""Writes the model of a GGUF in DeepSeek's published layout: safetensors in FP8 and FP4 with JSON files.
 
-The weights are those of the GGUF, rounded to what DeepSeek publishes: E4M3 with an E8M0 scale for every 128 x 128 in
-attention and shared experts, E2M1 with an E8M0 scale for every 32 inputs in routed experts, BF16 and F32 in the rest
-(weights.md). It makes test folders of any size for readers of such checkpoints; the model is the GGUF's up to the
-rounding.
+Weights are rounded to the formats that DeepSeek publishes: E4M3 with an E8M0 scale per 128 x 128 block in attention and
+shared experts, E2M1 with an E8M0 scale per 32 inputs in routed experts, BF16 and F32 in the rest (weights.md). The
+result serves as a test folder of any size for readers of such checkpoints.
 
     with open_source("nano.gguf") as source:
         write_checkpoint(source, "folder")
@@ -34,16 +33,17 @@ FP8 = ("attn_q_a", "attn_q_b", "attn_kv", "attn_output_a", "attn_output_b", "ind
        "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")  # fmt: skip
 BF16 = ("token_embd", "output", "output_norm", "attn_norm", "ffn_norm", "attn_q_a_norm", "attn_kv_a_norm",
         "attn_compressor_norm", "indexer_compressor_norm", "indexer.proj", "ffn_gate_inp")  # fmt: skip
-"""Roles without "blk.N." and ".weight". Roles in neither list are F32; routed experts are FP4, hash routing is I64."""
+"""Tensors stored as BF16, named without "blk.N." and ".weight"; others are F32, FP4 (routed experts) or I64 (hash
+routing)."""
 
 BLOCK, GROUP = 128, 32
 LARGEST_E4M3, LARGEST_E2M1 = 448.0, 6.0
 
 
 def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard_bytes: int = SHARD_BYTES) -> None:
-    """Write the model of ``source`` as a folder, config.json last: without it, the folder is no model.
+    """Write the model of ``source`` as a folder; config.json comes last, so that an interrupted folder is not a model.
 
-    UsageError if the model cannot be published so, DataError if the folder cannot be written.
+    Raise UsageError if the model has no published form, DataError if the folder cannot be written.
     """
     shape = ModelShape.from_metadata(source)
     if len(set(shape.swiglu_limit)) != 1:
@@ -59,7 +59,7 @@ def write_checkpoint(source: TensorSource, folder: str | os.PathLike[str], shard
 
 
 def config(shape: ModelShape) -> dict[str, Any]:
-    """Return config.json as DeepSeek writes it."""
+    """Return the contents of config.json, with DeepSeek's keys."""
     return {
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
@@ -119,7 +119,7 @@ def config(shape: ModelShape) -> dict[str, Any]:
 
 
 def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
-    """Return tokenizer.json of a byte-level vocabulary."""
+    """Return the contents of tokenizer.json for a byte-level vocabulary."""
     split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     added = [
         {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
@@ -197,7 +197,8 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize float32 (rows, cols) to codes (rows, cols) and E8M0 scales (rows / 128, cols / 128), rounded up."""
+    """Quantize float32 (rows, cols) to codes (rows, cols) and E8M0 scales (rows / 128, cols / 128), scales rounded
+    up."""
     rows, cols = values.shape
     high, wide = -(-rows // BLOCK), -(-cols // BLOCK)
     padded = np.zeros((high * BLOCK, wide * BLOCK), np.float32)
@@ -209,8 +210,9 @@ def to_fp8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_fp4(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize float32 (rows, cols) to codes, two a byte with the earlier one low, and E8M0 scales (rows, cols /
-    32)."""
+    """Quantize float32 (rows, cols) to codes (rows, cols / 2), the earlier in the low half byte, and E8M0 scales (rows,
+    cols / 32).
+    """
     rows, cols = values.shape
     groups = values.reshape(rows, cols // GROUP, GROUP)
     exponent = _exponent(np.abs(groups).max(axis=2), LARGEST_E2M1)

@@ -1,11 +1,11 @@
 """The diagnostic model: small, and built so that every mistake of an engine shows in its logits.
 
-The embedded model is tame, as a model that generates should be. This one is chaotic on purpose: clamps bite in every
-layer kind, top-k really selects (8 rows of up to 50), sinks and position biases are strong, windows are 16 tokens, the
-last two layers store their experts as Q4_K, and 200 tokens close a window of 128. Any mistake then moves the logits by
-0.1 to 4, four orders of magnitude above float noise, which is what ``ds4-vectors diagnose`` lives on.
+The embedded model is tame, as a model that generates text should be. This one is chaotic on purpose: clamps take effect
+in every layer kind, top-k drops rows (keeps 8 of up to 50), sinks and position biases are strong, windows are 16
+tokens, the last two layers store their experts as Q4_K, and 200 tokens close a window of 128. Any mistake then moves
+the logits by 0.1 to 4, four orders of magnitude above float noise, which ``ds4-vectors diagnose`` relies on.
 
-    path = diagnostic_path()            the file, 12 MB, built once a machine (under a second)
+    path = diagnostic_path()            the file, 12 MB, built once per machine (under a second)
     ids = PROMPTS["mixed"]()            token ids of the prompt set
 """
 
@@ -68,7 +68,8 @@ _VECTORS = {
 
 
 def diagnostic_path() -> str:
-    """Return the file in the model cache, built first if it is absent or damaged. DataError if that fails."""
+    """Return the path of the diagnostic model in the cache, built first if absent or damaged; raise DataError if that
+    fails."""
     path = cache_dir() / f"diagnostic-{DIAGNOSTIC_SHA256[:12]}.gguf"
     if file_sha256(path) == DIAGNOSTIC_SHA256:
         return str(path)
@@ -134,4 +135,4 @@ PROMPTS: dict[str, Callable[[], list[int]]] = {
     "text": _text,
     "long": lambda: _random(3, 700),
 }
-"""The prompt set: token ids by name. Start with "mixed"."""
+"""The prompt set: name -> function that returns token ids. Start with "mixed"."""

@@ -32,7 +32,7 @@ _SUM_MEAN, _SUM_STD = 510, 147.79
 
 
 class Noise:
-    """The random stream of one tensor, independent of the other tensors."""
+    """The random number stream of one tensor, independent of the other tensors' streams."""
 
     def __init__(self, seed: int, name: str):
         self._generator = np.random.PCG64([seed, zlib.crc32(name.encode())])
@@ -46,15 +46,17 @@ class Noise:
         return self.words(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count]
 
     def bell(self, count: int) -> np.ndarray:
-        """Return bell-shaped values, float32 (count,), with mean 0 and standard deviation 1, within 3.5."""
+        """Return bell-shaped values, float32 (count,), with mean 0 and standard deviation 1, all within +-3.5."""
         x = self.bytes(4 * count).view("<u4")
         total = (x & 0xFF) + (x >> 8 & 0xFF) + (x >> 16 & 0xFF) + (x >> 24)
         return (total.astype(np.int32) - _SUM_MEAN).astype(np.float32) * np.float32(1 / _SUM_STD)
 
 
 def random_tensor(spec: TensorSpec, noise: Noise, std: float, mean: float = 0.0) -> Iterator[np.ndarray]:
-    """Yield the bytes of ``spec`` in pieces. Quantized formats have mean 0; ValueError for a format without a
-    recipe."""
+    """Yield random bytes of the tensor ``spec`` in pieces, with the given standard deviation and mean.
+
+    Quantized formats always have mean 0. Raise ValueError for a format that cannot be generated.
+    """
     fmt = FORMATS[spec.fmt]
     step = max(1, PIECE_BYTES // fmt.block_bytes)
     blocks = spec.nbytes // fmt.block_bytes

@@ -1,4 +1,4 @@
-"""English-looking prose of any length, deterministic and all our own: text for benchmarks and recall tests.
+"""Deterministic English-looking prose of any length, for benchmarks and recall tests.
 
 Natural text matters to a mixture of experts: routing, sparse attention and cache reuse depend on content, and random
 token ids measure something else. One grammar serves two uses:
@@ -7,7 +7,7 @@ token ids measure something else. One grammar serves two uses:
     story = tell(seed=1)       a long story with facts hidden in it, and the question at its end
     story.grade(answer)        which facts an answer got right, wrong, or left out
 
-Only ``random.Random.random`` is used of the random module: its sequence is the one Python promises to keep.
+Only ``random.Random.random`` of the random module is used, because Python guarantees that its sequence never changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def spell(number: int) -> str:
 
 
 class Writer:
-    """Expands the grammar with its own stream of random numbers."""
+    """Expands the grammar with a random number stream of its own."""
 
     def __init__(self, seed: int):
         self._random = random.Random(seed)
@@ -96,7 +96,7 @@ class Writer:
 
 
 def paragraphs(seed: int = 0) -> Iterator[str]:
-    """Yield paragraphs without end."""
+    """Yield paragraphs, endlessly."""
     writer = Writer(seed)
     while True:
         yield writer.paragraph()
@@ -115,7 +115,7 @@ def prose(characters: int, seed: int = 0) -> str:
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact of a story: ``name`` has ``number``; ``position`` is the character offset of its sentence."""
+    """A fact of a story: the person ``name`` has ``number``; ``position`` is the character offset of the sentence."""
 
     name: str
     number: int
@@ -124,7 +124,12 @@ class Fact:
 
 @dataclass(frozen=True)
 class Grade:
-    """An answer's result: names by outcome, for wrong ones with the numbers it stated."""
+    """Result of grading an answer.
+
+    right    names stated with the right number
+    wrong    name -> the wrong numbers stated
+    missing  names without a statement
+    """
 
     right: list[str] = field(default_factory=list)
     wrong: dict[str, list[int]] = field(default_factory=dict)
@@ -133,13 +138,14 @@ class Grade:
 
 @dataclass(frozen=True)
 class Story:
-    """A long text with facts hidden among distractors, ending in the question for them."""
+    """A long text with facts hidden among distractors, ending in the question that asks for the facts."""
 
     text: str
     facts: tuple[Fact, ...]
 
     def grade(self, answer: str) -> Grade:
-        """Grade an answer: a name is right if any statement about it is, wrong if all are wrong, else missing."""
+        """Grade an answer: a name is right if any statement about it is right, wrong if all are wrong, missing if there
+        is none."""
         grade = Grade()
         for fact in self.facts:
             numbers = statements(answer, fact.name)
@@ -173,9 +179,9 @@ _TASK = (
 def tell(seed: int = 0, *, scenes: int = 190, facts: int | Mapping[str, int] = 16) -> Story:
     """Write a story of ``scenes`` scenes (about 600 characters each) with facts spread evenly over it.
 
-    ``facts`` is how many to draw, or the facts themselves as {name: number}. Names are distinct; every drawn
-    number has two digits. Rumours and prices that name other numbers stand between them. ValueError when there are
-    more facts than scenes or names.
+    ``facts`` is the number of facts to draw, or the facts themselves as {name: number}. Names are distinct; every drawn
+    number has two digits. Rumours and prices with other numbers stand between them as distractors. Raise ValueError
+    when there are more facts than scenes or names.
     """
     writer = Writer(seed)
     if isinstance(facts, int):

@@ -1,9 +1,9 @@
 """Generated model files: their dimensions, formats and value spreads.
 
-Two kinds of model come out of one recipe. ``NANO`` is the embedded model: every layer kind and every mechanism of
-DeepSeek V4 Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's own
-dimensions and fewer layers and experts, so that real shapes run on a small machine. Weights are random, but scaled so
-that no part of the network is dead: text from such a model means nothing, its speed and its numerics do.
+Two kinds of model use this recipe. ``NANO`` is the embedded model: every layer kind and every mechanism of DeepSeek V4
+Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's own dimensions
+and fewer layers and experts, so that real shapes run on a small machine. Weights are random, but scaled so that no part
+of the network is dead: the generated text is meaningless, speed and numerics are representative.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ Progress = Callable[[int, int], None]
 
 
 def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096) -> ModelShape:
-    """Return Flash's shape at reduced depth. Four layers cover every kind: hash routing in 0 to 2, ratio 4 in 2, ratio
-    128 in 3.
+    """Return Flash's shape with fewer layers, experts and vocabulary; raise UsageError for an impossible value.
 
-    UsageError names a value that cannot be.
+    Four layers cover every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3.
     """
     for name, value, low, high in (
         ("layers", layers, 1, FLASH.n_layers),
@@ -126,9 +125,9 @@ def write_model(
     seed: int = _SEED,
     progress: Progress | None = None,
 ) -> None:
-    """Write the model file atomically in bounded memory. ``progress`` gets (bytes done, bytes total).
+    """Write the model file atomically in bounded memory; ``progress`` is called with (bytes done, bytes total).
 
-    Same arguments, same bytes, on every machine. Raises UsageError for an unknown recipe or an impossible shape,
+    Equal arguments give equal bytes on every machine. Raise UsageError for an unknown recipe or an impossible shape,
     ModelFileError if the file cannot be written.
     """
     specs = tensors(shape, recipe)
@@ -144,7 +143,7 @@ def write_model(
 
 
 def tensors(shape: ModelShape, recipe: str) -> list[TensorSpec]:
-    """Return every tensor in file order; UsageError for an unknown recipe or an impossible shape."""
+    """Return the specs of all tensors in file order; raise UsageError for an unknown recipe or an impossible shape."""
     check_recipe(recipe)
     problems = shape.problems()
     if problems:
@@ -153,13 +152,13 @@ def tensors(shape: ModelShape, recipe: str) -> list[TensorSpec]:
 
 
 def check_recipe(recipe: str) -> None:
-    """Raise UsageError with the known recipes unless ``recipe`` is one."""
+    """Raise UsageError, listing the known recipes, unless ``recipe`` is one of them."""
     if recipe not in RECIPES:
         raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
 
 
 def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, Any]]:
-    """Return all metadata: what this engine and ds4 read, and what llama.cpp needs in addition."""
+    """Return all metadata entries: those that this engine and ds4 read, and those that llama.cpp needs in addition."""
     tokens = vocabulary.tokens
     return [
         *shape.metadata(),

@@ -1,7 +1,7 @@
-"""Vocabulary of a generated model: byte-level BPE learned from our own prose, in DeepSeek's layout.
+"""Vocabulary of a generated model: byte-level BPE learned from generated prose, in DeepSeek's layout.
 
 Ids, in order: begin and end of sentence, padding, the 256 bytes, the merges, unused fill, and the five other protocol
-tokens. Learning is exact integer counting with ties resolved by spelling, so every machine learns the same.
+tokens. Learning is exact integer counting with ties resolved by spelling, so every machine learns the same merges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIECES = re.compile(r"[0-9]{1,3}|[!-/:-@\[-`{-~][A-Za-z]+| ?[A-Za-z]+| ?[!-/:-@
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Contents of the three tokenizer arrays of a GGUF."""
+    """Contents of the three tokenizer arrays of a GGUF: token strings, token types, merges."""
 
     tokens: list[str]
     types: list[int]
@@ -35,7 +35,8 @@ class Vocabulary:
 
 
 def build_vocabulary(size: int, corpus: str) -> Vocabulary:
-    """Build a vocabulary of exactly ``size`` tokens with merges from ``corpus``; ValueError below 264 tokens."""
+    """Build a vocabulary of exactly ``size`` tokens with merges learned from ``corpus``; raise ValueError below 264
+    tokens."""
     if size < MINIMUM:
         raise ValueError(f"a vocabulary needs at least {MINIMUM} tokens, not {size}")
     merges = learn_merges(corpus, size - MINIMUM)
@@ -49,9 +50,9 @@ def build_vocabulary(size: int, corpus: str) -> Vocabulary:
 
 
 def learn_merges(corpus: str, count: int) -> list[tuple[str, str]]:
-    """Learn merges of adjacent symbols, the most frequent pair first, until they make ``count`` new symbols.
+    """Learn merges of adjacent symbols, most frequent pair first, until they make ``count`` new symbols.
 
-    Fewer if no remaining pair occurs twice.
+    Return fewer merges if no remaining pair occurs twice.
     """
     pieces = Counter(_PIECES.findall(corpus))
     words = [(list(to_chars(piece.encode())), n) for piece, n in sorted(pieces.items())]

@@ -1,4 +1,4 @@
-"""The word stock of the prose generator: a grammar whose symbols expand to text.
+"""The vocabulary of the prose generator: a grammar whose symbols expand to text.
 
 ``GRAMMAR`` maps a symbol to its alternatives; ``{symbol}`` inside an alternative is expanded in turn, ``{Symbol}``
 with the first letter in upper case. Single words are kept as one blank-separated string per symbol.

@@ -1,11 +1,11 @@
 """Sampling of the next token, and log probabilities (docs/explanation/text.md 6).
 
-The arithmetic is float32 in ds4's own order, so equal logits, settings and seed give equal tokens. Sums and the final
-walk are sequential, through ``accumulate``: no Python loop over the vocabulary. Two deliberate differences from ds4,
+The arithmetic is float32 in ds4's own order, so equal logits, settings and seed give equal tokens. Cumulative sums are
+sequential, through NumPy's ``accumulate``: no Python loop over the vocabulary. Two deliberate differences from ds4,
 where it picks something impossible or unspecified: a token whose weight underflowed to zero is never drawn, and equal
 logits are always taken in id order.
 
-Logits are (vocab,) float32. Non-finite entries never become a draw; greedy picking lets +inf win and NaN lose.
+Logits are (vocab,) float32. Non-finite entries are never drawn; in greedy picking +inf wins and NaN loses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import numpy as np
 from ..errors import TokenError, UsageError
 
 FLOOR = -1.0e30
-"""Greedy picking ignores logits at or below this; also the log probability of tokens without a finite logit."""
+"""Greedy picking ignores logits at or below this value, which is also the log probability reported for non-finite
+logits."""
 
 MAX_TOP_K = 1024
 _MASK = (1 << 64) - 1
@@ -33,7 +34,8 @@ def fresh_seed() -> int:
 
 
 class Rng:
-    """xorshift64* (not SplitMix64): the seed is the state itself, and 0 stands for a fixed constant."""
+    """Random number generator xorshift64* (not SplitMix64): the seed is the state itself, and 0 selects a fixed
+    constant."""
 
     def __init__(self, seed: int):
         self.state = seed & _MASK
@@ -48,16 +50,19 @@ class Rng:
         return (x * 0x2545F4914F6CDD1D) & _MASK
 
     def uniform(self) -> np.float32:
-        """Return a multiple of 2^-24 in [0, 1)."""
+        """Return a float32 in [0, 1), a multiple of 2^-24."""
         return np.float32((self.next() >> 40) / 16777216.0)
 
 
 class Sampler:
     """Temperature, then top-k, softmax, min-p and top-p, then one draw. One random number per pick, none when greedy.
 
-    ``temperature`` <= 0 picks greedily. ``top_k`` <= 0 keeps the whole vocabulary, more than 1024 counts as 1024.
-    ``top_p`` outside (0, 1] counts as 1, a negative ``min_p`` as 0. ``seed`` None draws one from the operating system
-    (see ``rng.state``). UsageError for settings that are not numbers.
+    temperature  <= 0 picks greedily
+    top_k        <= 0 keeps the whole vocabulary, more than 1024 counts as 1024
+    top_p        outside (0, 1] counts as 1
+    min_p        negative counts as 0
+    seed         None draws a seed from the operating system (see ``rng.state``)
+    Raise UsageError for settings that are not numbers.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Sampler:
     def choose(self, session: Any) -> int:
         """Return the next token id of a session.
 
-        Reads the logits only if needed: greedy and top-k sampling use the session's ranking where it has one.
+        The logits are read only if needed: greedy and top-k sampling use the session's ranked tokens where available.
         """
         if self.temperature <= 0:
             return session.argmax()
@@ -92,7 +97,7 @@ class Sampler:
         return self.pick(session.logits)
 
     def pick(self, logits: np.ndarray, greedy: bool = False) -> int:
-        """Return the next token id. ``greedy`` forces temperature 0 for this one pick (structural DSML, text.md 5)."""
+        """Return the next token id from logits (vocab,); ``greedy`` forces temperature 0 for this pick (text.md 5)."""
         logits = _checked(logits)
         if greedy or self.temperature <= 0:
             return argmax(logits)
@@ -171,7 +176,7 @@ class Sampler:
 def sampler_of(source: Any, temperature: float, **settings: Any) -> Sampler:
     """Return the sampler of a model file: ``Sampler``, or llama2.c's own for its checkpoints.
 
-    The latter has no top-k (UsageError) and no min-p.
+    llama2.c's sampler ignores min-p and raises UsageError for top-k.
     """
     if getattr(source, "sampling", "") == "llama2.c":
         from .llama2c import Llama2cSampler
@@ -182,10 +187,10 @@ def sampler_of(source: Any, temperature: float, **settings: Any) -> Sampler:
 
 
 def argmax(logits: np.ndarray, exclude: int | None = None) -> int:
-    """Return the id of the greatest logit, the lowest on ties. NaN never wins; if nothing exceeds -1e30, the first id
-    does.
+    """Return the id of the greatest logit, the lowest id on ties; NaN never wins.
 
-    ``exclude`` is an id that may not win. TokenError if no id is left.
+    If no logit exceeds -1e30, return the first id. ``exclude`` is an id that may not win. Raise TokenError if no id is
+    left.
     """
     logits = _checked(logits)
     first = 0
@@ -203,7 +208,7 @@ def argmax(logits: np.ndarray, exclude: int | None = None) -> int:
 
 
 def log_sum_exp(logits: np.ndarray) -> float:
-    """Return ln of the sum of exp over the finite logits, in float64; -inf if there are none."""
+    """Return ln of the sum of exp over the finite logits, in float64; -inf if no logit is finite."""
     finite = logits[np.isfinite(logits)].astype(np.float64)
     if not len(finite):
         return -math.inf
@@ -212,8 +217,10 @@ def log_sum_exp(logits: np.ndarray) -> float:
 
 
 def token_logprob(logits: np.ndarray, token: int) -> float:
-    """Return the natural log probability of ``token`` at temperature 1, rounded to float32; -1e30 if its logit is not
-    finite."""
+    """Return the natural log probability of ``token`` at temperature 1, rounded to float32.
+
+    Return -1e30 if the token's logit is not finite.
+    """
     logits = _checked(logits)
     if not 0 <= token < len(logits):
         raise TokenError(f"token {token} is outside the vocabulary (0..{len(logits) - 1})")
@@ -225,7 +232,7 @@ def token_logprob(logits: np.ndarray, token: int) -> float:
 def top_logprobs(logits: np.ndarray, k: int) -> list[tuple[int, float, float]]:
     """Return the ``k`` best tokens as (id, logit, log probability), best first, equal logits by id.
 
-    Shorter if fewer than ``k`` logits are finite.
+    The list is shorter if fewer than ``k`` logits are finite.
     """
     logits = _checked(logits)
     ids = _best_ids(logits, k)

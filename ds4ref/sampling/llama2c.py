@@ -1,4 +1,4 @@
-"""llama2.c's sampler: a checkpoint, a prompt and a seed give that program's text.
+"""llama2.c's sampler: with its checkpoints, prompt and seed it reproduces the llama2.c program's text.
 
 Temperature, softmax over the whole vocabulary, one random number, then nucleus sampling over tokens above a cutoff, in
 float32 and in that program's order of sums. It has no top-k and no min-p.
@@ -15,10 +15,8 @@ from . import Sampler, argmax
 class Llama2cSampler(Sampler):
     """llama2.c's sampling: ``temperature`` 0 is greedy, ``top_p`` outside (0, 1) keeps the whole vocabulary.
 
-    UsageError for ``top_k``. Probabilities that are not finite mean a broken model: the pick is then greedy, and its
-    logit shows the fault.
-
-    Probabilities that are not finite are those of a broken model: the pick is then greedy, and its logit tells.
+    Raise UsageError for ``top_k``. If probabilities are not finite (a broken model), the pick is greedy, so that
+    checks of the picked logit report the fault.
     """
 
     def __init__(self, temperature: float = 1.0, top_k: int = 0, top_p: float = 0.9, seed: int | None = None):

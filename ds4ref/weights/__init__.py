@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_source(path: str | os.PathLike[str]) -> TensorSource:
-    """Open the model at ``path``, recognised by its contents. Raises ModelFileError for an unknown format."""
+    """Open the model at ``path``, recognised by its contents; raise ModelFileError for an unknown format."""
     location = Path(path)
     if location.is_dir() or location.suffix == ".json":
         from .published import PublishedSource

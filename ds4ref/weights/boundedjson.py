@@ -1,4 +1,4 @@
-"""JSON from untrusted files: bounded size, depth and number of values, every key only once.
+"""JSON parser for untrusted files: bounds size, depth and number of values, and refuses duplicate keys.
 
 The standard parser is fast and exact, but unbounded: a few megabytes of brackets become gigabytes of lists, or a
 RecursionError. So brackets and commas outside strings are counted first, and the file is refused if there are too many.
@@ -19,7 +19,7 @@ from .mapped import MappedFile
 
 MAX_DEPTH = 64
 MAX_VALUES = 1 << 20
-"""Each value may take some 200 bytes of objects."""
+"""Maximum number of values in a file: each may take some 200 bytes of Python objects."""
 
 _BLOCK = 1 << 20
 _STRUCTURE = np.isin(np.arange(256), np.frombuffer(b"[]{},", np.uint8))
@@ -31,11 +31,12 @@ _STEP[[ord("]"), ord("}")]] = -1
 def parse(
     path: str | os.PathLike[str], data: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, offset: int = 0
 ) -> Any:
-    """Parse ``data``: UTF-8, no NaN or Infinity, no key twice in an object.
+    """Parse the JSON text ``data``; raise ModelFileError unless it is UTF-8 without NaN, Infinity or duplicate keys.
 
-    path    for messages; ``offset`` is where in that file ``data`` begins
-    depth   how deep arrays and objects may be nested, ``values`` how many of anything there may be
-    Raises ModelFileError.
+    path    file named in error messages
+    depth   maximum nesting of arrays and objects
+    values  maximum number of values
+    offset  byte offset of ``data`` in the file, for error messages
     """
     count = 0
     for commas, deepest in _measure(np.frombuffer(data, np.uint8)):
@@ -92,7 +93,8 @@ def _measure(data: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def read(path: str | os.PathLike[str], limit: int, **bounds: int) -> dict[str, Any]:
-    """Read the JSON object in the file ``path`` of at most ``limit`` bytes. Raises ModelFileError."""
+    """Read the JSON object in a file of at most ``limit`` bytes; raise ModelFileError. ``bounds`` are those of
+    ``parse``."""
     file = MappedFile(path)
     try:
         if file.size > limit:

@@ -15,13 +15,17 @@ MAX_INTEGER = (1 << 32) - 1
 
 
 class Config:
-    """A JSON object with typed access; ``path`` is the file, ``where`` the objects around this one, for messages."""
+    """A JSON object with typed access.
+
+    path   file named in error messages
+    where  key path of this object within the file, for error messages
+    """
 
     def __init__(self, path: str | os.PathLike[str], values: Mapping[str, Any], where: str = ""):
         self.path, self.values, self._where = path, values, where
 
     def fail(self, key: str, reason: str) -> ModelFileError:
-        """Return the error to raise for ``key``."""
+        """Return a ModelFileError for ``key`` with this reason, for the caller to raise."""
         return ModelFileError(self.path, f"{self._where}{key} {reason}")
 
     def has(self, key: str) -> bool:
@@ -29,7 +33,8 @@ class Config:
         return self.values.get(key) is not None
 
     def integer(self, key: str, default: int = _ABSENT, low: int = 0, high: int = MAX_INTEGER) -> int:
-        """Return a whole number from ``low`` to ``high``; a float like 4.0 counts as one."""
+        """Return a whole number from ``low`` to ``high``; a float with an integral value, such as 4.0, counts as
+        one."""
         value = self._value(key, default)
         if type(value) is float and value.is_integer():
             value = int(value)
@@ -52,7 +57,7 @@ class Config:
         return value
 
     def text(self, key: str, default: str = _ABSENT) -> str:
-        """Return a text."""
+        """Return a string."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.fail(key, f"is {_brief(value)}, wanted a text")
@@ -66,14 +71,14 @@ class Config:
         return value
 
     def texts(self, key: str, most: int, default: list[str] = _ABSENT) -> list[str]:
-        """Return a list of at most ``most`` texts."""
+        """Return a list of at most ``most`` strings."""
         value = self._value(key, default)
         if not isinstance(value, list) or len(value) > most or not all(isinstance(item, str) for item in value):
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} texts")
         return value
 
     def part(self, key: str) -> Config:
-        """Return the object under ``key``; empty if there is none."""
+        """Return the nested object under ``key``, empty if there is none."""
         value = self.values.get(key)
         if value is None:
             value = {}

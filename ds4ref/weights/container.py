@@ -1,6 +1,6 @@
 """Constants of the GGUF v3 container, shared by reader and writer (docs/explanation/model.md 2.1).
 
-Metadata types are written as short names: ``u32``, ``f32``, ``bool``, ``string``, and ``u32[]`` for an array of them.
+Metadata types are written as short names: ``u32``, ``f32``, ``bool``, ``string``; ``u32[]`` is an array of u32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPE_IDS: dict[str, int] = {name: type_id for type_id, (name, _) in SCALARS.item
 
 
 def require_posix() -> None:
-    """Raise BackendError if the calls that read and write model files are missing, as on Windows."""
+    """Raise BackendError where the system calls for model files (such as pread) are missing, as on Windows."""
     if not (hasattr(os, "pread") and hasattr(os, "O_CLOEXEC")):
         raise BackendError("model files need a POSIX system to be read and written: on Windows, use WSL")
 
@@ -50,7 +50,7 @@ def align_up(position: int, alignment: int) -> int:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor to be written: ``dims`` in ggml order, row length first."""
+    """Name, storage format and dimensions of a tensor to be written; ``dims`` in ggml order, row length first."""
 
     name: str
     fmt: str
@@ -58,15 +58,15 @@ class TensorSpec:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions in NumPy order, slowest first."""
+        """Return the dimensions in NumPy order, slowest first."""
         return self.dims[::-1]
 
     @property
     def elements(self) -> int:
-        """Number of weights."""
+        """Return the number of weights."""
         return prod(self.dims)
 
     @property
     def nbytes(self) -> int:
-        """Stored bytes; ValueError if a row is not a whole number of blocks."""
+        """Return the stored size in bytes; raise ValueError if a row is not a whole number of the format's blocks."""
         return FORMATS[self.fmt].row_bytes(self.dims[0]) * prod(self.dims[1:])

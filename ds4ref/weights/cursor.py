@@ -1,6 +1,6 @@
 """Reads little-endian fields of a file front to back, never past a limit, through one window in memory.
 
-The directory of a model file is read through here and not through the memory map: a file that shrinks while it is
+The header of a model file is read through this cursor and not through the memory map: a file that shrinks while it is
 being parsed then gives a short read, which is an error, instead of a fault that kills the process.
 """
 
@@ -26,8 +26,8 @@ def quote(text: str | bytes, limit: int = 60) -> str:
 class Cursor:
     """A read position in an open file.
 
-    limit  first byte that must not be read: the end of the file, or of what is sane
-    why    what to say of a field that reaches past ``limit``
+    limit  offset of the first byte that must not be read, such as the end of the file
+    why    error text for a field that reaches past ``limit``
     """
 
     def __init__(self, path: str, fd: int, limit: int, why: str):
@@ -36,11 +36,11 @@ class Cursor:
         self._base, self._window = 0, b""
 
     def fail(self, reason: str, offset: int | None = None) -> ModelFileError:
-        """Return the error to raise for ``offset``, by default the current position."""
+        """Return a ModelFileError at byte ``offset`` (default: the current position), for the caller to raise."""
         return ModelFileError(self.path, reason, self.position if offset is None else offset)
 
     def remaining(self) -> int:
-        """Return the bytes between the position and the limit."""
+        """Return the number of bytes between the position and the limit."""
         return self.limit - self.position
 
     def take(self, count: int, label: str) -> bytes:
@@ -68,7 +68,7 @@ class Cursor:
         return layout.unpack_from(self._window, start)
 
     def string(self, label: str, longest: int) -> str:
-        """Read a string: length and UTF-8 bytes."""
+        """Read a string (u64 length, UTF-8 bytes) of at most ``longest`` bytes; ``label`` names it in errors."""
         at = self.position
         length = self.u64(f"length of {label}")
         if length > longest:
@@ -116,7 +116,7 @@ class Cursor:
 
 
 def read_at(path: str, fd: int, offset: int, count: int) -> bytes:
-    """Read ``count`` bytes at ``offset``; ModelFileError if the file no longer has them."""
+    """Read ``count`` bytes at ``offset``; raise ModelFileError if the file has become too short."""
     parts = []
     while count:
         try:

@@ -1,12 +1,12 @@
 """A hardened, memory-mapped reader for GGUF v3 files (docs/explanation/model.md 2.1).
 
 Nothing in the file is trusted: every count, length, offset, alignment and product is bounded before it is used, so any
-input costs a bounded amount of time and memory and ends in a valid directory or in one ``ModelFileError`` with file,
+input costs a bounded amount of time and memory and ends in a valid tensor table or in one ``ModelFileError`` with file,
 offset and reason. Stricter than ds4 where leniency has no use: duplicate keys or tensor names, nested arrays, unknown
 tensor types, zero dimensions, and overlapping or unaligned tensors are refused.
 
-Opening reads the directory only. Tensor data is mapped on first use and never copied; arrays in the metadata (a
-vocabulary of 129,280 strings) are decoded when asked for.
+Opening reads metadata and the tensor table only. Tensor data is mapped on first use and never copied; arrays in the
+metadata (a vocabulary of 129,280 strings) are decoded when they are accessed.
 
     with GGUFFile.open("model.gguf") as file:
         file.metadata["deepseek4.block_count"], file.tensors["output.weight"].shape
@@ -63,7 +63,8 @@ _DIMS = [struct.Struct(f"<{rank}Q") for rank in range(MAX_RANK + 1)]
 
 
 class TensorInfo(NamedTuple):
-    """Location of a tensor. ``dims`` are in ggml order (row length first), ``offset`` is absolute."""
+    """Format and location of a tensor: ``dims`` in ggml order (row length first), ``offset`` from the start of the
+    file."""
 
     name: str
     fmt: Format
@@ -73,7 +74,7 @@ class TensorInfo(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions in NumPy order, slowest first."""
+        """Return the dimensions in NumPy order, slowest first."""
         return self.dims[::-1]
 
 
@@ -88,10 +89,10 @@ class _Array:
 
 
 class Metadata(Entries):
-    """Values by key. Arrays are read and decoded at every access, so keep the result.
+    """Metadata values by key. Arrays are read and decoded at every access, so keep the result.
 
-    Booleans come as bool, strings as str, arrays as lists. ModelFileError if an array holds invalid UTF-8 or booleans
-    other than 0 and 1, or can no longer be read.
+    Booleans come as bool, strings as str, arrays as lists. Raise ModelFileError if an array holds invalid UTF-8, or
+    booleans other than 0 and 1, or can no longer be read.
     """
 
     def __init__(self, path: str, fd: int):
@@ -102,12 +103,13 @@ class Metadata(Entries):
         return self.first(key, None)
 
     def count(self, key: str) -> int:
-        """Return the number of items of an array without decoding it, 1 for a scalar; KeyError for an unknown key."""
+        """Return the number of items of an array without decoding it, 1 for a scalar; raise KeyError for an unknown
+        key."""
         value = self._entries[key][1]
         return value.count if isinstance(value, _Array) else 1
 
     def first(self, key: str, count: int | None) -> Value:
-        """Return a value, of an array only the first ``count`` items: a bound for arrays of untrusted length."""
+        """Return a value; of an array only the first ``count`` items, a bound for arrays of untrusted length."""
         value = self._entries[key][1]
         if not isinstance(value, _Array):
             return value
@@ -141,10 +143,10 @@ class Metadata(Entries):
 
 
 class GGUFFile:
-    """An open model file: ``metadata``, ``tensors`` by name in file order, and their bytes through ``raw``."""
+    """An open model file: ``metadata``, ``tensors`` by name in file order, and ``raw`` for tensor bytes."""
 
     def __init__(self, file: MappedFile):
-        """Take over ``file``; use ``open`` instead."""
+        """Take ownership of ``file``; use ``open`` instead."""
         self.path, self.size = file.path, file.size
         self.alignment = DEFAULT_ALIGNMENT
         self.tensors: dict[str, TensorInfo] = {}
@@ -153,9 +155,9 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open ``path`` and check its directory.
+        """Open ``path`` and check metadata and tensor table.
 
-        ModelFileError if it is not a well-formed GGUF v3 file; BackendError on Windows.
+        Raise ModelFileError if it is not a well-formed GGUF v3 file; BackendError on Windows.
         """
         file = cls(MappedFile(path))
         try:
@@ -166,21 +168,21 @@ class GGUFFile:
         return file
 
     def raw(self, name: str) -> np.ndarray:
-        """Return the stored bytes of tensor ``name``, a read-only uint8 view of the map, (nbytes,).
+        """Return the stored bytes of tensor ``name``, uint8 (nbytes,), a read-only view of the memory map.
 
-        KeyError for an unknown name, ModelFileError if the file has shrunk since it was opened.
+        Raise KeyError for an unknown name, ModelFileError if the file has shrunk since it was opened.
         """
         info = self.tensors[name]
         return self._file.view(info.offset, info.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weights, so that later reads wait for no disk; yields (bytes touched,
-        their sum)."""
+        """Read one byte of every page of the weights, so that later reads need no disk; yield (bytes touched, their
+        sum)."""
         for name in self.tensors:
             yield from touch(self.raw(name))
 
     def close(self) -> None:
-        """Close the descriptor. Views from ``raw`` stay valid; the map goes with the last of them."""
+        """Close the file descriptor. Views from ``raw`` stay valid; the map is released with the last view."""
         self._file.close()
         self.metadata._fd = -1
 

@@ -6,9 +6,9 @@
     F8_E4M3 + E8M0 for 128 x 128       F8_E4M3      the scale of each 128 weights before their codes
     I8, U8 or F4, two codes a byte,
       + E8M0 for 32 inputs             MXFP4        scale and codes of each 32 weights together, in GGUF's order
-    F8_E4M3 of any other scales        F32          multiplied out
+    F8_E4M3 with any other scales      F32          scales multiplied in
 
-Every layout keeps the values exactly; those of the last line are rounded once, to float32.
+All conversions are exact, except that the last one rounds once, to float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .safetensors import Checkpoint, Stored
 
 PLAIN = ("F32", "F16", "BF16", "I32")
 SCALE_DTYPES = ("F8_E8M0", "U8")
-"""Dtypes of E8M0 scales; files older than the dtype's name call them U8."""
+"""Dtypes that may hold E8M0 scales; files written before F8_E8M0 was a dtype use U8."""
 PACKED_DTYPES = ("I8", "U8", "F4")
 MX_WEIGHTS = 32
 _STEP_BYTES = 16 << 20
@@ -37,7 +37,12 @@ _STEP_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """A published tensor as rows of ``fmt``: ``shape`` outermost first, in weights; ``bytes`` converts it."""
+    """Conversion of a published tensor to rows of ``fmt``; ``bytes`` runs it.
+
+    stored   the published tensor
+    shape    dimensions in weights, outermost first
+    is_view  ``bytes`` returns a view of the file instead of converting
+    """
 
     stored: Stored
     fmt: Format
@@ -47,16 +52,17 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows."""
+        """Return the size of the converted rows in bytes."""
         return prod(self.shape) // self.fmt.block_elems * self.fmt.block_bytes
 
     def bytes(self) -> np.ndarray:
-        """Return the rows, uint8 (nbytes,). ModelFileError for values that the format cannot hold."""
+        """Return the converted rows, uint8 (nbytes,); raise ModelFileError for values that the format cannot hold."""
         return self._bytes()
 
 
 def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> Layout:
-    """Return the conversion of ``stored``. ModelFileError for an unknown dtype or kind of scales."""
+    """Return the conversion of ``stored`` with its scales; raise ModelFileError for an unknown dtype or kind of
+    scales."""
     path, name = checkpoint.files[stored.shard].path, quote(stored.name)
     if 0 in stored.shape:
         raise ModelFileError(path, f"tensor {name} is empty", stored.offset)

@@ -1,13 +1,14 @@
 """Checkpoints of llama2.c, presented as the GGUF of a Llama: same tensor names, same metadata keys.
 
-    legacy      seven int32 (dim, hidden, layers, heads, key-value heads, vocabulary, context; a vocabulary below 0 says
-                that the head is a matrix of its own), then float32 tensors, then unused tables of angles
+    legacy      seven int32 (dim, hidden, layers, heads, key-value heads, vocabulary, context; a negative vocabulary
+                marks
+                an output head separate from the embedding), then float32 tensors, then unused tables of rope angles
     version 1   magic "ak42", the same numbers, one byte for a shared head, float32 tensors from byte 256 on
     version 2   the same with int8 codes in groups, each group's float32 scale behind the tensor's codes
 
-Float tensors are views of the mapped file. Those of version 2 become Q8_0 where that is exact (groups are multiples of
-32 and every scale is a binary16), else float32; they are made when asked for and belong to the caller. Nothing in the
-file is trusted: its size must be exactly what its numbers make.
+Float tensors are views of the mapped file. Version 2 tensors become Q8_0 where that is exact (groups are multiples of
+32 and every scale is a binary16), else float32; they are converted at every access, and the caller owns the result.
+Nothing in the file is trusted: its size must be exactly what the header's numbers imply.
 
 The vocabulary is in a file beside it (``tokenizer.bin``), which ``ds4ref.text.pieces`` reads.
 
@@ -36,7 +37,7 @@ MAGIC = 0x616B3432
 HEADER_BYTES = 256
 TOKENIZER = "tokenizer.bin"
 RMS_EPS, ROPE_THETA = 1e-5, 10000.0
-"""Constants of llama2.c, which its files do not hold."""
+"""Constants of the llama2.c program that its files do not record."""
 
 _LEGACY = struct.Struct("<7i")
 _VERSIONED = struct.Struct("<Ii7iB")
@@ -58,12 +59,17 @@ _BOUNDS = (
 
 
 Tensors = list[tuple[str, tuple[int, ...]]]
-"""Names and ``dims``, in file order."""
+"""Tensor names and ``dims``, in file order."""
 
 
 class Llama2cHeader(NamedTuple):
-    """The numbers of a header; ``version`` 0 is the legacy layout, ``group`` the number of weights that share a
-    scale."""
+    """The numbers of a header.
+
+    shared   key-value heads
+    tied     the output head is the embedding
+    version  0 for the legacy layout
+    group    number of weights that share a scale, 0 for float files
+    """
 
     dim: int
     hidden: int
@@ -78,17 +84,18 @@ class Llama2cHeader(NamedTuple):
 
     @property
     def head_dim(self) -> int:
-        """Channels of a head."""
+        """Return the number of channels of a head."""
         return self.dim // self.heads
 
     @property
     def start(self) -> int:
-        """Offset of the first tensor."""
+        """Return the byte offset of the first tensor."""
         return HEADER_BYTES if self.version else _LEGACY.size
 
 
 class TensorPlace(NamedTuple):
-    """Location of a tensor: int8 codes at ``offset`` with scales at ``scales``, or float32 values (``scales`` 0)."""
+    """Location of a tensor: int8 codes at ``offset`` with scales at ``scales``, or float32 values if ``scales`` is
+    0."""
 
     dims: tuple[int, ...]
     offset: int
@@ -96,16 +103,16 @@ class TensorPlace(NamedTuple):
 
 
 class Llama2cFile:
-    """An open checkpoint; a ``source.TensorSource``.
+    """An open llama2.c checkpoint; implements ``source.TensorSource``.
 
-    ``sampling`` names the sampler's rules, ``input_group`` the number of inputs quantized together to int8 before a
-    product (0: none).
+    sampling     name of the sampler that this file's program uses
+    input_group  number of inputs quantized together to int8 before a product (0: none)
     """
 
     sampling = "llama2.c"
 
     def __init__(self, file: MappedFile):
-        """Take over ``file``; use ``open`` instead."""
+        """Take ownership of ``file``; use ``open`` instead."""
         self.path, self.size, self._file = file.path, file.size, file
         self.header = h = read_header(file)
         self.input_group = h.group
@@ -134,7 +141,10 @@ class Llama2cFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Read the header, and in version 2 the scales, which decide the tensors' formats. Raises ModelFileError."""
+        """Open a checkpoint: read the header and, in version 2, the scales, which decide the tensors' formats.
+
+        Raise ModelFileError if the file is not a valid checkpoint.
+        """
         file = MappedFile(path)
         try:
             return cls(file)
@@ -144,12 +154,12 @@ class Llama2cFile:
 
     @property
     def vocabulary(self) -> Path:
-        """Path of the tokenizer file beside the checkpoint; it may not exist."""
+        """Return the path of the tokenizer file beside the checkpoint, which may not exist."""
         return Path(self.path).with_name(TOKENIZER)
 
     @property
     def made_bytes(self) -> int:
-        """Bytes of memory of all tensors that are not views of the file."""
+        """Return the bytes of memory that all tensors which are not views of the file would take."""
         return sum(self.tensors[name].nbytes for name, where in self._stored.items() if where.scales)
 
     def _info(self, name: str, where: TensorPlace) -> PublishedInfo:
@@ -174,7 +184,8 @@ class Llama2cFile:
         return True
 
     def raw(self, name: str) -> np.ndarray:
-        """Return the bytes of a tensor, uint8 (nbytes,): a view of the file for float ones, else converted now."""
+        """Return the bytes of a tensor, uint8 (nbytes,): a view of the file for float tensors, else converted by this
+        call."""
         where, info = self._stored[name], self.tensors[name]
         if not where.scales:
             return self._file.view(where.offset, info.nbytes)
@@ -198,7 +209,7 @@ class Llama2cFile:
         return values.view(np.uint8)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page, as ``gguf.GGUFFile.touch``."""
+        """Read one byte of every page of the weights; yield (bytes touched, their sum)."""
         return touch(self._file.view(0, self.size))
 
     def close(self) -> None:
@@ -222,7 +233,7 @@ def is_llama2c(file: MappedFile) -> bool:
 
 
 def read_header(file: MappedFile) -> Llama2cHeader:
-    """Read the header; ModelFileError names the first implausible number."""
+    """Read the header; raise ModelFileError naming the first implausible number."""
     head = file.read(0, min(file.size, HEADER_BYTES))
     if len(head) < _LEGACY.size:
         raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c checkpoint")
@@ -259,7 +270,7 @@ def _checked(path: str, h: Llama2cHeader, start: int) -> Llama2cHeader:
 
 
 def laid_out(h: Llama2cHeader) -> tuple[int, dict[str, TensorPlace]]:
-    """Return the end of the checkpoint and the location of every tensor by its GGUF name; ``dims`` innermost first."""
+    """Return the size of the checkpoint in bytes, and the location of every tensor by its GGUF name."""
     kv = h.shared * h.head_dim
     norms = [[f"blk.{i}.{name}.weight" for i in range(h.layers)] for name in ("attn_norm", "ffn_norm")]
     matrices = {

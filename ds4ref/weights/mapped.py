@@ -1,7 +1,7 @@
-"""A regular file of weights, read at offsets and mapped when its bytes are needed.
+"""A regular file of weights, read at offsets and memory-mapped when its bytes are needed.
 
-What readers of all containers share: no waiting for the other end of a pipe, and no fault that kills the process when
-a file has shrunk since it was opened.
+Opening never blocks on a pipe, and a file that has shrunk since it was opened gives an error instead of a fault that
+kills the process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ TOUCH_BYTES = 64 << 20  # between two signs of progress
 
 
 class MappedFile:
-    """An open file: ``path``, ``size`` in bytes when opened, and descriptor ``fd`` (-1 once closed)."""
+    """An open file.
+
+    path  path as opened
+    size  size in bytes when opened
+    fd    file descriptor, -1 once closed
+    """
 
     def __init__(self, path: str | os.PathLike[str]):
-        """Open ``path``; ModelFileError if it is not a readable regular file, BackendError on Windows."""
+        """Open ``path``; raise ModelFileError if it is not a readable regular file, BackendError on Windows."""
         self.path, self.fd = os.fspath(path), -1
         self._map: mmap.mmap | None = None
         require_posix()
@@ -40,14 +45,15 @@ class MappedFile:
             raise ModelFileError(self.path, "not a regular file")
 
     def read(self, offset: int, count: int) -> bytes:
-        """Read ``count`` bytes at ``offset``, not through the map; ModelFileError if the file no longer has them."""
+        """Read ``count`` bytes at ``offset`` without the memory map; raise ModelFileError if the file has become too
+        short."""
         return read_at(self.path, self.fd, offset, count)
 
     def view(self, offset: int, count: int) -> np.ndarray:
-        """Return bytes of the map, read-only uint8 (count,), valid as long as they are referenced.
+        """Return bytes of the memory map, read-only uint8 (count,), valid as long as they are referenced.
 
-        ModelFileError if the file has shrunk since it was opened, as reading the map would kill the process. (A file
-        that shrinks later still does: never truncate a model in place.)
+        Raise ModelFileError if the file has shrunk since it was opened, because reading the map would kill the process.
+        (A file that shrinks later still does: never truncate a model in place.)
         """
         if self.fd < 0:
             raise ModelFileError(self.path, "the file is closed")
@@ -62,7 +68,7 @@ class MappedFile:
         return np.frombuffer(self._map, np.uint8, count, offset)
 
     def close(self) -> None:
-        """Close the descriptor. Views stay valid; the map goes with the last of them."""
+        """Close the file descriptor. Views stay valid; the map is released with the last view."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd, self._map = -1, None
@@ -72,7 +78,7 @@ class MappedFile:
 
 
 def touch(data: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Read one byte of every page of ``data``, uint8 (n,); yields (bytes touched, their sum)."""
+    """Read one byte of every page of ``data``, uint8 (n,); yield (bytes touched, their sum)."""
     for start in range(0, data.size, TOUCH_BYTES):
         piece = data[start : start + TOUCH_BYTES]
         yield piece.nbytes, int(piece[:: mmap.PAGESIZE].sum(dtype=np.uint64))

@@ -1,13 +1,13 @@
-"""A published model, presented as the GGUF of its family: same tensor names, same metadata keys.
+"""A published model (safetensors), presented as the GGUF of its family: same tensor names, same metadata keys.
 
-``config.json`` names the family (``model_type``); the family's own module ``archs/NAME/published.py`` says which
-metadata its config means and which published tensors each of its tensors is made of. So everything that reads a GGUF
-reads a checkpoint, and there is no second path through the engine.
+``config.json`` names the family (``model_type``); the family's module ``archs/NAME/published.py`` translates config to
+metadata and lists the published tensors that make up each GGUF tensor. So all code that reads a GGUF reads a
+checkpoint, and there is no second path through the engine.
 
-Tensors already in a storage format (F32, F16, BF16, I32) are views of the mapped files. All others
-are laid out by ``raw`` anew at every call, and belong to the caller: FP8 and FP4 get their scales into their rows,
-64-bit integers become 32-bit ones, experts are stacked. ``made_bytes`` says how much memory it takes to hold all of
-them; ``piece`` makes one matrix of a stack at a time.
+Tensors already in a storage format (F32, F16, BF16, I32) are views of the mapped files. All others are converted by
+``raw`` at every call, and the caller owns the result: FP8 and FP4 get their scales into their rows, 64-bit integers
+become 32-bit ones, experts are stacked. ``made_bytes`` is the memory that all converted tensors take together;
+``piece`` converts one matrix of a stack at a time.
 
     with PublishedSource.open("folder") as source:
         source.metadata["general.architecture"], source.tensors["blk.0.attn_q_a.weight"].fmt.name
@@ -47,12 +47,12 @@ MetadataEntry = tuple[str, str, Any]
 
 
 class TensorParts(NamedTuple):
-    """The published tensors that make up a tensor of the engine.
+    """The published tensors that make up one tensor of the engine.
 
-    name   as in the family's GGUF
-    of     the published tensors it is made of; several are stacked along a new outermost axis
-    order  index of the published row for every row; None: unchanged
-    stack  stacked even if there is only one of them
+    name   name in the family's GGUF
+    of     names of the published tensors; several are stacked along a new outermost axis
+    order  index of the published row for each row; None: unchanged
+    stack  add the outermost axis even for a single published tensor
     """
 
     name: str
@@ -62,17 +62,18 @@ class TensorParts(NamedTuple):
 
 
 class Family(Protocol):
-    """Interface of ``archs/NAME/published.py``."""
+    """Interface of the modules ``archs/NAME/published.py``."""
 
     def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
-        """Return the metadata entries of the family's GGUF. Raises ModelFileError."""
+        """Return the metadata entries of the family's GGUF; raise ModelFileError for a config that has no
+        equivalent."""
 
     def parts(self, config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-        """Return the tensors of the family's GGUF, as far as the checkpoint has them."""
+        """Return the tensors of the family's GGUF that can be made of the checkpoint's tensors."""
 
 
 class PublishedInfo(NamedTuple):
-    """A tensor, see ``source.TensorInfo``; ``offset`` is that of its first published tensor."""
+    """Format and location of a tensor (``source.TensorInfo``); ``offset`` is that of its first published tensor."""
 
     name: str
     fmt: Format
@@ -82,12 +83,12 @@ class PublishedInfo(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions in NumPy order, slowest first."""
+        """Return the dimensions in NumPy order, slowest first."""
         return self.dims[::-1]
 
 
 class Metadata(Entries):
-    """Values by key, see ``source.Metadata``. Values given as functions are computed on first use."""
+    """Metadata values by key (``source.Metadata``); values declared as functions are computed on first use."""
 
     def __init__(self, entries: Sequence[MetadataEntry]):
         super().__init__({key: (kind, value) for key, kind, value in entries})
@@ -100,12 +101,12 @@ class Metadata(Entries):
         return value
 
     def count(self, key: str) -> int:
-        """Return the number of items of an array, 1 for a scalar; KeyError for an unknown key."""
+        """Return the number of items of an array, 1 for a scalar; raise KeyError for an unknown key."""
         value = self[key]
         return len(value) if isinstance(value, list) else 1
 
     def first(self, key: str, count: int) -> Any:
-        """Return a value, of an array only the first ``count`` items."""
+        """Return a value; of an array only the first ``count`` items."""
         value = self[key]
         return value[:count] if isinstance(value, list) else value
 
@@ -123,10 +124,10 @@ class _Conversion:
 
 
 class PublishedSource:
-    """An open checkpoint of a known family; a ``source.TensorSource``."""
+    """An open checkpoint of a known family; implements ``source.TensorSource``."""
 
     def __init__(self, checkpoint: Checkpoint):
-        """Take over ``checkpoint``; use ``open`` instead."""
+        """Take ownership of ``checkpoint``; use ``open`` instead."""
         # The folder, however it was opened: what tells models apart (runs, saved sessions) looks at all of it.
         self.checkpoint, self.path, self.size = checkpoint, os.fspath(checkpoint.folder), checkpoint.size
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
@@ -140,7 +141,10 @@ class PublishedSource:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Read config and headers, no weights. ModelFileError if this is no checkpoint of a known family."""
+        """Open a checkpoint: read config and headers, no weights.
+
+        Raise ModelFileError if ``path`` is no checkpoint of a known family.
+        """
         checkpoint = Checkpoint.open(path)
         try:
             return cls(checkpoint)
@@ -183,7 +187,7 @@ class PublishedSource:
 
     @property
     def made_bytes(self) -> int:
-        """Bytes of memory of all tensors that are not views of the files."""
+        """Return the bytes of memory that all tensors which are not views of the files would take."""
         return sum(
             self.tensors[name].nbytes for name, conversion in self._conversions.items() if not conversion.is_view
         )
@@ -193,13 +197,14 @@ class PublishedSource:
         return [name for name in self.checkpoint.tensors if name not in self.used]
 
     def pieces(self, name: str) -> int:
-        """Return the number of matrices that make up a tensor: the length of its outermost axis if it is a stack, else
-        1."""
+        """Return the number of matrices in a tensor: the length of the outermost axis of a stack, else 1."""
         return len(self._conversions[name].pieces)
 
     def piece(self, name: str, index: int) -> np.ndarray:
-        """Return the bytes of matrix ``index`` of a tensor, uint8 (nbytes / pieces,). KeyError, IndexError,
-        ModelFileError."""
+        """Return the bytes of matrix ``index`` of a tensor, uint8 (nbytes / pieces,).
+
+        Raise KeyError for an unknown name, IndexError for a bad index, ModelFileError for unreadable data.
+        """
         conversion = self._conversions[name]
         data = conversion.pieces[index].bytes()
         if conversion.order is not None:
@@ -207,7 +212,8 @@ class PublishedSource:
         return data
 
     def raw(self, name: str) -> np.ndarray:
-        """Return the bytes of a tensor, uint8 (nbytes,): a view of the file if it holds them, else converted now."""
+        """Return the bytes of a tensor, uint8 (nbytes,): a view of the file where possible, else converted by this
+        call."""
         conversion = self._conversions[name]
         if len(conversion.pieces) == 1:
             return self.piece(name, 0)
@@ -217,7 +223,7 @@ class PublishedSource:
         return out.reshape(-1)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the files, as ``gguf.GGUFFile.touch``."""
+        """Read one byte of every page of the weight files; yield (bytes touched, their sum)."""
         return self.checkpoint.touch()
 
     def close(self) -> None:

@@ -2,14 +2,14 @@
 
 A file is a little-endian u64 length, a JSON header of that length, and the data. The header maps names to dtype, shape
 and ``data_offsets`` [begin, end) into the data. Nothing in it is trusted: length, depth, number of values, products and
-offsets are bounded before they are used, so any input costs a bounded amount of time and memory and ends in a directory
-or in one ``ModelFileError``. As in the format's own description, the tensors must tile the data: no overlap, no hole,
-nothing behind the last.
+offsets are bounded before they are used, so any input costs a bounded amount of time and memory and ends in a tensor
+table or in one ``ModelFileError``. As the format's specification demands, the tensors must tile the data: no overlap,
+no hole, nothing behind the last.
 
     with Checkpoint.open("folder") as checkpoint:
         checkpoint.tensors["embed.weight"].shape, checkpoint.config["model_type"]
 
-What the tensors of a family mean is not known here (``published`` and ``archs/*/published``).
+This module does not interpret the tensors; ``published`` and ``archs/*/published`` do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .cursor import quote
 from .mapped import MappedFile, touch
 
 MAX_HEADER_BYTES = 32 << 20
-"""DeepSeek V4 Flash has 70,000 tensors in many files; one file of all of them would need a third of this."""
+"""Maximum size of a header: DeepSeek V4 Flash's 70,000 tensors in a single file would need a third of this."""
 MAX_TENSORS = 1 << 17
 MAX_ALL_TENSORS = 1 << 19
 MAX_RANK = 8
@@ -52,7 +52,13 @@ _SHARD_NAME = re.compile(r"[\w-][\w.\-]*\.safetensors", re.ASCII)
 
 
 class Stored(NamedTuple):
-    """A published tensor: ``dtype`` is a key of ``BITS``, ``offset`` absolute in file number ``shard``."""
+    """A tensor of a safetensors file.
+
+    dtype   key of ``BITS``
+    shard   index of the file that holds it
+    offset  byte offset of the data from the start of that file
+    nbytes  size of the data in bytes
+    """
 
     name: str
     dtype: str
@@ -63,7 +69,7 @@ class Stored(NamedTuple):
 
 
 def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
-    """Read the directory of one file, in the order of the data. Raises ModelFileError."""
+    """Read the header of one file: its tensors by name, in the order of the data; raise ModelFileError if malformed."""
     path = file.path
     if file.size < 10:
         raise ModelFileError(path, f"only {file.size} bytes, too short for a safetensors file")
@@ -126,10 +132,11 @@ def _count(value: Any) -> bool:
 
 
 class Checkpoint:
-    """An open model folder: ``config``, ``tensors`` by name, their bytes through ``raw``.
+    """An open model folder: ``config``, ``tensors`` by name, and ``raw`` for tensor bytes.
 
-    path     as it was opened; ``folder`` is where its parts lie
-    size     bytes of all files of weights together
+    path    path as opened
+    folder  folder of config.json and the weight files
+    size    bytes of all weight files together
     """
 
     def __init__(self, path: str, folder: Path):
@@ -142,7 +149,8 @@ class Checkpoint:
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Open ``path`` and check all headers: a folder, its index, or a weight file beside its config.json.
 
-        A folder is read through its index if it has one, else it holds model.safetensors. ModelFileError.
+        A folder is read through its index if it has one, else it must hold model.safetensors. Raise ModelFileError if
+        the checkpoint is incomplete or malformed.
         """
         location = Path(path)
         folder = location if location.is_dir() else location.parent
@@ -200,32 +208,35 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The contents of config.json. Raises ModelFileError."""
+        """Return the contents of config.json; raise ModelFileError if it is missing or malformed."""
         return self.json(CONFIG, MAX_CONFIG_BYTES)
 
     def json(self, name: str, limit: int, **bounds: int) -> dict[str, Any]:
         """Read a JSON object beside the weights, within ``limit`` bytes and the ``bounds`` of ``boundedjson.parse``.
 
-        ModelFileError if it is missing.
+        Raise ModelFileError if it is missing or malformed.
         """
         return read(self.folder / name, limit, **bounds)
 
     def has(self, name: str) -> bool:
-        """Return whether the folder has such a file."""
+        """Return whether the folder has a file ``name``."""
         return (self.folder / name).is_file()
 
     def raw(self, name: str) -> np.ndarray:
-        """Return the bytes of a tensor, a read-only uint8 view of the map, (nbytes,). KeyError, ModelFileError."""
+        """Return the bytes of a tensor, uint8 (nbytes,), a read-only view of the memory map.
+
+        Raise KeyError for an unknown name, ModelFileError if the file has shrunk.
+        """
         tensor = self.tensors[name]
         return self.files[tensor.shard].view(tensor.offset, tensor.nbytes)
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weights, as ``gguf.GGUFFile.touch``."""
+        """Read one byte of every page of the weights; yield (bytes touched, their sum)."""
         for name in self.tensors:
             yield from touch(self.raw(name))
 
     def close(self) -> None:
-        """Close the descriptors; views stay valid."""
+        """Close the file descriptors; views stay valid."""
         for file in self.files:
             file.close()
 

@@ -1,6 +1,6 @@
 """Writes safetensors: a folder of shards with its index, each file atomically.
 
-Tensors are made one at a time, when their turn comes, so that memory holds one of them and not a model.
+Each tensor is made when it is written, so that memory holds one tensor and not a model.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class PlannedTensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor."""
+        """Return the size of the tensor in bytes."""
         return prod(self.shape) * BITS[self.dtype] // 8
 
 
 def write_file(path: str | os.PathLike[str], tensors: Sequence[PlannedTensor]) -> None:
-    """Write one file. ValueError for bytes that do not fit their plan, DataError if it cannot be written."""
+    """Write one file; raise ValueError for bytes of another size than planned, DataError if the file cannot be
+    written."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for plan in tensors:
@@ -74,7 +75,7 @@ def write_folder(
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a JSON file atomically. DataError if it cannot be written."""
+    """Write a JSON file atomically; raise DataError if it cannot be written."""
     try:
         with atomic_write(path) as out:
             out.write(json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")

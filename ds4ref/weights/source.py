@@ -1,7 +1,7 @@
-"""The interface of a model file to an architecture, for every format.
+"""The interface that model files of every format offer to architectures.
 
-``gguf.GGUFFile`` is one, ``published.PublishedSource`` another. All offer the same attributes, with tensors described
-and laid out in ggml's terms: ``dims`` innermost first, raw bytes of a storage format of ``ds4ref.kernels.formats``.
+``gguf.GGUFFile`` and ``published.PublishedSource`` implement it. All describe tensors in ggml's terms: ``dims``
+innermost first, raw bytes of a storage format of ``ds4ref.kernels.formats``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ds4ref.kernels.formats import Format
 
 DEEPSEEK = "deepseek4"
-"""Architecture of files that name none."""
+"""Architecture assumed for files without ``general.architecture``."""
 
 
 class TensorInfo(Protocol):
@@ -36,7 +36,7 @@ class TensorInfo(Protocol):
 
 
 class Metadata(Protocol):
-    """Typed values by key; ``type_of`` gives "u32", "f32[]", "string" ..., None for an unknown key."""
+    """Metadata values by key; ``type_of`` returns "u32", "f32[]", "string" ..., or None for an unknown key."""
 
     def __contains__(self, key: object) -> bool: ...
     def __getitem__(self, key: str) -> Any: ...
@@ -49,7 +49,8 @@ class Metadata(Protocol):
 
 
 class Entries(Mapping[str, Any]):
-    """Base of every ``Metadata``: (type, value) by key; subclasses interpret the stored value."""
+    """Base of every ``Metadata``: stores (type, value) by key; subclasses turn the stored value into the returned
+    one."""
 
     def __init__(self, entries: Mapping[str, tuple[str, Any]]):
         self._entries = dict(entries)
@@ -64,12 +65,12 @@ class Entries(Mapping[str, Any]):
         return key in self._entries
 
     def type_of(self, key: str) -> str | None:
-        """Return the type, "u32", "string", "f32[]", ..., or None for an unknown key."""
+        """Return the type of a key's value, "u32", "string", "f32[]", ..., or None for an unknown key."""
         return self._entries[key][0] if key in self._entries else None
 
 
 class TensorSource(Protocol):
-    """An open model: a file, or a folder."""
+    """An open model: a file, or a folder of files."""
 
     @property
     def path(self) -> str | os.PathLike[str]: ...
@@ -84,7 +85,7 @@ class TensorSource(Protocol):
         """Return the bytes of a tensor, uint8 (nbytes,), valid as long as they are referenced."""
 
     def touch(self) -> Iterator[tuple[int, int]]:
-        """Read one byte of every page of the weights; yields (bytes touched, their sum)."""
+        """Read one byte of every page of the weights; yield (bytes touched, their sum)."""
 
     def close(self) -> None:
         """Close the file."""
@@ -94,6 +95,7 @@ class TensorSource(Protocol):
 
 
 def architecture(source: TensorSource) -> str:
-    """Return the architecture of a model file (``general.architecture``), ``DEEPSEEK`` if it names none."""
+    """Return the architecture of a model file (``general.architecture``), or ``DEEPSEEK`` if the file has no such
+    key."""
     key = "general.architecture"
     return source.metadata[key] if source.metadata.type_of(key) == "string" else DEEPSEEK

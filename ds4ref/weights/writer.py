@@ -1,7 +1,7 @@
-"""Writes GGUF v3 files: streaming, sparse where asked, and atomic.
+"""Writes GGUF v3 files: streaming, atomic, and with holes for zeros where requested.
 
-All tensors are declared first, so the directory is complete before any data; the data then arrives in order, tensor by
-tensor, in pieces of any size. The file appears under its name only when everything was written and synced.
+All tensors are declared first, so the tensor table is complete before any data; the data then arrives in order, tensor
+by tensor, in pieces of any size. The file appears under its name only when everything was written and synced.
 
     with GGUFWriter(path, [("general.architecture", "string", "deepseek4")], [TensorSpec("a", "F32", (4,))]) as out:
         out.write("a", np.zeros(4, np.float32))
@@ -42,14 +42,14 @@ Piece = bytes | bytearray | memoryview | np.ndarray
 
 
 class GGUFWriter:
-    """One file being written.
+    """A GGUF file being written.
 
     metadata   (key, type, value) in file order; type as in ``container``: "u32", "string", "f32[]", ...
     tensors    every tensor, in file order
-    alignment  of the data section and each tensor; recorded as ``general.alignment`` if not the default 32
+    alignment  of the data section and each tensor, in bytes; recorded as ``general.alignment`` if not the default 32
 
     Leaving the ``with`` block normally calls ``close``, which raises ValueError if a tensor is missing; leaving it by
-    an exception calls ``abort``, after which no trace of the file remains. ModelFileError if the system cannot write.
+    an exception calls ``abort``, which removes the file. Raise ModelFileError if the system cannot write.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class GGUFWriter:
         self._next += 1
 
     def hole(self, name: str) -> None:
-        """Leave the next tensor, ``name``, as zeros that occupy no space on file systems with sparse files."""
+        """Leave the next tensor, ``name``, as zeros, which occupy no disk space on file systems with sparse files."""
         self._advance(name)
         self._next += 1
 
     def close(self) -> None:
-        """Complete the file and put it in place. Does nothing if already closed or aborted."""
+        """Complete the file and rename it to its final name; do nothing if already closed or aborted."""
         if self._fd is None:
             return
         if self._next < len(self._tensors):
@@ -124,7 +124,7 @@ class GGUFWriter:
             raise self._failed(error) from error
 
     def abort(self) -> None:
-        """Remove what was written. Does nothing after ``close``."""
+        """Remove the unfinished file; do nothing after ``close``."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -162,7 +162,8 @@ class GGUFWriter:
 
 
 def laid_out(metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int) -> tuple[bytes, list[int], int]:
-    """Return the layout of a file: the bytes before its data, each tensor's offset, and its size."""
+    """Return the layout of a file: the bytes before its data, each tensor's offset into the data, and the file's
+    size."""
     entries = [entry for entry in metadata if entry[0] != ALIGNMENT_KEY]  # that of a file they were copied from
     if alignment != DEFAULT_ALIGNMENT:
         entries.append((ALIGNMENT_KEY, "u32", alignment))
@@ -176,7 +177,7 @@ def laid_out(metadata: Metadata, tensors: Sequence[TensorSpec], alignment: int) 
 
 
 def encode_directory(metadata: Metadata, tensors: Sequence[TensorSpec], offsets: Sequence[int]) -> bytes:
-    """Encode header, metadata and tensor directory; ``offsets`` are relative to the start of the data section."""
+    """Encode header, metadata and tensor table; ``offsets`` are relative to the start of the data section."""
     keys = [key for key, _, _ in metadata]
     if len(set(keys)) != len(keys):
         raise ValueError(f"metadata key {next(key for key in keys if keys.count(key) > 1)} is given twice")
@@ -191,13 +192,13 @@ def encode_directory(metadata: Metadata, tensors: Sequence[TensorSpec], offsets:
 
 
 def encode_string(text: str | bytes) -> bytes:
-    """Encode a string: length and UTF-8 bytes, no terminator."""
+    """Encode a string as GGUF does: u64 length and UTF-8 bytes, no terminator."""
     data = text if isinstance(text, bytes) else text.encode()
     return struct.pack("<Q", len(data)) + data
 
 
 def encode_value(kind: str, value: Any) -> bytes:
-    """Encode type id and value of one metadata entry; ValueError for an unknown type or a value out of range."""
+    """Encode type id and value of one metadata entry; raise ValueError for an unknown type or a value out of range."""
     item = kind.removesuffix("[]")
     if item not in TYPE_IDS:
         raise ValueError(f"unknown metadata type {kind!r}: choose from {', '.join(TYPE_IDS)}, with [] for an array")

@@ -2,9 +2,9 @@
 
 shape, hooks, chunk, rope, hyper_connections, compressor, indexer, attention, moe, head, forward.
 
-Written once over the op table (``kernels.ops``) and once for all numerics modes: a mode switches roundings at fixed
-points, it never forks the pass. ``tensors`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and
-save what a timeline remembers, ``costs`` counts bytes and operations. docs/explanation/model.md has the formulas.
+Written once over the op table (``kernels.ops``) for all numerics modes: a mode switches roundings on or off at fixed
+points of the pass. ``tensors`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and save the KV
+cache of a timeline, ``costs`` counts bytes and operations. docs/explanation/model.md has the formulas.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 
 def read_shape(source: TensorSource, strict: bool = False) -> ModelShape:
-    """Implement ``archs.Arch``; ``strict`` means exactly DeepSeek V4 Flash."""
+    """Implement ``archs.Arch.read_shape``; ``strict`` accepts exactly DeepSeek V4 Flash."""
     if strict:
         check_flash(source)
     return ModelShape.from_metadata(source)
 
 
 def model(shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-    """Implement ``archs.Arch``; ``advise``: prefetch routed experts as soon as they are chosen."""
+    """Implement ``archs.Arch.model``; ``advise`` prefetches routed experts as soon as they are chosen."""
     from .forward import Model
 
     return Model(shape, weights, ops, numerics, advise)
 
 
 def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Costs:
-    """Implement ``archs.Arch``."""
+    """Implement ``archs.Arch.costs``."""
     return Costs.of_file(source, shape, act_quant)
 
 
 def collector(shape: ModelShape) -> Collector:
-    """Implement ``archs.Arch``."""
+    """Return the hooks that collect the importance of this family's weights."""
     from .importance import Collector
 
     return Collector(shape)

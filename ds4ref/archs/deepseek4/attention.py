@@ -1,4 +1,4 @@
-"""Attention half of a layer: window rows and compressed rows in one softmax (docs/explanation/model.md 4)."""
+"""Attention half of a layer: sliding-window rows and compressed rows in one softmax (docs/explanation/model.md 4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
-    """Apply the half layer to streams X (T, C, D); the chunk's rows enter the layer's cache."""
+    """Apply the attention half of the layer to streams X (T, C, D), and write the chunk's rows into the layer's
+    cache."""
     ops, s, w = c.ops, c.shape, c.w
     h, mixing = hyper_connections.pre(c, "attn", X)
     x = c.tap("attn_norm", ops.rms_norm(h, w.attn_norm, s.rms_eps))
@@ -44,7 +45,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
 
 
 def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndarray]:
-    """Compute from x (T, D) the normed low rank u (T, q_rank) and the rotated heads q (T, H, hd)."""
+    """Return the normed low-rank query u (T, q_rank) and the rotated query heads q (T, H, hd) of x (T, D)."""
     ops, s, w = c.ops, c.shape, c.w
     u = c.tap("q_lora", ops.linear(x, w.attn_q_a, c.act(w.attn_q_a)))
     u = c.tap("q_lora_norm", ops.rms_norm(u, w.attn_q_a_norm, s.rms_eps))
@@ -55,7 +56,7 @@ def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndar
 
 
 def _row(c: Chunk, x: np.ndarray, tables: Tables) -> np.ndarray:
-    """Compute from x (T, D) the cached rows (T, hd), key and value in one: norm, rope, rounding, storage."""
+    """Return the rows (T, hd) to cache for x (T, D), key and value in one: normed, rotated and rounded."""
     ops, w = c.ops, c.w
     kv = c.tap("KVraw", ops.linear(x, w.attn_kv, c.act(w.attn_kv)))
     kv = c.tap("KVnorm", ops.rms_norm(kv, w.attn_kv_a_norm, c.shape.rms_eps))

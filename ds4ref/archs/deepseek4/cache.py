@@ -1,12 +1,12 @@
 """The caches of one timeline, per layer (docs/explanation/model.md 11.1).
 
-    raw           a ring of the newest positions' rows; attention looks back over the sliding window
-    projections   rings of what the compressors made of the newest tokens, until their windows close
-    comp, index   compressed attention rows and indexer rows, one a window, append-only
+    raw           ring of the newest positions' attention rows; attention reads the sliding window from it
+    projections   rings of the compressors' projections of the newest tokens, until their windows close
+    comp, index   compressed attention rows and indexer rows, one per closed window, append-only
 
-Row ``position`` of a ring is at ``position % length``, so nothing ever moves, and going back a few tokens is free.
+A ring stores position p at row p % length, so rows never move, and rewinding by a few tokens is free.
 
-Append-only rows live in a ``Store`` that timelines with a common past share (``archs.claims``).
+Append-only rows live in a ``Store`` that timelines with a common prefix share (``archs.claims``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from ..claims import Claim, Claims, Timeline
 from .shape import CSA, PLAIN, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
-"""Score of an empty compressor slot (docs/explanation/model.md 11.1)."""
+"""Score that marks an empty slot of a compressor's ring: its softmax weight is zero (docs/explanation/model.md
+11.1)."""
 
 REACH = 32
-"""Number of tokens that a timeline can always go back without recomputing."""
+"""Number of tokens by which a timeline can always rewind without recomputing."""
 
 
 class Store(Claims):
-    """Append-only rows of all layers for ``ctx`` tokens; see the module.
+    """Append-only rows of all layers for ``ctx`` tokens.
 
-    Memory is asked for once, in full: untouched pages cost nothing.
+    Memory is allocated once, in full: untouched pages cost nothing.
     """
 
     def __init__(self, shape: ModelShape, ctx: int, ops: Any, half: bool):
@@ -40,7 +41,8 @@ class Store(Claims):
         self.index = [ops.array(ctx // r + 2, shape.index_dim, dtype=kind) if r == CSA else None for r in shape.ratios]
 
     def copy(self, pos: int, ctx: int, half: bool) -> Store:
-        """Return a separate store with the rows of the first ``pos`` tokens."""
+        """Return a separate store for ``ctx`` tokens (float16 rows if ``half``) with the rows of the first ``pos``
+        tokens."""
         fresh = Store(self.shape, ctx, self.ops, half)
         host, fill = self.ops.host, self.ops.fill
         for mine, theirs in ((self.comp, fresh.comp), (self.index, fresh.index)):
@@ -51,7 +53,7 @@ class Store(Claims):
 
 
 class Projections(NamedTuple):
-    """Rings of a compressor's projections of the newest tokens: values and scores, (n, width) each."""
+    """Rings of a compressor's projections of the newest n tokens: values and scores, (n, width) each."""
 
     kv: np.ndarray
     score: np.ndarray
@@ -59,7 +61,10 @@ class Projections(NamedTuple):
 
 @dataclass
 class LayerCache:
-    """The cache of one layer; ``projections`` by compressor, "attn" and "indexer"."""
+    """The cache of one layer.
+
+    ``projections`` has one entry per compressor of the layer: "attn", and "indexer" where the layer has an indexer.
+    """
 
     raw: np.ndarray
     comp: np.ndarray | None
@@ -67,16 +72,16 @@ class LayerCache:
     projections: dict[str, Projections]
 
     def rows(self, kind: str) -> np.ndarray:
-        """Return the append-only rows of a compressor, "attn" or "indexer", which the layer must have."""
+        """Return the append-only rows of the compressor ``kind``, "attn" or "indexer", which the layer must have."""
         rows = self.comp if kind == "attn" else self.index
         assert rows is not None
         return rows
 
 
 class CacheSnapshot(NamedTuple):
-    """A frontier that caches of the same model can be reset to.
+    """State of a cache at position ``pos``, to which caches of the same model can be reset.
 
-    Holds a claim on shared rows, and copies of the newest rows of every ring, oldest first.
+    It holds a claim on the shared rows, and copies of the newest rows of every ring, oldest first.
     """
 
     pos: int
@@ -87,13 +92,14 @@ class CacheSnapshot(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of the rings' copies, which are not shared."""
+        """Return the bytes of the ring copies, which no other snapshot shares."""
         rings = sum(part.nbytes for kinds in self.projections for ring in kinds.values() for part in ring)
         return rings + sum(rows.nbytes for rows in self.raw)
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Identity of the store, equal for snapshots of one store, and the bytes of its rows up to this position."""
+        """Return an identity of the shared store, equal for snapshots of one store, and the bytes of its rows up to
+        ``pos``."""
         parts = zip(self.store.shape.ratios * 2, [*self.store.comp, *self.store.index], strict=True)
         used = sum(rows[: self.pos // ratio].nbytes for ratio, rows in parts if rows is not None)
         return id(self.store), used
@@ -102,7 +108,7 @@ class CacheSnapshot(NamedTuple):
 class Cache(Timeline):
     """The caches of all layers at position ``pos``.
 
-    half: compressed and indexer rows are stored as float16, which loses nothing in modes that round them to it.
+    half: compressed and indexer rows are stored as float16, which is lossless in modes that round them to float16.
     """
 
     _store: Store
@@ -128,7 +134,7 @@ class Cache(Timeline):
         return rings
 
     def _empty(self, ring: Projections) -> None:
-        """Empty a ring: value 0 and a score of weight zero."""
+        """Empty a ring: values 0, scores ``EMPTY_SCORE``."""
         self.ops.fill(ring.kv, 0)
         self.ops.fill(ring.score, EMPTY_SCORE)
 
@@ -152,13 +158,13 @@ class Cache(Timeline):
 
     @property
     def index_rows(self) -> int:
-        """Capacity for indexer rows of a layer that has them."""
+        """Return the number of indexer rows (compressed positions) allocated per layer that has an indexer."""
         return self._store.ctx // CSA + 2
 
     # --- going forward
 
     def reserve(self, count: int) -> None:
-        """Make room for ``count`` tokens after ``pos``, which ops may then write. ContextError beyond the context."""
+        """Make room for ``count`` tokens after ``pos``; raise ContextError if they exceed the context."""
         super().reserve(count)
         if self.shape.window + count > len(self._raw[0]):
             rows = [self._newest_rows(ring, self.shape.window) for ring in self._raw]
@@ -169,7 +175,7 @@ class Cache(Timeline):
             self._moved()
 
     def advance(self, count: int) -> None:
-        """Record that ``count`` tokens after ``pos`` were written."""
+        """Move ``pos`` forward by ``count`` tokens, whose rows have been written."""
         super().advance(count)
         self._newest = max(self._newest, self.pos)
 
@@ -180,23 +186,25 @@ class Cache(Timeline):
         return self.ops.host(ring)[np.arange(max(0, self.pos - count), self.pos) % len(ring)]
 
     def _place(self, ring: np.ndarray, rows: np.ndarray) -> None:
-        """Write the rows of the last positions before ``pos`` into a ring."""
+        """Write rows (n, width) of the last n positions before ``pos`` into a ring."""
         start = (self.pos - len(rows)) % len(ring)
         first = min(len(rows), len(ring) - start)
         self.ops.fill(ring[start : start + first], rows[:first])
         self.ops.fill(ring[: len(rows) - first], rows[first:])
 
     def raw_rows(self, layer: int) -> np.ndarray:
-        """Return a copy of the rows in later tokens' sliding window, oldest first."""
+        """Return a copy of a layer's uncompressed rows that later tokens can still attend to, oldest first."""
         return self._newest_rows(self._raw[layer], self.shape.window)
 
     def compressed(self, layer: int, kind: str) -> np.ndarray:
-        """Return the append-only rows so far, ``kind`` "attn" or "indexer", on the host."""
+        """Return a layer's compressed rows so far as a host array; ``kind`` is "attn" or "indexer"."""
         return self.ops.host(self.layers[layer].rows(kind)[: self.pos // self.shape.ratios[layer]])
 
     def waiting(self, layer: int, kind: str) -> Projections:
-        """Return copies of the projections of the current window and, if windows overlap, of the previous one, oldest
-        first."""
+        """Return copies of the projections not yet fully compressed, oldest first.
+
+        These are the projections of the open window and, where windows overlap (ratio 4), of the window before it.
+        """
         ratio, ring = self.shape.ratios[layer], self._rings[layer][kind]
         count = self.pos % ratio + (ratio if ratio == CSA else 0)
         return Projections(*(self._newest_rows(part, count) for part in ring))
@@ -204,7 +212,7 @@ class Cache(Timeline):
     # --- going back
 
     def rewindable(self, pos: int) -> bool:
-        """Return whether everything that a token at ``pos`` needs is still cached."""
+        """Return whether everything that a token at ``pos`` reads is still cached."""
         if not self._since <= pos <= self.pos:
             return False
         oldest = [(pos - self.shape.window + 1, len(self._raw[0]))]
@@ -214,16 +222,16 @@ class Cache(Timeline):
         return all(position + length >= self._newest for position, length in oldest)
 
     def snapshot(self) -> CacheSnapshot:
-        """Return a snapshot of this frontier."""
+        """Return a snapshot of the cache at ``pos``."""
         layers = range(self.shape.n_layers)
         rings = [{kind: self.waiting(layer, kind) for kind in self._rings[layer]} for layer in layers]
         claim = self._store.claim(self.pos)
         return CacheSnapshot(self.pos, self._store, claim, [self.raw_rows(layer) for layer in layers], rings)
 
     def reset(self, snapshot: CacheSnapshot) -> None:
-        """Restore a frontier of any cache of the same model; the snapshot stays usable.
+        """Restore a snapshot of any cache of the same model; the snapshot stays usable.
 
-        ContextError, with nothing changed, if it does not fit.
+        Raise ContextError, with nothing changed, if the snapshot does not fit.
         """
         self._reset(snapshot.store, snapshot.pos)
         self.restart(snapshot.pos)
@@ -231,7 +239,7 @@ class Cache(Timeline):
             self.put(layer, raw, rings)
 
     def restart(self, pos: int) -> None:
-        """Set the position, with only append-only rows known before it; ``put`` adds the rest."""
+        """Set the position and empty the rings, so that only append-only rows remain; ``put`` refills the rings."""
         self.pos = self._since = self._newest = pos
         self._claim.pos = max(self._claim.pos, pos)
         for rings in self._rings:
@@ -239,19 +247,20 @@ class Cache(Timeline):
                 self._empty(ring)
 
     def put(self, layer: int, raw: np.ndarray, projections: dict[str, Projections]) -> None:
-        """Write a layer's rows and projections of the last positions before ``pos``."""
+        """Write a layer's attention rows and projections of the last positions before ``pos`` into the layer's
+        rings."""
         self._place(self._raw[layer], raw)
         for kind, rows in projections.items():
             for ring, values in zip(self._rings[layer][kind], rows, strict=True):
                 self._place(ring, values)
 
     def put_compressed(self, layer: int, kind: str, rows: np.ndarray) -> None:
-        """Write the first append-only rows of a layer (see ``compressed``)."""
+        """Write rows (n, width) as the first compressed rows of a layer; ``kind`` is "attn" or "indexer"."""
         self.ops.fill(self.layers[layer].rows(kind)[: len(rows)], rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rings and of the rows so far."""
+        """Return the bytes of the rings and of the append-only rows written so far."""
         total = sum(ring.nbytes for ring in self._raw)
         for layer, rings in enumerate(self._rings):
             total += sum(part.nbytes for ring in rings.values() for part in ring)

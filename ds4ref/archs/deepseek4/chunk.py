@@ -1,7 +1,7 @@
-"""What every block needs to know about the tokens under way: who and where they are, which layer, how to round.
+"""A chunk of tokens on the way through the model: ids, positions, the current layer, and the mode's roundings.
 
-What depends on the position reaches the ops as ``Inputs``. Decisions that Python takes from the position are in the
-chunk's ``plan``: a recording serves every token that has the same one.
+Values that depend on the position reach the ops as arrays of ``Inputs``. Python decisions that depend on the position
+are in the chunk's ``plan``: one recording serves every token with an equal plan.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from .shape import CSA, HCA, ModelShape
 from .weights import LayerWeights
 
 LASTING = 1 << 14
-"""Indexer rows that a recording is made for at least: to pass over those that are not there yet costs nothing that can
-be measured, to record anew at every power of two would be seen."""
+"""Minimum number of indexer rows that a recording scores.
+
+Scoring rows that are still empty costs no measurable time; recording again at every power of two below this would.
+"""
 
 HEAD = -1
-"""Layer number under which the output head's intermediates are tapped."""
+"""Layer number under which hooks see the output head's intermediates."""
 
 
 class Plan(NamedTuple):
-    """Decisions of a pass that follow from where its tokens stand.
+    """Decisions of a pass that follow from the positions of its tokens.
 
-    closing  compression windows that end within the chunk, by ratio
-    scored   indexer rows to score, 0 while all that are visible fit into the top k
+    closing  number of compression windows that end within the chunk, by ratio
+    scored   number of indexer rows to score, 0 while all visible rows fit into the top k
     """
 
     closing: dict[int, int]
@@ -43,13 +45,16 @@ class Plan(NamedTuple):
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Equal for plans that take the same path."""
+        """Return a tuple that is equal for plans whose passes run the same ops."""
         return *self.closing.values(), self.scored
 
 
 def plan(shape: ModelShape, pos0: int, count: int, most: int = 0) -> Plan:
-    """The plan of ``count`` tokens from position ``pos0`` on. ``most`` rounds the rows to score up to a power of two,
-    at least ``LASTING``, but to no more than ``most``, so that a recording lasts."""
+    """Return the plan of ``count`` tokens from position ``pos0`` on.
+
+    most: if not 0, round the number of scored rows up to a power of two, at least ``LASTING`` and at most ``most``, so
+    that one recording serves many positions.
+    """
     end = pos0 + count
     rows = end // CSA
     if rows <= shape.index_topk:
@@ -72,7 +77,7 @@ class Parts(Protocol):
 class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
 
-    ``at_layer`` says where they are: ``layer``, ``ratio``, ``w`` and ``cache`` are then those of the layer.
+    ``at_layer`` sets ``layer``, ``ratio``, ``w`` and ``cache`` to those of the current layer.
     """
 
     layer: int
@@ -97,30 +102,37 @@ class Chunk(Inputs):
             hooks.begin(self)
 
     def at_layer(self, layer: int, w: LayerWeights, cache: LayerCache) -> None:
-        """The tokens enter a layer."""
+        """Set the current layer, with its weights and cache."""
         self.layer, self.ratio, self.w, self.cache = layer, self.shape.ratios[layer], w, cache
 
     def leave(self) -> Self:
-        """Return the chunk after its pass, with nothing of the pass left in it but the inputs."""
+        """Drop references to weights, cache and ops after a pass, keeping only the inputs, and return the chunk."""
         del self.cache, self.w
         self.given = {}
         return super().leave()
 
     def parts(self, width: int, most: int) -> list[slice]:
-        """The tokens in pieces such that an array of ``width`` values a token has at most ``most``; hooks see all."""
+        """Split the tokens into slices of at most ``most // width`` tokens, to bound temporaries of ``width`` values
+        per token.
+
+        With hooks there is a single slice, so that they see whole arrays.
+        """
         size = len(self.ids) if self.hooks is not None else max(1, most // width)
         return [slice(i, i + size) for i in range(0, len(self.ids), size)]
 
     # --- inputs
 
     def at(self, ratio: int = 1) -> np.ndarray:
-        """Position of the first token, counted in windows of ``ratio``: int64 (1,)."""
+        """Return the window index of the first token, pos0 // ratio, as int64 (1,); its position for ratio 1."""
         return self.input(("at", ratio), lambda c: (np.array([c.pos0 // ratio]),))[0]
 
     def rope_tables(
         self, compress: bool | None = None, positions: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """cos, sin (n, R/2) at ``positions``, by default the chunk's own; of the layer's kind unless said otherwise."""
+        """Return cos, sin (n, R/2) at ``positions``, by default the chunk's own.
+
+        compress: use the frequencies of compressed layers; None: those of the current layer's kind.
+        """
         compress = self.ratio != 0 if compress is None else compress
         if positions is not None:
             return self.rope[compress](positions)
@@ -128,7 +140,8 @@ class Chunk(Inputs):
         return cos, sin
 
     def row_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """cos, sin (n, R/2) of the compressed rows that the chunk closes: the positions where their windows begin."""
+        """Return cos, sin (n, R/2) of the n compressed rows that the chunk closes, at the positions where their windows
+        begin."""
         ratio, n = self.ratio, self.plan.closing[self.ratio]
         cos, sin = self.input(
             ("rows", ratio), lambda c: c.rope[True]((c.pos0 // ratio + np.arange(n)) * ratio)
@@ -136,7 +149,7 @@ class Chunk(Inputs):
         return cos, sin
 
     def raw_window(self) -> tuple[np.ndarray, np.ndarray]:
-        """First position each token sees uncompressed and how many, int32 (T,) each."""
+        """Return each token's sliding window: its first position and its length, int32 (T,) each."""
 
         def compute(c: Chunk) -> tuple[np.ndarray, np.ndarray]:
             first = np.maximum(c.positions - (c.shape.window - 1), 0)
@@ -146,27 +159,29 @@ class Chunk(Inputs):
         return first, count
 
     def visible(self, ratio: int) -> np.ndarray:
-        """Compressed rows each token may see, int32 (T,): a row is visible to the token that completes it."""
+        """Return how many compressed rows each token may see, int32 (T,): a token sees the row whose window it
+        completes."""
         return self.input(("visible", ratio), lambda c: (((c.positions + 1) // ratio).astype(np.int32),))[0]
 
     def no_rows(self) -> np.ndarray:
-        """What ``visible`` is in layers without compression."""
+        """Return zeros int32 (T,): the ``visible`` of layers without compression."""
         return self.input("none", lambda c: (np.zeros(len(c.ids), np.int32),))[0]
 
     def rows(self, ratio: int) -> np.ndarray:
-        """Compressed rows there are after the chunk, int32 (1,)."""
+        """Return the number of compressed rows that exist after the chunk, int32 (1,)."""
         return self.input(("count", ratio), lambda c: (np.array([(c.pos0 + len(c.ids)) // ratio], np.int32),))[0]
 
     # --- rounding
 
     def act(self, w: Matrix) -> str:
-        """Activation rounding before ``w`` in this mode."""
+        """Return the rounding of the inputs of matrix ``w`` in this mode: its format's activation format, or
+        "float"."""
         return FORMATS[w.fmt].activation if self.numerics.act_quant else "float"
 
     def kv_rounding(self, rows: np.ndarray) -> np.ndarray:
-        """E4M3 on the non-rotary channels of attention rows (n, hd), if the mode has it."""
+        """Round the non-rotary channels of attention rows (n, hd) to E4M3, if the mode does."""
         return self.ops.round_e4m3(rows, self.shape.plain_dim) if self.numerics.kv_fp8 else rows
 
     def index_rounding(self, v: np.ndarray) -> np.ndarray:
-        """Hadamard then E2M1 on indexer vectors (..., index_dim), if the mode has it."""
+        """Apply the Hadamard transform and E2M1 rounding to indexer vectors (..., index_dim), if the mode does."""
         return self.ops.round_e2m1(self.ops.hadamard(v)) if self.numerics.indexer_qat else v

@@ -1,6 +1,6 @@
 """Compressor: pools windows of 4 or 128 tokens into one cached row each (docs/explanation/model.md 6).
 
-One routine serves the attention rows (head_dim wide) and the indexer rows (index_dim wide). Projections wait in a ring
+The same routine makes attention rows (head_dim wide) and indexer rows (index_dim wide). Projections wait in a ring
 until their window closes. Where windows overlap (ratio 4) a row mixes the first half of the previous window's
 projections with the second half of its own.
 """
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def closed_rows(c: Chunk, prefix: str, x: np.ndarray) -> np.ndarray | None:
-    """Add x (T, D) and return the rows of closed windows, (n, width), normed and rotated; None if no window closed.
+    """Project x (T, D) into the ring and return the rows (n, width) of windows closed by the chunk, normed and rotated.
 
-    ``prefix`` is "attn" or "indexer". Rounding and storing are the caller's. The first row returned belongs to window
-    pos0 // ratio.
+    Return None if no window closed. ``prefix`` is "attn" or "indexer". The first row belongs to window pos0 // ratio.
+    The caller rounds and stores the rows.
     """
     ops, w, ring, n = c.ops, c.w.compressor(prefix), c.cache.projections[prefix], c.plan.closing[c.ratio]
     kv = c.tap(f"{prefix}_comp_kv_raw", ops.linear(x, w.kv, "float"))

@@ -1,8 +1,8 @@
-"""What a token costs: bytes that must be read and operations that must be done (docs/explanation/model.md 13).
+"""Cost of a token: bytes that must be read and operations that must be done (docs/explanation/model.md 13).
 
-A bound, not a model of the engine: every weight byte is read once, every multiply-add is done once, both at the
-machine's best rates and at the same time. What is not counted (norms, softmax, Sinkhorn, sampling, thread start-up) is
-what a share below 1 is made of.
+A lower bound on time, not a model of the engine: every weight byte is read once, every multiply-add is done once, both
+at the machine's best rates and at the same time. Norms, softmax, Sinkhorn, sampling and thread start-up are not
+counted; they are part of why a measured speed stays below the bound.
 
     costs = Costs.of_recipe(FLASH, "q2")
     costs.decode(8192).bound(Peaks(read_gbs=400, int8_gops=30e3, f32_gflops=14e3)).seconds
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .shape import ModelShape
 
 FLOAT_FORMATS = ("F32", "F16", "BF16", "F8_E4M3", "MXFP4")
-"""Those whose inputs are not rounded to integers."""
+"""Storage formats whose matrix inputs stay float instead of being rounded to int8."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,20 @@ class _Tensor:
 
 
 class Costs:
-    """The cost model of one file. ``act_quant``: quantized matrices take int8 activations (numerics mode ds4)."""
+    """The cost model of one model file.
+
+    act_quant: quantized matrices take int8 activations (numerics mode ds4).
+    """
 
     def __init__(self, shape: ModelShape, tensors: Iterable[_Tensor], act_quant: bool = True):
         self.shape, self.act_quant, self._all = shape, act_quant, tuple(tensors)
 
     @classmethod
     def of_recipe(cls, shape: ModelShape, recipe: str = "q2", act_quant: bool = True) -> Costs:
-        """A file that need not exist; UsageError for an unknown recipe."""
+        """Return the costs of a file of this shape and quantization recipe, which need not exist.
+
+        Raise UsageError for an unknown recipe.
+        """
         if recipe not in RECIPES:
             raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
         places = {slot.name: slot for slot in slots(shape)}
@@ -53,7 +59,7 @@ class Costs:
 
     @classmethod
     def of_file(cls, source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Costs:
-        """An open model file. ShapeError as in binding it."""
+        """Return the costs of an open model file; raise ShapeError if its tensors do not fit ``shape``."""
         from .weights import check_tensors
 
         tensors = []
@@ -63,21 +69,26 @@ class Costs:
         return cls(shape, tensors, act_quant)
 
     def weight_bytes(self, depth: int | None = None) -> int:
-        """Weights that decoding one token reads; at a ``depth`` where nothing is selected, without the indexer."""
+        """Return the weight bytes that decoding one token reads.
+
+        At a ``depth`` (tokens before) where all compressed rows fit the top k, the indexer's weights are not counted.
+        """
         total = sum(t.slot.bytes_per_token(t.nbytes, self.shape) for t in self._all)
         if depth is not None and not self._selects(depth):
             total -= sum(t.nbytes for t in self._all if t.slot.part == "indexer")
         return total
 
     def decode(self, depth: int) -> Work:
-        """One token after ``depth`` tokens."""
+        """Return the work of decoding one token after ``depth`` tokens."""
         quantized, f32 = self._matrix_ops(self._selects(depth), lm_head=1.0)
         nbytes = self.weight_bytes(depth) + self.shape.kv_read_bytes(depth)
         return self._work(nbytes, quantized, f32 + self._attention_ops(depth))
 
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
-        """Tokens ``first`` to ``last`` in chunks (None: the session's own size): within one, a matrix is read once,
-        and an expert if any token uses it (uniform routing is assumed)."""
+        """Return the work of prefilling tokens ``first`` to ``last`` in chunks (None: the session's own chunk size).
+
+        Within a chunk a matrix is read once, and an expert if any token uses it (uniform routing is assumed).
+        """
         chunk = chunk or PREFILL_CHUNK
         nbytes = quantized = f32 = 0.0
         for start, end in chunks(first, last, chunk):
@@ -106,7 +117,7 @@ class Costs:
         return tensor.nbytes
 
     def _matrix_ops(self, selects: bool, lm_head: float) -> tuple[float, float]:
-        """Operations of all matrices for one token: of quantized ones, of float ones."""
+        """Return the operations of all matrices for one token: of quantized matrices, of float ones."""
         totals = {True: 0.0, False: 0.0}
         for t in self._all:
             part, share = t.slot.part, 1.0
@@ -122,7 +133,7 @@ class Costs:
         return totals[True], totals[False]
 
     def _attention_ops(self, depth: int) -> float:
-        """Dots and weighted values of one token, and the indexer's scores, in float32."""
+        """Return the float32 operations of one token's attention scores, weighted values and indexer scores."""
         s = self.shape
         rows, scored = s.n_layers * min(depth, s.window), 0
         for ratio in s.ratios:

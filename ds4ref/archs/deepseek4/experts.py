@@ -1,4 +1,4 @@
-"""Routed experts as a resource: counts their use, and asks the system to read them ahead of time.
+"""Routed experts: count their use, and ask the operating system to read their weights ahead of time.
 
 Experts are nine tenths of a model file and a fifth of what a token reads. If the file does not fit into memory they
 stay on disk, and a page fault fetches only a few pages. So once routing is known, all pages of the chosen experts are
@@ -16,17 +16,20 @@ from .weights import LayerWeights
 
 
 class ExpertUse:
-    """Counts of expert use, with prefetch if ``advise``. Not exact when several threads share an engine."""
+    """Counts of expert use, with prefetch of chosen experts if ``advise``.
+
+    Counts may miss uses when several threads share an engine.
+    """
 
     def __init__(self, ops: Any, layers: list[LayerWeights], experts: int, advise: bool = False):
         self.counts = ops.array(len(layers), experts, dtype=np.int64)
-        """Choices of each expert in each layer, (layers, experts), an array of the backend."""
+        """Number of times each expert of each layer was chosen, (layers, experts), an array of the backend."""
         ops.fill(self.counts, 0)
         self.advise = advise
         self._layers, self._host = layers, ops.host
 
     def chosen(self, ops: Any, layer: int, ids: np.ndarray) -> None:
-        """Record the routing of a layer: ids (T, K)."""
+        """Count the routing of a layer's tokens, expert ids (T, K), and prefetch these experts if enabled."""
         ops.count(ids, self.counts[layer])
         if self.advise:
             w = self._layers[layer]
@@ -34,8 +37,10 @@ class ExpertUse:
                 ops.advise(ids, matrix)
 
     def summary(self, most: int = 16) -> dict[str, Any]:
-        """Return for reports the total of choices, the experts ever chosen, and the ``most`` used as [layer, expert,
-        count]."""
+        """Return, for reports, the total of choices, the number of experts ever chosen, and the ``most`` frequent ones.
+
+        Frequent experts are listed as [layer, expert, count].
+        """
         counts = self._host(self.counts)
         order = np.argsort(-counts, axis=None, kind="stable")[:most]
         hottest = [[int(i // counts.shape[1]), int(i % counts.shape[1])] for i in order]

@@ -45,16 +45,17 @@ class Model:
     def forward(
         self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None, cancel: Callable[[], bool] | None = None
     ) -> np.ndarray:
-        """Advance ``cache`` by the tokens ids (T,) and return the final streams (T, C, D), the input of ``logits``.
+        """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the final streams (T, C, D) for
+        ``logits``.
 
-        Raises Cancelled between layers if ``cancel()`` turns true; the cache is then the caller's to roll back.
+        Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
         """
         X = self._layers(self.chunk(ids, cache, hooks), cache, cancel)
         cache.advance(len(ids))
         return X
 
     def chunk(self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None) -> Chunk:
-        """Return a chunk of tokens ids (T,) at the position of ``cache``, which makes room for them."""
+        """Return a chunk of tokens ids (T,) at the position of ``cache``, after reserving room for them in it."""
         cache.reserve(len(ids))
         return Chunk(self, ids, cache.pos, plan(self.shape, cache.pos, len(ids)), hooks)
 
@@ -71,17 +72,18 @@ class Model:
         return X
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
-        """Compute logits (T, V) float32, of the backend, of streams X (T, C, D) of tokens from position ``pos0`` on."""
+        """Compute logits (T, V) float32, an array of the backend, of streams X (T, C, D) of tokens from position
+        ``pos0`` on."""
         return head.logits(Chunk(self, [0] * len(X), pos0, Plan({}, 0), hooks), self.weights, X)
 
     # --- saved sessions
 
     def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
-        """Write a session (``payload``)."""
+        """Write a session (tokens, last logits (V,), cache) in the format of ``payload``."""
         payload.save(file, self.shape, cache.ctx, tokens, logits, cache)
 
     def load(self, file: Any, cache: Cache) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty cache and return tokens and logits (V,). PayloadError says why not."""
+        """Read a session into an empty cache and return tokens and logits (V,); raise PayloadError for a bad file."""
         return payload.load(file, self.shape, cache)
 
     def saved_bytes(self, tokens: int) -> int:
@@ -91,13 +93,12 @@ class Model:
     # --- one token, recorded (see ``ds4ref.decode``)
 
     def plan_token(self, cache: Cache) -> tuple[Plan, Hashable]:
-        """Return the plan of the next token's pass, derived from its position, and a key that is equal for equal
-        plans."""
+        """Return the plan that the next token's position implies, and a key that is equal for equal plans."""
         token_plan = plan(self.shape, cache.pos, 1, cache.index_rows)
         return token_plan, token_plan.key
 
     def record_token(self, recording: Any, cache: Cache, plan: Plan) -> tuple[Any, Any, Inputs]:
-        """Record the pass of one token: returns streams (1, C, D), logits (1, V), and the inputs."""
+        """Record the ops of one token's pass; return its streams (1, C, D), its logits (1, V) and its inputs."""
         c = Chunk(self, [0], cache.pos, plan, None, recording)
         X = self._layers(c, cache)
         return X, head.logits(c, self.weights, X), c.leave()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def logits(c: Chunk, w: Weights, X: np.ndarray) -> np.ndarray:
-    """Compute logits (T, V) of streams X (T, C, D); T may be fewer tokens than the chunk has (its last ones)."""
+    """Compute logits (T, V) of streams X (T, C, D), which may be those of the chunk's last T tokens only."""
     ops, s, c.layer = c.ops, c.shape, HEAD
     mix = c.tap("result_hc_pre", ops.hc_mix(X, w.output_hc_fn, s.rms_eps))
     weights = c.tap("result_hc_weights", ops.hc_head_weights(mix, w.output_hc_scale, w.output_hc_base, s.hc_eps))

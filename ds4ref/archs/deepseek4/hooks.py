@@ -1,9 +1,9 @@
 """Hooks on named intermediates: record or replace them.
 
-The pass calls ``tap(name, layer, value)`` at every point listed in ``NAMES`` and continues with its result. The
-names are those of ds4's graph dumps (model.md 1.4) where one exists; the rest, marked "ours", are the discrete
-decisions (windows, visible rows, rope tables, pooling candidates), which makes every single-fault variant of the
-model a small hook instead of a branch in the pass.
+The pass calls ``tap(name, layer, value)`` at every point listed in ``NAMES`` and continues with the returned value.
+Names are those of ds4's graph dumps (model.md 1.4) where one exists. The others, marked "ours", are discrete decisions
+(windows, visible rows, rope tables, pooling candidates), so that a hook can make any single-fault variant of the model
+without a branch in the pass.
 
     with a Recorder:  rec = Recorder("attn_norm", "kqv_out"); session.hooks = rec; session.sync(ids); rec["kqv_out", 3]
 """
@@ -91,20 +91,20 @@ NAMES = {
 
 
 class Hooks(Protocol):
-    """Interface of hooks: ``begin`` is called once per chunk, ``tap`` at every named point.
+    """Interface of hooks: the pass calls ``begin`` once per chunk and ``tap`` at every named point.
 
-    ``begin`` may replace the chunk's ops, shape, rope or visible: that is how a variant of the model is made.
+    ``begin`` may replace the chunk's ops, shape, rope or visible, which is how variants of the model are made.
     """
 
     def begin(self, chunk: Any) -> None:
-        """Prepare for a chunk (``chunk.Chunk``)."""
+        """Prepare for a chunk (``chunk.Chunk``), which may be modified."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Return the value to continue with."""
+        """Return the value that the pass continues with, ``value`` itself or a replacement."""
 
 
 class Recorder:
-    """Copies the named intermediates (all by default), chunk after chunk.
+    """Hooks that copy named intermediates (all by default) of every chunk.
 
     ``recorder[name, layer]`` concatenates the chunks along the token axis.
     """

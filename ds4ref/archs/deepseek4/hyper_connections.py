@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Mixing(NamedTuple):
-    """Results of ``pre`` for ``post``: streams X (T, C, D), post (T, C), comb (T, C, C)."""
+    """Results of ``pre`` that ``post`` needs: streams X (T, C, D), post (T, C), comb (T, C, C)."""
 
     X: np.ndarray
     post: np.ndarray
@@ -19,7 +19,7 @@ class Mixing(NamedTuple):
 
 
 def pre(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
-    """Reduce streams X (T, C, D) to the block input before its norm (T, D); ``half`` is attn or ffn."""
+    """Reduce streams X (T, C, D) to the block input before its norm (T, D); ``half`` is "attn" or "ffn"."""
     ops, s, fn = c.ops, c.shape, c.w.mixing(half)
     X = c.tap(f"hc_{half}_in", X)
     mix = c.tap(f"hc_{half}_pre_mixes", ops.hc_mix(X, fn.fn, s.rms_eps))
@@ -31,5 +31,5 @@ def pre(c: Chunk, half: str, X: np.ndarray) -> tuple[np.ndarray, Mixing]:
 
 
 def post(c: Chunk, half: str, y: np.ndarray, mixing: Mixing) -> np.ndarray:
-    """Expand block output y (T, D) to streams (T, C, D)."""
+    """Mix block output y (T, D) back into streams (T, C, D)."""
     return c.tap(f"hc_{half}_post", c.ops.hc_expand(mixing.X, y, mixing.post, mixing.comb))

@@ -1,8 +1,8 @@
-"""Importance of the pass: which intermediates are the inputs of which matrices, and their mean squares.
+"""Importance of weights: mean squares of the intermediates that each matrix multiplies.
 
-A matrix gets one row of sums; a stack of routed experts one an expert, over the tokens that were sent to it. The down
-projections of the experts read rows that already carry the routing weight, and so do the sums. Matrices that read the
-same intermediate have the same sums.
+A matrix gets one row of sums; a stack of routed experts one row per expert, over the tokens routed to it. The experts'
+down projections read rows already multiplied by the routing weight, and the sums are of those rows. Matrices that read
+the same intermediate have the same sums.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TENSORS = {"indexer_attn_q_b": "indexer.attn_q_b", "indexer_proj": "indexer.pro
 
 
 class Collector(Sums):
-    """Hooks that add up the squares of the inputs of every layer's matrices."""
+    """Hooks that sum the squares of the inputs of every layer's matrices."""
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -45,7 +45,7 @@ class Collector(Sums):
         """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Chunk) -> Any:
-        """Add up the squares of an intermediate and return it unchanged."""
+        """Add the squares of an intermediate to the sums of its matrices and return the intermediate unchanged."""
         if name in READERS:
             rows = value.reshape(-1, chunk.w.attn_output_a.cols if name == "kqv_back" else value.shape[-1])
             for attr in READERS[name]:

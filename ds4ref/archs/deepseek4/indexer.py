@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 SCORES_AT_ONCE = 16 << 20
-"""Scores (tokens x rows) computed at a time: 64 MB, which is 64 tokens at a context of a million."""
+"""Maximum number of indexer scores (tokens x rows) computed at a time: 64 MB, or 64 tokens at a context of a
+million."""
 
 
 def select(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np.ndarray]) -> np.ndarray | None:
-    """Update the indexer rows with x (T, D), then select rows for every token.
+    """Update the indexer rows with x (T, D), then select the compressed rows that each token attends to.
 
-    u (T, q_rank) is the normed query low rank, ``tables`` the rope tables of the chunk. Returns int32 (T, k) row ids,
+    u (T, q_rank) is the normed low-rank query, ``tables`` the rope tables of the chunk. Return row ids int32 (T, k),
     ascending and padded with -1, or None while every visible row fits in top-k.
     """
     ops, s, w = c.ops, c.shape, c.w

@@ -1,4 +1,4 @@
-"""FFN half of a layer: routed experts plus the shared one (docs/explanation/model.md 8)."""
+"""Feed-forward half of a layer: routed experts plus the shared one (docs/explanation/model.md 8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
-    """Apply the half layer to streams X (T, C, D)."""
+    """Apply the feed-forward half of the layer to streams X (T, C, D)."""
     ops = c.ops
     h, mixing = hyper_connections.pre(c, "ffn", X)
     x = c.tap("ffn_norm", ops.rms_norm(h, c.w.ffn_norm, c.shape.rms_eps))
@@ -25,8 +25,10 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
 
 
 def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
-    """Return the experts of a hash layer (T, K), looked up and prefetched before the first layer runs; None for other
-    layers."""
+    """Return the expert ids (T, K) of a hash-routed layer, looked up by token id; None for other layers.
+
+    Ids are known, and prefetch begins, before the first layer runs.
+    """
     if w.ffn_gate_tid2eid is not None and layer not in c.given:
         c.given[layer] = c.ops.take_rows(w.ffn_gate_tid2eid, c.ids)
         c.experts.chosen(c.ops, layer, c.given[layer])

@@ -3,7 +3,7 @@
 Little endian. 13 u32 header words; token ids u32; logits f32; compressed and indexer row counts u32 per layer; then
 per layer: raw rows oldest first, compressed rows, compressor state (values, scores), indexer rows, indexer state.
 
-Loading is all or nothing: everything is checked into a new cache before the session sees it.
+Loading is all or nothing: the cache is returned only after every check has passed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _sections(shape: ModelShape, cache: Cache) -> Iterator[np.ndarray]:
 
 
 def size(shape: ModelShape, tokens: int) -> int:
-    """Return the bytes of the payload after ``tokens`` tokens (Flash: 23,995,788 + 13,764 n for n = 128, 256, ...)."""
+    """Return the size in bytes of the payload after ``tokens`` tokens (Flash: 23,995,788 + 13,764 n for n = 128, 256,
+    ...)."""
     floats = shape.vocab + min(tokens, shape.window) * shape.head_dim * shape.n_layers
     for layer, ratio in enumerate(shape.ratios):
         for _, _, width, projection in _kinds(shape, layer):
@@ -97,7 +98,7 @@ def save(
     logits: np.ndarray,
     cache: Cache,
 ) -> None:
-    """Write a session; to a path atomically."""
+    """Write a session of ``ctx`` tokens of context; a path is replaced atomically."""
     if isinstance(file, str | os.PathLike):
         with atomic_write(file) as stream:
             save(stream, shape, ctx, tokens, logits, cache)
@@ -112,7 +113,7 @@ def save(
 
 
 def load(file: str | os.PathLike[str] | BinaryIO, shape: ModelShape, cache: Cache) -> tuple[list[int], np.ndarray]:
-    """Read a session into a new cache and return tokens and logits (V,). PayloadError says why not."""
+    """Read a session into a new cache and return tokens and logits (V,); raise PayloadError for a bad file."""
     if isinstance(file, str | os.PathLike):
         try:
             with open(file, "rb") as stream:
@@ -186,7 +187,7 @@ class _Reader:
             stream.seek(position)
 
     def expect(self, total: int) -> None:
-        """Raise PayloadError for a file of the wrong size before anything is allocated."""
+        """Raise PayloadError if the file is not ``total`` bytes long, before anything is allocated."""
         if self.remaining is not None and self.remaining + 4 * HEADER_WORDS != total:
             raise PayloadError(f"saved session is {self.remaining + 4 * HEADER_WORDS} bytes long, should be {total}")
 
@@ -223,6 +224,6 @@ class _Reader:
         return array
 
     def end(self) -> None:
-        """Raise PayloadError if anything follows."""
+        """Raise PayloadError if bytes follow the last section."""
         if self.stream.read(1):
             raise PayloadError("saved session has bytes after its end")

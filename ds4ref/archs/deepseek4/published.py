@@ -1,8 +1,8 @@
-"""DeepSeek V4 in DeepSeek's published layout: maps names and config values to those of its GGUF.
+"""DeepSeek V4 as published in safetensors: maps its tensor names and config values to those of a GGUF file.
 
-Tensor names are those of the checkpoint itself (``layers.0.attn.wq_a.weight``), dimensions of the config those of its
-config.json or of the one that Hugging Face's ``DeepseekV4Config`` writes. The layer for multi-token prediction
-(``mtp.*``) is left out: this engine has none.
+Tensor names are the checkpoint's own (``layers.0.attn.wq_a.weight``); config keys are those of DeepSeek's config.json
+or of the one that Hugging Face's ``DeepseekV4Config`` writes. The layer for multi-token prediction (``mtp.*``) is left
+out, because this engine has no multi-token prediction.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ EXPERT_NAMES = {"ffn_gate_exps.weight": "w1", "ffn_down_exps.weight": "w2", "ffn
 
 LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "heavily_compressed_attention": HCA}
 SQRT_SOFTPLUS = 4
-"""llama.cpp's id of the router's function (``expert_gating_func``)."""
+"""llama.cpp's id of the router's activation function (``expert_gating_func``)."""
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """GGUF token types."""
@@ -105,7 +105,7 @@ _FLOATS = (
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
-    """Implement ``weights.published.Family``."""
+    """Implement ``weights.published.Family.metadata``."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     if config.text("scoring_func", "sqrtsoftplus") != "sqrtsoftplus":
         raise config.fail("scoring_func", f"is {config.text('scoring_func')[:40]!r}, wanted 'sqrtsoftplus'")
@@ -236,7 +236,7 @@ def _rope(config: Config) -> Iterator[MetadataEntry]:
 
 
 def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-    """Implement ``weights.published.Family``. Binding reports missing tensors by their GGUF names."""
+    """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     experts = config.integer("n_routed_experts", low=1, high=MAX_EXPERTS)
     tensors = checkpoint.tensors

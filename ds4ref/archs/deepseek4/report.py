@@ -1,4 +1,4 @@
-"""Report on a model file and the cost of running it, from its directory alone.
+"""Report on a model file and the cost of running it, from the file's header alone.
 
 No tensor byte is read, so an 81 GiB file takes as long as a small one. The accounting follows model.md 13: bytes
 of weights that decoding one token reads, by component, and bytes of cache.
@@ -24,7 +24,8 @@ CONTEXTS = (4096, 32768, 131072, 1048576)
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return all figures, JSON-ready; ModelFileError or ShapeError if this engine cannot run the file."""
+    """Return all figures as a JSON-ready dict; raise ModelFileError or ShapeError if this engine cannot run the
+    file."""
     with open_source(path) as source:
         shape = ModelShape.from_metadata(source)
         used = check_tensors(source, shape)
@@ -62,12 +63,12 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def inspect_json(path: str | os.PathLike[str]) -> str:
-    """Return ``describe`` as one line of JSON."""
+    """Return the figures of ``describe`` as one line of JSON."""
     return json.dumps(describe(path), ensure_ascii=False)
 
 
 def inspect_text(path: str | os.PathLike[str]) -> str:
-    """Return ``describe`` as text."""
+    """Return the figures of ``describe`` as text."""
     facts = describe(path)
     shape = facts["shape"]
     vocabulary = "none" if facts["tokens"] is None else f"{facts['tokens']:,} tokens, {facts['merges'] or 0:,} merges"

@@ -11,11 +11,11 @@ from .shape import ModelShape
 
 
 class RopeTables(Angles):
-    """cos and sin for one frequency set.
+    """cos and sin of one frequency set, for R rotary channels.
 
     compress=False: theta 10000, no scaling (layers without compression).
     compress=True: theta 160000 with YaRN: high frequencies stay, low ones are divided by the factor, a ramp between.
-    No magnitude factor in either. ``recipe`` is Numerics.rope.
+    Neither scales the magnitude of cos and sin. ``recipe`` is Numerics.rope.
     """
 
     def __init__(self, shape: ModelShape, compress: bool, recipe: str):
@@ -51,10 +51,10 @@ class RopeTables(Angles):
 
 
 def float32_freqs(theta: float, factor: float, ramp: np.ndarray) -> np.ndarray:
-    """Return frequencies (R/2,) by Hugging Face's own float32 steps.
+    """Return frequencies (R/2,) computed by the same float32 steps as Hugging Face.
 
-    Rounding the accurate ones instead differs by one unit in the last place for a third of them, and a float32 angle
-    turns that into 3e-5 rad at position 700, 8e-3 rad at 100000.
+    Rounding accurate frequencies to float32 instead gives a different last bit in a third of them, which a float32
+    angle turns into an error of 3e-5 rad at position 700, 8e-3 rad at 100000.
     """
     half = len(ramp)
     exponent = np.arange(half, dtype=np.float32) / np.float32(half)
@@ -65,7 +65,7 @@ def float32_freqs(theta: float, factor: float, ramp: np.ndarray) -> np.ndarray:
 
 
 def yarn_ramp(shape: ModelShape) -> np.ndarray:
-    """Return the share of the unscaled frequency per pair: 1 for fast pairs, 0 for slow ones (float64, (R/2,))."""
+    """Return the weight of the unscaled frequency per pair, float64 (R/2,): 1 for fast pairs, 0 for slow ones."""
     dim, half = shape.rope_dim, shape.rope_dim // 2
 
     def correction(beta: float) -> float:

@@ -1,8 +1,8 @@
 """Dimensions of a DeepSeek V4 model, read from metadata and checked.
 
-``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the same code that runs
-the real one. ``check_flash`` is the strict check on top: is this DeepSeek V4 Flash, and if not, which key differs
-(docs/explanation/model.md 2.1)? Integer keys must have exactly the stored type u32, as in ds4.
+``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the code that runs the
+real one. ``check_flash`` additionally checks that the model is DeepSeek V4 Flash, and names the keys that differ
+(docs/explanation/model.md 2.1). Integer keys must have exactly the stored type u32, as in ds4.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class ModelShape:
 
     @classmethod
     def from_metadata(cls, source: TensorSource) -> ModelShape:
-        """Read the shape that a file declares; ShapeError names the first missing, mistyped or inconsistent keys."""
+        """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
+        keys."""
         reader = _Keys(source)
         shape = reader.shape()
         problems = list(reader.faults.values()) or shape.problems()
@@ -142,7 +143,7 @@ class ModelShape:
         ]
 
     def problems(self) -> list[str]:
-        """Return sentences on what makes these dimensions unusable; empty if they fit together."""
+        """Return one sentence per reason why these dimensions are unusable; empty if they fit together."""
         problems = [
             f"{PREFIX}{key} is {getattr(self, field)}, wanted {low} to {high}"
             for field, key, low, high in _INTS
@@ -205,44 +206,52 @@ class ModelShape:
 
     @property
     def plain_dim(self) -> int:
-        """Channels of an attention row without rope."""
+        """Return the number of channels of an attention row that rope does not rotate."""
         return self.head_dim - self.rope_dim
 
     @property
     def attn_scale(self) -> float:
-        """Factor of attention scores."""
+        """Return the factor by which attention scores are multiplied."""
         return self.head_dim**-0.5
 
     @property
     def index_scale(self) -> float:
-        """Factor of the indexer's head weights."""
+        """Return the factor by which the indexer's head weights are multiplied."""
         return (self.index_dim * self.index_heads) ** -0.5
 
     @property
     def mix(self) -> int:
-        """Values that a hyper-connection computes per token: pre, post and the C x C matrix (model.md 3)."""
+        """Return the number of values that a hyper-connection computes per token: pre, post and the C x C matrix
+        (model.md 3)."""
         return 2 * self.hc + self.hc * self.hc
 
     def comp_width(self, layer: int) -> int:
-        """Return the channels of the attention compressor (model.md 6): twice the head for ratio 4, the head for
-        128."""
+        """Return the width of the attention compressor's projection (model.md 6).
+
+        It is twice head_dim for ratio 4, head_dim for 128, 0 without compression.
+        """
         return {PLAIN: 0, CSA: 2 * self.head_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def state_rows(self, layer: int) -> int:
-        """Return the rows of a partial compression window: previous and current one for ratio 4, the current one for
-        128."""
+        """Return the number of projections that a compressor keeps for windows in progress.
+
+        Ratio 4: the previous and the current window (8); ratio 128: the current one (128); 0 without compression.
+        """
         return {PLAIN: 0, CSA: 2 * CSA, HCA: HCA}[self.ratios[layer]]
 
     def row_values(self, layer: int) -> int:
-        """Return the values of one compressed row, index row included."""
+        """Return the number of values cached per compression window of a layer: the attention row and the indexer's, if
+        any."""
         return {PLAIN: 0, CSA: self.head_dim + self.index_dim, HCA: self.head_dim}[self.ratios[layer]]
 
     def kv_values_per_token(self) -> float:
-        """Return the cached values added per token once the sliding window is full (model.md 11.4)."""
+        """Return the average number of cached values added per token once the sliding window is full (model.md
+        11.4)."""
         return sum(self.row_values(layer) / ratio for layer, ratio in enumerate(self.ratios) if ratio)
 
     def state_bytes(self) -> int:
-        """Return the bytes of all partial compression windows, always float32, values and scores (model.md 11.1)."""
+        """Return the bytes that all layers' compressors keep for windows in progress: float32 values and scores
+        (model.md 11.1)."""
         total = 0
         for layer, ratio in enumerate(self.ratios):
             index = 2 * self.index_dim if ratio == CSA else 0
@@ -250,11 +259,12 @@ class ModelShape:
         return total
 
     def cache_rows(self, ctx: int) -> tuple[int, int]:
-        """Return the rows a layer keeps in a context of ``ctx`` tokens: uncompressed, and of the finest compression."""
+        """Return the uncompressed rows that a layer keeps in a context of ``ctx`` tokens, and its compressed rows at
+        ratio 4."""
         return min(self.window, ctx), ctx // CSA + 2
 
     def kv_bytes(self, tokens: int, itemsize: int = 4) -> int:
-        """Return the cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and the partial windows."""
+        """Return the cache bytes after ``tokens`` tokens: rows of ``itemsize``-byte values, and windows in progress."""
         raw = self.n_layers * min(tokens, self.window) * self.head_dim
         compressed = sum(tokens // ratio * self.row_values(layer) for layer, ratio in enumerate(self.ratios) if ratio)
         return (raw + compressed) * itemsize + self.state_bytes()
@@ -262,7 +272,8 @@ class ModelShape:
     def kv_read_bytes(self, tokens: int, itemsize: int = 4) -> int:
         """Return the cache bytes read to decode one token after ``tokens`` tokens (model.md 13).
 
-        The window, all or the selected compressed rows, and the index rows once there is something to select.
+        Counted are the sliding window, all or the selected compressed rows, and the indexer rows where rows are
+        selected.
         """
         values = self.n_layers * min(tokens, self.window) * self.head_dim
         for ratio in self.ratios:
@@ -317,7 +328,7 @@ FLASH = ModelShape(
 
 
 def check_flash(source: TensorSource) -> ModelShape:
-    """Return the shape of ``source`` if it is exactly DeepSeek V4 Flash; else ShapeError listing key, value and
+    """Return the shape of ``source`` if it is exactly DeepSeek V4 Flash, else raise ShapeError with key, value and
     expected.
 
     Floats must match to one part in a million. (ds4 allows 1e-6 absolute, which any small epsilon passes.)
@@ -344,7 +355,7 @@ def check_flash(source: TensorSource) -> ModelShape:
 
 
 def summary(problems: list[str], most: int = 5) -> str:
-    """Return the first few problems on one line, and the number of others."""
+    """Return the first ``most`` problems on one line, and the number of omitted ones."""
     rest = len(problems) - most
     return "; ".join(problems[:most]) + (f"; and {rest} more" if rest > 0 else "")
 

@@ -1,4 +1,4 @@
-"""Which tensors a model of a given shape consists of: the single source for binding, writing and accounting.
+"""The list of tensors of a model of a given shape: the single source for binding, writing and accounting.
 
 ``slots(shape)`` lists every tensor with its dimensions, the storage formats it may have, and the part of the model it
 belongs to (docs/explanation/model.md 2.2, 13). ``expected_tensors(shape, recipe)`` picks one format for each.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _matrix(*published: str) -> tuple[str, ...]:
-    """All formats that multiply, the ``published`` ones first."""
+    """Return all storage formats that matrix products support, the ``published`` ones first."""
     return (*published, *(fmt.name for fmt in FORMATS.values() if fmt.multiplies and fmt.name not in published))
 
 
@@ -51,14 +51,15 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one tensor.
+    """Place of one tensor in the model.
 
-    attr      attribute of ``Weights`` or ``LayerWeights``
-    dims      ggml order
-    fmts      storage formats the engine computes with here
-    part      key of ``PARTS``
-    layer     None for tensors outside the layers
-    optional  may be absent
+    name      name in the file
+    attr      attribute of ``Weights`` or ``LayerWeights`` that holds it
+    dims      dimensions in ggml order, the contiguous one first
+    fmts      storage formats that the engine accepts here
+    part      key of ``PARTS`` that its bytes are counted under
+    layer     layer number, None for tensors outside the layers
+    optional  whether a file may lack it
     """
 
     name: str
@@ -70,7 +71,8 @@ class Slot:
     optional: bool = False
 
     def bytes_per_token(self, nbytes: int, shape: ModelShape) -> int:
-        """Bytes of this tensor, stored in ``nbytes``, that decoding one token reads (docs/explanation/model.md 13)."""
+        """Return the bytes of this tensor, ``nbytes`` in all, that decoding one token reads (docs/explanation/model.md
+        13)."""
         if self.part == "experts":
             return nbytes // shape.n_experts * shape.n_used
         if self.part in ("embedding", "hash"):
@@ -79,7 +81,7 @@ class Slot:
 
 
 def slots(shape: ModelShape) -> list[Slot]:
-    """Every tensor of a model of this shape, in file order."""
+    """Return a slot for every tensor of a model of this shape, in file order."""
     return [*_model_slots(shape), *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
 
 
@@ -146,7 +148,7 @@ def _layer_slots(s: ModelShape, layer: int) -> Iterator[Slot]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the routed experts are stored; the last ``upgraded`` layers use Q4_K throughout."""
+    """Storage formats of the routed experts' matrices; the last ``upgraded`` layers use Q4_K for all three."""
 
     name: str
     gate_up: str
@@ -154,7 +156,7 @@ class Recipe:
     upgraded: int = 0
 
     def formats(self, layer: int, n_layers: int) -> tuple[str, str]:
-        """Formats of gate and up, and of down, in ``layer``."""
+        """Return the format of the gate and up matrices and that of the down matrix, in ``layer``."""
         return ("Q4_K", "Q4_K") if layer >= n_layers - self.upgraded else (self.gate_up, self.down)
 
 
@@ -167,8 +169,10 @@ RECIPES = {
 
 
 def expected_tensors(shape: ModelShape, recipe: Recipe | str = "q2") -> list[TensorSpec]:
-    """All tensors of a file of this shape and recipe, in file order. The selection bias ``exp_probs_b`` is included
-    where it matters: in layers without hash routing."""
+    """Return the specs of all tensors of a file of this shape and recipe, in file order.
+
+    The selection bias ``exp_probs_b`` is included in layers without hash routing, where it has an effect.
+    """
     if isinstance(recipe, str):
         recipe = RECIPES[recipe]
     found = []

@@ -1,12 +1,12 @@
 """Binds a file's tensors to the weights of the forward pass: every tensor checked, nothing large copied.
 
-``check_tensors`` compares a file's directory with ``tensors.slots`` (model.md 2.2): name, rank, dimensions and
-format of every tensor, without touching data. ``bind`` then binds the data: matrices become views of the mapped file,
-small vectors float32 arrays.
+``check_tensors`` compares a file's header with ``tensors.slots`` (model.md 2.2): name, rank, dimensions and format of
+every tensor, without touching data. ``bind`` then binds the data: matrices become views of the mapped file, small
+vectors float32 arrays.
 
-What ``bind`` verifies of the data: all vectors are finite and all hash-routing ids name an expert, always. That every
-block scale of every matrix is finite costs a pass over the file, so it is checked by default only up to
-``VERIFY_BYTES`` of tensor data, and otherwise with ``verify=True``.
+``bind`` always verifies that all vectors are finite and that all hash-routing ids name an expert. Verifying the block
+scales of every matrix takes a pass over the file, so it is done by default only up to ``VERIFY_BYTES`` of tensor data,
+and otherwise with ``verify=True``.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LayerWeights:
         return MixingWeights(*(getattr(self, f"hc_{half}_{name}") for name in MixingWeights._fields))
 
     def compressor(self, prefix: str) -> CompressorWeights:
-        """Return the weights of a compressor, ``prefix`` "attn" or "indexer", which the layer must have."""
+        """Return the weights of the compressor ``prefix``, "attn" or "indexer", which the layer must have."""
         return CompressorWeights(*(getattr(self, f"{prefix}_compressor_{name}") for name in CompressorWeights._fields))
 
 
@@ -120,7 +120,8 @@ class Weights:
 
 
 def placed(weights: Weights, ops: Backend) -> Weights:
-    """Return all weights placed for ``ops``; a backend with its own memory is told their total size first."""
+    """Return the weights moved to the memory of ``ops``; a backend with its own memory is told their total size
+    first."""
     matrices = [
         value for part in (weights, *weights.layers) for value in vars(part).values() if isinstance(value, Matrix)
     ]
@@ -138,7 +139,8 @@ def placed(weights: Weights, ops: Backend) -> Weights:
 
 
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
-    """Return every slot that the file fills, with its tensor; ShapeError names the first missing or wrong tensors.
+    """Return every slot that the file fills, with its tensor; raise ShapeError naming the first missing or wrong
+    tensors.
 
     Tensors the engine does not know are ignored.
     """
@@ -164,10 +166,11 @@ def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, T
 
 
 def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) -> Weights:
-    """Return the weights of ``source``, as views of its map if it has one.
+    """Return the weights of ``source``, as views if the source is memory-mapped.
 
-    verify  scan all matrices for NaN and infinite scales; None: if there are at most ``VERIFY_BYTES`` of them.
-    Raises ShapeError for a tensor that does not fit ``shape``, ModelFileError for data that cannot be computed with.
+    verify  scan all matrices for NaN and infinite scales; None: only if they have at most ``VERIFY_BYTES``.
+    Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN, infinity or an expert out of
+    range.
     """
     filled = check_tensors(source, shape)
     if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
@@ -180,7 +183,8 @@ def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) ->
 
 
 def verify_finite(source: TensorSource, tensors: list[TensorInfo]) -> None:
-    """Check all scales of ``tensors``; ModelFileError names the first that is NaN or infinite."""
+    """Check the block scales of ``tensors``; raise ModelFileError naming the first tensor with a NaN or infinite
+    one."""
     for info in tensors:
         bad = info.fmt.first_non_finite(source.raw(info.name))
         if bad is not None:

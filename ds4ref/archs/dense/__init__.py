@@ -1,8 +1,8 @@
 """The dense decoder of Llama and Qwen3. The forward pass in reading order: shape, rope, chunk, blocks, forward.
 
-Pre-norm residual blocks of grouped-query attention and a gated feed-forward (Touvron et al. 2023; Qwen team 2025). What
-families differ in is a ``Family``: how rope pairs channels, whether query and key heads are normed. ``weights`` binds a
-file's tensors, ``cache`` and ``payload`` hold and save what a timeline remembers, ``costs`` counts bytes and
+Pre-norm residual blocks of grouped-query attention and a gated feed-forward (Touvron et al. 2023; Qwen team 2025). A
+``Family`` names the differences: how rope pairs channels, whether query and key heads are normed. ``weights`` binds a
+file's tensors, ``cache`` and ``payload`` hold and save the KV cache of a timeline, ``costs`` counts bytes and
 operations. Written over the op table alone, so every backend runs it.
 
     ARCH = Dense(Family("llama", halves=False, qk_norm=False))
@@ -25,33 +25,34 @@ if TYPE_CHECKING:
 
 
 class Dense:
-    """Implements ``archs.Arch`` for one family."""
+    """Implementation of ``archs.Arch`` for one family."""
 
     def __init__(self, family: Family):
         self.family = family
 
     def read_shape(self, source: TensorSource, strict: bool = False) -> DenseShape:
-        """Implement ``archs.Arch``; ``strict`` has no effect, since these families have models of many sizes."""
+        """Implement ``archs.Arch.read_shape``; ``strict`` has no effect, since these families have models of many
+        sizes."""
         return DenseShape.from_metadata(source, self.family)
 
     def bind(self, source: TensorSource, shape: DenseShape) -> Weights:
-        """Implement ``archs.Arch``."""
+        """Implement ``archs.Arch.bind``."""
         return bind(source, shape)
 
     def model(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-        """Implement ``archs.Arch``; ``advise`` has no effect without experts."""
+        """Implement ``archs.Arch.model``; ``advise`` has no effect without experts."""
         from .forward import Model
 
         return Model(shape, weights, ops, numerics)
 
     def collector(self, shape: DenseShape) -> Collector:
-        """Implement ``archs.Collector``."""
+        """Return the hooks that collect the importance of this family's weights."""
         from .importance import Collector
 
         return Collector(shape)
 
     def costs(self, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
-        """Implement ``archs.Arch``."""
+        """Implement ``archs.Arch.costs``."""
         from .costs import Costs
 
         return Costs.of_file(source, shape, act_quant)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.ndarray:
-    """Return x + attention(norm(x)); the chunk's keys and values enter the layer's rows."""
+    """Return x + attention(norm(x)), (T, D), and write the chunk's keys and values into the layer's cache ``rows``."""
     ops, s, tokens = c.ops, c.shape, len(x)
     x = c.tap("l_in", x)
     h = c.inputs(c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps)))
@@ -55,7 +55,7 @@ def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
 
 
 def logits(c: Chunk, w: Weights, x: np.ndarray) -> np.ndarray:
-    """Compute logits (T, V) of x (T, D); T may be fewer tokens than the chunk has (its last ones)."""
+    """Compute logits (T, V) of the residual stream x (T, D), which may be that of the chunk's last T tokens only."""
     c.layer = HEAD
     x = c.tap("result_norm", c.ops.rms_norm(x, w.output_norm, c.shape.rms_eps))
     return c.tap("result_output", c.ops.linear(c.inputs(x), w.output, c.act(w.output)))

@@ -1,7 +1,7 @@
 """The caches of one timeline: keys and values of every token, per layer, append-only.
 
-Row ``position`` holds that token's keys (or values) of all shared heads, so any earlier position can be gone back to.
-Rows live in a ``Store`` that timelines with a common past share (``archs.claims``).
+The row of a position holds that token's keys (or values) of all KV heads, so the cache can rewind to any position. Rows
+live in a ``Store`` that timelines with a common prefix share (``archs.claims``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .shape import DenseShape
 
 @dataclass(frozen=True)
 class LayerRows:
-    """Keys and values of one layer, (ctx, shared heads * head_dim) each."""
+    """Keys and values of one layer, (ctx, KV heads * head_dim) each."""
 
     keys: np.ndarray
     values: np.ndarray
 
     def heads(self, shared: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return keys and values as (ctx, shared heads, head_dim)."""
+        """Return keys and values as (ctx, KV heads, head_dim), for ``shared`` KV heads."""
         keys, values = (rows.reshape(len(rows), shared, -1) for rows in (self.keys, self.values))
         return keys, values
 
@@ -42,7 +42,8 @@ class Store(Claims):
         self.layers = [LayerRows(rows(), rows()) for _ in range(shape.n_layers)]
 
     def copy(self, pos: int, ctx: int, half: bool) -> Store:
-        """Return a separate store with the rows of the first ``pos`` tokens."""
+        """Return a separate store for ``ctx`` tokens (float16 rows if ``half``) with the rows of the first ``pos``
+        tokens."""
         fresh = Store(self.shape, ctx, self.ops, half)
         for mine, theirs in zip(self.layers, fresh.layers, strict=True):
             for source, target in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
@@ -51,7 +52,8 @@ class Store(Claims):
 
 
 class CacheSnapshot(NamedTuple):
-    """A frontier that caches of the same model can be reset to; holds only a claim on shared rows."""
+    """State of a cache at position ``pos``, to which caches of the same model can be reset; holds a claim on shared
+    rows."""
 
     pos: int
     store: Store
@@ -59,12 +61,13 @@ class CacheSnapshot(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """Bytes that are not shared."""
+        """Return the bytes that no other snapshot shares: none."""
         return 0
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Identity of the store, equal for snapshots of one store, and the bytes of its rows up to this position."""
+        """Return an identity of the shared store, equal for snapshots of one store, and the bytes of its rows up to
+        ``pos``."""
         return id(self.store), self.store.shape.kv_bytes(self.pos, 2 if self.store.half else 4)
 
 
@@ -85,33 +88,34 @@ class Cache(Timeline):
         return [part for layer in self.layers for part in (layer.keys, layer.values)]
 
     def rewindable(self, pos: int) -> bool:
-        """Return whether ``pos`` is not ahead: every row is cached."""
+        """Return whether ``pos`` is at or before the cache's position: every row is kept."""
         return 0 <= pos <= self.pos
 
     def snapshot(self) -> CacheSnapshot:
-        """Return a snapshot of this frontier."""
+        """Return a snapshot of the cache at ``pos``."""
         return CacheSnapshot(self.pos, self._store, self._store.claim(self.pos))
 
     def reset(self, snapshot: CacheSnapshot) -> None:
-        """Restore a frontier of any cache of the same model; the snapshot stays usable.
+        """Restore a snapshot of any cache of the same model; the snapshot stays usable.
 
-        ContextError, with nothing changed, if it does not fit.
+        Raise ContextError, with nothing changed, if the snapshot does not fit.
         """
         self._reset(snapshot.store, snapshot.pos)
 
     def rows(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return keys and values so far, (pos, kv_width) each, on the host."""
+        """Return a layer's keys and values so far, (pos, kv_width) each, as host arrays."""
         some = self.layers[layer]
         keys, values = (self.ops.host(part[: self.pos]) for part in (some.keys, some.values))
         return keys, values
 
     def put(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        """Write the first rows of a layer, for a cache that is then ``advance``d."""
+        """Write keys and values (n, kv_width) as a layer's first n rows; ``advance`` must follow for the cache to count
+        them."""
         some = self.layers[layer]
         for target, part in ((some.keys, keys), (some.values, values)):
             self.ops.fill(target[: len(part)], part)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows so far."""
+        """Return the bytes of the rows written so far."""
         return self.shape.kv_bytes(self.pos, 2 if self._store.half else 4)

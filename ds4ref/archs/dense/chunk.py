@@ -1,4 +1,4 @@
-"""The tokens under way through a dense decoder: what of ``Inputs`` its blocks read, and what they show to hooks."""
+"""A chunk of tokens on the way through a dense decoder: position-dependent inputs, roundings and hook names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .shape import DenseShape
 from .weights import Weights
 
 HEAD = -1
-"""Layer number under which the output head's intermediates are tapped."""
+"""Layer number under which hooks see the output head's intermediates."""
 
 NAMES = {
     "inp_embd": "embeddings (T, D), layer -1",
@@ -40,7 +40,7 @@ NAMES = {
     "result_norm": "after the output norm (T, D), layer -1",
     "result_output": "logits (T, V), layer -1",
 }
-"""Every intermediate that hooks see, named as llama.cpp names it."""
+"""Intermediates that hooks see, by llama.cpp's names."""
 
 TENSORS = {
     "l_in": ("token_embd",),  # of the first layer
@@ -58,17 +58,17 @@ TENSORS = {
     "result_norm": ("output_norm",),
     "result_output": ("output",),
 }
-"""Weights that an intermediate is computed with, as the file names them without "blk.N." and ".weight"."""
+"""Tensors that each intermediate is computed with, named as in the file without "blk.N." and ".weight"."""
 
 
 class Hooks(Protocol):
-    """What the pass calls: ``begin`` once per chunk, ``tap`` at every named point."""
+    """Interface of hooks: the pass calls ``begin`` once per chunk and ``tap`` at every named point."""
 
     def begin(self, chunk: Any) -> None:
-        """A chunk starts."""
+        """Prepare for a chunk."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Return the value to go on with."""
+        """Return the value that the pass continues with, ``value`` itself or a replacement."""
 
 
 class Parts(Protocol):
@@ -95,27 +95,28 @@ class Chunk(Inputs):
             hooks.begin(self)
 
     def at(self) -> np.ndarray:
-        """Position of the first token: int64 (1,)."""
+        """Return the position of the first token, int64 (1,)."""
         return self.input("at", lambda c: (np.array([c.pos0]),))[0]
 
     def rope_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """cos, sin (T, head_dim / 2)."""
+        """Return cos, sin (T, head_dim / 2) at the chunk's positions."""
         cos, sin = self.input("rope", lambda c: c.rope(c.positions))
         return cos, sin
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """First position each token attends to and how many, itself included: int32 (T,) each."""
+        """Return the first position that each token attends to, and how many, itself included: int32 (T,) each."""
         first, count = self.input(
             "seen", lambda c: (np.zeros(len(c.positions), np.int32), (c.positions + 1).astype(np.int32))
         )
         return first, count
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
-        """x (T, n) as every matrix that multiplies it sees it."""
+        """Round x (T, n), an input of matrices, to int8 groups if the checkpoint's numerics do so for every matrix."""
         return self.ops.round_i8(x, self.input_group) if self.input_group else x
 
     def act(self, w: Matrix) -> str:
-        """Rounding of the inputs of ``w`` in this mode, within the product."""
+        """Return the rounding of the inputs of matrix ``w`` inside the product: its format's activation format, or
+        "float"."""
         if self.input_group:
             return "float"
         return FORMATS[w.fmt].activation if self.numerics.act_quant else "float"

@@ -1,7 +1,7 @@
-"""What a token of a dense decoder costs: bytes that must be read and operations that must be done.
+"""Cost of a token of a dense decoder: bytes that must be read and operations that must be done.
 
-A bound, not a model of the engine: every weight byte is read once, every multiply-add is done once, both at the
-machine's best rates and at the same time.
+A lower bound on time, not a model of the engine: every weight byte is read once, every multiply-add is done once, both
+at the machine's best rates and at the same time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ class _Tensor(NamedTuple):
 
 
 class Costs:
-    """The cost model of one file. ``act_quant``: quantized matrices that have an integer kernel take int8 inputs, and
-    caches are binary16 (numerics mode ds4)."""
+    """The cost model of one model file.
+
+    act_quant: quantized matrices with an integer kernel take int8 inputs, and caches are binary16 (numerics mode ds4).
+    """
 
     def __init__(self, shape: DenseShape, tensors: Iterable[_Tensor], act_quant: bool = True):
         self.shape, self.act_quant = shape, act_quant
@@ -40,7 +42,7 @@ class Costs:
 
     @classmethod
     def of_file(cls, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
-        """An open model file. ShapeError as in binding it."""
+        """Return the costs of an open model file; raise ShapeError if its tensors do not fit ``shape``."""
         from .weights import check_tensors
 
         return cls(
@@ -54,15 +56,19 @@ class Costs:
         )  # fmt: skip
 
     def weight_bytes(self, depth: int | None = None) -> int:
-        """Weights that decoding one token reads, at any depth: all of them, and a row of the embedding."""
+        """Return the weight bytes that decoding one token reads, at any depth: all matrices, and one row of the
+        embedding."""
         return sum(t.nbytes for t in self._read) + self._row
 
     def decode(self, depth: int) -> Work:
-        """One token after ``depth`` tokens."""
+        """Return the work of decoding one token after ``depth`` tokens."""
         return self._work(self.weight_bytes() + self._kv(depth), self._matrix_ops(1.0), self._attention_ops(depth))
 
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
-        """Tokens ``first`` to ``last`` in chunks (None: the session's own size), within which a matrix is read once."""
+        """Return the work of prefilling tokens ``first`` to ``last`` in chunks (None: the session's own chunk size).
+
+        Within a chunk a matrix is read once.
+        """
         nbytes, ops, f32 = 0.0, [0.0, 0.0, 0.0], 0.0
         for start, end in chunks(first, last, chunk or PREFILL_CHUNK):
             count = end - start
@@ -80,7 +86,7 @@ class Costs:
         return Work(nbytes, ops[0], f32 + ops[2], ops[1])
 
     def _matrix_ops(self, head: float) -> tuple[float, float, float]:
-        """Operations of all matrices for one token: with int8 inputs, with quantized weights alone, in float."""
+        """Return one token's matrix operations: int8 inputs, quantized weights with float inputs, and float weights."""
         int8 = mixed = f32 = 0.0
         for t in self._read:
             if t.rank < 2:
@@ -95,6 +101,6 @@ class Costs:
         return int8, mixed, f32
 
     def _attention_ops(self, depth: int) -> float:
-        """Dots and weighted values of one token."""
+        """Return the operations of one token's attention scores and weighted values."""
         s = self.shape
         return 4.0 * s.n_layers * depth * s.n_heads * s.head_dim

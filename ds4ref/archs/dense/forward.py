@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class NoExperts:
-    """Stands for ``archs.Model.experts`` of a model without experts."""
+    """Placeholder for ``archs.Model.experts`` in a model without experts."""
 
     def summary(self, most: int = 16) -> dict[str, Any]:
-        """Return the report of a model with experts, all zero."""
+        """Return the expert report with all counts zero."""
         return {"choices": 0, "experts_used": 0, "experts": 0, "hottest": [], "advised": False}
 
 
 def of_family(mode: Numerics) -> Numerics:
     """Adapt a numerics mode to models trained without roundings of their own.
 
-    Only ``ds4`` rounds, inputs of quantized matrices to 8 bits and cached rows to binary16 (as llama.cpp does). Angles
-    are accurate except in ``exact``, where they are Hugging Face's.
+    Only ``ds4`` rounds: inputs of quantized matrices to 8 bits and cached rows to binary16, as llama.cpp does. Rope
+    angles are computed in float64, except in ``exact``, which computes them as Hugging Face does.
     """
     rounds = mode.act_quant
     rope = mode.rope if mode.rope == "f32" else "f64"
@@ -60,9 +60,10 @@ class Model:
     def forward(
         self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None, cancel: Callable[[], bool] | None = None
     ) -> np.ndarray:
-        """Advance ``cache`` by the tokens ids (T,) and return the residual stream (T, D), the input of ``logits``.
+        """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the residual stream (T, D) for
+        ``logits``.
 
-        Raises Cancelled between layers if ``cancel()`` turns true; the cache is then the caller's to roll back.
+        Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
         """
         cache.reserve(len(ids))
         x = self._layers(Chunk(self, ids, cache.pos, hooks), cache, cancel)
@@ -79,17 +80,18 @@ class Model:
         return x
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
-        """Compute logits (T, V) float32, of the backend, of the residual stream (T, D) of tokens from ``pos0`` on."""
+        """Compute logits (T, V) float32, an array of the backend, of the residual stream (T, D) of tokens from ``pos0``
+        on."""
         return blocks.logits(Chunk(self, [0] * len(X), pos0, hooks), self.weights, X)
 
     # --- saved sessions
 
     def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:
-        """Write a session (``payload``)."""
+        """Write a session (tokens, last logits (V,), cache) in the format of ``payload``."""
         payload.save(file, self.shape, self.numerics.kv_f16, tokens, logits, cache)
 
     def load(self, file: Any, cache: Cache) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty cache and return tokens and logits (V,). PayloadError says why not."""
+        """Read a session into an empty cache and return tokens and logits (V,); raise PayloadError for a bad file."""
         return payload.load(file, self.shape, self.numerics.kv_f16, cache)
 
     def saved_bytes(self, tokens: int) -> int:
@@ -99,11 +101,12 @@ class Model:
     # --- one token, recorded (see ``ds4ref.decode``)
 
     def plan_token(self, cache: Cache) -> tuple[None, Hashable]:
-        """Return no plan: the pass does not depend on the position, so one recording serves every token."""
+        """Return None as the plan, and a constant key: the same ops run at every position, so one recording serves all
+        tokens."""
         return None, ()
 
     def record_token(self, recording: Any, cache: Cache, plan: None) -> tuple[Any, Any, Inputs]:
-        """Record the pass of one token: returns the residual stream (1, D), logits (1, V), and the inputs."""
+        """Record the ops of one token's pass; return its residual stream (1, D), its logits (1, V) and its inputs."""
         c = Chunk(self, [0], cache.pos, None, recording)
         x = self._layers(c, cache)
         return x, blocks.logits(c, self.weights, x), c.leave()

@@ -1,4 +1,5 @@
-"""Importance of the dense pass: which intermediates are the inputs of which matrices (``archs.Collector``)."""
+"""Importance of weights of a dense decoder: names the intermediate that each matrix multiplies
+(``archs.Collector``)."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ READERS = {
     "ffn_norm": ("ffn_gate", "ffn_up"),
     "ffn_swiglu": ("ffn_down",),
 }
-"""Intermediate -> matrices that multiply it."""
+"""Intermediate -> tensors that multiply it."""
 
 
 class Collector(Sums):
-    """Hooks that add up the squares of the inputs of every layer's matrices."""
+    """Hooks that sum the squares of the inputs of every layer's matrices."""
 
     def __init__(self, shape: Any):
         super().__init__()
@@ -26,7 +27,7 @@ class Collector(Sums):
         """Do nothing."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Add up the squares of an intermediate and return it unchanged."""
+        """Add the squares of an intermediate to the sums of its matrices and return the intermediate unchanged."""
         for role in READERS.get(name, ()):
             self.add(f"blk.{layer}.{role}.weight", value.reshape(len(value), -1))
         return value

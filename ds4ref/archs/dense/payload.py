@@ -1,9 +1,10 @@
 """Saved sessions of a dense decoder.
 
-Little endian. 10 u32 header words: magic "DSKV", version, context, tokens, layers, shared heads, head size, vocabulary,
-bytes a value, 0. Then token ids u32, logits f32, and per layer the keys and the values of all tokens, (tokens, width).
+Little endian. 10 u32 header words: magic "DSKV", version, context, tokens, layers, KV heads, head size, vocabulary,
+bytes per value, 0. Then token ids u32, logits f32, and per layer the keys and the values of all tokens, (tokens,
+width).
 
-Loading is all or nothing: everything is checked into a new cache before the session sees it.
+Loading is all or nothing: the cache is returned only after every check has passed.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _FIXED = {4: "layers", 5: "key-value heads", 6: "head size", 7: "vocabulary", 8:
 
 
 def header(shape: DenseShape, half: bool, ctx: int, tokens: int) -> np.ndarray:
-    """Return the header of a session of ``tokens`` tokens in a context of ``ctx``."""
+    """Return the 10 header words of a session of ``tokens`` tokens in a context of ``ctx``."""
     sizes = shape.n_layers, shape.n_kv_heads, shape.head_dim, shape.vocab, 2 if half else 4
     return np.array([MAGIC, VERSION, ctx, tokens, *sizes, 0], "<u4")
 
 
 def size(shape: DenseShape, half: bool, tokens: int) -> int:
-    """Return the bytes of the payload after ``tokens`` tokens."""
+    """Return the size in bytes of the payload after ``tokens`` tokens."""
     return 4 * (HEADER_WORDS + tokens + shape.vocab) + shape.kv_bytes(tokens, 2 if half else 4)
 
 
@@ -45,7 +46,7 @@ def save(
     logits: np.ndarray,
     cache: Cache,
 ) -> None:
-    """Write a session; to a path atomically. ``half``: values are float16."""
+    """Write a session; a path is replaced atomically. ``half``: values are float16."""
     if isinstance(file, str | os.PathLike):
         with atomic_write(file) as stream:
             save(stream, shape, half, tokens, logits, cache)
@@ -61,7 +62,7 @@ def save(
 def load(
     file: str | os.PathLike[str] | BinaryIO, shape: DenseShape, half: bool, cache: Cache
 ) -> tuple[list[int], np.ndarray]:
-    """Read a session into a new cache and return tokens and logits (V,). PayloadError says why not."""
+    """Read a session into a new cache and return tokens and logits (V,); raise PayloadError for a bad file."""
     if isinstance(file, str | os.PathLike):
         try:
             with open(file, "rb") as stream:

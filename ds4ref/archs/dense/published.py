@@ -1,4 +1,4 @@
-"""Llama and Qwen3 in Hugging Face's layout: maps names and config values to those of their GGUF.
+"""Llama and Qwen3 in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
 
 A config value that would change the pass and that ``archs.dense`` does not compute is refused, and so is a tensor of a
 layer that has no place. Rows of Llama's query and key matrices are put into the order of GGUF files, where the channels
@@ -40,11 +40,11 @@ LAYER_NAMES = {
 }
 MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 1024, 1 << 12, 1 << 12
 _COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
-"""Tensors of old checkpoints that follow from the config."""
+"""Tensors of old checkpoints that are ignored, because the config determines them."""
 
 
 def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[MetadataEntry]:
-    """Implement ``weights.published.Family``."""
+    """Implement ``weights.published.Family.metadata``."""
     _refuse_what_differs(config)
     layers, heads, shared, size = _sizes(config)
     rope = _rope_values(config)
@@ -70,7 +70,7 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[Met
 
 
 def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[TensorParts]:
-    """Implement ``weights.published.Family``. Binding reports missing tensors by their GGUF names."""
+    """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
     layers, heads, shared, size = _sizes(config)
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
@@ -100,7 +100,7 @@ def _layer_parts(
 
 
 def adjacent(heads: int, size: int) -> np.ndarray:
-    """Return, for every row in the adjacent-pairs order, its index in the halves order, (rows,)."""
+    """Return the permutation (rows,) from rope's halves order to its adjacent-pairs order: new row -> old row."""
     return np.arange(heads * size).reshape(heads, 2, size // 2).swapaxes(1, 2).reshape(-1)
 
 

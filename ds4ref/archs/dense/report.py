@@ -1,4 +1,4 @@
-"""Report on a dense decoder's file and the cost of running it, from its directory alone."""
+"""Report on a dense decoder's file and the cost of running it, from the file's header alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ CONTEXTS = (4096, 32768, 131072)
 
 
 def inspect_text(source: TensorSource) -> str:
-    """Return shape, tensors by format, bytes per token and cache sizes, as text. Raises ModelFileError or
-    ShapeError."""
+    """Return shape, tensors by format, bytes per token and cache sizes as text; raise ModelFileError or ShapeError."""
     arch = arch_of(source)
     shape = arch.read_shape(source)
     used = check_tensors(source, shape)

@@ -11,12 +11,12 @@ from .shape import DenseShape
 
 
 class RopeTables(Angles):
-    """cos and sin of a model's angles.
+    """cos, sin (T, head_dim / 2) of a model's rope angles at T positions.
 
-    ``recipe`` is Numerics.rope: "f32" computes frequency and angle in float32 steps, as Hugging Face does; otherwise
-    everything is float64 up to the result.
-
-    divisors: what each frequency is divided by besides (the file's ``rope_freqs``), float32 (head_dim / 2,).
+    recipe    Numerics.rope: "f32" computes frequency and angle in float32 steps, as Hugging Face does; otherwise
+              everything
+              is float64 up to the result
+    divisors  extra divisor of each frequency (the file's ``rope_freqs``), float32 (head_dim / 2,)
     """
 
     def __init__(self, shape: DenseShape, recipe: str, divisors: np.ndarray | None = None):
@@ -40,8 +40,9 @@ class RopeTables(Angles):
 
 
 def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
-    """Return the frequencies (half,) scaled for the model's context, in their own dtype, and a factor of cos and
-    sin."""
+    """Return frequencies (half,) scaled for the model's context, in their own dtype, and the factor that multiplies cos
+    and sin.
+    """
     s, kind = shape.scaling, freqs.dtype.type
     if s.kind == "none":
         return freqs, 1.0
@@ -58,7 +59,7 @@ def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
 
 
 def kept_by_yarn(shape: DenseShape) -> np.ndarray:
-    """Return the share of the unscaled frequency per pair: 1 for fast pairs, 0 for slow ones (float64, (half,))."""
+    """Return the weight of the unscaled frequency per pair, float64 (half,): 1 for fast pairs, 0 for slow ones."""
     dim, half, s = shape.head_dim, shape.head_dim // 2, shape.scaling
 
     def correction(turns: float) -> float:

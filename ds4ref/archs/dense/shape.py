@@ -1,8 +1,8 @@
 """Dimensions of a dense decoder, read from metadata and checked.
 
-Keys are those of GGUF (llama.cpp's), below the family's name: ``llama.block_count``, ``qwen3.embedding_length`` ...
-Integers may have any integer type. What is absent has the default that llama.cpp gives it; what this engine does not
-compute (experts, sliding windows, layers that differ) is refused and never passed over.
+Keys are llama.cpp's GGUF keys, prefixed with the family's name: ``llama.block_count``, ``qwen3.embedding_length`` ...
+Integers may have any integer type. Absent keys have llama.cpp's defaults; features that this engine does not compute
+(experts, sliding windows, layers that differ) are refused, never ignored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FOREIGN = (
     "attention.causal",
     "leading_dense_block_count",
 )
-"""Keys which, unless 0 or (``causal``) true, declare layers that are not computed here."""
+"""Keys of features that are not computed here, unless their value is 0 (``causal``: true)."""
 
 SCALINGS = ("none", "linear", "yarn", "llama3")
 MOST_NAMED = 3
@@ -56,7 +56,7 @@ MOST_NAMED = 3
 class Family:
     """Differences between families.
 
-    name      in ``general.architecture``, and the prefix of its keys
+    name      value of ``general.architecture``, and the prefix of the family's keys
     halves    rope turns channel i with channel i + half (GPT-NeoX), else adjacent channels (RoFormer)
     qk_norm   heads of queries and keys are RMS-normed before rope
     """
@@ -69,10 +69,11 @@ class Family:
 class Scaling(NamedTuple):
     """Scaling of rope's frequencies for longer contexts (docs/explanation/dense.md).
 
-    kind       "none", "linear", "yarn" (Peng et al. 2023) or "llama3"
-    factor     by which low frequencies are divided
-    trained    context before stretching
-    fast, slow   turns within ``trained`` where stretching begins and ends: betas of YaRN, factors of Llama 3
+    kind     "none", "linear", "yarn" (Peng et al. 2023) or "llama3"
+    factor   divisor of low frequencies
+    trained  context length before scaling, in tokens
+    fast     turns within ``trained`` above which a frequency stays (beta_fast of YaRN, high_freq_factor of Llama 3)
+    slow     turns within ``trained`` below which a frequency is divided by ``factor``
     """
 
     kind: str = "none"
@@ -102,7 +103,8 @@ class DenseShape:
 
     @classmethod
     def from_metadata(cls, source: TensorSource, family: Family) -> DenseShape:
-        """Read the shape that a file declares; ShapeError names the first missing, mistyped or inconsistent keys."""
+        """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
+        keys."""
         reader = _Keys(source, family)
         shape = reader.shape()
         problems = reader.faults or shape.problems()
@@ -113,24 +115,24 @@ class DenseShape:
 
     @property
     def kv_width(self) -> int:
-        """Number of values of all keys, or of all values, that a layer caches per token."""
+        """Return the number of key values that a layer caches per token, over all KV heads; equally many for values."""
         return self.n_kv_heads * self.head_dim
 
     @property
     def attn_scale(self) -> float:
-        """Factor of attention scores."""
+        """Return the factor by which attention scores are multiplied."""
         return self.head_dim**-0.5
 
     def cache_rows(self, ctx: int) -> tuple[int, int]:
-        """Return the rows a layer keeps in a context of ``ctx`` tokens: uncompressed and compressed."""
+        """Return the uncompressed and the compressed rows that a layer keeps in a context of ``ctx`` tokens."""
         return ctx, 0
 
     def kv_bytes(self, tokens: int, width: int = 4) -> int:
-        """Return the bytes of the caches after ``tokens`` tokens, ``width`` bytes a value."""
+        """Return the cache bytes after ``tokens`` tokens, ``width`` bytes per value."""
         return 2 * self.n_layers * self.kv_width * tokens * width
 
     def kv_read_bytes(self, tokens: int, width: int = 4) -> int:
-        """Return the bytes of the caches that one more token reads: all of them."""
+        """Return the cache bytes read to decode one token after ``tokens`` tokens: all of the cache."""
         return self.kv_bytes(tokens, width)
 
     def metadata(self) -> list[tuple[str, str, Any]]:
@@ -148,7 +150,7 @@ class DenseShape:
         return entries + scaling_entries(prefix, self.scaling)
 
     def problems(self) -> list[str]:
-        """Return sentences on what makes these dimensions unusable; empty if they fit together."""
+        """Return one sentence per reason why these dimensions are unusable; empty if they fit together."""
         prefix = self.family.name + "."
         problems = [
             f"{prefix}{key} is {getattr(self, field)}, wanted {low} to {high}"
@@ -180,7 +182,7 @@ class DenseShape:
 
 
 def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
-    """Return the metadata entries of a scaling, none for "none"."""
+    """Return the metadata entries (key, type, value) of a rope scaling, none for kind "none"."""
     if s.kind == "none":
         return []
     at = prefix + "rope.scaling."

@@ -1,8 +1,8 @@
 """Binds a file's tensors to the weights of a dense decoder: every tensor checked, nothing large copied.
 
 ``slots`` is the single list of tensors, for binding, writing and accounting. Matrices may have any storage format that
-can be computed with. A block's tensor that is not in the list (a bias, an expert) would change every answer, so a file
-that has one is refused.
+matrix products support. A block's tensor that is not in the list (a bias, an expert) would change every answer, so a
+file that has one is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_A_BLOCK = re.compile(r"blk\.\d+\.(?!attn_rot_embd\.weight$)")
 
 
 class Slot(NamedTuple):
-    """A place for one tensor: ``dims`` in ggml order; ``layer`` is None outside the layers."""
+    """Place of one tensor: ``dims`` in ggml order (contiguous one first); ``layer`` is None outside the layers."""
 
     name: str
     attr: str
@@ -45,7 +45,8 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    """Weights of one layer. Vectors are float32 arrays; ``*_norm`` of heads are None if the family has none."""
+    """Weights of one layer. Vectors are float32 arrays; ``attn_q_norm`` and ``attn_k_norm`` are None without
+    ``qk_norm``."""
 
     attn_norm: np.ndarray  # (dim,)
     attn_q: Matrix
@@ -73,7 +74,7 @@ class Weights:
 
 
 def slots(shape: DenseShape) -> list[Slot]:
-    """Return the slots of every tensor of this shape, in file order."""
+    """Return a slot for every tensor of a model of this shape, in file order."""
     return [*_model_slots(shape), *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
 
 
@@ -105,7 +106,7 @@ def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
 def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, TensorInfo]]:
     """Return every slot that the file fills, with its tensor, without reading data.
 
-    ShapeError names the first tensors that are missing, wrong, or belong to a block but have no place here.
+    Raise ShapeError naming the first tensors that are missing, wrong, or belong to a block but have no slot.
     """
     filled, problems, wanted = [], [], slots(shape)
     for slot in wanted:
@@ -138,10 +139,10 @@ def _usable(info: TensorInfo, rank: int) -> bool:
 
 
 def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) -> Weights:
-    """Return the weights of ``source``, as views of its map if it has one.
+    """Return the weights of ``source``, as views if the source is memory-mapped.
 
-    verify  scan all matrices for NaN and infinite scales; None: if there are at most ``VERIFY_BYTES`` of them.
-    Raises ShapeError for a tensor that does not fit ``shape``, ModelFileError for data that cannot be computed with.
+    verify  scan all matrices for NaN and infinite scales; None: only if they have at most ``VERIFY_BYTES``.
+    Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN or infinity.
     """
     filled = check_tensors(source, shape)
     if verify is None:
@@ -173,8 +174,9 @@ def _load(source: TensorSource, info: TensorInfo, verify: bool) -> Matrix | np.n
 
 
 def placed(weights: Weights, ops: Backend) -> Weights:
-    """Return all weights placed for ``ops``, each once; a backend with its own memory is told their total size
-    first."""
+    """Return the weights moved to the memory of ``ops``, each once; a backend with its own memory is told their total
+    size first.
+    """
     parts: list[Any] = [weights, *weights.layers]
     matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
     if hasattr(ops, "prepare"):

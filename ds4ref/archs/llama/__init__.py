@@ -1,7 +1,7 @@
 """Llama 1 to 3 and similar models, llama2.c's stories included: rope on adjacent channels, no norm of heads.
 
-Tensors ``q`` and ``k`` are in the order of GGUF files, llama2.c's and Meta's own files (Hugging Face's checkpoints use
-another: ``published``). The pass is ``archs.dense``.
+Rows of ``attn_q`` and ``attn_k`` are in the order of GGUF, llama2.c's and Meta's own files; Hugging Face's checkpoints
+use another order, which ``published`` converts. The pass is ``archs.dense``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""See ``archs.dense.published``: names and config of Hugging Face's checkpoints of this family."""
+"""Llama in Hugging Face's layout: names and config of its checkpoints, by ``archs.dense.published``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
-    """Implement ``weights.published.Family``."""
+    """Implement ``weights.published.Family.metadata``."""
     return published.metadata(config, checkpoint, FAMILY)
 
 
 def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-    """Implement ``weights.published.Family``."""
+    """Implement ``weights.published.Family.parts``."""
     return published.parts(config, checkpoint, FAMILY)

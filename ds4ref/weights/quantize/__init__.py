@@ -1,7 +1,7 @@
 """Quantization of model files.
 
-A plan of formats (``plan``, ``families``), importance (``imatrix``), its execution (``run``) into a file that survives
-interruption (``part``), and layers of one file in another (``splice``).
+``plan`` and ``families`` choose a format per tensor, ``imatrix`` reads importance, ``run`` executes a plan into a file
+that survives interruption (``part``), and ``splice`` replaces layers of one file by those of another.
 
     plan = make_plan(source, Choices(recipe="q4"))
     specs = [item.spec for item in plan.items]

@@ -1,7 +1,7 @@
-"""Families of tensors, and the storage format that a recipe gives to each.
+"""Families of tensors (such as all gate matrices of experts), and the storage format that a recipe assigns to each.
 
-A family is read off the whole name of a tensor, never off a part of it: ``blk.3.ffn_gate_exps.weight_bias`` is no
-expert. Families are those of ds4's quantizer; where a model has no routed experts, ``ffn`` is its feed-forward part.
+The family follows from the whole name of a tensor: ``blk.3.ffn_gate_exps.weight_bias`` is no expert. Families are those
+of ds4's quantizer; in a model without routed experts, ``ffn`` is the feed-forward part.
 
     family_of("blk.3.ffn_gate_exps.weight", rank=3)  ->  "gate"
     RECIPES["q2"].wanted("gate", layer=3, layers=43)  ->  "IQ2_XXS"
@@ -38,13 +38,13 @@ _PROJECTIONS = {
 
 
 def layer_of(name: str) -> int | None:
-    """Return the layer that a tensor belongs to, None outside the layers."""
+    """Return the layer number in a tensor's name, None outside the layers."""
     match = _LAYER.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def family_of(name: str, rank: int, integers: bool = False) -> str:
-    """Return the family of a tensor, a key of ``FAMILIES``."""
+    """Return the family of a tensor, a key of ``FAMILIES``; ``integers``: it holds integers, not weights."""
     if integers:
         return "table"
     if rank <= 1:
@@ -68,7 +68,13 @@ def family_of(name: str, rank: int, integers: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A format for every family; ``last`` replaces some of them in the last ``upgraded`` layers."""
+    """A storage format per family.
+
+    says      one-line description
+    formats   family -> format
+    upgraded  number of last layers in which ``last`` applies
+    last      family -> format, replacing ``formats`` in these layers
+    """
 
     says: str
     formats: Mapping[str, str]
@@ -76,7 +82,7 @@ class Recipe:
     last: Mapping[str, str] = field(default_factory=dict)
 
     def wanted(self, family: str, layer: int | None, layers: int) -> str | None:
-        """Return the format of a tensor; None: leave it unchanged."""
+        """Return the format of a tensor of ``family`` in ``layer`` of ``layers``; None: leave the tensor unchanged."""
         if layer is not None and layer >= layers - self.upgraded and family in self.last:
             return self.last[family]
         return self.formats.get(family)

@@ -2,13 +2,13 @@
 
 Two file formats are read and written. The older ``.dat`` (little endian): i32 entries, then per entry i32 length, name,
 i32 calls, i32 values and float32 values, and optionally a trailer i32 chunks, i32 length, data set; values are divided
-by calls unless calls is 0. And llama.cpp's GGUF: ``NAME.in_sum2`` (sums of squares, one row an expert) beside
-``NAME.counts``. A stack of experts has as many vectors as experts, one after the other.
+by calls unless calls is 0. And llama.cpp's GGUF: ``NAME.in_sum2`` (sums of squares, one row per expert) beside
+``NAME.counts``. A stack of experts has one vector per expert, in order.
 
-The number of inputs per expert is kept where the format has it. An expert without inputs gets the mean over the others;
-one with few is drawn towards that mean, as if by ``PRIOR`` more tokens. ds4 writes 1.0 throughout for experts without
-inputs, on another scale than measured values; such vectors are read as unmeasured. Nothing in a file is trusted: sizes
-are bounded by its length before anything is allocated.
+The number of inputs per expert is kept where the format records it. An expert without inputs gets the mean over the
+others; one with few inputs is shrunk towards that mean, as if by ``PRIOR`` more tokens. ds4 writes 1.0 throughout for
+experts without inputs, on another scale than measured values; such vectors are read as unmeasured. Nothing in a file is
+trusted: sizes are bounded by the file's length before anything is allocated.
 
     table = read_imatrix("importance.dat")
     table.importance("blk.3.ffn_down_exps.weight", 2048, 256, expert=7)      float32 (2048,)
@@ -34,7 +34,7 @@ MAX_NAME_BYTES = 4096
 MAX_ENTRIES = 1 << 20
 MAX_FILE_BYTES = 8 << 30
 PRIOR = 4.0
-"""Weight of the mean over all experts, in tokens."""
+"""Weight, in tokens, of the mean over all experts when an expert's own mean is shrunk towards it."""
 
 _TRAILER_MOST = 1 << 16
 _SUMS, _COUNTS = ".in_sum2", ".counts"
@@ -43,17 +43,17 @@ _I32 = struct.Struct("<i")
 
 @dataclass
 class TensorImportance:
-    """The importance of one matrix, or of a stack of them.
+    """The importance of one matrix, or of a stack of matrices (one vector each).
 
     means   float32 (vectors, cols): mean squares of the inputs
-    counts  float64 (vectors,): number of inputs; 0: unmeasured; None: the file does not say
+    counts  float64 (vectors,): number of inputs, 0 if unmeasured; None: the file does not record counts
     """
 
     means: np.ndarray
     counts: np.ndarray | None = None
 
     def usable(self) -> np.ndarray:
-        """Return vectors for a quantizer, float32 (vectors, cols), as the module describes."""
+        """Return vectors for a quantizer, float32 (vectors, cols), with unmeasured and rarely used experts smoothed."""
         met = np.ones(len(self.means), bool) if self.counts is None else self.counts > 0
         if self.counts is None and len(self.means) > 1:
             met = ~(self.means == 1.0).all(axis=1)
@@ -69,7 +69,7 @@ class TensorImportance:
 
     @property
     def unmet(self) -> int:
-        """Number of vectors that were never measured."""
+        """Return the number of vectors without any measurement."""
         if self.counts is not None:
             return int((self.counts <= 0).sum())
         return int((self.means == 1.0).all(axis=1).sum()) if len(self.means) > 1 else 0
@@ -77,8 +77,10 @@ class TensorImportance:
 
 @dataclass
 class Imatrix:
-    """Entries by tensor name, and their origin. Entries with a single row may stand for a stack: only the tensor says
-    for how many experts."""
+    """An importance file: entries by tensor name, and the calibration data they come from.
+
+    An entry with a single row may stand for a stack of experts; only the tensor itself says for how many.
+    """
 
     entries: dict[str, TensorImportance] = field(default_factory=dict)
     datasets: list[str] = field(default_factory=list)
@@ -89,7 +91,8 @@ class Imatrix:
     def importance(self, name: str, cols: int, experts: int = 0, expert: int | None = None) -> np.ndarray | None:
         """Return float32 (cols,) for a matrix, or for one expert of a stack; None if the file has no entry for it.
 
-        ``NAME.expert.E`` and ``NAME.expert_E`` take precedence over ``NAME``. DataError for an entry of another length.
+        Entries ``NAME.expert.E`` and ``NAME.expert_E`` take precedence over ``NAME``. Raise DataError for an entry of
+        another length.
         """
         if expert is not None:
             for expert_name in (f"{name}.expert.{expert}", f"{name}.expert_{expert}"):
@@ -123,7 +126,7 @@ class Imatrix:
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
-    """Read an importance file of either format, recognised by its first bytes. DataError if it is unusable."""
+    """Read an importance file of either format, recognised by its first bytes; raise DataError if it is unusable."""
     path = os.fspath(path)
     try:
         with open(path, "rb") as file:
@@ -253,7 +256,7 @@ def _read_gguf(path: str) -> Imatrix:
 
 
 def write_imatrix(path: str | os.PathLike[str], table: Imatrix) -> None:
-    """Write ``table``, as GGUF if the name ends in ``.gguf``, else as ``.dat``. DataError if it cannot be written.
+    """Write ``table``, as GGUF if the name ends in ``.gguf``, else as ``.dat``; raise DataError if that fails.
 
     The older format has no counts: unmeasured vectors are written as the mean of the others, on the scale of the rest.
     """

@@ -1,8 +1,9 @@
 """A GGUF file under construction that survives interruption: the next run with the same plan continues it.
 
 Bytes go to ``NAME.part`` beside the target, in order. Periodically they are synced, and ``NAME.part.json`` records the
-safe position (tensor, row) and the plan. The finished file appears by a rename; until then nothing under its name is
-touched. Bytes after the last sync are written again, so a resumed file equals one that was never interrupted.
+safe position (tensor, row) and the plan. The finished file replaces the target by a rename; until then an older file of
+that name stays untouched. Bytes after the last sync are written again, so a resumed file equals one that was never
+interrupted.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ SYNC_SECONDS = 20.0
 
 
 class PartFile:
-    """The file under construction. ``tensor`` and ``row`` are the next to be written.
+    """A GGUF file under construction; ``tensor`` and ``row`` are the index of the tensor and row to write next.
 
-        fresh  discard an earlier run's part
-    Raises DataError if another process is writing it or a part of another plan exists, ModelFileError if writing fails.
-    Leaving the ``with`` block normally puts the file in place; an exception keeps the part.
+    fresh  discard the partial file of an earlier run
+
+    Raise DataError if another process is writing the file or a partial file of another plan exists, ModelFileError if
+    writing fails. Leaving the ``with`` block normally puts the file in place; an exception keeps the partial file.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class PartFile:
             raise
 
     def write(self, rows: int, data: Any) -> None:
-        """Write the next ``rows`` rows of the current tensor, as bytes."""
+        """Write ``data``, the bytes of the next ``rows`` rows of the current tensor."""
         spec = self._specs[self.tensor]
         row_bytes = spec.nbytes // self._rows(spec)
         view = memoryview(data).cast("B")
@@ -83,14 +85,14 @@ class PartFile:
             raise self._failed(error) from error
 
     def sync(self) -> None:
-        """Sync what was written and record the position in the journal."""
+        """Sync the written bytes to disk and record the position in the journal."""
         os.fsync(self._descriptor())
         with atomic_write(self.journal) as out:
             out.write(json.dumps({"plan": self._digest, "tensor": self.tensor, "row": self.row}).encode())
         self._synced = time.monotonic()
 
     def finish(self) -> None:
-        """Put the file in place."""
+        """Write the rest of the file and rename it to its final name."""
         if self.tensor < len(self._specs):
             raise ValueError(f"{self._specs[self.tensor].name} was not written")
         try:

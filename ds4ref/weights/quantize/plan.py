@@ -1,9 +1,9 @@
-"""The plan of a quantizer run: every tensor with its format, the reason for it, and its source.
+"""The plan of a quantizer run: every tensor with its format, the reason for that format, and its source.
 
 The first match decides the format of a tensor: ``--tensor-type``, the option of its family, the recipe, the template,
-the source. A format named for this tensor or its family is binding, and an error if impossible; a recipe is a
+the source. A format requested for this tensor or its family is binding, and an error if impossible; a recipe is a
 preference: where the rows of a tensor are not a whole number of its blocks, the next wider format is used, with a note.
-Nothing is computed here, and no tensor byte is read.
+Planning reads no tensor byte.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Choices:
     """The requested formats.
 
     recipe    key of ``RECIPES``, or None
-    families  family -> format, or "copy" for that of template or source
-    tensors   (name, or prefix of matrix names, format or "copy"), the first match counts
+    families  family -> format, or "copy" for the format of template or source
+    tensors   (tensor name or prefix of matrix names, format or "copy"); the first match counts
     """
 
     recipe: str | None = None
@@ -48,9 +48,11 @@ class Choices:
 class Item:
     """One tensor to be written.
 
-    spec   name, format and dimensions in the new file        source  its entry in the source
-    why    what decided the format: one of "order", "family", "recipe", "template", "source"
-    note   further information, such as another format than the recipe's
+    spec    name, format and dimensions in the new file
+    source  the tensor in the source file
+    family  key of ``FAMILIES``
+    why     what decided the format: one of "order", "family", "recipe", "template", "source"
+    note    further information, such as another format than the recipe's
     """
 
     spec: TensorSpec
@@ -61,28 +63,28 @@ class Item:
 
     @property
     def copied(self) -> bool:
-        """Whether the bytes are those of the source."""
+        """Return whether the stored bytes are copied from the source unchanged."""
         return self.spec.fmt == self.source.fmt.name
 
     @property
     def experts(self) -> int:
-        """Number of stacked matrices; 0 for a plain tensor."""
+        """Return the number of stacked matrices, 0 for a plain tensor."""
         return self.spec.dims[2] if len(self.spec.dims) == 3 else 0
 
     @property
     def rows(self) -> int:
-        """Rows of all matrices together."""
+        """Return the number of rows of all matrices together."""
         return self.spec.elements // self.spec.dims[0]
 
     @property
     def weighed(self) -> bool:
-        """Whether importance makes a difference."""
+        """Return whether importance affects the quantized bytes."""
         return not self.copied and FORMATS[self.spec.fmt].weighed
 
 
 @dataclass
 class Plan:
-    """A whole run."""
+    """All tensors and metadata of a file to be written; ``notes`` are lines for the user."""
 
     items: list[Item]
     metadata: list[tuple[str, str, Any]]
@@ -91,11 +93,11 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, without padding."""
+        """Return the bytes of all tensors, without padding."""
         return sum(item.spec.nbytes for item in self.items)
 
     def totals(self) -> list[tuple[str, int, int]]:
-        """Return (format, tensors, bytes), largest first."""
+        """Return (format, number of tensors, bytes) per format, largest first."""
         count, size = Counter[str](), Counter[str]()
         for item in self.items:
             count[item.spec.fmt] += 1
@@ -103,8 +105,11 @@ class Plan:
         return sorted(((fmt, count[fmt], size[fmt]) for fmt in count), key=lambda row: -row[2])
 
     def digest(self, paths: Sequence[str | os.PathLike[str]]) -> str:
-        """Hash what the bytes of the result depend on: a partial file is continued only if this is equal. ``paths`` are
-        the input files and folders: models, importance."""
+        """Return a hash of everything that the output bytes depend on; a partial file is continued only if the hash is
+        equal.
+
+        paths: input files and folders (models, importance), identified by name, size and modification time.
+        """
         parts = [repr(self.metadata), repr(self.alignment), *(line for path in paths for line in identity(path))]
         parts += [f"{item.spec} {item.source.fmt.name}" for item in self.items]
         if any(not item.copied and item.spec.fmt in BLOCKED for item in self.items):
@@ -115,8 +120,8 @@ class Plan:
 
 
 def identity(path: str | os.PathLike[str]) -> list[str]:
-    """Return name, size and modification time of the files at or below ``path``; for an index, of all files beside
-    it."""
+    """Return name, size and modification time of the files at or below ``path``; for an index, of all files in its
+    folder."""
     path = os.fspath(path)
     if path.endswith(".json"):
         path = os.path.dirname(os.path.abspath(path))
@@ -128,11 +133,11 @@ def identity(path: str | os.PathLike[str]) -> list[str]:
 
 
 def make_plan(source: TensorSource, choices: Choices, template: TensorSource | None = None) -> Plan:
-    """Plan formats for all tensors of ``source``, or for those that ``template`` lists, in its order and with its
+    """Plan formats for all tensors of ``source``, or for those of ``template``, in the template's order with its
     metadata.
 
-    UsageError for a binding format that is impossible, DataError for a source that lacks a tensor of the template or
-    has it with other dimensions.
+    Raise UsageError for a binding format that is impossible, DataError for a source that lacks a tensor of the template
+    or has it with other dimensions.
     """
     _check_choices(choices)
     listed = source if template is None else template
@@ -212,8 +217,7 @@ def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why:
 
 
 def entries(metadata: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
-    """Yield the metadata entries of a file, except those under ``without``: an earlier run's notes on its
-    importance."""
+    """Yield the metadata entries of a file, except keys that start with ``without`` (notes of an earlier run)."""
     for key in metadata:
         kind = metadata.type_of(key)
         if kind is not None and not key.startswith(without) and key != ALIGNMENT_KEY:
@@ -222,12 +226,12 @@ def entries(metadata: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, 
 
 
 def alignment(metadata: Metadata) -> int:
-    """Return the alignment of tensor data in bytes from a file's metadata, else GGUF's default."""
+    """Return the alignment of tensor data in bytes, from a file's metadata or else GGUF's default."""
     return int(metadata[ALIGNMENT_KEY]) if metadata.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
 
 
 def about_imatrix(table: Imatrix) -> list[tuple[str, str, Any]]:
-    """Return metadata about the importance that the new file was made with."""
+    """Return metadata entries that record which importance file the new file was made with."""
     metadata: list[tuple[str, str, Any]] = [
         (_DROPPED + "file", "string", os.path.basename(table.path)),
         (_DROPPED + "entries_count", "u64", len(table.entries)),
@@ -256,8 +260,10 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
 
 
 def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
-    """Return lines about what ``table`` does not cover; DataError for entries of wrong lengths, and for missing ones if
-    ``strict``. Only tensors that importance affects are checked."""
+    """Return warnings about tensors that ``table`` does not cover, among those that importance affects.
+
+    Raise DataError for entries of wrong lengths and, if ``strict``, for missing ones.
+    """
     affected = [item for item in plan.items if item.weighed]
     empty = {name for name, entry in table.entries.items() if entry.unmet == len(entry.means)}
     missing = [item.spec.name for item in affected if item.spec.name in empty or not covered(item, table)]
@@ -279,7 +285,7 @@ def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:
 
 
 def covered(item: Item, table: Imatrix) -> bool:
-    """Return whether the table has importance for the tensor, or for each of its experts."""
+    """Return whether the table has importance for the tensor, or for each expert of a stack."""
     cols, count = item.spec.dims[0], max(1, item.experts)
     return all(
         table.importance(item.spec.name, cols, count, expert if item.experts else None) is not None

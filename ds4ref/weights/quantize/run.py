@@ -1,8 +1,8 @@
 """Execute a plan: pieces of rows are read, decoded and quantized by all threads, and written in order.
 
 A piece is some rows of one matrix. It is decoded to float32 only while it is processed, and the number of pieces in
-flight is limited by the memory allowed; bytes that are only copied go in pieces as well. The result depends neither on
-the size of the pieces nor on the number of threads.
+flight is limited by the memory budget; copied bytes go in pieces as well. The result depends neither on the size of the
+pieces nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .part import PartFile
 from .plan import Item, Plan
 
 MEMORY = 1 << 30
-"""Default working memory of a run in bytes, besides the program and the pages of mapped files."""
+"""Default working memory of a run in bytes, not counting the program and mapped files."""
 
 BYTES_A_WEIGHT = 24
-"""Memory per weight in flight: float32, temporaries of decoding, stored bytes before and after."""
+"""Estimated bytes of memory per weight in flight: float32, decoding temporaries, stored bytes before and after."""
 
 MOST_WEIGHTS = 4 << 20
-"""Maximum weights of a piece: enough to keep a thread busy for a second."""
+"""Maximum number of weights in a piece: enough to keep a thread busy for a second."""
 
 Progress = Callable[[int, int], None]
 
@@ -54,9 +54,11 @@ def run(
     progress: Progress | None = None,
     cancelled: Callable[[], None] | None = None,
 ) -> None:
-    """Write the rest of ``plan`` to ``out``. ``cancelled`` is called between pieces and may raise.
+    """Write the tensors of ``plan`` that ``out`` does not have yet; ``cancelled`` is called between pieces and may
+    raise.
 
-    DataError for weights that cannot be stored, ModelFileError for a source that cannot be read.
+    memory: working memory in bytes.
+    Raise DataError for weights that cannot be stored, ModelFileError for a source that cannot be read.
     """
     if any(not item.copied and item.spec.fmt in BLOCKED for item in plan.items):
         prepare_quantizers()
@@ -87,7 +89,7 @@ def run(
 
 
 def prepare_quantizers() -> None:
-    """Compile the quantizers. BackendError if that fails."""
+    """Compile the quantizers; raise BackendError if that fails."""
     from ds4ref.kernels.cpu.library import KernelError
 
     try:
@@ -101,8 +103,10 @@ def _in_flight(threads: int) -> int:
 
 
 def piece_weights(plan: Plan, threads: int, memory: int) -> int:
-    """Return the weights of a piece such that all pieces in flight fit ``memory`` bytes. DataError if a row does
-    not."""
+    """Return the number of weights per piece such that all pieces in flight fit into ``memory`` bytes.
+
+    Raise DataError if a single row does not fit.
+    """
     most = memory // (BYTES_A_WEIGHT * _in_flight(threads))
     longest = max((item.spec.dims[0] for item in plan.items), default=1)
     if most < longest:
@@ -130,7 +134,10 @@ def _write(out: PartFile, piece: Piece, result: Future[np.ndarray]) -> int:
 
 
 def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
-    """Return the bytes of a piece, uint8 (rows, row_bytes). DataError if a weight cannot be stored."""
+    """Return the quantized or copied bytes of a piece, uint8 (rows, row_bytes).
+
+    Raise DataError if a weight cannot be stored.
+    """
     item, cols = piece.item, piece.item.spec.dims[0]
     raw = source.rows(item, piece.first, piece.last)
     if item.copied:
@@ -152,10 +159,10 @@ def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
 
 
 class Rows:
-    """Stored rows of a source's tensors.
+    """Access to stored rows of a source's tensors.
 
-    A source that converts tensors on access (published weights) does so matrix by matrix; the last few are cached,
-    since consecutive pieces share them.
+    A source that converts tensors on access (published weights) does so matrix by matrix; the last few converted
+    matrices are cached, since consecutive pieces share them.
     """
 
     CACHED = 4
@@ -166,7 +173,8 @@ class Rows:
         self._matrices: OrderedDict[tuple[str, int], Future[np.ndarray]] = OrderedDict()
 
     def rows(self, item: Item, first: int, last: int) -> np.ndarray:
-        """Return rows ``first`` .. ``last`` - 1 of one matrix, uint8 (rows, row_bytes). Raises ModelFileError."""
+        """Return rows ``first`` .. ``last`` - 1 of one matrix, uint8 (rows, row_bytes); raise ModelFileError if
+        unreadable."""
         name, size = item.source.name, item.source.fmt.row_bytes(item.spec.dims[0])
         if not hasattr(self.source, "piece"):
             return self._whole(self.source.raw(name), name, size, item.rows)[first:last]
@@ -211,9 +219,10 @@ def _whole_numbers(item: Item, raw: np.ndarray) -> np.ndarray:
 def compare(
     item: Item, source: TensorSource, reference: TensorSource, imatrix: Imatrix | None, most: int
 ) -> dict[str, Any]:
-    """Requantize one tensor and compare it with ``reference``: sizes, digests, how many bytes differ and from where.
+    """Requantize one tensor and compare it with ``reference``: sizes, digests, number of differing bytes, first
+    difference.
 
-    DataError if the reference lacks the tensor or has it in another format or size.
+    Raise DataError if the reference lacks the tensor or has it in another format or size.
     """
     name = item.spec.name
     info = reference.tensors.get(name)

@@ -1,7 +1,7 @@
-"""Replace expert layers of one model file by those of another, the donor; all other tensors stay unchanged.
+"""Replace expert layers of one model file, the base, by those of another, the donor.
 
-Nothing is decoded. Formats may be any that a GGUF file has; names, dimensions and metadata are the base's. The result
-records where the layers came from (``ds4ref.splice.*``).
+Tensors are copied without decoding. Formats may be any that a GGUF file has; names, dimensions and metadata are the
+base's. The result records where the layers came from (``ds4ref.splice.*``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .plan import Item, Plan, alignment, entries
 def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]) -> tuple[Plan, set[str]]:
     """Return a plan that only copies, and the names of the tensors that come from ``donor``.
 
-    DataError for layers that have no routed experts, and for tensors the donor lacks or has with other dimensions.
+    Raise DataError for layers without routed experts, and for tensors that the donor lacks or has with other
+    dimensions.
     """
     experts: dict[int, list[TensorInfo]] = {}
     for info in base.tensors.values():
@@ -57,7 +58,7 @@ def splice_plan(base: TensorSource, donor: TensorSource, layers: Collection[int]
 
 
 class Spliced:
-    """Two sources as one: tensors of ``taken`` come from the donor."""
+    """A source that takes the tensors named in ``taken`` from a donor and all others from a base."""
 
     def __init__(self, base: TensorSource, donor: TensorSource, taken: Collection[str]):
         self.base, self.donor, self.taken = base, donor, taken
@@ -65,7 +66,7 @@ class Spliced:
         self.tensors = {name: (donor if name in taken else base).tensors[name] for name in base.tensors}
 
     def raw(self, name: str) -> Any:
-        """Return the bytes of a tensor from its source."""
+        """Return the bytes of a tensor from base or donor."""
         return (self.donor if name in self.taken else self.base).raw(name)
 
     def close(self) -> None:

@@ -4,8 +4,8 @@
     model = ds4ref.open("model.gguf")
     print(model.ask("Why is the sky blue?"))
 
-docs/reference/api.md shows the rest. Importing the package is free of heavy work on purpose: command line help and file
-inspection must start in a fraction of a second. The names below are fetched when they are first asked for.
+docs/reference/api.md shows the rest. Importing the package does no heavy work, so that command line help and file
+inspection start in a fraction of a second: the names below are imported on first access.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ GPU_MEMORY = "DS4_GPU_MEMORY"
 
 
 def load_backend(name: str, threads: int | None = None, gpu_memory: float | None = None) -> Backend:
-    """Return a new backend on ``threads`` threads (default: its own choice). Slow: imports and compiles kernels.
+    """Return a new backend with ``threads`` threads (default: the backend's own choice). Slow: compiles kernels.
 
-    gpu_memory: GiB of device memory that it may use (None: what DS4_GPU_MEMORY says, else all there is).
+    gpu_memory: GiB of device memory that it may use (None: the value of DS4_GPU_MEMORY, else all of it).
     """
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}")
@@ -63,7 +63,7 @@ def _gpu_memory(requested: float | None) -> float | None:
 
 
 def private_backend(name: str) -> Backend:
-    """Return a single-threaded backend independent of others: those of ``load_backend`` share their threads."""
+    """Return a single-threaded backend with a thread of its own; backends of ``load_backend`` share their threads."""
     backend = load_backend(name)
     if name == "cpu":
         workers = importlib.import_module("ds4ref.kernels.cpu.workers").Workers

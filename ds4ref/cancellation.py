@@ -2,11 +2,11 @@
 
     cancel = Cancellation()
     threading.Timer(5, cancel.press).start()
-    done = target.complete(Request(prompt, cancel=cancel))    # after 5 s: what came so far, finish "cancelled"
+    done = target.complete(Request(prompt, cancel=cancel))    # after 5 s: the text so far, finish "cancelled"
 
 Computing loops, such as prefill and decode, poll it (``cancel()``). Code that waits for a server cannot poll: it
-registers with ``does`` how to wake it. There is no lock here on purpose: a signal handler interrupts its own thread
-anywhere, also while that thread holds one.
+registers with ``does`` an action that ends the wait. There is no lock on purpose: a signal handler may interrupt its
+own thread while that thread holds one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ _NAP = 0.02
 
 
 class Cancellation:
-    """A button that is pressed once; any number of requests may share one."""
+    """A switch that is pressed once to cancel; any number of requests may share one."""
 
     def __init__(self) -> None:
         self.requested = False
         self._actions: list[Callable[[], None]] = []
 
     def __call__(self) -> bool:
-        """Return whether it was pressed."""
+        """Return whether the work was cancelled."""
         return self.requested
 
     def press(self) -> None:
-        """Cancel the work that depends on this, now. Pressing again is harmless."""
+        """Cancel all work that uses this switch, at once; pressing again has no effect."""
         self.requested = True
         for action in list(self._actions):
             action()
 
     @contextmanager
     def does(self, action: Callable[[], None]) -> Iterator[None]:
-        """Run ``action`` when pressed inside the block: at once if already pressed, perhaps twice, in any thread."""
+        """While the block runs, call ``action`` on cancellation; call it at once if already cancelled.
+
+        The action may run twice, and in any thread.
+        """
         self._actions.append(action)
         try:
             if self.requested:
@@ -47,7 +50,7 @@ class Cancellation:
             self._actions.remove(action)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for ``seconds`` or until pressed; return whether it was pressed."""
+        """Sleep for ``seconds`` or until cancelled; return whether it was cancelled."""
         end = time.monotonic() + seconds
         while not self.requested and (rest := end - time.monotonic()) > 0:
             time.sleep(min(_NAP, rest))

@@ -1,6 +1,6 @@
 """Lower bounds on time: bytes and operations against a machine's peak rates.
 
-How many of them a token takes, each architecture counts for itself (``archs``).
+Each architecture counts the bytes and operations of its own tokens (``archs``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PREFILL_CHUNK = 512
 """Default tokens per prefill chunk; boundaries fall on absolute multiples of it."""
 
 LIMBS = 3
-"""Passes of int8 products that emulate one product with float activations."""
+"""Number of int8 passes that emulate one product with float activations."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Peaks:
     """Peak rates of a machine.
 
     read_gbs     GB/s (1e9) of memory reads
-    int8_gops    1e9 operations/s of int8 dot products (a multiply-add is two)
-    f32_gflops   the same in float32
+    int8_gops    1e9 operations/s of int8 dot products (a multiply-add counts as two)
+    f32_gflops   1e9 operations/s of float32 dot products (a multiply-add counts as two)
     """
 
     read_gbs: float
@@ -32,7 +32,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on time, and its bottleneck: "bytes" or "arithmetic"."""
+    """A lower bound on time, and the resource that sets it: "bytes" or "arithmetic"."""
 
     seconds: float
     binds: str
@@ -40,8 +40,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes to read, and operations by kind of arithmetic.
+    """Bytes to read, and operations by kind of arithmetic (a multiply-add counts as two).
 
+    int8_ops     quantized weights with int8 activations
+    f32_ops      float32 weights and activations
     mixed_ops    quantized weights with float activations: in float32, or as three int8 passes over 24-bit activations
     """
 
@@ -52,11 +54,11 @@ class Work:
 
     @property
     def ops(self) -> float:
-        """All operations."""
+        """Return the number of operations of all kinds."""
         return self.int8_ops + self.f32_ops + self.mixed_ops
 
     def bound(self, peaks: Peaks) -> Bound:
-        """Return the time bound, assuming that reading and computing overlap perfectly."""
+        """Return the lower bound on time, assuming that reading and computing overlap perfectly."""
         reading = self.bytes / (1e9 * peaks.read_gbs)
         mixed = max(peaks.f32_gflops, peaks.int8_gops / LIMBS)
         rates = (self.int8_ops, peaks.int8_gops), (self.f32_ops, peaks.f32_gflops), (self.mixed_ops, mixed)
@@ -65,22 +67,22 @@ class Work:
 
 
 class Costs(Protocol):
-    """Costs of a model's tokens, for any architecture."""
+    """Interface of an architecture's cost model."""
 
     shape: Any
 
     def weight_bytes(self, depth: int | None = None) -> int:
-        """Return the bytes of weights read to decode one token, at a depth if it matters."""
+        """Return the weight bytes read to decode one token after ``depth`` tokens (None: the largest value)."""
 
     def decode(self, depth: int) -> Work:
-        """Return the work of one token after ``depth`` tokens."""
+        """Return the work of decoding one token after ``depth`` tokens."""
 
     def prefill(self, first: int, last: int, chunk: int | None = None) -> Work:
-        """Return the work of tokens ``first`` to ``last`` in chunks (default: the session's chunk size)."""
+        """Return the work of prefilling tokens ``first`` to ``last`` in chunks (default: the session's chunk size)."""
 
 
 def chunks(first: int, last: int, size: int) -> Iterable[tuple[int, int]]:
-    """Yield ranges that end at absolute multiples of ``size``, like a session's chunks."""
+    """Yield the ranges of [first, last) that end at absolute multiples of ``size``, like a session's chunks."""
     while first < last:
         end = min(last, (first // size + 1) * size)
         yield first, end

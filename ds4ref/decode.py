@@ -1,18 +1,18 @@
 """Decode of single tokens: the pass of one token is recorded once and replayed for the next ones.
 
-The first token of a kind runs through the model's own pass with a backend that records: the ops compute nothing, they
-note steps that wait for what they read. For the next tokens only the inputs are set (token, position, rope angles) and
-the steps run as one job. Which recording fits is the model's ``plan_token``: what its pass decides from the position,
-such as whether a compression window closes. There is no second copy of the pass, so nothing can differ but the
-schedule; tests assert equality to the bit.
+The first token of a kind runs through the model's own pass with a recording backend: its ops compute nothing, they note
+steps and the steps' dependencies. For the next tokens only the inputs are set (token, position, rope angles) and the
+steps run as one job. The key of the model's ``plan_token`` selects the recording: it covers what Python decides from
+the position, such as whether a compression window closes. There is no second copy of the pass, so only the schedule can
+differ; tests assert bit-equal results.
 
 A recording ends with the ranking: the most likely tokens and their logits are copied to the host; the other outputs
 (``TokenOutputs``) stay on the device and are valid until the next token.
 
-A recording holds addresses of one cache's buffers, so it is discarded when one of them moves. What it takes ten
-milliseconds to make is kept without these addresses, as a template of the model: other caches of the same sizes, and
-this one after a move, get theirs in a fraction of that. Hooks cannot observe a recorded token: with hooks a session
-runs op by op.
+A recording holds addresses of one cache's buffers, so it is discarded when one of them moves. Making a recording takes
+some ten milliseconds; a copy without addresses is kept as a template of the model, from which other caches of the same
+sizes, or this one after a move, get theirs in a fraction of that time. Hooks cannot observe a recorded token: with
+hooks a session runs op by op.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from .archs.inputs import Inputs
 
 MOST, MOST_TEMPLATES = 8, 32
-"""Recordings cached per cache, since three or four kinds of token occur at any depth; templates per model."""
+"""Maximum number of recordings per cache, where three or four kinds of token occur at any depth, and of templates per
+model."""
 
 _templates: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Inputs]]] = weakref.WeakKeyDictionary()
 
 RANKS, MOST_RANKS = 2, 64
-"""Number of top-ranked tokens that a replay brings to the host: by default the best and its runner-up, more on request.
-Beyond ``MOST_RANKS`` a CPU is quicker to copy the logits and partition them."""
+"""Number of top-ranked tokens that a replay copies to the host: the default (best and runner-up), and the maximum.
+
+Beyond ``MOST_RANKS`` a CPU is quicker to copy the logits and partition them.
+"""
 
 
 class TokenOutputs(NamedTuple):
@@ -52,7 +55,7 @@ class TokenOutputs(NamedTuple):
 
 
 def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[Any, Inputs]:
-    """Record the pass of a token and the ranking of the next one; return the recording and its inputs.
+    """Record one token's pass and the ranking of the next token; return the recording and its inputs.
 
     The recording's outputs are values and ids of the op ``top``; it keeps streams and logits. ``move`` the inputs to
     token and position before each replay.
@@ -64,7 +67,8 @@ def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[A
 
 
 def recorded(model: Model, cache: Cache, plan: Any, key: Hashable, ranks: int) -> tuple[Any, Inputs]:
-    """Return what ``record`` does, from a template of the model where there is one of this plan and these sizes."""
+    """Return a recording and its inputs as ``record`` does, made from the model's template for this plan if there is
+    one."""
     buffers = cache.buffers()
     sizes = tuple((array.shape, array.dtype) for array in buffers)
     known = _templates.setdefault(model, {})
@@ -81,20 +85,20 @@ def recorded(model: Model, cache: Cache, plan: Any, key: Hashable, ranks: int) -
 
 
 class Decoder:
-    """The recordings of one cache. Use ``of``, since not every backend can record."""
+    """The recordings of one cache. Create it with ``of``, since not every backend can record."""
 
     def __init__(self, model: Model, cache: Cache):
         self.model, self.cache = model, cache
         self.ranks = RANKS
-        """Top-ranked tokens per replay; a change discards the recordings."""
+        """Number of top-ranked tokens per replay; a change discards the recordings."""
         self._recorded_for: tuple[int, int, int] = (-1, -1, -1)
         self._recordings: dict[Hashable, tuple[Any, Inputs]] = {}
         self.last: Any = None
-        """The recording replayed last."""
+        """The most recently replayed recording."""
 
     @classmethod
     def of(cls, model: Model, cache: Cache) -> Decoder | None:
-        """Return a decoder, or None if the backend cannot record."""
+        """Return a decoder for ``cache``, or None if the model's backend cannot record."""
         return cls(model, cache) if model.ops.record() is not None else None
 
     def run(self, token: int) -> TokenOutputs:

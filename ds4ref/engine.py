@@ -1,11 +1,11 @@
-"""An engine: a model file, a backend and a numerics mode. Immutable and shared; sessions are its timelines.
+"""An engine: a model file, a backend and a numerics mode. Immutable and shared; each session is one timeline of tokens.
 
     model = Engine.open("model.gguf", numerics="exact")
     print(model.ask("Why?"))
     logits = model.logits("Hello")
 
-The last two are for notebooks: each makes a session of its own. To keep a session, call ``session`` and decode with
-``generate``. docs/reference/api.md has examples.
+``ask`` and ``logits`` are for notebooks: each makes a session of its own. To keep a session, call ``session`` and
+decode with ``generate``. docs/reference/api.md has examples.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ class Engine:
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
-        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1).
-        split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
-        advise: ask the system for routed experts as soon as they are chosen, which pays when the model does not fit
-        into memory (None: do so if the file is larger than the memory this process may use).
-        gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all there is).
-        Raises UsageError, ModelFileError, ShapeError, BackendError.
+        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1). split: how the
+        tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4". advise: prefetch routed
+        experts from disk once they are chosen, which pays when the model does not fit into memory (None: do so if the
+        file is larger than the memory this process may use). gpu_memory: GiB that the backend cuda may use (None:
+        DS4_GPU_MEMORY, else all of it). Raise UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
         if threads is not None and threads < 1:
@@ -93,17 +92,17 @@ class Engine:
 
     @property
     def path(self) -> str:
-        """Path of the model file."""
+        """Return the path of the model file."""
         return os.fspath(self.source.path)
 
     @property
     def shape(self) -> Any:
-        """Dimensions of the model, as its architecture names them (``archs``)."""
+        """Return the dimensions of the model, an object of its architecture (``archs.NAME.shape``)."""
         return self.model.shape
 
     @property
     def threads(self) -> int:
-        """Number of threads this engine computes with; assign to change it. Other engines keep theirs."""
+        """Return the number of threads this engine computes with; assign to change it. Other engines keep theirs."""
         return self.model.ops.threads
 
     @threads.setter
@@ -118,7 +117,7 @@ class Engine:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, built from the file's vocabulary on first use."""
+        """Return the tokenizer, built from the file's vocabulary on first use."""
         from .text.vocabulary import open_tokenizer
 
         return open_tokenizer(self.source, self._split)
@@ -130,11 +129,11 @@ class Engine:
         return sampler_of(self.source, temperature, **settings)
 
     def costs(self) -> Costs:
-        """Return the bytes and operations that this model's tokens cost in this numerics mode."""
+        """Return the cost model of this file in this numerics mode: bytes and operations per token."""
         return costs_of(self.source, self.model.numerics.act_quant)
 
     def session(self, ctx: int) -> Session:
-        """Return a new, empty session for ``ctx`` tokens. BackendError if there is no memory for it."""
+        """Return a new, empty session for ``ctx`` tokens; raise BackendError if memory does not suffice."""
         try:
             return Session(self.model, ctx)
         except MemoryError as e:
@@ -143,11 +142,10 @@ class Engine:
     # --- without an explicit session
 
     def prompt(self, text: str, system: str = DEFAULT_SYSTEM, thinking: str = "none") -> list[int]:
-        """Return the token ids of a chat with one question, up to where its answer starts.
+        """Return the token ids of a chat with one question, up to the start of its answer.
 
-        ``text`` is encoded without control tokens.
-
-        thinking: "none", "high" or "max". UsageError for another one; TextError if the file has no tokenizer.
+        ``text`` is encoded without control tokens. thinking: "none", "high" or "max".
+        Raise UsageError for another mode, TextError if the file has no tokenizer.
         """
         from .text.chat import MODES, encode_chat_prompt
 
@@ -165,7 +163,8 @@ class Engine:
         temperature: float = 0.0,
         **sampling: Any,
     ) -> Generation:
-        """Evaluate a prompt and return a Generation; iterating over it decodes the answer as pieces with ``text``.
+        """Evaluate a prompt and return a Generation; iterating over it decodes the answer, one ``Piece`` of text at a
+        time.
 
         prompt: a question, put into a chat by ``prompt``, or token ids, used unchanged.
         temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
@@ -190,7 +189,7 @@ class Engine:
         return self.session(len(ids) + 1).extend(ids)
 
     def close(self) -> None:
-        """Drop the weights and unmap the file. Sessions of this engine are unusable afterwards. May be called again."""
+        """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
         self.__dict__.pop("model", None)
         self.source.close()
 

@@ -1,7 +1,7 @@
 """Facts about the machine: processor, cores, memory, clocks, user folders.
 
-Nothing here is measured; it is what a reader needs to judge whether two results may be compared.
-Facts a platform does not tell are None.
+Nothing here is measured; the facts help readers judge whether two results may be compared. Facts that a platform does
+not provide are None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import DataError
 
 
 def machine() -> dict[str, Any]:
-    """Return processor, usable cores, memory, clock policy, system and current load."""
+    """Return a dict with processor, usable cores, memory, clock policy, system and current load."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "cpu": cpu_name(),
@@ -36,7 +36,7 @@ def machine() -> dict[str, Any]:
 
 
 def data_dir() -> Path:
-    """Return the folder for users' data; it may not exist yet.
+    """Return the folder for users' data, which may not exist yet.
 
     $DS4_DATA_DIR, else $XDG_DATA_HOME/ds4ref, else ~/.local/share/ds4ref (macOS: ~/Library/Application Support/ds4ref).
     """
@@ -82,7 +82,8 @@ def _sysctl(name: str) -> str:
 
 
 def memory_bytes() -> int | None:
-    """Return the memory that this process may use in bytes: the machine's, or less within a control group."""
+    """Return the memory in bytes that this process may use: the machine's, or less within a control group; None if
+    unknown."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -91,7 +92,8 @@ def memory_bytes() -> int | None:
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """Return the bytes of last-level cache of the cores this process may use, summed over groups of cores."""
+    """Return the last-level cache in bytes of the cores this process may use, summed over groups of cores sharing
+    one."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     sizes_by_group: dict[tuple[int, str], int] = {}
     for core in cores:
@@ -109,7 +111,7 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
 
 
 def host() -> str:
-    """Return a pseudonym of this machine, a digest of its name."""
+    """Return a pseudonym of this machine: a digest of its host name."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 

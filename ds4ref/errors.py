@@ -1,7 +1,7 @@
 """All errors a user can meet, in one hierarchy.
 
 A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with its ``exit_code``: 2 for wrong usage,
-1 for everything else. Anything that is not a ``Ds4Error`` is a bug and shows as such under ``DS4_DEBUG=1``.
+1 for everything else. Any other exception is a bug; ``DS4_DEBUG=1`` shows its traceback.
 
     Ds4Error
       UsageError            wrong flags or arguments                         exit 2
@@ -39,7 +39,7 @@ class UsageError(Ds4Error):
 class ModelFileError(Ds4Error):
     """A model file that cannot be used, with path, reason and byte offset.
 
-    ``offset`` is the byte position of the field at fault, None where no single place is to blame.
+    ``offset`` is the byte position of the faulty field, None if the fault has no single position.
     """
 
     def __init__(self, path: str | os.PathLike[str], reason: str, offset: int | None = None):
@@ -49,7 +49,7 @@ class ModelFileError(Ds4Error):
 
 
 class ShapeError(ModelFileError):
-    """A well-formed file that is not a model this engine can run; names the first mismatches."""
+    """A well-formed file that is not a model this engine can run; the message names the first mismatches."""
 
 
 class TextError(Ds4Error):
@@ -69,11 +69,12 @@ class TokenError(SessionError):
 
 
 class PayloadError(SessionError):
-    """A saved session that cannot be loaded here; the target session is unchanged or invalid, never mixed."""
+    """A saved session that cannot be loaded here; the target session is then unchanged or invalid, never half
+    loaded."""
 
 
 class PayloadMismatch(PayloadError):
-    """A saved session for another model or a larger context; nothing suggests that it is damaged."""
+    """A saved session of another model or with a larger context; the file itself is not damaged."""
 
 
 class Cancelled(Ds4Error):
@@ -87,9 +88,9 @@ class BackendError(Ds4Error):
 
 
 class TargetError(Ds4Error):
-    """An engine behind HTTP or a command did not answer properly.
+    """An engine behind HTTP or a command that did not answer properly.
 
-    ``partial`` is what had arrived of the answer (``targets.Completion``), None if nothing can be said about that.
+    ``partial`` is the part of the answer that arrived (a ``targets.Completion``), None if unknown.
     """
 
     partial: Any = None

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a binary stream that becomes ``path`` when the block succeeds and is discarded when it fails."""
+    """Open a binary stream that replaces ``path`` when the block succeeds and is discarded when it fails."""
     import tempfile  # not needed to start
 
     path = os.path.abspath(os.fspath(path))
@@ -37,7 +37,8 @@ WHOLE, ENDS = 1 << 30, 16 << 20
 def file_digest(path: str | os.PathLike[str]) -> str:
     """Return "sha256:..." of a file; above 1 GiB "ends:...", the SHA-256 of its size, first and last 16 MiB.
 
-    Of a folder "folder:...", the SHA-256 of the names and digests of its JSON files and safetensors."""
+    A folder gives "folder:...", the SHA-256 of the names and digests of its JSON files and safetensors.
+    """
     if os.path.isdir(path):
         digest = hashlib.sha256()
         for name in sorted(os.listdir(path)):

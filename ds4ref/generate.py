@@ -1,7 +1,7 @@
-"""The decode loop: a session, a sampler and stop conditions in; tokens with their text out.
+"""The decode loop: takes a session, a sampler and stop conditions; yields tokens with their text.
 
-Used by the command line and by local targets, and meant for every other consumer (server, evaluation). What it leaves
-out on purpose: chat rendering, stop strings and tool-call markup; those work on the text that comes out of here.
+Used by the command line, local targets, server and evaluation. Chat rendering, stop strings and tool-call markup are
+left out on purpose: they work on the text that this loop yields.
 
     timing = Timing()
     prefill(session, tokens, timing)
@@ -30,17 +30,21 @@ if TYPE_CHECKING:
 Cancel = Callable[[], bool]
 Progress = Callable[[int, int], None]
 Steer = Callable[["Generation", "np.ndarray"], "int | np.ndarray | None"]
-"""Called before every token with the generation so far (``tokens``, ``thinking``) and the logits (V,) float32,
-read-only. Returns a token id to take, logits to sample from instead (-inf forbids), or None to leave the choice to the
-sampler. Budgets, grammars and greedy stretches are written with it."""
+"""Callback that steers decoding, for budgets, grammars and greedy stretches.
+
+It is called before every token with the generation so far (``tokens``, ``thinking``) and the logits (V,) float32,
+read-only. It returns a token id to take, logits to sample from instead (-inf forbids a token), or None to leave the
+choice to the sampler.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One generated token and the text it completed.
 
-    ``text`` is "" for think tags and for a token that ends inside a UTF-8 character. It may hold the tail of earlier
-    tokens. ``token`` is None for the last piece when held bytes are flushed at the end.
+    ``text`` is "" for think tags and for a token that ends inside a UTF-8 character; it may include the bytes of
+    earlier tokens that had waited for the rest of a character. ``token`` is None for a last piece that flushes such
+    bytes.
     """
 
     token: int | None
@@ -50,10 +54,14 @@ class Piece:
 
 @dataclass
 class Timing:
-    """Seconds of engine work, without the time the consumer spends printing or sending.
+    """Seconds of engine work, excluding time that the consumer spends printing or sending.
 
-    ``reused_tokens`` were in the session already; ``prefill_tokens`` were evaluated. ``first_token_s`` runs from the
-    start of prefill to the first picked token.
+    reused_tokens    prompt tokens that were already in the session
+    prefill_tokens   prompt tokens that were evaluated
+    prefill_s        seconds of prefill
+    tokens           generated tokens
+    decode_s         seconds of decode
+    first_token_s    seconds from the start of prefill to the first picked token
     """
 
     reused_tokens: int = 0
@@ -74,7 +82,7 @@ class Timing:
         return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
 
     def add(self, other: Timing) -> None:
-        """Add the work of another answer; ``first_token_s`` belongs to one answer and is left alone."""
+        """Add the work of another answer, except ``first_token_s``, which belongs to one answer."""
         self.reused_tokens += other.reused_tokens
         self.prefill_tokens += other.prefill_tokens
         self.prefill_s += other.prefill_s
@@ -83,16 +91,16 @@ class Timing:
 
 
 def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
-    """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` slots free.
+    """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` free slots in a context of ``ctx`` tokens.
 
-    At least one (docs/explanation/text.md 6); two if an answer is to follow.
+    One slot is always needed (docs/explanation/text.md 6); two if an answer is to follow.
     """
     if n_tokens + room > ctx:
         raise ContextError(f"the prompt has {n_tokens} tokens, a context of {ctx} takes at most {max(ctx - room, 0)}")
 
 
 def check_finite(session: Any, token: int) -> None:
-    """Raise SessionError if the logit of a picked token is NaN or infinite: the pick was then no choice."""
+    """Raise SessionError if the logit of the picked token is NaN or infinite, which makes the pick meaningless."""
     if not math.isfinite(session.logit(token)):
         raise SessionError(f"the logits at position {session.pos} are not finite: damaged weights or a broken backend")
 
@@ -108,7 +116,7 @@ def prefill(
 ) -> None:
     """Bring ``session`` to exactly ``tokens`` and record the work in ``timing``.
 
-    Raises Cancelled when ``cancel`` said so (checked between chunks), ContextError when the tokens do not fit.
+    Raise Cancelled once ``cancel()`` returns true (checked between chunks), ContextError if the tokens do not fit.
     """
     check_fits(len(tokens), session.ctx)
     common = session.common_prefix(tokens)
@@ -133,9 +141,9 @@ def decode(
 ) -> Iterator[int]:
     """Yield up to ``limit`` tokens, each as soon as it is picked.
 
-    A token is evaluated when the next one is requested, or before it is yielded if ``eager``. One of ``stop`` ends the
-    loop and is never evaluated. Otherwise the session advances by all tokens, or without ``last`` by all but the last.
-    Raises SessionError if a picked logit is NaN or infinite.
+    A token is evaluated when the next one is requested, or before it is yielded if ``eager``. A token of ``stop`` ends
+    the loop and is never evaluated. Otherwise the session advances by all tokens, or without ``last`` by all but the
+    last. Raise SessionError if a picked logit is NaN or infinite.
     """
     for count in range(1, limit + 1):
         token = pick(session)

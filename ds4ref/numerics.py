@@ -47,7 +47,7 @@ DEFAULT_MODE = "qat"
 
 
 def numerics(name: str) -> Numerics:
-    """Return the mode ``name``; UsageError lists the valid ones."""
+    """Return the mode ``name``; raise UsageError listing the valid names."""
     try:
         return MODES[name]
     except KeyError:

@@ -10,9 +10,9 @@ from .errors import BackendError
 
 
 def peaks_key(threads: int) -> dict[str, str | int]:
-    """Return what a measurement is valid for: this machine, the thread count and the kernels.
+    """Return the key under which a measurement is stored: this machine, the thread count and the kernels.
 
-    The kernels' key changes with processor, instruction tier, sources and compiler version.
+    The kernels' part changes with processor, instruction tier, sources and compiler version.
     """
     try:
         from ds4ref.kernels.cpu.library import cache_key
@@ -24,7 +24,7 @@ def peaks_key(threads: int) -> dict[str, str | int]:
 
 
 def measure_peaks(threads: int) -> Peaks:
-    """Measure the peak rates of ``threads`` threads; BackendError if that is impossible here."""
+    """Measure the peak rates of ``threads`` threads; raise BackendError if they cannot be measured here."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         from ds4ref.kernels.cpu.peaks import measure

@@ -1,1 +1,1 @@
-"""One mutable timeline of tokens: caches, logits, snapshots, saved payloads."""
+"""Sessions: one mutable timeline of tokens each, with caches, logits, snapshots and saved payloads."""

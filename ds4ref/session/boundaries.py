@@ -1,7 +1,7 @@
 """When to save a checkpoint of a timeline: ds4's rules, as plain functions of token positions.
 
-cold        the beginning of a prompt that was new, for other conversations that share it: up to its last user message
-            before the first answer, or else nearly all of it, cut where chunks end
+cold        the beginning of a new prompt, for other conversations that share it: up to its last user message before the
+            first answer, or else nearly all of it, cut at a multiple of the chunk size
 continued   at regular intervals of a long timeline, which bounds the loss if the process dies
 """
 
@@ -15,15 +15,15 @@ from ..errors import UsageError
 
 @dataclass(frozen=True)
 class Policy:
-    """When checkpoints are made; all values are in tokens. Raises UsageError if they contradict each other.
+    """When checkpoints are made; all values are in tokens.
 
     min_tokens   shorter timelines are neither saved nor loaded
     cold_max     longer prompts get no cold checkpoint; 0: no prompt gets one
     interval     between continued checkpoints, rounded up to a multiple of ``align``; 0: none are made
-    trim         left out at the end of a prompt, where the next one may differ
+    trim         left out at the end of a prompt, where the next prompt may differ
     align        lengths are multiples of it; 0: any length
 
-    UsageError if they contradict each other.
+    Raise UsageError if the values contradict each other.
     """
 
     min_tokens: int = 512
@@ -40,11 +40,11 @@ class Policy:
 
     @property
     def step(self) -> int:
-        """Tokens between continued checkpoints, 0 for none."""
+        """Return the number of tokens between continued checkpoints, 0 for none."""
         return -(-self.interval // self.align) * self.align if self.align else self.interval
 
     def stable(self, tokens: int) -> int:
-        """Return how many tokens of a prompt of ``tokens`` to save: trimmed and aligned, or all if that leaves too
+        """Return the length to save of a prompt of ``tokens`` tokens: trimmed and aligned, or all if that leaves too
         few."""
         if tokens > self.min_tokens + self.trim:
             length = tokens - self.trim
@@ -54,8 +54,11 @@ class Policy:
         return tokens
 
     def anchor(self, ids: Sequence[int], user: int, assistant: int) -> int:
-        """Return the position of the last user marker before the first assistant marker, or -1 if it is below
-        ``min_tokens``."""
+        """Return the position of the last user marker before the first assistant marker, -1 if it is below
+        ``min_tokens``.
+
+        user, assistant: token ids of the markers.
+        """
         position = -1
         for at, token in enumerate(ids):
             if token == assistant:
@@ -65,15 +68,14 @@ class Policy:
         return position if position >= self.min_tokens else -1
 
     def cold(self, ids: Sequence[int], user: int, assistant: int) -> int:
-        """Return how many tokens of a new prompt a cold checkpoint covers; 0 for none."""
+        """Return the number of tokens of a new prompt that a cold checkpoint covers; 0 for no checkpoint."""
         if not self.min_tokens <= len(ids) <= self.cold_max:
             return 0
         length = self.anchor(ids, user, assistant)
         return length if length > 0 else self.stable(len(ids))
 
     def due(self, live: int, last: int) -> bool:
-        """Return whether a timeline of ``live`` tokens, of which ``last`` are saved, has reached or passed the position
-        of a continued checkpoint."""
+        """Return whether a timeline of ``live`` tokens, of which ``last`` are saved, needs a continued checkpoint."""
         return bool(self.step) and live >= self.min_tokens and live // self.step > last // self.step
 
 
@@ -90,7 +92,7 @@ class Frontiers:
     def cold_begins(self, length: int) -> int:
         """Announce a cold checkpoint of ``length`` tokens and return the previous count, for ``cold_failed``.
 
-        It also stands for a continued checkpoint that would be due at the same position.
+        It also replaces a continued checkpoint that would be due at the same position.
         """
         before = self.saved_tokens
         if self.policy.step and length % self.policy.step == 0:
@@ -98,7 +100,7 @@ class Frontiers:
         return before
 
     def cold_failed(self, length: int, before: int) -> None:
-        """Take back ``cold_begins`` if the checkpoint was not written and no longer one was saved since."""
+        """Undo ``cold_begins`` if the checkpoint was not written and no longer one was saved since."""
         if self.saved_tokens == length:
             self.saved_tokens = before
 

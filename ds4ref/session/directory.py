@@ -1,13 +1,13 @@
 """A folder of checkpoints shared by several processes: found by key, written atomically, evicted to a byte budget.
 
     NAME.kv                    a checkpoint (``kvc``)
-    NAME.kv.bad                one that turned out to be damaged: the first to go when space is needed
-    NAME.kv.tmp.PID.RANDOM     one being written, locked by its writer; an unlocked one is abandoned
+    NAME.kv.bad                a damaged checkpoint: the first to be deleted when space is needed
+    NAME.kv.tmp.PID.RANDOM     a checkpoint being written, locked by its writer; without a lock it is abandoned
     .lock                      locked while files appear, vanish or change names
 
-Only headers and integrity sections are read, and cached until the folder changes, before a session is loaded. Locks are
-advisory, belong to open files and vanish with their process; waiting for one is limited to ``LOCK_SECONDS``. A process
-without write permission can still read.
+Before a session is loaded only headers and integrity sections are read; they are cached until the folder changes. Locks
+are advisory, belong to open files and vanish with their process; waiting for one is limited to ``LOCK_SECONDS``. A
+process without write permission can still read.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SETTLED_SECONDS = 2.0
 """Seconds after a change during which the folder's modification time may not yet show a second one."""
 
 FOREIGN_SECONDS = 3600.0
-"""Age in seconds after which an unfinished file without a lock counts as abandoned."""
+"""Age in seconds above which an unfinished file without a lock counts as abandoned."""
 
 YOUNG_SECONDS = 10.0
 """Age in seconds below which a malformed file may still be in the middle of being copied here."""
 
 HALF_LIFE = 6 * 3600.0
-"""Seconds after which a hit counts half in the score."""
+"""Seconds after which a hit counts half in the eviction score."""
 
 NAME = re.compile(r"[0-9a-fA-F]{40}\.kv")
 BAD = re.compile(r"[0-9a-fA-F]{40}\.kv\.bad")
@@ -60,9 +60,11 @@ Files = dict[str, os.stat_result]
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A checkpoint file of the folder; one that cannot be used has no ``checkpoint`` but a reason in ``why``.
+    """A checkpoint file of the folder; an unusable file has no ``checkpoint`` but a reason in ``why``.
 
-    state   inode, size in bytes and time of the last change in ns: what tells one state of a file from another
+    state     inode, size in bytes and time of the last change in ns, which change whenever the file does
+    damaged   the bytes are not those that were written
+    unread    the file could not be read
     """
 
     name: str
@@ -74,19 +76,22 @@ class StoredCheckpoint:
 
     @property
     def size(self) -> int:
-        """Size of the file in bytes."""
+        """Return the size of the file in bytes."""
         return self.state[1]
 
     @property
     def keys(self) -> list[tuple[int, str]]:
-        """Lengths and digests (SHA-1 of 40 digits or SHA-256 of 64) of the texts that a matching prompt begins with."""
+        """Return (length in bytes, digest) of each key text that a matching prompt begins with.
+
+        Digests are SHA-1 (40 digits) or SHA-256 (64 digits), in hexadecimal.
+        """
         if self.checkpoint is None:
             return []
         own = self.checkpoint.header.text, self.name[:40].lower()
         return [own, *(self.checkpoint.integrity.keys if self.checkpoint.integrity else ())]
 
     def score(self, now: float) -> float:
-        """Return the eviction score at time ``now``: the lowest goes first."""
+        """Return the eviction score at Unix time ``now``; the lowest score is evicted first."""
         if self.checkpoint is None:
             return 0.0
         h = self.checkpoint.header
@@ -94,28 +99,28 @@ class StoredCheckpoint:
 
     @property
     def used(self) -> float:
-        """Last use (or creation), Unix seconds."""
+        """Return the time of the last use (or else of creation) in Unix seconds."""
         if self.checkpoint is None:
             return self.state[2] / 1e9
         return self.checkpoint.header.used or self.checkpoint.header.created
 
 
 def score(hits: int, tokens: int, size: int, used: int, created: int, now: float) -> float:
-    """Return tokens per byte times (1 + hits), with hits decayed by half every six hours."""
+    """Return the eviction score: tokens per byte times (1 + hits), with hits halved for every six hours without use."""
     since = used or created
     hits_now = hits * 2.0 ** (-max(0.0, now - since) / HALF_LIFE) if since else 0.0
     return ((hits_now if hits_now >= 0.01 else 0.0) + 1) * tokens / size
 
 
 def fits(size: int, budget: int) -> bool:
-    """Return whether a file of ``size`` bytes fits ``budget`` with 1% to spare."""
+    """Return whether a file of ``size`` bytes fits into ``budget`` bytes with 1% to spare."""
     return size + -(-size // 100) <= budget
 
 
 class Directory:
     """The checkpoints under ``path``, in at most ``budget`` bytes; safe for several threads and processes.
 
-    clock   Unix seconds
+    clock   function that returns the time in Unix seconds
     """
 
     def __init__(self, path: str | os.PathLike[str], budget: int = 4096 << 20, clock: Callable[[], float] = time.time):
@@ -128,7 +133,7 @@ class Directory:
         self._depth = 0
 
     def open(self) -> None:
-        """Create the folder, remove abandoned files and evict down to the budget. Raises OSError if it cannot be
+        """Create the folder, remove abandoned files and evict down to the budget; raise OSError if it cannot be
         created."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # one that cannot be written can still be read
@@ -138,19 +143,19 @@ class Directory:
     # --- looking
 
     def entries(self) -> list[StoredCheckpoint]:
-        """Return all checkpoints with fresh metadata, unusable ones included."""
+        """Return all checkpoints with metadata read anew, unusable ones included."""
         with self._guard:
             self._scan()
             return list(self._entries.values())
 
     def known(self) -> list[StoredCheckpoint]:
-        """Return all checkpoints, rereading files only if the folder changed: hit counts may be stale."""
+        """Return all checkpoints; files are read again only if the folder changed, so hit counts may be stale."""
         with self._guard:
             self._refresh()
             return list(self._entries.values())
 
     def get(self, name: str) -> StoredCheckpoint | None:
-        """Return the checkpoint ``name`` with fresh metadata, or None if there is none."""
+        """Return the checkpoint ``name`` with metadata read anew, or None if it does not exist."""
         with self._guard:
             try:
                 status = os.stat(self.path / name, follow_symlinks=False)
@@ -159,8 +164,11 @@ class Directory:
             return self._look(name, status) if stat.S_ISREG(status.st_mode) else None
 
     def matching(self, text: bytes, usable: Callable[[Checkpoint], bool]) -> list[tuple[int, StoredCheckpoint]]:
-        """Return usable checkpoints whose key is a prefix of ``text``, with the key's length in bytes: longest key
-        first, then most tokens. The text is hashed once, however many checkpoints there are."""
+        """Return (key length in bytes, checkpoint) for usable checkpoints whose key is a prefix of ``text``.
+
+        They are sorted by key length, longest first, then by number of tokens, most first. The text is hashed once,
+        however many checkpoints there are.
+        """
         with self._guard:
             self._refresh()
             sha1, sha256, at = hashlib.sha1(usedforsecurity=False), hashlib.sha256(), 0
@@ -175,7 +183,8 @@ class Directory:
         return [(n, entry) for n, _, entry in sorted(ranked, key=lambda one: one[:2], reverse=True)]
 
     def files(self) -> Files:
-        """Return the status of every regular file of the folder; empty if it cannot be read."""
+        """Return the file status (``os.stat_result``) of every regular file by name; empty if the folder is
+        unreadable."""
         statuses = {}
         with contextlib.suppress(OSError), os.scandir(self.path) as items:
             for item in items:
@@ -237,8 +246,10 @@ class Directory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's lock: no other process adds, deletes or renames files. Raises OSError if it cannot be
-        had."""
+        """Hold the folder's lock, so that no other process adds, deletes or renames files.
+
+        Raise OSError if the lock cannot be acquired.
+        """
         with self._guard:
             if self._depth:
                 yield
@@ -258,7 +269,7 @@ class Directory:
     def writing(self, name: str, size: int) -> Iterator[Output]:
         """Write the file ``name`` of ``size`` bytes: renamed into place when the block succeeds, deleted when it fails.
 
-        Raises OSError if it cannot be written.
+        Raise OSError if it cannot be written.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.make_room(size, replaced=name)
@@ -295,7 +306,8 @@ class Directory:
             os.close(fd)
 
     def touch(self, name: str, hit: bool) -> None:
-        """Record a use (and a hit) in the header, in place, best effort: an interrupted write damages nothing else."""
+        """Record a use (and, if ``hit``, a hit) in the header, in place; failures are ignored and damage nothing
+        else."""
         with contextlib.suppress(OSError, struct.error):
             fd = os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
             try:
@@ -310,8 +322,10 @@ class Directory:
     # --- what goes
 
     def quarantine(self, name: str, state: tuple[int, int], why: str) -> None:
-        """Rename a damaged checkpoint to NAME.bad. ``state``: inode and size of the file in which damage was
-        detected."""
+        """Rename a damaged checkpoint to NAME.bad, unless it has been replaced since.
+
+        state: inode and size in bytes of the file in which damage was detected.
+        """
         log.warning("kv cache: %s is damaged: %s", name, why)
         self._damaged[name] = state
         with contextlib.suppress(OSError), self.locked():
@@ -320,14 +334,14 @@ class Directory:
                 os.replace(self.path / name, self.path / f"{name}.bad")
 
     def remove(self, name: str) -> None:
-        """Delete a checkpoint. Raises OSError if that fails; a missing file is fine."""
+        """Delete a checkpoint, if it exists; raise OSError if that fails."""
         with self.locked():
             (self.path / name).unlink(missing_ok=True)
 
     def sweep(self) -> list[str]:
         """Remove abandoned temporary files and rename damaged checkpoints; return their names.
 
-        Raises OSError if the folder cannot be written.
+        Raise OSError if the folder cannot be written.
         """
         gone = []
         with self.locked():
@@ -363,11 +377,11 @@ class Directory:
             os.close(fd)
 
     def make_room(self, size: int = 0, protected: str = "", replaced: str = "") -> list[str]:
-        """Evict files until ``size`` more bytes fit the budget and return their names. Raises OSError if nothing may be
-        written.
+        """Evict files until ``size`` more bytes fit into the budget; return the evicted names.
 
         Damaged files go first, then unknown versions, then the lowest score, then the least recently used.
-        ``protected`` stays unless it alone exceeds the budget; ``replaced`` counts as already deleted.
+        ``protected`` stays unless it alone exceeds the budget; ``replaced`` counts as already deleted. Raise OSError if
+        the folder is read-only.
         """
         gone: list[str] = []
         with self.locked():
@@ -404,10 +418,10 @@ class Directory:
         return [(name, size) for *_, name, size in sorted(ranked)]
 
     def expendable(self, unused_days: float | None = None, to_budget: bool = False) -> list[tuple[str, str]]:
-        """Return names that a cleanup would delete, each with its reason; delete nothing.
+        """Return (name, reason) for each file that a cleanup would delete, without deleting any.
 
-        Abandoned and damaged files, checkpoints unused for ``unused_days``, and with ``to_budget`` whatever then
-        exceeds it.
+        These are abandoned and damaged files, checkpoints unused for ``unused_days``, and with ``to_budget`` further
+        checkpoints until the rest fits into the budget.
         """
         with self._guard:
             files, gone = self._scan(), dict[str, str]()
@@ -427,7 +441,7 @@ class Directory:
 
 
 class Output:
-    """An unbuffered writer to a file descriptor: writes all bytes or raises OSError."""
+    """An unbuffered writer to a file descriptor that writes all bytes or raises OSError."""
 
     def __init__(self, fd: int):
         self._fd = fd

@@ -1,9 +1,9 @@
 """Which engine a checkpoint belongs to: model, rounding, tokenizer and chat template.
 
-A payload holds the sizes of its arrays and nothing about the weights that filled them: other weights of the same shape,
-another rounding or another tokenizer would continue from it silently and wrongly. So everything that a token's numbers
-depend on is saved beside it, and it is loaded only if all of it is equal. Backend and thread count are left out: they
-differ by float noise only.
+A payload does not record which weights filled its arrays: other weights of the same shape, another rounding or another
+tokenizer would continue from it silently and wrongly. So everything that affects the computed values is saved beside
+it, and it is loaded only if all of that is equal. Backend and thread count are left out: they change values by float
+noise only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..weights.source import TensorSource
 
 ROUTED = "blk.0.ffn_gate_exps.weight"
-"""The tensor whose format ds4 calls the format of a file."""
+"""The tensor whose format ds4 records as the format of the whole file."""
 
 
 class OpenModel(Protocol):
@@ -41,11 +41,11 @@ class OpenModel(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a checkpoint was computed with.
+    """The engine settings that a checkpoint was computed with.
 
-    facts   compared as a whole
-    quant   bits of the routed experts, as in the header
-    about   for people, not compared
+    facts   name -> value; a checkpoint fits only if all of them are equal
+    quant   bits of the routed experts, as in the checkpoint's header
+    about   further facts for people, not compared
     """
 
     facts: Mapping[str, str]
@@ -54,7 +54,7 @@ class Identity:
 
     @classmethod
     def of(cls, engine: OpenModel) -> Identity:
-        """Return the identity of an engine. Reads its model file, or both ends of a large one."""
+        """Return the identity of an engine; reads the model file to digest it, or both ends of a large one."""
         routed = engine.source.tensors.get(ROUTED)
         modes = engine.model.numerics._asdict()
         facts = {
@@ -69,8 +69,10 @@ class Identity:
         return cls(facts, 32 if fmt is None else max(1, min(255, 8 * fmt.block_bytes // fmt.block_elems)), about)
 
     def differs(self, other: Mapping[str, str]) -> str:
-        """Return the names of differing facts joined by ", ", or "" if none differ. An empty ``other`` (ds4's own file)
-        matches."""
+        """Return the names of facts that differ, joined by ", ", or "" if none do.
+
+        An empty ``other`` (from ds4's own files, which record no facts) matches everything.
+        """
         names = sorted(self.facts.keys() | other.keys()) if other else ()
         return ", ".join(name for name in names if self.facts.get(name) != other.get(name))
 
@@ -83,7 +85,8 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
 
 
 def template_digest() -> str:
-    """Return a digest of the chat template: of a conversation with every kind of turn, rendered in all modes."""
+    """Return a digest of the chat template: the digest of a conversation with every kind of turn, rendered in all
+    modes."""
     call = ToolCall("look", '{"at":"</｜DSML｜parameter>","n":[1,null]}', "call_1")
     talk = [
         Message("system", "S"),

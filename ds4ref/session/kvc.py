@@ -1,25 +1,25 @@
-"""Checkpoint files in ds4's format "KVC": a header, the key text, the session's payload, and what follows it.
+"""Checkpoint files in ds4's format "KVC": a header, the key text, the session's payload, and optional sections.
 
     48 bytes   header (``Header``)           4 bytes   length of the key text
     key text   bytes that a prompt must begin with for the payload to be of use
     payload    the session (docs/explanation/model.md 12)
     "KTM"      tool map: call ids and the markup of the calls as it was generated (if flag TOOLS is set)
-    "KVI"      integrity section: ours (flag OURS)
+    "KVI"      integrity section, an extension of this project (flag OURS)
 
 A file is named by the SHA-1 of its key text. All numbers are little endian.
 
-The integrity section comes last, where ds4 reads nothing: it accepts bytes that follow what it knows, so it reads our
-files and we read its own. A new version number would have kept it from doing so. The section ends in its own length
-and a mark, and is found from the end of the file, whatever lies before it:
+The integrity section comes last because ds4 accepts and ignores bytes after the sections it knows, so ds4 can read our
+files and we can read its own; a new version number would have made it reject them. The section ends in its own length
+and a mark, so that it is found from the end of the file:
 
     0    "KVI", version 1             4    n, bytes of the body
-    8    body: JSON, see Integrity    8+n  SHA-256 of the header (without what is counted up in place) and of 0..8+n
+    8    body: JSON, see Integrity    8+n  SHA-256 of the header (without fields updated in place) and of 0..8+n
     40+n length of the section: 48+n  44+n "IVK", version 1
 
-Flag OURS is the last of eight, so that sections of later versions of ds4 would come before ours. A file that has the
-flag and no section was cut short. One that has the section and no flag was touched by a writer that does not know it.
+Flag OURS is the last of eight bits, so that flags of later ds4 versions can use the others. A file with the flag but no
+section was cut short. A file with the section but no flag was modified by a writer that does not know the section.
 
-This module knows bytes, not sessions; ``store`` knows both, ``directory`` where files lie.
+This module handles bytes, not sessions; ``store`` connects the two, and ``directory`` manages the files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BLOCK = 1 << 20
 
 
 class Damaged(PayloadError):
-    """A checkpoint whose bytes are not what was written; no reader can use it."""
+    """A checkpoint whose bytes are not those that were written; no reader can use it."""
 
 
 class Unknown(PayloadError):
@@ -63,13 +63,18 @@ class Unknown(PayloadError):
 
 @dataclass(frozen=True)
 class Header:
-    """The first 52 bytes of a checkpoint.
+    """The first 52 bytes of a checkpoint (header and length of the key text).
 
-    quant     bits of the routed experts' weights: 2 and 4 in ds4, other numbers for formats that it has not
-    reason    index into REASONS            flags    TOOLS, RESPONSES_VISIBLE, THINKING_VISIBLE, OURS
-    tokens    in the payload                ctx      the writer's context, tokens
-    hits      times it was loaded           created, used    Unix seconds
-    payload, text    bytes of each
+    quant     bits of the routed experts' weights: 2 and 4 in ds4, other numbers for formats unknown to ds4
+    reason    index into REASONS
+    flags     TOOLS, RESPONSES_VISIBLE, THINKING_VISIBLE, OURS
+    tokens    number of tokens in the payload
+    ctx       the writer's context in tokens
+    created   Unix seconds
+    payload   size of the payload in bytes
+    text      size of the key text in bytes
+    hits      number of times the checkpoint was loaded
+    used      time of last use, Unix seconds
     """
 
     quant: int
@@ -84,7 +89,7 @@ class Header:
     used: int = 0
 
     def pack(self) -> bytes:
-        """Return the 52 bytes."""
+        """Return the 52 bytes of the header."""
         head = _HEADER.pack(
             MAGIC, VERSION, self.quant, self.reason, self.flags, self.tokens, self.hits, self.ctx,
             self.created, self.used, self.payload,
@@ -93,7 +98,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes) -> Header:
-        """Parse 52 bytes. Raises Damaged or Unknown."""
+        """Parse the 52 bytes of a header; raise Damaged or Unknown."""
         if len(data) < HEAD_BYTES:
             raise Damaged(f"a checkpoint of {len(data)} bytes has no header")
         magic, version, quant, reason, flags, tokens, hits, ctx, created, used, payload = _HEADER.unpack_from(data)
@@ -108,34 +113,34 @@ class Header:
 
     @property
     def reason_name(self) -> str:
-        """Why the checkpoint was saved, a word of REASONS."""
+        """Return why the checkpoint was saved, a word of REASONS."""
         return REASONS[self.reason] if self.reason < len(REASONS) else REASONS[0]
 
     @property
     def kind(self) -> str:
-        """Origin of the key text: the decoded tokens, or the text that clients send back instead."""
+        """Return the origin of the key text: the decoded tokens, or the text that clients send back instead."""
         if self.flags & RESPONSES_VISIBLE:
             return "responses-visible"
         return "thinking-visible" if self.flags & THINKING_VISIBLE else "token-text"
 
     @property
     def end(self) -> int:
-        """Offset of the byte after the payload."""
+        """Return the offset of the first byte after the payload."""
         return HEAD_BYTES + self.text + self.payload
 
     @property
     def lasting(self) -> bytes:
-        """The header without what changes in place: hits, last use, flag OURS."""
+        """Return the header bytes with the fields that are updated in place (hits, last use, flag OURS) blanked."""
         return replace(self, hits=0, used=0, flags=self.flags & ~OURS).pack()
 
 
 def key_name(text: bytes) -> str:
-    """Return the file name for a key text."""
+    """Return the file name for a key text: its SHA-1 and the extension."""
     return hashlib.sha1(text, usedforsecurity=False).hexdigest() + ".kv"
 
 
 def key(text: bytes) -> tuple[int, str]:
-    """Return a further key text's length and digest, as in the integrity section."""
+    """Return (length in bytes, SHA-256) of a further key text, as the integrity section lists them."""
     return len(text), digest(text)
 
 
@@ -151,12 +156,14 @@ def digest(data: bytes) -> str:
 class Integrity:
     """The integrity section; digests are SHA-256 in hexadecimal.
 
-    identity               what the payload was computed with (``identity``); loaded only where all of it is the same
-    keys                   further key texts (``key``): a prompt that begins with one of them can continue from the
-                           payload
-    tokens                 digest of the token ids as u32, to compare payloads
-    about                  for people
-    text, payload, tools   digests of these parts, "" for an absent one; filled in by ``write``
+    identity   facts of the engine that computed the payload (``identity``); the payload is loaded only where all are
+               equal
+    keys       further key texts (``key``): a prompt that begins with one of them can continue from the payload
+    tokens     digest of the token ids as u32, to compare payloads
+    about      further facts for people
+    text       digest of the key text
+    payload    digest of the payload
+    tools      digest of the tool map, "" if absent; the last three are filled in by ``write``
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -168,7 +175,7 @@ class Integrity:
     tools: str = ""
 
     def pack(self, header: Header) -> bytes:
-        """Return the bytes of the section for a file with this header."""
+        """Return the bytes of the integrity section of a file with this header."""
         body = json.dumps(vars(self), default=dict, sort_keys=True, separators=(",", ":")).encode()
         head = _SECTION.pack(b"KVI", VERSION, len(body)) + body
         seal = hashlib.sha256(header.lasting + head).digest()
@@ -176,7 +183,7 @@ class Integrity:
 
     @classmethod
     def unpack(cls, data: bytes, header: Header) -> Integrity:
-        """Parse a section. Raises Damaged, or Unknown for another version."""
+        """Parse an integrity section; raise Damaged, or Unknown for another version."""
         magic, version, size = _SECTION.unpack_from(data)
         if magic == b"KVI" and version != VERSION:
             raise Unknown(f"integrity section of version {version}; this reader knows {VERSION}")
@@ -222,7 +229,10 @@ def _read_at(file: BinaryIO, at: int, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The metadata of a file: sizes fit and header and section belong together; the payload has not been read."""
+    """The metadata of a file, checked: sizes fit, and header and integrity section belong together.
+
+    The payload has not been read. ``tools_end`` is the offset of the first byte after the tool map.
+    """
 
     header: Header
     integrity: Integrity | None
@@ -231,11 +241,12 @@ class Checkpoint:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """What the session was computed with; empty for ds4's own files, which do not record it."""
+        """Return the facts of the engine that computed the session; empty for ds4's own files, which do not record
+        any."""
         return {} if self.integrity is None else self.integrity.identity
 
     def text(self, file: BinaryIO) -> bytes:
-        """Read the key text. Raises Damaged if its digest differs."""
+        """Read the key text; raise Damaged if its digest differs."""
         text = _read_at(file, HEAD_BYTES, self.header.text)
         if self.integrity is not None and digest(text) != self.integrity.text:
             raise Damaged("the key text is not what was written")
@@ -247,8 +258,10 @@ class Checkpoint:
         return Payload(file, self.header.payload, None if self.integrity is None else self.integrity.payload)
 
     def tools(self, file: BinaryIO, max_ids: int = MAX_IDS) -> list[tuple[bytes, bytes]]:
-        """Return call ids with their blocks. A damaged map gives the entries before the damage, or none in our own
-        files."""
+        """Return the tool map as (call id, markup block) pairs.
+
+        A damaged map gives the entries before the damage in ds4's files, and none in files with an integrity section.
+        """
         if not self.header.flags & TOOLS:
             return []
         span = self.tools_end - self.header.end
@@ -264,7 +277,7 @@ class Checkpoint:
 
 
 def examine(file: BinaryIO) -> Checkpoint:
-    """Read the metadata of an open file, not its payload. Raises Damaged or Unknown."""
+    """Read the metadata of an open file, but not its payload; raise Damaged or Unknown."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     header = Header.unpack(file.read(HEAD_BYTES))
@@ -306,10 +319,10 @@ def write(
     tools: bytes = b"",
     integrity: Integrity | None = None,
 ) -> None:
-    """Write a checkpoint; ``save`` writes the payload to the object it receives.
+    """Write a checkpoint; ``save`` is called with a file-like object and writes the payload to it.
 
-    Lengths, flags and digests are filled in. With ``integrity`` None that section is left out, as in ds4's own files.
-    Raises PayloadError if the payload's size is not the announced one.
+    Lengths, flags and digests are filled in. Without ``integrity`` that section is left out, as in ds4's own files.
+    Raise PayloadError if the payload's size is not ``header.payload``.
     """
     flags = header.flags & ~(TOOLS | OURS) | (TOOLS if tools else 0) | (0 if integrity is None else OURS)
     header = replace(header, text=len(text), flags=flags)
@@ -329,7 +342,8 @@ def _filled(integrity: Integrity, text: bytes, tools: bytes, payload: str) -> In
 
 
 def size_of(text: bytes, payload: int, tools: bytes = b"", integrity: Integrity | None = None) -> int:
-    """Return the size in bytes of the file that ``write`` would write."""
+    """Return the size in bytes of the checkpoint file that ``write`` makes of these parts (``payload``: size in
+    bytes)."""
     size = HEAD_BYTES + len(text) + payload + len(tools)
     if integrity is None:
         return size
@@ -366,7 +380,7 @@ class Payload(io.RawIOBase):
         return count
 
     def finish(self) -> None:
-        """Read the rest. Raises Damaged if the payload is not what was written."""
+        """Read the rest of the payload; raise Damaged if its digest differs."""
         while self.read(BLOCK):
             pass
 
@@ -407,8 +421,10 @@ _SPACE = WHITESPACE.encode()
 
 
 def blocks(text: bytes) -> Iterator[tuple[bytes, ...]]:
-    """Yield the tool-call blocks in a text, each in the spellings under which it may be remembered: with all leading
-    white space, with two line ends at most, with none."""
+    """Yield the tool-call blocks in a text, each as a tuple of the spellings under which it may be remembered.
+
+    Spellings differ in leading white space: all of it, at most two line ends, none.
+    """
     at = 0
     while (match := _OPENERS.search(text, at)) is not None:
         close = _CLOSERS[match.group()]
@@ -425,7 +441,7 @@ def blocks(text: bytes) -> Iterator[tuple[bytes, ...]]:
 
 
 def read_through(file: BinaryIO, name: str = "") -> Checkpoint:
-    """Check everything in a file that can be checked without a model, its name included. Raises Damaged or Unknown."""
+    """Check everything in a file that can be checked without a model, its name included; raise Damaged or Unknown."""
     checkpoint = examine(file)
     text = checkpoint.text(file)
     if name and key_name(text) != name.lower():

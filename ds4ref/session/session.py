@@ -1,7 +1,7 @@
 """A session: one timeline of tokens with its caches and the logits of the next token.
 
-Not thread-safe. Valid means: caches and logits correspond exactly to ``tokens``. Whatever goes wrong inside an
-evaluation leaves the session either at the last finished chunk (cancelled) or invalid (any other failure).
+Not thread-safe. A session is valid if caches and logits correspond exactly to ``tokens``. A failed evaluation leaves
+the session at the last finished chunk (if cancelled) or invalid (after any other failure).
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ Progress = Callable[[int, int], None]
 Cancel = Callable[[], bool]
 
 STREAMS_KEPT = 32
-"""Chunks up to this many tokens keep the streams of every token, so that ``rewind`` need not recompute logits."""
+"""Maximum length of chunks for which the streams of every token are kept, so that ``rewind`` need not recompute
+logits."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state at one frontier, held in memory; any session of the same model can be restored to it, exactly and
-    repeatedly."""
+    """The state of a session after ``tokens``, held in memory.
+
+    Any session of the same model can be restored to it, exactly and repeatedly.
+    """
 
     model: Model
     tokens: tuple[int, ...]
@@ -38,17 +41,17 @@ class Snapshot:
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of memory that only this snapshot uses."""
+        """Return the bytes of memory that only this snapshot uses."""
         return self.cache.own_bytes + self.logits.nbytes + 8 * len(self.tokens)
 
     @property
     def shared(self) -> tuple[int, int]:
-        """Cache rows that other snapshots may share: an identity of the rows and their size in bytes."""
+        """Return an identity of the cache rows that other snapshots may share, and the size of the rows in bytes."""
         return self.cache.shared
 
 
 class Session:
-    """One timeline of a model, made by ``Engine.session``."""
+    """One timeline of a model, created by ``Engine.session``."""
 
     def __init__(self, model: Model, ctx: int):
         if ctx < 1:
@@ -65,10 +68,10 @@ class Session:
 
     @property
     def hooks(self) -> Any:
-        """Hooks that record or edit intermediates (the architecture's ``hooks.Hooks``); attach them before the first
+        """Return the hooks that record or edit intermediates (``archs.NAME.hooks.Hooks``); assign them before the first
         token.
 
-        With hooks every op runs on its own, and caches keep float32.
+        With hooks every op runs on its own, and caches are float32.
         """
         return self._hooks
 
@@ -80,24 +83,24 @@ class Session:
 
     @property
     def tokens(self) -> list[int]:
-        """A copy of the tokens evaluated so far."""
+        """Return a copy of the list of tokens evaluated so far."""
         return list(self._tokens)
 
     @property
     def pos(self) -> int:
-        """Number of tokens evaluated."""
+        """Return the number of tokens evaluated."""
         return len(self._tokens)
 
     @property
     def valid(self) -> bool:
-        """True when there are logits to sample from."""
+        """Return whether there are logits to sample from."""
         return self._streams is not None or self._logits is not None
 
     @property
     def logits(self) -> np.ndarray:
-        """Logits (V,) float32 for the token at position ``pos``; SessionError if the session is empty or invalid.
+        """Return the logits (V,) float32 of the next token; raise SessionError if the session is empty or invalid.
 
-        Those of a decoded token are copied to the host on first access.
+        The logits of a decoded token are copied to the host on first access.
         """
         if self._logits is None:
             if self._replayed is not None:
@@ -110,9 +113,9 @@ class Session:
 
     @property
     def streams(self) -> np.ndarray:
-        """Final hyper-connection streams of the last token, before the output head, float32 (1, C, D).
+        """Return the final hyper-connection streams of the last token, before the output head, float32 (1, C, D).
 
-        Raises SessionError if they are unknown: an empty or restored session has only logits.
+        Raise SessionError if they are unknown: an empty or restored session has only logits.
         """
         if self._streams is None:
             raise SessionError("the session knows no streams: evaluate a token first")
@@ -158,8 +161,8 @@ class Session:
 
         If they extend the evaluated tokens, only the rest is evaluated, else everything. progress(current, total) is
         called with absolute positions before the first and after every chunk; at that moment the session is valid at
-        ``current``. cancel() is asked between layers; when it turns true Cancelled is raised and the session stays at
-        the last finished chunk. ContextError, TokenError and SessionError leave the session as it was.
+        ``current``. cancel() is called between layers; when it returns true Cancelled is raised and the session stays
+        at the last finished chunk. ContextError, TokenError and SessionError leave the session unchanged.
         """
         self._check(tokens, 0)
         if not len(tokens):
@@ -183,8 +186,8 @@ class Session:
         return self.logits
 
     def append(self, token: int) -> None:
-        """Append one token. Its logits stay on the device until read: ``argmax`` and ``logit`` of its result do not
-        copy them."""
+        """Append one token. Its logits stay on the device until read: ``argmax``, and ``logit`` of the best token, need
+        no copy."""
         self._check((token,), self.pos)
         if self.hooks is not None or self._decoder is None:
             self._advance((token,), None)
@@ -206,10 +209,11 @@ class Session:
         cancel: Cancel | None = None,
         streams: list[np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Append tokens and return the logits (T, V) after each of them; ``one_by_one`` evaluates each on its own.
+        """Append tokens and return the logits (T, V) after each of them.
 
-        Fewer than 8 tokens at a time get exactly what ``eval`` would give them. ``streams`` is appended to: what the
-        layers left of each chunk, float32 (T, C, D), which is what a draft model starts from.
+        one_by_one: evaluate each token on its own instead of in chunks. streams: list to which the final streams of
+        each chunk are appended, float32 (T, C, D), as a draft model needs them. Fewer than 8 tokens at a time get
+        exactly the logits that ``eval`` would give them.
         """
         self._check(tokens, self.pos)
         out = np.empty((len(tokens), self.model.shape.vocab), np.float32)
@@ -232,11 +236,11 @@ class Session:
         return int(differ[0]) if len(differ) else n
 
     def rewind(self, pos: int) -> None:
-        """Drop the tokens from ``pos`` on, with 1 <= pos <= the current position.
+        """Drop the tokens from position ``pos`` on, 1 <= pos <= the current position.
 
-        Computes nothing unless the logits there are lost, which costs one token. Raises SessionError, with nothing
-        changed, if the caches do not reach back so far; they do for some tens of tokens evaluated since the session
-        began or was loaded.
+        Nothing is computed unless the logits at ``pos`` are lost, which costs one token. Raise SessionError, with
+        nothing changed, if the caches do not reach back that far: they reach back some tens of tokens, and not beyond
+        the position at which the session was loaded.
         """
         if pos == self.pos and self.valid:
             return
@@ -282,18 +286,18 @@ class Session:
     # --- reading the logits
 
     def argmax(self, exclude: int | None = None) -> int:
-        """Return the most likely next token, lowest id on ties, never ``exclude``. TokenError if no id is left."""
+        """Return the most likely next token, lowest id on ties, never ``exclude``; raise TokenError if no id is
+        left."""
         replayed = self._replayed
         if replayed is not None and len(replayed.best) > 1:
             return replayed.best[0] if replayed.best[0] != exclude else replayed.best[1]
         return sampling.argmax(self.logits, exclude)
 
     def ranked(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return ids (k,) int32 and logits (k,) float32 of the k most likely next tokens, descending, fewer for a
-        smaller vocabulary.
+        """Return ids (k,) int32 and logits (k,) float32 of the k most likely next tokens, in descending order.
 
-        None where the decoder did not rank them and ``logits`` must be read. Once requested, later decoded tokens have
-        them.
+        The arrays are shorter for a smaller vocabulary. Return None where the decoder did not rank k tokens, so that
+        ``logits`` must be read; tokens decoded after such a request are ranked.
         """
         k = min(k, self.model.shape.vocab)
         if self._decoder is None or k > MOST_RANKS:
@@ -321,13 +325,14 @@ class Session:
     # --- remembering
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of this frontier. Cheap: long caches are shared until they diverge."""
+        """Return a snapshot of the current state. Cheap: long caches are shared until they diverge."""
         return Snapshot(self.model, tuple(self._tokens), self._cache.snapshot(), self.logits.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to a snapshot taken from this or another session of the same engine; both continue independently.
+        """Return to a snapshot of this or another session of the same engine; both then continue independently.
 
-        Raises SessionError for another engine's and ContextError for one that does not fit, with nothing changed.
+        Raise SessionError for another engine's snapshot and ContextError for one that does not fit, with nothing
+        changed.
         """
         if snapshot.model is not self.model:
             raise SessionError("a snapshot can be restored only in the engine it was taken from")
@@ -338,7 +343,7 @@ class Session:
         self._set_outputs(None, snapshot.logits.copy())
 
     def payload_bytes(self) -> int:
-        """Return the size of ``save``'s output in bytes (docs/explanation/model.md 12)."""
+        """Return the size in bytes of the payload that ``save`` writes (docs/explanation/model.md 12)."""
         return self.model.saved_bytes(self.pos)
 
     def save(self, file: str | os.PathLike[str] | BinaryIO) -> None:
@@ -348,7 +353,7 @@ class Session:
     def load(self, file: str | os.PathLike[str] | BinaryIO, check: Callable[[list[int]], None] | None = None) -> None:
         """Replace this session by a saved one.
 
-        ``check`` receives the loaded tokens. PayloadError, or anything that ``check`` raises, leaves the session
+        ``check`` is called with the loaded tokens. PayloadError, or any exception of ``check``, leaves the session
         unchanged.
         """
         cache = self._new_cache()
@@ -359,7 +364,7 @@ class Session:
 
     @property
     def cache_bytes(self) -> int:
-        """Size of the caches in bytes."""
+        """Return the size of the caches in bytes."""
         return self._cache.nbytes
 
 

@@ -2,15 +2,15 @@
 
     store = Store.open(engine, "checkpoints", budget=4 << 30)
     store.save(session, (), "cold")
-    found = store.load(other_session, prompt)       # (bytes of the prompt that it stands for, "disk-text"), or None
+    found = store.load(other_session, prompt)       # (bytes of the prompt that it covers, "disk-text"), or None
 
-A timeline is found by the text of its tokens. If clients send back another text (without reasoning), it is saved under
-further texts: the first names the file, which is what ds4 looks for, and the others are listed in the integrity
-section, so that one payload is found by all of them.
+A checkpoint is found by the text of its tokens. If clients send back another text (without reasoning), it is saved
+under further texts: the first names the file, which is the name that ds4 looks for, and the others are listed in the
+integrity section, so that one payload is found by all of them.
 
 A checkpoint never fails a request and never gives a wrong answer. One from another model, rounding, tokenizer or
-template is skipped; a damaged one is renamed and the next best one tried; one that cannot be written is dropped. ds4's
-own files do not record what they were computed with: only their sizes, names and token texts can be checked.
+template is skipped; a damaged one is renamed and the next best one tried; a failed write is ignored. ds4's own files do
+not record which engine computed them: only their sizes, names and token texts can be checked.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ Fit = Callable[[Sequence[int], int], bool]
 
 
 class Calls(Protocol):
-    """Remembered tool calls by id; blocks are markup as it was generated."""
+    """Interface to remembered tool calls, by call id; a block is the markup of calls as it was generated."""
 
     def ids_of(self, block: str) -> Sequence[str]:
         """Return the ids of the calls in a block, latest first; empty if the block is unknown."""
 
     def restore(self, call: str, block: str) -> None:
-        """Remember the block of a call id read from a checkpoint."""
+        """Remember ``block``, read from a checkpoint, as the markup of the call id ``call``."""
 
 
 class Store:
     """The checkpoints of one engine. Use a session from one thread at a time; ``find_calls`` may be called from any.
 
-    calls             source and destination of tool maps
-    different_quant   whether ds4's files of other weight formats may be loaded, as ds4 does by default
+    calls             remembered tool calls, saved to and restored from tool maps
+    different_quant   load ds4's files of other weight formats too, as ds4 does by default
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Store:
         policy: Policy | None = None,
         **options: Any,
     ) -> Store:
-        """Open the store under ``path``, created if missing. If it cannot be created, the store stays empty."""
+        """Open the store under ``path``, created if missing; if that fails, the store stays empty."""
         directory = Directory(path, budget)
         try:
             directory.open()
@@ -100,11 +100,10 @@ class Store:
     def load(
         self, session: Session, text: bytes, fit: Fit = lambda tokens, known: True, beyond: int = 0
     ) -> tuple[int, str] | None:
-        """Load the longest checkpoint whose key is a prefix of ``text`` and longer than ``beyond`` bytes into
-        ``session``.
+        """Load into ``session`` the longest checkpoint whose key is a prefix of ``text`` longer than ``beyond`` bytes.
 
-        Returns the key's length in bytes and the source's name, or None with the session unchanged. ``fit(tokens,
-        length)`` tells whether tokens may stand for that many bytes of the text. Never raises.
+        Return the key's length in bytes and the name of the source, or None with the session unchanged. ``fit(tokens,
+        length)`` returns whether the tokens may stand for that many bytes of the text. Never raises.
         """
         try:
             for known, entry in self.directory.matching(text, lambda checkpoint: self._usable(checkpoint, session.ctx)):
@@ -191,7 +190,7 @@ class Store:
     def save(self, session: Session, texts: Iterable[bytes], reason: str) -> bool:
         """Save ``session`` under ``texts`` and the text of its tokens; return whether it is saved.
 
-        Never raises: a checkpoint that cannot be written only costs a prefill later.
+        Never raises, because a lost checkpoint only costs a prefill later.
         """
         try:
             return self._save(session, list(texts), reason)
@@ -276,9 +275,9 @@ class Store:
         return calls
 
     def find_calls(self, ids: Collection[str]) -> dict[str, str]:
-        """Return the blocks of these call ids from the tool maps of all checkpoints, the latest one of each.
+        """Return call id -> markup block from the tool maps of all checkpoints, the latest block of each id.
 
-        For prompts that name calls which are no longer remembered.
+        It serves prompts that refer to calls no longer remembered in memory.
         """
         blocks: dict[str, str] = {}
         if not ids:

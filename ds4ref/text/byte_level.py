@@ -13,14 +13,14 @@ def _alphabet() -> str:
 
 
 ALPHABET = _alphabet()
-"""ALPHABET[byte] is the character of that byte."""
+"""Characters of the alphabet by byte: ALPHABET[byte]."""
 
 _TO_CHAR = dict(enumerate(ALPHABET))
 _TO_BYTE = {ord(char): byte for byte, char in enumerate(ALPHABET)}
 
 
 def to_chars(data: bytes) -> str:
-    """Spell bytes in the alphabet."""
+    """Return the bytes as characters of the alphabet, one per byte."""
     return data.decode("latin-1").translate(_TO_CHAR)
 
 

@@ -1,13 +1,13 @@
 """Conversations as prompts: thinking modes, the tool prompt, and the rendering of messages (text.md 3).
 
     render(messages, schemas, mode)     the prompt of a chat request
-    live_tail(messages, start, mode)    what is appended to a live session when tool results come back
-    leading_system(messages)            how many system messages stand in front
-    completion(prompt, mode)            the text completions endpoint
-    encode_chat_prompt, encode_message  the same for a command line: token by token, each text on its own
+    live_tail(messages, start, mode)    the text appended to a live session when tool results come back
+    leading_system(messages)            the number of system messages at the front
+    completion(prompt, mode)            the prompt of the text completions endpoint
+    encode_chat_prompt, encode_message  prompts as token ids for the command line, each text encoded on its own
     ends_in_thinking                    whether an answer to such ids starts inside <think>
 
-An empty list of schemas means no tools. Roles other than the known ones are skipped.
+An empty list of schemas means no tools. Messages with unknown roles are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MODES = ("none", "high", "max")
 HOISTS = ("all", "leading")
-"""Which system messages go to the head of a prompt: all, as in ds4, or only the leading ones."""
+"""Which system messages move to the start of a prompt: all, as in ds4, or only the leading ones."""
 THINK_MAX_MIN_CTX = 384 * 1024
 """Context size in tokens below which "max" becomes "high"."""
 
@@ -80,9 +80,12 @@ _SYSTEM_ROLES, _TOOL_ROLES = ("system", "developer"), ("tool", "function")
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. ``raw_dsml`` is the block of ``calls`` exactly as the model wrote it, with the white space before it.
+    """One message of a conversation.
 
-    ``result_ids`` names the calls whose results a user message carries in its content (Anthropic).
+    reasoning    the assistant's reasoning before ``content``
+    calls        tool calls of an assistant
+    raw_dsml     markup of ``calls`` exactly as the model wrote it, with the white space before it; None if unknown
+    result_ids   ids of the calls whose results a user message carries in its content (Anthropic)
     """
 
     role: str
@@ -97,12 +100,12 @@ class Message:
 
 
 def mode_for_context(mode: str, ctx: int) -> str:
-    """Return the mode in force in a context of ``ctx`` tokens: "max" becomes "high" below THINK_MAX_MIN_CTX."""
+    """Return the effective mode in a context of ``ctx`` tokens: "max" becomes "high" below THINK_MAX_MIN_CTX."""
     return "high" if mode == "max" and ctx < THINK_MAX_MIN_CTX else mode
 
 
 def effort_mode(effort: str) -> str:
-    """Map a reasoning effort to its thinking mode; TextError lists the valid efforts."""
+    """Map a reasoning effort to its thinking mode; raise TextError listing the valid efforts."""
     try:
         return _EFFORTS[effort]
     except (KeyError, TypeError):
@@ -118,9 +121,9 @@ def resolve_mode(
 ) -> str:
     """Return the thinking mode of a request (docs/explanation/text.md 3).
 
-    ``effort`` and ``thinking`` are the request's fields, None where absent or null. ``explicit`` says that the
-    request controls thinking even if ``thinking`` is None (a null ``thinking``; for Responses a non-null effort).
-    Only where it does not, a model name deepseek-chat or deepseek-reasoner decides.
+    effort, thinking  fields of the request, None where absent or null
+    explicit          the request controls thinking even if ``thinking`` is None (a null ``thinking``; for Responses a
+                      non-null effort); otherwise the model names deepseek-chat and deepseek-reasoner decide
     """
     mode = "high" if effort is None else effort_mode(effort)
     enabled = thinking is not False
@@ -133,24 +136,23 @@ def resolve_mode(
 
 
 def tool_prompt(schemas: Sequence[str]) -> list[TextPart]:
-    """Return the tools section of the system text; ``schemas`` are JSON objects, inserted verbatim."""
+    """Return the tools section of the system text; ``schemas`` are tool schemas as JSON text, inserted verbatim."""
     return Rendered().protocol(_TOOL_PROMPT).plain("\n".join(schemas)).protocol(_TOOL_PROMPT_END).parts
 
 
 def leading_system(messages: Sequence[Message]) -> int:
-    """Return the number of system and developer messages before all others."""
+    """Return the number of system and developer messages at the start of the list."""
     return next((i for i, message in enumerate(messages) if message.role not in _SYSTEM_ROLES), len(messages))
 
 
 def render(
     messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all"
 ) -> Rendered:
-    """Render a conversation as a prompt; it ends with the start of an answer unless the last message is the
-    assistant's.
+    """Render a conversation as a prompt, with the start of an answer unless the last message is the assistant's.
 
     Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. With
-    ``hoist`` "leading", later system messages stay where they are, as what a user says: the head of the prompt is then
-    the same in every turn, whatever a client puts in between.
+    ``hoist`` "leading", later system messages stay in place, rendered like user text: the start of the prompt is then
+    the same in every turn, whatever a client inserts later.
     """
     if hoist not in HOISTS:
         raise TextError(f"unknown hoist {hoist!r}: choose from {', '.join(HOISTS)}")
@@ -176,7 +178,7 @@ def render(
 
 
 def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist: str = "all") -> Rendered:
-    """Render what follows a live session that ends in a tool turn: its EOS, then ``messages[start:]``."""
+    """Render the text that follows a live session ending in a tool turn: EOS, then ``messages[start:]``."""
     in_place = len(messages) if hoist == "all" else start
     return _render_turns(Rendered().protocol(protocol.EOS), messages, start, mode, 0, in_place)
 
@@ -258,11 +260,10 @@ def _has_calls(message: Message) -> bool:
 
 
 def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str = "high") -> list[int]:
-    """Return the token ids of a first turn; each text is encoded on its own as plain text, an empty system text adds
-    nothing.
+    """Return the token ids of a first turn; each text is encoded on its own as plain text.
 
-    Uses the model's own template if there is one. For a tokenizer without a chat protocol: BOS and the prompt alone,
-    which the model continues.
+    An empty system text adds nothing. The model's own template is used if there is one. For a tokenizer without a chat
+    protocol the ids are BOS and the prompt alone, which the model continues.
     """
     if tokenizer.template is not None:
         messages = [Message("system", system)] * bool(system) + [Message("user", prompt)]
@@ -277,7 +278,7 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
 
 
 def chat_start(tokenizer: Tokenizer) -> list[int]:
-    """Return the BOS token, if the tokenizer has one."""
+    """Return a list with the BOS token, empty if the tokenizer has none."""
     return [tokenizer.bos] if tokenizer.bos >= 0 else []
 
 
@@ -289,7 +290,7 @@ def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
 
 
 def ends_in_thinking(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Return True if the last control token of ``ids`` is ``<think>``."""
+    """Return whether the last control token of ``ids`` is ``<think>``."""
     for token in reversed(ids):
         if token == tokenizer.think_open:
             return True
@@ -299,10 +300,10 @@ def ends_in_thinking(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
 
 
 def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:
-    """Return the ids of one more message of a running conversation.
+    """Return the token ids of one more message of a running conversation; raise TextError for an unknown role.
 
     An assistant's text that does not itself start with a think tag is preceded by ``</think>``; a leading think tag,
-    and the closing tag of the thinking it opens, are control tokens. Unknown roles are a TextError.
+    and the closing tag that matches it, become control tokens.
     """
     if not tokenizer.chats:
         return [] if role in _SYSTEM_ROLES else tokenizer.encode(content)

@@ -1,8 +1,8 @@
-"""Tool calls as DSML markup, and tool results (docs/explanation/text.md 4). The inverse is dsml_parser.py.
+"""Tool calls and tool results as DSML markup (docs/explanation/text.md 4). The inverse is dsml_parser.py.
 
 Inside a string value everything is verbatim but the closing tag of the parameter, whose ``<`` becomes ``&lt;``. So that
-parsing gives back exactly what was rendered, text that already looks like such an escape gets one more ``amp;``; ds4
-leaves it alone and loses the difference.
+parsing returns exactly the rendered string, text that already looks like such an escape gets one more ``amp;``; ds4
+leaves such text unchanged and loses the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from .rendered import Rendered, TextPart
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call: name, arguments as JSON text (normally an object), and the client's id of the call."""
+    """A tool call.
+
+    arguments  JSON text, normally an object
+    id         the client's id of the call
+    """
 
     name: str
     arguments: str
@@ -38,7 +42,7 @@ def escape_string(text: str) -> str:
 
 
 def parameters(arguments: str) -> list[tuple[str, str, bool]]:
-    """Return (name, body, is_string) of each parameter; arguments that are no JSON object become one string."""
+    """Return (name, body, is_string) of each parameter; arguments that are not a JSON object become one string."""
     try:
         pairs = rawjson.members(arguments)
     except ValueError:
@@ -52,7 +56,7 @@ def parameters(arguments: str) -> list[tuple[str, str, bool]]:
 
 
 def render_calls(calls: Iterable[ToolCall]) -> list[TextPart]:
-    """Render calls as a canonical block, with its two leading newlines."""
+    """Render calls as one block in the canonical spelling, with two newlines before it."""
     tag, block = CANONICAL, Rendered()
     block.protocol(f"\n\n{tag.block_open}\n")
     for call in calls:
@@ -65,6 +69,6 @@ def render_calls(calls: Iterable[ToolCall]) -> list[TextPart]:
 
 
 def render_result(content: str) -> list[TextPart]:
-    """Render a tool's output; only the closing tag is escaped."""
+    """Render a tool's output, escaping only the closing tag of the result."""
     body = content.replace(TOOL_RESULT_CLOSE, "&lt;" + TOOL_RESULT_CLOSE[1:])
     return Rendered().protocol(TOOL_RESULT_OPEN).plain(body).protocol(TOOL_RESULT_CLOSE).parts

@@ -1,7 +1,7 @@
 """Parser of one tool call block during generation, from its opener to its end tag (docs/explanation/text.md 4, 5).
 
-``Block.step`` consumes what can be decided from a cursor that the message parser shares with it, and says what came
-out. It ends in one of three ways: closed, a quotation (an opener in the middle of prose), or malformed.
+``Block.step`` consumes input that can already be decided, from a cursor shared with the message parser, and emits
+events. The block ends in one of three ways: closed, a quotation (an opener in the middle of prose), or malformed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 
 
 class NeedMore(Exception):
-    """The next step needs more input."""
+    """Raised when the next step needs more input."""
 
 
 class Malformed(Exception):
-    """The block violates the grammar; the message says how."""
+    """Raised when the block violates the grammar; the message says how."""
 
 
 class Cursor:
-    """Buffered input. Text before ``at`` is consumed; the pending search has covered text up to ``scan`` without a
-    match."""
+    """Buffered input of a parser.
+
+    Text before index ``at`` is consumed; the current search has covered text up to ``scan`` without a match.
+    """
 
     def __init__(self) -> None:
         self.text, self.at, self.scan = "", 0, 0
@@ -57,11 +59,12 @@ class Cursor:
 
     @property
     def remaining(self) -> int:
-        """Characters not yet consumed."""
+        """Return the number of characters not yet consumed."""
         return len(self.text) - self.at
 
     def possible_start(self, *words: str) -> int:
-        """Return the index from which the rest of the text may become one of ``words``, or the end of the text."""
+        """Return the index from which the rest of the text is a proper prefix of one of ``words``, else the end of the
+        text."""
         tail = self.text[max(self.at, len(self.text) - max(map(len, words))) :]
         return len(self.text) - max(partial_suffix(tail, word) for word in words)
 
@@ -75,9 +78,11 @@ class Status(Enum):
 
 
 class Block:
-    """The state machine of one block. ``lead`` is the text consumed before: white space and the opener.
+    """The state machine of one block.
 
-    ``raw`` joins to everything consumed. ``calls`` are the finished calls; ``void()`` adds the one being read.
+    lead   text consumed before: white space and the opener
+    raw    list of strings that join to all consumed text
+    calls  the finished calls; ``void()`` adds the call being read
     """
 
     def __init__(self, cursor: Cursor, tags: Dialect, lead: str):
@@ -95,12 +100,12 @@ class Block:
         self._quoted = self._escaped = False  # inside a JSON string; after its backslash
 
     def step(self, events: list[Event]) -> None:
-        """Take one step. Raises NeedMore if the input does not suffice, Malformed if it cannot be a block."""
+        """Take one step, appending to ``events``; raise NeedMore if input is missing, Malformed if this is no block."""
         self._step(events)
 
     @property
     def state(self) -> Syntax:
-        """The syntax state at the end of the input so far."""
+        """Return the syntax state at the end of the input so far."""
         pending, step = self._cursor.remaining, self._step
         if self.status is not Status.OPEN:
             return Syntax.OUTSIDE
@@ -115,7 +120,7 @@ class Block:
 
     @property
     def missing(self) -> str | None:
-        """The closing tags still missing for a complete block; None if a value is open or no tag can complete it."""
+        """Return the closing tags that would complete the block; None if a value is open or no tag can complete it."""
         tags = self._tags
         if self._step == self._between_parameters:
             wanted = f"{tags.invoke_close}\n{tags.block_close}"
@@ -127,7 +132,7 @@ class Block:
         return wanted[len(pending) :] if wanted.startswith(pending) else None
 
     def void(self) -> tuple[ToolCall, ...]:
-        """Return all calls, the unfinished one included."""
+        """Return all calls, including the unfinished one."""
         open_call = [ToolCall(self._name, "".join(self._fragments))] if self._fragments else []
         return (*self.calls, *open_call)
 
@@ -338,7 +343,7 @@ def _inside_quotes(text: str) -> str:
 def json_value(body: str) -> str:
     """Return the body of a ``string="false"`` parameter as compact JSON.
 
-    An empty body is null; what follows an object or array is ignored; what is no JSON becomes a string.
+    An empty body becomes null; text after an object or array is ignored; a body that is not JSON becomes a string.
     """
     stripped = body.strip(WHITESPACE)
     if not stripped:

@@ -9,7 +9,7 @@ from .dsml import ToolCall
 
 
 class Syntax(Enum):
-    """Syntax state at the end of generated text. Tags and JSON punctuation are decoded greedily, their contents are
+    """Syntax state at the end of generated text; tags and JSON punctuation are decoded greedily, their contents are
     not."""
 
     OUTSIDE = "outside"
@@ -20,7 +20,7 @@ class Syntax(Enum):
 
     @property
     def greedy(self) -> bool:
-        """Whether the next token should be picked at temperature 0."""
+        """Return whether the next token should be picked at temperature 0."""
         return self in (Syntax.STRUCTURAL, Syntax.JSON_STRUCTURAL)
 
 
@@ -40,7 +40,7 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class CallStart:
-    """The start of a tool call."""
+    """The start of tool call number ``index``."""
 
     index: int
     name: str
@@ -48,7 +48,7 @@ class CallStart:
 
 @dataclass(frozen=True)
 class ArgumentsDelta:
-    """A fragment of a call's arguments; the fragments of a call join to compact JSON."""
+    """A fragment of a call's arguments; all fragments of a call concatenate to compact JSON."""
 
     index: int
     fragment: str
@@ -68,7 +68,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The end of a malformed or unterminated block: calls started in it are void, its markup follows as text."""
+    """The end of a malformed or unterminated block: its calls are void, and its markup follows as text."""
 
     reason: str
 
@@ -80,14 +80,16 @@ Event = ReasoningDelta | TextDelta | CallStart | ArgumentsDelta | CallEnd | Done
 class Generated:
     """A generated message.
 
-    reasoning, content   concatenations of the deltas
-    calls                arguments as compact JSON text; empty unless the block was closed
-    raw_block            the block exactly as generated, from the white space before it through its end tag
-    complete             a block was closed, perhaps an empty one
-    thinking_closed      False while reasoning is open
-    error                why a block was given up; ``unterminated`` if only its end was missing
-    void_calls           calls of a block that was given up, the last one perhaps cut
-    trailing             text after the block, which is ignored
+    reasoning        concatenated reasoning deltas
+    content          concatenated text deltas
+    calls            tool calls with compact JSON arguments; empty unless the block was closed
+    raw_block        the block exactly as generated, from the white space before it through its end tag
+    complete         a block was closed, perhaps an empty one
+    thinking_closed  False while reasoning is open
+    error            why a block was rejected, None otherwise
+    unterminated     a block was rejected only because its end was missing
+    void_calls       calls of a rejected block, the last one perhaps cut off
+    trailing         text after the block, which is ignored
     """
 
     reasoning: str = ""
@@ -102,10 +104,10 @@ class Generated:
     trailing: str = ""
 
     def finish_reason(self, engine: str) -> str:
-        """Return the finish reason for a client, given how decoding ended ("stop", "length", ...).
+        """Return the finish reason for a client; ``engine`` says how decoding ended ("stop", "length", ...).
 
-        "tool_calls" once a block was closed. A malformed block is "stop", an unterminated one "error", unless decoding
-        ran into a limit: that stays "length".
+        It is "tool_calls" once a block was closed. A malformed block gives "stop", an unterminated one "error", unless
+        decoding hit a limit, which stays "length".
         """
         if self.complete:
             return "tool_calls"

@@ -1,18 +1,17 @@
 """Streaming parser of generated text: reasoning, visible text and tool calls (text.md 5).
 
 One state machine serves every consumer. Feed it pieces of any size; it returns events, and at the end one result.
-Neither the result nor the events, once neighbouring deltas are joined, depend on how the input was cut. Parsing a
-finished text is feeding it once. The same machine says where greedy decoding helps (``state``) and when to stop
-(``done``).
+Neither the result nor the events, once neighbouring deltas are joined, depend on how the input was cut. To parse a
+finished text, feed it at once. The parser also tells when to decode greedily (``state``) and when to stop (``done``).
 
-How it differs from ds4, which parses a second time at the end and by other rules (the last three
-follow from deciding on the spot):
+Differences from ds4, which parses a second time at the end and by other rules (the last three follow from deciding
+while streaming):
 
   * Markup inside reasoning is never a call; reasoning that never ends stays reasoning.
   * In text, ``<think>`` suspends the search for calls until ``</think>``.
-  * A block is looked for only if the request had tools.
+  * A block is searched for only if the request had tools.
   * String values are verbatim; only the escape of their own closing tag is undone. A ``string="false"`` value that is
-    no JSON becomes a string instead of spoiling all arguments.
+    not JSON becomes a string instead of spoiling all arguments.
   * Attributes are whole words; a missing ``string`` attribute means "true" everywhere.
   * ``raw_block`` starts with the exact white space between text and block.
   * The earliest opener counts, whatever its dialect.
@@ -37,12 +36,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class DsmlParser:
-    """A parser of one answer.
+    """Parser of one answer, fed as str, or as UTF-8 bytes cut anywhere (invalid bytes become U+FFFD).
 
-    ``thinking``: the prompt ended in ``<think>``. ``tools``: look for calls. Without ``tags`` think tags are plain
-    text.
-
-    Text is str, or UTF-8 bytes cut anywhere (what is invalid becomes U+FFFD).
+    thinking  the prompt ended in ``<think>``
+    tools     search for tool calls
+    tags      recognise think tags; without it they are plain text
     """
 
     def __init__(self, thinking: bool, tools: bool = True, tags: bool = True):
@@ -61,7 +59,7 @@ class DsmlParser:
     # --- outside view
 
     def feed(self, chunk: str | bytes) -> list[Event]:
-        """Feed text and return the events that it makes certain."""
+        """Feed text and return the events that are now certain."""
         if isinstance(chunk, bytes):
             return self._run(self._decoder.decode(chunk))
         return self._run(self._decoder.decode(b"", True) + _SURROGATE.sub("\ufffd", chunk))
@@ -81,22 +79,23 @@ class DsmlParser:
 
     @property
     def done(self) -> bool:
-        """Whether a block is closed: further text is ignored, so decoding can stop."""
+        """Return whether a block is closed: further text is ignored, so decoding can stop."""
         return self._outcome.complete
 
     @property
     def state(self) -> Syntax:
-        """The syntax state at the end of the text so far, one of ds4's five (docs/explanation/text.md 5)."""
+        """Return the syntax state at the end of the text so far, one of ds4's five (docs/explanation/text.md 5)."""
         return Syntax.OUTSIDE if self._block is None else self._block.state
 
     @property
     def missing(self) -> str | None:
-        """The closing tags that an open block lacks; None if it lacks more than those, or no block is open."""
+        """Return the closing tags that would complete the open block; None if tags cannot complete it or no block is
+        open."""
         return None if self._block is None else self._block.missing
 
     @property
     def result(self) -> Generated:
-        """The parsed answer; final after ``finish``."""
+        """Return the parsed answer, which is final after ``finish``."""
         out = self._outcome
         out.reasoning, out.content = "".join(self._reasoning), "".join(self._content)
         out.trailing = "".join(self._trailing)
@@ -213,7 +212,7 @@ class DsmlParser:
 
 
 def parse(text: str | bytes, thinking: bool, tools: bool = True) -> Generated:
-    """Parse a finished text."""
+    """Parse a finished text; arguments are those of ``DsmlParser``."""
     parser = DsmlParser(thinking, tools)
     parser.feed(text)
     parser.finish()

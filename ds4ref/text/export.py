@@ -1,10 +1,10 @@
 """The tokenizer of a published model as GGUF metadata, for GGUF files made from the model.
 
-    entries, why = vocabulary_entries(source)          why says what could not be expressed, "" if nothing
+    entries, why = vocabulary_entries(source)          why: the reason if the tokenizer cannot be expressed, else ""
 
-Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pattern that cuts text, scored pieces
-(tokenizer.bin of llama2.c) its "llama". Chat template and every token that ends an answer go with them. A tokenizer
-that a GGUF cannot express is left out and said, not approximated.
+Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pre-tokenizer's pattern, scored
+pieces (tokenizer.bin of llama2.c) its "llama". The chat template and all tokens that end an answer are included. A
+tokenizer that a GGUF cannot express is left out and reported, not approximated.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 MetadataEntry = tuple[str, str, Any]
 LLAMA2C_END = 2
-"""A control token of tokenizer.bin that nothing uses."""
+"""Id of the end token in tokenizer.bin, a control token that llama2.c never uses."""
 
 
 def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
-    """Return metadata entries for the tokenizer of ``source``, and why there are none although it has one (""
+    """Return the metadata entries of the tokenizer of ``source``, and the reason if it cannot be expressed (""
     otherwise)."""
     if MODEL_KEY in source.metadata or EMBEDDING not in source.tensors:
         return [], ""

@@ -1,4 +1,5 @@
-"""Fields of JSON objects as raw text, checked on access. TextError names the field."""
+"""Access to fields of JSON objects as raw text; each function raises TextError naming the field if it has another
+type."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from ..errors import TextError
 from . import rawjson
 
 Fields = dict[str, str]
-"""Raw values of an object by name; the last of duplicates."""
+"""Raw values of an object by name; of duplicate names the last one counts."""
 
 
 def array(raw: str, label: str) -> list[str]:
@@ -20,8 +21,10 @@ def array(raw: str, label: str) -> list[str]:
 
 
 def fields(raw: str, label: str, needed: Iterable[str] = ()) -> Fields:
-    """Return the raw members of an object, the last of duplicates, without null values; a null in ``needed`` is an
-    error."""
+    """Return the raw members of an object, the last of duplicates, without null values.
+
+    A null value of a name in ``needed`` is an error.
+    """
     try:
         values = dict(rawjson.members(raw))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Keys of a GGUF's metadata about its vocabulary."""
+"""Metadata keys of a GGUF file that describe its vocabulary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MOST_ENDS = 64
 
 
 def more_ends(metadata: Metadata) -> list[int]:
-    """Return the tokens that end an answer besides ``eos_token_id``: of a turn, of a message, of a list."""
+    """Return the tokens besides ``eos_token_id`` that end an answer: end of turn, end of message, and a list of
+    others."""
     tokens: list[int] = []
     for key in (ENDS_KEY, GGML + "eot_token_id", GGML + "eom_token_id"):
         kind = metadata.type_of(key)

@@ -1,8 +1,7 @@
 """tokenizer.json of any family, through the `tokenizers` library, with the chat template beside it.
 
-``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. Plain text never yields control tokens:
-control strings are separated from text before the library sees either, and text goes to a copy of the tokenizer without
-them.
+``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. Plain text never yields control tokens: control
+strings are separated from text before the library gets either, and text goes to a copy of the tokenizer that has none.
 
     tokenizer = of_checkpoint(checkpoint)
     ids = tokenizer.chat([{"role": "user", "content": "Hello"}])
@@ -42,7 +41,7 @@ PATTERNS = {
     "gpt-2": _GPT2,
     "default": _GPT2,
 }
-"""Pre-tokenizer patterns by their name in GGUF files, as in the families' own tokenizer.json."""
+"""Pre-tokenizer patterns by their name in GGUF files, equal to those in the families' own tokenizer.json."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MARK = "\ufdd0"
 """A noncharacter that keeps a control string in a message from being recognised while a template handles it."""
@@ -50,16 +49,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class LibraryTokenizer:
-    """Text <-> token ids, for the ``table`` of a tokenizer.json.
+    """Tokenizer (text <-> token ids) of the parsed tokenizer.json ``table``.
 
-    bos, eos   ids, -1 for none
-    ends       further tokens that end an answer
-    template   the chat template, None if there is none: prompts are then the beginning of a text
-
-    found      tokenizer.json
-    bos, eos   ids, -1 for none
-    ends       what ends an answer besides ``eos``
-    template   the chat template, None if there is none: prompts are then the beginning of a text
+    bos, eos   token ids, -1 for none
+    ends       ids of tokens that end an answer besides ``eos``
+    template   the chat template; None if there is none: a prompt is then text that the model continues
     """
 
     split = "library"
@@ -88,7 +82,7 @@ class LibraryTokenizer:
 
     @property
     def chats(self) -> bool:
-        """Whether there is a chat template."""
+        """Return whether there is a chat template."""
         return self.template is not None
 
     def __len__(self) -> int:
@@ -102,7 +96,7 @@ class LibraryTokenizer:
         return list(self._library.encode(text, add_special_tokens=False).ids) if text else []
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """Encode a rendered chat: each control string is its token, the spans between them are plain text."""
+        """Encode a rendered chat: each control string becomes its token, the spans between them are plain text."""
         text, at = _clean(text), 0
         ids: list[int] = []
         for match in self._pattern.finditer(text):
@@ -117,7 +111,8 @@ class LibraryTokenizer:
     ) -> list[int]:  # fmt: skip
         """Encode a conversation by the model's own template; messages cannot inject control tokens.
 
-        messages: role, content and what else the template knows. TextError if there is no template or it fails.
+        messages: dicts with role, content and other keys that the template uses. Raise TextError if there is no
+        template or it fails.
         """
         if self.template is None:
             raise TextError(f"{self.where}: there is no chat template")
@@ -135,22 +130,22 @@ class LibraryTokenizer:
         return [self._guarded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """Return the bytes of a text as its tokens represent them."""
+        """Return the bytes that ``decode(encode(text))`` gives."""
         return _clean(text).encode()
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """Return the separately encoded pieces of a text: the whole text, since the library splits inside."""
+        """Return the pieces of a text that are encoded separately: the whole text, since the library splits inside."""
         data = self.text_bytes(text)
         return [data] if data else []
 
     # --- ids to text
 
     def token_string(self, token: int) -> str:
-        """Return the token's string in the vocabulary; empty outside it."""
+        """Return the token's string in the vocabulary; "" for an id outside it."""
         return self._strings[token] if 0 <= token < len(self._strings) else ""
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token; empty outside the vocabulary."""
+        """Return the bytes of a token; b"" for an id outside the vocabulary."""
         string = self.token_string(token)
         if string in self._control:
             return string.encode()
@@ -164,8 +159,8 @@ class LibraryTokenizer:
         return b"".join(map(self.token_bytes, ids))
 
     def special_id(self, string: str) -> int:
-        """Return the id of one of DeepSeek's protocol strings, -1 if this vocabulary lacks it; KeyError for any
-        other."""
+        """Return the id of a DeepSeek protocol string, -1 if this vocabulary lacks it; raise KeyError for any other
+        string."""
         known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
         known |= {protocol.THINK_OPEN: self.think_open, protocol.THINK_CLOSE: self.think_close}
         return known[string]
@@ -176,7 +171,7 @@ class LibraryTokenizer:
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
-    """Open the tokenizer of a published model, with the chat template of its folder. Raises ModelFileError or
+    """Open the tokenizer of a published model, with the chat template of its folder; raise ModelFileError or
     TextError."""
     table, where = definition(checkpoint), str(checkpoint.folder / TOKENIZER)
     settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
@@ -195,7 +190,7 @@ def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
 def of_gguf(source: TensorSource) -> LibraryTokenizer:
     """Open the byte-level tokenizer of a GGUF file, with its template; ``tokenizer.ggml.pre`` names the pre-tokenizer.
 
-    Raises TextError.
+    Raise TextError if the file has no usable tokenizer of this kind.
     """
     metadata, where = source.metadata, f"{source.path}: its tokenizer"
 

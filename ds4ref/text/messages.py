@@ -3,11 +3,11 @@
 Input is raw JSON text, because arguments are kept as the client wrote them. TextError says which field is wrong and
 how; whether the request as a whole makes sense is for the server to decide.
 
-The default is what ds4 does; a server for today's clients asks for more:
+Defaults follow ds4; a server for today's clients sets these options:
 
-  placeholders   a part that is no text (an image, a document) becomes a few words instead of nothing or an error:
-                 histories are sent again and again, and one error would end the conversation
-  references     what stands for the name of a deferred tool in a search result: its schema line (``schemas``)
+  placeholders   a non-text part (an image, a document) becomes a few words instead of nothing or an error: histories
+                 are sent again and again, and one error would end the conversation
+  references     name of a deferred tool in a search result -> its schema line, shown in place (``schemas``)
   leading        a request's system text comes first in the list and not last (``chat.render``, ``hoist``)
 """
 
@@ -79,7 +79,7 @@ def _input(raw: str) -> str:
 
 
 def from_openai(raw: str, *, placeholders: bool = False) -> list[Message]:
-    """Read ``messages`` of a chat completions request. A call without name or arguments is dropped."""
+    """Parse ``messages`` of a chat completions request; calls without name or arguments are dropped."""
     return [_openai_message(fields(item, "a message", ("role",)), placeholders) for item in array(raw, "messages")]
 
 
@@ -116,7 +116,7 @@ def from_anthropic(
     leading: bool = False,
     references: Mapping[str, str] | None = None,
 ) -> list[Message]:
-    """Read ``messages`` and the raw ``system`` of a messages request.
+    """Parse ``messages`` and the raw ``system`` of a messages request (Anthropic).
 
     The system text comes last in the list, or first if ``leading``.
     """
@@ -181,7 +181,7 @@ def _anthropic_result(raw: str | None, placeholders: bool, references: Mapping[s
 def from_responses(
     raw: str, instructions: str = "", *, placeholders: bool = False, in_place: bool = False
 ) -> tuple[list[Message], list[str]]:
-    """Read ``input`` of a responses request; return the messages and the raw tools of its tool_search outputs.
+    """Parse ``input`` of a responses request; return the messages and the raw tools of its tool_search outputs.
 
     With ``in_place`` these outputs show the schema lines of their tools, so the tool prompt need not
     (``schemas.brought``).

@@ -1,10 +1,11 @@
 """Vocabularies of scored pieces: SentencePiece's byte-pair encoding, as in llama2.c and Llama's GGUF files.
 
-A text, with a space in front, is cut into characters; a character that is no piece becomes its bytes. Then the pair of
-neighbours whose joined piece scores highest is joined, the leftmost of equals first, until no pair is a piece.
+A text, with a space put in front, is cut into characters; a character that is not a piece becomes its bytes. Then the
+neighbouring pair whose concatenation has the highest score is merged, the leftmost of equals first, until no
+concatenation is a piece.
 
-These models have no chat protocol: a prompt is the beginning of a text, and an answer its continuation. If a prompt is
-rendered as a chat, all control strings except BOS and EOS are left out (``chats`` is False).
+These models have no chat protocol: a prompt is text that the model continues. If a prompt is rendered as a chat, all
+control strings except BOS and EOS are left out (``chats`` is False).
 
     tokenizer = read_tokenizer_bin("tokenizer.bin", vocab=32000)
     tokenizer.decode(tokenizer.encode("Once upon a time"))
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 SPACE = "\u2581"
 """The character that stands for a space in GGUF files."""
 LOWEST = -1e10
-"""Pieces with this score or a lower one are never merged."""
+"""Pieces with this score or less are never merged."""
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 """Token types of GGUF files."""
 
@@ -45,13 +46,13 @@ _BYTE_PIECE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
 
 class PieceTokenizer:
-    """Text <-> token ids, with the interface of ``tokenizer.Tokenizer``.
+    """Tokenizer (text <-> token ids) with the interface of ``tokenizer.Tokenizer``.
 
-    pieces   bytes of each token
-    scores   one each; of equal pieces the first counts
-    bytes_at   token of each of the 256 bytes, -1 where there is none
-    ends     what ends an answer besides ``eos``
-    control  ids that no text encodes to and that stand for no text
+    pieces    bytes of each token
+    scores    score of each token; of equal pieces the first counts
+    bytes_at  token id of each of the 256 bytes, -1 where there is none
+    ends      ids of tokens that end an answer besides ``eos``
+    control   ids that no text encodes to and that decode to nothing
     """
 
     split = "pieces"
@@ -93,7 +94,7 @@ class PieceTokenizer:
         return len(self._pieces)
 
     def tables(self) -> tuple[list[bytes], list[float], list[int]]:
-        """Return pieces, scores and the tokens of the 256 bytes, as passed in."""
+        """Return pieces, scores and the token ids of the 256 bytes, as passed in."""
         return self._pieces, self._scores, self._bytes_at
 
     # --- text to ids
@@ -106,15 +107,15 @@ class PieceTokenizer:
         return self._joined(self._characters(b" " + data if self.space_first else data))
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """Encode like ``encode``: this vocabulary has no control strings."""
+        """Encode as ``encode`` does: this vocabulary has no control strings."""
         return self.encode(text)
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """Return the bytes of a text as its tokens represent them."""
+        """Return the bytes that ``decode(encode(text))`` gives."""
         return raw_bytes(text)
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """Return the separately encoded pieces: the whole text, since there is no pre-tokenizer."""
+        """Return the pieces of a text that are encoded separately: the whole text, since there is no pre-tokenizer."""
         data = raw_bytes(text)
         return [data] if data else []
 
@@ -166,21 +167,21 @@ class PieceTokenizer:
     # --- ids to text
 
     def token_string(self, token: int) -> str:
-        """Return the piece's string in the vocabulary; empty outside it."""
+        """Return the token's string in the vocabulary; "" for an id outside it."""
         return self._pieces[token].decode("utf-8", "replace") if 0 <= token < len(self._pieces) else ""
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token; empty for control tokens and outside the vocabulary."""
+        """Return the bytes of a token; b"" for control tokens and ids outside the vocabulary."""
         return self._shown[token] if 0 <= token < len(self._shown) else b""
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of a token sequence, without the leading space after BOS."""
+        """Return the bytes of a token sequence, without the space that encoding puts in front of a text."""
         ids = list(ids)
         data = b"".join(map(self.token_bytes, ids))
         return data.removeprefix(b" ") if self.space_first and ids[:1] == [self.bos] else data
 
     def special_id(self, string: str) -> int:
-        """Return the id of a protocol string, -1 for all but BOS and EOS; KeyError for any other string."""
+        """Return the id of a protocol string, -1 for all but BOS and EOS; raise KeyError for any other string."""
         known = dict.fromkeys(protocol.SPECIALS, -1) | {protocol.BOS: self.bos, protocol.EOS: self.eos}
         return known[string]
 
@@ -195,9 +196,9 @@ def _shown_bytes(piece: bytes) -> bytes:
 
 
 def read_tokenizer_bin(path: str | os.PathLike[str], vocab: int) -> PieceTokenizer:
-    """Read llama2.c's tokenizer.bin with ``vocab`` tokens. Raises TextError, in one line, for any other file.
+    """Read llama2.c's tokenizer.bin with ``vocab`` tokens; raise TextError for any other file.
 
-    As in llama2.c, token 1 begins a text and also ends generation: the next text would begin.
+    As in llama2.c, token 1 starts a text and also ends generation, because it would start the next text.
     """
     data = _contents(path)
 
@@ -246,7 +247,8 @@ def _contents(path: str | os.PathLike[str]) -> bytes:
 
 
 def from_source(source: TensorSource) -> PieceTokenizer:
-    """Read the vocabulary of a GGUF file whose ``tokenizer.ggml.model`` is "llama". Raises TextError."""
+    """Read the vocabulary of a GGUF file whose ``tokenizer.ggml.model`` is "llama"; raise TextError if it is
+    malformed."""
     at, metadata = "tokenizer.ggml.", source.metadata
 
     def listed(key: str, kinds: tuple[str, ...], count: int | None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The control strings of the DeepSeek V4 chat format (docs/explanation/text.md 1, 3, 4). Protocol data, not prose.
+"""The control strings of the DeepSeek V4 chat format (docs/explanation/text.md 1, 3, 4): protocol constants.
 
 ``｜`` is U+FF5C and ``▁`` is U+2581. The DSML marker is a token without angle brackets: a tag starts as ``<`` or
 ``</`` followed by the marker.
@@ -17,10 +17,10 @@ THINK_CLOSE = "</think>"
 DSML = "｜DSML｜"
 
 SPECIALS = (BOS, EOS, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE, DSML)
-"""All strings that encode to one control token. None is a prefix of another."""
+"""The strings that each encode to one control token; none is a prefix of another."""
 
 DEFAULT_SYSTEM = "You are a helpful assistant"
-"""ds4's default system text, without a period."""
+"""ds4's default system text, which has no final period."""
 
 TOOL_RESULT_OPEN = "<tool_result>"
 TOOL_RESULT_CLOSE = "</tool_result>"
@@ -30,7 +30,8 @@ WHITESPACE = " \t\n\v\f\r"
 
 
 class Dialect(NamedTuple):
-    """One spelling of the DSML tags. Openers of invoke and parameter lack their ``>``, because attributes follow."""
+    """One spelling of the DSML tags; openers of invoke and parameter lack the final ``>``, because attributes
+    follow."""
 
     block_open: str
     block_close: str
@@ -49,4 +50,4 @@ def _dialect(prefix: str) -> Dialect:
 
 CANONICAL = _dialect(DSML)
 DIALECTS = (CANONICAL, _dialect("DSML｜"), _dialect(""))
-"""The canonical spelling, the one with the first bar missing, and plain XML: what models write (text.md 5)."""
+"""Spellings that models write: the canonical one, the one with the first bar missing, and plain XML (text.md 5)."""

@@ -1,7 +1,7 @@
-"""tokenizer.json: the vocabulary of a model as it was published, for the byte-level BPE of ``tokenizer``.
+"""Reads tokenizer.json, the vocabulary of a published model, for the byte-level BPE of ``tokenizer``.
 
-``vocabulary`` gives tokens and merges as a GGUF has them. What cannot be expressed in these two lists is refused: other
-models than BPE, and unknown-token or byte-fallback rules, which byte-level vocabularies do not need.
+``vocabulary`` returns tokens and merges as a GGUF stores them. Vocabularies that two such lists cannot express are
+refused: models other than BPE, and unknown-token or byte-fallback rules, which byte-level vocabularies do not need.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ TOKENIZER = "tokenizer.json"
 MAX_TOKENIZER_BYTES = 64 << 20
 MAX_TOKENS = 1 << 20
 MAX_VALUES = 3 << 20
-"""A vocabulary of 256,000 tokens and twice as many merges, each a list, has 2.3 million."""
+"""Maximum number of JSON values: 256,000 tokens and twice as many merges, each a list, have 2.3 million."""
 
 
 def definition(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Read tokenizer.json. Raises ModelFileError."""
+    """Return the contents of tokenizer.json; raise ModelFileError if it is missing or malformed."""
     return checkpoint.json(TOKENIZER, MAX_TOKENIZER_BYTES, values=MAX_VALUES)
 
 
 def vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
     """Return tokens by id and merges by rank ("left right"); unused ids get tokens that no text encodes to.
 
-    ModelFileError if there is no such file or it is no JSON, TextError if it is no vocabulary of this kind.
+    Raise ModelFileError if the file is missing or no JSON, TextError if it is not a byte-level BPE vocabulary.
     """
     table, where = definition(checkpoint), checkpoint.folder / TOKENIZER
     model = table.get("model")

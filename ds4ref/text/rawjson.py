@@ -1,6 +1,6 @@
 """JSON text that keeps its exact bytes.
 
-Tool schemas and arguments are replayed verbatim (text.md 3, 4): key order, number spelling and duplicate keys must
+Tool schemas and arguments are inserted verbatim (text.md 3, 4): key order, number spelling and duplicate keys must
 survive, so they cannot pass through dicts. These functions walk JSON text and return slices of it. They are strict
 about values, iterative (with bounded nesting) and take linear time.
 """
@@ -21,7 +21,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def value_end(text: str, start: int = 0) -> int:
-    """Return the index after the JSON value at ``start`` (white space skipped). ValueError if there is none."""
+    """Return the index after the JSON value that starts at ``start`` or after white space; raise ValueError if none
+    does."""
     at, stack = start, ""
     want = "value"  # value, value-or-end, key, key-or-end, colon, comma-or-end
     while True:
@@ -57,10 +58,10 @@ def value_end(text: str, start: int = 0) -> int:
 
 
 def members(text: str) -> list[tuple[str, str]]:
-    """Return (name, raw value) of an object's members in order, duplicates included; commas are optional, text after it
-    is ignored.
+    """Return (name, raw value) of an object's members in order, duplicates included; raise ValueError if it is no
+    object.
 
-    ValueError if there is no object.
+    Commas are optional, and text after the object is ignored.
     """
     at = _space(text, 0)
     if text[at : at + 1] != "{":
@@ -78,7 +79,7 @@ def members(text: str) -> list[tuple[str, str]]:
 
 
 def items(text: str) -> list[str]:
-    """Return the raw values of an array in order. ValueError if there is no array."""
+    """Return the raw values of an array in order; raise ValueError if ``text`` is not an array."""
     start = _space(text, 0)
     value_end(text, start)
     if text[start : start + 1] != "[":
@@ -92,12 +93,12 @@ def items(text: str) -> list[str]:
 
 
 def minify(text: str) -> str:
-    """Remove white space outside strings from valid JSON; nothing else changes."""
+    """Remove white space outside strings from valid JSON."""
     return _OUTSIDE_STRINGS.sub(lambda match: match[1] or "", text)
 
 
 def string(raw: str) -> str:
-    """Return the text of a raw JSON string; a lone surrogate escape becomes U+FFFD."""
+    """Return the value of a raw JSON string; a lone surrogate escape becomes U+FFFD."""
     return _LONE_SURROGATE.sub("\ufffd", json.loads(raw))
 
 
@@ -107,7 +108,7 @@ def quote(text: str) -> str:
 
 
 def is_string(raw: str) -> bool:
-    """Return whether a raw value is a string."""
+    """Return whether a raw JSON value is a string."""
     return raw.startswith('"')
 
 

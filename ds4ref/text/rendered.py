@@ -1,10 +1,11 @@
 """A rendered prompt that remembers the origin of its text.
 
-ds4's server renders one string and then recognises control strings anywhere in it, also in what a user, a file or a
-tool wrote. Here a prompt is a list of parts, and a part says which control strings may become tokens in it: those that
-the protocol put there. The bytes are the same; only injected control strings stay text (docs/explanation/text.md 2).
+ds4's server renders one string and then recognises control strings anywhere in it, also those that a user, a file or a
+tool wrote. Here a prompt is a list of parts, each with the control strings that may become tokens in it: only those
+that the protocol inserted. The bytes are the same; only injected control strings stay text (docs/explanation/text.md
+2).
 
-    prompt.text                                 what ds4 would render
+    prompt.text                                 the string that ds4 would render
     prompt.encode(tokenizer)                    safe
     tokenizer.encode_rendered(prompt.text)      ds4's way; equal unless some message contains a control string
 """
@@ -25,16 +26,18 @@ MARKER = re.compile(re.escape(protocol.DSML))
 
 
 class TextPart(NamedTuple):
-    """A span of text, and the control strings recognised in it: none, only the DSML marker, or all."""
+    """A span of text, and a pattern of the control strings recognised in it: none, only the DSML marker, or all."""
 
     text: str
     control: re.Pattern[str] | None
 
 
 class Conversation(NamedTuple):
-    """The source of a prompt, for models with a chat template of their own.
+    """The conversation that a prompt was rendered from, for models with a chat template of their own.
 
-    Messages and tools in the OpenAI protocol's form (a tool as the JSON text of its function), and the thinking mode.
+    messages  in the OpenAI protocol's form
+    tools     the JSON text of each tool's function
+    mode      thinking mode
     """
 
     messages: list[dict[str, Any]]
@@ -43,8 +46,7 @@ class Conversation(NamedTuple):
 
 
 class Rendered:
-    """A prompt as a list of parts. Text between two control tokens is encoded as one span, however many parts it
-    has."""
+    """A prompt as a list of parts; text between two control tokens is encoded as one span, even across parts."""
 
     conversation: Conversation | None = None
 
@@ -52,11 +54,11 @@ class Rendered:
         self.parts: list[TextPart] = []
 
     def plain(self, text: str) -> Rendered:
-        """Append text of a user, file or tool: control strings in it stay text."""
+        """Append text by a user, file or tool: control strings in it stay text."""
         return self._add(text, None)
 
     def protocol(self, text: str) -> Rendered:
-        """Append text of the protocol: control strings in it become tokens."""
+        """Append text by the protocol: control strings in it become tokens."""
         return self._add(text, ALL)
 
     def markup(self, text: str) -> Rendered:
@@ -75,11 +77,13 @@ class Rendered:
 
     @property
     def text(self) -> str:
-        """The rendered text."""
+        """Return the whole text of the prompt."""
         return "".join(part.text for part in self.parts)
 
     def encode(self, tokenizer: Tokenizer) -> list[int]:
-        """Return token ids, by the tokenizer's own template if it has one and this is a whole conversation."""
+        """Return the token ids of the prompt, by the tokenizer's own chat template if there is one and the prompt has a
+        ``conversation``.
+        """
         if tokenizer.template is not None and self.conversation is not None:
             return _by_template(self.conversation, tokenizer)
         ids: list[int] = []

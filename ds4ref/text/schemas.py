@@ -1,7 +1,7 @@
 """The ``tools`` of a request as schema lines of the tool prompt (text.md 3): verbatim wherever possible.
 
-Members for the server only (``cache_control``, which moves from request to request, and ``defer_loading``) are left out
-of the line. A custom tool is shown as a function with one string parameter ``input``.
+Members meant for the server (``cache_control``, which moves from request to request, and ``defer_loading``) are removed
+from the line. A custom tool is shown as a function with one string parameter ``input``.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from .rawjson import quote
 _NO_PARAMETERS = '{"type":"object","properties":{}}'
 _FOR_THE_SERVER = ("cache_control", "defer_loading")
 INPUT = "input"
-"""The name of a custom tool's parameter, as the model sees it."""
+"""Name of a custom tool's single parameter, as the model sees it."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """One tool: the JSON the model sees, the name it calls, and what the client calls it.
+    """One tool of a request.
 
-    namespace  the prefix of ``name`` that the client knows separately
-    kind       "function"; "custom", whose call is plain text; "tool_search" for the hosted tool of that name; "hosted"
-               for what a server of another kind would run: hidden from the model
-    strict     the client wants arguments that fit the schema, always
-    deferred   not shown in the tool prompt: a result of a tool search brings the line (``messages``)
-    in_results such a result is in the conversation
-    grammar    (syntax, definition) of a custom tool's text, None where it is free
+    text        JSON that the model sees
+    name        name by which the model calls it
+    namespace   prefix of ``name`` that the client keeps apart from the tool's own name
+    kind        "function"; "custom", whose call is plain text; "tool_search" for the hosted tool of that name; "hosted"
+                for tools that only another server could run, hidden from the model
+    strict      the client demands arguments that fit the schema
+    deferred    not shown in the tool prompt; a tool search result shows the line instead (``messages``)
+    in_results  such a result is part of the conversation
+    grammar     (syntax, definition) of a custom tool's text, None if the text is free
     """
 
     text: str
@@ -49,23 +51,26 @@ class Schema:
 
     @property
     def callable(self) -> bool:
-        """Whether the model knows of it, from the tool prompt or from a search result."""
+        """Return whether the model was shown the tool, in the tool prompt or in a search result."""
         return self.kind != "hosted" and (self.in_results or not self.deferred)
 
     @property
     def bare(self) -> str:
-        """The client's name of the tool, without its namespace."""
+        """Return the client's name of the tool, without the namespace."""
         return self.name.removeprefix(self.namespace)
 
     @property
     def parameters(self) -> str:
-        """The JSON schema of the arguments; an object without members if the tool has none."""
+        """Return the JSON schema of the arguments; an object without members if the tool declares none."""
         tool = fields(self.text, "a tool")
         return tool.get("parameters") or tool.get("input_schema") or _NO_PARAMETERS
 
 
 def read_schemas(raw: str | None) -> list[Schema]:
-    """Read tools in order; empty for null or an empty array. TextError for anything that is not an array of objects."""
+    """Parse the ``tools`` array in order; empty for null or an empty array.
+
+    Raise TextError for anything that is not an array of objects.
+    """
     if raw is None or raw == "null":
         return []
     schemas: list[Schema] = []
@@ -75,18 +80,18 @@ def read_schemas(raw: str | None) -> list[Schema]:
 
 
 def found_in(schemas: Iterable[Schema], names: Iterable[str]) -> list[Schema]:
-    """Mark the ``schemas`` that search results named (``messages.tool_references``) as callable."""
+    """Return ``schemas`` with those that search results named (``messages.tool_references``) marked as callable."""
     wanted = set(names)
     return [replace(schema, in_results=True) if schema.name in wanted else schema for schema in schemas]
 
 
 def brought(raw_tools: Sequence[str]) -> list[Schema]:
-    """Return the tools of search results that show their lines in place: callable, but not in the tool prompt."""
+    """Return the tools whose schema lines search results show in place: callable, but not in the tool prompt."""
     return [replace(schema, deferred=True, in_results=True) for schema in read_schemas(f"[{','.join(raw_tools)}]")]
 
 
 def by_name(schemas: Iterable[Schema]) -> dict[str, Schema]:
-    """Return the callable tools by the model's names; the first of two with one name."""
+    """Return the callable tools by the name that the model uses; of duplicate names the first counts."""
     tools: dict[str, Schema] = {}
     for schema in schemas:
         if schema.callable:

@@ -1,14 +1,14 @@
 """Pre-tokenizers: cut text into the pieces that byte-pair merges never cross (docs/explanation/text.md 2).
 
-``split_unicode`` is what the model was trained with: digits in groups of up to three, then runs of Chinese and
+``split_unicode`` is the model's original pre-tokenizer: digits in groups of up to three, then runs of Chinese and
 Japanese kana, then words, punctuation and white space by Unicode category. The public tokenizer makes three passes,
-each one isolating its matches, so a later pattern never sees across an earlier match; here the three are folded into
-one expression whose classes leave out what the earlier passes took. (The passes cannot simply be given to the
-`tokenizers` library: its regex engine gives up inside a run of ten million spaces. This one is linear.)
+each one isolating its matches, so a later pattern never looks across an earlier match; here the three are combined into
+one expression whose classes exclude the matches of earlier passes. (The `tokenizers` library cannot run the passes
+itself: its regex engine fails on a run of ten million spaces. This one is linear.)
 
-``split_ds4`` is what ds4 does: rules on bytes, where every byte above 0x7F counts as a letter. The two agree on ASCII
-text but for control characters that are no white space: the public form keeps a run of them in one piece where ds4 cuts
-it up, and takes the last blank away from a run of blanks before them.
+``split_ds4`` follows ds4: rules on bytes, where every byte above 0x7F counts as a letter. The two agree on ASCII text
+except for control characters that are not white space: ``split_unicode`` keeps a run of them in one piece where ds4
+cuts the run up, and splits off the last blank of blanks before the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streaming text: emits only whole characters, and nothing that may become a stop string (text.md 2)."""
+"""Streaming text: emit only whole characters, and nothing that may become a stop string (text.md 2)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Bytes(Protocol):
-    """A vocabulary that gives the bytes of each token."""
+    """A vocabulary that provides the bytes of each token."""
 
     def token_bytes(self, token: int) -> bytes: ...
 
 
 def utf8_safe_len(data: bytes) -> int:
-    """Return how many bytes of ``data`` can be decoded now: all but an incomplete character at the end."""
+    """Return the length of the longest prefix that can be decoded now: all but an incomplete character at the end."""
     at = len(data)
     while at > 0 and len(data) - at < 4 and 0x80 <= data[at - 1] <= 0xBF:
         at -= 1
@@ -34,7 +34,7 @@ def _char_len(lead: int) -> int:
 
 
 class StreamDecoder:
-    """Decodes token ids to text, never half a character; invalid UTF-8 becomes U+FFFD.
+    """Decoder of token ids to text in whole characters; invalid UTF-8 becomes U+FFFD.
 
     The concatenation of everything returned equals ``tokenizer.decode(ids).decode("utf-8", "replace")``.
     """
@@ -63,11 +63,11 @@ class StreamDecoder:
 
 
 class StopHolder:
-    """Cuts text at the first stop string, and holds back what may still become one.
+    """Filter that cuts text at the first stop string and withholds text that may still become one.
 
-    The stop that starts earliest wins, on a tie the one listed first, as if the whole text were searched at once:
-    where a match must wait for a longer one that began before it, it waits. Empty strings are ignored. After the cut
-    ``stopped`` is the stop string found, and all further text is dropped.
+    The stop that starts earliest wins, on a tie the one listed first, as if the whole text were searched at once: a
+    match waits while a longer stop that began before it may still match. Empty strings are ignored. After the cut,
+    ``stopped`` is the matching stop string, and all further text is dropped.
     """
 
     def __init__(self, stops: Sequence[str]):
@@ -76,11 +76,11 @@ class StopHolder:
         self.stopped: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return the part of the text so far that cannot belong to a stop string."""
+        """Append text; return the part of the withheld text that can no longer belong to a stop string."""
         return self._advance(text, final=False)
 
     def finish(self) -> str:
-        """Return the text still held back."""
+        """Return the text still withheld, at the end of the input."""
         return self._advance("", final=True)
 
     def _advance(self, text: str, final: bool) -> str:
@@ -109,7 +109,7 @@ class StopHolder:
 
 
 def partial_suffix(text: str, word: str) -> int:
-    """Return the length of the longest proper, non-empty prefix of ``word`` that ``text`` ends with, else 0."""
+    """Return the length of the longest proper prefix of ``word`` that ``text`` ends with, 0 if none."""
     for length in range(min(len(word) - 1, len(text)), 0, -1):
         if text.endswith(word[:length]):
             return length

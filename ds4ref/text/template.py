@@ -30,10 +30,10 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 
 
 class ChatTemplate:
-    """A template and the control token names that it may use. Threads take turns."""
+    """A chat template and the control tokens it may insert; safe for several threads, which wait for each other."""
 
     def __init__(self, source: str, tokens: Mapping[str, str] | None = None, seconds: float = SECONDS):
-        """Raise TextError for a template of more than a million characters."""
+        """Take the Jinja text ``source``; raise TextError if it has more than a million characters."""
         if len(source) > MAX_SOURCE:
             raise TextError(f"a chat template of {len(source)} characters, at most {MAX_SOURCE} are allowed")
         self.source, self._tokens, self._seconds = source, dict(tokens or {}), seconds
@@ -44,8 +44,10 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
         **variables: Any,
     ) -> str:  # fmt: skip
-        """Render a conversation; with ``answer`` it ends in the start of the assistant's turn. Raises TextError in one
-        line."""
+        """Render a conversation; with ``answer`` the text ends in the start of the assistant's turn.
+
+        Raise TextError if the template fails or exceeds a limit.
+        """
         values = {
             **self._tokens, **variables, "messages": list(messages), "tools": tools, "add_generation_prompt": answer,
         }  # fmt: skip
@@ -92,7 +94,7 @@ class ChatTemplate:
         return self._process
 
     def close(self) -> None:
-        """Kill the process; the next ``render`` starts a new one."""
+        """Kill the worker process; the next ``render`` starts a new one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,9 +1,9 @@
-"""Renders chat templates of model files, in a process of its own: one JSON line in, one out, until stdin ends.
+"""Renders chat templates of model files in a separate process: one JSON line in, one out, until stdin ends.
 
     {"template": "...", "variables": {...}, "limit": N}   ->   {"text": "..."} or {"error": "..."}
 
-A template comes with a model and may be anything, a loop without end among it. The sandbox of Jinja keeps it from
-files and attributes; memory is limited here by the system, output by counting, time by the process that waits
+A template comes with a model and may do anything, such as loop forever. Jinja's sandbox keeps it from files and
+attributes; this process limits its own memory and the length of the output, and the parent process limits the time
 (``template``). Run as a script: nothing of ds4ref is imported, nothing but Jinja and the standard library.
 """
 
@@ -43,7 +43,7 @@ def _json(value: Any, indent: int | None = None, **_: Any) -> str:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Return the Jinja environment that templates of Hugging Face models expect."""
+    """Return the Jinja environment that chat templates of Hugging Face models expect."""
     jinja = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )

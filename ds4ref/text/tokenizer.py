@@ -1,12 +1,12 @@
 """Byte-level BPE from a vocabulary and its merges (docs/explanation/text.md 1, 2), on the `tokenizers` library.
 
-``encode`` takes text as text: whatever it contains, no control token comes out. ``encode_rendered`` takes a rendered
-chat, where the seven protocol strings are control tokens. Neither adds BOS or EOS.
+``encode`` treats its input as plain text: no content yields a control token. ``encode_rendered`` takes a rendered chat,
+where the seven protocol strings are control tokens. Neither adds BOS or EOS.
 
-Any input has one defined meaning, and ``decode(encode(x))`` gives its bytes back:
+Any input has one defined meaning, and ``decode(encode(x))`` returns its bytes:
     str     its UTF-8 bytes. U+DC80..U+DCFF stand for the raw bytes 0x80..0xFF, as in Python's own command line
             arguments and file names; any other lone surrogate becomes U+FFFD.
-    bytes   as they are, valid UTF-8 or not.
+    bytes   unchanged, valid UTF-8 or not.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _CACHE_PIECES, _CACHE_LENGTH = 1 << 16, 48
 class Tokenizer:
     """Text <-> token ids.
 
-    ``tokens[id]`` is the string of a token, ``merges[rank]`` is "left right", best first. Of duplicates the later one
-    wins, as in ds4. ``split`` names the pre-tokenizer: "unicode" or "ds4" (see splits.py).
+    tokens  ``tokens[id]`` is the string of a token; of duplicates the later one counts, as in ds4
+    merges  ``merges[rank]`` is "left right", best first
+    split   pre-tokenizer: "unicode" or "ds4" (see splits.py)
+    chats   prompts are rendered as a chat; tokenizers of other models (``pieces``) may have no chat protocol
 
     Ids of the control tokens: ``bos``, ``eos``, ``user``, ``assistant``, ``think_open``, ``think_close``, ``dsml``.
 
-    ``chats`` says that prompts are rendered for a chat; foreign tokenizers (``pieces``) may have no protocol for one.
-
-    TextError if the tables cannot work: a protocol string or one of the 256 byte characters is no token, a merge is
-    malformed, names an unknown token or makes a control token.
+    Raise TextError if the tables cannot work: a protocol string or one of the 256 byte characters is not a token, a
+    merge is malformed, names an unknown token or makes a control token.
     """
 
     chats = True
@@ -79,7 +79,7 @@ class Tokenizer:
 
     @property
     def ends(self) -> frozenset[int]:
-        """All tokens that end an answer."""
+        """Return the ids of all tokens that end an answer."""
         return frozenset((self.eos,))
 
     def __len__(self) -> int:
@@ -87,9 +87,9 @@ class Tokenizer:
         return len(self._tokens)
 
     def with_split(self, split: Callable[[bytes], Sequence[bytes]]) -> Tokenizer:
-        """Return the same vocabulary behind another pre-tokenizer, to see what a faulty one would do.
+        """Return a tokenizer of the same vocabulary with another pre-tokenizer, to simulate a faulty one.
 
-        ``split`` returns the pieces of a plain text that are merged separately.
+        ``split`` maps the bytes of a plain text to the pieces that are merged separately.
         """
         other = copy.copy(self)
         other._pieces = {}
@@ -103,7 +103,8 @@ class Tokenizer:
         return self._encode_span(_normal(text))
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """Encode a rendered chat: each protocol string is its control token, the spans between them are plain text."""
+        """Encode a rendered chat: each protocol string becomes its control token, the spans between them are plain
+        text."""
         ids: list[int] = []
         text, at = _normal(text), 0
         for match in _SPECIAL.finditer(text):
@@ -113,11 +114,11 @@ class Tokenizer:
         return ids + self._encode_span(text[at:])
 
     def text_bytes(self, text: str | bytes) -> bytes:
-        """Return the bytes that ``decode(encode(text))`` would give, without encoding."""
+        """Return the bytes that ``decode(encode(text))`` gives, without encoding."""
         return _raw(_normal(text))
 
     def pieces(self, text: str | bytes) -> list[bytes]:
-        """Return the pieces of a plain text that the pre-tokenizer separates."""
+        """Return the pieces into which the pre-tokenizer cuts a plain text."""
         return [_raw(piece) for piece in self._split(_normal(text))]
 
     def _split(self, text: str) -> Sequence[str | bytes]:
@@ -140,11 +141,11 @@ class Tokenizer:
     # --- ids to text
 
     def token_string(self, token: int) -> str:
-        """Return the token's string in the vocabulary; empty outside it."""
+        """Return the token's string in the vocabulary; "" for an id outside it."""
         return self._tokens[token] if 0 <= token < len(self._tokens) else ""
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token, perhaps a fragment of a character; empty outside the vocabulary."""
+        """Return the bytes of a token, perhaps a fragment of a character; b"" for an id outside the vocabulary."""
         if not 0 <= token < len(self._tokens):
             return b""
         data = self._bytes[token]
@@ -158,7 +159,7 @@ class Tokenizer:
         return b"".join(map(self.token_bytes, ids))
 
     def special_id(self, string: str) -> int:
-        """Return the id of one of the seven protocol strings; KeyError for any other."""
+        """Return the id of one of the seven protocol strings; raise KeyError for any other string."""
         return self._special_ids[string]
 
 
@@ -174,7 +175,7 @@ def _normal(text: str | bytes) -> str:
 
 
 def raw_bytes(text: str | bytes) -> bytes:
-    """Return the bytes of a text by the rules of this module."""
+    """Return the bytes of a text by the rules in the module's docstring."""
     return _raw(_normal(text))
 
 

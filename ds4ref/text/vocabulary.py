@@ -1,7 +1,8 @@
-"""Opens the tokenizer of a model file, chosen by what lies in or beside it.
+"""Opens the tokenizer of a model file, chosen by the contents of the file or of its folder.
 
 byte-level BPE of DeepSeek     tokenizer.Tokenizer
-another tokenizer.json         library.LibraryTokenizer, with the chat template beside it; byte-level GGUF files, too
+another tokenizer.json         library.LibraryTokenizer, with the chat template beside it; also for byte-level GGUF
+files
 scored pieces (Llama)          pieces.PieceTokenizer, of a GGUF file or a tokenizer.bin beside a llama2.c checkpoint
 """
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
-    """Open the tokenizer of a model; ``split`` applies to DeepSeek's. TextError if there is no usable one."""
+    """Open the tokenizer of a model; ``split`` applies to DeepSeek's. Raise TextError if there is no usable
+    tokenizer."""
     beside = getattr(source, "vocabulary", None)
     if beside is not None:
         from .pieces import read_tokenizer_bin

@@ -1,7 +1,7 @@
 """Detects drift of the machine's speed during a measurement: Cox and Stuart's sign test over the repetitions of a run.
 
-Each speed is taken relative to the mean of its depth, so that only the machine's changes over time remain. A single
-walk cannot show drift: there depth and time are the same.
+Each speed is divided by the mean at its depth, so that only the machine's changes over time remain. A single walk over
+the depths cannot show drift, because there depth and time increase together.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 SPEEDS = (("prefill", "prefill_tps"), ("decode", "gen_tps"))
 DRIFT_P = 0.01
 TIE = 1e-12
-"""Differences of logarithms below this are rounding."""
+"""Differences of log speeds below this are rounding and count as ties."""
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each speed that drifted."""
+    """Return one sentence per speed column that drifted."""
     sentences = []
     for name, column in SPEEDS:
         p, change = drift(rows, column)
@@ -28,7 +28,9 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]:
-    """Return the p-value of "no trend in time", and the change from the first half to the second in per cent."""
+    """Return the p-value of "no trend over time" of a speed column, and the change from the first half to the second in
+    per cent.
+    """
     measured = [row for row in rows if isinstance(row.get(column), (int, float)) and row[column] > 0]
     if len({int(row.get("rep") or 0) for row in measured}) < 2:
         return 1.0, 0.0
@@ -43,7 +45,7 @@ def drift(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[float, float]
 
 
 def trend(series: Sequence[float]) -> float:
-    """Return the two-sided p-value of the sign test between the halves of a time series."""
+    """Return the two-sided p-value of the sign test between the first and the second half of a time series."""
     from .stats import sign_test  # scipy takes its time to load
 
     half = len(series) // 2

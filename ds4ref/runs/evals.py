@@ -1,7 +1,7 @@
 """Logs of ds4-eval as runs: facts and rows for other tools.
 
-A log is JSON Lines: a header, then a line a sample. Of two lines for one sample the last one wins, and a torn last
-line is ignored. Prompts and answers stay in the log.
+A log is JSON Lines: a header, then one line per sample. Of two lines for one sample the last one counts, and a torn
+last line is ignored. Prompts and answers are not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ SCHEMA = "ds4-eval-log-v1"
 
 
 def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read facts and rows of a log, in the order of its samples. DataError if it is no log, or damaged."""
+    """Return the facts and rows of a log, rows in the order of its samples; raise DataError if it is no log or
+    damaged."""
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")
@@ -54,9 +55,9 @@ def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[st
 
 
 def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, Any]:
-    """Return the facts of a log's header in the form of all runs; KeyError if it is malformed.
+    """Return the facts in a log's header, in the form that all runs have; raise KeyError if it is malformed.
 
-    ``line`` is the header's raw bytes, whose digest identifies a log that has grown.
+    ``line`` is the header's raw bytes, whose digest still identifies the log after it has grown.
     """
     target = header["target"]
     digest = str(target.get("digest") or "")
@@ -81,9 +82,10 @@ def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, A
 
 
 def status_of(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return "complete" if the log has everything the run was to do, else "stopped".
+    """Return "complete" if the log has every sample that the run was to produce, else "stopped".
 
-    Stopped: a sample was stopped, an epoch is not whole, or the whole pack was asked and is not there.
+    Stopped: a sample was stopped, an epoch is incomplete, or questions of a pack that was to be asked whole are
+    missing.
     """
     chosen = facts.get("selection") or {}
     asked = {row["id"] for row in rows}
@@ -93,7 +95,8 @@ def status_of(facts: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
 
 
 def same_log(store: Store, facts: Mapping[str, Any]) -> Run | None:
-    """Return the run of the same log in ``store``, imported when the log was shorter; None if there is none."""
+    """Return the run in ``store`` that was imported from the same log, perhaps when it was shorter; None if there is
+    none."""
     runs = store.runs(kind="eval")
     return next((run for run in runs if facts.get("log_id") and run.fact("log_id") == facts["log_id"]), None)
 

@@ -2,11 +2,11 @@
 
 A unit is a name and arguments; ``work`` is an importable function of the arguments that returns plain data. Only this
 process writes to the store, and each unit is written when done, so that an interrupted job resumes where it stopped and
-a lost worker costs only the units it was busy with, which Dask reassigns.
+a lost worker costs only its unfinished units, which Dask reassigns.
 
     fan_out("quants", {"q2": {...}, "q4": {...}}, measure, store, scheduler="tcp://10.0.0.1:8786")
 
-Dask does the scheduling; this module adds which units are missing, results stored once each, and which unit killed its
+Dask does the scheduling; this module skips finished units, stores each result once, and finds the unit that killed its
 worker. Needs the extra ``fanout``.
 """
 
@@ -30,17 +30,24 @@ Work = Callable[[Any], dict[str, Any]]
 POLL = 0.1
 """Seconds between polls of finished units."""
 PATIENCE = 3.0
-"""Seconds without a worker before the user is told."""
+"""Seconds without any worker after which the user is told."""
 ANSWER = 5.0
-"""Seconds that workers have to say what they run before a stop drops it."""
+"""Seconds that a stop waits for workers to report their running units."""
 CLOSING = 30.0
-"""Seconds for workers to come back, and then to close."""
+"""Seconds to wait for workers to reconnect, and then for them to close."""
 KILLED = "its worker died each time it was tried"
 
 
 @dataclass
 class Outcome:
-    """Unit names by state: done now, done before, failed (with the reason), remaining after a stop; and all results."""
+    """Units of a job by state, and their results.
+
+    done       names of units finished by this call
+    before     names of units finished earlier
+    failed     name -> error
+    remaining  names of units not run because of a stop
+    results    name -> result, of all finished units
+    """
 
     done: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
@@ -62,13 +69,17 @@ def fan_out(
     tell: Callable[[str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Run the missing units of a job on the cluster at ``scheduler`` (see ``cluster``).
+    """Run the unfinished units of a job on the cluster at ``scheduler`` (see ``cluster``).
 
-    A result may hold runs (a list of arguments of ``Store.add``) under "runs": they are stored, once, and replaced by
-    their ids. ``receive`` may take more out of a result before it is stored, such as files. A failed unit is recorded
-    and the others continue; the next call tries it again. ``progress`` repeatedly gets (done, all), ``tell`` lines for
-    the user. Once ``cancel()`` is true, units that have not begun are dropped and running ones are waited for.
-    UsageError or DataError for a scheduler that cannot be used or reached.
+    A result may hold runs (a list of arguments of ``Store.add``) under "runs": they are stored once, and replaced by
+    their ids. A failed unit is recorded and the others continue; the next call tries it again.
+
+    receive   function (name, result) -> result to store, to take files or other bulk out of it
+    progress  called repeatedly with (units done, units in all)
+    tell      called with lines for the user
+    cancel    once it returns true, units that have not begun are dropped and running ones are waited for
+
+    Raise UsageError or DataError for a scheduler that cannot be used or reached.
     """
     table = Job(store, job)
     table.declare(units)
@@ -103,10 +114,10 @@ def fan_out(
 
 @contextmanager
 def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
-    """Connect to a Dask cluster; UsageError or DataError if it cannot be used or reached.
+    """Connect to a Dask cluster; raise UsageError or DataError if it cannot be used or reached.
 
     ``scheduler`` is an address (``tcp://HOST:PORT``, ``tls://...``, any that Dask supports) or a scheduler file. None
-    is Dask's own setting (DASK_SCHEDULER_ADDRESS), or else ``workers`` local processes that end with the block.
+    means Dask's own setting (DASK_SCHEDULER_ADDRESS), or else ``workers`` local processes that end with the block.
     """
     try:
         import dask
@@ -163,7 +174,7 @@ def _address(where: str) -> str:
 
 
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-"""Preload of our own workers, which ignore Ctrl-C in the terminal: this process lets them finish."""
+"""Code preloaded into local workers so that they ignore Ctrl-C; this process lets them finish their units."""
 
 Result = tuple[str, str | None, dict[str, Any] | None]
 

@@ -2,7 +2,7 @@
 
     facts = {**engine_facts(engine, store, progress), **stamp(["ds4-bench", *argv])}
 
-``environment`` describes the machine; this module adds the code and the model of a result.
+``environment`` describes the machine; this module adds the code and the model that produced a result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "numba", "llvmlite", "tokenizers", "scipy")
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 HASH_LIMIT = 2 << 30
-"""Bytes; without a store that caches the digest, larger model files are identified by size and header only."""
+"""Size in bytes above which a model file is identified by size and header only, unless a store caches its digest."""
 
 
 def stamp(command: Sequence[str] | None = None) -> dict[str, Any]:
@@ -44,12 +44,12 @@ def stamp(command: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def now() -> str:
-    """Return the current time in the form of the run store."""
+    """Return the current UTC time as the string that the run store uses."""
     return time.strftime(FORM, time.gmtime())
 
 
 def age(then: str | None, now: str) -> float | None:
-    """Return the seconds between two times in the form of the run store; None if either is malformed."""
+    """Return the seconds between two times of the run store; None if either is malformed."""
     try:
         return float(calendar.timegm(time.strptime(now, FORM)) - calendar.timegm(time.strptime(then or "", FORM)))
     except ValueError:
@@ -57,7 +57,7 @@ def age(then: str | None, now: str) -> float | None:
 
 
 def own_command() -> list[str]:
-    """Return the command line of this process, without the folder of its program."""
+    """Return the command line of this process, with the program's name in place of its path."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return ["python", "-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]
@@ -65,7 +65,7 @@ def own_command() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that compute."""
+    """Return the versions of Python and of the packages used for computing."""
     versions_by_name = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -76,7 +76,8 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the git commit of this source tree, with ``+`` if it has changes; None for an installed copy."""
+    """Return the git commit of this source tree, with ``+`` if there are uncommitted changes; None for an installed
+    copy."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -93,9 +94,9 @@ def commit() -> str | None:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Return engine, model file, backend and numerics.
+    """Return a dict with engine, model file, backend and numerics.
 
-    The digest covers metadata and tensor directory, not the weights: hashing 80 GB would take longer than most uses.
+    The model's digest covers the file's header, not the weights: hashing 80 GB would take longer than most uses.
     """
     from ..version import __version__
 
@@ -116,9 +117,10 @@ def identity(engine: Engine) -> dict[str, Any]:
 def engine_facts(
     engine: Engine, store: Store | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Return ``identity``, threads, and the digest of the weights.
+    """Return ``identity``, the number of threads, and the digest of the weights.
 
-    With a store, which caches it, any model is hashed, once; ``progress`` gets (bytes read, bytes in all).
+    With a store, which caches the digest, a model of any size is hashed, once; ``progress`` is called with (bytes read,
+    bytes in all).
     """
     facts = {**identity(engine), "threads": engine.threads}
     path = Path(engine.path)

@@ -1,7 +1,7 @@
-"""Results CSVs of ds4-bench, ours and ds4's own, as rows.
+"""Reads results CSVs of ds4-bench, ours and ds4's own, as rows.
 
-Reading tolerates what spreadsheets do to such files (byte order mark, CRLF, dropped zeros, other columns between) and
-refuses what they could mean two ways.
+It tolerates changes made by spreadsheets (byte order mark, CRLF, dropped zeros, other columns in between) and refuses
+ambiguous files.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any
 from ..errors import DataError
 
 COLUMNS = ("ctx_tokens", "prefill_tokens", "prefill_tps", "gen_tokens", "gen_tps", "kvcache_bytes")
-"""The columns that every ds4-bench writes, first."""
+"""Columns that every ds4-bench writes, before any others."""
 _NEEDED = ("ctx_tokens", "prefill_tps", "gen_tps")
 _COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 
 def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, Any]]:
-    """Read the rows of a CSV sorted by depth, with all columns: numbers where the cell is one, else text, None if
-    empty.
+    """Read the rows of a CSV, sorted by depth; cells are numbers where possible, else text, None if empty.
 
-    DataError says what is wrong: unreadable, missing columns, torn lines, a cell of a known column that is no number,
+    Raise DataError for an unreadable file, missing columns, torn lines, a known column's cell that is not a number,
     fewer than ``least`` rows, or the same depth twice.
     """
     try:
@@ -42,7 +41,7 @@ def read_rows(path: str | os.PathLike[str], least: int = 1) -> list[dict[str, An
 
 
 def parse_rows(lines: Iterable[str], path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a results CSV as its lines come; ``path`` names it in a DataError."""
+    """Yield the rows of a results CSV while reading its lines; ``path`` names the file in a DataError."""
     try:
         reader = csv.DictReader(lines, strict=True)
         names = reader.fieldnames or []

@@ -3,9 +3,9 @@
     pairs = pair(rows_a, rows_b)              rows of kind "eval" (docs/reference/reports.md), of the store or of a log
     verdict(pairs.whole, margin=1.0)          better, worse, same, unclear
 
-The question is the independent unit, not the sample: the epochs of one are averaged first. Samples without a grade
-(failed, stopped) are left out on both sides and counted: they say nothing about the model. Questions are the same if
-their digests are; rows that have none are paired by id.
+The question is the independent unit, not the sample: the epochs of a question are averaged first. Samples without a
+grade (failed, stopped) are left out on both sides and counted: they say nothing about the model. Questions are the same
+if their digests are equal; rows without a digest are paired by id.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .stats import Interval
 
 CONFIDENCE = 0.95
 MARGIN = 1.0
-"""Points below which a difference of scores counts as none."""
+"""Percentage points below which a difference of scores counts as none."""
 VOLATILE = ("name", "url", "file", "served")
-"""Fields of an engine's identity that tell where it was, not what it is."""
+"""Fields of an engine's identity that say where it ran, ignored when comparing which engine it was."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -36,7 +36,11 @@ Rows = Sequence[Mapping[str, Any]]
 class Answered:
     """One question in one run.
 
-    ``score``: mean over its ``graded`` samples, None without one; ``tokens`` and ``seconds``: means, None if unknown.
+    score     mean over its graded samples, None if none is graded
+    graded    number of graded samples
+    ungraded  number of samples without a grade
+    tokens    mean number of generated tokens, None if unknown
+    seconds   mean duration, None if unknown
     """
 
     name: str
@@ -51,10 +55,12 @@ class Answered:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Scores of two runs over the same questions (shares, not points), and the difference B - A.
+    """Scores of runs A and B over the same questions.
 
-    Its interval is unknown for fewer than ``stats.LEAST_GRADED`` questions; ``p`` exists for any number. ``averaged``:
-    some scores lie between right and wrong.
+    a, b        score of each run, as a share from 0 to 1
+    difference  B - A as a share; its interval is unknown for fewer than ``stats.LEAST_GRADED`` questions
+    p           p-value of "no difference", for any number of questions
+    averaged    some questions have scores between right and wrong
     """
 
     name: str
@@ -66,11 +72,11 @@ class Contrast:
 
     @property
     def points(self) -> Interval:
-        """The difference in percentage points."""
+        """Return the difference in percentage points."""
         return self.difference.scaled(100)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data: scores as shares, the difference in points."""
+        """Return a JSON-ready dict, scores as shares, the difference in percentage points."""
         i = self.points
         return {
             "name": self.name, "n": i.n, "a": self.a.estimate, "a_ci95": [self.a.low, self.a.high],
@@ -81,8 +87,13 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Change:
-    """A question that B answered better or worse than A, with both scores; ``name`` is its id in A, ``other`` that in
-    B."""
+    """A question that run B answered better or worse than run A.
+
+    name    id of the question in A
+    other   id of the question in B
+    source  its source
+    a, b    score in A and in B
+    """
 
     name: str
     other: str
@@ -92,37 +103,41 @@ class Change:
 
     @property
     def label(self) -> str:
-        """The id, or both ids if they differ."""
+        """Return the question's id, or both ids if they differ."""
         return self.name if self.name == self.other else f"{self.name} ({self.other})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return a JSON-ready dict."""
         return {"id": self.name, "id_b": self.other, "source": self.source, "a": self.a, "b": self.b}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Tokens or seconds per question: means of both runs, and the change from A to B in per cent over questions."""
+    """Tokens or seconds per question: the means of runs A and B, and the change from A to B in per cent."""
 
     a: float
     b: float
     change: Interval
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return a JSON-ready dict."""
         ends = [self.change.low, self.change.high] if self.change.known else None
         return {"a": self.a, "b": self.b, "change_percent": self.change.estimate, "ci95": ends}
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """The comparison of two runs over the same questions.
+    """The comparison of runs A and B over the questions that both were asked.
 
-    whole      None if no question was graded in both
-    changes    questions whose score is another one, losses first
-    alone      questions that only A (only B) was asked
-    ungraded   questions of both that one of them has no grade for
-    samples    graded samples of A and of B among the pairs, ``failed`` those without a grade
+    whole     all questions; None if no question was graded in both
+    sources   one contrast per source of questions
+    changes   questions whose scores differ, losses first
+    tokens    tokens per question, None if unknown
+    seconds   seconds per question, None if unknown
+    alone     number of questions that only A, and that only B was asked
+    ungraded  number of shared questions without a grade in A or B
+    samples   number of graded samples of A and of B among the shared questions
+    failed    number of samples of A and of B without a grade among the shared questions
     """
 
     whole: Contrast | None
@@ -137,11 +152,11 @@ class Pairing:
 
     @property
     def shared(self) -> int:
-        """Number of questions that both were asked."""
+        """Return the number of questions that both runs were asked."""
         return self.ungraded + (self.whole.difference.n if self.whole else 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return a JSON-ready dict."""
         return {
             "whole": None if self.whole is None else self.whole.as_json(),
             "per_source": [contrast.as_json() for contrast in self.sources],
@@ -156,12 +171,12 @@ class Pairing:
 
     @property
     def lost(self) -> list[Change]:
-        """Questions that B answered worse."""
+        """Return the questions that B answered worse than A."""
         return [change for change in self.changes if change.b < change.a]
 
     @property
     def gained(self) -> list[Change]:
-        """Questions that B answered better."""
+        """Return the questions that B answered better than A."""
         return [change for change in self.changes if change.b > change.a]
 
 
@@ -169,7 +184,7 @@ class Pairing:
 
 
 def score_of(row: Mapping[str, Any]) -> float | None:
-    """Return the score of one sample, 0 to 1; None if it says nothing about the model."""
+    """Return the score of one sample, 0 to 1; None if the sample was not graded."""
     if row.get("status", "done") != "done":
         return None
     if row.get("outcome") is not None:
@@ -203,13 +218,13 @@ def _answered(rows: Rows) -> Answered:
 
 
 def share(questions: Iterable[Answered]) -> Interval | None:
-    """Return the score over ``questions`` with its 95 % interval, None if none is graded."""
+    """Return the mean score over ``questions`` with its 95 % interval, None if none is graded."""
     scores = [q.score for q in questions if q.score is not None]
     return stats.share_interval(scores) if scores else None
 
 
 def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> dict[str, Interval]:
-    """Return ``share`` of each group of questions, in order of first appearance."""
+    """Return the mean score of each group of questions, grouped by ``name``, in order of first appearance."""
     groups: dict[str, list[Answered]] = defaultdict(list)
     for question in questions:
         groups[name(question)].append(question)
@@ -217,7 +232,7 @@ def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> di
 
 
 def rate(rows: Rows) -> float | None:
-    """Return ``rate_of`` the graded samples of a run."""
+    """Return the decode rate of a run's graded samples in tokens per second (``rate_of``)."""
     return rate_of(
         (row.get("tokens"), row.get("ttft"), row.get("seconds")) for row in rows if score_of(row) is not None
     )
@@ -226,7 +241,7 @@ def rate(rows: Rows) -> float | None:
 def rate_of(samples: Iterable[tuple[float | None, float | None, float | None]]) -> float | None:
     """Return the decode rate in tokens per second, from (tokens, seconds to first, seconds to last) of each sample.
 
-    Tokens after the first over the time after the first, summed over samples; None if none is known.
+    It is the number of tokens after the first over the time after the first, both summed over samples; None if unknown.
     """
     tokens = seconds = 0.0
     for count, first, last in samples:
@@ -239,7 +254,7 @@ def rate_of(samples: Iterable[tuple[float | None, float | None, float | None]]) 
 
 
 def pair(a: Rows, b: Rows, confidence: float = CONFIDENCE) -> Pairing:
-    """Compare B with A over the questions that both were asked."""
+    """Compare run B with run A over the questions that both were asked."""
     by = "question" if all(row.get("question") for row in (*a, *b)) else "id"
     one, other = answered(a, by), answered(b, by)
     both = [(one[key], other[key]) for key in one if key in other]
@@ -286,10 +301,10 @@ def _cost(pairs: Iterable[tuple[float | None, float | None]]) -> Cost | None:
 
 
 def verdict(contrast: Contrast, margin: float = MARGIN) -> str:
-    """Return the verdict on a difference.
+    """Return "better", "worse", "same" or "unclear" for B relative to A; ``margin`` is in percentage points.
 
-    Better or worse: the interval lies on one side of zero and the difference is at least ``margin`` points; same: the
-    whole interval lies within the margin.
+    Better or worse: the interval lies on one side of zero and the difference is at least the margin; same: the whole
+    interval lies within the margin.
     """
     return speed.judge(contrast.points, margin)
 
@@ -313,9 +328,9 @@ def sentence(contrast: Contrast, margin: float = MARGIN) -> str:
 
 
 def close_call(contrast: Contrast, confidence: float = CONFIDENCE) -> str | None:
-    """Return a remark if interval and exact test disagree, else None.
+    """Return a remark if the interval and the exact test disagree, else None.
 
-    The exact test is the more conservative one: it detects a third less than it might.
+    The exact test is the more conservative one.
     """
     i = contrast.difference
     if i.known and (i.low > 0 or i.high < 0) and contrast.p >= 1 - confidence:
@@ -324,7 +339,7 @@ def close_call(contrast: Contrast, confidence: float = CONFIDENCE) -> str | None
 
 
 def brief(points: float) -> str:
-    """Format points with one decimal below ten and none above."""
+    """Format percentage points with one decimal below ten and none above."""
     if abs(points) < 0.095:
         return f"{points:.1g}"
     return f"{points:.0f}" if abs(points) >= 9.95 else f"{points:.1f}".removesuffix(".0")
@@ -335,7 +350,7 @@ def _unit(points: float) -> str:
 
 
 def remarks(pairs: Pairing, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return sentences on what a comparison left out and what else a reader should know."""
+    """Return sentences on what a comparison left out, and on other reasons for caution."""
     sentences = []
     if len({(one.get("pack") or {}).get("digest") for one in facts}) > 1:
         sentences.append(f"different packs: {counted(pairs.shared, 'question')} in both")
@@ -350,12 +365,12 @@ def remarks(pairs: Pairing, facts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 question", "2 questions"."""
+    """Return the number with its noun, in the plural if needed: "1 question", "2 questions"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the facts in which two runs differ: pack, model, settings, epochs, engine, machine."""
+    """Return (name, value in A, value in B) of facts that differ: pack, model, settings, epochs, engine, machine."""
     one, other = _facts(a), _facts(b)
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     return [(name, _short(one.get(name)), _short(other.get(name))) for name in names]

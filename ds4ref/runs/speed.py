@@ -1,6 +1,7 @@
 """Speeds of two runs at equal work, cell by cell, and the comparison of two arms measured in turn.
 
-A cell is a place (a depth, or a test) in a repetition. Both sides of a comparison must have done the same work there.
+A cell is one speed: of a place (a depth, or a test) in one repetition. Runs are compared only at places where both did
+the same amount of work.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "g
 """Metric name, column, and the column with the amount of work."""
 BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
 CONFIDENCE = 0.98
-"""Of all statements of one comparison together."""
+"""Joint confidence of all statements of one comparison."""
 MARGIN = 1.0
 """Per cent below which a difference of speed counts as none."""
 
 Place = tuple[int, str]
-"""Depth in tokens, and the name of the test if it is not a walk: several tests may end at one depth."""
+"""Depth in tokens, and the name of the test ("" for a walk over depths), since several tests may end at one depth."""
 Cells = dict[Place, dict[int, float]]
-"""Speeds by place and repetition."""
+"""Place -> repetition -> speed in tokens per second."""
 Rows = Sequence[dict[str, Any]]
 
 
 def place(row: dict[str, Any]) -> Place:
-    """Return the place of a row."""
+    """Return the place of a results row."""
     return int(row["ctx_tokens"]), str(row.get("test") or "")
 
 
 def cells(rows: Rows, column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
-    """Return the work of each place, and its speeds by repetition."""
+    """Return place -> (amount of work, speeds by repetition) for the given columns."""
     by_place: dict[Place, tuple[Any, dict[int, float]]] = {}
     for row in rows:
         value = row.get(column)
@@ -58,14 +59,15 @@ def repetitions(side: Cells) -> list[int]:
 
 
 def matrix(side: Cells, places: Sequence[Place], reps: Sequence[int]) -> np.ndarray:
-    """Return log speeds (rounds, places), NaN where one is missing."""
+    """Return log speeds (repetitions, places), NaN for a missing cell."""
     return np.array([[math.log(side[at][rep]) if rep in side[at] else math.nan for at in places] for rep in reps])
 
 
 def in_turn(rows_a: Rows, rows_b: Rows, confidence: float = CONFIDENCE) -> dict[str, Interval]:
-    """Return the log ratio of B to A for each metric that both measured; rounds are the independent values.
+    """Return, for each metric that both runs measured, the log of the ratio B / A; repetitions are the independent
+    values.
 
-    ``confidence`` is that of all of them together (Bonferroni).
+    ``confidence`` is joint over all metrics (Bonferroni).
     """
     pairs = {name: common(rows_a, rows_b, column, work) for name, column, work in SPEEDS}
     pairs = {name: pair for name, pair in pairs.items() if pair[0]}
@@ -78,10 +80,10 @@ def in_turn(rows_a: Rows, rows_b: Rows, confidence: float = CONFIDENCE) -> dict[
 
 
 def judge(i: Interval, margin: float = MARGIN, floor: float = 0.0) -> str:
-    """Return the verdict on a difference.
+    """Return "better", "worse", "same" or "unclear" for a difference, in the units of ``margin``.
 
-    Better or worse needs an interval on one side of zero (of ``floor``) and at least ``margin``; "same" needs the whole
-    interval within the margin.
+    Better or worse: the interval lies on one side of zero, by at least ``floor``, and the estimate is at least
+    ``margin``; same: the whole interval lies within the margin.
     """
     if -margin <= i.low and i.high <= margin:
         return SAME
@@ -94,7 +96,7 @@ def judge(i: Interval, margin: float = MARGIN, floor: float = 0.0) -> str:
 
 
 def per_cent(i: Interval) -> Interval:
-    """Convert a log ratio to per cent of change."""
+    """Convert the interval of a log ratio to per cent of change."""
 
     def change(x: float) -> float:
         return math.expm1(min(x, 700.0)) * 100

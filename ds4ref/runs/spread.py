@@ -1,4 +1,4 @@
-"""Descriptive spread: medians, bands and quantiles. They prove nothing; ``stats`` has the intervals."""
+"""Descriptive spread: medians, bands and quantiles. They support no inference; ``stats`` has confidence intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 FEW = 5
-"""Fewer values than this have no quartiles of their own: the band is then the range."""
+"""Number of values below which quartiles are meaningless, so that the band is the range."""
 
 
 def median_band(values: ArrayLike) -> tuple[float, float, float]:
@@ -17,10 +17,10 @@ def median_band(values: ArrayLike) -> tuple[float, float, float]:
 
 
 def band_name(count: int) -> str:
-    """Return the name of ``median_band``'s band for this many values."""
+    """Return the name of the band that ``median_band`` uses for ``count`` values: quartiles or range."""
     return "middle half" if count >= FEW else "least to most"
 
 
 def quantile(values: ArrayLike, q: float) -> float:
-    """Return the quantile ``q`` (0 to 1), linear between neighbours."""
+    """Return the quantile ``q`` (0 to 1), interpolated linearly between neighbours."""
     return float(np.quantile(np.asarray(values, np.float64), q))

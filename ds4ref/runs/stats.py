@@ -1,11 +1,10 @@
 """Confidence intervals and tests on plain numbers.
 
-Every interval here was simulated on the data it is used for, at 3 to 100 values: ``python -m benchmarks.coverage`` has
-the table, reports.md what it says. Where one cannot keep its word, it is not given: ``unknown``. None is given for
-fewer than ``LEAST`` values (``LEAST_GRADED`` questions), and none for values without spread, which tell the resolution
-of a clock and not how sure a figure is. There is no bootstrap: at 20 to 50 values percentile and BCa cover 87 to 94 %
-where 95 % are claimed.
-scipy knows the distributions.
+Coverage of every interval was simulated on the kind of data it is used for, at 3 to 100 values: ``python -m
+benchmarks.coverage`` prints the table, reports.md discusses it. Where an interval would not cover as claimed,
+``unknown`` is returned: for fewer than ``LEAST`` values (``LEAST_GRADED`` questions), and for values without spread,
+which tell the resolution of a clock and not the uncertainty. There is no bootstrap: at 20 to 50 values percentile and
+BCa cover 87 to 94 % where 95 % are claimed. Distributions are scipy's.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ TRIM = 0.2
 class Interval:
     """An estimate with its confidence interval.
 
-    n           independent values behind it
+    n           number of independent values
+    method      name of the method, or why the interval is unknown
     p           two-sided p-value of "no difference" (None: not computed)
-    detectable  the smallest difference that would have been found in 80 % of such experiments (None: unknown)
+    detectable  the smallest difference that 80 % of such experiments would detect (None: unknown)
     """
 
     estimate: float
@@ -50,24 +50,24 @@ class Interval:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def scaled(self, factor: float) -> Interval:
-        """Return the interval in other units."""
+        """Return the interval with all its values multiplied by ``factor``, for other units."""
         detectable = None if self.detectable is None else self.detectable * factor
         values = (self.estimate * factor, self.low * factor, self.high * factor)
         return Interval(*values, self.n, self.method, self.p, detectable)
 
 
 def unknown(estimate: float, n: int, why: str = "too few values") -> Interval:
-    """Return an estimate without an interval; ``why`` says why its spread is unknown."""
+    """Return an estimate without an interval; ``why`` is the reason."""
     return Interval(estimate, -math.inf, math.inf, n, why)
 
 
 def centre_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
     """Return the interval of the centre of independent values (n,).
 
-    Few: their mean, with Student's t. From 6 values (at 95 %; 8 at 99 %) on Hodges and Lehmann's centre, the median of
-    all means of two, with Wilcoxon's exact interval: as narrow as t where errors are normal, narrower where some
-    values lie far out, and right where they are skewed, of which t is not. Values of which more than half are repeated
-    were rounded; ranks lose by that and t does not.
+    Few values: their mean, with Student's t. From 6 values (at 95 %; 8 at 99 %): the Hodges-Lehmann centre, the median
+    of all pairwise means, with Wilcoxon's exact interval: as narrow as t where errors are normal, narrower where some
+    values are outliers, and correct for skewed values, where t is not. If more than half of the values are repeated,
+    they were rounded, and t is used, because ties harm ranks.
     """
     d = np.asarray(values, np.float64)
     n, mean = len(d), float(d.mean()) if len(d) else math.nan
@@ -108,18 +108,17 @@ def _signed_ranks(n: int) -> np.ndarray:
 
 
 def rounds_interval(ratios: np.ndarray, confidence: float = 0.95) -> Interval:
-    """Return the interval of the centre of ``ratios`` (rounds, depths), NaN where a cell is missing; rounds are
-    independent.
+    """Return the interval of the centre of ``ratios`` (rounds, depths), NaN where a cell is missing.
 
-    Within a round depths count as one: the mean without the 20 % farthest out on either side, since a busy moment of
-    the machine is to cost a cell and not the comparison.
+    Rounds are the independent values. Each round is reduced to its mean over depths without the 20 % farthest out on
+    either side, so that a busy moment of the machine spoils a cell and not the comparison.
     """
     centres = [trimmed(row[np.isfinite(row)]) for row in ratios if np.isfinite(row).any()]
     return centre_interval(centres, confidence)
 
 
 def trimmed(values: np.ndarray) -> float:
-    """Return the mean without the 20 % farthest out on either side."""
+    """Return the mean without the 20 % of values farthest out on either side."""
     cut = int(TRIM * len(values))
     return float(np.sort(values)[cut : len(values) - cut].mean())
 
@@ -139,12 +138,11 @@ def welch_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Inte
 
 
 def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of sum(totals) / sum(weights) over independent clusters, as NLL differences per token over
-    texts.
+    """Return the interval of sum(totals) / sum(weights) over independent clusters, such as NLL per token over texts.
 
-    The error is the jackknife's, each text left out once. Texts of unlike length are fewer than they look: n counts as
-    the mean of n and of sum(w)^2 / sum(w^2). ``low`` and ``high`` are the estimate where every total is zero: engines
-    that agree to the last bit do so by no accident.
+    The standard error is the jackknife's, leaving out each cluster once. Clusters of unequal weight carry less
+    information: n counts as the mean of n and of sum(w)^2 / sum(w^2). If every total is zero, ``low`` and ``high`` are
+    the estimate: engines that agree to the last bit do not do so by chance.
     """
     totals, weights = np.asarray(totals, np.float64), np.asarray(weights, np.float64)
     n, whole = len(totals), float(weights.sum())
@@ -162,22 +160,21 @@ def weighted_interval(totals: ArrayLike, weights: ArrayLike, confidence: float =
 
 
 def graded_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of mean(b) - mean(a) for the same questions (n,); one score of 0 to 1 per question.
+    """Return the interval of mean(b) - mean(a) for the same questions (n,), each with a score from 0 to 1.
 
-    ``change_interval``, and the p-value: McNemar's exact one for right-or-wrong scores, a sign-flip permutation test
-    for others.
+    The interval is ``change_interval``'s; the p-value is McNemar's exact one for right-or-wrong scores, that of a
+    sign-flip permutation test for others.
     """
     interval = change_interval(np.asarray(b, np.float64) - np.asarray(a, np.float64), confidence)
     return replace(interval, p=graded_p(a, b)) if interval.known else interval
 
 
 def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of the mean of the changes (n,) of as many questions, -1 to 1.
+    """Return the interval of the mean of score changes d (n,), one per question, each from -1 to 1.
 
-    Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, so that it knows of
-    changes that might have happened. The two halves that are added change by as much as the question that changed
-    most, by a whole one if none did: where few questions change much and many a little, their mean would hide what was
-    not drawn this time.
+    Agresti and Min's interval (2005): Wald with half a question added to each cell of the table, to allow for changes
+    that were not observed. Two of the added halves changed, by as much as the largest observed change, or by 1 if there
+    was none: where few questions change much and many a little, the mean change would hide rare large ones.
     """
     d = np.asarray(d, np.float64)
     n = len(d)
@@ -202,8 +199,8 @@ def graded_p(a: ArrayLike, b: ArrayLike) -> float:
 def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
     """Return Wilson's interval of the mean of scores (n,) from 0 to 1.
 
-    Scores between right and wrong vary less than right and wrong do, so they count as correspondingly more questions
-    (one full-variance question is added, against luck).
+    Scores between right and wrong vary less than right-or-wrong ones, so they count as correspondingly more questions
+    (one full-variance question is added as a safeguard).
     """
     d = np.asarray(scores, np.float64)
     n, share = len(d), float(d.mean())
@@ -213,7 +210,7 @@ def share_interval(scores: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def wilson(right: float, n: float, confidence: float = 0.95) -> Interval:
-    """Return Wilson's interval of ``right`` out of ``n``."""
+    """Return Wilson's interval of the share ``right / n``."""
     z = float(special.ndtri((1 + confidence) / 2))
     share = right / n
     centre, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -222,7 +219,8 @@ def wilson(right: float, n: float, confidence: float = 0.95) -> Interval:
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Return McNemar's exact two-sided p-value (binomial with 1/2 over the changes)."""
+    """Return McNemar's exact two-sided p-value for paired right-or-wrong scores (binomial with 1/2 over the
+    changes)."""
     return sign_test(np.asarray(b, np.float64) - np.asarray(a, np.float64))
 
 
@@ -234,8 +232,10 @@ def sign_test(differences: ArrayLike, tie: float = 0.0) -> float:
 
 
 def sign_flip(differences: ArrayLike) -> float:
-    """Return the permutation p-value of the mean under random signs, for more than ``FLIPS`` differences the normal
-    one."""
+    """Return the permutation p-value of the mean under random signs.
+
+    For more than ``FLIPS`` differences the normal approximation is used.
+    """
     d = np.asarray(differences, np.float64)
     d = d[d != 0]
     if len(d) < 2:

@@ -5,7 +5,8 @@
     http://host:port/v1, https://...        any OpenAI-compatible endpoint; options model, dialect, per_minute, ...
     command:./ds4 -m MODEL.gguf             an external ds4 binary; options timeout, ctx
 
-Abilities: ``base.Ability``. Heavy parts are imported when a target of that kind is opened.
+``base.Ability`` lists what a target may be able to do. Heavy modules are imported when a target of their kind is
+opened.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _query(text: str) -> dict[str, Any]:
 
 
 def open_target(spec: str, **options: Any) -> Target:
-    """Open the target that ``spec`` names; UsageError for an invalid spec or option."""
+    """Open the target that ``spec`` describes; raise UsageError for an invalid spec or option."""
     kind, _, rest = spec.partition(":")
     if spec.startswith("local?"):
         kind, rest = "local", spec.removeprefix("local")

@@ -1,4 +1,4 @@
-"""What a target returns: tokens, stream deltas, and the completion they add up to."""
+"""Results of a target: tokens, stream deltas, and the completion that they add up to."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class Finish(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Token:
-    """A token by its bytes, by which engines are compared; ``id``, ``logprob`` and ``logit`` where the target reports
-    them."""
+    """A token, identified across engines by its bytes ``raw``.
+
+    The other fields are None where the target does not report them; ``logprob`` is a natural logarithm.
+    """
 
     raw: bytes
     logprob: float | None = None
@@ -33,9 +35,9 @@ class Token:
 
 @dataclass(frozen=True)
 class Step:
-    """One generated (or forced) token with its alternatives, best first, and when it arrived.
+    """One generated (or forced) token with its alternatives, best first.
 
-    ``time`` is seconds since the request was sent, None where nothing was streamed.
+    ``time`` is its arrival in seconds since the request was sent, None where nothing was streamed.
     """
 
     token: Token
@@ -47,7 +49,10 @@ class Step:
 class Usage:
     """Token counts as the target reports them, None where it does not.
 
-    ``cached``: prompt tokens that needed no prefill; ``reasoning``: completion tokens spent on reasoning.
+    prompt      prompt tokens
+    completion  generated tokens
+    cached      prompt tokens that needed no prefill
+    reasoning   generated tokens that are reasoning
     """
 
     prompt: int | None = None
@@ -58,7 +63,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class CallDelta:
-    """A part of tool call number ``index``: name and id come once, ``arguments`` in fragments of JSON text."""
+    """A fragment of tool call number ``index``: name and id come once, ``arguments`` in fragments of JSON text."""
 
     index: int
     name: str = ""
@@ -68,12 +73,15 @@ class CallDelta:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of a stream. The last one has ``finish``, usage and model; ``error`` tells what went wrong, malformed
-    calls included.
+    """A piece of a stream; the last piece has ``finish``, usage and model.
 
-    ``void``: the calls so far were malformed markup and are void; their markup follows as text.
-    ``markup``: with the last one, the block of calls as a local model wrote it (``text.chat.Message.raw_dsml``).
-    ``stopped``: with the last one, the stop string that ended the answer.
+    text       visible text
+    steps      tokens, where the target reports them
+    time       arrival in seconds since the request was sent
+    error      why the answer is faulty, malformed tool calls included
+    void       the calls so far were malformed markup and are void; the markup follows as text
+    markup     in the last piece: the block of calls as a local model wrote it (``text.chat.Message.raw_dsml``)
+    stopped    in the last piece: the stop string that ended the answer
     """
 
     text: str = ""
@@ -91,7 +99,7 @@ class Delta:
 
     @property
     def brings(self) -> bool:
-        """Whether the delta holds generated output; such a delta counts as an arrival."""
+        """Return whether the delta contains generated output, and so counts as an arrival."""
         return bool(self.text or self.reasoning or self.calls or self.steps)
 
 
@@ -99,7 +107,11 @@ class Delta:
 class Completion:
     """A finished answer.
 
-    ``arrivals``: seconds at which each delta with output arrived; ``sizes``: bytes of UTF-8 that each brought.
+    arrivals   seconds from the request to each delta with output
+    sizes      UTF-8 bytes of text in each of these deltas
+    seconds    duration of the request
+    markup     block of calls as a local model wrote it (``text.chat.Message.raw_dsml``)
+    error      why the answer is faulty, "" if it is not
     """
 
     text: str
@@ -117,12 +129,12 @@ class Completion:
 
     @property
     def ttft(self) -> float | None:
-        """Time to first token in seconds, None if nothing was streamed or nothing came."""
+        """Return the time to first token in seconds, None if nothing was streamed or nothing arrived."""
         return self.arrivals[0] if self.arrivals else None
 
     @property
     def gaps(self) -> list[float]:
-        """Inter-token latencies in seconds (of deltas, where several tokens share one)."""
+        """Return the inter-token latencies in seconds (between deltas, where several tokens share a delta)."""
         return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
 
@@ -167,10 +179,10 @@ class _Sum:
 
 
 def collect(deltas: Iterable[Delta]) -> Completion:
-    """Collect a stream into its completion.
+    """Collect a stream of deltas into its completion.
 
-    Raises TargetError if the stream broke off or ended without a finish reason; ``partial`` is then the completion so
-    far, with finish ERROR.
+    Raise TargetError if the stream broke off or ended without a finish reason; the error's ``partial`` is then the
+    completion so far, with finish ERROR.
     """
     total = _Sum()
     try:

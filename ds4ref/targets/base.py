@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Ability(enum.Enum):
-    """One thing a target may be able to do; the value is how an error message names it."""
+    """Something that a target may be able to do; the value is the wording of error messages."""
 
     CHAT = "chat prompts"
     TEXT = "plain text prompts"
@@ -47,12 +47,12 @@ class Ability(enum.Enum):
 
 @dataclass(frozen=True)
 class Prompt:
-    """Exactly one of: a conversation, plain text, token ids.
+    """Exactly one of: a conversation (``messages``), plain text (``text``), token ids (``ids``).
 
     messages   the turns so far, system text included, as ``text.chat`` renders them
-    tools      what may be called, each as one JSON object with name, description and parameters
+    tools      tools that may be called, each as one JSON object with name, description and parameters
     thinking   "none", "high" or "max"
-    answer     text with which a chat's answer has to begin
+    answer     text with which the answer to a conversation must begin
     """
 
     messages: tuple[Message, ...] = ()
@@ -70,7 +70,7 @@ class Prompt:
 
     @classmethod
     def conversation(cls, messages: Sequence[Message], tools: Sequence[str] = (), thinking: str = "none") -> Prompt:
-        """Return a prompt of any number of turns, tool calls and their results included."""
+        """Return a prompt of any number of turns, including tool calls and their results."""
         return cls(tuple(messages), tuple(tools), thinking=thinking)
 
     @classmethod
@@ -85,17 +85,17 @@ class Prompt:
 
     @property
     def user(self) -> str | None:
-        """The last user message, None if there is none."""
+        """Return the content of the last user message, None if there is none."""
         return next((m.content for m in reversed(self.messages) if m.role == "user"), None)
 
     @property
     def system(self) -> str:
-        """The system text of a chat, "" if there is none."""
+        """Return the system text of a chat, "" if there is none."""
         return next((m.content for m in self.messages if m.role == "system"), "")
 
     @property
     def needs(self) -> tuple[Ability, ...]:
-        """Abilities that a target needs for this prompt."""
+        """Return the abilities that a target needs for this prompt."""
         if self.ids is not None:
             return (Ability.TOKEN_IDS,)
         if self.text is not None:
@@ -106,11 +106,14 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. temperature 0 is greedy; ``top_logprobs`` alternatives per step (0: none).
+    """A prompt and the settings of its generation.
 
-    stop     texts that end the answer and are no part of it; reasoning is not searched for them
-    steer    looks at every token before it is picked (``generate.Steer``): an ability of local targets
-    cancel   pressed to stop: the answer then ends with what there is, finish "cancelled"
+    temperature   0 picks the most likely token
+    stop          texts that end the answer and are not part of it; reasoning is not searched for them
+    top_logprobs  number of alternatives per step
+    ctx           context in tokens, None for the target's default
+    steer         callback before every token is picked (``generate.Steer``): an ability of local targets
+    cancel        switch that stops the request: the answer then ends with the text so far, finish "cancelled"
     """
 
     prompt: Prompt
@@ -127,12 +130,12 @@ class Request:
 
     @property
     def needs(self) -> tuple[Ability, ...]:
-        """Abilities that a target needs for this request."""
+        """Return the abilities that a target needs for this request."""
         return self.prompt.needs + ((Ability.STEER,) if self.steer is not None else ())
 
 
 class Target(abc.ABC):
-    """One engine; ``abilities`` is what it declares, and methods beyond them raise TargetError."""
+    """One engine. ``abilities`` are those it declares; methods beyond them raise TargetError."""
 
     kind = ""
     name = ""
@@ -144,7 +147,7 @@ class Target(abc.ABC):
         return ability in self.abilities
 
     def require(self, *abilities: Ability, needed_for: str = "this") -> None:
-        """Raise UsageError, in one line, if an ability is missing."""
+        """Raise a one-line UsageError if an ability is missing; ``needed_for`` names its use."""
         missing = [a.value for a in abilities if a not in self.abilities]
         if missing:
             raise UsageError(
@@ -153,19 +156,21 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Generate, yielding deltas as they arrive; the last has a ``finish``. Raises TargetError if the stream breaks
-        off."""
+        """Generate, yielding deltas as they arrive; the last one has a ``finish``.
+
+        Raise TargetError if the stream breaks off.
+        """
 
     def complete(self, request: Request) -> Completion:
-        """Generate and collect; a TargetError has the output before it as ``partial``."""
+        """Generate and return the whole answer; a TargetError has the output so far as ``partial``."""
         return collect(self.stream(request))
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Score a given continuation by teacher forcing: one step per token, with its log probability given all before
+        """Score a continuation by teacher forcing: one step per token, with its log probability after all tokens before
         it.
 
-        ``continuation`` is the bytes of successive tokens. A step's ``token.logprob`` is None where the target cannot
-        know it (the token was not among its best), and its ``token.raw`` are the expected bytes.
+        ``continuation`` is the bytes of successive tokens. A step's ``token.logprob`` is None where the target does not
+        report it (the token was not among the most likely), and its ``token.raw`` are the expected bytes.
         """
         raise self._cannot(Ability.SCORE)
 
@@ -182,11 +187,11 @@ class Target(abc.ABC):
         raise self._cannot(Ability.TOKENIZE)
 
     def identity(self) -> dict[str, Any]:
-        """Return the origin of results, as stored with them. Never contains a secret."""
+        """Return facts about the engine, stored with its results; they never contain a secret."""
         return {"kind": self.kind, "name": self.name}
 
     def notes(self) -> list[str]:
-        """Return notes for the user on the answers so far, one line each."""
+        """Return remarks for the user on the answers so far, one line each."""
         return []
 
     def close(self) -> None:  # noqa: B027  nothing to release is a fine implementation

@@ -3,7 +3,7 @@
     ds4 --dump-logprobs OUT -n N --logprobs-top-k K --temp 0 -c CTX (-p TEXT | --prompt-file F) [--nothink] -sys TEXT
     ds4 --dump-tokens --prompt-file F
 
-The prompt travels in a file, so that no length and no leading dash of it can matter. Dumps are greedy by nature.
+The prompt is passed in a file, so that neither its length nor a leading dash matters. Dumps are always greedy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ DEFAULT_CTX = 16384
 
 
 class CommandTarget(Target):
-    """An external binary: ``command`` with its fixed arguments ("./ds4 -m model.gguf"), ``timeout`` seconds per run."""
+    """An external binary.
+
+    command  the binary with its fixed arguments ("./ds4 -m model.gguf")
+    timeout  seconds per run
+    """
 
     kind = "command"
     abilities = frozenset({Ability.CHAT, Ability.TOP_LOGPROBS, Ability.TOKENIZE})
@@ -44,7 +48,7 @@ class CommandTarget(Target):
         self.name = Path(self.command[0]).name
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Yield all steps at once, when the dump is complete."""
+        """Run the binary once and yield all steps when the dump is complete."""
         self.require(*request.needs, needed_for="this prompt")
         prompt = request.prompt
         if request.temperature > 0:
@@ -76,7 +80,7 @@ class CommandTarget(Target):
         yield Delta(text.decode("utf-8", "replace"), dump.steps, now, finish, usage, dump.model, error=why)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:
-        """Return token ids. Requires ``control``, because ``--dump-tokens`` always recognises control strings."""
+        """Return token ids; ``control`` must be true, because ``--dump-tokens`` always recognises control strings."""
         if not control:
             raise TargetError(
                 f"{self.name} --dump-tokens recognises control strings: plain tokenization is not available"
@@ -131,7 +135,7 @@ class Dump:
 
 
 def read_dump(data: bytes, where: str) -> Dump:
-    """Parse a dump by its ``bytes`` fields; ``text`` is ignored. TargetError says what is malformed."""
+    """Parse a dump by its ``bytes`` fields, ignoring ``text``; raise TargetError saying what is malformed."""
     try:
         fields = json.loads(data)
         steps = tuple(_step(entry) for entry in fields["steps"])

@@ -1,14 +1,14 @@
-"""How servers differ behind the OpenAI protocol: names of fields, which they accept, which they refuse.
+"""Differences between servers behind the OpenAI protocol: names of fields, accepted fields, refused fields.
 
     deepseek   the hosted API: ``thinking`` is an object, an answer is continued with ``prefix``
-    ds4        ds4's server and ours: the same, and an effort for "max"
+    ds4        ds4's server and ours: as deepseek, and an effort for "max"
     vllm       templates get ``chat_template_kwargs``; token ids as prompts
-    llama.cpp  llama-server: the same, and nothing continued
+    llama.cpp  llama-server: as vllm, without continuing an answer
     openai     the hosted API: ``reasoning_effort`` and ``max_completion_tokens``
     plain      nothing beyond the protocol (llama-cpp-python, and servers that answer 400 to more)
     probe      as deepseek, without fields that the server has refused by name; the default
 
-Answers of any kind are understood: reasoning and token counts under all of their names.
+Answers of every kind are understood, with reasoning and token counts under any of their names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TEMPLATE: dict[str, Json] = {
 _OPENAI: dict[str, Json] = {"none": {}, "high": {"reasoning_effort": "high"}, "max": {"reasoning_effort": "xhigh"}}
 
 REASONING = ("reasoning_content", "reasoning")
-"""Field names of reasoning in answers. Servers that send both send the same text twice."""
+"""Field names of reasoning in answers; servers that send both send the same text twice."""
 
 _FINISH = {
     "stop": Finish.STOP, "eos": Finish.STOP, "eos_token": Finish.STOP, "stop_sequence": Finish.STOP,
@@ -59,11 +59,11 @@ _STRICT = re.compile(
 class ServerKind:
     """One kind of server.
 
-    thinking   request fields that switch it, by mode
-    prefill    how an assistant's message is continued: fields of the message, fields of the request
-    limit      the name of ``max_tokens``
-    ids        its completions endpoint takes token ids as prompt
-    probe      learn from refusals
+    thinking   thinking mode -> request fields that select it
+    prefill    how an assistant's message is continued: fields of the message, fields of the request; None if impossible
+    limit      the server's name for ``max_tokens``
+    ids        the completions endpoint takes token ids as prompt
+    probe      drop fields that the server refuses, and repeat the request
     """
 
     name: str
@@ -106,14 +106,15 @@ class Dialect:
     # --- requests
 
     def fitted(self, body: Json) -> Json:
-        """Return ``body`` without refused fields and with the server's name for ``max_tokens``."""
+        """Return the request ``body`` without refused fields and with the server's name for ``max_tokens``."""
         fields = {name: value for name, value in body.items() if name not in self.refused}
         if self.limit != "max_tokens" and "messages" in fields and "max_tokens" in fields:
             fields[self.limit] = fields.pop("max_tokens")
         return fields
 
     def learns(self, body: Json, status: int, reply: str) -> bool:
-        """Learn from an error reply and return whether the request is worth repeating."""
+        """Record the fields that an error reply refuses, and return whether the request should be repeated without
+        them."""
         if not self.kind.probe or status not in (400, 422):
             return False
         if "max_completion_tokens" in reply and "max_tokens" in body:
@@ -127,13 +128,13 @@ class Dialect:
         return bool(newly_refused)
 
     def switch(self, mode: str) -> Json:
-        """Return the request fields of a thinking mode; UsageError for an unknown mode."""
+        """Return the request fields that select a thinking mode; raise UsageError for an unknown mode."""
         if mode not in ("none", "high", "max"):
             raise UsageError(f"unknown thinking mode {mode!r}: choose from none, high, max")
         return self.kind.thinking.get(mode, {})
 
     def message(self, message: Message) -> Json:
-        """Return one turn in the protocol's form."""
+        """Return one message as the protocol's JSON."""
         if message.role in ("tool", "function"):
             return {"role": "tool", "tool_call_id": next(iter(message.result_ids), ""), "content": message.content}
         fields: Json = {"role": message.role, "content": message.content}
@@ -148,7 +149,7 @@ class Dialect:
         return fields
 
     def tools(self, schemas: Iterable[str]) -> list[Json]:
-        """Return tools in the protocol's form; UsageError for a schema that is no JSON object."""
+        """Return tools as the protocol's JSON; raise UsageError for a schema that is not a JSON object."""
         entries = []
         for schema in schemas:
             try:
@@ -165,7 +166,7 @@ class Dialect:
 
 
 def finish_of(reason: str) -> tuple[Finish, str]:
-    """Map a server's finish reason to Finish and, for an unknown one, an error text."""
+    """Map a server's finish reason to Finish; for an unknown reason also return an error text, else ""."""
     finish = _FINISH.get(reason, Finish.ERROR)
     return finish, f"it ended for the reason {reason!r}" if finish is Finish.ERROR else ""
 
@@ -201,7 +202,7 @@ def called(message: Json) -> tuple[ToolCall, ...]:
 
 
 def usage_of(answer: Json) -> Usage:
-    """Return the token counts under any of the names that servers use."""
+    """Return an answer's token counts, under any of the names that servers use."""
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return Usage()

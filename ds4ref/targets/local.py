@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 DEFAULT_CTX = 32768
 SCORE_ROWS = 128
 EOS_SPELLINGS = (EOS, "<\uff5c\uff5cend\u2581of\u2581sentence\uff5c\uff5c>")
-"""The EOS string of the model and that of the hosted API."""
+"""Spellings of the EOS token: the model's, and that of the hosted API."""
 
 
 class LocalTarget(Target):
     """An engine in this process.
 
-    Keeps the last ``sessions`` timelines, so that prompts which extend one of them share its prefill.
+    It keeps the last ``sessions`` sessions, so that prompts which extend one of them reuse its prefill.
     """
 
     kind = "local"
@@ -58,11 +58,11 @@ class LocalTarget(Target):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; TextError if the file has none."""
+        """Return the model's tokenizer; raise TextError if the file has none."""
         return self.engine.tokenizer
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt; UsageError for an unknown thinking mode."""
+        """Return the token ids of a prompt; raise UsageError for an unknown thinking mode."""
         if prompt.ids is not None:
             return list(prompt.ids)
         if prompt.text is not None:
@@ -73,7 +73,7 @@ class LocalTarget(Target):
         return ids + self.tokenizer.encode(prompt.answer)
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Generate with times on this process's clock; EOS is reported as a last step without text, as in dumps.
+        """Generate, with times by this process's clock; EOS is reported as a last step without text, as in dumps.
 
         Streams may run at the same time, in one thread or in several: each has a session of its own, and they take
         turns token by token.
@@ -118,7 +118,8 @@ class LocalTarget(Target):
         )  # fmt: skip
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Score with one prefill over prompt and continuation. Bytes that are no single token are tokenized as text."""
+        """Score with one prefill over prompt and continuation; bytes that are not a single token are tokenized as
+        text."""
         ids, forced = self.encode(prompt), [self._token_id(raw) for raw in continuation]
         if not ids:
             raise TargetError("nothing precedes the first token: an empty prompt gives no distribution")
@@ -129,17 +130,17 @@ class LocalTarget(Target):
         return self.score_ids(self.tokenizer.encode(text), top_logprobs)
 
     def score_ids(self, ids: Sequence[int], top_logprobs: int = 0) -> list[Step]:
-        """Score every token of ``ids`` given those before it; the first has no logprob."""
+        """Score every token of ``ids`` given the tokens before it; the first step has no logprob."""
         return [step for piece in self.score_pieces(ids, top_logprobs) for step in piece]
 
     def score_pieces(self, ids: Sequence[int], top_logprobs: int = 0) -> Iterator[list[Step]]:
-        """Yield the steps of ``score_ids`` in batches as they are computed, so that callers can stop in between."""
+        """Yield the steps of ``score_ids`` in batches as they are computed, so that callers can stop early."""
         if ids:
             yield [Step(Token(self.tokenizer.token_bytes(ids[0]), None, int(ids[0])))]
             yield from self._pieces(list(ids[:1]), list(ids[1:]), top_logprobs)
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Return logits (T, vocab) float32 from an empty session."""
+        """Return the logits after each token, (T, vocab) float32, computed in an empty session."""
         return self.engine.logits(ids)
 
     def tokenize(self, text: str, control: bool = False) -> list[int]:

@@ -1,8 +1,8 @@
 """Any OpenAI-compatible endpoint as a target: chat completions, completions, log probabilities, echo.
 
-Left out on purpose: images, several choices. What a server really offers shows only in its answers, so the declared
-abilities are those of the protocol, and an answer without what was asked for is a TargetError. What servers call things
-and what they refuse: ``dialects``.
+Left out on purpose: images, several choices. Whether a server supports a field shows only in its answers, so the
+declared abilities are those of the protocol, and an answer that lacks a requested part is a TargetError. ``dialects``
+has the differences between servers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 class HttpTarget(Target):
     """An endpoint below ``base`` (".../v1"). Any number of streams may run at once, each with a connection of its own.
 
-    model     the name to ask for; None asks the server for its only one
-    dialect   the kind of server, key of ``dialects.KINDS``
-    prefill   key of ``dialects.PREFILLS`` if the chat endpoint can continue an assistant message (as its kind does)
-    ids       the completions endpoint takes token ids as prompt (as its kind does)
-    extra     more request fields, as they are
-    accept    other names under which the same model may answer; every other name is refused
+    model     model name to request; None asks the server for its only one
+    dialect   kind of server, a key of ``dialects.KINDS``
+    prefill   how the chat endpoint continues an assistant message, a key of ``dialects.PREFILLS``; default: as its kind
+    ids       whether the completions endpoint takes token ids as prompt; default: as its kind
+    extra     further request fields, sent unchanged
+    accept    other names under which the same model may answer; any other name is refused
     """
 
     kind = "http"
@@ -65,7 +65,7 @@ class HttpTarget(Target):
 
     @property
     def model(self) -> str:
-        """The model name to request; asks a server with exactly one model for it."""
+        """Return the model name to request; if none was set, ask the server, which must have exactly one model."""
         if self._model is None:
             names = [str(entry.get("id")) for entry in _list(_dict(self.transport.get("/models")).get("data"))]
             if len(names) != 1:
@@ -74,7 +74,7 @@ class HttpTarget(Target):
         return self._model
 
     def complete(self, request: Request) -> Completion:
-        """Send one request without streaming, the form in which every server returns log probabilities.
+        """Send one request without streaming, because every server returns log probabilities in this form.
 
         A cancelled request returns an empty completion.
         """
@@ -101,7 +101,7 @@ class HttpTarget(Target):
         )  # fmt: skip
 
     def stream(self, request: Request) -> Iterator[Delta]:
-        """Yield deltas from server-sent events, each with its arrival time."""
+        """Send a request and yield deltas from server-sent events, each with its arrival time."""
         start, reason, usage, model = time.perf_counter(), "", None, ""
         # a character cut in two comes in two events: each half alone would be shown as a hole
         whole = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2)]
@@ -138,7 +138,7 @@ class HttpTarget(Target):
     # --- teacher forcing
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
-        """Score token by token, each with everything before it as a forced prefix: one request per step."""
+        """Score one token per request, each with all text before the token as a forced prefix."""
         top = max(1, top_logprobs)
         steps = []
         for i, raw in enumerate(continuation):
@@ -162,8 +162,10 @@ class HttpTarget(Target):
         return steps
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
-        """Score a text through completions with echo; TargetError if the server does not return the prompt's log
-        probabilities."""
+        """Score a text through the completions endpoint with echo.
+
+        Raise TargetError if the server does not return the prompt's log probabilities.
+        """
         body = {
             "model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True,
             "logprobs": max(1, top_logprobs), **self.extra,
@@ -184,11 +186,11 @@ class HttpTarget(Target):
         raise TargetError(f"{self.name} does not return log probabilities of the prompt (echo)")
 
     def identity(self) -> dict[str, Any]:
-        """Return kind, address, the model requested and the names that answered."""
+        """Return kind, address, the requested model and the names under which models answered."""
         return {"kind": self.kind, "name": self.name, "model": self.model, "served": sorted(self.served)}
 
     def notes(self) -> list[str]:
-        """Return notes on bytes that were not UTF-8 and on request fields dropped after refusals."""
+        """Return remarks on bytes that were not UTF-8 and on request fields dropped after refusals."""
         lost, refused = self.transport.undecodable, sorted(self.dialect.refused)
         notes = [f"{self.name}: {lost} bytes were no UTF-8 (characters cut in two)"] if lost else []
         return notes + ([f"{self.name} refuses {', '.join(refused)}: it was asked without"] if refused else [])

@@ -1,6 +1,6 @@
-"""From generated pieces to what a client sees: reasoning apart, tool calls parsed, stop strings cut.
+"""Converts generated pieces to the deltas that a client sees: reasoning separated, tool calls parsed, stop strings cut.
 
-One piece in, one delta out, each part as soon as it is certain.
+Each piece gives one delta with everything that is certain by then.
 """
 
 from __future__ import annotations
@@ -19,21 +19,15 @@ from .answer import CallDelta, Delta, Finish
 class AnswerReader:
     """Splits an answer into text, reasoning and tool calls as it is generated.
 
-    ``tools``: look for tool-call markup (docs/explanation/text.md 5). ``stop`` strings are searched in the visible text
-    only. Whether a piece is reasoning is decided by the generation, from token ids.
+    Stop strings are searched in the visible text only. Whether a piece is reasoning is decided by the generation, from
+    token ids, not by the text.
 
-    recover   accept a complete block of calls at the very end of unclosed reasoning: the model forgot ``</think>``.
+    tools     search for tool-call markup (docs/explanation/text.md 5)
+    recover   accept a complete block of calls at the very end of unclosed reasoning, where the model forgot
+              ``</think>``.
               Only white space may follow; otherwise the block was part of the reasoning. The block is held back until
               the answer ends and does not end decoding (``done``).
     repair    accept a block that lacks only closing tags when the model ends its answer
-
-    Whether a piece is reasoning the generation knows better than the text: it goes by token ids.
-
-    recover   a whole block of calls at the very end of reasoning that was never closed counts: the model forgot the
-              tag. Nothing but white space may follow it. If anything does, ``</think>`` among it, it was thinking
-              aloud, and is reasoning. So such a block does not end decoding (``done``): only what comes next tells, and
-              that is the end of the answer if it was meant. Until then it is held back.
-    repair    a block that lacks nothing but closing tags when the model ends its answer counts as well
     """
 
     def __init__(self, tools: bool, stop: Sequence[str] = (), *, recover: bool = True, repair: bool = False):
@@ -47,7 +41,7 @@ class AnswerReader:
         self.reasoning_tokens = 0
 
     def feed(self, piece: Piece) -> Delta:
-        """Feed a piece and return what it makes certain, possibly nothing."""
+        """Feed a piece and return a delta with the output that is now certain, possibly empty."""
         self._deltas.append(self._fed(piece))
         return self._deltas[-1]
 
@@ -62,10 +56,10 @@ class AnswerReader:
         return replace(self._delta(self._parser.feed(piece.text)), reasoning=reasoning)
 
     def finish(self, ended: str = "", thinking: bool = False) -> Delta:
-        """Return what was held back to the end.
+        """Return a delta with the output that was held back to the end.
 
-        ``ended``: how decoding ended ("stop", "length", ...; "" if ``done`` ended it); ``thinking``: whether it ended
-        inside reasoning.
+        ended     how decoding ended ("stop", "length", ...; "" if ``done`` ended it)
+        thinking  whether decoding ended inside reasoning
         """
         inside = self._inside
         if thinking and inside is not None and inside.done and ended != Finish.CANCELLED:
@@ -107,44 +101,44 @@ class AnswerReader:
 
     @property
     def text(self) -> str:
-        """The visible answer so far."""
+        """Return the visible answer so far."""
         return "".join(delta.text for delta in self._deltas)
 
     @property
     def reasoning(self) -> str:
-        """The reasoning so far."""
+        """Return the reasoning so far."""
         return "".join(delta.reasoning for delta in self._deltas)
 
     @property
     def greedy(self) -> bool:
-        """Whether the next token is markup of a call, which is decoded greedily."""
+        """Return whether the next token is markup of a call, which is decoded greedily."""
         return self._parser is not None and self._parser.state.greedy
 
     @property
     def in_block(self) -> bool:
-        """Whether a block of calls is open."""
+        """Return whether a block of calls is open."""
         return self._parser is not None and self._parser.state is not Syntax.OUTSIDE
 
     @property
     def done(self) -> bool:
-        """Whether further output is ignored: a block of calls is closed, or a stop string matched."""
+        """Return whether further output is ignored: a block of calls is closed, or a stop string matched."""
         return self._stop.stopped is not None or (self._parser is not None and self._parser.done)
 
     @property
     def stopped(self) -> str:
-        """The stop string that matched, "" if none."""
+        """Return the stop string that matched, "" if none did."""
         return self._stop.stopped or ""
 
     @property
     def generated(self) -> Generated:
-        """The parsed answer (empty if no tools were offered); final after ``finish``."""
+        """Return the parsed answer (empty if no tools were offered), which is final after ``finish``."""
         if self._recovered is not None:
             return self._recovered
         return Generated() if self._parser is None else self._parser.result
 
     def reason(self, engine: str) -> Finish:
-        """Return why the answer ended, given how decoding did: "stop", "length", "cancelled", "" where ``done`` ended
-        it."""
+        """Return why the answer ended, given how decoding ended: "stop", "length", "cancelled", or "" where ``done``
+        ended it."""
         if engine == Finish.CANCELLED:
             return Finish.CANCELLED  # what was cut off is no mistake of the model's
         return Finish(self.generated.finish_reason(engine or Finish.STOP))

@@ -1,6 +1,6 @@
-"""HTTP that survives a public API: retries with backoff and jitter, Retry-After, timeouts, a rate limit, one secret.
+"""HTTP client for public APIs: retries with backoff and jitter, Retry-After, timeouts, a rate limit, an API key.
 
-The API key comes from an environment variable, travels in one header, and appears nowhere else: not in errors, logs,
+The API key comes from an environment variable, is sent in one header, and appears nowhere else: not in errors, logs,
 representations or files.
 """
 
@@ -33,12 +33,12 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 @functools.cache
 def tls_context() -> ssl.SSLContext:
-    """Return the process's TLS context: every client of its own would read all certificate authorities again."""
+    """Return the TLS context shared by all clients of this process, since loading certificate authorities is slow."""
     return httpx2.create_ssl_context()
 
 
 class Refused(TargetError):
-    """An error reply of the server: its ``status`` and its ``reply``, longer than in the message."""
+    """An error reply of the server: its HTTP ``status`` and its ``reply``, which the error message shortens."""
 
     def __init__(self, message: str, status: int, reply: str):
         super().__init__(message)
@@ -46,7 +46,7 @@ class Refused(TargetError):
 
 
 class Connection:
-    """A client with at most one connection, whose socket can be shut down to wake a waiting reader."""
+    """An HTTP client with at most one connection, whose socket can be shut down to wake a waiting reader."""
 
     def __init__(self, client: httpx2.Client):
         self.client = client
@@ -55,7 +55,7 @@ class Connection:
     def trace(self, event: str, info: Mapping[str, Any], cancel: Cancellation) -> None:
         """Remember the socket of a new connection, from the HTTP library's trace events.
 
-        A connection opened after ``cancel`` was pressed is closed at once.
+        If ``cancel`` was already pressed, the connection is closed at once.
         """
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             stream = info["return_value"]
@@ -65,7 +65,7 @@ class Connection:
                 _stop_if(cancel)
 
     def cut(self) -> None:
-        """Shut the connection down under a waiting reader. Safe in a signal handler."""
+        """Shut the connection down, which wakes a reader that waits on it; safe in a signal handler."""
         if self._socket is not None:
             with suppress(OSError, ValueError):
                 # past the TLS layer, which would first want to say goodbye
@@ -76,10 +76,10 @@ class Transport:
     """JSON over GET and POST below ``base``; any number of threads may use it, each request with a connection of its
     own.
 
-    attempts      tries per request; only failures that another try can mend are repeated
+    attempts      tries per request; only failures that a retry may fix are repeated
     timeout       seconds to connect, and to wait for the next byte
-    per_minute    most requests a minute, None for no limit
-    key_env       environment variable with the bearer key; an empty or absent one means no key
+    per_minute    maximum requests per minute, None for no limit
+    key_env       environment variable with the bearer key; if empty or absent, no key is sent
     """
 
     def __init__(
@@ -113,23 +113,24 @@ class Transport:
         self._random = random.Random()
         self.retries = 0
         self.undecodable = 0
-        """Bytes of all answers that were not UTF-8: characters cut in two."""
+        """Number of bytes in all answers that were not UTF-8 (characters cut in two)."""
         self.timeout = httpx2.Timeout(timeout, connect=min(timeout, 20.0))
         self._client = client
         self._free: list[Connection] = []
 
     def get(self, path: str) -> Any:
-        """Return the JSON at ``path``."""
+        """Send a GET request and return the JSON reply."""
         return self._json("GET", path, None, None)
 
     def post(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Any:
-        """Return the JSON answer to ``body``. Raises Cancelled when ``cancel`` is pressed, Refused for an error
-        reply."""
+        """Send ``body`` as JSON and return the JSON reply; raise Cancelled if ``cancel`` is pressed, Refused for an
+        error reply."""
         return self._json("POST", path, body, cancel)
 
     @contextmanager
     def events(self, path: str, body: dict[str, Any], cancel: Cancellation | None = None) -> Iterator[Iterator[Any]]:
-        """Open a stream of server-sent events, decoded, up to ``[DONE]``. Only opening the stream is retried."""
+        """Open a stream of server-sent events, yielding their decoded JSON up to ``[DONE]``; only opening it is
+        retried."""
         with self._answered("POST", path, body, cancel) as response:
             yield self._decoded(response, cancel)
 
@@ -285,7 +286,7 @@ class Transport:
         return self.clean(str(error).encode()) or type(error).__name__
 
     def clean(self, data: bytes, limit: int = 200) -> str:
-        """Make foreign text fit for one line of an error: printable, short, with the key masked even if it was
+        """Return foreign text fit for one line of an error message: printable, short, with the API key masked if
         echoed."""
         text = data.decode("utf-8", "replace")
         if self._secret:

@@ -1,7 +1,8 @@
 """Bytes as servers send them: server-sent events, and text that is cut inside a character.
 
-A token may end inside a UTF-8 character, and some servers put its raw bytes into the answer. Such bytes travel as lone
-surrogates (``surrogateescape``): ``raw_bytes`` restores a token's bytes, and ``printable`` replaces them for display.
+A token may end inside a UTF-8 character, and some servers put its raw bytes into the answer. Such bytes are kept as
+lone surrogates (``surrogateescape``): ``raw_bytes`` restores a token's bytes, and ``printable`` replaces them for
+display.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ..errors import TargetError
 
 
 def decoded(data: bytes) -> tuple[str, int]:
-    """Decode UTF-8 with every undecodable byte as a lone surrogate; return the text and their count."""
+    """Decode UTF-8 with every undecodable byte as a lone surrogate; return the text and the number of such bytes."""
     text = data.decode("utf-8", "surrogateescape")
     return text, sum("\udc80" <= c <= "\udcff" for c in text)
 
@@ -34,8 +35,8 @@ def printable(text: str) -> str:
 def events(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
     """Yield the data of server-sent events from the chunks of a response.
 
-    An event without its final empty line is dropped, as the standard says. TargetError for one larger than ``limit``
-    bytes.
+    An event without its final empty line is dropped, as the standard demands. Raise TargetError for an event larger
+    than ``limit`` bytes.
     """
     data: list[bytes] = []
     for line in _lines(chunks, limit):

@@ -5,10 +5,10 @@
         for info in store.runs(kind="bench"):
             print(info.id, info.label, info.created)
 
-schema      tables, their versions and migrations; what is refused on opening
+schema      tables, versions and migrations; refusal of other files
 runs        runs, rows, tags
 digests     SHA-256 of large files, computed once
-rows        what rows of some kinds hold
+rows        fields of the rows of each kind of run
 units       pieces of a large job that several workers share
 """
 

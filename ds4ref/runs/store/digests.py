@@ -19,9 +19,9 @@ def cached_sha256(
 ) -> str:
     """Return the digest of a file, from the cache if size and modification time are unchanged.
 
-    Of a folder, the digest of its files' digests, computed each time (large files by size and both ends).
-
-    ``progress`` gets (bytes read, bytes in all). DataError if the file cannot be read or changes while it is read.
+    A folder gives the digest of its files' digests, computed each time (large files by size and both ends).
+    ``progress`` is called with (bytes read, bytes in all). Raise DataError if the file cannot be read or changes while
+    it is read.
     """
     where = os.path.realpath(path)
     try:

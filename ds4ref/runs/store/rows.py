@@ -1,4 +1,4 @@
-"""Rows of runs as tools produce them: one place defines their fields (docs/reference/reports.md)."""
+"""Rows of runs: the one place that defines their fields for each tool (docs/reference/reports.md)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, Any]:
     """Return the row of one checked case, as ``ds4-vectors check --out`` writes it.
 
-    ``nll`` (nats over all steps) only if the log probability of every step is known. Raises KeyError or TypeError for a
-    malformed ``case``.
+    ``nll`` (nats over all steps) is set only if the log probability of every step is known. Raise KeyError or TypeError
+    for a malformed ``case``.
     """
     steps = case["steps"]
     deltas = [abs(step["delta"]) for step in steps if step["delta"] is not None]
@@ -33,17 +33,16 @@ def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, An
 
 
 def question_digest(kind: str, question: str, choices: Sequence[str], answer: str) -> str:
-    """Return the SHA-256 of question and right answer in hexadecimal: equal digests are the same question in any
-    pack."""
+    """Return the SHA-256 of question and right answer in hexadecimal, which identifies a question across packs."""
     text = json.dumps([kind, question, list(choices), answer], ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of one sample of ``ds4-eval``, from the lines of its log; texts stay there.
+    """Return the row of one sample of ``ds4-eval`` from two lines of its log, without prompt and answer texts.
 
-    ``outcome`` is None if nothing was graded, ``ds4`` is that of ds4's own extractor. Raises KeyError for malformed
-    lines.
+    ``outcome`` is None if nothing was graded, ``ds4`` is the outcome by ds4's own answer extractor. Raise KeyError for
+    malformed lines.
     """
     grade, ds4 = sample.get("grade") or {}, sample.get("ds4") or {}
     digest = question_digest(*(question[name] for name in ("kind", "question", "choices", "answer")))

@@ -1,8 +1,8 @@
 """Runs, their rows and their tags.
 
-A run is a kind ("bench", "vectors", "eval", "peaks"), facts (where it came from, JSON) and rows (what was measured,
-JSON objects in order). ``add`` writes all of it in one transaction. A long run may instead ``begin``, ``append`` as
-it goes and ``finish``; until then its status is "open", and what was appended survives whatever happens.
+A run is a kind ("bench", "vectors", "eval", "peaks"), facts (where it came from, JSON) and rows (the measured values,
+JSON objects in order). ``add`` writes all of it in one transaction. A long run may instead ``begin``, ``append`` rows
+as they arrive and ``finish``; until then its status is "open", and appended rows survive a crash.
 """
 
 from __future__ import annotations
@@ -33,13 +33,20 @@ _TAG = re.compile(r"[^\s,@#:]{1,80}")
 
 
 def default_path() -> Path:
-    """Return the path of this user's store; it may not exist yet."""
+    """Return the path of this user's store, which may not exist yet."""
     return data_dir() / "runs.sqlite"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run without its rows."""
+    """One run, without its rows.
+
+    uid      globally unique id, hexadecimal
+    created  UTC time
+    status   "open", "complete" or "stopped"
+    facts    where the run came from
+    rows     number of rows
+    """
 
     id: int
     uid: str
@@ -53,11 +60,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name in tables and plots."""
+        """Return the name of the run in tables and plots."""
         return self.label or f"run {self.id}"
 
     def fact(self, *keys: str) -> Any:
-        """Return a nested fact, None if it is missing."""
+        """Return the nested fact at ``keys``, None if it is missing."""
         value: Any = self.facts
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
@@ -65,14 +72,14 @@ class Run:
 
 
 class Store:
-    """An open store. Use from the thread that opened it; every process opens its own."""
+    """An open store. Use it only from the thread that opened it; every process must open its own."""
 
     def __init__(self, path: Path, db: sqlite3.Connection):
         self.path, self._db = path, db
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None, create: bool = True) -> Store:
-        """Open the store at ``path`` (default: the user's own). DataError if it is no store."""
+        """Open the store at ``path`` (default: the user's own); raise DataError if the file is not a store."""
         where = Path(path) if path is not None else default_path()
         return cls(where, connect(where, create))
 
@@ -102,21 +109,21 @@ class Store:
         status: str = "complete",
         tags: Sequence[str] = (),
     ) -> int:
-        """Add a run within a transaction of the caller (``writing``) and return its id."""
+        """Add a run within a transaction that the caller opened with ``writing``, and return its id."""
         run = self._insert(kind, facts, label, status)
         self._append(run, 0, [_dump(row) for row in rows])
         self._tag(run, tags)
         return run
 
     def begin(self, kind: str, facts: Mapping[str, Any], *, label: str = "", tags: Sequence[str] = ()) -> int:
-        """Start a run that will grow and return its id."""
+        """Start an empty run, to be filled by ``append``, and return its id."""
         with self.writing():
             run = self._insert(kind, facts, label, "open")
             self._tag(run, tags)
         return run
 
     def append(self, run: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows, on disk when this returns."""
+        """Append rows to a run; they are on disk when this method returns."""
         entries = [_dump(row) for row in rows]
         with self.writing():
             self._need(run)
@@ -124,7 +131,7 @@ class Store:
             self._append(run, start, entries)
 
     def finish(self, run: int, status: str = "complete", facts: Mapping[str, Any] | None = None) -> None:
-        """End a run begun earlier; ``facts`` replaces its facts."""
+        """End a run started by ``begin``; ``facts``, if not None, replaces its facts."""
         with self.writing():
             self._need(run)
             self._db.execute("UPDATE runs SET status = ? WHERE id = ?", (_status(status), run))
@@ -132,7 +139,7 @@ class Store:
                 self._db.execute("UPDATE runs SET facts = ? WHERE id = ?", (_dump(facts), run))
 
     def replace(self, run: int, facts: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], status: str) -> None:
-        """Replace facts and rows of a run that went on elsewhere; id, label and tags stay."""
+        """Replace facts, rows and status of a run that has continued outside the store; id, label and tags stay."""
         entries = [_dump(row) for row in rows]
         with self.writing():
             self._need(run)
@@ -147,13 +154,13 @@ class Store:
             self._db.execute("UPDATE runs SET label = ? WHERE id = ?", (_text(label), run))
 
     def tag(self, run: int, *tags: str) -> None:
-        """Add tags to those it has."""
+        """Add tags to a run, which keeps its other tags."""
         with self.writing():
             self._need(run)
             self._tag(run, tags)
 
     def untag(self, run: int, *tags: str) -> None:
-        """Remove tags; DataError if it lacks one."""
+        """Remove tags from a run; raise DataError if it lacks one."""
         with self.writing():
             for tag in tags:
                 done = self._db.execute("DELETE FROM tags WHERE run = ? AND tag = ?", (run, tag))
@@ -161,7 +168,7 @@ class Store:
                     raise DataError(f"run {run} has no tag {tag!r}")
 
     def remove(self, *runs: int) -> None:
-        """Delete runs with their rows and tags: all of them or, if one does not exist, none."""
+        """Delete runs with their rows and tags; if one does not exist, delete none and raise DataError."""
         with self.writing():
             for run in runs:
                 self._need(run)
@@ -170,7 +177,7 @@ class Store:
     # --- reading
 
     def runs(self, kind: str | None = None, tag: str | None = None, limit: int | None = None) -> list[Run]:
-        """Return runs, newest first."""
+        """Return runs, newest first, optionally of one kind, with one tag, and at most ``limit``."""
         where, values = [], []
         if kind is not None:
             where.append("kind = ?")
@@ -184,7 +191,7 @@ class Store:
             return [self._run(line) for line in self._db.execute(sql, values).fetchall()]
 
     def run(self, number: int) -> Run:
-        """Return the run with this id; DataError if there is none."""
+        """Return the run with this id; raise DataError if there is none."""
         with explained(self.path):
             line = self._db.execute(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (number,)).fetchone()
             if line is None:
@@ -192,10 +199,10 @@ class Store:
             return self._run(line)
 
     def find(self, name: str) -> Run:
-        """Return the run that ``name`` means: id, start of a uid (6 or more digits), label, tag, ``latest`` or
+        """Return the run identified by ``name``: id, start of a uid (6 or more digits), label, tag, ``latest`` or
         ``latest:KIND``.
 
-        The newest of several with one tag or label; DataError if none matches.
+        If several have the tag or label, the newest counts; raise DataError if none matches.
         """
         if re.fullmatch(r"[0-9]{1,18}", name):
             return self.run(int(name))
@@ -229,7 +236,7 @@ class Store:
             return [_load(line[0], self.path) for line in lines]
 
     def check(self) -> None:
-        """Read the whole store; DataError names the first damage."""
+        """Read the whole store to verify it; raise DataError naming the first damage."""
         with explained(self.path):
             verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if verdict != "ok":
@@ -250,12 +257,12 @@ class Store:
             return [(p, s, m, d) for p, s, m, d in db.execute("SELECT path, size, mtime_ns, sha256 FROM digests")]
 
     def remember(self, digests: Iterable[tuple[str, int, int, str]]) -> None:
-        """Add digests that another store of this machine has cached."""
+        """Add cached digests from another store of this machine."""
         with self.writing() as db:
             db.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", digests)
 
     def show(self, run: int) -> str:
-        """Return the command that shows a run, with the store's path unless it is the user's own."""
+        """Return the command that shows a run, with the store's path unless it is the user's own store."""
         own = self.path.resolve() == default_path().resolve()
         return f"ds4-report show {run}" + ("" if own else f" --store {shlex.quote(str(self.path))}")
 
@@ -273,13 +280,13 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in one transaction: all of it or nothing."""
+        """Run the block in one transaction, committed at the end or rolled back on an exception."""
         with explained(self.path), transaction(self._db):
             yield self._db
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Run the block with SQLite's errors explained."""
+        """Run the block with SQLite's errors turned into DataError."""
         with explained(self.path):
             yield self._db
 

@@ -1,8 +1,8 @@
 """The tables of the run store, and the checks on opening a file.
 
 A store is an SQLite database in WAL mode with our application id and a schema version. Opening refuses, in one line,
-what is not one: another program's database, any other file, a file cut short, a version from the future. Older
-versions are migrated in one transaction, each step once, by whichever process opens the file first.
+anything else: another program's database, any other file, a file cut short, a version from the future. Older versions
+are migrated in one transaction, each step once, by the process that opens the file first.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ VERSION = len(MIGRATIONS)
 
 
 def connect(path: str | os.PathLike[str], create: bool = True) -> sqlite3.Connection:
-    """Open the store at ``path``, migrated to ``VERSION``; DataError in one line if it is no store."""
+    """Open the store at ``path``, migrated to ``VERSION``; raise a one-line DataError if the file is not a store."""
     path = Path(path)
     fresh = _inspect(path, create)
     with explained(path):

@@ -1,6 +1,6 @@
-"""Units of a large job, each done once: what makes a job resumable.
+"""Units of a large job, each done once, which makes the job resumable.
 
-A unit is a name within a job. It is done when its result is stored, in one transaction with the run it produced.
+A unit is a name within a job. It is done when its result is stored, in one transaction with the runs it produced.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from .runs import Store
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit: ``result`` is None until it is done, ``error`` of the last attempt, ``run`` the first run it
-    produced."""
+    """One unit of a job.
+
+    attempts  number of failed and successful attempts
+    error     error of the last attempt, None if there was none
+    result    None until the unit is done
+    run       id of the first run that it produced
+    """
 
     name: str
     attempts: int
@@ -26,7 +31,7 @@ class Unit:
 
     @property
     def done(self) -> bool:
-        """Whether the unit is done."""
+        """Return whether the unit is done."""
         return self.result is not None
 
 
@@ -37,7 +42,7 @@ class Job:
         self.store, self.name = store, name
 
     def declare(self, names: Iterable[str]) -> None:
-        """Add units to the job; known ones keep their state."""
+        """Add units to the job; existing ones keep their state."""
         with self.store.writing() as db:
             db.executemany("INSERT OR IGNORE INTO units (job, unit) VALUES (?, ?)", [(self.name, n) for n in names])
 
@@ -51,8 +56,8 @@ class Job:
     def finish(self, name: str, result: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """Store a unit's result with its runs (arguments of ``Store.add``) and return the stored result.
 
-        The ids of the runs become ``result["runs"]``. The first result wins: a unit done twice, because a worker was
-        only believed lost, adds no second run.
+        The ids of the runs become ``result["runs"]``. The first stored result counts: a unit done twice, because its
+        worker was wrongly believed lost, adds no second run.
         """
         with self.store.writing() as db:
             known = db.execute(
@@ -70,7 +75,7 @@ class Job:
             return stored
 
     def fail(self, name: str, error: str) -> None:
-        """Record an error; the unit is tried again next time."""
+        """Record an error of a unit, which the next run of the job tries again."""
         with self.store.writing() as db:
             db.execute(
                 "INSERT INTO units (job, unit, attempts, error) VALUES (?, ?, 1, ?) ON CONFLICT (job, unit) "

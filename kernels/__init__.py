@@ -1,5 +1,6 @@
-"""Compute, and nothing but compute: arrays in, arrays out.
+"""Compute kernels: arrays in, arrays out.
 
-``formats`` holds the block layouts, ``reference`` the readable NumPy truth, ``cpu`` the Numba kernels. A backend is
-a module that offers the op names of ``ds4ref.kernels.reference``; nothing here knows about files, sessions or text.
+``formats`` holds the block layouts of weights, ``reference`` readable NumPy implementations, ``cpu`` Numba kernels,
+``cuda`` CUDA kernels. A backend implements the ops declared in ``ds4ref.kernels.ops``; nothing here knows about files,
+sessions or text.
 """

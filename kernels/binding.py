@@ -1,4 +1,4 @@
-"""Binding: what happens to the arguments of an op before it computes, made from its declaration in ``ops``.
+"""Binding: generates each op's argument checks and allocations from the op's declaration in ``ops``.
 
 A backend is a subclass of ``Binding`` with one *launch* for each op, a method or function of the op's name:
 
@@ -8,13 +8,13 @@ A backend is a subclass of ``Binding`` with one *launch* for each op, a method o
             self.go(t.HC_REDUCE, T, C * D, (X, w, out), C, D)
 
 ``bind`` makes the method that callers see: it has the parameters of the op, checks types, shapes, gaps and overlaps,
-solves the sizes that the dims name, takes memory for the results from the backend's ``empty``, calls the launch and
-returns the results. A launch gets what its parameters name: operands, results, sizes, ``self``; ``lead``, the axes that
-``...`` stands for; ``failure``, the text of the IndexError for a value out of range. One that names no result returns
-the results itself.
+solves for the sizes named in the dims, allocates the results by the backend's ``empty``, calls the launch and returns
+the results. A launch declares the parameters that it needs, by name: operands, results, sizes, ``self``; ``lead``, the
+axes that ``...`` stands for; ``failure``, the text of the IndexError for a value out of range. A launch without result
+parameters returns the results itself.
 
-An op is called thousands of times a second, so nothing is interpreted then: ``bind`` writes the source of the method
-once, as ``dataclasses`` does (``python -m ds4ref.kernels.binding hc_reduce`` prints it).
+An op is called thousands of times a second, so declarations are not interpreted at that time: ``bind`` writes the
+source of the method once, as ``dataclasses`` does (``python -m ds4ref.kernels.binding hc_reduce`` prints it).
 """
 
 from __future__ import annotations
@@ -39,26 +39,29 @@ KINDS = {"f32": (F32,), "i32": (I32,), "i64": (I64,), "i16": (I16,), "i8": (I8,)
 
 
 class Binding:
-    """What bound ops ask of a backend; as it stands, for arrays of NumPy."""
+    """Base of backends with bound ops; these methods are for NumPy arrays, and other backends override them."""
 
     array_type: Any = np.ndarray
     gapless: Callable[[Any], bool] = staticmethod(attrgetter("flags.c_contiguous"))
-    """Whether an array is C-contiguous."""
+    """Function that returns whether an array is C-contiguous."""
 
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> Any:
-        """An array for results, not initialised."""
+        """Return an uninitialised array for results."""
         return np.empty(shape, dtype)
 
     def whole(self, x: Any, name: str) -> Any:
-        """A C-contiguous copy of the operand ``name``; ValueError if none can be made."""
+        """Return a C-contiguous copy of the operand ``name``; raise ValueError if the backend cannot make one."""
         return np.ascontiguousarray(x)
 
     def overlap(self, x: Any, y: Any) -> bool:
-        """Whether the bounds in memory of two arrays overlap."""
+        """Return whether the memory ranges of two arrays overlap."""
         return np.may_share_memory(x, y)
 
     def operand(self, x: Any, kinds: tuple[np.dtype, ...], name: str, written: bool = False) -> Any:
-        """``x`` as a C-contiguous array of one of ``kinds``, itself if it is ``written``."""
+        """Return ``x`` as a C-contiguous array, copied if needed; ``kinds`` are the allowed dtypes.
+
+        Raise TypeError for another type or dtype, ValueError for an operand with gaps that is ``written`` in place.
+        """
         if not isinstance(x, self.array_type):
             raise TypeError(f"{name} must be an array of this backend, not {type(x).__name__}")
         if x.dtype not in kinds:
@@ -70,7 +73,10 @@ class Binding:
         return self.whole(x, name)
 
     def matrix_shape(self, w: Any, name: str) -> tuple[int, ...]:
-        """(rows, cols) of a matrix, (experts, rows, cols) of a stack; checked once, then remembered on it."""
+        """Return (rows, cols) of a matrix or (experts, rows, cols) of a stack, checked on first use.
+
+        Raise TypeError if ``w`` is not a matrix in this backend's memory, ValueError if its data has the wrong layout.
+        """
         if not isinstance(w, Matrix):
             raise TypeError(f"{name} must be a matrix, not {type(w).__name__}")
         kind, shape = w.__dict__.get("_bound", (None, ()))
@@ -87,7 +93,8 @@ class Binding:
 
 
 def bind(launch: Callable[..., Any], check_values: bool = False) -> Any:
-    """The op of the launch's name; with ``check_values`` it looks for values out of range before the launch."""
+    """Decorator: make the op's method from its launch; ``check_values`` checks for values out of range before the
+    launch."""
     op, declared = OPS[launch.__name__], getattr(Backend, launch.__name__)
     text = _Source(op, tuple(inspect.signature(launch).parameters), check_values).text()
     filename = f"<{op.name} of {launch.__module__}>"
@@ -156,22 +163,22 @@ class _Source:
         self.indent = "    "
         dims = set().union(*(_names(dim) for each in (*op.operands, *op.results) for dim in each.dims or ()))
         self.known = {operand.name for operand in op.operands if operand.dims is None and operand.name in dims}
-        """Names of sizes that have a value at this point of the source."""
+        """Names of sizes whose values are known at this point of the generated source."""
         self.shapes: dict[tuple[str, ...] | None, str] = {}
-        """The shape of the first operand that is always there, by dims."""
+        """Dims -> expression of the shape of the first operand with these dims that is never None."""
         self.pending: list[tuple[str, str]] = []
-        """Sizes as expressions, and the dims that they must be equal to, of which too little is known yet."""
+        """(size expression, dims it must equal) for dims with more than one unknown name so far."""
 
     def add(self, *lines: str) -> None:
         self.lines += [self.indent + line for line in lines]
 
     def refuse(self, condition: str, reason: str = "") -> None:
-        """Raise the misfit if ``condition`` is true."""
+        """Write code that raises the error for misfitting arguments if ``condition`` is true."""
         operands = "".join(f"{operand.name}, " for operand in self.op.operands)
         self.add(f"if {condition}:", f"    raise _misfit(_op, ({operands}){f', {reason!r}' if reason else ''})")
 
     def text(self) -> str:
-        """All of it."""
+        """Return the complete source of the method."""
         op = self.op
         listed = [p.name + f"=default_{p.name}" * (p.default is not p.empty) for p in _parameters(op)]
         required = [operand for operand in op.operands if operand.dims is not None and not operand.optional]
@@ -198,7 +205,7 @@ class _Source:
         return "\n".join([f"def {op.name}({', '.join(['self', *listed])}):", *self.lines, ""])
 
     def operand(self, operand: Operand) -> None:
-        """Check type and shape of one operand; learn sizes from it."""
+        """Write the checks of one operand's type and shape, and derive sizes from the shape."""
         name, dims, shape = operand.name, list(operand.dims or ()), f"{operand.name}_shape"
         if operand.kind == "matrix":
             self.add(f"{shape} = self.matrix_shape({name}, '{name}')")
@@ -224,7 +231,7 @@ class _Source:
         self.settle()
 
     def leading(self, shape: str, after: int) -> None:
-        """Take the axes that ``...`` stands for off the shape; ``after`` axes follow them."""
+        """Write code that splits the axes that ``...`` stands for off ``shape``; ``after`` axes follow them."""
         axes = f"{shape}[:-{after}]" if after else shape
         if "lead" in self.known:
             return self.refuse(f"{axes} != lead")
@@ -234,7 +241,8 @@ class _Source:
             self.add(f"lead = {axes}")
 
     def unpack(self, operand: str, shape: str, dims: list[str]) -> None:
-        """Give a shape's sizes to new names; what else the dims say of them is pending."""
+        """Write code that names the sizes of a shape, and add the conditions that its dims imply to the pending
+        ones."""
         targets = []
         for axis, dim in enumerate(dims):
             if dim.isidentifier() and dim not in self.known:
@@ -246,7 +254,8 @@ class _Source:
         self.add(f"{', '.join(targets)}, = {shape}")
 
     def settle(self) -> None:
-        """Check, or solve for their one unknown name, as many pending dims as can be."""
+        """Write checks of pending dims without unknown names, and solve those with one, until none of either kind is
+        left."""
         for pair in list(self.pending):
             size, dim = pair
             unknown = _names(dim) - self.known
@@ -259,7 +268,7 @@ class _Source:
             self.refuse(f"{size} != {dim}")
 
     def solve(self, size: str, dim: str, name: str) -> None:
-        """Learn the one unknown name of a dim."""
+        """Write code that computes the one unknown name of a dim from the size."""
         self.known.add(name)
         parts = _linear(dim, name)
         if parts is None:
@@ -277,7 +286,7 @@ class _Source:
         self.add(f"{name} = {size} // ({factor})")
 
     def values(self) -> None:
-        """The text of an IndexError, and the check for it where the launch makes none."""
+        """Write the text of the IndexError, and the value check unless the launch makes it."""
         limited = [operand for operand in self.op.operands if operand.limits]
         if not limited or not (self.check_values or "failure" in self.wanted):
             return
@@ -290,7 +299,7 @@ class _Source:
                 self.add(f"_check_values({operand.name}, {least}, {greatest}, failure)")
 
     def launch(self) -> None:
-        """Take memory for results, call the launch, return."""
+        """Write code that allocates the results, calls the launch, and returns."""
         results = [result.name for result in self.op.results]
         unknown = {*self.wanted} - {*results, "self", "failure", *self.known, *(each.name for each in self.op.operands)}
         if unknown:

@@ -1,4 +1,4 @@
-"""Memory of backends that compute where NumPy does: its arrays are theirs."""
+"""Memory methods of backends whose arrays are NumPy arrays."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from .formats.matrix import Matrix
 
 
 class HostMemory:
-    """The methods for memory of ``ops.Backend``."""
+    """Implementation of the memory methods of ``ops.Backend`` for NumPy arrays."""
 
     def array(self, *shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:
-        """A new array. Untouched pages take no memory; values are undefined."""
+        """Return a new array with undefined values; untouched pages take no memory."""
         return np.empty(shape, dtype)
 
     def upload(self, values: np.ndarray) -> np.ndarray:
-        """``values`` where ops can read them: the array itself, if it is C-contiguous."""
+        """Return ``values`` as an array that ops can read: the same array if it is C-contiguous, else a copy."""
         return np.ascontiguousarray(values)
 
     def place(self, w: Matrix) -> Matrix:
-        """``w`` itself: rows are read where the file is mapped."""
+        """Return ``w`` itself: ops read rows from the mapped file."""
         return w
 
     def fill(self, array: np.ndarray, values: np.ndarray | float) -> None:
-        """Overwrite ``array`` (or a part of it, by basic indexing) with values of the host."""
+        """Overwrite ``array``, or a view of a part, with host values."""
         array[...] = values
 
     def host(self, array: np.ndarray) -> np.ndarray:
-        """``array`` as NumPy sees it: itself, not a copy."""
+        """Return ``array`` itself, which is a NumPy array."""
         return array

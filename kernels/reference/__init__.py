@@ -1,7 +1,7 @@
-"""The reference backend: plain NumPy, the readable truth that every other backend is tested against.
+"""The reference backend: plain NumPy, the readable implementation that every other backend is tested against.
 
 float64 accumulation where it helps, float32 results. Neither speed nor summation order matters here: each op is its
-formula. What each one computes is declared in ``ds4ref.kernels.ops``, and ``binding`` checks its arguments.
+formula. ``ds4ref.kernels.ops`` declares the ops, and ``binding`` checks their arguments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reference(Binding, HostMemory):
         """Do nothing: there is nothing to compile."""
 
     def record(self) -> None:
-        """Return None: recordings are tested against this backend, so it has none."""
+        """Return None: this backend cannot record, as recordings are tested against it."""
 
 
 for _op in (

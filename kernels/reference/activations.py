@@ -1,4 +1,4 @@
-"""Integer activations of ds4's CPU dot products (docs/explanation/model.md 10.2): A8 per 32 values, Q8_K per 256."""
+"""Integer activations of ds4's CPU dot products (docs/explanation/model.md 10.2): A8 in blocks of 32, Q8_K of 256."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def _quantized(blocks: np.ndarray, numerator: float, peak: np.ndarray) -> tuple[
 
 
 def quantize_a8(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize to int8 codes (T, n) and float32 scales (T, n/32): scale = amax/127 in float32, codes round half to
-    even.
+    """Quantize to int8 codes (T, n), ties to even, with float32 scales amax / 127 (T, n/32).
 
     The scale of a block with an infinity or a NaN is NaN.
     """
@@ -50,7 +49,7 @@ def quantize_q8k(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def rounded(x: np.ndarray, act: str) -> np.ndarray:
-    """Return x as the dot product uses it: float64 (T, n), after the activation rounding ``act`` (float, a8 or q8k)."""
+    """Return x after the activation rounding ``act`` ("float", "a8" or "q8k"), as float64 (T, n)."""
     if act == "float":
         return x.astype(np.float64)
     if act == "a8":

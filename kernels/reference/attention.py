@@ -42,7 +42,7 @@ def attend(
 ) -> np.ndarray:
     """Attend q (T, H, hd) to keys and values (N, K, hd) -> (T, H, hd); head h reads keys and values h // (H / K).
 
-    Token t sees positions first[t] .. first[t] + row_counts[t] - 1 of the rings; without rows its output is NaN.
+    Token t attends to positions first[t] .. first[t] + row_counts[t] - 1 of the rings; without rows its output is NaN.
     """
     out = np.empty_like(q)
     tokens, heads, dim = q.shape

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 ABSENT = -5e29
-"""A channel whose best score is not above this has no candidate."""
+"""Score at or below which a pooling candidate counts as absent."""
 
 
 def pool(kv: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Pool kv, score (n, m, c) -> (n, c): per channel, softmax of the m scores, weighted sum of the m values.
 
-    A missing candidate has a score so low (-1e30) that its weight is 0; without any candidate the result is 0.
+    An absent candidate has the score -1e30, so that its weight is 0; without any candidate the result is 0.
     """
     score = score.astype(np.float64)
     top = score.max(axis=1, keepdims=True)
@@ -22,7 +22,7 @@ def pool(kv: np.ndarray, score: np.ndarray) -> np.ndarray:
 
 
 def store_rows(x: np.ndarray, rows: np.ndarray, at: np.ndarray) -> None:
-    """Store x[i] in row at + i of the ring ``rows`` (N, w); only the last N are stored."""
+    """Store x[i] at row (at + i) mod N of the ring ``rows`` (N, w), only the last N of x."""
     kept = np.arange(max(0, len(x) - len(rows)), len(x))
     with np.errstate(over="ignore"):
         rows[(int(at[0]) + kept) % len(rows)] = x[kept]
@@ -34,8 +34,10 @@ def position_bias(gate: np.ndarray, ape: np.ndarray, at: np.ndarray) -> np.ndarr
 
 
 def windows(ring: np.ndarray, new: np.ndarray, at: np.ndarray, count: int, ratio: int, overlap: bool) -> np.ndarray:
-    """Return the rows of ``count`` windows from position at // ratio * ratio on, (count, ratio, 2 c), or (count, 2
-    ratio, c)."""
+    """Gather ``count`` compression windows, beginning with window at // ratio.
+
+    Return (count, ratio, c), or (count, 2 ratio, c) with ``overlap``: rows of the previous window, then its own.
+    """
     pos0 = int(at[0])
     starts = (pos0 // ratio + np.arange(count)) * ratio
     where = starts[:, None] + np.arange(-ratio if overlap else 0, ratio)

@@ -30,10 +30,10 @@ def hc_mix(X: np.ndarray, fn: Matrix, eps: float) -> np.ndarray:
 def hc_split(
     mix: np.ndarray, scale: np.ndarray, base: np.ndarray, iters: int, eps: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split logits (T, 2C + C*C) into pre (T, C), post (T, C), comb (T, C, C).
+    """Split mixing logits (T, 2C + C*C) into the weights pre (T, C), post (T, C), comb (T, C, C).
 
-    comb is made doubly stochastic by Sinkhorn: row softmax plus eps, a column pass, then iters - 1 rounds of row and
-    column; the last pass is over columns.
+    pre is a sigmoid plus eps, post twice a sigmoid. comb is made doubly stochastic by Sinkhorn: row softmax plus eps, a
+    column normalisation, then iters - 1 rounds of row and column normalisation.
     """
     T, m = mix.shape
     C = int(np.sqrt(m + 1)) - 1

@@ -6,10 +6,9 @@ import numpy as np
 
 
 def index_scores(iq: np.ndarray, rows: np.ndarray, w: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Score rows (n, d) for iq (T, H, d), w (T, H) -> (T, n): sum over heads of relu(iq_h . row) * w_h; w may be
-    negative.
+    """Score rows (n, d) for iq (T, H, d), w (T, H) -> (T, n): sum over heads of relu(iq_h . row) * w_h.
 
-    Ops may skip rows from count[0] on; this one scores them all.
+    w may be negative. The op may skip rows from count[0] on; this implementation scores all rows.
     """
     scores = np.zeros((iq.shape[0], rows.shape[0]), np.float64)
     keys = rows.astype(np.float64).T

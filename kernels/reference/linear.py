@@ -13,8 +13,7 @@ def _product(x: np.ndarray, w: Matrix) -> np.ndarray:
 
 
 def linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """Multiply x (T, n) -> (T, rows); ``act`` is the activation rounding before the product (docs/explanation/model.md
-    10.2)."""
+    """Multiply x (T, n) -> (T, rows) after the activation rounding ``act`` (docs/explanation/model.md 10.2)."""
     return _product(rounded(x, act), w)
 
 
@@ -31,7 +30,7 @@ def grouped_linear(x: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
 
 
 def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """Run x (T, n) through experts ids (T, K) -> (T, K, rows): the same input through each chosen expert."""
+    """Multiply x (T, n) by the matrices of experts ids (T, K) -> (T, K, rows)."""
     out = np.empty((*ids.shape, w.rows), np.float32)
     xr = rounded(x, act)
     for e in np.unique(ids):
@@ -41,8 +40,7 @@ def expert_linear(x: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float")
 
 
 def expert_sum(mid: np.ndarray, ids: np.ndarray, w: Matrix, act: str = "float") -> np.ndarray:
-    """Run mid (T, K, ff) through experts ids (T, K) -> (T, rows): each expert's own input, results added in slot
-    order."""
+    """Multiply mid (T, K, ff) by the matrices of experts ids (T, K) and add the K results in order -> (T, rows)."""
     T, K = ids.shape
     parts = np.empty((T, K, w.rows), np.float32)
     for e in np.unique(ids):

@@ -16,11 +16,11 @@ def route(
     scale: float,
     floor: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Choose experts from logits (T, E): probs (T, E), ids int32 (T, k), weights (T, k).
+    """Choose experts from logits (T, E): return probs (T, E), ids int32 (T, k), weights (T, k).
 
     probs = sqrt(softplus(logits)). The bias affects the choice only; ties go to the lower id; ids are in descending
-    order of the biased score. ``hash_ids`` (T, k) replaces the choice, never the weights. Weights are the chosen probs
-    over their sum (guarded: floor 2^-14, or + 1e-20), times scale.
+    order of the biased score. ``hash_ids`` (T, k) replaces the choice, not the weights. Weights are the chosen probs
+    over their sum (at least 2^-14 if ``floor``, else plus 1e-20), times scale.
     """
     x = logits.astype(np.float64)
     softplus = np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
@@ -37,7 +37,7 @@ def route(
 
 
 def swiglu(gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | None = None) -> np.ndarray:
-    """Return silu(min(gate, limit)) * clip(up, -limit, limit) over (..., ff), times weight (...) if given.
+    """Return silu(min(gate, limit)) * clip(up, -limit, limit), (..., ff), times weight (...) if not None.
 
     The gate is clamped above only.
     """
@@ -51,6 +51,6 @@ def swiglu(gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | 
 
 
 def count(ids: np.ndarray, counts: np.ndarray) -> None:
-    """Add to counts (E,) int64 how often each expert is among ids; ignore ids out of range."""
+    """Add to counts int64 (E,) the number of times that each expert occurs in ids; ids out of range are ignored."""
     known = ids[(ids >= 0) & (ids < len(counts))]
     counts += np.bincount(known, minlength=len(counts))

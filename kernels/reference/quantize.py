@@ -1,7 +1,7 @@
 """Reference quantizers: the two formats without a search, and the optimum for given scales.
 
-The compiled quantizers (``kernels.cpu.quantize``) are tested against these: Q8_0 and Q4_0 byte for byte, the codes of
-the others against ``nearest_codes`` and ``best_octets`` at the scales that their searches found.
+The compiled quantizers (``kernels.cpu.quantize``) are tested against these: Q8_0 and Q4_0 byte for byte, other formats'
+codes against ``nearest_codes`` and ``best_octets`` at the scales that their searches chose.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ds4ref.kernels.formats.iq2_xxs import GRID, SIGNS
 
 
 def q8_0(x: np.ndarray) -> np.ndarray:
-    """Quantize float32 (rows, cols) to Q8_0 rows: d = max |x| / 127, codes x / d rounded, halves away from zero."""
+    """Quantize float32 (rows, cols) to Q8_0 rows: d = max |x| / 127, codes x / d rounded, ties away from zero."""
     values = x.reshape(-1, 32)
     d = np.abs(values).max(axis=1) / np.float32(127)
     scaled = (values * _inverse(d)[:, None]).astype(np.float64)  # exact from here on
@@ -24,8 +24,7 @@ def q8_0(x: np.ndarray) -> np.ndarray:
 
 
 def q4_0(x: np.ndarray) -> np.ndarray:
-    """Quantize float32 (rows, cols) to Q4_0 rows: the weight of greatest magnitude, the first of several, becomes code
-    -8."""
+    """Quantize float32 (rows, cols) to Q4_0 rows; the first weight of greatest magnitude becomes code -8."""
     values = x.reshape(-1, 32)
     extreme = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)[:, 0]
     d = extreme / np.float32(-8)
@@ -41,7 +40,7 @@ def _inverse(d: np.ndarray) -> np.ndarray:
 
 
 def nearest_codes(x: np.ndarray, scale: np.ndarray, minimum: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Return the values scale * code - minimum nearest to x, for integer codes low..high: float64, the shape of ``x``.
+    """Return the value nearest to x of scale * code - minimum with an integer code low..high, float64 like ``x``.
 
     ``scale`` and ``minimum`` broadcast to the shape of ``x``.
     """
@@ -51,9 +50,9 @@ def nearest_codes(x: np.ndarray, scale: np.ndarray, minimum: np.ndarray, low: in
 
 
 def best_octets(x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return the least weighted error of IQ2_XXS's codebook for octets x (n, 8) at their scales (n,), float64 (n,).
+    """Return the least weighted squared error of octets x (n, 8) over IQ2_XXS's codebook at scales (n,), float64 (n,).
 
-    Tries every entry with every sign pattern of an even number of minuses.
+    Every codebook entry is tried with every sign pattern that has an even number of minuses.
     """
     out = np.empty(len(x))
     for i, (values, weights, s) in enumerate(zip(x.astype(np.float64), w, scale, strict=True)):

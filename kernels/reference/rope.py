@@ -6,9 +6,9 @@ import numpy as np
 
 
 def rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, inverse: bool = False, halves: bool = False) -> np.ndarray:
-    """Rotate the last R channels of x (T, H, w) by the angles whose cos and sin (T, R/2) are given; returns a copy.
+    """Return x (T, H, w) with the last R channels rotated by the angles of cos and sin (T, R/2).
 
-    Pairs are adjacent channels (RoFormer), or channel i and R/2 + i of them (GPT-NeoX) if ``halves``.
+    Pairs are adjacent channels (RoFormer) or, if ``halves``, channels i and R/2 + i of these R (GPT-NeoX).
     """
     half = cos.shape[1]
     out = x.copy()

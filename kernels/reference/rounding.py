@@ -1,5 +1,5 @@
-"""Simulated low-precision formats of the caches (model.md 10.3): E4M3, E2M1, binary16, Hadamard rotation; int8 in
-groups."""
+"""Simulated low-precision formats of the caches (model.md 10.3): E4M3, E2M1, binary16, Hadamard transform, grouped
+int8."""
 
 from __future__ import annotations
 
@@ -46,27 +46,33 @@ def _round_blocks(x: np.ndarray, block: int, table: np.ndarray, floor: float) ->
 
 
 def round_e4m3(x: np.ndarray, channels: int | None = None) -> np.ndarray:
-    """Round the first ``channels`` (None: all) of the last axis of x (..., n) to E4M3 in blocks of 64; amax is at least
-    1e-4."""
+    """Round the first ``channels`` (None: all) of the last axis of x (..., n) to E4M3 in blocks of 64.
+
+    The largest magnitude of a block counts as at least 1e-4.
+    """
     if channels is None:
         return _round_blocks(x, E4M3_BLOCK, E4M3, 1e-4)
     return np.concatenate((_round_blocks(x[..., :channels], E4M3_BLOCK, E4M3, 1e-4), x[..., channels:]), axis=-1)
 
 
 def round_e2m1(x: np.ndarray) -> np.ndarray:
-    """Round x (..., n) to E2M1 (FP4) in blocks of 32; amax is at least 6 * 2^-126."""
+    """Round x (..., n) to E2M1 (FP4) in blocks of 32; the largest magnitude of a block counts as at least 6 *
+    2^-126."""
     return _round_blocks(x, E2M1_BLOCK, E2M1, 6 * 2.0**-126)
 
 
 def round_f16(x: np.ndarray) -> np.ndarray:
-    """Round to binary16 and back: half to even, subnormals kept, overflow to infinity."""
+    """Round to binary16 and back: ties to even, subnormals kept, overflow to infinity."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).astype(np.float32)
 
 
 def round_i8(x: np.ndarray, group: int = 64) -> np.ndarray:
-    """Round x (..., n) to int8 by ``group`` values with the float32 scale amax / 127, halves away from zero: llama2.c's
-    runq.c rounds the inputs of a matrix this way."""
+    """Round x (..., n) to int8 and back in groups of ``group`` values, with float32 scale amax / 127, ties away from
+    zero.
+
+    llama2.c's runq.c rounds the inputs of a matrix this way.
+    """
     blocks = x.reshape(*x.shape[:-1], -1, group)
     amax = np.abs(blocks).max(axis=-1, keepdims=True)
     amax[np.isinf(amax)] = np.nan
@@ -78,7 +84,7 @@ def round_i8(x: np.ndarray, group: int = 64) -> np.ndarray:
 
 
 def hadamard(x: np.ndarray) -> np.ndarray:
-    """Apply the Sylvester butterfly over the last axis (a power of two, 128 in this model), scaled by n^-1/2."""
+    """Apply the Walsh-Hadamard transform (Sylvester order) over the last axis, a power of two, scaled by n^-1/2."""
     n = x.shape[-1]
     y = x.copy()
     stride = 1

@@ -43,7 +43,7 @@ class Run:
 
     uid      globally unique id, hexadecimal
     created  UTC time
-    status   "open", "complete" or "stopped"
+    status   "open", "complete", "stopped" or "failed"
     facts    where the run came from
     rows     number of rows
     """

@@ -1,6 +1,6 @@
 """The CPU backend: the ops of ``ds4ref.kernels.ops``, compiled, multi-threaded, on raw quantized rows.
 
-    sizes, abi, tasktable    what Python and machine code agree on
+    sizes, abi, tasktable    sizes and layouts that Python and machine code share
     tasks/, simd/            the compiled code, in Numba; imported only by ``build``
     build, library           compile once per machine and source version; load without Numba
     workers                  threads, and jobs made of steps

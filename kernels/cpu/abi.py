@@ -24,8 +24,11 @@ STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK, STEP_WAIT = 0, 8, 16, 24, 32
 STEP_CLAIMED = 64
 STEP_DONE = 128
 STEP_BEGUN, STEP_LEFT = 192, 200
-"""Byte offsets in a step. CLAIMED and DONE have a cache line each, because all threads write them; a third line holds
-when thread 0 began the step and when it could claim no more items, in processor ticks."""
+"""Byte offsets in a step.
+
+CLAIMED and DONE have a cache line each, because all threads write them; a third line holds the times, in processor
+ticks, at which thread 0 began the step and found no more items to claim.
+"""
 
 STEP_HEADER = struct.Struct("=5q")
 
@@ -48,7 +51,7 @@ WORK, ERROR = "*work", "!error"
 class Task:
     """A compiled task as Python sees it: the layout of its argument block and, once loaded, its address.
 
-    ``fields`` names the slots in order, each with what the task does to it:
+    ``fields`` names the slots in order, each with a mark for how the task uses it:
 
             <name   address of an array that is read       >name   address of an array that is written
             =name   address of an array that is both       name    an integer, or the address of code or constants
@@ -56,8 +59,8 @@ class Task:
             *work   a work area for each thread: the slots ``work`` and ``work_bytes``
             !error  address of a flag that the task sets if it meets an index out of range
 
-    ``*work`` and ``!error`` come last; whoever runs the step supplies them. The compiled side reads the block as a
-    record with these names. The marks < > = tell a recording which steps must wait for which.
+    ``*work`` and ``!error`` come last; the runner of the step fills them in. Compiled code reads the block as a record
+    with these names. A recording derives the dependencies between steps from the marks < > =.
     """
 
     registry: dict[str, Task] = {}
@@ -85,8 +88,11 @@ class Task:
 
 
 class Step(NamedTuple):
-    """One task over ``items`` items, claimed ``chunk`` at a time; ``values`` fill the slots before ``*work``, and each
-    thread needs ``work`` bytes of work area."""
+    """One task over ``items`` items, claimed ``chunk`` at a time.
+
+    values  contents of the slots before ``*work``
+    work    bytes of work area that each thread needs
+    """
 
     task: Task
     items: int
@@ -97,8 +103,14 @@ class Step(NamedTuple):
     def write(
         self, memory: np.ndarray, place: int, base: int, block: int, wait: bool, area: int, size: int, error: int
     ):
-        """Write the step at offset ``place`` of ``memory`` (which begins at address ``base``) and its argument block at
-        offset ``block``; the threads' work areas begin at ``area``, ``size`` bytes each."""
+        """Write the step and its argument block into ``memory``, which begins at address ``base``.
+
+        place  offset of the step
+        block  offset of the argument block
+        wait   start only when all earlier steps are finished
+        area   address of the threads' work areas, of ``size`` bytes each
+        error  address of the error flag
+        """
         task = self.task
         extra = ((area, size) if task.works else ()) + ((error,) if task.checks else ())
         task.pack(memory, block, *self.values, *extra)

@@ -1,4 +1,4 @@
-"""Attention and the indexer. What each op computes: ``ds4ref.kernels.ops``."""
+"""Attention and indexer ops of the CPU backend, declared in ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .steps import Steps, is_half
 
 
 class AttentionOps(Steps):
-    """Attention, the indexer's scores and its selection."""
+    """The ops for attention, index scores and row selection."""
 
     @bind
     def attention(

@@ -25,7 +25,7 @@ ALIGNMENT = 128
 
 
 class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps, RankingOps):
-    """All ops, independent of when their steps run."""
+    """All ops, whether their steps run at once or are recorded."""
 
 
 class _Scratch(threading.local):
@@ -51,7 +51,7 @@ class _Scratch(threading.local):
 
 
 class CPU(Ops, HostMemory):
-    """Ops on ``threads`` threads (None: the cores of this process). ValueError unless 1 .. 256.
+    """Ops on ``threads`` threads (None: as many as this process has cores); raise ValueError unless 1 .. 256.
 
     Backends with the same number of threads share their workers. Several Python threads may call ops concurrently.
     """
@@ -64,7 +64,7 @@ class CPU(Ops, HostMemory):
 
     @property
     def threads(self) -> int:
-        """Number of threads that ops of this backend use; assign to change it."""
+        """Return the number of threads that ops of this backend use; assign to change it."""
         return self.workers.threads
 
     @threads.setter
@@ -72,7 +72,7 @@ class CPU(Ops, HostMemory):
         self.workers = shared(count)
 
     def load(self) -> None:
-        """Load the kernels now, compiling them if need be (once per machine), instead of at the first op."""
+        """Load the kernels now instead of at the first op, compiling them if this machine has none yet."""
         self.workers.load()
 
     def record(self) -> Recording:
@@ -98,4 +98,4 @@ class CPU(Ops, HostMemory):
 
 
 class Recorded(Recording, Ops):
-    """The same ops, recorded instead of run."""
+    """The ops of ``CPU``, recorded instead of run."""

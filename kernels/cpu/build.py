@@ -37,8 +37,8 @@ GROUPS = {
     "engine": tuple(f"tasks.{name}" for name in TASK_MODULES),
     "quantize": tuple(f"quantize.{name}" for name in ("plain", "q4_k", "q2_k", "q6_k", "iq2_xxs")),
 }
-"""Modules whose entry points are compiled, cached and loaded together, so that nobody waits for kernels they do not
-use."""
+"""Modules by group; the entry points of a group are compiled, cached and loaded together, separately from other
+groups."""
 
 ALLOWED_EXTERNALS = frozenset(
     {"sched_yield", "usleep", "madvise", "log2f", "log1pf", "memcpy", "memset", "memmove", "sqrtf"}
@@ -56,8 +56,10 @@ def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
 
 
 def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]:
-    """Link LLVM modules, strip what the entry points do not need, and compile. Returns the code and its undefined
-    symbols."""
+    """Link LLVM modules, strip code that no entry point uses, and compile.
+
+    Return the object code and the names of its undefined symbols.
+    """
     import llvmlite.binding as ll
 
     for module in modules:

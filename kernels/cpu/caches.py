@@ -1,4 +1,4 @@
-"""Cache writes and compression windows. What each op computes: ``ds4ref.kernels.ops``."""
+"""Ops of the CPU backend for cache writes and compression windows, declared in ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .steps import Steps, is_half
 
 
 class CacheOps(Steps):
-    """Storing rows, position bias, compression windows and their pooling."""
+    """The ops that store rows, add position bias, gather compression windows and pool them."""
 
     @bind
     def store_rows(self, x, rows, at, T, N, w):

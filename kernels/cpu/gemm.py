@@ -20,22 +20,22 @@ from .sizes import TILE_TOKENS, gemm_bytes
 from .workers import address
 
 MIN_TOKENS = 8
-"""Below this, row kernels are faster: a tile is four tokens, and decoding has to pay for itself."""
+"""Number of tokens below which row kernels are faster: a tile is four tokens, and decoding must be amortised."""
 
 MIN_PER_EXPERT = 4
-"""Mean tokens per expert below which (token, expert) pairs go through the row kernels."""
+"""Mean number of tokens per expert below which (token, expert) pairs use the row kernels."""
 
 BLOCK_ROWS = 60
-"""Rows of an expert per item: its output block for all pairs stays in the L2 cache."""
+"""Rows of an expert per item: the item's output block for all pairs then stays in the L2 cache."""
 
 ENABLED = os.environ.get("DS4_GEMM", "1") != "0"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Compiled parts of one (format, activation) pair, and the sizes they work with.
+    """Compiled parts of the GEMM of one (format, activation) pair, and their sizes (``simd.gemm.Gemm``).
 
-    rounding  how inputs are rounded before they are packed; "": the parts take them as they are
+    rounding  activation format to which inputs are rounded before packing; "": the parts take unrounded inputs
     """
 
     pack: int
@@ -57,13 +57,13 @@ class Parts:
         return -(-tokens // TILE_TOKENS) * self.group_bytes(n)
 
     def work_bytes(self, n: int) -> int:
-        """Return the work area of one thread in bytes."""
+        """Return the bytes of work area that each thread needs."""
         return gemm_bytes(n, self.chunk, self.record, self.rows, self.tokens_at_once)
 
 
 @cache
 def parts(fmt: str, act: str) -> Parts | None:
-    """Return the compiled parts of a pair, or None where only row kernels exist."""
+    """Return the compiled parts of a (format, activation) pair, or None where only row kernels exist."""
     name, code = f"{fmt}.{act}", library()
     if not ENABLED:
         return None
@@ -83,5 +83,5 @@ def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:
 
 
 def expert_parts_for(tokens: int, K: int, w: Matrix, act: str) -> Parts | None:
-    """Return the parts for K experts a token out of ``w``'s stack, or None to use the row kernels."""
+    """Return the parts for K experts per token out of the stack ``w``, or None to use the row kernels."""
     return parts(w.fmt, act) if tokens >= MIN_TOKENS and tokens * K >= MIN_PER_EXPERT * w.experts else None

@@ -27,13 +27,13 @@ from typing import Any
 
 KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
-"""Environment variables that affect code generation."""
+"""Environment variables that affect the generated code."""
 
 QUANTIZE = "quantize"
-"""The group of the quantizers, and their folder; the engine's kernels do not depend on it."""
+"""Name of the group of quantizers and of its folder; the engine's kernels do not depend on it."""
 
 KEEP_SECONDS = 7 * 86400
-"""Builds unused for this long are deleted."""
+"""Seconds without use after which builds are deleted."""
 
 
 class KernelError(RuntimeError):
@@ -41,7 +41,7 @@ class KernelError(RuntimeError):
 
 
 def cache_home() -> Path:
-    """Return ``<user cache>/ds4ref``."""
+    """Return the folder for compiled kernels and other caches of this user, ``<user cache>/ds4ref``."""
     base = os.environ.get("XDG_CACHE_HOME") or (
         os.path.expanduser("~/Library/Caches") if sys.platform == "darwin" else os.path.expanduser("~/.cache")
     )
@@ -49,7 +49,7 @@ def cache_home() -> Path:
 
 
 def cache_key(group: str = "engine") -> str:
-    """Hash everything that determines the machine code of a group (``build.GROUPS``)."""
+    """Return a hash of everything that determines the machine code of a group (``build.GROUPS``)."""
     import llvmlite.binding as ll
 
     digest = hashlib.sha256()
@@ -95,7 +95,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def progress(line: str, end: str = "") -> None:
-    """Rewrite the progress line, on a terminal only."""
+    """Overwrite the progress line on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         print(f"\r{line} ", end=end, file=sys.stderr, flush=True)
 
@@ -176,7 +176,7 @@ def _granted_cores(root: Path) -> list[int]:
 
 
 def sweep(home: Path, keep: Path) -> None:
-    """Delete builds and abandoned work directories unused for a week."""
+    """Delete builds and abandoned work directories unused for a week, except ``keep``."""
     for path in home.iterdir():
         with contextlib.suppress(OSError):
             if path != keep and path.is_dir() and time.time() - path.stat().st_mtime > KEEP_SECONDS:
@@ -270,7 +270,7 @@ class Library:
         return name in self._addresses
 
     def address(self, name: str) -> int:
-        """Return the address of the C function ``name``; KernelError if the build has none."""
+        """Return the address of the C function ``name``; raise KernelError if the build has none."""
         try:
             return self._addresses[name]
         except KeyError:

@@ -78,7 +78,7 @@ def register_primitive(kind: type[types.Type]) -> None:
 
 
 def record_view(fields: Sequence[tuple[str, types.Type, int]], size: int) -> Any:
-    """Make an intrinsic: address -> the record there, of fields (name, type, offset) in ``size`` bytes."""
+    """Make an intrinsic: address -> record at that address, with fields (name, type, offset) in ``size`` bytes."""
     layout: Any = [(name, {"type": kind, "offset": at, "alignment": None, "title": None}) for name, kind, at in fields]
     record = types.Record(layout, size, True)
     pointer = default_manager[record].get_value_type()

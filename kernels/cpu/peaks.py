@@ -1,7 +1,7 @@
 """Peak rates of this machine: memory reads, int8 dot products and float32 multiply-adds per second.
 
-Loops of nothing but the instruction in question, in the tier the kernels use; compiled on first use (about two
-seconds), not part of the kernel library. The best of several rounds counts: a bound is not an average.
+Each rate is that of a loop of the one instruction, in the tier the kernels use; compiled on first use (about two
+seconds), not part of the kernel library. The best of several rounds counts, because a bound is not an average.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ def dots(count, scratch):
 
 
 def measure(threads: int, megabytes: int = 512, rounds: int = 7) -> dict[str, float]:
-    """Measure ``read_gbs``, ``int8_gops`` and ``f32_gflops`` with ``threads`` threads; all together read ``megabytes``,
-    which should exceed every cache. Takes about a second, plus compiling."""
+    """Measure ``read_gbs``, ``int8_gops`` and ``f32_gflops`` with ``threads`` threads.
+
+    All threads together read ``megabytes``, which should exceed every cache. Takes about a second, plus compiling.
+    """
     size = megabytes * (1 << 20) // (threads * PIECE) * PIECE
     data = np.ones(threads * size + 256, np.uint8)
     scratch = np.ones((threads, 4096), np.uint8)

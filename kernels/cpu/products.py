@@ -1,4 +1,4 @@
-"""Matrix products on quantized rows. What each op computes: ``ds4ref.kernels.ops``."""
+"""Matrix products on quantized rows and table look-ups of the CPU backend, declared in ``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from .steps import Steps
 from .workers import address
 
 CHUNK_BYTES = 128 * 1024
-"""Weights a thread reads per claim: enough to amortise the claim and the first lines, which nothing has prefetched."""
+"""Bytes of weights that a thread reads per claim: enough to amortise the claim and the first lines, not yet
+prefetched."""
 
 SMALL_BYTES = 16 * 1024
-"""Weight bytes per thread below which a second thread does not pay."""
+"""Bytes of weights per thread below which a second thread does not pay."""
 
 ROW_STEP = 16
 """Chunks are multiples of this many rows where possible: 64 bytes of output, so threads share no cache line."""
 
 ADVISED_BYTES = 512 << 20
-"""Most bytes to request at once for a chunk of tokens: more would evict itself before it is used."""
+"""Maximum bytes to prefetch for a chunk of tokens: more would be evicted before use."""
 
 ROUNDED_BLOCK = {"a8": A8_BLOCK, "q8k": Q8K_BLOCK}
-"""Inputs that share a block scale, by activation rounding."""
+"""Number of inputs that share a scale, by activation rounding."""
 
 
 @dataclass(frozen=True)
 class RowKernel:
-    """Entry points of one (format, activation) pair.
+    """Entry points of the row kernel of one (format, activation) pair.
 
-    rounding  how inputs are rounded before they are packed; "": the kernel takes them as they are
+    rounding  activation format to which inputs are rounded before packing; "": the kernel takes unrounded inputs
     """
 
     pack: int
@@ -51,8 +52,10 @@ class RowKernel:
 
 @cache
 def row_kernel(fmt: str, act: str) -> RowKernel:
-    """Return the compiled kernel of a pair, or the float-input kernel with a rounding step; ValueError if neither
-    exists."""
+    """Return the compiled row kernel of a pair, or else the float-input kernel with a rounding step.
+
+    Raise ValueError if neither exists.
+    """
     name = f"{fmt}.{act}"
     if f"rows.{name}" not in library():
         if act not in ROUNDED_BLOCK:
@@ -71,7 +74,7 @@ def row_kernel(fmt: str, act: str) -> RowKernel:
 
 
 def weight_address(w: Matrix) -> int:
-    """Return the address of the first block, cached on the matrix."""
+    """Return the address of the matrix's first block, cached on the matrix."""
     cached = w.__dict__.get("_cpu_address")
     if cached is None:
         cached = w.__dict__["_cpu_address"] = address(w.data)
@@ -79,7 +82,7 @@ def weight_address(w: Matrix) -> int:
 
 
 class ProductOps(Steps):
-    """Matrix products with weights, and table look-ups."""
+    """The ops for products with weights and for table look-ups."""
 
     @bind
     def linear(self, x, w, act, out, T):

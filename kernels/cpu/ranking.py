@@ -1,4 +1,4 @@
-"""The greatest values of a row, for sampling. What the op computes: ``ds4ref.kernels.ops``."""
+"""The op ``top`` of the CPU backend, declared in ``ds4ref.kernels.ops``: the greatest values of a row, for sampling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .steps import Steps
 
 
 class RankingOps(Steps):
-    """Ranking of logits."""
+    """The op that ranks logits."""
 
     @bind
     def top(self, x, k, values, ids, T, n):

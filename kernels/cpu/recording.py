@@ -1,12 +1,12 @@
 """A recording: the steps of many ops, laid out once in memory and replayed as one job.
 
 An op called from Python costs a few microseconds of checking, allocating and posting; a decoded token has hundreds of
-them. While a pass is recorded its ops compute nothing: they append their steps and return placeholder buffers. ``seal``
-derives from what each step reads and writes which steps must wait for which, groups steps that may overlap, and assigns
-the same memory to buffers that are not alive at the same time. ``replay`` executes all of it.
+ops. While a pass is recorded its ops compute nothing: they append their steps and return placeholder buffers. ``seal``
+derives dependencies between steps from the memory they read and write, groups steps that may overlap, and assigns the
+same memory to buffers that are not alive at the same time. ``replay`` executes all steps.
 
-What changes from run to run must be read from memory when the steps run: arrays that did not come from the recording
-(caches, inputs) are taken by address, so refill them in place. The sizes an op was recorded with stay.
+Values that change from run to run must be read from memory when the steps run: arrays that did not come from the
+recording (caches, inputs) are taken by address, so refill them in place. Sizes are fixed when an op is recorded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from .workers import Workers, address, aligned
 ALIGNMENT = 128
 
 REST = 64
-"""Levels for which freed memory rests before reuse. Reused at once, its lines would still be in the cache of the core
-that wrote them last, and fetching them from there takes twice as long as from the shared cache, into which the weights
-of a layer evict them (docs/LOG.md)."""
+"""Number of levels for which freed memory is not reused.
+
+Reused at once, its lines would still be in the cache of the core that wrote them last, and fetching them from there
+takes twice as long as from the shared cache, into which the weights of a layer evict them (docs/LOG.md).
+"""
 T = TypeVar("T")
 
 
 class Lookup(NamedTuple):
-    """An embedding, which Python looks up before the steps run."""
+    """An embedding look-up, which Python performs before the steps run."""
 
     table: Any
     ids: np.ndarray
@@ -44,14 +46,14 @@ class Lookup(NamedTuple):
     failure: str
 
     def run(self) -> None:
-        """Fill ``out`` with the rows of ``ids``; IndexError outside the table."""
+        """Fill ``out`` with the rows of ``ids``; raise IndexError for an id outside the table."""
         if self.ids.min(initial=0) < 0:  # ``take`` would count from the end
             raise IndexError(self.failure)
         np.copyto(self.out, FORMATS[self.table.fmt].dequantize(self.table.data.take(self.ids, axis=0)))
 
 
 class Recording(Steps):
-    """Steps under construction. The ops come from the classes it is combined with (``backend``)."""
+    """Steps being recorded; the op classes are mixed in by ``backend.Recorded``."""
 
     name = "cpu"
 
@@ -69,7 +71,7 @@ class Recording(Steps):
     # --- recording
 
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
-        """Return a placeholder buffer. Its memory is never touched: ``seal`` assigns the real one."""
+        """Return a placeholder buffer, whose memory is never touched: ``seal`` assigns the real memory."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         memory = np.empty(size + 2 * ALIGNMENT, np.uint8)
@@ -111,8 +113,11 @@ class Recording(Steps):
     # --- laying out
 
     def seal(self, *outputs: np.ndarray, kept: Sequence[np.ndarray] = ()) -> None:
-        """Lay out memory and steps; ``outputs`` and ``kept`` (treated alike here) stay readable after a run until the
-        next one, as ``self.outputs`` and ``self.kept``."""
+        """Lay out memory and steps.
+
+        ``outputs`` and ``kept`` (treated alike here) are readable as ``self.outputs`` and ``self.kept`` after a run,
+        until the next run.
+        """
         results = (*outputs, *kept)
         buffers = sorted((start, size) for start, size, _ in self._buffers)
         starts = [start for start, _ in buffers]
@@ -186,7 +191,7 @@ class Recording(Steps):
     # --- running
 
     def replay(self) -> None:
-        """Run all steps; IndexError if one of them met an index out of range."""
+        """Run all steps; raise IndexError if one of them met an index out of range."""
         for lookup in self._lookups:
             lookup.run()
         self.workers.run_prepared(self._base, self.length)
@@ -197,8 +202,11 @@ class Recording(Steps):
     # --- the same steps on other arrays
 
     def template(self, arrays: Sequence[np.ndarray]) -> Template:
-        """Return what is needed to run the same steps on other arrays in place of ``arrays``, to which it holds no
-        reference. Call it before the first replay."""
+        """Return a template to run the same steps on other arrays in place of ``arrays``; call it before the first
+        replay.
+
+        The template holds no reference to ``arrays``.
+        """
         regions = [self._memory, self._table, self._error, *(lookup.out for lookup in self._lookups), *arrays]
         ranges = sorted((address(array), address(array) + array.nbytes, n) for n, array in enumerate(regions))
         starts, ends, numbers = (np.array(column) for column in zip(*ranges, strict=True))
@@ -222,12 +230,16 @@ class Recording(Steps):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the recording: steps, buffers, work areas."""
+        """Return the bytes of the recording: steps, buffers, work areas."""
         return self._memory.nbytes + self._table.nbytes
 
     def timeline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for the last run, when thread 0 began each step and when it could claim no more items (steps,), in
-        the ticks of ``Workers.ticks``; and whether the step waited for all before it."""
+        """Return the timing of the last run's steps: began, exhausted, waits, each (steps,).
+
+        began      ticks of ``Workers.ticks`` at which thread 0 began the step
+        exhausted  ticks at which thread 0 found no more items to claim
+        waits      whether the step waited for all earlier steps
+        """
         words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
         return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
 
@@ -235,10 +247,10 @@ class Recording(Steps):
 class Template(NamedTuple):
     """A sealed recording without its arrays.
 
-    words      its table of steps
-    slots      indexes of words that are addresses in an array of the recording's own or in one that is replaced
-    regions    number of that array: memory, table, error flag, outputs of lookups, then those that are replaced
-    offsets    bytes from its beginning
+    words      table of steps
+    slots      indices of words that are addresses within an array, of the recording itself or replaced
+    regions    number of that array: memory, table, error flag, outputs of lookups, then replaced arrays
+    offsets    bytes from the beginning of that array
     lookups    table, number among the replaced arrays, shape of the output, failure
     results    offset in the memory, shape and dtype of outputs and kept results
     """
@@ -256,7 +268,8 @@ class Template(NamedTuple):
     keep: list[np.ndarray]
 
     def on(self, arrays: Sequence[np.ndarray]) -> Recording:
-        """Return a recording of the same steps on ``arrays``, which are like those of ``Recording.template``."""
+        """Return a recording of the same steps on ``arrays``, of the same shapes and dtypes as those of
+        ``Recording.template``."""
         made = self.kind(self.workers)
         made._memory, made._table, made._error = aligned(self.size), aligned(self.words.nbytes), np.zeros(1, np.int64)
         made._base, made.tasks, made.length = address(made._table), self.tasks, len(self.tasks)

@@ -1,4 +1,5 @@
-"""Simulated low-precision formats and int8 activations. What each op computes: ``ds4ref.kernels.ops``."""
+"""Ops of the CPU backend for simulated low-precision formats and int8 activations, declared in
+``ds4ref.kernels.ops``."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from .steps import Steps
 
 
 class RoundingOps(Steps):
-    """The roundings that a numerics mode switches on."""
+    """The ops for the roundings that a numerics mode switches on."""
 
     @bind
     def round_e4m3(self, x, channels, out, n):

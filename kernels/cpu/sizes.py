@@ -44,7 +44,10 @@ def attention_bytes(dim: int) -> int:
 
 
 def attend_bytes(dim: int) -> int:
-    """Return the same for grouped-query attention: queries and sums of several tokens lie behind the widened rows."""
+    """Return the work area in bytes of a thread in grouped-query attention over rows of ``dim`` values.
+
+    Queries and sums of several tokens lie behind the widened rows.
+    """
     return attention_bytes(dim) + 2 * 4 * HEAD_GROUP * dim
 
 
@@ -62,26 +65,28 @@ def index_query_floats(heads: int, dim: int) -> int:
 
 TILE_TOKENS, TILE_ROWS = 4, 3
 ROWS_AT_ONCE = 12
-"""Decoded rows that a group of tokens is multiplied with while it is in the L1 cache."""
+"""Number of decoded rows that a group of tokens is multiplied with while the group is in the L1 cache."""
 
 SUMS_BYTES = 64 * TILE_TOKENS * TILE_ROWS
 """Bytes of the partial sums of one tile."""
 
 SPARE_BYTES = 1024
-"""A partial last chunk is decoded from a zero-padded copy of this size."""
+"""Bytes of the zero-padded copy from which a partial last chunk is decoded."""
 
 
 def gemm_bytes(n: int, chunk: int, record: int, rows: int, tokens_at_once: int) -> int:
-    """Return the work area of a thread in a product with n inputs a row; the other numbers describe the parts
-    (``simd.gemm``)."""
+    """Return the work area in bytes of a thread in a product with n inputs per row; other arguments as in
+    ``simd.gemm.Gemm``."""
     decoded = ROWS_AT_ONCE // rows * -(-n // chunk) * record
     sums = tokens_at_once // TILE_TOKENS * ROWS_AT_ONCE // TILE_ROWS * SUMS_BYTES
     return -(-(64 + decoded + SPARE_BYTES + sums) // 128) * 128
 
 
 def first_slot(start: int, expert: int) -> int:
-    """Return the first token slot of the ``expert``-th used expert's panel, if ``start`` pairs precede it: a multiple
-    of the tile's tokens that the previous panel does not reach."""
+    """Return the first token slot of the panel of the ``expert``-th used expert, preceded by ``start`` pairs.
+
+    It is a multiple of the tile's tokens that the previous panel does not reach.
+    """
     return (start + (TILE_TOKENS - 1) * expert + TILE_TOKENS - 1) // TILE_TOKENS * TILE_TOKENS
 
 

@@ -123,7 +123,8 @@ class Workers:
             self._stop()
 
     def load(self) -> None:
-        """Load the compiled code, compiling it if this machine has none; otherwise the first ``run`` does."""
+        """Load the compiled code, compiling it if this machine has none; without this call the first ``run`` does
+        so."""
         if self._run is not _not_loaded:
             return
         code = library()
@@ -134,8 +135,10 @@ class Workers:
         self._run = code.function("pool_run", 1)
 
     def run(self, steps: Sequence[Step], area: int = 0, size: int = 0) -> bool:
-        """Run the steps in order, each spread over the threads, whose work areas of ``size`` bytes each begin at
-        address ``area``. Returns True if a step set its error flag."""
+        """Run the steps in order, each spread over the threads; return whether a step set its error flag.
+
+        area, size: address of the threads' work areas, and bytes of each.
+        """
         if self._run is _not_loaded:
             self.load()
         with self._lock:
@@ -149,12 +152,12 @@ class Workers:
             return self._words[POOL_ERROR // 8] != 0
 
     def run_prepared(self, steps: int, count: int) -> None:
-        """Run ``count`` steps that ``recording`` laid out in memory at ``steps``."""
+        """Run ``count`` steps already laid out in memory at address ``steps``, as ``Recording`` writes them."""
         with self._lock:
             self._execute(steps, count)
 
     def ticks(self) -> int:
-        """Read the clock that steps are timed with (its rate depends on the processor)."""
+        """Return the time of the clock that times steps, in ticks (whose rate depends on the processor)."""
         if self._ticks is _not_loaded:
             self.load()
         out = ctypes.c_int64()
@@ -180,7 +183,7 @@ _SHARED_LOCK = threading.Lock()
 
 
 def shared(threads: int | None = None) -> Workers:
-    """Return this process's pool of ``threads`` threads (None: its cores); ValueError unless 1 .. 256."""
+    """Return this process's pool of ``threads`` threads (None: as many as cores); raise ValueError unless 1 .. 256."""
     count = available_cores() if threads is None else threads
     if not 1 <= count <= MAX_THREADS:
         raise ValueError(f"threads must be 1..{MAX_THREADS}, not {count}")

@@ -1,15 +1,15 @@
-"""What a storage format is: one declaration, from which every decoder comes.
+"""Storage formats as declarations, from which every decoder is derived.
 
 A row of ``cols`` weights is stored as ``cols / block_elems`` blocks of ``block_bytes`` bytes, without padding
 (docs/explanation/model.md 2.1). The weights of a block are
 
     w = d * s_g * code - dmin * m_g         g = group of ``group`` weights
 
-where code, s_g and m_g are small numbers (``Numbers``) whose bits lie in planes of the block (``Plane``), and where a
-format without sub-scales has one s_g of 1, a format without minima none. Codes are integers, or bits of a small float
-(``SmallFloat``), or indices of octets in a codebook (``Codebook``). The NumPy decoder here interprets the declaration;
-the CPU's and CUDA's kernels are generated from it. A format whose ``layout`` is None is only *sized*: to lay out or
-skip a tensor.
+where code, s_g and m_g are small numbers (``Numbers``) whose bits lie in planes of the block (``Plane``). A format
+without sub-scales has s_g = 1 for the whole block; one without minima has no second term. Codes are integers, or bits
+of a small float (``SmallFloat``), or indices of octets in a codebook (``Codebook``). The NumPy decoder here interprets
+the declaration; the CPU's and CUDA's kernels are generated from it. A format whose ``layout`` is None is only *sized*:
+its tensors can be laid out or skipped, but not decoded.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _EXPONENT = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.
 
 @dataclass(frozen=True)
 class Plane:
-    """``width`` bits of each number of a sequence.
+    """Location of ``width`` bits of each number in a sequence of small numbers.
 
     Number v belongs to run r = v // run. With (byte, shift) = places[r] its bits begin at bit ``shift`` of byte
-    ``byte + v % run`` of the block; bits beyond the eighth go on in the next byte.
+    ``byte + v % run`` of the block; bits beyond the eighth continue in the next byte.
     """
 
     width: int
@@ -42,11 +42,11 @@ class Plane:
 
     @property
     def count(self) -> int:
-        """Numbers in the sequence."""
+        """Return the number of numbers in the sequence."""
         return self.run * len(self.places)
 
     def bits(self, blocks: np.ndarray) -> np.ndarray:
-        """uint8 (n, block_bytes) -> uint8 (n, count); perhaps a view."""
+        """Extract the bits: uint8 (n, block_bytes) -> uint8 (n, count), perhaps a view."""
         (byte, _), *others = self.places
         if self.width == 8 and not others:
             return blocks[:, byte : byte + self.run]
@@ -69,8 +69,8 @@ def plane(
 ) -> Plane:
     """Declare a plane within a field of the block.
 
-    By default every ``run`` bytes of the field hold one run at each of ``shifts``, one after the other; ``places`` are
-    (byte within the field, shift) of each run instead.
+    By default every ``run`` bytes of the field hold one run per entry of ``shifts``, one after the other; ``places``
+    lists (byte within the field, shift) of each run instead.
     """
     dtype, start = layout.fields[field][:2] if layout.fields else (layout, 0)
     if places is None:
@@ -80,7 +80,7 @@ def plane(
 
 @dataclass(frozen=True)
 class Numbers:
-    """Small integers: the bits of all planes, the lowest ones first, as ``times * bits - zero``.
+    """Small integers with the value ``times * bits - zero``; ``planes`` hold their bits, lowest first.
 
     ``signed``: the bits are two's complement.
     """
@@ -96,22 +96,22 @@ class Numbers:
 
     @property
     def width(self) -> int:
-        """Bits of a number."""
+        """Return the number of bits of a number."""
         return sum(p.width for p in self.planes)
 
     @property
     def count(self) -> int:
-        """Numbers in a block."""
+        """Return how many numbers a block holds."""
         return self.planes[0].count
 
     @property
     def range(self) -> tuple[int, int]:
-        """The least and the greatest value."""
+        """Return the least and the greatest value."""
         low = -(1 << self.width - 1) if self.signed else 0
         return self.times * low - self.zero, self.times * (low + (1 << self.width) - 1) - self.zero
 
     def bits(self, blocks: np.ndarray) -> np.ndarray:
-        """uint8 (n, block_bytes) -> the bits as uint8 (n, count)."""
+        """Extract the bits of all planes: uint8 (n, block_bytes) -> uint8 (n, count)."""
         first, *others = self.planes
         value, above = first.bits(blocks), first.width
         for p in others:
@@ -120,7 +120,7 @@ class Numbers:
         return value
 
     def values(self, blocks: np.ndarray) -> np.ndarray:
-        """uint8 (n, block_bytes) -> float32 (n, count), exact."""
+        """Decode the numbers: uint8 (n, block_bytes) -> float32 (n, count), exact."""
         bits = self.bits(blocks)
         if self.signed:
             bits = (bits << 8 - self.width).view(np.int8) >> 8 - self.width if self.width < 8 else bits.view(np.int8)
@@ -134,26 +134,26 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Half:
-    """A binary16 at a byte of the block, times ``factor`` (a power of two)."""
+    """A binary16 at offset ``byte`` of the block, times ``factor`` (a power of two)."""
 
     byte: int
     factor: float = 1.0
 
     def values(self, blocks: np.ndarray) -> np.ndarray:
-        """uint8 (n, block_bytes) -> float32 (n,)."""
+        """Decode: uint8 (n, block_bytes) -> float32 (n,)."""
         bits = np.ascontiguousarray(blocks[:, self.byte : self.byte + 2])
         return bits.view("<f2")[:, 0].astype(np.float32) * np.float32(self.factor)
 
 
 def half(layout: np.dtype, field: str, factor: float = 1.0) -> Half:
-    """The binary16 that is ``field`` of the block."""
+    """Declare the binary16 in ``field`` of the block."""
     assert layout.fields is not None
     return Half(layout.fields[field][1], factor)
 
 
 @dataclass(frozen=True)
 class PowerOfTwo:
-    """A byte e of the block as 2^(e - bias); 255 is NaN if ``nan`` (E8M0, OCP Microscaling Formats 1.0)."""
+    """A byte e of the block that means 2^(e - bias); 255 is NaN if ``nan`` (E8M0, OCP Microscaling Formats 1.0)."""
 
     byte: int
     bias: int
@@ -161,23 +161,23 @@ class PowerOfTwo:
 
     @cached_property
     def table(self) -> np.ndarray:
-        """The value of every byte, float32 (256,)."""
+        """Return the value of every byte, float32 (256,)."""
         value = np.ldexp(1.0, np.arange(256) - self.bias)
         if self.nan:
             value[255] = np.nan
         return value.astype(np.float32)
 
     def values(self, blocks: np.ndarray) -> np.ndarray:
-        """uint8 (n, block_bytes) -> float32 (n,)."""
+        """Decode: uint8 (n, block_bytes) -> float32 (n,)."""
         return self.table[blocks[:, self.byte]]
 
 
 @dataclass(frozen=True)
 class SmallFloat:
-    """A code is a float of sign, ``exponent`` and ``fraction`` bits, with subnormal numbers and no infinity.
+    """A small float of sign, ``exponent`` and ``fraction`` bits, with subnormal numbers and no infinity.
 
     nan            all bits below the sign set is NaN
-    negative_zero  the sign alone is -0, not 0
+    negative_zero  the sign bit alone is -0, not 0
     """
 
     exponent: int
@@ -188,7 +188,7 @@ class SmallFloat:
 
     @cached_property
     def table(self) -> np.ndarray:
-        """The value of every code, float32 (2^bits,)."""
+        """Return the value of every code, float32 (2^bits,)."""
         below = 1 << self.exponent + self.fraction
         code = np.arange(2 * below)
         exponent, fraction = (code % below) >> self.fraction, code % (1 << self.fraction)
@@ -202,11 +202,13 @@ class SmallFloat:
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
-    """A code is an index of eight magnitudes; which of them are negative, another number tells.
+    """Codes of eight weights each: an index of eight magnitudes, and a number for their signs.
 
-    grid   uint8 (256, 8): magnitudes of an index
-    index  eight bits for each eight weights
-    signs  seven bits for each eight weights: bit i for weight i, and weight 7 makes the number of minuses even
+    grid   uint8 (256, 8): the magnitudes of each index
+    index  8-bit index for each eight weights
+    signs  7-bit number for each eight weights: bit i is set if weight i is negative; the sign of weight 7 makes the
+           number
+           of minuses even
     """
 
     grid: np.ndarray
@@ -215,13 +217,13 @@ class Codebook:
 
     @cached_property
     def sign_table(self) -> np.ndarray:
-        """+1 or -1 for each sign number, int8 (128, 8)."""
+        """Return +1 or -1 for each sign number, int8 (128, 8)."""
         bits = (np.arange(128, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8)) & 1
         bits[:, 7] = bits[:, :7].sum(axis=1) & 1
         return (1 - 2 * bits.astype(np.int8)).astype(np.int8)
 
     def values(self, blocks: np.ndarray) -> np.ndarray:
-        """uint8 (n, block_bytes) -> float32 (n, weights)."""
+        """Decode: uint8 (n, block_bytes) -> float32 (n, weights)."""
         magnitudes, signs = self._tables
         return (magnitudes[self.index.bits(blocks)] * signs[self.signs.bits(blocks)]).reshape(len(blocks), -1)
 
@@ -243,9 +245,9 @@ class Format:
     How weights are decoded, for a format of blocks:
 
     codes        integers, bits of a ``small`` float, or a codebook
-    small        what the bits of ``codes`` are a float of; None for integers
+    small        float format of the bits of ``codes``; None for integers
     scale        d
-    group        weights that share a sub-scale and a minimum
+    group        number of weights that share a sub-scale and a minimum
     scales       sub-scales s_g; None: there are none
     minimum      dmin; None: there are no minima
     minima       m_g
@@ -254,9 +256,9 @@ class Format:
 
     activation   rounding of the inputs of a matrix where the numerics mode rounds them (docs/explanation/model.md 10.2)
     quantizer    "exact": a conversion, "blocks": ggml's own rounding, "search": fitted to the weights; "": none
-    weighed      whether importance changes what the quantizer writes
-    wider        what a recipe takes instead for rows that are no whole number of blocks
-    loss         relative rms error that storing normally distributed weights costs, a little above what is measured
+    weighed      whether importance changes the bytes that the quantizer writes
+    wider        format that recipes use instead for rows that are not a whole number of blocks
+    loss         relative rms error of storing normally distributed weights, rounded up from measurements
                  (tests/kernels/test_quantize.py)
     """
 
@@ -280,23 +282,25 @@ class Format:
 
     @property
     def decodes(self) -> bool:
-        """Whether weights can be decoded, rather than only sized."""
+        """Return whether weights can be decoded, rather than only sized."""
         return self.layout is not None
 
     @property
     def multiplies(self) -> bool:
-        """Whether a matrix of this format can be a factor of a product: blocks and floating-point numbers."""
+        """Return whether a matrix of this format can be multiplied: true for blocks and floating-point numbers."""
         return self.codes is not None or self.name in _EXPONENT
 
     @cached_property
     def scale_fields(self) -> tuple[str, ...]:
-        """Names of the floating-point fields of a block: the only bytes that can make a weight NaN or infinite."""
+        """Return the names of the floating-point fields of a block: the only bytes that can make a weight NaN or
+        infinite."""
         if self.layout is None or self.layout.fields is None:
             return ()
         return tuple(name for name in self.layout.names or () if self.layout[name].base.kind == "f")
 
     def dequantize(self, raw: np.ndarray) -> np.ndarray:
-        """uint8 (..., row_bytes) -> float32 (..., cols). ValueError for a size-only format or other rows."""
+        """Decode: uint8 (..., row_bytes) -> float32 (..., cols); raise ValueError for a size-only format or other
+        rows."""
         if self.layout is None:
             raise ValueError(f"format {self.name} has no dequantizer")
         raw = np.ascontiguousarray(raw)
@@ -335,8 +339,11 @@ class Format:
         return weights.reshape(len(blocks), -1)
 
     def first_non_finite(self, raw: np.ndarray) -> int | None:
-        """Index of the first block of ``raw``, uint8 (n,), that holds a NaN or infinite scale (or value, if the format
-        has no blocks). None if all are finite, and for formats that are only sized."""
+        """Return the index of the first block of ``raw``, uint8 (n,), with a NaN or infinite scale, None if there is
+        none.
+
+        In a format without blocks it is the index of the value. Size-only formats give None.
+        """
         if self.layout is None or self.layout.base.kind == "i":
             return None
         blocks = raw.view(self.layout)
@@ -364,17 +371,21 @@ class Format:
         return None
 
     def row_bytes(self, cols: int) -> int:
-        """Bytes of one row of ``cols`` weights; ValueError unless ``cols`` is a positive multiple of the block."""
+        """Return the bytes of a row of ``cols`` weights; raise ValueError unless ``cols`` is a positive multiple of the
+        block."""
         if cols <= 0 or cols % self.block_elems:
             raise ValueError(f"{self.name} rows come in multiples of {self.block_elems} weights, not {cols}")
         return cols // self.block_elems * self.block_bytes
 
 
 def block_format(name: str, ggml_id: int, block_elems: int, layout: np.dtype, **facts: Any) -> Format:
-    """A format that is decoded; ``facts`` are the other fields of ``Format``. One scale a block is one group."""
+    """Return a format that can be decoded; ``facts`` are the other fields of ``Format``.
+
+    With one scale per block the whole block is one group.
+    """
     return Format(name, ggml_id, block_elems, layout.itemsize, layout, **{"group": block_elems, **facts})
 
 
 def size_only(name: str, ggml_id: int, block_elems: int, block_bytes: int) -> Format:
-    """A format that is known by its size alone."""
+    """Return a format of which only the size is known."""
     return Format(name, ggml_id, block_elems, block_bytes)

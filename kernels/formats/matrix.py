@@ -1,4 +1,4 @@
-"""A weight matrix as it lies in the file: raw block bytes and the name of their format, never expanded whole."""
+"""A weight matrix as stored in the file: raw block bytes and the name of their format, never decoded as a whole."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class Matrix:
 
     @property
     def experts(self) -> int:
-        """Number of stacked matrices, 0 for a plain one."""
+        """Return the number of stacked matrices, 0 for a plain matrix."""
         return self.data.shape[0] if self.data.ndim == 3 else 0
 
     @property
     def row_bytes(self) -> int:
-        """Bytes from one row to the next."""
+        """Return the number of bytes from one row to the next."""
         return self.data.shape[-1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole matrix or stack."""
+        """Return the bytes of the whole matrix or stack."""
         return self.data.nbytes
 
     def expert(self, index: int) -> Matrix:
-        """Matrix ``index`` of a stack, as a view."""
+        """Return matrix ``index`` of a stack, as a view."""
         return Matrix(self.fmt, self.data[index], self.rows, self.cols)
 
     def rows_at(self, ids: np.ndarray) -> np.ndarray:
-        """Rows ``ids`` (T,) of a plain matrix, all of them there, as float32 (T, cols)."""
+        """Decode rows ``ids`` (T,) of a plain matrix to float32 (T, cols); all ids must be in range."""
         return Matrix(self.fmt, self.data[ids], len(ids), self.cols).dequantize()
 
     def dequantize(self) -> np.ndarray:
-        """All values as float32, (rows, cols) or (experts, rows, cols). For tests and reference code."""
+        """Decode all values to float32, (rows, cols) or (experts, rows, cols), for tests and reference code."""
         from . import FORMATS
 
         return FORMATS[self.fmt].dequantize(self.data)

@@ -2,8 +2,9 @@
 
     w = 2^(e - 128) * (0, 1, 2, 3, 4, 6, 8, 12 and their negatives)[code]
 
-Those are twice the values of E2M1, so that they are whole numbers, and half the scale. Byte i of ``qs`` holds weight i
-in its low nibble and weight i + 16 in its high one. Unlike E8M0 itself, e = 255 is a number here, as ggml has it.
+The listed values are twice those of E2M1, so that they are integers, and the scale is half of E8M0's. Byte i of ``qs``
+holds weight i in its low nibble and weight i + 16 in its high one. Unlike in E8M0 itself, e = 255 is a number, as in
+ggml.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("packed", "u1", 12), ("qs", "u
 
 
 def packed_scales(layout: np.dtype) -> Numbers:
-    """Eight 6-bit scales in the twelve bytes of ``packed``, which Q5_K has, too."""
+    """Declare the eight 6-bit scales in the twelve bytes of the field ``packed``, which Q5_K has, too."""
     return Numbers(
         plane(layout, "packed", 4, run=4, places=[(0, 0), (8, 0)]),
         plane(layout, "packed", 2, run=4, places=[(0, 4), (0, 6)]),
@@ -25,7 +25,7 @@ def packed_scales(layout: np.dtype) -> Numbers:
 
 
 def packed_minima(layout: np.dtype) -> Numbers:
-    """The minima beside them."""
+    """Declare the eight 6-bit minima in the twelve bytes of the field ``packed``."""
     return Numbers(
         plane(layout, "packed", 4, run=4, places=[(4, 0), (8, 4)]),
         plane(layout, "packed", 2, run=4, places=[(4, 4), (4, 6)]),

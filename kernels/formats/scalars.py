@@ -1,4 +1,4 @@
-"""F32, F16, BF16, I32, I64: one value, no block (docs/explanation/model.md 2.3)."""
+"""F32, F16, BF16, I32, I64: formats of single values without blocks (docs/explanation/model.md 2.3)."""
 
 from __future__ import annotations
 

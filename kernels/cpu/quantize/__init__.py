@@ -27,7 +27,7 @@ BLOCKED = tuple(fmt for fmt in QUANTIZERS if FORMATS[fmt].quantizer != "exact")
 SEARCHED = tuple(fmt for fmt in QUANTIZERS if FORMATS[fmt].quantizer == "search")
 
 _PIECE = 1 << 16
-"""Weights a thread claims at a time: milliseconds of work, so that threads finish together."""
+"""Number of weights that a thread claims at a time: milliseconds of work, so that threads finish together."""
 
 
 def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, threads: int = 1) -> np.ndarray:
@@ -35,7 +35,8 @@ def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, thre
 
         importance  float32 (cols,), not negative; None: unknown
         threads     number of threads
-    ValueError for a format that cannot be written, columns that are not a whole number of blocks, values that are not
+    Raise ValueError for a format that cannot be written, columns that are not a whole number of blocks, values that are
+    not
     finite, or another shape or dtype. The bytes do not depend on ``threads``.
     """
     x = _checked(fmt, x, importance)
@@ -58,7 +59,7 @@ def quantize(fmt: str, x: np.ndarray, importance: np.ndarray | None = None, thre
 
 
 def prepare() -> None:
-    """Compile the kernels if the cache lacks them; KernelError if that fails."""
+    """Compile the kernels if the cache lacks them; raise KernelError if that fails."""
     from ..library import library
 
     library("quantize")

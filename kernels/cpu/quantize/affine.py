@@ -25,11 +25,13 @@ LARGEST_F16 = np.float32(65504)
 class Affine(NamedTuple):
     """Parameters of a block format and its search.
 
-    lanes, n  groups of the block and weights of a group
-    top       greatest code          most  greatest integer scale or minimum
-    starts    first and last number of codes to divide a group's range by, and how many values between them to try
-    passes    rounds of coding and fitting from each start
-    turns     rounds of neighbour search and refitting
+    lanes   number of groups in a block
+    n       number of weights in a group
+    top     greatest code
+    most    greatest integer scale or minimum
+    starts  first and last number of codes to divide a group's range by, and how many values between them to try
+    passes  rounds of coding and fitting from each start
+    turns   rounds of neighbour search and refitting
     """
 
     lanes: int
@@ -42,9 +44,13 @@ class Affine(NamedTuple):
 
 
 def fitter(kind: Affine) -> Any:
-    """Compile ``fit(x, w, codes, scales, minima, ds)``: addresses of the transposed values and costs (inputs), and of
-    the results: float codes (transposed), float scales and minima per group, and d and dmin, two floats exact in
-    f16."""
+    """Compile ``fit(x, w, codes, scales, minima, ds)``, whose arguments are addresses.
+
+    x, w            inputs: transposed values, and the costs of errors in them
+    codes           float codes, transposed
+    scales, minima  float scales and minima per group
+    ds              d and dmin, two floats exact in f16
+    """
     ops = LaneOps(kind.lanes)
     F = ops.vec
     load, store, splat, zero, total, times = ops.load, ops.store, ops.splat, ops.zero, ops.total, ops.times

@@ -30,8 +30,12 @@ def export_rows(fmt: str, quantize_block: Any) -> None:
 
 
 def weigher(lanes: int, n: int, spread: int, floor: float = 1.0) -> Any:
-    """Compile ``weigh(x, importance, costs)``: the cost of an error in each of 256 weights, without importance abs(x) +
-    ``floor`` times the rms of its group of ``n``, else a sqrt(spread mean(x^2) + x^2) (docs/reference/quantize.md)."""
+    """Compile ``weigh(x, importance, costs)``: the cost of an error in each of 256 weights
+    (docs/reference/quantize.md).
+
+    Without importance: abs(x) + ``floor`` times the rms of its group of ``n``. With importance a: a sqrt(spread
+    mean(x^2) + x^2).
+    """
 
     @njit(**JIT)
     def weigh(x, importance, costs):
@@ -45,8 +49,10 @@ def weigher(lanes: int, n: int, spread: int, floor: float = 1.0) -> Any:
 
 
 def affine_block(search: Affine, spread: int, pack: Any) -> Any:
-    """Compile ``quantize_block`` of a format with scales and minima: the search, then ``pack(block, codes, scales,
-    minima, ds)``, which writes byte codes and float scales, minima and (d, dmin)."""
+    """Compile ``quantize_block`` of a format with scales and minima: the search, then ``pack``.
+
+    ``pack(block, codes, scales, minima, ds)`` writes a block from byte codes, float scales, minima and (d, dmin).
+    """
     lanes, n = search.lanes, search.n
     fit, weigh = fitter(search), weigher(lanes, n, spread)
     new_values, new_costs, new_across, new_codes = local(1024), local(1024), local(1024), local(1024)

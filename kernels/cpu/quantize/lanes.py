@@ -19,7 +19,8 @@ TINY = 1e-30
 """Scales below this count as zero: their reciprocals would overflow."""
 
 FLOOR = np.float32(1e-6)
-"""Least importance of a weight relative to the mean of its block, so that even an unused weight gets a near value."""
+"""Minimum importance of a weight relative to the mean of its block, so that even an unused weight keeps about its
+value."""
 
 _NEAREST = 12582912.0  # 1.5 * 2^23: adding it leaves no fraction bits, so the sum is rounded to an integer
 

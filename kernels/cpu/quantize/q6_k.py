@@ -23,7 +23,8 @@ from .symmetric import Fitter, Symmetric
 SEARCH = Symmetric(lanes=16, n=16, reach=32, spread=0.8, starts=7, passes=1)
 TURNS = 3
 FLOOR = 0.5
-"""Lower than for other formats: codes are fine enough that large weights may count for more."""
+"""Floor of the error costs without importance, in rms of the group; lower than for other formats, because codes are
+fine."""
 LARGEST_F16 = np.float32(65504)
 
 _fit = Fitter(SEARCH)

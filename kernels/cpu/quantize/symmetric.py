@@ -1,4 +1,4 @@
-"""Fit w = d * code with codes around zero, one scale a group: the search behind Q6_K, and Q4_0 with importance.
+"""Fit w = d * code with codes around zero, one scale per group: the search behind Q6_K, and Q4_0 with importance.
 
 The largest weight of a group is mapped to the last code on either side, and to values around both; from each of these
 starts, coding and fitting the best scale (weighted least squares) alternate.
@@ -19,8 +19,10 @@ from .lanes import TINY, LaneOps, clamped, inverse, nearest
 class Symmetric(NamedTuple):
     """Shape of the groups and of the search: ``lanes`` groups of ``n`` weights, codes -reach .. reach - 1.
 
-    spread, starts  how far around the end codes the largest weight is mapped, in codes, and in how many steps
-    passes          rounds of coding and fitting from each start
+    reach   one more than the greatest code
+    spread  how far around the end codes the largest weight is mapped, in codes
+    starts  number of values within ``spread`` to try
+    passes  rounds of coding and fitting from each start
     """
 
     lanes: int
@@ -32,8 +34,13 @@ class Symmetric(NamedTuple):
 
 
 class Fitter:
-    """Compiled parts: ``fit_groups(x, w)`` -> scales of the groups; ``sums(x, w, inv)`` -> w x code and w code^2 by
-    group; ``error(x, w, scale)`` by group; ``codes(x, scale, out)`` stores transposed floats."""
+    """Compiled parts of the search.
+
+    fit_groups(x, w)      scales of the groups
+    sums(x, w, inv)       sums of w x code and of w code^2 by group
+    error(x, w, scale)    error by group
+    codes(x, scale, out)  stores transposed float codes
+    """
 
     def __init__(self, kind: Symmetric):
         self.words = words = LaneOps(kind.lanes)

@@ -25,8 +25,11 @@ OVERRIDES: dict[tuple[str, str], RowKernel] = {
     ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
     ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
 }
-"""Kernels written by hand for tier A. Only the pairs with rounded inputs have integer kernels in every tier; other
-formats round their inputs and multiply them as floats."""
+"""Hand-written kernels of tier A.
+
+Only pairs with rounded inputs have integer kernels in every tier; other formats round their inputs and multiply them as
+floats.
+"""
 
 
 def generated(fmt: str, act: str) -> RowKernel:

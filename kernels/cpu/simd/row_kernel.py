@@ -16,7 +16,7 @@ class RowKernel(NamedTuple):
     packed_bytes(n) -> int
         size of the activation buffer for n inputs
     pack(x, n, buffer)
-        n float32 at ``x`` -> the buffer: rounded by the activation mode, in the order the weight decoder wants
+        n float32 at ``x`` -> the buffer: rounded by the activation mode, in the order of the weight decoder
     rows(weights, first, last, row_bytes, n, buffer, out)
         float32 out[first:last] = rows first .. last-1 of the matrix at ``weights`` times the packed vector; never reads
         beyond the last byte of row last-1, nor before the first of row ``first``

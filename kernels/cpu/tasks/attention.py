@@ -100,8 +100,10 @@ def add_block(out, heads, dim, rows, count, weights, factors):
 
 @njit(**FAST)
 def score_rows(q, heads, dim, rows, count, scale, scores, maxima, totals, factors):
-    """Score queries against the keys at ``rows`` and update the online softmax: scores become weights, ``factors``
-    rescale the earlier sums."""
+    """Score queries against the keys at ``rows`` and update the online softmax.
+
+    Scores become weights in place; ``factors`` are set to the factors for the earlier sums.
+    """
     score_block(q, heads, dim, rows, count, scale, scores)
     for h in range(heads):
         maxima[h], totals[h], f32p(factors)[h] = online_softmax(scores + 4 * BLOCK * h, count, maxima[h], totals[h])
@@ -175,8 +177,10 @@ def attention(args, first, last, thread):
 
 @njit(**FAST)
 def row_addresses(rows, start, at, count, ring, stride, half, dim, wide):
-    """Store in ``rows`` the addresses of ``count`` rows of a ring of ``ring`` rows, starting at position ``at``;
-    binary16 rows are first widened to ``wide``."""
+    """Store in ``rows`` the addresses of ``count`` rows, from position ``at`` on, of a ring of ``ring`` rows.
+
+    Binary16 rows are first widened to ``wide``.
+    """
     for i in range(count):
         row = start + stride * ((at + i) % ring)
         if half != 0:
@@ -194,11 +198,11 @@ def copy_floats(target, source, count):
 
 @body(t.ATTEND)
 def attend(args, first, last, thread):
-    """Attend with grouped queries; items are (some tokens, shared head, group of its query heads). Row numbers out of
-    range set ``error``.
+    """Attend with grouped queries; items are (some tokens, KV head, group of its query heads).
 
-    Tokens whose rows begin at the same position share the full blocks that all of them see, as if they were more heads;
-    the rest of its rows each token processes alone. The sums equal those of a token by itself, bit for bit.
+    Row numbers out of range set ``error``. Tokens whose rows begin at the same position share the full blocks that all
+    of them attend to, as if they were more heads; the remaining rows are processed token by token. The sums equal those
+    of a token by itself, bit for bit.
     """
     dim, shared, sharing = args.dim, args.shared, args.sharing
     scale = np.float32(args.scale)

@@ -11,7 +11,7 @@ from .registry import body
 
 MAXIMA, SUMS = local(4 * CHANNELS), local(4 * CHANNELS)
 ABSENT = np.float32(-5e29)
-"""A channel whose best score is not above this has no candidate and yields 0."""
+"""Score at or below which a pooling candidate counts as absent; a channel without candidates yields 0."""
 
 
 @body(t.POOL_ROWS, exact=True)

@@ -35,8 +35,7 @@ def index_pack(args, first, last, thread):
 
 @body(t.INDEX_SCORES, exact=True)
 def index_scores(args, first, last, thread):
-    """Score rows; items are (row block, token), tokens innermost so that a block is read from memory once. Only the
-    first ``count`` rows exist."""
+    """Score the first ``count`` rows; items are (row block, token), tokens innermost so that a block is read once."""
     n, dim, tokens, block = args.n, args.dim, args.tokens, INDEX_BLOCK
     groups = (args.heads + HEADS - 1) // HEADS
     row_sums = SCORES4()
@@ -71,7 +70,7 @@ def index_scores(args, first, last, thread):
 def narrow(scores, n, prefix, shift, width, rank):
     """Do one radix pass over the keys whose bits above ``shift + width`` equal ``prefix``.
 
-    Returns the digit of the ``rank``-th largest of them, and how many of them have a larger digit.
+    Return the digit of the ``rank``-th largest of them, and how many of them have a larger digit.
     """
     bins = i32p(HISTOGRAM())
     size = 1 << width
@@ -90,8 +89,11 @@ def narrow(scores, n, prefix, shift, width, rank):
 
 @body(t.SELECT_ROWS, exact=True)
 def select_rows(args, first, last, thread):
-    """Find the k-th largest key in three passes, then take rows in ascending order: all above it, and as many equal to
-    it, lowest first, as still fit. Items are tokens."""
+    """Select the k best rows of each token (the items), in ascending order.
+
+    Three passes find the k-th largest key; then all rows above it are taken, and the lowest rows equal to it that still
+    fit.
+    """
     k = args.k
     for token in range(first, last):
         out = i32p(args.out + 4 * k * token)

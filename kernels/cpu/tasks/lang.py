@@ -98,8 +98,8 @@ will_need = op(types.int32, [types.int64] * 2, _will_need)
 ticks = op(types.int64, [], lambda b, v: external(b, "llvm.readcyclecounter", I64, []))
 """Read a clock that costs a few nanoseconds and runs at a constant rate on current processors.
 
-x86: rdtsc. AArch64: LLVM reads CNTVCT_EL0 for it (the real cycle counter, PMCCNTR_EL0, traps in user mode), with a tick
-of 42 ns on Apple's M1; llvm.readsteadycounter is not implemented there and gives 0.
+x86: rdtsc. AArch64: LLVM reads CNTVCT_EL0 (the real cycle counter, PMCCNTR_EL0, traps in user mode), with a tick of 42
+ns on Apple's M1; llvm.readsteadycounter is not implemented there and gives 0.
 """
 
 

@@ -12,7 +12,7 @@ from .lang import call_pack, call_rows, f32p, i32p, i64p
 from .registry import body
 
 REUSE_BYTES = 128 * 1024
-"""Weights that stay in the L2 cache while all tokens are multiplied with them."""
+"""Bytes of weights that stay in the L2 cache while all tokens are multiplied with them."""
 
 
 @body(t.PACK)

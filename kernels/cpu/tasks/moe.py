@@ -92,7 +92,7 @@ def count(args, first, last, thread):
 def advise_experts(args, first, last, thread):
     """Request the pages of the used experts (a table of GROUP_PAIRS) unless there are more than ``most``; one item.
 
-    They are read while something else is computed.
+    The system reads the pages while something else is computed.
     """
     used = i32p(args.used)
     if used[0] > args.most:

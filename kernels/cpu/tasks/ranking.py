@@ -17,7 +17,7 @@ from .registry import body
 
 FLOOR = np.float32(LEAST)
 NONE = np.int32(-(1 << 31))
-"""Below the order of every number."""
+"""Order below that of every number."""
 
 
 @njit(**JIT)

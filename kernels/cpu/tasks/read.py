@@ -1,4 +1,4 @@
-"""Read memory as fast as a kernel could: the yardstick for the speed of the others."""
+"""Read memory as fast as a kernel could, to compare other kernels' speed with."""
 
 from __future__ import annotations
 

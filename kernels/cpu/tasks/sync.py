@@ -1,7 +1,7 @@
 """The pool's compiled side: posting a job, joining it, and the claim-and-wait loop that runs its steps.
 
 A step ends when all its items are done, not when all threads arrive. A thread that the operating system preempts
-therefore delays nobody unless it holds a chunk, and it may join a job that is already half finished.
+therefore delays no other unless it holds a chunk, and it may join a job that is already half finished.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ from .registry import export
 SPINS = 4000
 NAP_US = np.uint32(50)
 WAIT_YIELDS = 2000
-"""A thread waiting for a step spins for about 0.1 ms, yields up to about 1 ms, then naps: another may be reading a
-disk."""
+"""Number of yields of a thread that waits for a step: it spins for about 0.1 ms, yields up to about 1 ms, then naps.
+
+Waits may be long, because another thread may be reading a disk.
+"""
 IDLE_YIELDS = 200
 IDLE_NAPS = 400
-"""Idle workers spin for about 0.1 ms, yield for a while, nap for about 40 ms, then return to Python and sleep there."""
+"""Number of naps of an idle worker: it spins for about 0.1 ms, yields, naps for about 40 ms, then sleeps in Python."""
 
 
 @njit(**JIT)
@@ -140,7 +142,7 @@ def pool_run(pool):
 
 @export("read_ticks", 1)
 def read_ticks(out):
-    """Store the time of the clock that steps are timed with."""
+    """Store the current time of the clock that times steps."""
     i64p(out)[0] = ticks()
 
 

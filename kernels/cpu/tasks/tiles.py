@@ -103,8 +103,10 @@ def _widen_vector(k, x, out):
 
 @njit(**JIT)
 def widen(x, out, n):
-    """Convert n binary16 values at ``x`` to float32 at ``out``. Explicit vectors: LLVM may leave the plain loop
-    scalar."""
+    """Convert n binary16 values at address ``x`` to float32 at address ``out``.
+
+    It uses explicit vectors, because LLVM may not vectorize the plain loop.
+    """
     full = n // LANES * LANES
     for i in range(0, full, LANES):
         _widen_vector(x + 2 * i, out + 4 * i)

@@ -56,11 +56,12 @@ class Engine:
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
-        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1). split: how the
-        tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4". advise: prefetch routed
-        experts from disk once they are chosen, which pays when the model does not fit into memory (None: do so if the
-        file is larger than the memory this process may use). gpu_memory: GiB that the backend cuda may use (None:
-        DS4_GPU_MEMORY, else all of it). Raise UsageError, ModelFileError, ShapeError, BackendError.
+        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1).
+        split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
+        advise: prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
+        memory (None: do so if the file is larger than the memory this process may use).
+        gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it).
+        Raise UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
         if threads is not None and threads < 1:

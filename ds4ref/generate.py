@@ -73,12 +73,12 @@ class Timing:
 
     @property
     def prefill_tps(self) -> float:
-        """Prefill throughput in tokens per second, 0.0 if nothing was measured."""
+        """Return the prefill throughput in tokens per second, 0.0 if nothing was measured."""
         return self.prefill_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
 
     @property
     def decode_tps(self) -> float:
-        """Decode throughput in tokens per second, 0.0 if nothing was measured."""
+        """Return the decode throughput in tokens per second, 0.0 if nothing was measured."""
         return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
 
     def add(self, other: Timing) -> None:

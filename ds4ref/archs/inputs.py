@@ -42,7 +42,7 @@ class Inputs:
         self.positions = np.arange(pos0, pos0 + len(self.ids))
 
     def move(self, ids: np.ndarray | int, pos0: int) -> None:
-        """Refill the input arrays in place for T other tokens ids at positions from ``pos0`` on."""
+        """Refill the input arrays in place for T other tokens, ``ids``, at positions from ``pos0`` on."""
         fill = self._fill
         fill(self.ids, ids)
         self._stand(pos0)

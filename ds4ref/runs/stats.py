@@ -46,7 +46,7 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether the interval is known."""
+        """Return whether the interval is known (see ``unknown``)."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def scaled(self, factor: float) -> Interval:

@@ -211,9 +211,9 @@ class Session:
     ) -> np.ndarray:
         """Append tokens and return the logits (T, V) after each of them.
 
-        one_by_one: evaluate each token on its own instead of in chunks. streams: list to which the final streams of
-        each chunk are appended, float32 (T, C, D), as a draft model needs them. Fewer than 8 tokens at a time get
-        exactly the logits that ``eval`` would give them.
+        one_by_one: evaluate each token on its own instead of in chunks.
+        streams: list to which the final streams of each chunk are appended, float32 (T, C, D), for a draft model.
+        Fewer than 8 tokens at a time get exactly the logits that ``eval`` would give them.
         """
         self._check(tokens, self.pos)
         out = np.empty((len(tokens), self.model.shape.vocab), np.float32)

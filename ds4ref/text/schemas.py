@@ -46,7 +46,7 @@ class Schema:
 
     @property
     def in_prompt(self) -> bool:
-        """Whether the tool prompt contains the schema."""
+        """Return whether the tool prompt contains the schema."""
         return self.kind != "hosted" and not self.deferred
 
     @property

@@ -97,7 +97,7 @@ class Hooks(Protocol):
     """
 
     def begin(self, chunk: Any) -> None:
-        """Prepare for a chunk (``chunk.Chunk``), which may be modified."""
+        """Prepare for a chunk (``chunk.Chunk``) before its first tap; the hook may modify the chunk."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
         """Return the value that the pass continues with, ``value`` itself or a replacement."""

@@ -65,7 +65,7 @@ class Hooks(Protocol):
     """Interface of hooks: the pass calls ``begin`` once per chunk and ``tap`` at every named point."""
 
     def begin(self, chunk: Any) -> None:
-        """Prepare for a chunk."""
+        """Prepare for a chunk of tokens, before its first tap."""
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
         """Return the value that the pass continues with, ``value`` itself or a replacement."""

@@ -148,7 +148,7 @@ class Store:
             self._append(run, 0, entries)
 
     def rename(self, run: int, label: str) -> None:
-        """Change the label."""
+        """Change the label of a run."""
         with self.writing():
             self._need(run)
             self._db.execute("UPDATE runs SET label = ? WHERE id = ?", (_text(label), run))

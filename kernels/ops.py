@@ -62,7 +62,7 @@ class Op(NamedTuple):
 OPS: dict[str, Op] = {}
 
 LEAST = -1.0e30
-"""``top`` treats all values at or below this, and NaN, as equal."""
+"""Value up to which ``top`` treats all values as equal, and NaN as well."""
 
 MOST_RANKED = 1024
 """Maximum number of values per row that ``top`` returns."""

@@ -16,7 +16,7 @@ from . import stats
 from .stats import Interval
 
 SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
-"""Metric name, column, and the column with the amount of work."""
+"""Metric name, its column in results, and the column with the amount of work (tokens)."""
 BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
 CONFIDENCE = 0.98
 """Joint confidence of all statements of one comparison."""

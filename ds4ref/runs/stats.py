@@ -190,7 +190,7 @@ def change_interval(d: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def graded_p(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sided p-value of "no difference" between paired scores, for any number of questions."""
+    """Return the two-sided p-value of "no difference" between the paired scores a and b (n,), for any n."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
     return mcnemar(a, b) if binary else sign_flip(b - a)

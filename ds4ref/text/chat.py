@@ -184,7 +184,7 @@ def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist
 
 
 def completion(text: str, mode: str = "high") -> Rendered:
-    """Render the prompt of the text completions endpoint."""
+    """Render the prompt of a text completions request: the default system text, then ``text`` as user."""
     messages = (Message("system", protocol.DEFAULT_SYSTEM), Message("user", text))
     return render(messages, (), mode)
 

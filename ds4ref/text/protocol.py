@@ -26,7 +26,7 @@ TOOL_RESULT_OPEN = "<tool_result>"
 TOOL_RESULT_CLOSE = "</tool_result>"
 
 WHITESPACE = " \t\n\v\f\r"
-"""White space in this protocol: ASCII only."""
+"""Characters that count as white space in this protocol: ASCII only."""
 
 
 class Dialect(NamedTuple):

@@ -80,13 +80,13 @@ def read_schemas(raw: str | None) -> list[Schema]:
 
 
 def found_in(schemas: Iterable[Schema], names: Iterable[str]) -> list[Schema]:
-    """Return ``schemas`` with those that search results named (``messages.tool_references``) marked as callable."""
+    """Return ``schemas``; mark as callable any that search results have named (``messages.tool_references``)."""
     wanted = set(names)
     return [replace(schema, in_results=True) if schema.name in wanted else schema for schema in schemas]
 
 
 def brought(raw_tools: Sequence[str]) -> list[Schema]:
-    """Return the tools whose schema lines search results show in place: callable, but not in the tool prompt."""
+    """Return the schemas of tools that search results show in place: callable, but not in the tool prompt."""
     return [replace(schema, deferred=True, in_results=True) for schema in read_schemas(f"[{','.join(raw_tools)}]")]
 
 

@@ -33,8 +33,7 @@ class Config:
         return self.values.get(key) is not None
 
     def integer(self, key: str, default: int = _ABSENT, low: int = 0, high: int = MAX_INTEGER) -> int:
-        """Return a whole number from ``low`` to ``high``; a float with an integral value, such as 4.0, counts as
-        one."""
+        """Return the whole number under ``key``, from ``low`` to ``high``; a float such as 4.0 counts as one."""
         value = self._value(key, default)
         if type(value) is float and value.is_integer():
             value = int(value)
@@ -43,35 +42,35 @@ class Config:
         return value
 
     def number(self, key: str, default: float = _ABSENT) -> float:
-        """Return a finite number."""
+        """Return the finite number under ``key``."""
         value = self._value(key, default)
         if type(value) not in (int, float) or not math.isfinite(_float(value)):
             raise self.fail(key, f"is {_brief(value)}, wanted a number")
         return float(value)
 
     def flag(self, key: str, default: bool = _ABSENT) -> bool:
-        """Return a boolean."""
+        """Return the boolean under ``key``."""
         value = self._value(key, default)
         if type(value) is not bool:
             raise self.fail(key, f"is {_brief(value)}, wanted true or false")
         return value
 
     def text(self, key: str, default: str = _ABSENT) -> str:
-        """Return a string."""
+        """Return the string under ``key``."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.fail(key, f"is {_brief(value)}, wanted a text")
         return value
 
     def integers(self, key: str, most: int, default: list[int] = _ABSENT) -> list[int]:
-        """Return a list of at most ``most`` whole numbers."""
+        """Return the list of at most ``most`` whole numbers under ``key``."""
         value = self._value(key, default)
         if not isinstance(value, list) or len(value) > most or not all(type(item) is int for item in value):
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} whole numbers")
         return value
 
     def texts(self, key: str, most: int, default: list[str] = _ABSENT) -> list[str]:
-        """Return a list of at most ``most`` strings."""
+        """Return the list of at most ``most`` strings under ``key``."""
         value = self._value(key, default)
         if not isinstance(value, list) or len(value) > most or not all(isinstance(item, str) for item in value):
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} texts")

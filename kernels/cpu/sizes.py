@@ -19,7 +19,7 @@ HEAD_GROUP = 8
 """Attention heads per item at most; in grouped-query attention, heads times tokens."""
 
 ROW_BLOCK = 64
-"""Rows an attention item processes at a time: 128 KB of 512-wide rows, which stay in the L2 cache."""
+"""Number of rows that an attention item processes at a time: 128 KB of 512-wide rows, which stay in the L2 cache."""
 
 INDEX_LANES = 64
 """Indexer heads per tile: one per lane, so queries are stored transposed and padded with zeros."""

@@ -131,7 +131,7 @@ def codes(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
 
 
 def code_floats(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
-    """Return the same weights as float32; small-float formats must still be multiplied by ``rest(fmt)``."""
+    """Return the codes of ``lanes`` weights starting at ``first`` as float32, to be multiplied by ``rest(fmt)``."""
     if fmt.small is None:
         return codes(k, fmt, block, first, lanes).sext(Vec("i32", lanes)).to_float(Vec("f32", lanes))
     # Move a small float's bits into the fields of a binary16: one multiplication (``rest``) corrects the exponent bias,
@@ -152,7 +152,7 @@ def code_floats(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val
 
 
 def rest(fmt: Format) -> float:
-    """Return the power of two to multiply ``code_floats`` by."""
+    """Return the power of two by which ``code_floats`` of a small-float format must still be multiplied."""
     return 2.0 ** (15 - fmt.small.bias) if fmt.small else 1.0
 
 

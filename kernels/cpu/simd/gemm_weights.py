@@ -52,7 +52,7 @@ def decode_q8_0(k, first, second, target, row):
 
 @inline(types.none, Int, Int, Int, Int)
 def decode_q4_k(k, first, second, target, row):
-    """Decode two blocks; lane = sub-block, the first block's eight and then the second's; bytes are the codes."""
+    """Decode two blocks to bytes that are the codes; lanes 0-7 are the first block's sub-blocks, 8-15 the second's."""
     headers = k.load(I8x16, first), k.load(I8x16, second)
     groups = []
     for block in (first, second):

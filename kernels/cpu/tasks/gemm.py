@@ -36,7 +36,7 @@ def gemm_pack(args, first, last, thread):
 
 @body(t.GEMM)
 def gemm(args, first, last, thread):
-    """Multiply; items are weight rows, and a row's group selects its panel."""
+    """Multiply packed inputs by weight rows (the items); a row's group selects its panel."""
     scratch = args.work + args.work_bytes * thread
     row = first
     while row < last:
@@ -64,8 +64,10 @@ def gemm_pack_pairs(args, first, last, thread):
 
 @body(t.EXPERT_GEMM)
 def expert_gemm(args, first, last, thread):
-    """Multiply (used expert, row block) items for all pairs of the expert, then scatter each pair's part to its
-    place."""
+    """Multiply all pairs of an expert by a block of its rows, then scatter the results to the pairs' places.
+
+    Items are (used expert, row block).
+    """
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, block = args.expert_rows, args.block
     scratch = args.work + args.work_bytes * thread

@@ -24,7 +24,7 @@ def pack_inputs(args, first, last, thread):
 
 @body(t.LINEAR)
 def linear_rows(args, first, last, thread):
-    """Multiply; items are weight rows. Row r belongs to group r // group_rows and uses only that group's input."""
+    """Multiply inputs by weight rows (the items); row r uses only the input of group r // group_rows."""
     tokens, groups, group_rows, size = args.tokens, args.groups, args.group_rows, args.packed_bytes
     step = max(1, REUSE_BYTES // args.row_bytes)
     r0 = first
@@ -82,7 +82,7 @@ def group_pairs(args, first, last, thread):
 
 @body(t.EXPERT_LINEAR)
 def expert_linear_rows(args, first, last, thread):
-    """Multiply (used expert, row block) items; items past the last used expert are empty."""
+    """Multiply inputs by their experts; items are (used expert, row block), empty past the last used expert."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, K, size = args.expert_rows, args.K, args.packed_bytes
     for item in range(first, last):

@@ -39,7 +39,7 @@ def greatest_below(x, first, last, limit):
 
 @njit(**JIT)
 def place_of(x, first, last, key):
-    """Return the first index in x[first:last] of the order ``key``; ``last`` if absent."""
+    """Return the first index in first..last-1 at which ``order`` of the value is ``key``, or ``last``."""
     for i in range(first, last):
         if order(x[i]) == key:
             return i

@@ -136,8 +136,8 @@ class Pairing:
     seconds   seconds per question, None if unknown
     alone     number of questions that only A, and that only B was asked
     ungraded  number of shared questions without a grade in A or B
-    samples   number of graded samples of A and of B among the shared questions
-    failed    number of samples of A and of B without a grade among the shared questions
+    samples   number of graded samples of A and of B, over questions graded in both
+    failed    number of samples of A and of B without a grade, over the shared questions
     """
 
     whole: Contrast | None

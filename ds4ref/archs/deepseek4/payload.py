@@ -98,7 +98,7 @@ def save(
     logits: np.ndarray,
     cache: Cache,
 ) -> None:
-    """Write a session of ``ctx`` tokens of context; a path is replaced atomically."""
+    """Write a session with a context of ``ctx`` tokens; a path is replaced atomically."""
     if isinstance(file, str | os.PathLike):
         with atomic_write(file) as stream:
             save(stream, shape, ctx, tokens, logits, cache)

@@ -92,7 +92,7 @@ class PartFile:
         self._synced = time.monotonic()
 
     def finish(self) -> None:
-        """Write the rest of the file and rename it to its final name."""
+        """Sync the file and rename it to its final name; raise ValueError if a tensor is missing."""
         if self.tensor < len(self._specs):
             raise ValueError(f"{self._specs[self.tensor].name} was not written")
         try:

@@ -49,7 +49,7 @@ def now() -> str:
 
 
 def age(then: str | None, now: str) -> float | None:
-    """Return the seconds between two times of the run store; None if either is malformed."""
+    """Return the seconds from one of the run store's timestamps to another; None if either cannot be parsed."""
     try:
         return float(calendar.timegm(time.strptime(now, FORM)) - calendar.timegm(time.strptime(then or "", FORM)))
     except ValueError:

@@ -19,7 +19,7 @@ from .faults import Fault, _op
 
 
 def attribute(tensor: str) -> str:
-    """Return the field of Weights or LayerWeights for a tensor name without "blk.N." and ".weight"."""
+    """Return the field of Weights or LayerWeights that holds ``tensor``, a name without "blk.N." and ".weight"."""
     return tensor.replace(".", "_")
 
 

@@ -57,10 +57,10 @@ class Reading:
     family   family of the weights ("embedding", "dense" and so on; ``weights.quantize``), "" without weights
     error    |B - A| / |A| of the result over all tokens
     cosine   cosine between the results of A and B
-    weights  relative error of B's weights against A's
-    allowed  largest ``error`` that quantization explains
-    loss     largest ``weights`` that the formats explain
-    misread  tensors for which kernel, dequantizer and quantizer disagree
+    weights  |B - A| / |A| of the weights themselves
+    allowed  bound on ``error``: what quantizing to these formats can account for
+    loss     bound on ``weights``, likewise
+    misread  tensors that kernel, dequantizer and quantizer do not decode to the same values
     """
 
     layer: int

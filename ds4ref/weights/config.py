@@ -63,14 +63,14 @@ class Config:
         return value
 
     def integers(self, key: str, most: int, default: list[int] = _ABSENT) -> list[int]:
-        """Return the list of at most ``most`` whole numbers under ``key``."""
+        """Return the list of integers under ``key``; refuse any other value, and more than ``most``."""
         value = self._value(key, default)
         if not isinstance(value, list) or len(value) > most or not all(type(item) is int for item in value):
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} whole numbers")
         return value
 
     def texts(self, key: str, most: int, default: list[str] = _ABSENT) -> list[str]:
-        """Return the list of at most ``most`` strings under ``key``."""
+        """Return the list of strings under ``key``; refuse any other value, and more than ``most``."""
         value = self._value(key, default)
         if not isinstance(value, list) or len(value) > most or not all(isinstance(item, str) for item in value):
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} texts")

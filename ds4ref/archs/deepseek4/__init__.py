@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 def read_shape(source: TensorSource, strict: bool = False) -> ModelShape:
-    """Implement ``archs.Arch.read_shape``; ``strict`` accepts exactly DeepSeek V4 Flash."""
+    """Return the dimensions of a model file; ``strict`` accepts exactly DeepSeek V4 Flash."""
     if strict:
         check_flash(source)
     return ModelShape.from_metadata(source)
 
 
 def model(shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-    """Implement ``archs.Arch.model``; ``advise`` prefetches routed experts as soon as they are chosen."""
+    """Return a model that computes; ``advise`` prefetches routed experts as soon as they are chosen."""
     from .forward import Model
 
     return Model(shape, weights, ops, numerics, advise)
 
 
 def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Costs:
-    """Implement ``archs.Arch.costs``."""
+    """Return the bytes and operations per token of a model file."""
     return Costs.of_file(source, shape, act_quant)
 
 

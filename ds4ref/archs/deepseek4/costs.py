@@ -46,7 +46,7 @@ class Costs:
 
     @classmethod
     def of_recipe(cls, shape: ModelShape, recipe: str = "q2", act_quant: bool = True) -> Costs:
-        """Return the costs of a file of this shape and quantization recipe, which need not exist.
+        """Return bytes and operations per token of a model of this shape in a quantization recipe; no file is needed.
 
         Raise UsageError for an unknown recipe.
         """

@@ -31,16 +31,16 @@ class Dense:
         self.family = family
 
     def read_shape(self, source: TensorSource, strict: bool = False) -> DenseShape:
-        """Implement ``archs.Arch.read_shape``; ``strict`` has no effect, since these families have models of many
+        """Return the dimensions of a model file; ``strict`` has no effect, since these families have models of many
         sizes."""
         return DenseShape.from_metadata(source, self.family)
 
     def bind(self, source: TensorSource, shape: DenseShape) -> Weights:
-        """Implement ``archs.Arch.bind``."""
+        """Return the weights of an open model file, bound to its tensors (``archs.Arch.bind``)."""
         return bind(source, shape)
 
     def model(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-        """Implement ``archs.Arch.model``; ``advise`` has no effect without experts."""
+        """Return a model that computes; ``advise`` has no effect without experts."""
         from .forward import Model
 
         return Model(shape, weights, ops, numerics)
@@ -52,7 +52,7 @@ class Dense:
         return Collector(shape)
 
     def costs(self, source: TensorSource, shape: DenseShape, act_quant: bool = True) -> Costs:
-        """Implement ``archs.Arch.costs``."""
+        """Return the bytes and operations per token of a model file."""
         from .costs import Costs
 
         return Costs.of_file(source, shape, act_quant)

@@ -23,7 +23,7 @@ class LayerRows:
     values: np.ndarray
 
     def heads(self, shared: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return keys and values as (ctx, KV heads, head_dim), for ``shared`` KV heads."""
+        """Return cached keys and values as (ctx, ``shared``, head_dim); ``shared`` is the number of KV heads."""
         keys, values = (rows.reshape(len(rows), shared, -1) for rows in (self.keys, self.values))
         return keys, values
 

@@ -42,8 +42,8 @@ def whole(cpu: Engine, ids: np.ndarray) -> np.ndarray:
 @pytest.fixture
 def rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No prefill GEMM, as with DS4_GEMM=0."""
-    monkeypatch.setattr(gemm, "wanted", lambda *_: None)
-    monkeypatch.setattr(gemm, "expert_wanted", lambda *_: None)
+    monkeypatch.setattr(gemm, "parts_for", lambda *_: None)
+    monkeypatch.setattr(gemm, "expert_parts_for", lambda *_: None)
 
 
 def random_cuts(engine: Engine, ids: np.ndarray, seed: int) -> np.ndarray:

@@ -126,7 +126,9 @@ def test_stop_keeps_what_there_is(log, at_once):
     runner.run()
     samples = logs.read(log.path).samples
     assert 1 <= len(samples) <= at_once and {s.status for s in samples} == {"stopped"}
-    assert all(s.grade is None and s.reasoning.startswith("let me") for s in samples if s.tokens)
+    # Another one at once may have been stopped within its first words.
+    assert all(s.grade is None and s.reasoning and "let me see".startswith(s.reasoning) for s in samples if s.tokens)
+    assert any(s.reasoning.startswith("let me") for s in samples)
     assert missing(log, keys(QUESTIONS, 1)) == keys(QUESTIONS, 1)
 
 

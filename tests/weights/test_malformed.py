@@ -423,18 +423,19 @@ def test_random_damage(tmp_path):
 
 def test_where_posix_calls_are_missing_one_line_names_the_way_out(tmp_path, monkeypatch):
     path = write_model(tmp_path / "m.gguf")
-    for name in ("pread", "O_CLOEXEC", "O_NONBLOCK"):
-        monkeypatch.delattr(os, name)
     monkeypatch.setenv("DS4_CACHE_DIR", str(tmp_path / "cache"))
-    for attempt in (
-        lambda: GGUFFile.open(path),
-        lambda: GGUFFile.open(tmp_path / "missing.gguf"),
-        lambda: Engine.open(path),
-        Engine.open,  # generates the embedded model first
-    ):
-        with pytest.raises(BackendError, match="WSL") as caught:
-            attempt()
-        assert "\n" not in str(caught.value)
+    with monkeypatch.context() as patch:  # pytest removes folders with these calls
+        for name in ("pread", "O_CLOEXEC", "O_NONBLOCK"):
+            patch.delattr(os, name)
+        for attempt in (
+            lambda: GGUFFile.open(path),
+            lambda: GGUFFile.open(tmp_path / "missing.gguf"),
+            lambda: Engine.open(path),
+            Engine.open,  # generates the embedded model first
+        ):
+            with pytest.raises(BackendError, match="WSL") as caught:
+                attempt()
+            assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("what", ["missing", "folder", "pipe", "device"])

@@ -67,7 +67,8 @@ def test_no_path_leads_outside(workspace, links, tmp_path, path) -> None:
 @pytest.mark.parametrize("path", ["loop/../out_file", "loop/../out_dir/secret.txt", "loop/../sub/a.txt", "loop/x",
                                   "missing/../in", "missing/x", "dangling_in", "sub/new/", "sub/a.txt/x"])  # fmt: skip
 def test_nor_does_one_behind_a_loop_or_through_nothing(workspace, links, path) -> None:
-    with pytest.raises(OSError, match="symbolic links|No such file|Not a directory"):
+    # Python 3.13 walks past a loop when asked without strictness, and so knows that the way leads outside.
+    with pytest.raises((OSError, ToolError), match="symbolic links|No such file|Not a directory|outside the workspace"):
         workspace.resolve(path)
 
 

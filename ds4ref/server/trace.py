@@ -146,7 +146,7 @@ class _Record:
         parts[1] += call.arguments
 
     def end(self, x: Exchange) -> None:
-        """Append how the turn ended."""
+        """Append the parsed answer, the finish reason and the status to the trace, which ends here."""
         self.over = True
         assert x.job is not None
         out = ["\n--- parsed message ---\n", f"finish: {x.finish or 'none'}\n", f"status: {x.status}\n"]

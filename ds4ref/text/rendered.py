@@ -58,7 +58,7 @@ class Rendered:
         return self._add(text, None)
 
     def protocol(self, text: str) -> Rendered:
-        """Append text by the protocol: control strings in it become tokens."""
+        """Append text that the chat protocol wrote: control strings in it become control tokens."""
         return self._add(text, ALL)
 
     def markup(self, text: str) -> Rendered:

@@ -129,7 +129,7 @@ class QuestionTable(DataTable[Text], inherit_bindings=False):
         return Text(f"{shown:5}", STATE_STYLES[shown])
 
     def _answers(self, i: int) -> Text:
-        """``given/expected`` of a graded sample."""
+        """Return the cell ``given/expected`` of a question's graded sample."""
         key = Key(1, self.board.questions[i].id)
         sample = self.board.samples.get(key)
         if sample is None or sample.grade is None or key in self.board.live:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ds4ref.console.common import Progress, check_output, read_text
+from ds4ref.console.common import EXIT_INTERRUPTED, Interrupt, Progress, check_output, read_text, say
 from ds4ref.console.flags import add
 from ds4ref.console.options import choice, integer, parsed
 from ds4ref.console.tool import add_target, engine_options, finish, parser, report_notes, rows, target_of
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis
 
+USUAL, QUIET = 250, 15.0
+"""USUAL: candidates of a search that nothing ends early. QUIET: seconds between lines where there is no terminal."""
+
 DIAGNOSE = """Which rounding set, or which mistake, explains another engine's logits.
 
 .npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, with "ids" and, for some positions
@@ -34,7 +38,7 @@ writes. .bin, .raw and .f32 are rows of float32.
 
 The verdict is a rounding set (exact, qat, ds4, llama.cpp, ...): nothing wrong was seen, and what could not be
 seen is said; "fault" with its name; "file": their model file is wrong; "unknown": none of these;
-"undecided": a rounding of its own and a small mistake cannot be report_notes apart; "broken": the numbers are none.
+"undecided": a rounding of its own and a small mistake cannot be told apart; "broken": the numbers are none.
 Exit code 0 only for a rounding set (--allow-undecided: for "undecided", too)."""
 
 
@@ -62,7 +66,8 @@ def diagnose(argv: Sequence[str]) -> int:
     made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
     made.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
     made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
-    made.add_argument("--thorough", action="store_true", help="compare with every fault in every mode in any case")
+    made.add_argument("--thorough", action="store_true",
+                      help="if nothing explains the numbers: single layers, more roundings, pairs (minutes)")  # fmt: skip
     add(made, "--json")
     made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
     add_target(made, default=None)
@@ -90,8 +95,9 @@ def diagnose(argv: Sequence[str]) -> int:
             with target_of(args, args.target) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
                 report_notes("ds4-vectors", target)
-        result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
-                               args.their_model)  # fmt: skip
+        with Interrupt(signal.SIGTERM) as interrupt:
+            result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
+                                   args.their_model, interrupt)  # fmt: skip
     whole = result.to_json()
     if args.details:
         from ds4ref.console.common import atomic_output
@@ -99,6 +105,8 @@ def diagnose(argv: Sequence[str]) -> int:
         with atomic_output(args.details) as out:
             out.write((json.dumps(whole, indent=1) + "\n").encode())
     finish(whole, args.json, _describe(result, seen))
+    if interrupt.requested:
+        return EXIT_INTERRUPTED
     return 0 if result.clean or (args.allow_undecided and result.verdict == "undecided") else 1
 
 
@@ -126,11 +134,16 @@ def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Ob
 
 
 def run_diagnosis(
-    engine: Engine, seen: Observation, thorough: bool = False, their_model: str | None = None
+    engine: Engine,
+    seen: Observation,
+    thorough: bool = False,
+    their_model: str | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Diagnosis:
     """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
 
-    ``their_model``: the file that the other engine reads, if it is not ours.
+    ``their_model``: the file that the other engine reads, if it is not ours; ``cancel``: polled, ends the search with
+    the best answer so far.
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
@@ -143,11 +156,11 @@ def run_diagnosis(
     if seen.support is None and seen.logprobs.shape[1] != vocab:
         raise DataError(f"the logits are {seen.logprobs.shape[1]} wide, the model's vocabulary is {vocab}")
     broken = [finding for finding in findings if finding.severity == BROKEN]
-    with Progress("computing candidates") as progress:
+    with Trying() as trying:
         library = Signatures(engine, seen.ids.tolist())
 
         def explained(part: Observation) -> Diagnosis:
-            return explain(library, part, bos_of(engine), thorough=thorough, progress=lambda n: progress(n, 500))
+            return explain(library, part, bos_of(engine), thorough=thorough, progress=trying, cancel=cancel)
 
         if broken:
             return _broken(broken, seen, explained)
@@ -160,6 +173,23 @@ def run_diagnosis(
         result.next.append("if that engine reads another file than -m: --their-model FILE tells a wrong file "
                            "from a wrong engine")  # fmt: skip
     return result
+
+
+class Trying(Progress):
+    """Progress of a search: what is tried now; where stderr is no terminal, a line now and then."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self._said = time.monotonic()
+
+    def __call__(self, done: int, doing: str) -> None:  # type: ignore[override]
+        """Show that ``done`` candidates are computed, and which are ``doing``."""
+        self.label = f"trying {doing}"
+        if self.live:
+            super().__call__(done, max(done, USUAL))
+        elif time.monotonic() - self._said > QUIET:
+            self._said = time.monotonic()
+            say("ds4-vectors", f"{done} candidates compared, trying {doing}")
 
 
 def bos_of(engine: Engine) -> int | None:
@@ -182,13 +212,7 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
     result.notes += [finding.says for finding in findings[1:]]
     keep = ~np.isin(seen.rows, bad)
     if bad and keep.sum() >= 8:
-        support, storage = seen.support, seen.storage
-        rest = replace(
-            seen, rows=seen.rows[keep], logprobs=seen.logprobs[keep], table=None,
-            support=None if support is None else support[keep], storage=None if storage is None else storage[keep],
-            shared=None if seen.shared is None else seen.shared[keep],
-        )  # fmt: skip
-        other = explained(rest)  # type: ignore[operator]
+        other = explained(seen.part(keep))  # type: ignore[operator]
         result.mode, result.ranking = other.mode, other.ranking
         result.notes.append(
             f"the other {int(keep.sum())} positions alone: {other.fault or other.verdict} ({other.says})"

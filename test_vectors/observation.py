@@ -69,6 +69,15 @@ class Observation:
             shared=self.shared,
         )  # fmt: skip
 
+    def part(self, rows: slice | np.ndarray) -> Observation:
+        """Return the observation reduced to some of its rows, without the table as read."""
+        return replace(
+            self, rows=self.rows[rows], logprobs=self.logprobs[rows], table=None,
+            support=None if self.support is None else self.support[rows],
+            storage=None if self.storage is None else self.storage[rows],
+            shared=None if self.shared is None else self.shared[rows],
+        )  # fmt: skip
+
     @property
     def quantum(self) -> float:
         """Return the spacing of the values if they were rounded to a few decimals, else 0."""

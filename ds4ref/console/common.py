@@ -218,10 +218,14 @@ def duration(seconds: float) -> str:
 
 
 class Interrupt(Cancellation):
-    """Context manager that turns Ctrl-C into a request for cancellation instead of an exception.
+    """Context manager that turns Ctrl-C, and the signals ``also``, into a request for cancellation, not an exception.
 
-    A second Ctrl-C raises KeyboardInterrupt at once.
+    A second one raises KeyboardInterrupt at once.
     """
+
+    def __init__(self, *also: int) -> None:
+        super().__init__()
+        self._signals = (signal.SIGINT, *also)
 
     def _handle(self, signum: int, frame: object) -> None:
         if self.requested:
@@ -229,11 +233,12 @@ class Interrupt(Cancellation):
         self.press()
 
     def __enter__(self) -> Interrupt:
-        self._before = signal.signal(signal.SIGINT, self._handle)
+        self._before = [signal.signal(each, self._handle) for each in self._signals]
         return self
 
     def __exit__(self, *exc: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for each, before in zip(self._signals, self._before, strict=True):
+            signal.signal(each, before)
 
 
 # ------------------------------------------------------------------------------------------------------- files

@@ -20,7 +20,7 @@ import numpy as np
 from ..archs.deepseek4.chunk import Chunk
 from ..archs.deepseek4.rope import RopeTables
 from ..archs.deepseek4.shape import ModelShape
-from .faults import Begin, Edit, Fault, _op, _shape
+from .faults import Begin, Edit, Fault, _op, _shape, _touching
 
 FACTORS = (0.25, 0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 4.0)
 NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
@@ -124,7 +124,7 @@ def _rope(compress: bool, field: str) -> Callable[[float], Made]:
             shape = dataclasses.replace(chunk.shape, **wrong)
             chunk.rope = {**chunk.rope, compress: RopeTables(shape, compress, chunk.numerics.rope)}
 
-        return begin, {}
+        return _touching(begin, "rope"), {}
 
     return make
 

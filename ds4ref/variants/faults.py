@@ -71,6 +71,11 @@ class Fault:
     tokens: int = 0
     ahead: bool = False
 
+    @property
+    def touches(self) -> frozenset[str]:
+        """Return the names of what the mistake changes: intermediates, ops, fields of the shape or the chunk."""
+        return frozenset(self.edits) | getattr(self.begin, "touches", frozenset())
+
     def hooks(self) -> FaultHooks:
         """Return new session hooks that apply this fault."""
         return FaultHooks(self.begin, self.edits)
@@ -93,7 +98,7 @@ def _op(name: str, make: Callable[[Any], Callable]) -> Begin:
     def begin(chunk: Chunk) -> None:
         chunk.ops = Changed(chunk.ops, **{name: make(getattr(chunk.ops, name))})
 
-    return begin
+    return _touching(begin, name)
 
 
 def _shape(**changes: Any) -> Begin:
@@ -102,6 +107,12 @@ def _shape(**changes: Any) -> Begin:
     def begin(chunk: Chunk) -> None:
         chunk.shape = dataclasses.replace(chunk.shape, **changes)
 
+    return _touching(begin, *changes)
+
+
+def _touching(begin: Begin, *names: str) -> Begin:
+    """Say what ``begin`` changes (``Fault.touches``)."""
+    begin.touches = frozenset(names)  # type: ignore[attr-defined]
     return begin
 
 

@@ -83,6 +83,11 @@ class ScopedFault:
         """Return whether later tokens influence earlier ones."""
         return self.fault.ahead
 
+    @property
+    def touches(self) -> frozenset[str]:
+        """Return the names of what the mistake changes."""
+        return self.fault.touches
+
     def hooks(self) -> Scoped:
         """Return new session hooks that apply this fault in its part of the model."""
         return Scoped(self.fault, self.where)

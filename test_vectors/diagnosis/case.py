@@ -9,7 +9,7 @@ case.bayes_factor(a, b)              log Bayes factor of candidate a over candid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
-from .evidence import LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, stretches
+from .evidence import LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, squares, stretches, tail_cost
 from .outside import slips
 from .signatures import REPLICAS, Pass, Signatures
 
@@ -32,8 +32,13 @@ more through the layers."""
 FIRST = 2.5
 """Standard deviations above the mean of the largest level at which a deviation begins: 2 in 100 correct engines reach
 it at some position (Gumbel)."""
+AHEAD, KEPT = 16, 6
+"""AHEAD: number of observed rows, from the first deviation on, by which explanations are screened. KEPT: number of the
+best that pass in any case."""
 CLIP = 20.0
 """Bound on log Bayes factors: eight replicas support no larger ones."""
+WORTH = 0.6
+"""Largest share of the tokens for which a screening run is worth its time."""
 HALVES = ("attention halves", "FFN halves")
 LAYERS = ("compressed layers", "layers without compression")
 
@@ -100,6 +105,20 @@ class Candidate(Idea):
     flipped: int | None = None
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The rows by which explanations are screened.
+
+    rows      observed rows, from the first deviation on, or the first of all
+    until     number of tokens that a run needs to reach them
+    deviates  whether the clean set deviates there
+    """
+
+    rows: slice
+    until: int
+    deviates: bool
+
+
 def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
     """Return the parts of a model, by name, in which the fault may occur on its own; none for some faults.
 
@@ -114,13 +133,20 @@ def parts_of(fault: Fault, scopes: Mapping[str, Where]) -> dict[str, Where]:
 
 
 class Case:
-    """One observation, and the runs of our model that may explain it; every run is computed on first use."""
+    """One observation, and the runs of our model that may explain it; every run is computed on first use.
+
+    refused  by rounding set, the explanations that a run of the first tokens refused, with their effect there in nats
+    poll     called between runs; may raise to end the work
+    """
 
     def __init__(self, library: Signatures, seen: Observation, bos: int | None):
         self.library, self.seen, self.bos = library, seen, bos
         self.values = np.where(np.isposinf(seen.logprobs), np.nan, seen.logprobs)
         self.storage = np.zeros(len(seen.rows)) if seen.storage is None else np.nanmean(seen.storage, axis=1)
         self._references: dict[str, Reference] = {}
+        self._openings: dict[str, Opening | None] = {}
+        self.refused: dict[str, dict[str, float]] = {}
+        self.poll: Callable[[], None] = lambda: None
 
     # --- noise
 
@@ -144,6 +170,69 @@ class Case:
     def replicas(self, run: Pass) -> list[np.ndarray]:
         """Return the log probabilities of ``run`` repeated with float noise, (R, K) each, without storage rounding."""
         return [seen_through(self.seen, each.logprobs) for each in self.library.noisy(run)]
+
+    # --- screening
+
+    def opening(self, mode: str) -> Opening | None:
+        """Return the rows by which explanations in the set ``mode`` are screened: the first at which the clean set
+        deviates, or the first of all if it does not; None if reaching them takes most of the tokens."""
+        if mode not in self._openings:
+            first = self.first_beyond(self.clean(mode))
+            at = 0 if first is None else int(np.searchsorted(self.seen.rows, first))
+            end = at + (2 * AHEAD if first is None else AHEAD)
+            until = int(self.seen.rows[end]) if end < len(self.seen.rows) else len(self.library.ids)
+            short = until < WORTH * len(self.library.ids)
+            self._openings[mode] = Opening(slice(at, end), until, first is not None) if short else None
+        return self._openings[mode]
+
+    def opening_rows(self, idea: Idea, opening: Opening) -> np.ndarray:
+        """Return what an explanation predicts for the rows of an opening (AHEAD, K), from a run of the first tokens."""
+        part = self.seen.part(opening.rows)
+        whole = any(fault.ahead for fault in idea.faults)
+        return seen_through(
+            part, self.library.of(idea.run if whole else replace(idea.run, until=opening.until)).logprobs
+        )
+
+    def gains(self, mode: str, ideas: Sequence[Idea]) -> list[float] | None:
+        """Return the log likelihood that explanations in the set ``mode`` gain over the clean set at the rows of its
+        opening, from short runs; None if these would not be short."""
+        opening = self.opening(mode)
+        if opening is None:
+            return None
+        ref, rows = self.reference(mode), opening.rows
+        self.library.ahead(
+            replace(idea.run, until=opening.until) for idea in ideas if not any(fault.ahead for fault in idea.faults)
+        )
+
+        def cost(predicted: np.ndarray) -> float:
+            return tail_cost(squares(self.values[rows], predicted), ref.expected[rows])
+
+        clean, out = cost(ref.predicted[rows]), []
+        for idea in ideas:
+            self.poll()
+            out.append(clean - cost(self.opening_rows(idea, opening)))
+        return out
+
+    def screened(self, mode: str, ideas: Iterable[Idea]) -> list[Idea]:
+        """Return those of ``ideas``, all in the set ``mode``, that a run of the first tokens does not refuse.
+
+        An explanation must hold where the clean set begins to deviate: what gains less than one unit of log likelihood
+        there, or much less than the best, is refused, all but the best ``KEPT``. Where the clean set fits, what loses
+        very much by the first rows is refused, and listed in ``refused`` with its effect there.
+        """
+        ideas = list(ideas)
+        gains, opening = self.gains(mode, ideas), self.opening(mode)
+        if gains is None or opening is None or not ideas:
+            return ideas
+        order = np.argsort(gains)[::-1]
+        bar, always = (max(1.0, max(gains) - 2 * CLIP), KEPT) if opening.deviates else (-2 * CLIP, 0)
+        passed = {int(i) for n, i in enumerate(order) if n < always or gains[i] > bar}
+        if not opening.deviates:
+            clean = self.reference(mode).predicted[opening.rows]
+            for i in set(range(len(ideas))) - passed:
+                moved = squares(clean, self.opening_rows(ideas[i], opening))
+                self.refused.setdefault(mode, {})[ideas[i].name] = float(np.sqrt(np.nanmean(moved)))
+        return [idea for i, idea in enumerate(ideas) if i in passed]
 
     # --- candidates
 
@@ -273,7 +362,8 @@ class Case:
         positions (or stretches) reaches in a correct engine. ``ref`` replaces the noise of the candidate's rounding
         set.
         """
-        own = self.reference(c.mode).own if ref is None else ref.own
+        noise = self.reference(c.mode) if ref is None else ref
+        own = noise.own
         level = c.fit.level if ref is None else ref.fit(self.values, c.rows).level
         filled = np.where(np.isfinite(level), level, float(np.median(own)))
         for length in (1, SHORTEST):
@@ -281,7 +371,8 @@ class Case:
                 break
             usual = np.array([stretches(row, length, 1) for row in own])
             largest = usual.max(axis=1)
-            bar = float(largest.mean()) + FIRST * max(float(largest.std(ddof=1)), float(usual.std()) / 2)
+            scatter = max(float(largest.std(ddof=1)), float(usual.std()) / 2)
+            bar = float(largest.mean()) + FIRST * float(np.hypot(scatter, noise.usual.drift))
             beyond = np.flatnonzero(stretches(filled, length, 1) > bar)
             if len(beyond):
                 return int(self.seen.rows[beyond[0]])

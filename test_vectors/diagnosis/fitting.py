@@ -9,6 +9,9 @@ difference acted along the parameter; in rounding sets that quantize it comes fr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from ds4ref.variants import ROUNDING
@@ -16,6 +19,7 @@ from ds4ref.variants.families import Family
 
 from .case import Candidate, Case, Idea
 from .evidence import squares
+from .signatures import Pass
 
 ROUNDS = 6
 REACH = 0.02
@@ -23,18 +27,53 @@ REACH = 0.02
 Z90 = 1.645
 TINY = 1e-3
 """Relative change of a parameter that measures its slope: float noise is a hundredth of its effect."""
+OUTWARD, FARTHEST = 4.0, 4
+"""Factor and number of steps beyond the end of a logarithmic grid."""
 ALIGNED = 0.7
 """Smallest cosine between the observed difference and a slope that suggests the parameter; unrelated differences of
 several hundred numbers reach 0.3."""
 
 
-def best_of_grid(case: Case, mode: str, family: Family) -> Candidate:
-    """Return the family member nearest to the observation, of those at grid values and the one that the slope
-    suggests."""
-    values = list(family.grid(case.library.engine.shape))
-    if not (family.whole or ROUNDING[mode].coarse) and (pointed := along(case, mode, family)) is not None:
-        values.append(pointed)
-    return max(case.computed(case.member(mode, family, value) for value in values), key=closeness)
+def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate]:
+    """Return the member of each family that is nearest to the observation, of those at grid values, at values beyond
+    the grid if its end is the nearest, and at the one that the slope suggests.
+
+    Where short runs suffice to screen them, only the nearest by these is run on all tokens.
+    """
+    shape, coarse = case.library.engine.shape, ROUNDING[mode].coarse
+    grids = {family.name: sorted(family.grid(shape)) for family in families}
+    sloped = [family for family in families if not (family.whole or coarse)]
+    case.library.ahead(_run(case, tiny(case, mode, family)) for family in sloped)
+    for family in sloped:
+        if (pointed := along(case, mode, family)) is not None:
+            grids[family.name].append(pointed)
+    ideas = [case.member(mode, family, value) for family in families for value in grids[family.name]]
+    gains, opening = case.gains(mode, ideas), case.opening(mode)
+    if gains is None or opening is None:
+        computed = list(case.computed(ideas))
+        return [max((c for c in computed if c.family == family.name), key=closeness) for family in families]
+    if not opening.deviates:
+        return list(case.computed(case.screened(mode, ideas)))
+    chosen = []
+    for family in families:
+        ranked = [(gain, idea) for gain, idea in zip(gains, ideas, strict=True) if idea.family == family.name]
+        chosen.append(_outward(case, mode, family, grids[family.name], max(ranked, key=lambda pair: pair[0])))
+    return list(case.computed(case.screened(mode, chosen)))
+
+
+def _outward(case: Case, mode: str, family: Family, grid: Sequence[float], best: tuple[float, Idea]) -> Idea:
+    """Go on beyond the end of a logarithmic grid while that explains more of the opening; return the best member."""
+    value = value_of(best[1])
+    if family.log and not family.whole and len(grid) > 1 and value in (min(grid), max(grid)):
+        step = OUTWARD if value == max(grid) else 1 / OUTWARD
+        for _ in range(FARTHEST):
+            value *= step
+            idea = case.member(mode, family, value)
+            gains = case.gains(mode, [idea])
+            if gains is None or gains[0] <= best[0]:
+                break
+            best = gains[0], idea
+    return best[1]
 
 
 def tiny(case: Case, mode: str, family: Family) -> Idea:
@@ -43,16 +82,24 @@ def tiny(case: Case, mode: str, family: Family) -> Idea:
     return case.member(mode, family, right * (1 + TINY) if family.log else right + TINY)
 
 
+def _run(case: Case, idea: Idea) -> Pass:
+    """The run that measures a slope: of the first tokens where the observation begins to deviate early."""
+    opening = case.opening(idea.mode)
+    return idea.run if opening is None else replace(idea.run, until=opening.until)
+
+
 def along(case: Case, mode: str, family: Family) -> float | None:
     """Return the parameter value that the slope extrapolates to the observation; None if that lies off the slope.
 
     Effects are taken as proportional to the parameter. Only the best eighth of the positions counts, as a flipped top-k
     turns the difference of others in any direction.
     """
-    base = case.reference(mode).predicted
-    (step,) = case.computed([tiny(case, mode, family)])
+    opening, idea = case.opening(mode), tiny(case, mode, family)
+    rows = slice(None) if opening is None else opening.rows
+    base = case.reference(mode).predicted[rows]
+    step = case.rows_of(idea.run) if opening is None else case.opening_rows(idea, opening)
     with np.errstate(invalid="ignore"):
-        slope, apart = np.nan_to_num(step.rows - base), np.nan_to_num(case.values - base)
+        slope, apart = np.nan_to_num(step - base), np.nan_to_num(case.values[rows] - base)
     dot, own, far = ((a * b).sum(axis=1) for a, b in ((slope, apart), (slope, slope), (apart, apart)))
     known = (own > 0) & (far > 0)
     if known.sum() < 4:

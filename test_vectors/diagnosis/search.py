@@ -5,10 +5,11 @@
 The rounding set "exact" comes first: agreement to 1e-5 leaves no room for another explanation. Then come the other
 rounding sets, or before everything else one that is clearly nearer to the data than exact. If a set explains the data,
 the faults in it are still compared, since one may explain the data better. If none does, next come faults in the other
-modes, in rounding sets that are no modes, families of faults, and last faults in a part of the model, faults from a
-position on, and pairs of faults.
+modes, in rounding sets that are no modes, families of faults, faults from a position on, and faults in a kind of
+layers. Only a thorough search goes on to single layers, other sets and pairs of faults.
 
-The constants here bound the work; no verdict depends on them.
+An explanation must hold where its rounding set begins to deviate, so most are refused after a run of the first tokens
+(``Case.screened``). The constants here bound the work; no verdict depends on them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from .evidence import LIMIT, squares
 from .posterior import Posterior
 from .signatures import REPLICAS, Pass
 
-Progress = Callable[[int], None]
+Progress = Callable[[int, str], None]
+"""Called with the number of candidates so far, and what is being tried."""
 
 NO_MISTAKE = frozenset({"indexer_ties_high"})
 """Faults that serve tests only: which of two equal rows a top-k selects is no mistake (``Case.untied``)."""
@@ -40,27 +42,51 @@ CLEARLY = 0.8
 """A rounding set is tried first if its distance is below this multiple of the distance from exact."""
 FAR = 10.0
 """Misfit of a clean set from which on a fault in it is large enough to rank first in other sets, too."""
+IMPLAUSIBLE = 3.0
+"""A rounding set is not tried if its distance from exact is this many times smaller or larger than what is left."""
 GAIN, NEARER = 5.0, 0.1
 """A family is fitted if it gains GAIN in log likelihood over the clean set, or NEARER in ``Fit.core``."""
 
 
-def search(case: Case, thorough: bool = False, progress: Progress | None = None) -> Posterior:
-    """Compute candidates stage by stage until one explains the observation; compute all stages if ``thorough``."""
-    work = Search(case, progress)
-    for _ in work.stages():
-        if work.answered() and not thorough:
-            break
-    work.similar_sets()
+def search(
+    case: Case, thorough: bool = False, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
+) -> Posterior:
+    """Compute candidates stage by stage until one explains the observation; compute all stages if ``thorough``.
+
+    ``cancel`` is polled: once it returns True the candidates so far are all.
+    """
+    work = Search(case, progress, cancel)
+    try:
+        for _ in work.stages():
+            if work.answered() and not thorough:
+                break
+        if thorough:
+            for _ in work.compounds():
+                pass
+        work.similar_sets()
+    except _Cancelled:
+        case.library.close()
     return work.posterior
+
+
+class _Cancelled(Exception):
+    """Raised inside a search to end it."""
+
+
+def touched(c: Candidate) -> frozenset[str]:
+    """Return the names of the intermediates, ops and constants that a candidate's mistakes change."""
+    return frozenset().union(*(fault.touches for fault in c.faults))
 
 
 class Search:
     """Stages of a search over one case."""
 
-    def __init__(self, case: Case, progress: Progress | None = None):
-        self.case, self.posterior, self._progress = case, Posterior(case), progress
+    def __init__(self, case: Case, progress: Progress | None = None, cancel: Callable[[], bool] | None = None):
+        self.case, self.posterior, self._progress, self._cancel = case, Posterior(case), progress, cancel
         self.bases: list[str] = []
         self.fitted: set[str] = set()
+        self._doing = ""
+        case.poll = lambda: self._say(self._doing)
 
     def stages(self) -> Iterator[None]:
         """Compute candidates, likeliest explanations first; yield after each stage."""
@@ -71,7 +97,7 @@ class Search:
             yield
             self._families("exact")
             yield
-        self._sets(ROUNDING)
+        self._sets({near, *self._plausible([self.posterior.clean("exact")])})
         answer = self.posterior.answer()
         first = near if answer is None else answer.mode
         self._library(first)
@@ -79,19 +105,23 @@ class Search:
         if first != "exact":
             self._families(first)
             yield
-        for mode in sorted(MODE_NAMES, key=lambda mode: -self.posterior.score(self.posterior.clean(mode))):
+        for mode in sorted(MODE_NAMES, key=lambda mode: -self.posterior.score(self._clean(mode))):
             self._library(mode)
             yield
+        self._families("exact")
+        yield
         self._elsewhere()
         yield
         mode = self._best().mode
-        if self.posterior.clean(mode).fit.misfit < FAR:
+        if self._clean(mode).fit.misfit < FAR:
             self._library(mode)
             yield
         for mode in dict.fromkeys((self._best().mode, self._best_clean().mode)):
             self._families(mode, self._leading_families())
             yield
-        yield from self._compounds()
+        yield from self._late()
+        self._parts(self._best().mode, list(LIBRARY))
+        yield
 
     def answered(self) -> bool:
         """Return whether the search can stop.
@@ -101,7 +131,9 @@ class Search:
         """
         best = self._best()
         if not best.coarse and self.posterior.fits(best):
-            return not best.clean or best.mode in self.fitted
+            # a small rest may be a neighbour's: a constant that the mistake sets to one of its values
+            whole = not best.clean and self.posterior.misfit(best) < LIMIT
+            return whole or best.mode in self.fitted
         answer = self.posterior.answer()
         if answer is not None and answer.mode not in self.bases:
             return False
@@ -119,12 +151,32 @@ class Search:
         new = []
         for c in candidates:
             new += self.posterior.extend([c])
-            if self._progress is not None:
-                self._progress(len(self.posterior.candidates))
+            self._say(self._doing)
         return new
 
     def _computed(self, ideas: Iterable[Idea]) -> list[Candidate]:
-        return self._add(self.case.computed(ideas))
+        """Compute the explanations that pass the screening; say meanwhile what is tried."""
+        new: list[Candidate] = []
+        by_mode: dict[str, list[Idea]] = {}
+        for idea in ideas:
+            by_mode.setdefault(idea.mode, []).append(idea)
+        for mode, same in by_mode.items():
+            self._say(f"{same[0].kind} in {mode}")
+            new += self._add(self.case.computed(self.case.screened(mode, same)))
+        return new
+
+    def _say(self, doing: str) -> None:
+        """Name what is tried now; end the search if it was cancelled and there is a rounding set to answer with."""
+        self._doing = doing
+        if self._cancel is not None and self._cancel() and self.posterior.candidates:
+            raise _Cancelled
+        if self._progress is not None:
+            self._progress(len(self.posterior.candidates), doing)
+
+    def _clean(self, mode: str) -> Candidate:
+        """The candidate "rounding set ``mode``, no mistake", computed if it is not yet."""
+        self._sets([mode])
+        return self.posterior.clean(mode)
 
     # --- rounding sets
 
@@ -132,6 +184,8 @@ class Search:
         """Rounding sets with nothing wrong."""
         present = {c.mode for c in self.posterior.candidates if c.clean}
         new = [mode for mode in modes if mode not in present]
+        if new:
+            self._say(f"rounding {', '.join(new) if len(new) < 3 else 'sets'}")
         self.case.library.ahead(Pass(mode, noise=i) for mode in new for i in (None, *range(REPLICAS)))
         self._add(self.case.clean(mode) for mode in new)
 
@@ -151,6 +205,19 @@ class Search:
                 ratios[mode] = float(np.nanmedian(ratio))
         return min(ratios, key=lambda mode: ratios[mode])
 
+    def _plausible(self, leaders: Sequence[Candidate]) -> list[str]:
+        """The rounding sets that are about as large as what one of ``leaders``, all in exact, leaves unexplained."""
+        self.case.library.ahead(Pass(mode) for mode in ROUNDING)
+        exact = self.case.rows_of(Pass("exact"))
+        near = []
+        for mode in ROUNDING:
+            with np.errstate(all="ignore"):
+                size = squares(exact, self.case.rows_of(Pass(mode)))
+                ratios = [np.nanmedian(squares(self.case.values, c.rows) / size) for c in leaders]
+            if any(1 / IMPLAUSIBLE**2 < ratio < IMPLAUSIBLE**2 for ratio in ratios):
+                near.append(mode)
+        return near
+
     def similar_sets(self) -> None:
         """Add rounding sets that predict nearly the same as the best explanation: one may flip the same top-k."""
         self.case.library.ahead(Pass(mode) for mode in ROUNDING)
@@ -165,6 +232,8 @@ class Search:
         if mode in self.bases:
             return
         self.bases.append(mode)
+        self._clean(mode)
+        self._say(f"slips in {mode}")
         self._add(self.case.slips(mode))
         self._computed(self.case.fault(mode, name) for name in self._names(mode))
         if not ROUNDING[mode].coarse:
@@ -205,7 +274,9 @@ class Search:
         """What explains most, once more in the rounding sets that are no modes."""
         wrong = [c for c in self.posterior.ranked(clean=False) if c.kind in ("fault", "slip")]
         names = list(dict.fromkeys(c.name for c in wrong))[:LEADING]
-        for mode in ROUNDING:
+        exact = self.posterior.clean("exact")
+        leaders = [c for c in wrong if c.mode == "exact" and c.fit.rms < exact.fit.rms / 2][:REFINED]
+        for mode in self._plausible([exact, *leaders]):
             if mode not in self.bases:
                 self._add(self.case.slips(mode, names))
                 self._computed(self.case.fault(mode, name) for name in names if name in self._names(mode))
@@ -215,18 +286,22 @@ class Search:
         if mode in self.fitted:
             return
         self.fitted.add(mode)
-        clean, coarse = self.case.clean(mode), ROUNDING[mode].coarse
+        clean, coarse = self._clean(mode), ROUNDING[mode].coarse
         families = list(FAMILIES.values()) if only is None else [FAMILIES[name] for name in only]
-        shape = self.case.library.engine.shape
-        self.case.library.ahead(self.case.member(mode, f, value).run for f in families for value in f.grid(shape))
-        if not coarse:
-            self.case.library.ahead(fitting.tiny(self.case, mode, f).run for f in families if not f.whole)
-        tried = self._add(fitting.best_of_grid(self.case, mode, family) for family in families)
+        self._say(f"constants in {mode}")
+        tried = self._add(fitting.nearest(self.case, mode, families))
         tried.sort(key=lambda c: -fitting.closeness(c))
-        for c in tried[:REFINED]:
-            if c.fit.score > clean.fit.score + GAIN if coarse else c.fit.core < clean.fit.core - NEARER:
-                better = fitting.refined(self.case, mode, FAMILIES[c.family], fitting.value_of(c))
-                self._add([self.case.untied(better)])
+        better = [
+            c
+            for c in tried
+            if (c.fit.score > clean.fit.score + GAIN if coarse else c.fit.core < clean.fit.core - NEARER)
+        ]
+        leader = self.posterior.champion()
+        beside = touched(leader) if leader is not None and leader.mode == mode else frozenset()
+        for n, c in enumerate(better):
+            if n < REFINED or beside & touched(c):
+                self._say(f"{c.family} in {mode}")
+                self._add([self.case.untied(fitting.refined(self.case, mode, FAMILIES[c.family], fitting.value_of(c)))])
 
     def _leading_families(self) -> list[str]:
         """The families that explain most over the clean set where they were tried, best first."""
@@ -239,18 +314,25 @@ class Search:
 
     # --- less likely kinds
 
-    def _compounds(self) -> Iterator[None]:
-        """Mistakes from a position on, in a part of the model, and pairs, made of the faults that explain most."""
-        best = self._best().mode
-        modes = [mode for mode in dict.fromkeys((best, self._best_clean().mode, *MODE_NAMES)) if mode in self.bases]
-        starts = {mode: self.case.first_beyond(self.posterior.clean(mode)) or 0 for mode in modes}
-        for mode in sorted(modes, key=lambda mode: -starts[mode])[:2]:
+    def _late(self) -> Iterator[None]:
+        """Mistakes from a position on, made of the faults of the library."""
+        starts = {mode: self.case.first_beyond(self.posterior.clean(mode)) or 0 for mode in self._compared()}
+        for mode in sorted(starts, key=lambda mode: -starts[mode])[:2]:
             if starts[mode] >= EARLY:
                 self._untie_nearest(
                     self._computed(self.case.late(mode, name, starts[mode]) for name in self._names(mode))
                 )
                 yield
-        begins = max(modes, key=lambda mode: self.posterior.explained(self.posterior.clean(mode))[0])
+
+    def _compared(self) -> list[str]:
+        """The rounding sets that are worth compounds of faults, best first."""
+        order = dict.fromkeys((self._best().mode, self._best_clean().mode, *MODE_NAMES))
+        return [mode for mode in order if mode in self.bases]
+
+    def compounds(self) -> Iterator[None]:
+        """Mistakes in a part of the model, and pairs, made of the faults that explain most."""
+        best = self._best().mode
+        begins = max(self._compared(), key=lambda mode: self.posterior.explained(self.posterior.clean(mode))[0])
         names = list(LIBRARY)
         for mode in dict.fromkeys(("exact", best, begins)):  # exact first: float precision decides
             parts = self._parts(mode, names)
@@ -269,6 +351,7 @@ class Search:
     def _parts(self, mode: str, names: Sequence[str]) -> list[Candidate]:
         """Faults in one kind of layers or of halves, best first."""
         ideas = [idea for name in self._names(mode) if name in names for idea in self._in_parts(mode, name, False)]
+        self._clean(mode)
         new = sorted(self._computed(ideas), key=lambda c: -self.posterior.score(c))
         self._untie_nearest(new)
         return new

@@ -68,8 +68,10 @@ def _short(x: float) -> float:
 
 
 def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
-    """Measure the detection limit of the rounding set ``clean``; ``others`` are candidates with a mistake in that
-    set."""
+    """Measure the detection limit of the rounding set ``clean``; ``others`` are candidates with a mistake in that set.
+
+    What a run of the first tokens refused would have been seen; its effect is that at the first rows.
+    """
     ref = case.reference(clean.mode)
     mean, spread = ref.usual.whole()
     # the whole is refused from here on; where all positions are moved alike nothing else refuses earlier
@@ -82,7 +84,7 @@ def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
         size = float(
             np.hypot(bare * np.exp(FOREIGN), np.sqrt(ref.storage.mean()) * np.sqrt(max(np.exp(2 * bar) - 1, 0)))
         )
-    seen: list[tuple[str, float]] = []
+    seen = list(case.refused.get(clean.mode, {}).items())
     hidden: list[tuple[str, float]] = []
     levels: list[float] = []
     for c in others:

@@ -37,7 +37,7 @@ CACHE_LIMIT = 2 << 30
 LOUD = 32.0
 """Factor on the noise in runs that let near ties of top-k decisions (``case.TIE``) fall either way:
 ``evidence.FOREIGN``."""
-MEMORY_LIMIT = 1 << 30
+MEMORY_LIMIT = 256 << 20
 """Bytes of results kept in memory."""
 
 
@@ -62,6 +62,7 @@ class Pass:
     name    identifies ``faults`` with their parameters and parts of the model
     noise   seed of the float noise, None for a run without
     louder  enlarge the noise by ``LOUD``, so that near ties of top-k decisions fall either way
+    until   number of tokens to run; None for all
     """
 
     mode: str
@@ -70,12 +71,13 @@ class Pass:
     since: int = 0
     noise: int | None = None
     louder: bool = False
+    until: int | None = None
 
     @property
     def key(self) -> str:
         """Return the cache key of the run's result."""
         noise = "" if self.noise is None else f".{'loud' if self.louder else 'noise'}{self.noise}"
-        return f"{self.mode}.{self.name}{noise}"
+        return f"{self.mode}.{self.name}{noise}" + ("" if self.until is None else f".to{self.until}")
 
 
 class Signatures:
@@ -149,7 +151,7 @@ class Signatures:
     def _run(self, run: Pass, beside: bool = False, ids: np.ndarray | None = None) -> Signature:
         """Compute one run. Noise and loud noise have seeds of their own."""
         noise = None if run.noise is None else np.random.default_rng([run.noise, 78 if run.louder else 77])
-        tokens = (self.ids if ids is None else ids).tolist()
+        tokens = (self.ids if ids is None else ids)[: run.until].tolist()
         logits, margin = self.runner.run(
             tokens, run.mode, run.faults, noise, run.since, LOUD if run.louder else 1.0, beside
         )

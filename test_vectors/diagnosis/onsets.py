@@ -1,0 +1,65 @@
+"""Where parts of the model begin to matter along a prompt, so that the first wrong position narrows down what is wrong.
+
+narrowed(shape, 3)     ("layers with ratio 4: the first compressed row is attended from here on",)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ds4ref.archs.deepseek4.shape import CSA, ModelShape
+
+LATE = 2
+"""Positions after an onset at which its effect may first exceed the noise."""
+EDGE = 16
+"""Smallest power of two taken for the size of a chunk."""
+
+
+def onsets(shape: ModelShape) -> list[tuple[int, str]]:
+    """Return (position, what matters from there on) in ascending order of position."""
+    found = [
+        (0, "what acts on single tokens: embedding, norms, products, experts, hyper-connections, sinks, head"),
+        (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows"),
+        (shape.window, "the sliding window: its oldest row leaves from here on"),
+    ]
+    for ratio in sorted(set(shape.ratios) - {0}):
+        found.append((ratio - 1, f"layers with ratio {ratio}: the first compressed row is attended from here on"))
+        second = "the second compressed row, and what a compressor keeps of the window before"
+        found.append((2 * ratio - 1, f"layers with ratio {ratio}: {second}"))
+    if CSA in shape.ratios:
+        found.append(
+            (CSA * (shape.index_topk + 1) - 1, f"the indexer of layers with ratio {CSA}: it selects from here on")
+        )
+    return sorted(found)
+
+
+def narrowed(shape: ModelShape, first: int, exactly: bool) -> list[str]:
+    """Return what can first be wrong at position ``first``, narrowest first.
+
+    ``exactly``: whether positions before are right to float precision; where they are only right to within a rounding's
+    noise, what begins earlier may still be it.
+    """
+    near = [says for at, says in onsets(shape) if at <= first <= at + LATE]
+    if first >= EDGE and first & (first - 1) == 0:
+        near.append(f"the edge of a chunk of {first} tokens, or a table of that size")
+    if not near:
+        near.append(
+            f"a condition first met at position {first}: a clamp, a tie of a top-k, an overflow, a path such as decode"
+        )
+    if not exactly and first:
+        near.append("or, below the noise before, anything that begins earlier")
+    return near if first else near[:1]
+
+
+def change_point(excess: np.ndarray) -> int | None:
+    """Return the index (R,) at which ``excess``, the level above the usual one, steps up; None if it does not.
+
+    The cumulative sum of deviations from the mean is lowest there. It reaches 1.63 sd sqrt(R) in one of a hundred
+    series without a step (Kolmogorov); the sd is that of differences of neighbours, which a step hardly moves.
+    """
+    if len(excess) < 16:
+        return None
+    sums = np.cumsum(excess - excess.mean())
+    sd = float(np.std(np.diff(excess))) / np.sqrt(2)
+    at = int(np.argmin(sums))
+    return at + 1 if at + 1 < len(excess) and -float(sums[at]) > 1.63 * max(sd, 1e-9) * np.sqrt(len(excess)) else None

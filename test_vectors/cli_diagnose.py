@@ -67,7 +67,7 @@ def diagnose(argv: Sequence[str]) -> int:
     made.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
     made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
     made.add_argument("--thorough", action="store_true",
-                      help="if nothing explains the numbers: single layers, more roundings, pairs (minutes)")  # fmt: skip
+                      help="compare with single layers, more roundings and pairs, too (minutes)")  # fmt: skip
     add(made, "--json")
     made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
     add_target(made, default=None)

@@ -37,7 +37,7 @@ l on replicas, 0.04 to 1 in the 13 sets, geometric mean 0.23 (golden model tiny,
 TAIL = 4.0
 """Degrees of freedom of the likelihood's Student tail. With 4, r / e exceeds 21 once in a hundred positions; on
 replicas of the 13 sets the value exceeded that often is 3 to 71 (golden model tiny)."""
-DRIFT = 0.25
+DRIFT = 0.2
 """Standard deviation of the level of a foreign float engine along a prompt, which replicas do not have: its noise has
 another course than ours. Measured on 7 models: Hugging Face as it is, with sums in blocks of 8 and of 64, with iterated
 rope angles, with exponentials off by 1e-6, and in decode; ds4's C code, roundings off (docs/reference/vectors.md)."""
@@ -169,7 +169,8 @@ class Reference:
         # above what stored replicas reach, an engine has float noise of its own
         self.stored = float(usual.mean() + LIMIT * usual.std(ddof=1)) if storage.any() else 0.0
         self.own = np.array([_half_log(np.maximum(stored[k], floor) / rest[k]) for k in range(n)])
-        self.usual = Scatter(self.own, 0.0 if coarse else DRIFT)
+        # what storage adds has no course of its own
+        self.usual = Scatter(self.own, 0.0 if coarse else DRIFT * float(np.mean(self.noise / self.expected)))
         self.mean: np.ndarray | None = None
         if coarse:  # the mean of many runs has no flips of its own: a sharper place to measure from
             every = np.array(replicas)
@@ -253,7 +254,7 @@ class Scatter:
         while length <= count // 2:
             usual = np.array([stretches(row, length, length // 2) for row in own])
             width = max(float(np.sqrt(usual.var(axis=0, ddof=1).mean())), self.single / np.sqrt(length), 0.01)
-            self.lengths.append((length, usual.mean(axis=0), float(np.hypot(width, drift))))
+            self.lengths.append((length, usual.mean(axis=0), width * self.more))
             length *= 2
 
     def whole(self, known: np.ndarray | None = None) -> tuple[float, float]:
@@ -273,13 +274,14 @@ class Scatter:
         z = (float(level[known].mean()) - mean) / spread
         filled, local = np.where(known, level, self.median), 0.0
         for length, usual, width in self.lengths:
-            here = (stretches(filled, length, length // 2) - usual) / (width * self.more)
+            over = stretches(filled, length, length // 2) - usual
             # the largest of n normal variables is sqrt(2 ln n)
-            local = max(local, float(here.max()) - float(np.sqrt(2 * np.log(len(here)))))
+            chance = width * float(np.sqrt(2 * np.log(len(over))))
+            local = max(local, (float(over.max()) - chance) / float(np.hypot(width, self.drift)))
         most = self.own[:, known].max(axis=1)
         # largest values scatter like a Gumbel variable, whose tail is one standard deviation longer
-        scale = float(np.hypot(max(float(most.std(ddof=1)), self.single / 2), self.drift))
-        worst = (float(level[known].max()) - float(most.mean())) / (scale * self.more) - 1.0
+        scale = max(float(most.std(ddof=1)), self.single / 2) * self.more
+        worst = (float(level[known].max()) - float(most.mean()) - scale) / float(np.hypot(scale, self.drift))
         return float(z), float(local), float(max(worst, 0.0))
 
 

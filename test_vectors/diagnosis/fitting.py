@@ -35,10 +35,10 @@ several hundred numbers reach 0.3."""
 
 
 def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate]:
-    """Return the member of each family that is nearest to the observation, of those at grid values, at values beyond
+    """Return the members of families that may be nearest to the observation, of those at grid values, at values beyond
     the grid if its end is the nearest, and at the one that the slope suggests.
 
-    Where short runs suffice to screen them, only the nearest by these is run on all tokens.
+    Where the clean set deviates and short runs tell them apart, that is one of each family.
     """
     shape, coarse = case.library.engine.shape, ROUNDING[mode].coarse
     grids = {family.name: sorted(family.grid(shape)) for family in families}
@@ -50,8 +50,7 @@ def nearest(case: Case, mode: str, families: Sequence[Family]) -> list[Candidate
     ideas = [case.member(mode, family, value) for family in families for value in grids[family.name]]
     gains, opening = case.gains(mode, ideas), case.opening(mode)
     if gains is None or opening is None:
-        computed = list(case.computed(ideas))
-        return [max((c for c in computed if c.family == family.name), key=closeness) for family in families]
+        return list(case.computed(ideas))
     if not opening.deviates:
         return list(case.computed(case.screened(mode, ideas)))
     chosen = []

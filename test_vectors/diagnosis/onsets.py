@@ -39,7 +39,7 @@ def narrowed(shape: ModelShape, first: int, exactly: bool) -> list[str]:
     ``exactly``: whether positions before are right to float precision; where they are only right to within a rounding's
     noise, what begins earlier may still be it.
     """
-    near = [says for at, says in onsets(shape) if at <= first <= at + LATE]
+    near = [says for at, says in reversed(onsets(shape)) if at <= first <= at + LATE]
     if first >= EDGE and first & (first - 1) == 0:
         near.append(f"the edge of a chunk of {first} tokens, or a table of that size")
     if not near:

@@ -290,10 +290,12 @@ class Search:
         families = list(FAMILIES.values()) if only is None else [FAMILIES[name] for name in only]
         self._say(f"constants in {mode}")
         tried = self._add(fitting.nearest(self.case, mode, families))
-        tried.sort(key=lambda c: -fitting.closeness(c))
+        best: dict[str, Candidate] = {}
+        for c in sorted(tried, key=lambda c: -fitting.closeness(c)):
+            best.setdefault(c.family, c)
         better = [
             c
-            for c in tried
+            for c in best.values()
             if (c.fit.score > clean.fit.score + GAIN if coarse else c.fit.core < clean.fit.core - NEARER)
         ]
         leader = self.posterior.champion()

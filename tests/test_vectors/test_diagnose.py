@@ -14,7 +14,7 @@ from ds4ref.engine import Engine
 from ds4ref.errors import DataError
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.test_vectors import cli
-from ds4ref.test_vectors.diagnosis import Signatures, diagnose, search
+from ds4ref.test_vectors.diagnosis import Signatures, case, diagnose, search
 from ds4ref.test_vectors.observation import from_logits, from_top, log_softmax
 from ds4ref.test_vectors.reading import read
 from ds4ref.variants import LIBRARY, ROUNDING, Runner
@@ -130,6 +130,44 @@ def test_a_mistake_has_a_size(library) -> None:
     assert (found.verdict, found.fault) == ("fault", "routed_scale")
     assert found.parameter["value"] == pytest.approx(0.9, rel=0.01)
     assert found.parameter["low"] <= 0.9 <= found.parameter["high"] and found.parameter["right"] == 1
+
+
+@pytest.mark.parametrize(("value", "first"), [(0.07, "sink_zero"), (0.0, "sink_scale")])
+def test_a_constant_is_not_taken_for_its_neighbour(library, monkeypatch, value, first) -> None:
+    """Sinks times 1 / sqrt(head dim), below the grid of factors, are not sinks of zero, and the reverse."""
+    monkeypatch.setattr(search, "FAMILIES", {name: FAMILIES[name] for name in ("sink_scale", "sink_offset", "rms_eps")})
+    monkeypatch.setattr(Runner, "faults", lambda self, mode, tokens: [LIBRARY["no_sink"], LIBRARY["sink_zero"]])
+    found = verdict(library, library.run("exact", [FAMILIES["sink_scale"].fault(value)], seed=7))
+    assert (found.verdict, found.fault) == ("fault", "sink_scale" if value else "sink_zero")
+    if value:
+        assert found.parameter["value"] == pytest.approx(value, rel=1e-3) and found.residue is None
+
+
+def test_an_unknown_mistake_says_from_where_on_and_what_begins_there(library, monkeypatch) -> None:
+    monkeypatch.setattr(Runner, "faults", lambda self, mode, tokens: [LIBRARY["no_sink"]])
+    found = verdict(library, library.run("exact", [LIBRARY["row_late"]], seed=7))
+    assert found.verdict == "unknown" and (found.agrees_with, found.agrees_until) == ("exact", 3)
+    assert "can be: layers with ratio 4: the first compressed row is attended from here on" in found.notes
+
+
+def test_a_stopped_search_answers_with_what_it_has(library) -> None:
+    logits, tried = library.run("exact", [LIBRARY["row_late"]], seed=7), []
+    found = diagnose(library, from_logits(library.ids, logits), 0, cancel=lambda: True)
+    assert found.fault is None and not found.clean and any("stopped after 1 candidates" in n for n in found.notes)
+    found = diagnose(library, from_logits(library.ids, logits), 0, progress=lambda n, what: tried.append((n, what)))
+    assert found.fault == "row_late" and not any("stopped" in note for note in found.notes)
+    assert ("rounding exact", "fault in exact") == (tried[0][1], tried[-1][1]) and tried[-1][0] > tried[0][0] == 0
+
+
+def test_screening_hides_nothing_from_sight(library, monkeypatch) -> None:
+    """What a run of the first tokens refuses is seen, as it is by a run of all tokens."""
+    monkeypatch.setattr(search, "FAMILIES", {"sinkhorn_rounds": FAMILIES["sinkhorn_rounds"]})
+    logits = library.run("exact", [], seed=99)
+    short = verdict(library, logits)
+    monkeypatch.setattr(case, "WORTH", 0.0)
+    long = verdict(library, logits)
+    assert (short.verdict, short.sight["seen"]) == (long.verdict, long.sight["seen"])
+    assert short.sight["not_seen"] == long.sight["not_seen"]
 
 
 @pytest.mark.thorough

@@ -25,6 +25,9 @@ from .session.session import Session
 from .text.protocol import DEFAULT_SYSTEM
 from .weights import open_source
 
+CTX_STEP = 4096
+"""Contexts of ``Engine.stream`` are multiples of so many tokens: sessions of one context share their recordings."""
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -175,7 +178,8 @@ class Engine:
 
         sampler = self.sampler(temperature, **sampling)
         ids = self.prompt(prompt, system, thinking) if isinstance(prompt, str) else list(prompt)
-        session, timing = self.session(len(ids) + max(max_tokens, 0) + 1), Timing()
+        needed = len(ids) + max(max_tokens, 0) + 1
+        session, timing = self.session(-(-needed // CTX_STEP) * CTX_STEP), Timing()
         prefill(session, ids, timing)
         inside = ends_in_thinking(ids, self.tokenizer)
         return Generation(session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing)

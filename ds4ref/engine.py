@@ -11,7 +11,7 @@ decode with ``generate``. docs/reference/api.md has examples.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ class Engine:
         split: str = "unicode",
         advise: bool | None = None,
         gpu_memory: float | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
@@ -64,6 +65,8 @@ class Engine:
         advise: prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
         memory (None: do so if the file is larger than the memory this process may use).
         gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it).
+        progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
+        takes about a minute at their first use on a machine (None: the first and last line go to stderr).
         Raise UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
@@ -82,7 +85,7 @@ class Engine:
                 need = f"{unpacked / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
                 raise BackendError(f"{source.path}: it takes {need}; a GGUF made of it (ds4-quantize) is read in place")
             weights = arch.bind(source, shape)
-            ops = load_backend(backend, threads, gpu_memory)
+            ops = load_backend(backend, threads, gpu_memory, progress)
             if advise is None:
                 advise = memory is not None and source.size > memory
             try:

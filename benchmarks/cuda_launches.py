@@ -243,7 +243,7 @@ def token_launches(
         cache = model.cache(depth + 256)
         cache.restart(depth)
         cache.reserve(1)
-        plan, _ = model.plan_token(cache)
+        plan, _ = model.plan_token(cache, cache.pos)
         del noted[:]
         record(model, cache, plan)
         return list(noted)

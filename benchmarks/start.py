@@ -53,7 +53,7 @@ def cold_compile(context: Context) -> None:
     samples = []
     for _ in range(3):
         with tempfile.TemporaryDirectory(prefix="ds4ref-cold-") as home:
-            environment = {**os.environ, "XDG_CACHE_HOME": home}
+            environment = {**os.environ, "DS4_CACHE_DIR": home}
             started = time.perf_counter()
             subprocess.run(command, env=environment, check=True, capture_output=True)
             samples.append(time.perf_counter() - started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .errors import BackendError, UsageError
@@ -25,10 +26,16 @@ GPU_MEMORY = "DS4_GPU_MEMORY"
 """Environment variable with the maximum GPU memory in GiB."""
 
 
-def load_backend(name: str, threads: int | None = None, gpu_memory: float | None = None) -> Backend:
+def load_backend(
+    name: str,
+    threads: int | None = None,
+    gpu_memory: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Backend:
     """Return a new backend with ``threads`` threads (default: the backend's own choice). Slow: compiles kernels.
 
     gpu_memory: GiB of device memory that it may use (None: the value of DS4_GPU_MEMORY, else all of it).
+    progress: called with a line while kernels compile (None: lines on stderr).
     """
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}")
@@ -41,7 +48,7 @@ def load_backend(name: str, threads: int | None = None, gpu_memory: float | None
         raise UsageError(f"GPU memory is for the backend cuda, not {name}")
     try:
         backend: Backend = getattr(importlib.import_module(module), kind)(**options)
-        backend.load()
+        backend.load(progress)
     except (ImportError, OSError, RuntimeError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:

@@ -18,7 +18,7 @@ hooks a session runs op by op.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .archs import Cache, Model
@@ -93,6 +93,7 @@ class Decoder:
         """Number of top-ranked tokens per replay; a change discards the recordings."""
         self._recorded_for: tuple[int, int, int] = (-1, -1, -1)
         self._recordings: dict[Hashable, tuple[Any, Inputs]] = {}
+        self._made = 0
         self.last: Any = None
         """The most recently replayed recording."""
 
@@ -101,20 +102,36 @@ class Decoder:
         """Return a decoder for ``cache``, or None if the model's backend cannot record."""
         return cls(model, cache) if model.ops.record() is not None else None
 
-    def run(self, token: int) -> TokenOutputs:
-        """Advance the cache by one token and return its outputs."""
-        model, cache = self.model, self.cache
-        cache.reserve(1)
-        plan, key = model.plan_token(cache)
-        recorded_for = cache.moves, model.ops.threads, self.ranks
+    def prepare(self, positions: Iterable[int]) -> int:
+        """Make the recordings that tokens at ``positions`` need, for ``run`` to find; return the number made."""
+        self._reserve()
+        before = self._made
+        for pos in positions:
+            self._recording(pos)
+        return self._made - before
+
+    def _reserve(self) -> None:
+        """Make room for a token, and drop the recordings if a buffer moved or their settings changed."""
+        self.cache.reserve(1)
+        recorded_for = self.cache.moves, self.model.ops.threads, self.ranks
         if recorded_for != self._recorded_for:
             self._recordings.clear()
             self._recorded_for = recorded_for
+
+    def _recording(self, pos: int) -> tuple[Any, Inputs]:
+        plan, key = self.model.plan_token(self.cache, pos)
         if key not in self._recordings:
             if len(self._recordings) == MOST:
                 del self._recordings[next(iter(self._recordings))]
-            self._recordings[key] = recorded(model, cache, plan, key, self.ranks)
-        self.last, inputs = self._recordings[key]
+            self._recordings[key] = recorded(self.model, self.cache, plan, key, self.ranks)
+            self._made += 1
+        return self._recordings[key]
+
+    def run(self, token: int) -> TokenOutputs:
+        """Advance the cache by one token and return its outputs."""
+        model, cache = self.model, self.cache
+        self._reserve()
+        self.last, inputs = self._recording(cache.pos)
         inputs.move(token, cache.pos)
         self.last.replay()
         cache.advance(1)

@@ -11,7 +11,7 @@ decode with ``generate``. docs/reference/api.md has examples.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,9 @@ from .numerics import DEFAULT_MODE, numerics
 from .session.session import Session
 from .text.protocol import DEFAULT_SYSTEM
 from .weights import open_source
+
+CTX_STEP = 4096
+"""Contexts of ``Engine.stream`` are multiples of so many tokens: sessions of one context share their recordings."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +56,7 @@ class Engine:
         split: str = "unicode",
         advise: bool | None = None,
         gpu_memory: float | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
@@ -61,6 +65,8 @@ class Engine:
         advise: prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
         memory (None: do so if the file is larger than the memory this process may use).
         gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it).
+        progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
+        takes about a minute at their first use on a machine (None: the first and last line go to stderr).
         Raise UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
@@ -79,7 +85,7 @@ class Engine:
                 need = f"{unpacked / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
                 raise BackendError(f"{source.path}: it takes {need}; a GGUF made of it (ds4-quantize) is read in place")
             weights = arch.bind(source, shape)
-            ops = load_backend(backend, threads, gpu_memory)
+            ops = load_backend(backend, threads, gpu_memory, progress)
             if advise is None:
                 advise = memory is not None and source.size > memory
             try:
@@ -175,7 +181,8 @@ class Engine:
 
         sampler = self.sampler(temperature, **sampling)
         ids = self.prompt(prompt, system, thinking) if isinstance(prompt, str) else list(prompt)
-        session, timing = self.session(len(ids) + max(max_tokens, 0) + 1), Timing()
+        needed = len(ids) + max(max_tokens, 0) + 1
+        session, timing = self.session(-(-needed // CTX_STEP) * CTX_STEP), Timing()
         prefill(session, ids, timing)
         inside = ends_in_thinking(ids, self.tokenizer)
         return Generation(session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing)

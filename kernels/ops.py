@@ -100,8 +100,11 @@ class Backend(Protocol):
     threads: int
     """Number of threads for the ops of this backend; assign to change it."""
 
-    def load(self) -> None:
-        """Compile or load kernels now, so that the first op is not slow."""
+    def load(self, progress: Callable[[str], None] | None = None) -> None:
+        """Compile or load kernels now, so that the first op is not slow.
+
+        progress: called with a line where this takes long (None: lines on stderr).
+        """
 
     def record(self) -> Any:
         """Return a backend of the same kind that records its ops to run them together, or None if this backend cannot.

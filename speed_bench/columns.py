@@ -137,7 +137,7 @@ COLUMNS = (
     Column("kvcache_bytes", "the session as a payload file at this depth (a function of depth, not a measurement)",
            "bytes", int, "d", last, "session MiB", ",.2f", 9, 2.0**-20),
     # ours
-    _ms("gen_first_ms", "the first decode step", heading="first ms", rank=6),
+    _ms("gen_first_ms", "the first decode step, and what a new session prepares for it", heading="first ms", rank=6),
     _speed("gen_steady_tps", "decode without the first step"),
     Column("gen_digest", "equal if two runs decoded the same tokens; others need other experts, that is, other work",
            type=str, combine=alike),

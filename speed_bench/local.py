@@ -85,7 +85,7 @@ class LocalSource(Source):
     def warm_up(self) -> WarmUpSpeed:
         """Run one full prefill chunk and a few decode steps; return their speed."""
         tokens = self.prompt.tokens(min(self.plan.deepest, PREFILL_CHUNK))
-        return warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos)
+        return warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos, self.plan.decoded)
 
     def walk(
         self, rep: int, done: int, *, start: float, progress: Progress | None, cancel: Cancellation

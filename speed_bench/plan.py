@@ -161,6 +161,14 @@ class Plan:
         """Number of rows of one repetition of one lane."""
         return len(self.depths) or len(self.probes) or (self.load.levels if self.load else 0)
 
+    @property
+    def decoded(self) -> Iterator[int]:
+        """Position of every token that a repetition decodes."""
+        for depth, count in [(depth, self.gen_tokens) for depth in self.depths] or [
+            (probe.needed, probe.decode) for probe in self.probes
+        ]:
+            yield from range(depth, depth + count)
+
     def facts(self) -> dict[str, Any]:
         """Return the requested measurement as facts for the run's record."""
         common: dict[str, Any] = {"reps": self.reps, "delay": self.delay, "warmup": self.warmup}

@@ -53,6 +53,10 @@ class Timeline(Protocol):
         """Prefill ``tokens`` beyond the session's current ones, which are a prefix of them."""
         ...
 
+    def prepare(self, positions: Iterable[int]) -> int:
+        """Do what a session does once for tokens at ``positions``; return 0 if that was done before."""
+        ...
+
     def append(self, token: int) -> None:
         """Run one decode step with ``token``."""
         ...
@@ -86,6 +90,7 @@ class SweepRow:
     prefill_tokens  tokens of the timed prefill
     prefill_s       time of the prefill
     steps_s         time of every decode step
+    ready_s         time to prepare a new session for decode, not part of the steps
     kvcache_bytes   size of the session as saved
     ids             decoded tokens
     rep             number of the repetition
@@ -104,6 +109,7 @@ class SweepRow:
     at: float = 0.0
     rss_bytes: int | None = None
     test: str = ""
+    ready_s: float = 0.0
 
     @property
     def gen_tokens(self) -> int:
@@ -122,8 +128,8 @@ class SweepRow:
 
     @property
     def gen_first_ms(self) -> float:
-        """Milliseconds of the first decode step, which runs with cold caches."""
-        return 1e3 * self.steps_s[0] if self.steps_s else 0.0
+        """Milliseconds of the first decode step, which runs with cold caches, and of preparing the session for it."""
+        return 1e3 * (self.ready_s + self.steps_s[0]) if self.steps_s else 0.0
 
     @property
     def gen_steady_tps(self) -> float:
@@ -174,11 +180,14 @@ def sweep(
         with _sweep_errors(f"snapshot at {depth} failed"):
             snapshot = session.snapshot()
             payload = session.payload_bytes()
+        ready_s = prepare(session, depth, gen_tokens)
         ids, steps = decode(session, depth, gen_tokens, eos, cancel)
         with _sweep_errors(f"restore at {depth} failed"):
             session.restore(snapshot)
         rss = resident_bytes()
-        yield SweepRow(depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss)
+        yield SweepRow(
+            depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss, ready_s=ready_s
+        )
         previous = depth
 
 
@@ -265,8 +274,20 @@ def timed_decode(
 ) -> SweepRow:
     """Measure the decode of ``count`` tokens after ``depth`` tokens; raises as ``sweep``."""
     payload, start = session.payload_bytes(), time.perf_counter()
+    ready_s = prepare(session, depth, count)
     ids, steps = decode(session, depth, count, eos, cancel)
-    return SweepRow(depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test)
+    return SweepRow(depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test, ready_s)
+
+
+def prepare(session: Timeline, depth: int, count: int) -> float:
+    """Prepare ``session`` for ``count`` decode steps after ``depth`` tokens; return the seconds, 0 if it was prepared.
+
+    A session does this once for each kind of token, in the first steps that it meets: a window that held them would
+    show a slower engine at the first depth than at the next.
+    """
+    with _sweep_errors(f"decode at frontier {depth} failed"):
+        start = time.perf_counter()
+        return time.perf_counter() - start if session.prepare(range(depth, depth + count)) else 0.0
 
 
 def decode(
@@ -313,16 +334,17 @@ class WarmUpSpeed:
         return tokens * self.prefill_s + steps * self.step_s
 
 
-def warm_up(session: Timeline, tokens: Sequence[int], eos: int) -> WarmUpSpeed:
+def warm_up(session: Timeline, tokens: Sequence[int], eos: int, positions: Iterable[int] = ()) -> WarmUpSpeed:
     """Run a prefill chunk and a few decode steps on ``session``, to be discarded; return their speed.
 
     The first row then measures no loading of code and weights. The chunk is a whole one, since a chunk of another size
-    would use other code and buffers.
+    would use other code and buffers. ``positions``: of all tokens to be decoded, for what an engine's sessions share.
     """
     with _sweep_errors("warm-up failed"):
         count = max(1, min(len(tokens), PREFILL_CHUNK, session.ctx - WARMUP_DECODE - 1))
         _, spent = timed_prefill(session, list(tokens[:count]), count)
         snapshot = session.snapshot()
+        session.prepare(positions)
         _, steps = decode(session, session.pos, WARMUP_DECODE, eos)
         session.restore(snapshot)
     return WarmUpSpeed(spent / count, min(steps))

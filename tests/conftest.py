@@ -1,5 +1,7 @@
 """Shared by all tests: generated files go to a folder of this test run, never to the user's cache.
 
+Compiled kernels stay in out/test-cache, for the next run; with DS4_TEST_CACHE_DIR (.ci/run) all stays there.
+
 Hypothesis draws the same examples in every run, so that a test fails on every machine or on none. DS4_TEST_RANDOM=1
 draws new ones and remembers what failed: worth a run now and then.
 
@@ -8,9 +10,11 @@ numba-cuda they are skipped, or with DS4_TEST_CUDA=compiled (``make cuda``) an e
 the GPU.
 """
 
+import contextlib
 import itertools
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -60,19 +64,48 @@ def _cuda_kernels(request):
         request.getfixturevalue("cuda_driver")
 
 
+GIVEN = os.environ.get("DS4_TEST_CACHE_DIR")
+KEPT = Path(GIVEN or Path(__file__).parents[1] / "out/test-cache").absolute()
+
+
+def pytest_configure(config):
+    os.environ |= dict.fromkeys(("DS4_CACHE_DIR", "XDG_CACHE_HOME"), str(KEPT))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session):
+    """Compile the kernels before there are workers, with all cores and where no test would find the lines about it."""
+    if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
+        from ds4ref.kernels.cpu import library
+
+        with contextlib.suppress(library.KernelError):  # tests that need them will say so
+            library.objects()
+
+
+def new_cache(folder: Path) -> str:
+    """A folder for DS4_CACHE_DIR that holds no more than the compiled kernels."""
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # another process of this run was faster
+        (folder / "kernels").symlink_to(KEPT / "kernels")
+    return str(folder)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _model_cache(tmp_path_factory):
-    """The cache of this run (embedded model, compiled kernels), one for all its processes: what one makes the others
-    wait for. DS4_TEST_CACHE_DIR keeps it between runs, for work on the slow tests."""
-    before = os.environ.get("DS4_CACHE_DIR")
+    """The cache of this run (the embedded model and others), one for all its processes: what one makes the others wait
+    for."""
     base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
-    os.environ["DS4_CACHE_DIR"] = os.environ.get("DS4_TEST_CACHE_DIR") or str(shared)
-    yield
-    if before is None:
-        del os.environ["DS4_CACHE_DIR"]
-    else:
-        os.environ["DS4_CACHE_DIR"] = before
+    if not GIVEN:
+        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+        os.environ["DS4_CACHE_DIR"] = new_cache(shared / "cache")
+    os.environ["DS4_TEST_CACHE_DIR"] = str(KEPT)  # for tests that run tests
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """An empty cache for one test, but for the compiled kernels."""
+    monkeypatch.setenv("DS4_CACHE_DIR", new_cache(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session")

@@ -256,6 +256,35 @@ def test_other_sessions_record_nothing_again(engine: Engine, monkeypatch: pytest
                     step(fast, slow, token)
 
 
+def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache has room for a whole chunk from the start; one that grew with prompts would differ from session to
+    session."""
+    with Engine.open(nano_path, numerics="ds4") as engine:
+        ids = tokens(engine, 512)
+        first = engine.session(600)
+        assert first.prepare(range(599)) == 6 == first.prepare(range(599)) + 6
+        monkeypatch.setattr(decode, "record", lambda *_: pytest.fail("recorded again"))
+        for length in (1, 62, 193, 254, 511):
+            fast, slow = pair(engine, 600)
+            for session in (fast, slow):
+                session.sync(ids[:length])
+            assert fast.prepare(range(length, length + 6)) >= 2
+            for token in ids[:6]:
+                step(fast, slow, token)
+            assert fast.prepare(range(length, length + 6)) == 0
+
+
+def test_answers_of_any_length_share_recordings(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine.open(nano_path) as engine:
+        engine.ask([5, 6, 7], max_tokens=5)
+        monkeypatch.setattr(decode, "record", lambda *_: pytest.fail("recorded again"))
+        engine.ask([7] * 60, max_tokens=40)
+        assert (
+            engine.stream([1], max_tokens=4094).session.ctx == 4096
+            and engine.stream([1], max_tokens=4095).session.ctx == 8192
+        )
+
+
 def test_a_session_of_another_size_records_anew(engine: Engine) -> None:
     ids = tokens(engine, 3)
     engine.session(600).eval(ids[0])

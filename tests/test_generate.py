@@ -132,15 +132,6 @@ def test_a_consumer_that_walks_away():
     assert session.tokens == [1, 2, 3]  # one behind, the next sync supplies it
 
 
-def test_decode_time_excludes_the_consumer():
-    import time
-
-    run = generation(start(b"abc"))
-    for _ in run:
-        time.sleep(0.05)
-    assert run.timing.decode_s < 0.1
-
-
 class Clock:
     """Stands in for ``time.perf_counter``: only what a test says takes time."""
 

@@ -103,8 +103,8 @@ class Model(Protocol):
         """Compute logits (T, vocab) float32, an array of the backend, of the streams of T tokens from position ``pos0``
         on."""
 
-    def plan_token(self, cache: Any) -> tuple[Any, Hashable]:
-        """Return the decisions that the next token's position implies for its pass, and a key that is equal for equal
+    def plan_token(self, cache: Any, pos: int) -> tuple[Any, Hashable]:
+        """Return the decisions that the position of a token implies for its pass, and a key that is equal for equal
         passes."""
 
     def record_token(self, recording: Any, cache: Any, plan: Any) -> tuple[Any, Any, Inputs]:

@@ -1,6 +1,4 @@
-"""Disk cache of generated models: each is built once, by one process, atomically.
-
-    $DS4_CACHE_DIR, else $XDG_CACHE_HOME/ds4ref, else ~/.cache/ds4ref        (macOS: ~/Library/Caches/ds4ref)
+"""Disk cache of generated models (in ``kernels.cachedir``): each is built once, by one process, atomically.
 
 The embedded model is checked by its SHA-256 on every use (about 10 ms) and rebuilt if it does not match. Slices are too
 large to hash: only their length is checked, which suffices because the writer never leaves a partial file.
@@ -9,13 +7,14 @@ large to hash: only their length is checked, which suffices because the writer n
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from ds4ref.kernels import cachedir
 
 from ..errors import DataError, ModelFileError
 
@@ -31,18 +30,11 @@ LOCK_SECONDS = 60.0
 
 
 def cache_dir() -> Path:
-    """Return the folder for generated files; it may not exist yet."""
-    configured = os.environ.get("DS4_CACHE_DIR")
-    if configured:
-        return Path(configured)
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(home):  # the XDG rules: a relative path counts as unset
-        return Path(home) / "ds4ref"
+    """Return the folder for generated files, which may not exist yet; raise DataError if there is no home directory."""
     try:
-        base = Path.home()
-    except RuntimeError:
-        raise DataError("no home directory for the model cache: set DS4_CACHE_DIR to a writable folder") from None
-    return base / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ds4ref"
+        return cachedir.cache_dir()
+    except FileNotFoundError as error:
+        raise DataError(str(error)) from None
 
 
 def embedded_path() -> str:

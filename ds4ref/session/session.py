@@ -7,7 +7,7 @@ the session at the last finished chunk (if cancelled) or invalid (after any othe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -200,6 +200,16 @@ class Session:
             raise
         self._tokens.append(int(token))
         self._set_outputs(replayed.streams, None, replayed)
+
+    def prepare(self, positions: Iterable[int]) -> int:
+        """Make the recordings that ``append`` would make at ``positions``, one for each kind of token; return how many
+        were made.
+
+        That is 0 with hooks, and where the backend does not record.
+        """
+        if self.hooks is not None or self._decoder is None or self.pos == self.ctx:
+            return 0
+        return self._decoder.prepare(positions)
 
     def extend(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -71,9 +71,9 @@ class CPU(Ops, HostMemory):
     def threads(self, count: int) -> None:
         self.workers = shared(count)
 
-    def load(self) -> None:
+    def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Load the kernels now instead of at the first op, compiling them if this machine has none yet."""
-        self.workers.load()
+        self.workers.load(progress)
 
     def record(self) -> Recording:
         """Return a backend that records ops as steps, to be run together later."""

@@ -1,4 +1,4 @@
-"""The compiled kernels of this machine: loaded from the user's cache, or built once with a progress line.
+"""The compiled kernels of this machine: loaded from the user's cache (``cachedir``), or built once, which is said.
 
 The cache directory is named by a hash over every source file involved, the versions of Python, Numba and llvmlite, and
 the processor with its features, so an edit or an upgrade never loads stale code. Loading needs llvmlite only. Building
@@ -21,9 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ..cachedir import cache_dir
 
 KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
@@ -31,6 +32,9 @@ SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENAB
 
 QUANTIZE = "quantize"
 """Name of the group of quantizers and of its folder; the engine's kernels do not depend on it."""
+
+GROUPS = {"engine": "CPU kernels", QUANTIZE: "quantizers"}
+"""What a user is told that each group is."""
 
 KEEP_SECONDS = 7 * 86400
 """Seconds without use after which builds are deleted."""
@@ -40,12 +44,30 @@ class KernelError(RuntimeError):
     """The kernels could not be compiled or loaded; the message is one line."""
 
 
-def cache_home() -> Path:
-    """Return the folder for compiled kernels and other caches of this user, ``<user cache>/ds4ref``."""
-    base = os.environ.get("XDG_CACHE_HOME") or (
-        os.path.expanduser("~/Library/Caches") if sys.platform == "darwin" else os.path.expanduser("~/.cache")
-    )
-    return Path(base) / "ds4ref"
+class Report:
+    """Lines about work that takes long: to ``progress`` once a second, or, if that is None, on stderr.
+
+    In a terminal each line replaces the one before. Elsewhere (a log, a notebook) only the first and the last are
+    written.
+    """
+
+    def __init__(self, progress: Callable[[str], None] | None = None):
+        self.progress = progress
+        self._told: float | None = None
+
+    def __call__(self, line: str, last: bool = False) -> None:
+        """Report ``line``; ``last``: there will be no more."""
+        first, now = self._told is None, time.monotonic()
+        if self.progress is not None:
+            if first or last or now - (self._told or 0.0) >= 1:
+                self._told = now
+                self.progress(line)
+            return
+        self._told = now
+        if sys.stderr.isatty():
+            print(f"\rds4ref: {line:70}", end="\n" if last else "", file=sys.stderr, flush=True)
+        elif first or last:
+            print(f"ds4ref: {line}", file=sys.stderr, flush=True)
 
 
 def cache_key(group: str = "engine") -> str:
@@ -67,10 +89,10 @@ def cache_key(group: str = "engine") -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, progress: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold an exclusive lock on ``path`` where the platform has file locks; the kernel frees it when the process ends.
 
-    Show a progress line while another process holds it.
+    Report it while another process holds the lock.
     """
     try:
         import fcntl
@@ -78,31 +100,26 @@ def locked(path: Path) -> Iterator[None]:
         yield
         return
     with open(path, "w") as handle:
-        started, waited = time.monotonic(), False
+        started, report, waited = time.monotonic(), Report(progress), False
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                seconds, waited = time.monotonic() - started, True
-                progress(f"ds4ref: waiting for another process that compiles the CPU kernels: {seconds:.0f} s")
+                waited = True
+                report(f"another process is compiling kernels, waiting: {time.monotonic() - started:.0f} s")
                 time.sleep(0.1)
             except OSError:  # a file system without locks: two builds cost time, the rename keeps them whole
                 break
         if waited:
-            progress(" " * 75, end="\r")
+            report(f"waited {time.monotonic() - started:.0f} s for the process that compiled them", last=True)
         yield
 
 
-def progress(line: str, end: str = "") -> None:
-    """Overwrite the progress line on stderr, if that is a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r{line} ", end=end, file=sys.stderr, flush=True)
-
-
-def build(target: Path, group: str = "engine") -> None:
+def build(target: Path, group: str = "engine", progress: Callable[[str], None] | None = None) -> None:
     """Compile all kernels of a group in parallel processes and move the result to ``target``."""
-    started = time.monotonic()
+    started, report, what = time.monotonic(), Report(progress), GROUPS[group]
+    report(f"compiling the {what} for this machine, once; it takes about a minute")
     parts = max(1, min(4, available_cores()))
     work = Path(tempfile.mkdtemp(prefix=".build-", dir=target.parent))
     # the build optimizes all modules together at the end, so Numba need not optimize each one first
@@ -111,6 +128,10 @@ def build(target: Path, group: str = "engine") -> None:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-P", "-m", __package__ + ".build", str(work)]  # -P: nothing from the current directory
     workers = []
+
+    def done() -> int:
+        return sum((work / f"{part}.log").read_bytes().count(b"\n") for part in range(parts))
+
     try:
         for part in range(parts):
             log = open(work / f"{part}.log", "w+")
@@ -119,17 +140,17 @@ def build(target: Path, group: str = "engine") -> None:
             workers.append((subprocess.Popen(arguments, **options), log))
         while any(process.poll() is None for process, _ in workers):
             time.sleep(0.1)
-            done = sum((work / f"{part}.log").read_bytes().count(b"\n") for part in range(parts))
             seconds = time.monotonic() - started
-            progress(f"ds4ref: compiling the CPU kernels for this machine, once: {done} done, {seconds:.0f} s")
+            if seconds >= 2:  # the first line is to be read
+                report(f"compiling the {what} for this machine, once: {done()} done, {seconds:.0f} s")
         for process, log in workers:
             if process.returncode:
                 log.seek(0)
                 lines = log.read().strip().splitlines() or ["no output"]
                 if os.environ.get("DS4_DEBUG"):
                     print("\n".join(lines), file=sys.stderr)
-                raise KernelError(f"compiling the CPU kernels failed: {lines[-1]}")
-        progress(f"ds4ref: compiled {done} CPU kernels in {time.monotonic() - started:.0f} s{'':30}", end="\n")
+                raise KernelError(f"compiling the {what} failed: {lines[-1]}")
+        report(f"compiled {done()} {what} in {time.monotonic() - started:.0f} s", last=True)
         (work / "parts").write_text(str(parts))
         shutil.rmtree(work / "numba", ignore_errors=True)
         shutil.rmtree(target, ignore_errors=True)  # a damaged build
@@ -184,26 +205,35 @@ def sweep(home: Path, keep: Path) -> None:
 
 
 def writable(home: Path) -> Path:
-    """Create and return ``home``; fall back, with a message, to a directory that is deleted when the process exits."""
+    """Create and return ``home``, or a temporary folder if that fails."""
     try:
         home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home):
             return home
     except OSError as error:
-        print(f"ds4ref: cannot write the kernel cache ({error}); compiling for this process only", file=sys.stderr)
-        home = Path(tempfile.mkdtemp(prefix="ds4ref-kernels-"))
-        atexit.register(shutil.rmtree, home, ignore_errors=True)
-        return home
+        return temporary(error)
 
 
-def objects(group: str = "engine") -> Path:
+def temporary(error: OSError) -> Path:
+    """Return a new folder that is deleted when the process exits, with a message why."""
+    print(f"ds4ref: cannot write the kernel cache ({error}); compiling for this process only", file=sys.stderr)
+    home = Path(tempfile.mkdtemp(prefix="ds4ref-kernels-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    return home
+
+
+def objects(group: str = "engine", progress: Callable[[str], None] | None = None) -> Path:
     """Return the directory with this machine's object files of a group, building them if necessary."""
-    home, key = cache_home() / "kernels", cache_key(group)
+    key = cache_key(group)
+    try:
+        home = cache_dir() / "kernels"
+    except FileNotFoundError as error:
+        home = temporary(error)
     if not complete(home / key):
         home = writable(home)
-        with locked(home / "lock"):
+        with locked(home / "lock", progress):
             while not complete(home / key):
-                build(home / key, group)
+                build(home / key, group, progress)
                 if cache_key(group) != key:  # sources were edited during the build: it mixes old and new code
                     shutil.rmtree(home / key)
                     key = cache_key(group)
@@ -246,12 +276,12 @@ def symbol(name: str) -> str:
 class Library:
     """The loaded machine code."""
 
-    def __init__(self, group: str = "engine") -> None:
+    def __init__(self, group: str = "engine", progress: Callable[[str], None] | None = None) -> None:
         import llvmlite.binding as ll
 
         ll.initialize_native_target()
         ll.initialize_native_asmprinter()
-        directory = objects(group)
+        directory = objects(group, progress)
         machine = target_machine(ll.get_process_triple())
         self._engine = ll.create_mcjit_compiler(ll.parse_assembly(""), machine)
         self._addresses: dict[str, int] = {}
@@ -281,7 +311,11 @@ class Library:
         return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(self.address(name))
 
 
-@cache
-def library(group: str = "engine") -> Library:
-    """Return the library of this process, loaded (and if need be built) on first use."""
-    return Library(group)
+_loaded: dict[str, Library] = {}
+
+
+def library(group: str = "engine", progress: Callable[[str], None] | None = None) -> Library:
+    """Return the library of this process, loaded (and if need be built) on first use; ``progress`` as in ``Report``."""
+    if group not in _loaded:
+        _loaded[group] = Library(group, progress)
+    return _loaded[group]

@@ -16,7 +16,7 @@ import atexit
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -122,12 +122,14 @@ class Workers:
         with self._lock:
             self._stop()
 
-    def load(self) -> None:
-        """Load the compiled code, compiling it if this machine has none; without this call the first ``run`` does
-        so."""
+    def load(self, progress: Callable[[str], None] | None = None) -> None:
+        """Load the compiled code, compiling it if this machine has none; without this call the first ``run`` does so.
+
+        progress: called with a line while it compiles (None: lines on stderr).
+        """
         if self._run is not _not_loaded:
             return
-        code = library()
+        code = library("engine", progress)
         for task in Task.registry.values():
             task.address = code.address(task.name)
         self._work = code.function("pool_work", 2)

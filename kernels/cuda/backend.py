@@ -97,7 +97,7 @@ class CUDA(Ops):
         """Whether experts are fetched on demand."""
         return self.share is not None
 
-    def load(self) -> None:
+    def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Do nothing: kernels compile at first launch, and a model uses only some of them."""
 
     def record(self) -> Recorded | None:

@@ -6,6 +6,8 @@ formula. ``ds4ref.kernels.ops`` declares the ops, and ``binding`` checks their a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..binding import Binding, bind
 from ..hostmemory import HostMemory
 from .activations import quantize_a8, quantize_q8k
@@ -29,7 +31,7 @@ class Reference(Binding, HostMemory):
     name = "reference"
     threads = 1
 
-    def load(self) -> None:
+    def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Do nothing: there is nothing to compile."""
 
     def record(self) -> None:

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 
 from ds4ref.archs import llama, qwen3
-from ds4ref.archs.dense.published import HEAD, LAYER_NAMES, MODEL_NAMES
 from ds4ref.archs.dense.shape import DenseShape, Family
 from ds4ref.archs.dense.weights import slots
 from ds4ref.kernels.formats import FORMATS
@@ -23,6 +23,12 @@ from ds4ref.weights.writer import GGUFWriter
 
 FAMILIES = {"llama": llama.FAMILY, "qwen3": qwen3.FAMILY}
 Tensors = dict[str, np.ndarray]
+MODEL_PARTS = ("model.embed_tokens", "model.norm", "lm_head")
+LAYER_PARTS = (
+    "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+    "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+)  # fmt: skip
+"""Modules of transformers' LlamaForCausalLM and Qwen3ForCausalLM."""
 
 
 def draw_shape(seed: int, family: Family, block: int = 1, sharing: int | None = None) -> DenseShape:
@@ -104,15 +110,14 @@ def write(
 
 
 def published(folder: Path, shape: DenseShape, tensors: Tensors, shard_bytes: int = 1 << 30, **config: Any) -> Path:
-    """A folder as Hugging Face has it, in F32. Rows of Llama's queries and keys stay in the order they are in."""
-    names = MODEL_NAMES | {"output.weight": HEAD}
-    names |= {
-        f"blk.{layer}.{ours}.weight": f"model.layers.{layer}.{theirs}.weight"
-        for layer in range(shape.n_layers)
-        for ours, theirs in LAYER_NAMES.items()
-    }
+    """A folder as Hugging Face has it, in F32: its names, of which gguf-py says what they are in GGUF. Rows of Llama's
+    queries and keys stay in the order they are in."""
+    of_gguf = gguf.get_tensor_name_map(gguf.MODEL_ARCH[shape.family.name.upper()], shape.n_layers)
+    layers = [f"model.layers.{layer}.{part}" for layer in range(shape.n_layers) for part in LAYER_PARTS]
+    names = {of_gguf.get_name(name): name for name in (*MODEL_PARTS, *layers)}
     plans = [
-        PlannedTensor(names[n], "F32", values.shape, lambda values=values: values) for n, values in tensors.items()
+        PlannedTensor(f"{names[n.removesuffix('.weight')]}.weight", "F32", values.shape, lambda values=values: values)
+        for n, values in tensors.items()
     ]
     folder.mkdir()
     write_folder(folder, plans, shard_bytes)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ds4ref.archs.dense.published import adjacent
 from ds4ref.archs.dense.shape import DenseShape
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
@@ -30,19 +29,14 @@ IDS = [1, 5, 9, 200, 3, 256]
 
 
 def folder_of(folder: Path, shape: DenseShape, tied: bool, **more: Any) -> tuple[Path, dense.Tensors]:
-    """A folder in Hugging Face's order of rows, and its weights in GGUF's."""
+    """A folder, and its weights."""
     tensors = dense.draw_tensors(shape, 1, tied)
-    theirs = dict(tensors)
-    for name, heads in (("attn_q", shape.n_heads), ("attn_k", shape.n_kv_heads)):
-        for layer in range(shape.n_layers if shape.family.name == "llama" else 0):
-            rows = theirs[f"blk.{layer}.{name}.weight"]
-            theirs[f"blk.{layer}.{name}.weight"] = there = np.empty_like(rows)
-            there[adjacent(heads, shape.head_dim)] = rows
-    return dense.published(folder, shape, theirs, **more), tensors
+    return dense.published(folder, shape, tensors, **more), tensors
 
 
 def apart(path: Path, shape: DenseShape, tensors: dense.Tensors) -> float:
-    wanted = dense.logits_of(shape, tensors, IDS)
+    """How far the engine is from the weights in Hugging Face's convention: rope in halves for every family."""
+    wanted = dense.logits_of(replace(shape, family=replace(shape.family, halves=True)), tensors, IDS)
     with Engine.open(path, numerics="exact") as engine:
         return float(np.abs(engine.logits(IDS) - wanted).max() / wanted.std())
 

@@ -144,15 +144,24 @@ def test_pause_holds_the_next_token_and_its_time_is_nobodys(log, monkeypatch):
                 reached.set()
 
     runner = Runner(Scripted(knows), log, keys(QUESTIONS[:1], 1), settings=PLAN, questions=QUESTIONS, listen=listen)
+    now, wait = [0.0], runner._going.wait
+
+    def waited():
+        wait()
+        now[0] += 1000
+
+    monkeypatch.setattr(runner._going, "wait", waited)
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     thread = threading.Thread(target=runner.run)
     thread.start()
-    assert reached.wait(10)
+    assert reached.wait(300)
     thread.join(0.3)
     assert thread.is_alive() and seen == [1, 2, 3] and runner.paused
     runner.go()
-    thread.join(10)
+    thread.join(300)
     assert seen == list(range(1, 9))
-    assert logs.read(log.path).samples[0].seconds < 0.25
+    assert now == [2000], "once before the question, once within it"
+    assert logs.read(log.path).samples[0].seconds == 0
 
 
 def test_stop_ends_a_pause(log):

@@ -85,7 +85,7 @@ def test_every_half_and_what_lies_between(plain: bool):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="feature strings of x86-64")
 def test_every_kernel_without_f16c(tmp_path: Path):
     """The whole library compiles for a plain x86-64 and does what the reference does."""
-    environment = dict(os.environ, **PLAIN, PYTHONPATH=str(ROOT), XDG_CACHE_HOME=str(tmp_path))
+    environment = dict(os.environ, **PLAIN, PYTHONPATH=str(ROOT), DS4_TEST_CACHE_DIR=str(tmp_path))
     files = [str(HERE / name) for name in ("test_cpu_ops.py", "test_cpu_rounding.py", "test_half_rows.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)

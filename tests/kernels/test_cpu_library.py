@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from ds4ref.kernels.cpu import library
+from ds4ref.nano import embedded_path
+from ds4ref.nano.cache import NANO_SHA256
 
 ROOT = Path(__file__).resolve().parents[2]
 USE = (
@@ -23,7 +27,7 @@ USE = (
 def start(cache: Path | None = None, **environment: str) -> subprocess.Popen:
     env = dict(os.environ, **environment)
     if cache is not None:
-        env["XDG_CACHE_HOME"] = str(cache)
+        env["DS4_CACHE_DIR"] = str(cache)
     command = [sys.executable, "-c", USE]
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -97,20 +101,31 @@ def test_a_failed_build_is_one_line_and_leaves_nothing(tmp_path: Path):
     out, err, code = finish(process)
     last = err.splitlines()[-1]
     assert code == 1 and out == "" and "KernelError: compiling the CPU kernels failed:" in last and "A, B, C" in last
-    assert [path.name for path in (tmp_path / "ds4ref" / "kernels").iterdir()] == ["lock"]
+    assert err.splitlines()[0].startswith("ds4ref: compiling the CPU kernels for this machine, once")
+    assert [path.name for path in (tmp_path / "kernels").iterdir()] == ["lock"]
 
 
 @pytest.mark.slow
 def test_two_processes_on_a_cold_cache_compile_once(tmp_path: Path):
     processes = [start(tmp_path) for _ in range(2)]
+    told = []
     for process in processes:
-        assert finish(process) == ("1.0 False", "", 0)
-    builds = [path for path in (tmp_path / "ds4ref" / "kernels").iterdir() if path.is_dir()]
+        out, err, code = finish(process)
+        told.append(re.sub("[0-9]+", "N", err).splitlines())
+        assert (out, code) == ("1.0 False", 0)
+    assert sorted(told) == [
+        ["ds4ref: another process is compiling kernels, waiting: N s",
+         "ds4ref: waited N s for the process that compiled them"],
+        ["ds4ref: compiling the CPU kernels for this machine, once; it takes about a minute",
+         "ds4ref: compiled N CPU kernels in N s"],
+    ]  # fmt: skip
+    builds = [path for path in (tmp_path / "kernels").iterdir() if path.is_dir()]
     assert len(builds) == 1 and library.complete(builds[0])
     assert builds[0].name == library.cache_key()
     # damage to a build is repaired, not loaded
     next(builds[0].glob("*.o")).write_bytes(b"")
-    assert finish(start(tmp_path)) == ("1.0 False", "", 0)
+    out, err, code = finish(start(tmp_path))
+    assert (out, len(err.splitlines()), code) == ("1.0 False", 2, 0)
 
 
 @pytest.mark.slow
@@ -119,31 +134,94 @@ def test_an_unwritable_cache_costs_a_line_and_a_compilation(tmp_path: Path):
     blocked.write_text("")  # a file where the cache directory should be: unwritable for root, too
     out, err, code = finish(start(blocked))
     assert (out, code) == ("1.0 False", 0)
-    assert len(err.splitlines()) == 1 and err.startswith("ds4ref: cannot write the kernel cache")
+    assert len(err.splitlines()) == 3 and err.startswith("ds4ref: cannot write the kernel cache")
 
 
-def test_waiting_for_another_compiler_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_waiting_for_another_compiler_is_said(tmp_path: Path):
     fcntl = pytest.importorskip("fcntl", reason="no advisory locks on this platform")
     lines: list[str] = []
     release = threading.Event()
 
-    def progress(line: str, end: str = "") -> None:
+    def progress(line: str) -> None:
         lines.append(line)
         release.set()
 
-    monkeypatch.setattr(library, "progress", progress)
     entered = threading.Event()
 
     def second() -> None:
-        with library.locked(tmp_path / "lock"):
+        with library.locked(tmp_path / "lock", progress):
             entered.set()
 
     with open(tmp_path / "lock", "w") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
         waiting = threading.Thread(target=second)
         waiting.start()
-        assert release.wait(5) and not entered.is_set()
+        assert release.wait(300) and not entered.is_set()
         assert "another process" in lines[0]
-    waiting.join(5)
+    waiting.join(300)
     assert entered.is_set()
-    assert not lines[-1].strip()  # the line is wiped
+    assert lines[-1].startswith("waited ")
+
+
+def compiler(folder: Path, script: str) -> str:
+    """An executable that compiles nothing: its first argument is the folder of the build, its second the part."""
+    path = folder / "compiler"
+    path.write_text(f"#!/bin/sh\nshift 3\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_build_is_told_and_found_again(own_cache: Path, monkeypatch: pytest.MonkeyPatch, capfd, tmp_path: Path):
+    """Twice two lines, on stderr and to whoever asked for them, and kernels where DS4_CACHE_DIR says."""
+    (own_cache / "kernels").unlink()
+    code = hashlib.sha256(b"code").hexdigest()
+    script = f'printf code > $1/$2.o; printf "{code}\\none\\ntwo\\n" > $1/$2.txt; echo one; echo two'
+    monkeypatch.setattr(sys, "executable", compiler(tmp_path, script))
+    monkeypatch.setattr(library, "available_cores", lambda: 2)
+    lines: list[str] = []
+    for group, progress, what in (("engine", None, "CPU kernels"), ("quantize", lines.append, "quantizers")):
+        built = library.objects(group, progress)
+        assert built == own_cache / "kernels" / library.cache_key(group)
+        assert {path.name for path in built.iterdir()} >= {"0.o", "1.o", "0.txt", "1.txt", "parts"}
+        err = capfd.readouterr().err
+        told = err.splitlines() if progress is None else [f"ds4ref: {line}" for line in lines]
+        assert [re.sub("in [0-9]+ s", "in N s", line) for line in told] == [
+            f"ds4ref: compiling the {what} for this machine, once; it takes about a minute",
+            f"ds4ref: compiled 4 {what} in N s",
+        ]
+        assert progress is None or err == ""
+        library.objects(group)
+        assert capfd.readouterr().err == "" and len(lines) in (0, 2), "what is there is not spoken of"
+
+
+def test_a_terminal_sees_one_line_that_changes(monkeypatch: pytest.MonkeyPatch, capsys):
+    report = library.Report()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    for number in range(3):
+        report(f"compiling {number}")
+    report("compiled", last=True)
+    assert [line.rstrip() for line in capsys.readouterr().err.split("\r")] == [
+        "", "ds4ref: compiling 0", "ds4ref: compiling 1", "ds4ref: compiling 2", "ds4ref: compiled"
+    ]  # fmt: skip
+
+
+def test_a_callable_is_called_once_a_second(monkeypatch: pytest.MonkeyPatch):
+    now, lines = [0.0], []
+    monkeypatch.setattr(library.time, "monotonic", lambda: now[0])
+    report = library.Report(lines.append)
+    for tenth in range(25):
+        now[0] = tenth / 10
+        report(str(tenth))
+    report("end", last=True)
+    assert lines == ["0", "10", "20", "end"]
+
+
+def test_open_tells_who_asks(tmp_path: Path):
+    """Compiling fails at once for a tier that there is not; what is heard by then came through ``ds4ref.open``."""
+    code = "import ds4ref\ntry:\n    ds4ref.open(progress=print)\nexcept ds4ref.Ds4Error as error:\n    print(error)"
+    (tmp_path / f"nano-{NANO_SHA256[:12]}.gguf").symlink_to(embedded_path())
+    env = {**os.environ, "DS4_CACHE_DIR": str(tmp_path), "DS4_SIMD_TIER": "Z"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    first, *_, last = done.stdout.splitlines()
+    assert first == "compiling the CPU kernels for this machine, once; it takes about a minute"
+    assert last.startswith("backend cpu cannot run here: compiling the CPU kernels failed:") and done.stderr == ""

@@ -150,12 +150,12 @@ def test_waiting_in_vain_is_one_clear_line(folder, capsys):
     def holder():
         with building(folder / "m.gguf"):
             held.set()
-            release.wait(10)
+            release.wait(300)
 
     thread = threading.Thread(target=holder)
     thread.start()
     try:
-        assert held.wait(5)
+        assert held.wait(300)
         with pytest.raises(DataError, match="another process has been building"), building(folder / "m.gguf", wait=0.2):
             pass
     finally:

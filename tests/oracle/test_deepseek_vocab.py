@@ -9,7 +9,6 @@ import json
 import random
 import string
 import sys
-import time
 import unicodedata
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from ds4ref.text.splits import split_unicode
 from ds4ref.text.tokenizer import Tokenizer
+from tests.growth import cpu_seconds, grows_linearly
 from tests.oracle.conftest import missing
 
 pytestmark = pytest.mark.oracle
@@ -175,13 +175,12 @@ def test_ds4_split_agrees_on_ascii_text(tables, oracle):
 
 
 def test_building_and_encoding_are_quick(tables):
-    start = time.perf_counter()
+    """Building is about two passes over the tables; a text of a megabyte takes time in proportion."""
+    tokens, merges = tables[:2]
+    one_pass = cpu_seconds(lambda: {token: at for at, token in enumerate([*tokens, *merges])})
+    assert cpu_seconds(lambda: Tokenizer(*tables), 2) < 200 * one_pass
     tok = Tokenizer(*tables)
-    assert time.perf_counter() - start < 3
-    text = TEXTS["english"] * 10_000  # a megabyte
-    start = time.perf_counter()
-    tok.encode(text)
-    assert time.perf_counter() - start < 3
+    assert grows_linearly(lambda times: tok.encode(TEXTS["english"] * times), 600)
 
 
 def test_a_published_folder_gives_the_same_tables(definition, tables, tmp_path):

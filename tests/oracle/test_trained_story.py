@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ds4ref.archs.dense.published import adjacent
 from ds4ref.engine import Engine
 
 from ..weights import llama2c
@@ -50,7 +49,10 @@ def trained() -> dict[str, np.ndarray]:
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
     def stack(name: str, heads: int = 0) -> np.ndarray:
-        rows = adjacent(heads, C.size) if heads else slice(None)
+        """Rows of all layers; of heads, channels i and i + half side by side, as llama2.c turns them."""
+        half = C.size // 2
+        pairs = [head * C.size + i + part for head in range(heads) for i in range(half) for part in (0, half)]
+        rows = pairs or slice(None)
         return np.array([state[f"model.layers.{i}.{name}.weight"][rows] for i in range(C.layers)])
 
     return {

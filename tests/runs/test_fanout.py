@@ -245,9 +245,8 @@ def test_a_stop_drops_what_frozen_workers_run(store, tmp_path, monkeypatch):
             os.kill(started[0].pid, signal.SIGSTOP)
             return True
 
-        begun = time.monotonic()
-        outcome = fan_out("job", units(tmp_path, 2, seconds=60), work.square, store, scheduler=address, cancel=cancel)
-    assert sorted(outcome.remaining) == ["u0", "u1"] and not outcome.done and time.monotonic() - begun < 60
+        outcome = fan_out("job", units(tmp_path, 2, seconds=3600), work.square, store, scheduler=address, cancel=cancel)
+    assert sorted(outcome.remaining) == ["u0", "u1"] and not outcome.done
 
 
 def test_workers_that_do_not_start_are_one_line(store, tmp_path, monkeypatch):

@@ -373,7 +373,7 @@ def test_shutdown_answers_what_runs_and_refuses_what_waits(serving):
     found = events(running.answer.text)
     assert "".join(event.get("text", "") for event in found[1:-2]) == "the first answer"
     assert found[-1] == "[DONE]"
-    server.background.thread.join(10)
+    server.background.thread.join(300)
     assert not server.background.thread.is_alive()
 
 

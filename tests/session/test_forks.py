@@ -270,7 +270,7 @@ def test_no_more_than_the_context(engine: Engine) -> None:
 def test_reported_bytes_are_those_in_use(engine: Engine, ids: list[int]) -> None:
     session, shape = engine.session(CTX), engine.shape
     empty = session.cache_bytes
-    rings = sum(4 * 4 * shape.window * shape.head_dim for _ in shape.ratios)
+    rings = sum(4 * (shape.window + 512) * shape.head_dim for _ in shape.ratios)
     for ratio in shape.ratios:
         if ratio == CSA:
             rings += 2 * 4 * (2 * CSA + 32) * 2 * (shape.head_dim + shape.index_dim)

@@ -13,7 +13,7 @@ from ds4ref.nano.recipe import NANO
 from ds4ref.numerics import MODES
 from ds4ref.weights.gguf import GGUFFile
 
-PREFILL_S, EVAL_S, PICK_S, SNAPSHOT_S, RESTORE_S = 0.25, 0.5, 0.125, 1000.0, 5000.0
+PREFILL_S, EVAL_S, PICK_S, SNAPSHOT_S, RESTORE_S, READY_S = 0.25, 0.5, 0.125, 1000.0, 5000.0, 32.0
 
 
 class Clock:
@@ -35,6 +35,8 @@ class FakeSession:
         self.log: list[tuple] = []
         self.fail: dict[str, Exception] = {}
         self.dead = False
+        self.prepared: set[int] = set()
+        """Positions whose tokens the session has prepared; one more takes ``READY_S``."""
 
     @property
     def pos(self) -> int:
@@ -70,6 +72,12 @@ class FakeSession:
 
     def logit(self, token: int) -> float:
         return float(self.logits[token])
+
+    def prepare(self, positions) -> int:
+        new = set(positions) - self.prepared
+        self.prepared |= new
+        self._called("prepare", len(new), seconds=READY_S if new else 0.0)
+        return len(new)
 
     def append(self, token: int) -> None:
         self._called("append", token, seconds=EVAL_S)

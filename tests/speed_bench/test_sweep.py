@@ -2,18 +2,24 @@
 
 import hashlib
 import struct
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
+from ds4ref import decode
 from ds4ref.costs import PREFILL_CHUNK
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError
 from ds4ref.speed_bench import sweep as module
+from ds4ref.speed_bench.plan import Lane, Plan
+from ds4ref.speed_bench.probes import parse_probes
 from ds4ref.speed_bench.prompt import prose_tokens
+from ds4ref.speed_bench.runner import Measurement
 from ds4ref.speed_bench.sweep import SweepError, SweepRow, sweep, warm_up
+from ds4ref.targets import Cancellation
 
-from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeSession
+from .fake import EVAL_S, PICK_S, PREFILL_S, READY_S, Clock, FakeSession
 
 TOKENS = list(range(2, 42))
 EOS = 1
@@ -38,7 +44,7 @@ def test_windows_hold_prefill_and_decode_and_nothing_else(clock):
         assert row.prefill_tps == 1 / PREFILL_S
         assert row.steps_s == (PICK_S + EVAL_S,) * 3
         assert row.gen_tps == pytest.approx(1 / (PICK_S + EVAL_S))
-        assert row.gen_first_ms == 1000 * (PICK_S + EVAL_S)
+        assert row.gen_first_ms == 1000 * (READY_S + PICK_S + EVAL_S), "what its user would wait for"
     assert [row.kvcache_bytes for row in rows] == [1100, 1250, 1400], "the size at the frontier, before decode"
 
 
@@ -46,7 +52,7 @@ def test_order_of_operations(clock):
     session = FakeSession(clock, ctx=44)
     run(session, depths=(10, 25), gen=2)
     names = [entry[0] for entry in session.log]
-    assert names == ["sync", "snapshot", "append", "append", "restore"] * 2
+    assert names == ["sync", "snapshot", "prepare", "append", "append", "restore"] * 2
     assert [entry[1:] for entry in session.log if entry[0] == "sync"] == [(0, 10), (10, 25)]
     assert session.tokens == TOKENS[:25]
 
@@ -83,6 +89,7 @@ def test_progress_counts_towards_the_last_depth(clock):
     [
         ("sync", "prefill to 10 failed: broken"),
         ("snapshot", "snapshot at 10 failed: broken"),
+        ("prepare", "decode at frontier 10 failed: broken"),
         ("append", "decode at frontier 10 failed: broken"),
         ("restore", "restore at 10 failed: broken"),
     ],
@@ -134,6 +141,14 @@ def test_warm_up_fits_any_context(clock, ctx):
     warm_up(session, TOKENS, EOS)
     names = [entry[0] for entry in session.log]
     assert names[0] == "sync" and names.count("append") == 4 and names[-1] == "restore"
+
+
+def test_what_was_prepared_before_costs_the_first_step_nothing(clock):
+    session = FakeSession(clock, ctx=44)
+    session.prepared = set(range(25, 28))
+    assert [row.gen_first_ms for row in run(session, depths=(10, 25))] == [
+        1000 * (READY_S + PICK_S + EVAL_S), 1000 * (PICK_S + EVAL_S)
+    ]  # fmt: skip
 
 
 def test_warm_up_is_a_whole_chunk_and_says_what_it_took(clock):
@@ -190,3 +205,38 @@ def test_on_the_real_engine(nano_path):
         assert rows[1].ids == tuple(ids)
         assert [row.kvcache_bytes for row in rows] == [engine.shape.payload_bytes(8), engine.shape.payload_bytes(20)]
         assert all(0 < row.prefill_tps < 1e5 and 0 < row.gen_tps < 1e5 for row in rows)
+
+
+@pytest.mark.parametrize("what", [{"depths": (250, 380)}, {"probes": tuple(parse_probes("tg12 @ d250, tg12 @ d380"))}])
+def test_a_measured_window_records_nothing(nano_path, monkeypatch, what):
+    """From 250 to 262 windows of 4 close and the indexer begins to choose; at 255 and 383 windows of 128 close.
+
+    A recording takes ten tokens' time: sessions get theirs before the window, as copies of what the warm-up made.
+    """
+    made, inside = [], []
+    recorded, steps = decode.recorded, module.decode
+
+    def counted(*args):
+        made.append(recorded(*args))
+        inside.append(bool(timed))
+        return made[-1]
+
+    def window(*args):
+        timed.append(True)
+        found = steps(*args)
+        timed.clear()
+        return found
+
+    timed: list[bool] = []
+    monkeypatch.setattr(decode, "recorded", counted)
+    monkeypatch.setattr(module, "decode", window)
+    plan = Plan((Lane(f"local:{nano_path}"),), gen_tokens=12, reps=2, roofline=False, **what)
+    measurement = Measurement(plan)
+    with ExitStack() as stack:
+        (source,) = measurement.open(stack)
+        assert len(made) == 6 and not timed, "every kind there is"
+        monkeypatch.setattr(decode, "record", lambda *_: pytest.fail("recorded in a measured session"))
+        for rep in (0, 1):
+            rows = list(source.walk(rep, 0, start=0.0, progress=None, cancel=Cancellation()))
+            assert [row["ctx_tokens"] for row in rows] == [250, 380]
+    assert not any(inside) and len(made) > 6

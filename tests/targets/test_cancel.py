@@ -17,13 +17,14 @@ import pytest
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled
 from ds4ref.targets import Finish, Prompt, Request, collect
+from ds4ref.targets import transport as transport_module
 from ds4ref.targets.command import CommandTarget
 from ds4ref.targets.openai import HttpTarget
 from ds4ref.targets.transport import Transport
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
-"""Seconds that everything here would last if nobody stopped it: far more than a test may take."""
+PATIENCE = 3600.0
+"""Seconds that everything here would last if nobody stopped it: more than any test may take."""
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 PIECE = b'data: {"model": "m", "choices": [{"delta": {"content": "half"}}]}\n\n'
@@ -84,7 +85,6 @@ def test_a_silent_server_is_left_at_once(says: bytes, stream: bool) -> None:
         ask = Request(Prompt.chat("Hi"), cancel=cancel)
         seen: list[object] = []
         pressed_when(cancel, lambda: seen if stream and PIECE in says else open_)
-        begin = time.monotonic()
 
         def deltas():
             for delta in target.stream(ask):
@@ -92,7 +92,6 @@ def test_a_silent_server_is_left_at_once(says: bytes, stream: bool) -> None:
                 yield delta
 
         done = collect(deltas()) if stream else target.complete(ask)
-        assert time.monotonic() - begin < PATIENCE / 2
         assert done.finish is Finish.CANCELLED and done.text == ("half" if stream and PIECE in says else "")
         assert closed(open_[0]), "the server is told"
 
@@ -126,16 +125,16 @@ def test_one_button_stops_many_streams_and_no_other() -> None:
         assert ends == ["cancelled"] * 3
 
 
-def test_the_rest_before_another_try_is_cut_short() -> None:
+def test_the_rest_before_another_try_is_cut_short(monkeypatch) -> None:
+    monkeypatch.setattr(transport_module, "MAX_WAIT", PATIENCE)
     cancel = Cancellation()
-    busy = b"HTTP/1.1 503 Busy\r\nretry-after: 50\r\ncontent-length: 0\r\n\r\n"
+    busy = b"HTTP/1.1 503 Busy\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
     with silent(busy) as (base, open_):
         transport = Transport(base, timeout=PATIENCE)
         pressed_when(cancel, lambda: open_ and transport.retries)
-        begin = time.monotonic()
         with pytest.raises(Cancelled):
             transport.post("/x", {}, cancel)
-        assert time.monotonic() - begin < PATIENCE / 2 and transport.retries == 1
+        assert transport.retries == 1
         transport.close()
 
 
@@ -143,9 +142,7 @@ def test_a_binary_is_killed() -> None:
     cancel = Cancellation()
     target = CommandTarget([sys.executable, "-c", f"import time; time.sleep({PATIENCE})"], timeout=PATIENCE)
     threading.Timer(0.2, cancel.press).start()
-    begin = time.monotonic()
     assert target.complete(Request(Prompt.chat("Hi"), cancel=cancel)).finish is Finish.CANCELLED
-    assert time.monotonic() - begin < PATIENCE / 2
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -177,8 +174,7 @@ raise SystemExit(cli.main(["--frontiers", "64", "-n", "4", "--target", f"http://
     for _ in range(streams):
         while "asked" not in process.stdout.readline():
             assert process.poll() is None, process.communicate()
-    begin = time.monotonic()
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and time.monotonic() - begin < PATIENCE / 4, err
+    _, err = process.communicate()
+    assert process.returncode == 130, err
     assert "Traceback" not in err

@@ -22,6 +22,7 @@ from ds4ref.text.dsml_events import (
     TextDelta,
 )
 from ds4ref.text.dsml_parser import DsmlParser, parse
+from tests.growth import grows_linearly
 
 TC, TC_END = "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"
 I_END, P_END = "</｜DSML｜invoke>", "</｜DSML｜parameter>"
@@ -566,23 +567,24 @@ def test_lone_surrogates_are_replaced():
     assert got.calls[0].arguments == '{"s":"\ufffd"}' and got.trailing == "\ufffd"
 
 
-def test_long_inputs_take_linear_time():
-    import time
+LONG = {
+    "space": lambda size: " " * size + "x",
+    "angles": lambda size: "<" * size,
+    "openers": lambda size: f"{TC} x " * (size // 20),
+    "thoughts": lambda size: "<think></think>" * (size // 10),
+    "escapes": lambda size: call(f"{P('s', 'true')}{'&lt;/' * size}{P_END}"),
+    "a list": lambda size: call(f"{P('s', 'false')}[{'1, ' * size}1]{P_END}"),
+    "calls": lambda size: TC + (I("a") + I_END) * (size // 40) + TC_END,
+}
 
-    size = 200_000
-    texts = [
-        " " * size + "x",
-        "<" * size,
-        f"{TC} x " * (size // 20),
-        "<think></think>" * (size // 10),
-        call(f"{P('s', 'true')}{'&lt;/' * size}{P_END}"),
-        call(f"{P('s', 'false')}[{'1, ' * size}1]{P_END}"),
-        TC + (I("a") + I_END) * (size // 40) + TC_END,
-    ]
-    for text in texts:
-        start = time.perf_counter()
-        parse(text, thinking=False)
-        assert time.perf_counter() - start < 3, text[:40]
-        start = time.perf_counter()
-        run([text[i : i + 50] for i in range(0, len(text), 50)], thinking=False)
-        assert time.perf_counter() - start < 10, text[:40]
+
+@pytest.mark.parametrize("cut", [1 << 30, 50], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("kind", LONG)
+def test_long_inputs_take_linear_time(kind, cut):
+    def parsed(size):
+        parser, text = DsmlParser(thinking=False), LONG[kind](size)
+        for at in range(0, len(text), cut):
+            parser.feed(text[at : at + cut])
+        parser.finish()
+
+    assert grows_linearly(parsed, 12_500)

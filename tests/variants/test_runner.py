@@ -41,8 +41,7 @@ def test_the_digest_of_signatures_covers_all_that_a_run_imports():
     assert computing <= set(code_files())
 
 
-def test_runs_side_by_side_are_those_of_one_after_the_other(tmp_path, monkeypatch):
-    monkeypatch.setenv("DS4_CACHE_DIR", str(tmp_path))
+def test_runs_side_by_side_are_those_of_one_after_the_other(own_cache):
     ids = PROMPTS["mixed"]()[:70]
     runs = [Pass("exact", (LIBRARY[name],), name) for name in ("no_sink", "gelu", "no_yarn")]
     runs += [Pass("ds4"), *(Pass("ds4", noise=i) for i in range(3)), Pass("f16", noise=0, louder=True)]
@@ -61,8 +60,7 @@ def test_runs_side_by_side_are_those_of_one_after_the_other(tmp_path, monkeypatc
         assert Signatures(engine, ids)._path(runs[0].key).exists()
 
 
-def test_what_is_no_longer_wanted_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setenv("DS4_CACHE_DIR", str(tmp_path))
+def test_what_is_no_longer_wanted_is_given_up(own_cache, monkeypatch):
     with Engine.open(diagnostic_path(), backend="cpu", numerics="exact", threads=2) as engine:
         library, started = Signatures(engine, PROMPTS["mixed"]()[:40]), []
         computed = library._run

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...costs import PREFILL_CHUNK
 from ..claims import Claim, Claims, Timeline
 from .shape import CSA, PLAIN, ModelShape
 
@@ -118,7 +119,9 @@ class Cache(Timeline):
         # positions from here on are in the rings, as far as they reach
         self._since = 0
         self._newest = 0
-        self._raw = [ops.array(4 * shape.window, shape.head_dim) for _ in shape.ratios]
+        # room for a whole chunk: recordings differ from length to length, and rings would grow to that of the prompt
+        rows = max(4 * shape.window, shape.window + PREFILL_CHUNK)
+        self._raw = [ops.array(rows, shape.head_dim) for _ in shape.ratios]
         self._rings = [self._new_rings(layer) for layer in range(shape.n_layers)]
         super().__init__(Store(shape, ctx, ops, half))
 

@@ -92,9 +92,9 @@ class Model:
 
     # --- one token, recorded (see ``ds4ref.decode``)
 
-    def plan_token(self, cache: Cache) -> tuple[Plan, Hashable]:
-        """Return the plan that the next token's position implies, and a key that is equal for equal plans."""
-        token_plan = plan(self.shape, cache.pos, 1, cache.index_rows)
+    def plan_token(self, cache: Cache, pos: int) -> tuple[Plan, Hashable]:
+        """Return the plan that the position of a token implies, and a key that is equal for equal plans."""
+        token_plan = plan(self.shape, pos, 1, cache.index_rows)
         return token_plan, token_plan.key
 
     def record_token(self, recording: Any, cache: Cache, plan: Plan) -> tuple[Any, Any, Inputs]:

@@ -100,7 +100,7 @@ class Model:
 
     # --- one token, recorded (see ``ds4ref.decode``)
 
-    def plan_token(self, cache: Cache) -> tuple[None, Hashable]:
+    def plan_token(self, cache: Cache, pos: int) -> tuple[None, Hashable]:
         """Return None as the plan, and a constant key: the same ops run at every position, so one recording serves all
         tokens."""
         return None, ()

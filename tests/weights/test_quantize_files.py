@@ -26,7 +26,7 @@ from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.quantize.part import PartFile
 from ds4ref.weights.quantize.plan import Choices, make_plan
-from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Rows, make, piece_weights, run
+from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Piece, Rows, make, piece_weights, run
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 
 from .checkpointfile import write_small
@@ -270,15 +270,29 @@ def test_weights_that_cannot_be_stored_are_named(tmp_path, capsys):
             left.unlink()
 
 
+def test_the_row_that_is_named_is_that_of_the_tensor(tmp_path):
+    """Also where it lies in a later piece, and behind a row that is not finite either."""
+    x = np.ones((9, 256), np.float32)
+    x[6, 0], x[7, 255] = np.inf, np.nan
+    with GGUFWriter(tmp_path / "f.gguf", METADATA, [TensorSpec("output.weight", "F32", (256, 9))]) as out:
+        out.write("output.weight", x)
+    with open_source(tmp_path / "f.gguf") as source:
+        (item,) = make_plan(source, Choices("q2")).items
+        rows = Rows(source)
+        assert make(rows, Piece(item, 3, 6), None).shape[0] == 3
+        for first, last, row in ((4, 9, 6), (6, 7, 6), (7, 8, 7)):
+            with pytest.raises(DataError, match=f"output.weight: row {row} holds a weight that is not finite"):
+                make(rows, Piece(item, first, last), None)
+
+
 def test_integers_beyond_32_bits_are_refused(tmp_path):
     spec = TensorSpec("blk.0.ffn_gate_tid2eid.weight", "I64", (2, 1))
     with GGUFWriter(tmp_path / "i.gguf", METADATA, [spec]) as out:
         out.write(spec.name, np.array([1, 2**31], "<i8"))
     with open_source(tmp_path / "i.gguf") as source:
         (item,) = make_plan(source, Choices("q2")).items
-        piece = type("Piece", (), {"item": item, "first": 0, "last": 1})
         with pytest.raises(DataError, match="beyond 32 bits"):
-            make(Rows(source), piece, None)
+            make(Rows(source), Piece(item, 0, 1), None)
 
 
 # --- comparing
@@ -438,14 +452,27 @@ def test_a_folder_that_cannot_be_written(ways, tmp_path, monkeypatch, capsys, na
     assert "Read-only file system" in err.splitlines()[-1] and not list(tmp_path.iterdir())
 
 
-def test_a_part_of_another_plan_is_not_gone_on_with(unquantized, tmp_path, capsys):
+def test_a_part_of_another_plan_is_not_gone_on_with(unquantized, quantized, tmp_path, capsys):
+    """Begun anew over a longer part, the file is the same as without one, down to the padding between tensors."""
     out = tmp_path / "q.gguf"
-    (tmp_path / "q.gguf.part").write_bytes(b"x" * 100)
+    (tmp_path / "q.gguf.part").write_bytes(b"x" * (quantized.stat().st_size + 1000))
     (tmp_path / "q.gguf.part.json").write_text(json.dumps({"plan": "other", "tensor": 0, "row": 5}))
-    command = [str(unquantized), "-o", str(out), "--recipe", "q8"]
+    command = [str(unquantized), "-o", str(out), "--recipe", "q2"]
     assert main(command) == 1
     assert "another plan" in capsys.readouterr().err
-    assert main([*command, "--restart"]) == 0 and out.exists()
+    assert main([*command, "--restart"]) == 0 and out.read_bytes() == quantized.read_bytes()
+
+
+def test_a_source_that_changed_since_is_another_plan(tmp_path):
+    """The same name and size, written again: to go on would join halves of two models."""
+    with GGUFWriter(tmp_path / "f.gguf", METADATA, SPECS[1:2]) as out:
+        out.write(SPECS[1].name, np.ones(DIM, np.float32))
+    with open_source(tmp_path / "f.gguf") as source:
+        plan = make_plan(source, Choices("q8"))
+        before = plan.digest([tmp_path / "f.gguf"])
+        assert plan.digest([tmp_path / "f.gguf"]) == before
+        os.utime(tmp_path / "f.gguf", ns=(1, 1))
+        assert plan.digest([tmp_path / "f.gguf"]) != before
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from ds4ref.errors import DataError
 from ds4ref.reports import figures
-from ds4ref.reports.build import assemble, build_report, series, speed_curves
+from ds4ref.reports.build import _markdown_cell, assemble, build_report, series, speed_curves
 from ds4ref.reports.cli import main
 from ds4ref.reports.sources import read_csv
 from ds4ref.reports.thresholds import Thresholds
@@ -109,6 +109,14 @@ def test_names_are_text_and_never_markup(built, page):
     assert "<b>" not in html and "int8 scores, <b>&amp;" in "".join(page.text)
     assert not any("<b>" in line for line in markdown.splitlines() if not line.startswith("    "))
     assert "int8 scores, &lt;b>&amp;amp;" in markdown
+
+
+@pytest.mark.parametrize(("text", "cell"), [
+    ("a|b||c", r"a\|b\|\|c"), ("a\\|b", r"a\\\|b"), ("<b>&amp;</b>", "&lt;b>&amp;amp;&lt;/b>"), ("a\nb", "a b"), (7, "7"),
+])  # fmt: skip
+def test_a_cell_stays_one_cell_of_its_table(text, cell):
+    """A label with a bar would move every figure of its row into another column."""
+    assert _markdown_cell(text) == cell
 
 
 def test_the_twin_says_the_same(built):

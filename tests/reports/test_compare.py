@@ -79,6 +79,17 @@ def test_one_walk_each_says_so():
     assert found.design == "single" and any("one walk each" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("single", "margin", "verdict"), [(5, 1, WORSE), (7.9, 1, WORSE), (8.1, 1, UNCLEAR), (1, 7.9, WORSE), (1, 8.1, UNCLEAR)]
+)
+def test_one_walk_needs_the_larger_of_both_bounds(single, margin, verdict):
+    """Everything is slower by exactly 8 %: what counts as the same is never called worse."""
+    a, b = arms(0, reps=1, in_turn=False, noise=0, spikes=0, drift=0, slower=0.08)
+    found = compare(a, b, Thresholds(speed=Margins(margin=margin, single=single)))
+    assert [(f.verdict, round(f.interval.estimate, 6)) for f in found.findings] == [(verdict, -8.0)] * 2
+    assert [f.verdict for f in compare(b, a, Thresholds(speed=Margins(1, single=8.69))).findings] == [BETTER] * 2
+
+
 def test_drift_within_a_run_is_noted():
     a, b = arms(5, noise=0.002, spikes=0.0, drift=0.0)
     for side in (a, b):

@@ -171,8 +171,8 @@ def test_divisors_of_frequencies_and_linear_stretching(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["f64", "f32"])
 def test_frequencies_that_yarn_and_llama3_stretch(recipe: str) -> None:
-    """By hand, for 8 pairs, base 10,000 and 4096 tokens: pairs that turn often stay, slow ones are divided by 4, between
-    them there is a ramp; YaRN's is one of pair numbers, from the first that turns 32 times to the last that turns once,
+    """By hand, for 8 pairs, base 10,000 and 4096 tokens: pairs that turn often stay, slow ones are divided by 4, with a
+    ramp between them. YaRN's is one of pair numbers, from the first that turns 32 times to the last that turns once,
     and it stretches cos and sin by 0.1 ln 4 + 1."""
     shape = replace(dense.draw_shape(1, dense.FAMILIES["llama"]), head_dim=16, rope_theta=1e4, trained_ctx=16384)
     plain = 1e4 ** -(np.arange(8) / 8)

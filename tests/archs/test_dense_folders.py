@@ -74,7 +74,7 @@ def test_a_head_that_the_config_ties_is_not_read(tmp_path: Path) -> None:
 STRETCHED = {
     "none": ({}, Scaling("none", 1.0, 0, 32.0, 1.0)),
     "linear": ({"rope_scaling": {"type": "linear", "factor": 4.0}}, Scaling("linear", 4.0, 0, 32.0, 1.0)),
-    "yarn, its defaults": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, Scaling("yarn", 4.0, 128, 32.0, 1.0)),
+    "yarn, defaults": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, Scaling("yarn", 4.0, 128, 32.0, 1.0)),
     "yarn, all of it": (
         {"rope_scaling": {"rope_type": "yarn", "factor": 2.5, "beta_fast": 24.0, "beta_slow": 3.0,
                           "original_max_position_embeddings": 96}},

@@ -80,7 +80,8 @@ def test_one_walk_each_says_so():
 
 
 @pytest.mark.parametrize(
-    ("single", "margin", "verdict"), [(5, 1, WORSE), (7.9, 1, WORSE), (8.1, 1, UNCLEAR), (1, 7.9, WORSE), (1, 8.1, UNCLEAR)]
+    ("single", "margin", "verdict"),
+    [(5, 1, WORSE), (7.9, 1, WORSE), (8.1, 1, UNCLEAR), (1, 7.9, WORSE), (1, 8.1, UNCLEAR)],
 )
 def test_one_walk_needs_the_larger_of_both_bounds(single, margin, verdict):
     """Everything is slower by exactly 8 %: what counts as the same is never called worse."""

@@ -159,7 +159,7 @@ def test_a_host_that_does_not_exist():
 
 
 def test_of_several_addresses_the_first_of_ipv4_is_taken(monkeypatch):
-    """"localhost" is both: clients that try 127.0.0.1 alone would not get through."""
+    """ "localhost" is both: clients that try 127.0.0.1 alone would not get through."""
     six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
     fours = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", 0)) for n in (1, 2)]
     for found, wanted in (([six, *fours], (socket.AF_INET, "127.0.0.1")), ([six], (socket.AF_INET6, "::1"))):

@@ -100,8 +100,8 @@ def test_who_is_gone_or_reads_nothing_ends_it():
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(ValueError("x"), 400), (RecursionError(), 400), (UnicodeDecodeError("u", b"", 0, 1, ""), 400),
-                          (KeyError("x"), 500), (MemoryError(), 500), (Refused(418, "tea"), 418)]
+    ("error", "status"), [(ValueError("x"), 400), (RecursionError(), 400), (KeyError("x"), 500), (MemoryError(), 500),
+                          (Refused(418, "tea"), 418)]
 )  # fmt: skip
 def test_whose_fault_an_exception_is(error, status):
     """What JSON of a client may raise is a 400, and every other bug a 500 that the log shows."""

@@ -108,11 +108,11 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
     watched.note(115, x, Delta(steps=(STEP,) * 48))
     assert watched.said() == []
     watched.note(118, x, Delta(steps=(STEP,)))
-    assert watched.said() == [
-        "chat ctx=50..100:50 gen=50 TOOLS THINKING decoding chunk=10.00 t/s avg=10.00 t/s 5.000s"
-    ]
+    assert watched.said() == ["chat ctx=50..100:50 gen=50 TOOLS THINKING decoding chunk=10.00 t/s avg=10.00 t/s 5.000s"]
     watched.note(128, x, Delta(steps=(STEP,) * 50, calls=(CallDelta(0, "ls"), CallDelta(0, "", "{}"))))
-    assert watched.said() == ["chat ctx=50..150:100 gen=100 TOOLS THINKING decoding chunk=5.00 t/s avg=6.67 t/s 15.000s"]
+    assert watched.said() == [
+        "chat ctx=50..150:100 gen=100 TOOLS THINKING decoding chunk=5.00 t/s avg=6.67 t/s 15.000s"
+    ]
     assert x.timing == "queue;dur=3000.0, prefill;dur=6000.0, decode;dur=18000.0"
     assert watched.board.state()["totals"] == {
         "requests": 0, "prompt": 0, "cached": 0, "evaluated": 0, "generated": 0, "evaluated_now": 40,
@@ -182,7 +182,9 @@ def test_a_turn_that_left_the_queue_and_one_that_broke_in_its_prefill(watched, c
     assert found["ds4_queue_seconds_sum", "chat"] == 5 and found["ds4_prefill_seconds_sum", "chat"] == 5
     assert ("ds4_first_token_seconds_count", "chat") not in found
     state = watched.board.state()
-    assert state["totals"]["evaluated"] == 8 and state["totals"]["prompt"] == 20 and state["sources"] == {"disk-text": 1}
+    assert (
+        state["totals"]["evaluated"] == 8 and state["totals"]["prompt"] == 20 and state["sources"] == {"disk-text": 1}
+    )
     assert [(row["id"], row["state"], row["ttft_s"]) for row in state["recent"]] == [
         ("t30", "failed", None),  # the newest first
         ("t10", "failed", None),

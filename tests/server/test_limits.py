@@ -186,7 +186,7 @@ def test_depth_of_documents():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_measuring_agrees_with_reading_however_it_is_cut(size, monkeypatch):
-    """Every text of up to six of these characters: runs of backslashes and strings that a chunk's edge cuts anywhere."""
+    """Every text of up to six of these characters: backslashes and strings that a chunk's edge cuts anywhere."""
     monkeypatch.setattr("ds4ref.server.limits._CHUNK", size)
     for length in range(7):
         for parts in itertools.product(b'"\\[', repeat=length):

@@ -21,7 +21,7 @@ class Snapshot:
 
 
 class Session:
-    """A timeline of tokens whose snapshots weigh what they are told to: ``own`` bytes, and ``shared`` rows of a store."""
+    """Tokens whose snapshots weigh what they are told to: ``own`` bytes, and ``shared`` rows of a store."""
 
     valid, ctx = True, 4096
 

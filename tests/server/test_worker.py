@@ -85,7 +85,9 @@ def test_results_alone_continue_the_turn_that_called(worker):
     assert job.start.tokens[len(kept.tokens)] == tokenizer.user
 
 
-@pytest.mark.parametrize(("error", "said"), [(BackendError("it burns"), "it burns"), (ZeroDivisionError(), "internal error")])
+@pytest.mark.parametrize(
+    ("error", "said"), [(BackendError("it burns"), "it burns"), (ZeroDivisionError(), "internal error")]
+)
 def test_after_a_bug_the_next_turn_has_a_session_of_its_own(worker, error, said):
     """What a bug leaves in the caches nobody knows; an error that the engine tells of leaves it as it says."""
     session = worker._session

@@ -61,8 +61,8 @@ def test_back_any_number_of_tokens_within_reach(engine: Engine, ids: list[int], 
 def test_as_far_back_as_both_windows_that_a_row_is_made_of(
     engine: Engine, ids: list[int], alone: dict, at: int, furthest: int
 ) -> None:
-    """A compressed row of ratio 4 is made of its window and the one before, of which a ring holds 40 tokens, and the token
-    gone back to is evaluated again. One window further the next row mixes in other tokens: wrong logits, no error."""
+    """A compressed row of ratio 4 is made of its window and the one before, of which a ring holds 40 tokens, and the
+    token gone back to is evaluated again. One window further the next row mixes in others: wrong logits, no error."""
     assert {engine.shape.state_rows(layer) for layer, ratio in enumerate(engine.shape.ratios) if ratio == 4} == {8}
     session = decoded(engine, ids[:at])
     with pytest.raises(SessionError, match="out of reach"):

@@ -111,6 +111,15 @@ def test_listing_and_showing(store, capsys):
     assert call(capsys, "list", "--tag", "none")[1:] == ("", f"ds4-report: no such runs in {store.path}\n")
 
 
+def test_a_run_is_shown_with_its_seconds_but_not_with_those_of_each_step(store, capsys):
+    """Long cells are cut to forty characters, so that a table keeps its columns."""
+    row = {"ctx_tokens": 8, "prefill_s": 0.25, "steps_s": [0.125], "note": "x" * 40, "longer": "y" * 41}
+    number = store.add("bench", {}, [row])
+    lines = call(capsys, "show", number)[1].splitlines()
+    assert lines[-2].split() == ["ctx_tokens", "prefill_s", "note", "longer"]
+    assert lines[-1].split() == ["8", "0.25", "x" * 40, "y" * 37 + "..."]
+
+
 def test_tags_labels_and_removal(store, capsys):
     assert call(capsys, "tag", "1", "base", "q2")[1] == "run 1: base q2\n"
     assert call(capsys, "tag", "base", "q2", "--remove", "--label", "old one")[1] == "run 1: base\n"

@@ -56,6 +56,11 @@ def test_the_gate_fails_beyond_its_limit_only():
     assert slow.verdict == WORSE and not slow.passes and "worse by" in slow.fails[0]
     little = compare(*arms(3, slower=0.02, noise=0.005))
     assert little.verdict == WORSE and little.passes
+    at = -slow.findings[0].interval.estimate  # a loss of exactly the limit fails
+    assert len(compare(*arms(3, slower=0.06, noise=0.005), Thresholds(speed=Margins(fail=at))).fails) >= 1
+    assert slow.findings[0].metric not in str(
+        compare(*arms(3, slower=0.06, noise=0.005), Thresholds(speed=Margins(fail=at + 1e-9))).fails
+    )
     strict = Thresholds(speed=Margins(fail=1.0))
     assert not compare(*arms(3, slower=0.02, noise=0.005), strict).passes
 

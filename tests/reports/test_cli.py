@@ -145,7 +145,8 @@ def test_exports_can_be_read_again(store, suffix, tmp_path, capsys):
     }[suffix]  # fmt: skip
     table = read(path)
     assert list(table["run_label"].unique()) == ["before", "after"]
-    assert table["prefill_tps"].tolist() == pytest.approx([row["prefill_tps"] for i in (1, 2) for row in store.rows(i)])
+    speeds = [row["prefill_tps"] for i in (1, 2) for row in store.rows(i)]
+    assert table["prefill_tps"].tolist() == pytest.approx(speeds, rel=1e-14)
     assert set(table["run_model_sha256"]) == {"a" * 64}
 
 
@@ -154,6 +155,14 @@ def test_lists_in_rows_survive_csv(store, tmp_path, capsys):
     path = tmp_path / "x.csv"
     assert call(capsys, "export", number, "-o", path)[0] == 0
     assert json.loads(pd.read_csv(path)["steps_s"][0]) == [0.5, 0.25]
+
+
+def test_a_run_without_rows_is_one_line(store, tmp_path, capsys):
+    """A run stopped before its first row: its label and status are in the table, not nothing."""
+    number, path = store.begin("bench", {}, label="begun"), tmp_path / "x.csv"
+    assert call(capsys, "export", number, "1", "-o", path)[:2] == (0, f"{path}: 41 lines\n")
+    table = pd.read_csv(path)
+    assert table["run_label"].tolist() == ["begun"] + ["before"] * 40 and pd.isna(table["prefill_tps"][0])
 
 
 def test_parquet_without_pyarrow_is_one_line(store, tmp_path, monkeypatch, capsys):

@@ -60,6 +60,8 @@ def test_what_became_of_the_answers():
     assert table["tokens"] == pytest.approx(np.mean([np.mean(counts) for counts in tokens]))
     theirs = [[row["ds4"] == "right" for row in done if row["id"] == f"q{i}"] for i in range(40)]
     assert table["ds4"] == pytest.approx(np.mean([np.mean(rights) for rights in theirs]))
+    del done[0]["ds4"]
+    assert part(measured).graded[0]["ds4"] is None, "a score of some of the answers is none"
     for row in measured.rows:
         row["ds4"] = row["outcome"]
     assert part(measured).graded[0]["ds4"] is None, "nothing to say where both agree"

@@ -487,6 +487,51 @@ def test_a_damaged_journal_is_one_line(tmp_path, journal):
         PartFile(tmp_path / "o.gguf", METADATA, SPECS, 32, "P")
 
 
+@pytest.mark.parametrize(("whole", "row"), [(0, 3), (1, 0), (2, 7)])
+def test_rows_written_before_a_stop_stay(tmp_path, whole, row):
+    """Stopped within a tensor or between two: what was written is not written again, and not lost."""
+    specs = [SPECS[1], SPECS[0], SPECS[2]]
+    if not whole:
+        specs = specs[1:]
+    data = [np.arange(1, spec.nbytes // 2 + 1).astype("<u2").tobytes() for spec in specs]
+    rows = [spec.elements // DIM for spec in specs]
+    about = tmp_path / "o.gguf", METADATA, specs, 32, "P"
+    with pytest.raises(KeyboardInterrupt), PartFile(*about) as first:
+        for at in range(whole):
+            first.write(rows[at], data[at])
+        if row:
+            first.write(row, data[whole][: row * specs[whole].nbytes // rows[whole]])
+        raise KeyboardInterrupt
+    with PartFile(*about) as second:
+        assert (second.tensor, second.row, second.resumed) == (whole, row, True)
+        second.write(rows[whole] - row, data[whole][row * specs[whole].nbytes // rows[whole] :])
+        for at in range(whole + 1, len(specs)):
+            second.write(rows[at], data[at])
+    for spec, raw in zip(specs, data, strict=True):
+        assert tensor(tmp_path / "o.gguf", spec.name)[1].tobytes() == raw
+
+
+@pytest.mark.parametrize(
+    ("place", "missing", "says"), [((1, 3), 0, None), ((1, 3), 1, "shorter"), ((1, 0), 1, "shorter")]
+)
+def test_a_part_has_every_byte_that_its_journal_counts(tmp_path, place, missing, says):
+    """A part cut by a file system that lost its end: going on would leave a hole of zeros in a tensor."""
+    specs, (whole, row) = [SPECS[1], SPECS[0]], place
+    with pytest.raises(KeyboardInterrupt), PartFile(tmp_path / "o.gguf", METADATA, specs, 32, "P") as first:
+        first.write(1, bytes(specs[0].nbytes))
+        first.write(row, bytes(4 * DIM * row))
+        raise KeyboardInterrupt
+    about = tmp_path / "o.gguf", METADATA, specs, 32, "P"
+    os.truncate(tmp_path / "o.gguf.part", (tmp_path / "o.gguf.part").stat().st_size - missing)
+    if says is None:
+        with pytest.raises(KeyboardInterrupt), PartFile(*about) as second:
+            assert (second.tensor, second.row) == place
+            raise KeyboardInterrupt
+    else:
+        with pytest.raises(DataError, match=says):
+            PartFile(*about)
+
+
 def test_two_runs_at_once_are_refused(tmp_path):
     with pytest.raises(DataError, match="another process"):
         first = PartFile(tmp_path / "o.gguf", METADATA, SPECS[:2], 32, "P")

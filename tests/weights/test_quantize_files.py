@@ -25,7 +25,7 @@ from ds4ref.weights.quantize import part
 from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.quantize.part import PartFile
-from ds4ref.weights.quantize.plan import Choices, make_plan
+from ds4ref.weights.quantize.plan import Choices, entries, make_plan
 from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Piece, Rows, make, piece_weights, run
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 
@@ -285,6 +285,18 @@ def test_the_row_that_is_named_is_that_of_the_tensor(tmp_path):
                 make(rows, Piece(item, first, last), None)
 
 
+def test_numbers_of_a_published_config_become_float32(tmp_path):
+    """llama.cpp refuses a file whose rope.freq_base is a double; what a GGUF had as one stays one."""
+    with open_source(write_small(tmp_path / "folder")) as source:
+        kinds = {key: kind for key, kind, _ in entries(source.metadata)}
+    assert kinds["deepseek4.rope.freq_base"] == "f32" and kinds["deepseek4.swiglu_clamp_exp"] == "f32[]"
+    assert not [key for key, kind in kinds.items() if "f64" in kind]
+    with GGUFWriter(tmp_path / "d.gguf", [*METADATA, ("own.number", "f64", 0.1)], SPECS[1:2]) as out:
+        out.write(SPECS[1].name, np.ones(DIM, np.float32))
+    with open_source(tmp_path / "d.gguf") as source:
+        assert ("own.number", "f64", 0.1) in entries(source.metadata)
+
+
 def test_integers_beyond_32_bits_are_refused(tmp_path):
     spec = TensorSpec("blk.0.ffn_gate_tid2eid.weight", "I64", (2, 1))
     with GGUFWriter(tmp_path / "i.gguf", METADATA, [spec]) as out:
@@ -516,7 +528,7 @@ def test_rows_written_before_a_stop_stay(tmp_path, whole, row):
 )
 def test_a_part_has_every_byte_that_its_journal_counts(tmp_path, place, missing, says):
     """A part cut by a file system that lost its end: going on would leave a hole of zeros in a tensor."""
-    specs, (whole, row) = [SPECS[1], SPECS[0]], place
+    specs, row = [SPECS[1], SPECS[0]], place[1]
     with pytest.raises(KeyboardInterrupt), PartFile(tmp_path / "o.gguf", METADATA, specs, 32, "P") as first:
         first.write(1, bytes(specs[0].nbytes))
         first.write(row, bytes(4 * DIM * row))

@@ -66,11 +66,10 @@ gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU, in 8 minutes: right, how fast, as 
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)
 	@$(PY) -m benchmarks.cpu --quick
 
-ROOM ?= targets
-COUNT ?= 20
+COUNT ?= 8
 SEED ?= 0
-mutants: $(VENV)/.test ## do the tests of a ROOM notice one-line mistakes? By hand; ROOM=reports COUNT=20 SEED=0
-	@$(PY) -m tests.mutants --room $(ROOM) --count $(COUNT) --seed $(SEED)
+mutants: $(VENV)/.test ## do tests notice one-line mistakes? By hand, hours for all rooms; ROOM=reports COUNT=20 SEED=0
+	@$(PY) -m tests.mutants $(if $(ROOM),--room $(ROOM)) --count $(COUNT) --seed $(SEED)
 
 clean: ## remove the environment and everything generated in the tree
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -54,7 +54,6 @@ class Exchange:
         self.stream = False
         self.ahead = 0
         self.prefill: Prefill | None = None
-        self.prefill_began: float | None = None
         self.first: float | None = None
         self.tokens = 0
         self.thinking = False
@@ -77,7 +76,6 @@ class Exchange:
             case Queued(ahead):
                 self.ahead = ahead
             case Prefill():
-                self.prefill_began = self.prefill_began or time.monotonic()
                 self.prefill = event
             case Delta():
                 self.tokens += len(event.steps)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ds4ref.archs.dense.rope import RopeTables
 from ds4ref.archs.dense.shape import Scaling
 from ds4ref.cli import ds4
 from ds4ref.engine import Engine
@@ -166,6 +167,29 @@ def test_divisors_of_frequencies_and_linear_stretching(tmp_path: Path) -> None:
             found.append(engine.session(40).extend(ids))
     assert apart(found[0], wanted) < BAR
     assert np.array_equal(found[1], found[2]) and apart(found[1], wanted) > 1e-2
+
+
+@pytest.mark.parametrize("recipe", ["f64", "f32"])
+def test_frequencies_that_yarn_and_llama3_stretch(recipe: str) -> None:
+    """By hand, for 8 pairs, base 10,000 and 4096 tokens: pairs that turn often stay, slow ones are divided by 4, with a
+    ramp between them. YaRN's is one of pair numbers, from the first that turns 32 times to the last that turns once,
+    and it stretches cos and sin by 0.1 ln 4 + 1."""
+    shape = replace(dense.draw_shape(1, dense.FAMILIES["llama"]), head_dim=16, rope_theta=1e4, trained_ctx=16384)
+    plain = 1e4 ** -(np.arange(8) / 8)
+    turns = 4096 * plain / (2 * np.pi)  # 651.9, 206.1, 65.2, 20.6, 6.5, 2.1, 0.65, 0.2
+    cases = {
+        Scaling("yarn", 4.0, 4096, 32.0, 1.0): (np.clip(1 - (np.arange(8) - 2) / 4, 0, 1), 1.1386294361119891),
+        Scaling("yarn", 4.0, 4096, 100.0, 3.0): (np.clip(1 - (np.arange(8) - 1) / 4, 0, 1), 1.1386294361119891),
+        Scaling("llama3", 4.0, 4096, 32.0, 1.0): (np.clip((turns - 1) / 31, 0, 1), 1.0),
+        Scaling("linear", 4.0): (np.zeros(8), 1.0),
+        Scaling(): (np.ones(8), 1.0),
+    }
+    for scaling, (kept, magnitude) in cases.items():
+        tables = RopeTables(replace(shape, scaling=scaling), recipe)
+        np.testing.assert_allclose(tables.freqs, plain * (kept + (1 - kept) / 4), rtol=1e-6)
+        cos, sin = tables.compute(np.array([0, 3]))
+        np.testing.assert_allclose(cos, magnitude * np.cos([[0], [3]] * tables.freqs), atol=1e-6)
+        np.testing.assert_allclose(sin, magnitude * np.sin([[0], [3]] * tables.freqs), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ds4ref.archs.dense.shape import DenseShape
+from ds4ref.archs.dense.shape import DenseShape, Scaling
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
@@ -61,6 +61,45 @@ def test_a_head_that_the_config_ties_is_not_read(tmp_path: Path) -> None:
     path, tensors = folder_of(tmp_path / "m", SHAPE, False, tie_word_embeddings=True)
     del tensors["output.weight"]
     assert apart(path, SHAPE, tensors) < 1e-5
+
+
+STRETCHED = {
+    "none": ({}, Scaling("none", 1.0, 0, 32.0, 1.0)),
+    "linear": ({"rope_scaling": {"type": "linear", "factor": 4.0}}, Scaling("linear", 4.0, 0, 32.0, 1.0)),
+    "yarn, defaults": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, Scaling("yarn", 4.0, 128, 32.0, 1.0)),
+    "yarn, all of it": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 2.5, "beta_fast": 24.0, "beta_slow": 3.0,
+                          "original_max_position_embeddings": 96}},
+        Scaling("yarn", 2.5, 96, 24.0, 3.0)),
+    "llama3, newer": (
+        {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.5,
+                             "original_max_position_embeddings": 64, "rope_theta": 9e4}},
+        Scaling("llama3", 8.0, 64, 4.0, 1.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STRETCHED)
+def test_what_a_config_says_of_the_model(case: str, tmp_path: Path) -> None:
+    """Every value reaches its own field, also through a GGUF file made of the folder."""
+    changes, scaling = STRETCHED[case]
+    path, _ = folder_of(tmp_path / "m", SHAPE, False, **changes)
+    theta = changes.get("rope_parameters", {}).get("rope_theta", 1e4)
+    assert quantize([str(path), "-o", str(tmp_path / "m.gguf"), "--recipe", "f32"]) == 0
+    for model in (path, tmp_path / "m.gguf"):
+        with Engine.open(model) as engine:
+            assert replace(engine.shape, name="odd") == replace(SHAPE, scaling=scaling, rope_theta=theta)
+
+
+def test_a_cached_token_takes_as_many_bytes_as_its_rows(tmp_path: Path) -> None:
+    """Two layers of 8 keys and 8 values: 4 bytes each, or 2 where rows are halves (docs/explanation/dense.md)."""
+    path, _ = folder_of(tmp_path / "m", SHAPE, True)
+    for numerics, width in (("exact", 4), ("ds4", 2)):
+        with Engine.open(path, numerics=numerics) as engine:
+            session = engine.session(40)
+            session.sync(IDS)
+            rows = sum(part[:6].nbytes for part in session._cache.buffers())
+            assert session.cache_bytes == rows == 2 * 16 * 6 * width
+            assert session.snapshot().shared[1] == rows and session._cache.snapshot().own_bytes == 0
 
 
 CONFIGS = {

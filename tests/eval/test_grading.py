@@ -19,11 +19,13 @@ from .grading import outcome, question
 ENTRIES = corpus.entries()
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.clause}-{entry.question.id}")
-def test_the_corpus_states_the_rule(entry):
-    result = entry.grade()
-    assert (result.outcome, result.given) == entry.expected, entry.text
-    assert result.why and "\n" not in result.why
+def test_the_corpus_states_the_rule():
+    """260 answers written by hand, by clause of the rule, each with the grade that it must get."""
+    assert len(ENTRIES) >= 260
+    for entry in ENTRIES:
+        result = entry.grade()
+        assert (result.outcome, result.given) == entry.expected, (entry.clause, entry.text)
+        assert result.why and "\n" not in result.why, (entry.clause, entry.text)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,23 @@ def test_linear(fmt: str, act: str, tokens: int, rows: int, cols: int) -> None:
     np.testing.assert_array_equal(cpu.linear(x[:8], w, act), got[:8])
 
 
+@pytest.mark.parametrize(("fmt", "act"), PAIRS)
+def test_an_input_that_is_no_number_spoils_its_own_token_and_no_other(fmt: str, act: str) -> None:
+    """Wherever in a block it stands, and whichever token of a tile has it: a NaN that is packed as some small number
+    would be a wrong answer instead of an error."""
+    w, rng = matrix(fmt, 12, 512), np.random.default_rng(3)
+    clean = rng.standard_normal((10, 512)).astype(np.float32)
+    wanted = cpu.linear(clean, w, act)
+    for token, place in ((0, 0), (3, 37), (4, 255), (9, 256), (9, 511)):
+        for bad in (np.nan, np.inf, -np.inf):
+            x = clean.copy()
+            x[token, place] = bad
+            with np.errstate(all="ignore"):
+                got = cpu.linear(x, w, act)
+            assert not np.isfinite(got[token]).any(), (token, place, bad)
+            np.testing.assert_array_equal(np.delete(got, token, axis=0), np.delete(wanted, token, axis=0))
+
+
 @pytest.mark.parametrize(("fmt", "act"), [("Q8_0", "a8"), ("Q8_0", "float")])
 def test_grouped_linear(fmt: str, act: str) -> None:
     rng = np.random.default_rng(1)

@@ -64,6 +64,27 @@ def test_the_key_covers_sources_and_settings(monkeypatch: pytest.MonkeyPatch, tm
     assert library.cache_key() == before
 
 
+@pytest.mark.parametrize("what", ["numba", "llvmlite", "python", "processor", "features"])
+def test_the_key_covers_what_compiles_and_for_what(what: str, monkeypatch: pytest.MonkeyPatch):
+    """Another compiler or processor: with the old key stale machine code runs, or an instruction that is not there."""
+    import llvmlite.binding as ll
+
+    key, version = library.cache_key(), library.importlib.metadata.version
+    features = ll.get_host_cpu_features()
+    features["avx512-of-tomorrow"] = True
+    {
+        "python": lambda: monkeypatch.setattr(library.sys, "version", "3.99"),
+        "processor": lambda: monkeypatch.setattr(ll, "get_host_cpu_name", lambda: "another"),
+        "features": lambda: monkeypatch.setattr(ll, "get_host_cpu_features", lambda: features),
+    }.get(
+        what,
+        lambda: monkeypatch.setattr(
+            library.importlib.metadata, "version", lambda name: version(name) + ".post1" * (name == what)
+        ),
+    )()
+    assert library.cache_key() != key
+
+
 def test_damage_is_noticed(tmp_path: Path):
     good = library.objects()
     copy = tmp_path / "build"

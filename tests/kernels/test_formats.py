@@ -83,25 +83,25 @@ def test_random_bytes(name):
 
 
 @pytest.mark.parametrize("name", SCALED)
-@pytest.mark.parametrize("scale", [0.0, -0.0, 6e-8, -5.9e-5, 1.0, 65504.0, np.inf, -np.inf, np.nan])
-def test_hostile_scales(name, scale):
-    raw = random_blocks(name, 64, seed=2)
-    for field in FORMATS[name].scale_fields:
-        raw.reshape(-1).view(FORMATS[name].layout)[field] = scale
-    got = FORMATS[name].dequantize(raw)
-    assert_same_bits(got, oracle(raw, name))
-    assert np.isfinite(got).all() == bool(np.isfinite(scale))
+def test_hostile_scales(name):
+    for scale in (0.0, -0.0, 6e-8, -5.9e-5, 1.0, 65504.0, np.inf, -np.inf, np.nan):
+        raw = random_blocks(name, 64, seed=2)
+        for field in FORMATS[name].scale_fields:
+            raw.reshape(-1).view(FORMATS[name].layout)[field] = scale
+        got = FORMATS[name].dequantize(raw)
+        assert_same_bits(got, oracle(raw, name))
+        assert np.isfinite(got).all() == bool(np.isfinite(scale)), scale
 
 
 @pytest.mark.parametrize("name", DECODED)
-@pytest.mark.parametrize("lead", [(1,), (7,), (3, 5), (2, 3, 2)])
-def test_shapes_and_read_only_views(name, lead):
+def test_shapes_and_read_only_views(name):
     fmt = FORMATS[name]
-    raw = random_blocks(name, int(np.prod(lead)) * 3, seed=3).reshape(*lead, 3 * fmt.block_bytes)
-    raw.flags.writeable = False
-    got = fmt.dequantize(raw)
-    assert got.shape == (*lead, 3 * fmt.block_elems)
-    assert_same_bits(got, oracle(raw, name).reshape(got.shape))
+    for lead in ((1,), (7,), (3, 5), (2, 3, 2)):
+        raw = random_blocks(name, int(np.prod(lead)) * 3, seed=3).reshape(*lead, 3 * fmt.block_bytes)
+        raw.flags.writeable = False
+        got = fmt.dequantize(raw)
+        assert got.shape == (*lead, 3 * fmt.block_elems)
+        assert_same_bits(got, oracle(raw, name).reshape(got.shape))
 
 
 @pytest.mark.parametrize("name", DECODED)

@@ -243,25 +243,19 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 METHODS = [name for name, member in vars(Backend).items() if inspect.isfunction(member) and name[0] != "_"]
 
 
-@pytest.mark.parametrize("backend", [Reference, CPU, ds4ref.kernels.cuda.CUDA])
-@pytest.mark.parametrize("name", METHODS)
-def test_backends_offer_what_is_declared(backend: type, name: str) -> None:
-    assert parameters(getattr(backend, name)) == parameters(getattr(Backend, name))
-    assert isinstance(backend().name, str) and backend().threads >= 1
+IMMEDIATE = (Reference, CPU, ds4ref.kernels.cuda.CUDA)
+RECORDING = (Recorded, ds4ref.kernels.cuda.backend.Recorded)
 
 
-@every_op
-@pytest.mark.parametrize("recorded", [Recorded, ds4ref.kernels.cuda.backend.Recorded])
-def test_a_recording_offers_every_op(name: str, recorded: type) -> None:
-    assert parameters(getattr(recorded, name)) == parameters(getattr(Backend, name))
-
-
-@every_op
-def test_every_backend_binds_every_op(name: str) -> None:
-    """Nothing is between the caller and the checks that are made from the declaration."""
-    cuda_backend = ds4ref.kernels.cuda.backend
-    for backend in (Reference, CPU, Recorded, cuda_backend.CUDA, cuda_backend.Recorded):
-        assert getattr(backend, name).__code__.co_filename.startswith(f"<{name} of ds4ref.kernels.")
+def test_every_backend_offers_what_is_declared_and_nothing_stands_between() -> None:
+    """The same parameters, names and defaults, also in recordings; the checks made from the declaration come first."""
+    for backend in (Reference, CPU):  # the third needs a device
+        assert isinstance(backend().name, str) and backend().threads >= 1
+    for backend in (*IMMEDIATE, *RECORDING):
+        for name in OPS if backend in RECORDING else METHODS:
+            offered = getattr(backend, name)
+            assert parameters(offered) == parameters(getattr(Backend, name)), (backend, name)
+            assert name not in OPS or offered.__code__.co_filename.startswith(f"<{name} of ds4ref.kernels."), name
 
 
 def test_a_launch_gets_only_what_is_declared() -> None:
@@ -271,16 +265,16 @@ def test_a_launch_gets_only_what_is_declared() -> None:
         bind(pool)
 
 
-@every_op
-def test_a_declaration_names_the_parameters(name: str) -> None:
-    op, method = OPS[name], getattr(Backend, name)
-    assert [operand.name for operand in op.operands] == [p for p, *_ in parameters(method)]
-    for operand in op.operands:
-        said = method.__annotations__[operand.name]
-        wanted = {"matrix": "Matrix", "": said}.get(operand.kind, "Array")
-        assert said == wanted + " | None" * operand.optional
-    results = {0: "None", 1: "Array"}.get(len(op.results), f"tuple[{', '.join(['Array'] * len(op.results))}]")
-    assert method.__annotations__["return"] == results
+def test_a_declaration_names_the_parameters() -> None:
+    for name, op in OPS.items():
+        method = getattr(Backend, name)
+        assert [operand.name for operand in op.operands] == [p for p, *_ in parameters(method)], name
+        for operand in op.operands:
+            said = method.__annotations__[operand.name]
+            wanted = {"matrix": "Matrix", "": said}.get(operand.kind, "Array")
+            assert said == wanted + " | None" * operand.optional, (name, operand.name)
+        results = {0: "None", 1: "Array"}.get(len(op.results), f"tuple[{', '.join(['Array'] * len(op.results))}]")
+        assert method.__annotations__["return"] == results, name
 
 
 def test_what_is_no_op_is_about_memory() -> None:
@@ -390,24 +384,23 @@ def test_what_is_not_finite_is_not_hidden(name: str, operand: str, ops: Any) -> 
 # ---- what does not fit
 
 
-ARRAYS = [
-    (name, operand.name)
-    for name, op in sorted(OPS.items())
-    for operand in op.operands
-    if operand.dims is not None and operand.kind != "matrix"
-]
-MATRICES = [(name, o.name) for name, op in sorted(OPS.items()) for o in op.operands if o.kind == "matrix"]
-each_array = pytest.mark.parametrize(("name", "operand"), ARRAYS)
-each_matrix = pytest.mark.parametrize(("name", "operand"), MATRICES)
-each_operand = pytest.mark.parametrize(("name", "operand"), ARRAYS + MATRICES)
+def operands(name: str, *kinds: str) -> list[str]:
+    """Operands of an op that are arrays; of ``kinds`` "matrix" those that are matrices."""
+    found = [o for o in OPS[name].operands if o.dims is not None]
+    return [o.name for o in found if ("matrix" if o.kind == "matrix" else "array") in kinds]
 
 
-def spoiled(name: str, operand: str, ops: Any = None) -> Iterator[tuple[Case, int, Operand]]:
-    """Cases where this operand is there, its place among the arguments, and its declaration."""
-    place = [each.name for each in OPS[name].operands].index(operand)
-    for case in drawn(name):
-        if case.args[place] is not None:
-            yield case, place, OPS[name].operands[place]
+with_arrays = pytest.mark.parametrize("name", [name for name in sorted(OPS) if operands(name, "array")])
+with_matrices = pytest.mark.parametrize("name", [name for name in sorted(OPS) if operands(name, "matrix")])
+
+
+def spoiled(name: str, *kinds: str) -> Iterator[tuple[Case, int, Operand]]:
+    """For each such operand: cases where it is there, its place among the arguments, and its declaration."""
+    for operand in operands(name, *kinds):
+        place = [each.name for each in OPS[name].operands].index(operand)
+        for case in drawn(name):
+            if case.args[place] is not None:
+                yield case, place, OPS[name].operands[place]
 
 
 def refused(case: Case, ops: Any, args: list[Any], error: type[Exception] = ValueError) -> None:
@@ -428,11 +421,11 @@ def larger(case: Case, value: Any, axis: int) -> Any:
     return matrix(value.fmt, rows, cols, *experts)
 
 
-@each_operand
+@every_op
 @every_backend
-def test_wrong_sizes_raise(name: str, operand: str, ops: Any) -> None:
+def test_wrong_sizes_raise(name: str, ops: Any) -> None:
     """One more or one less along every axis, where the declaration then has no solution."""
-    for case, place, declared in spoiled(name, operand, ops):
+    for case, place, declared in spoiled(name, "array", "matrix"):
         good = case.args[place]
         assert case.fits()
         for axis in range(len(case.shape(declared))):
@@ -443,10 +436,10 @@ def test_wrong_sizes_raise(name: str, operand: str, ops: Any) -> None:
                     refused(case, ops, case.copies())
 
 
-@each_operand
+@every_op
 @every_backend
-def test_wrong_ranks_raise(name: str, operand: str, ops: Any) -> None:
-    for case, place, _ in spoiled(name, operand, ops):
+def test_wrong_ranks_raise(name: str, ops: Any) -> None:
+    for case, place, _ in spoiled(name, "array", "matrix"):
         good = case.args[place]
         if isinstance(good, Matrix):
             other = good.data[0] if good.experts else good.data[None]
@@ -459,10 +452,10 @@ def test_wrong_ranks_raise(name: str, operand: str, ops: Any) -> None:
                 refused(case, ops, case.copies())
 
 
-@each_array
+@with_arrays
 @every_backend
-def test_wrong_types_raise(name: str, operand: str, ops: Any) -> None:
-    for case, place, declared in spoiled(name, operand, ops):
+def test_wrong_types_raise(name: str, ops: Any) -> None:
+    for case, place, declared in spoiled(name, "array"):
         good = case.args[place]
         other = {"f32": np.float64, "any": np.float64, "i32": np.int64, "i64": np.int32}[declared.kind]
         for value in (good.astype(other), 3, *([] if declared.optional else [None])):
@@ -471,10 +464,10 @@ def test_wrong_types_raise(name: str, operand: str, ops: Any) -> None:
                 case.run(ops, case.copies())
 
 
-@each_matrix
+@with_matrices
 @every_backend
-def test_weights_that_are_none_raise(name: str, operand: str, ops: Any) -> None:
-    for case, place, declared in spoiled(name, operand, ops):
+def test_weights_that_are_none_raise(name: str, ops: Any) -> None:
+    for case, place, declared in spoiled(name, "matrix"):
         w = case.args[place]
         for value in (np.zeros((w.rows, w.cols), np.float32), None):
             case.args[place] = value
@@ -509,11 +502,11 @@ def test_numbers_are_refused_exactly_where_the_declaration_does(name: str, argum
                 refused(case, ops, case.copies())
 
 
-@each_array
+@with_arrays
 @every_backend
-def test_gaps_between_values_are_closed(name: str, operand: str, ops: Any) -> None:
+def test_gaps_between_values_are_closed(name: str, ops: Any) -> None:
     """Except where they would have to be closed behind the caller's back: in what is written, and in recordings."""
-    for case, place, declared in spoiled(name, operand, ops):
+    for case, place, declared in spoiled(name, "array"):
         wanted, args, good = case.run(ops, case.copies()), case.copies(), case.args[place]
         args[place] = np.repeat(good, 2, axis=-1)[..., ::2]
         if args[place].flags.c_contiguous:
@@ -525,17 +518,15 @@ def test_gaps_between_values_are_closed(name: str, operand: str, ops: Any) -> No
             assert [bits(r) for r in case.seen(got)] == [bits(r) for r in case.seen(wanted)]
             recording = ops.record()
             if recording is not None:
-                with pytest.raises(ValueError, match=f"{operand} has gaps"):
+                with pytest.raises(ValueError, match=f"{declared.name} has gaps"):
                     case.run(recording, args)
 
 
-@pytest.mark.parametrize(
-    ("name", "operand"), [pair for pair in ARRAYS if any(o.written for o in OPS[pair[0]].operands)]
-)
+@pytest.mark.parametrize("name", [name for name, op in sorted(OPS.items()) if any(o.written for o in op.operands)])
 @pytest.mark.parametrize("ops", [reference, cpu], ids=["reference", "cpu"])
-def test_what_is_written_shares_no_memory_with_what_is_read(name: str, operand: str, ops: Any) -> None:
+def test_what_is_written_shares_no_memory_with_what_is_read(name: str, ops: Any) -> None:
     written = next(number for number, each in enumerate(OPS[name].operands) if each.written)
-    for case, place, _ in spoiled(name, operand, ops):
+    for case, place, _ in spoiled(name, "array"):
         if place != written:
             args = case.copies()
             memory = np.zeros(max(args[place].nbytes, args[written].nbytes), np.uint8)

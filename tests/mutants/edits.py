@@ -52,6 +52,11 @@ class Places:
         if at >= 0:
             yield at, at + len(old), new
 
+    def crossed(self, left: ast.expr, right: ast.expr) -> str:
+        """From ``left`` to ``right``, each with the other's text."""
+        between = self.source[self.span(left)[1] : self.span(right)[0]].decode()
+        return self.text(right) + between + self.text(left)
+
     def walk(self, node: ast.AST) -> Iterator[Edit]:
         """Edits of ``node`` and of all below it that runs."""
         yield from self.edits(node)
@@ -98,6 +103,20 @@ class Places:
                     yield *self.span(keyword), "**{}"
             case ast.Expr(ast.Call()) | ast.Assign([ast.Attribute() | ast.Subscript()]):
                 yield *self.span(node), "pass"
+            case ast.Dict(_, values):
+                for a, b in pairwise(values):
+                    if type(a) is type(b) and self.text(a) != self.text(b):
+                        yield self.span(a)[0], self.span(b)[1], self.crossed(a, b)
+            case ast.Slice(lower, upper, None) if (lower is None) != (upper is None):
+                end = lower or upper
+                assert end is not None
+                start, stop = self.span(end)
+                colon = self.source.rfind(b":", 0, start) if lower is None else self.source.find(b":", stop)
+                yield (
+                    min(start, colon),
+                    max(stop, colon + 1),
+                    f"{self.text(end)}:" if lower is None else f":{self.text(end)}",
+                )
             case ast.Raise() | ast.AugAssign() | ast.Break() | ast.Continue():
                 yield *self.span(node), "pass"
 

@@ -8,7 +8,7 @@ import pytest
 
 from ds4ref.errors import DataError
 from ds4ref.reports import figures
-from ds4ref.reports.build import assemble, build_report, series, speed_curves
+from ds4ref.reports.build import _markdown_cell, assemble, build_report, series, speed_curves
 from ds4ref.reports.cli import main
 from ds4ref.reports.sources import read_csv
 from ds4ref.reports.thresholds import Thresholds
@@ -111,6 +111,14 @@ def test_names_are_text_and_never_markup(built, page):
     assert "int8 scores, &lt;b>&amp;amp;" in markdown
 
 
+@pytest.mark.parametrize(("text", "cell"), [
+    ("a|b||c", r"a\|b\|\|c"), ("a\\|b", r"a\\\|b"), ("<b>&amp;</b>", "&lt;b>&amp;amp;&lt;/b>"), ("a\nb", "a b"),
+])  # fmt: skip
+def test_a_cell_stays_one_cell_of_its_table(text, cell):
+    """A label with a bar would move every figure of its row into another column."""
+    assert _markdown_cell(text) == cell
+
+
 def test_the_twin_says_the_same(built):
     folder, html, markdown = built
     assert "![prefill and decode speed against context depth](report.svg)" in markdown
@@ -144,6 +152,8 @@ def test_bands_come_from_repetitions_or_from_the_csv():
     depth, middle, low, high = curve.points[0]
     assert (depth, middle) == (2048, values[3]) and values[0] < low < middle < high < values[6]
     stated = [{"ctx_tokens": 1, "prefill_tps": 5.0, "gen_tps": 2.0, "gen_tps_low": 1.5, "gen_tps_high": 2.25}]
+    twice = [{**stated[0], "rep": 0}, {**stated[0], "rep": 1, "gen_tps": 3.0}]
+    assert speed_curves([run("x", twice)])["decode"][0].points == ((1, 2.5, 2.0, 3.0),), "not what a summary said"
     curves = speed_curves([run("x", stated)])
     assert curves["decode"][0].points == ((1, 2.0, 1.5, 2.25),)
     assert curves["prefill"][0].points == ((1, 5.0, 5.0, 5.0),)
@@ -209,6 +219,7 @@ def test_where_it_was_measured():
     facts = {"machine": machine, "backend": "cpu", "threads": 3, "seed": 0, "command": ["ds4-bench", "-m", "a b"]}
     report = assemble([run("x", [{"ctx_tokens": 1, "gen_tps": 1.0}], facts=facts)], None, Thresholds())
     shown = dict(report.environments[0]["facts"])
+    assert (shown["model SHA-256"], shown["prompt SHA-256"]) == ("a" * 64, "b" * 64)
     assert shown["cores"] == "4 of 8" and shown["memory"] == "1.5 GiB" and shown["seed"] == "0"
     assert shown["backend, numerics"] == "cpu, ds4" and shown["load before"] == "0.5" and "run" not in shown
     assert report.commands == [("x", "ds4-bench -m 'a b'")]

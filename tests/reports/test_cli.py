@@ -111,6 +111,15 @@ def test_listing_and_showing(store, capsys):
     assert call(capsys, "list", "--tag", "none")[1:] == ("", f"ds4-report: no such runs in {store.path}\n")
 
 
+def test_a_run_is_shown_with_its_seconds_but_not_with_those_of_each_step(store, capsys):
+    """Long cells are cut to forty characters, so that a table keeps its columns."""
+    row = {"ctx_tokens": 8, "prefill_s": 0.25, "steps_s": [0.125], "note": "x" * 40, "longer": "y" * 41}
+    number = store.add("bench", {}, [row])
+    lines = call(capsys, "show", number)[1].splitlines()
+    assert lines[-2].split() == ["ctx_tokens", "prefill_s", "note", "longer"]
+    assert lines[-1].split() == ["8", "0.25", "x" * 40, "y" * 37 + "..."]
+
+
 def test_tags_labels_and_removal(store, capsys):
     assert call(capsys, "tag", "1", "base", "q2")[1] == "run 1: base q2\n"
     assert call(capsys, "tag", "base", "q2", "--remove", "--label", "old one")[1] == "run 1: base\n"
@@ -136,7 +145,8 @@ def test_exports_can_be_read_again(store, suffix, tmp_path, capsys):
     }[suffix]  # fmt: skip
     table = read(path)
     assert list(table["run_label"].unique()) == ["before", "after"]
-    assert table["prefill_tps"].tolist() == pytest.approx([row["prefill_tps"] for i in (1, 2) for row in store.rows(i)])
+    speeds = [row["prefill_tps"] for i in (1, 2) for row in store.rows(i)]
+    assert table["prefill_tps"].tolist() == pytest.approx(speeds, rel=1e-14)
     assert set(table["run_model_sha256"]) == {"a" * 64}
 
 
@@ -145,6 +155,14 @@ def test_lists_in_rows_survive_csv(store, tmp_path, capsys):
     path = tmp_path / "x.csv"
     assert call(capsys, "export", number, "-o", path)[0] == 0
     assert json.loads(pd.read_csv(path)["steps_s"][0]) == [0.5, 0.25]
+
+
+def test_a_run_without_rows_is_one_line(store, tmp_path, capsys):
+    """A run stopped before its first row: its label and status are in the table, not nothing."""
+    number, path = store.begin("bench", {}, label="begun"), tmp_path / "x.csv"
+    assert call(capsys, "export", number, "1", "-o", path)[:2] == (0, f"{path}: 41 lines\n")
+    table = pd.read_csv(path)
+    assert table["run_label"].tolist() == ["begun"] + ["before"] * 40 and pd.isna(table["prefill_tps"][0])
 
 
 def test_parquet_without_pyarrow_is_one_line(store, tmp_path, monkeypatch, capsys):

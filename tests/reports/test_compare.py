@@ -56,6 +56,11 @@ def test_the_gate_fails_beyond_its_limit_only():
     assert slow.verdict == WORSE and not slow.passes and "worse by" in slow.fails[0]
     little = compare(*arms(3, slower=0.02, noise=0.005))
     assert little.verdict == WORSE and little.passes
+    at = -slow.findings[0].interval.estimate  # a loss of exactly the limit fails
+    assert len(compare(*arms(3, slower=0.06, noise=0.005), Thresholds(speed=Margins(fail=at))).fails) >= 1
+    assert slow.findings[0].metric not in str(
+        compare(*arms(3, slower=0.06, noise=0.005), Thresholds(speed=Margins(fail=at + 1e-9))).fails
+    )
     strict = Thresholds(speed=Margins(fail=1.0))
     assert not compare(*arms(3, slower=0.02, noise=0.005), strict).passes
 
@@ -77,6 +82,18 @@ def test_one_walk_each_says_so():
     found = compare(*arms(0, **settings))
     assert not any(f.interval.known for f in found.findings) and "no interval: too few" in found.findings[0].sentence()
     assert found.design == "single" and any("one walk each" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("single", "margin", "verdict"),
+    [(5, 1, WORSE), (7.9, 1, WORSE), (8.1, 1, UNCLEAR), (1, 7.9, WORSE), (1, 8.1, UNCLEAR)],
+)
+def test_one_walk_needs_the_larger_of_both_bounds(single, margin, verdict):
+    """Everything is slower by exactly 8 %: what counts as the same is never called worse."""
+    a, b = arms(0, reps=1, in_turn=False, noise=0, spikes=0, drift=0, slower=0.08)
+    found = compare(a, b, Thresholds(speed=Margins(margin=margin, single=single)))
+    assert [(f.verdict, round(f.interval.estimate, 6)) for f in found.findings] == [(verdict, -8.0)] * 2
+    assert [f.verdict for f in compare(b, a, Thresholds(speed=Margins(1, single=8.69))).findings] == [BETTER] * 2
 
 
 def test_drift_within_a_run_is_noted():

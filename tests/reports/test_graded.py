@@ -13,6 +13,7 @@ from ds4ref.reports.build import assemble, build_report
 from ds4ref.reports.cli import main
 from ds4ref.reports.graded import same_model
 from ds4ref.reports.scoreplots import ScoreInterval
+from ds4ref.reports.sources import Measured, earlier
 from ds4ref.reports.thresholds import Thresholds
 from ds4ref.runs import scored, stats
 from ds4ref.runs.store import Store
@@ -59,6 +60,8 @@ def test_what_became_of_the_answers():
     assert table["tokens"] == pytest.approx(np.mean([np.mean(counts) for counts in tokens]))
     theirs = [[row["ds4"] == "right" for row in done if row["id"] == f"q{i}"] for i in range(40)]
     assert table["ds4"] == pytest.approx(np.mean([np.mean(rights) for rights in theirs]))
+    del done[0]["ds4"]
+    assert part(measured).graded[0]["ds4"] is None, "a score of some of the answers is none"
     for row in measured.rows:
         row["ds4"] = row["outcome"]
     assert part(measured).graded[0]["ds4"] is None, "nothing to say where both agree"
@@ -250,6 +253,16 @@ def test_earlier_runs_come_from_the_store(store, tmp_path, capsys):
         text = page.read_text()
         assert ("Over time" in text) == (count > 0) and (f"<summary>{count} runs of the pack" in text) == (count > 0)
         assert "day 4" not in text, "what came later is no history"
+
+
+def test_earlier_runs_are_the_newest_before_these(store):
+    """Of the same pack, at most so many, oldest first; not the run itself, nor what came later."""
+    named = next(run for run in store.runs(kind="eval") if run.label == "day 3")
+    asked = [Measured(named, store.rows(named.id))]
+    for most, days in ((1, "2"), (2, "12"), (9, "012")):
+        assert [m.run.label for m in earlier(store, asked, most)] == [f"day {day}" for day in days]
+    asked[0].run.facts["pack"] = {"digest": "another"}
+    assert earlier(store, asked, 9) == []
 
 
 def test_the_list_tells_scores(store, capsys):

@@ -1,5 +1,7 @@
 """Who may ask: keys, names, pages of other sites."""
 
+import socket
+
 import pytest
 
 from ds4ref.errors import UsageError
@@ -154,3 +156,12 @@ def test_the_network_needs_a_key_or_a_word(host):
 def test_a_host_that_does_not_exist():
     with pytest.raises(UsageError, match="--host"):
         resolve("a..b")
+
+
+def test_of_several_addresses_the_first_of_ipv4_is_taken(monkeypatch):
+    """ "localhost" is both: clients that try 127.0.0.1 alone would not get through."""
+    six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
+    fours = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{n}", 0)) for n in (1, 2)]
+    for found, wanted in (([six, *fours], (socket.AF_INET, "127.0.0.1")), ([six], (socket.AF_INET6, "::1"))):
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, found=found, **__: found)
+        assert resolve("localhost") == wanted

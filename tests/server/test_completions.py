@@ -174,6 +174,8 @@ def test_several_prompts(scripted):
     texts, ends = {}, []
     for event in events[:-2]:
         (choice,) = event["choices"]
+        for offset in choice["logprobs"]["text_offset"][:1]:  # each counts from its own beginning
+            assert offset == len(texts.get(choice["index"], ""))
         texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
         ends += [choice["index"]] if choice["finish_reason"] else []
     assert texts == {0: "one", 1: "two", 2: "three"} and ends == [0, 1, 2]

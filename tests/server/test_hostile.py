@@ -8,7 +8,11 @@ import threading
 import time
 from dataclasses import replace
 
+import h11
 import pytest
+
+from ds4ref.server.limits import Limits
+from ds4ref.server.protocol import Connection
 
 from .conftest import QUICK, post, read_all, read_one
 
@@ -128,6 +132,27 @@ def test_a_body_in_crumbs(serving):
         b"POST /v1/echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 100_000
     )
     assert status(answer) == 400
+
+
+def test_crumbs_are_counted_by_request(serving):
+    """Two bodies of 3000 single bytes on one connection are two bodies, not one of 6000."""
+    conn = Connection(Limits(), lambda event: None)
+    for _ in range(2):
+        conn.receive_data(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        conn.receive_data(b"1\r\nx\r\n" * 3000 + b"0\r\n\r\n")
+        while not isinstance(conn.next_event(), h11.EndOfMessage):
+            pass
+        conn.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+        conn.send(h11.EndOfMessage())
+        conn.start_next_cycle()
+
+
+def test_a_header_that_is_sent_twice_counts_twice(scripted):
+    """As one list of values (RFC 9110 5.3): packed twice is not packed once."""
+    body = gzip.compress(OK)
+    answer = scripted.raw(post("/v1/echo", body, *["Content-Encoding: gzip"] * 2, "Connection: close"))
+    assert status(answer) == 415
+    assert status(scripted.raw(post("/v1/echo", body, "Content-Encoding: gzip", "Connection: close"))) == 200
 
 
 def test_expect_100_continue(scripted):

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import importlib.util
+import itertools
 import json
 import tracemalloc
 import zlib
@@ -183,16 +184,23 @@ def test_depth_of_documents():
     assert measure(b'["\\"[[[[", "\\\\", [[]], "\\\\\\"[["]')[0] == 3
 
 
-@given(st.lists(st.sampled_from(['"', "\\", "[", "]", "{", "}", ",", "a", " "]), max_size=40), st.integers(1, 7))
-def test_measuring_agrees_with_reading_however_it_is_cut(parts, size):
-    import ds4ref.server.limits as limits
-
-    text = "".join(parts).encode()
-    before, limits._CHUNK = limits._CHUNK, size
-    try:
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_measuring_agrees_with_reading_however_it_is_cut(size, monkeypatch):
+    """Every text of up to six of these characters: backslashes and strings that a chunk's edge cuts anywhere."""
+    monkeypatch.setattr("ds4ref.server.limits._CHUNK", size)
+    for length in range(7):
+        for parts in itertools.product(b'"\\[', repeat=length):
+            assert measure(bytes(parts)) == slow_measure(bytes(parts)), bytes(parts)
+    for text in (b"[[]]],[{},{}]", b'{"a":[1,"]}"],"b":{}}', b"]}[{[", b',[,"[,",{'):
         assert measure(text) == slow_measure(text)
-    finally:
-        limits._CHUNK = before
+
+
+@pytest.mark.parametrize("slashes", [3, 4])
+def test_backslashes_over_the_edge_of_a_mebibyte(slashes):
+    """A count that begins anew there takes the end of a string for a quote in it: deep nesting passes, or a long text
+    is refused."""
+    text = b'["' + b"a" * ((1 << 20) - 4) + b"\\" * slashes + b'"' + b"[" * 300
+    assert measure(text)[0] == (301 if slashes == 4 else 1)
 
 
 JSON = st.recursive(

@@ -279,6 +279,26 @@ def test_damaged_files_go_first_and_what_nobody_knows_next(folder: Directory) ->
     assert names(folder) == {good}
 
 
+def test_a_torn_file_that_may_still_be_written_goes_before_one_of_another_version(folder: Directory) -> None:
+    """Too young to be put aside, but of no use to anybody; the other one is to a newer program."""
+    later, torn = put(folder, b"later", used=NOW - HOUR), put(folder, b"torn")
+    data = bytearray((folder.path / later).read_bytes())
+    data[3] = 9
+    (folder.path / later).write_bytes(data)
+    (folder.path / torn).write_bytes((folder.path / torn).read_bytes()[:-100])
+    os.utime(folder.path / later, (1, 1))
+    folder.budget = weigh(folder) - 1
+    assert folder.make_room() == [torn] and names(folder) == {later}
+
+
+def test_unused_is_longer_than_so_many_days(folder: Directory) -> None:
+    put(folder, b"just used enough", used=NOW - 30 * 24 * HOUR)
+    unused = put(folder, b"a second less", used=NOW - 30 * 24 * HOUR - 1)
+    never = put(folder, b"never used", used=0, created=NOW - 31 * 24 * HOUR)
+    assert sorted(folder.expendable(unused_days=30)) == sorted([(unused, "unused"), (never, "unused")])
+    assert folder.expendable() == [] and len(names(folder)) == 3
+
+
 def test_room_is_made_before_anything_is_written(folder: Directory) -> None:
     old, new = put(folder, b"old", tokens=1), kvc.key_name(b"new")
     folder.budget = weigh(folder) + 100

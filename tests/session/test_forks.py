@@ -284,6 +284,18 @@ def test_reported_bytes_are_those_in_use(engine: Engine, ids: list[int]) -> None
         if ratio:
             rows += 257 // ratio * (shape.head_dim + (shape.index_dim if ratio == CSA else 0))
     assert session.cache_bytes == empty + size * rows
+    own = 4 * shape.vocab + 8 * 257  # logits, tokens, and copies of what the rings still need
+    for ratio in shape.ratios:
+        own += 4 * shape.window * shape.head_dim
+        if ratio == CSA:
+            own += 2 * 4 * (257 % CSA + CSA) * 2 * (shape.head_dim + shape.index_dim)
+        elif ratio == HCA:
+            own += 2 * 4 * (257 % HCA) * shape.head_dim
+    snapshot = session.snapshot()
+    assert (snapshot.own_bytes, snapshot.shared[1]) == (own, size * rows)
+    other = engine.session(CTX)
+    other.sync(ids[:9])
+    assert snapshot.shared[0] == session.snapshot().shared[0] != other.snapshot().shared[0]
 
 
 # ---- saved sessions

@@ -57,6 +57,21 @@ def test_back_any_number_of_tokens_within_reach(engine: Engine, ids: list[int], 
         np.testing.assert_array_equal(session.logits, alone[at], err_msg=f"{back} back")
 
 
+@pytest.mark.parametrize(("at", "furthest"), [(160, 125), (196, 161), (197, 165), (200, 165), (201, 169)])
+def test_as_far_back_as_both_windows_that_a_row_is_made_of(
+    engine: Engine, ids: list[int], alone: dict, at: int, furthest: int
+) -> None:
+    """A compressed row of ratio 4 is made of its window and the one before, of which a ring holds 40 tokens, and the
+    token gone back to is evaluated again. One window further the next row mixes in others: wrong logits, no error."""
+    assert {engine.shape.state_rows(layer) for layer, ratio in enumerate(engine.shape.ratios) if ratio == 4} == {8}
+    session = decoded(engine, ids[:at])
+    with pytest.raises(SessionError, match="out of reach"):
+        session.rewind(furthest - 1)
+    session.rewind(furthest)
+    for token in ids[furthest : furthest + 9]:
+        np.testing.assert_array_equal(session.eval(token), alone[session.pos])
+
+
 def test_out_of_reach_changes_nothing(engine: Engine, ids: list[int], alone: dict) -> None:
     session = decoded(engine, ids[:200])
     streams = session.streams.copy()

@@ -220,6 +220,17 @@ def test_what_was_computed_otherwise_is_passed_over(tmp_path: Path, fact: str) -
     assert loaded(other, TALK) == TALK and loaded(one, TALK) is None
 
 
+def test_what_is_of_no_use_is_opened_once(tmp_path: Path, monkeypatch) -> None:
+    """A payload of another size, in every request's way: it is remembered, for a context of that size."""
+    name, kept, opened = saved(store(tmp_path)), store(tmp_path), []
+    real = kvc.open_file
+    monkeypatch.setattr(kvc, "open_file", lambda path: opened.append(Path(path).name) or real(path))
+    for ctx, count in ((4096, 1), (4096, 1), (5000, 2), (5000, 2), (4096, 2)):
+        session = FakeSession(ctx=ctx, model=FakeModel(fixed=50))
+        assert kept.load(session, TALK + b" more") is None  # type: ignore[arg-type]
+        assert opened == [name] * count
+
+
 def test_one_more_fact_is_a_difference(tmp_path: Path) -> None:
     saved(store(tmp_path, facts={"model": "m"}))
     assert loaded(store(tmp_path, facts={"model": "m", "adapter": "a"}), TALK) is None

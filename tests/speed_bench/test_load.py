@@ -119,9 +119,11 @@ def test_what_fails_is_counted_and_levels_go_on():
 
 
 def test_levels_that_are_done_are_not_asked_again():
-    endpoint = Scripted()
-    assert [row["test"] for row in walk(endpoint, Load(3, streams=(1, 2)), done=1)] == ["2 streams"]
-    assert len(endpoint.shapes) == 3
+    """Progress of a resumed load goes on where it stopped."""
+    endpoint, told = Scripted(), []
+    rows = walk(endpoint, Load(3, streams=(1, 2)), done=1, progress=lambda *pair: told.append(pair))
+    assert [row["test"] for row in rows] == ["2 streams"]
+    assert len(endpoint.shapes) == 3 and told == [(4, 6), (5, 6), (6, 6)]
 
 
 @pytest.mark.parametrize("level", [{"streams": (2,)}, {"rates": (0.001,)}])

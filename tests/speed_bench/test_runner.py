@@ -120,6 +120,22 @@ def test_every_repetition_is_a_walk_from_nothing(bare):
     assert [entry[2] for entry in bare.log if entry[1] == "sync"] == [10, 20] * 3
 
 
+def test_a_resumed_run_goes_on_in_its_own_time(bare, private_store, monkeypatch):
+    """``at`` is seconds since the run began, in all its parts: drift is found by it."""
+    monkeypatch.setattr(runner.time, "time", lambda: 1795255200.0)  # 2026-11-21T10:00:00Z
+    ats = []
+    with Store.open(private_store) as store:
+        number = store.begin("bench", {"created": "2026-11-21T09:58:30Z"})
+        for part in range(2):
+            run = bare(depths=(10, 20), gen_tokens=1, reps=1, store=store)
+            if part:
+                run.resume(number)
+                assert run._before == 90
+            run.execute()
+            ats.append([entry["at"] for entry in run.lanes[0].samples])
+    assert ats[0][0] == 0 and ats[1] == [at + 90 for at in ats[0]]
+
+
 def test_rest_before_further_repetitions(bare, monkeypatch):
     rested = []
     monkeypatch.setattr(runner, "sleep_between", lambda seconds, cancel: rested.append(seconds))

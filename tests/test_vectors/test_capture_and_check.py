@@ -290,13 +290,33 @@ def test_match() -> None:
 
 
 @pytest.mark.parametrize("margin, floor, verdict", [
-    (0.0005, None, "flip"), (0.2, None, "mismatch"), (0.2, 0.3, "flip"), (0.4, 0.3, "mismatch"),
+    (0.0005, None, "flip"), (0.2, None, "mismatch"), (0.2, 0.3, "flip"), (0.4, 0.3, "mismatch"), (0.25, 0.25, "flip"),
 ])  # fmt: skip
 def test_a_flip_is_tolerable_below_the_noise_only(margin, floor, verdict) -> None:
     other = Step(Token(b"A", -1.0), (Token(b"B", -1.0 + margin), Token(b"A", -1.0)))
     result = judge(WANT, other, GREEDY[1], floor=floor)
     assert result.verdict == verdict and result.steps[0].rank == 2
     assert result.steps[0].margin == pytest.approx(margin) and result.steps[1].verdict == "match"
+
+
+def test_a_tie_is_a_match_whichever_is_listed_first() -> None:
+    """Equal log probabilities: greedy decoding takes the lower id, a list any order. Noise is none of it."""
+    tied = Step(Token(b"A", -1.0), (Token(b"B", -1.0), Token(b"A", -1.0)))
+    result = judge(WANT, tied, GREEDY[1], floor=0.0).steps[0]
+    assert (result.verdict, result.got, result.rank, result.margin) == ("match", b"B", 2, 0.0)
+    below = Step(Token(b"A", -1.5), (Token(b"B", -1.0), Token(b"A", -1.5)))
+    assert judge(WANT, below, GREEDY[1], floor=0.0).verdict == "mismatch"
+
+
+def test_a_forced_token_that_is_not_listed_is_judged_by_its_own_probability() -> None:
+    """Without forcing it is nobody's: the list says only that it is below the last."""
+    got = Step(Token(b"A", -3.0), (Token(b"X", -0.5), Token(b"Y", -1.25)))
+    result = judge(WANT, got, GREEDY[1], floor=2.0).steps[0]
+    assert (result.verdict, result.rank, result.margin, result.delta) == ("mismatch", None, 2.5, pytest.approx(-2.9))
+    assert judge(WANT, got, GREEDY[1], floor=2.5).verdict == "flip"
+    free = check_case(Scripted([Step(Token(b"X", -0.5), got.top), GREEDY[1]]), Prompt.chat("?"), WANT).steps[0]
+    assert (free.verdict, free.margin, free.delta, free.logprob) == ("mismatch", None, None, None)
+    assert free.why == "not among the 2 best (margin above 0.75)"
 
 
 def test_the_sources_own_spread_is_tolerated() -> None:
@@ -390,11 +410,12 @@ def test_an_expected_divergence_is_data_with_a_reason() -> None:
 
 @pytest.mark.parametrize("got, verdict", [
     (GREEDY[0], "match"),
-    (step(b"A", (b"B", -6.4)), "match"),
+    (step(b"A", (b"B", -6.5)), "match"),
     (step(b"A", (b"B", -6.6)), "mismatch"),
+    (step(b"A", (b"B", -2.5), logprob=-4.2), "mismatch"),
     (step(b"A", (b"Q", -3.0)), "mismatch"),
     (step(b"B", (b"A", -0.3)), "mismatch"),
-], ids=["same", "3.9 nats", "4.1 nats", "missing", "argmax"])  # fmt: skip
+], ids=["same", "4 nats", "4.1 nats", "chosen", "missing", "argmax"])  # fmt: skip
 def test_ds4s_own_rule(got, verdict) -> None:
     assert judge(expected(GREEDY[0]), got, profile="ds4").verdict == verdict
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ds4ref.errors import DataError, Ds4Error
 from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.diagnosis.decide import _broken
 from ds4ref.test_vectors.observation import from_logits, from_top, log_softmax
 from ds4ref.test_vectors.reading import read, read_ids
 
@@ -160,3 +161,18 @@ def test_the_command_says_it_in_one_line(tmp_path, capsys) -> None:
 def test_rows_of_a_part() -> None:
     seen = from_logits(IDS, LOGITS[1:], np.array([1, 2], np.uint8))
     assert seen.rows.dtype == np.int64 and seen.rows.tolist() == [1, 2]
+
+
+def test_masked_tokens_are_no_broken_numbers() -> None:
+    """-inf is a token that cannot come (banned words, a padded vocabulary); NaN and +inf are an engine's failure."""
+    logits = np.zeros((6, 9), np.float32)
+    logits[:, 7:] = -np.inf
+    assert _broken(from_logits(range(6), logits)) is None
+    logits[2, 0] = logits[5] = np.nan
+    found = _broken(from_logits(range(6), logits))
+    assert (found.verdict, found.first_position, found.positions) == ("broken", 2, 6)
+    assert found.says == "18 values are not finite, at 2 of 6 positions"  # a softmax of a NaN has no finite value
+    assert found.notes == ["positions 2, 5; 2 of them have no finite value at all"]
+    logits[2:] = 0
+    logits[4, 1] = np.inf
+    assert _broken(from_logits(range(6), logits)).first_position == 4

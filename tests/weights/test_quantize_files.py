@@ -25,8 +25,8 @@ from ds4ref.weights.quantize import part
 from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.quantize.part import PartFile
-from ds4ref.weights.quantize.plan import Choices, make_plan
-from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Rows, make, piece_weights, run
+from ds4ref.weights.quantize.plan import Choices, entries, make_plan
+from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Piece, Rows, make, piece_weights, run
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 
 from .checkpointfile import write_small
@@ -270,15 +270,41 @@ def test_weights_that_cannot_be_stored_are_named(tmp_path, capsys):
             left.unlink()
 
 
+def test_the_row_that_is_named_is_that_of_the_tensor(tmp_path):
+    """Also where it lies in a later piece, and behind a row that is not finite either."""
+    x = np.ones((9, 256), np.float32)
+    x[6, 0], x[7, 255] = np.inf, np.nan
+    with GGUFWriter(tmp_path / "f.gguf", METADATA, [TensorSpec("output.weight", "F32", (256, 9))]) as out:
+        out.write("output.weight", x)
+    with open_source(tmp_path / "f.gguf") as source:
+        (item,) = make_plan(source, Choices("q2")).items
+        rows = Rows(source)
+        assert make(rows, Piece(item, 3, 6), None).shape[0] == 3
+        for first, last, row in ((4, 9, 6), (6, 7, 6), (7, 8, 7)):
+            with pytest.raises(DataError, match=f"output.weight: row {row} holds a weight that is not finite"):
+                make(rows, Piece(item, first, last), None)
+
+
+def test_numbers_of_a_published_config_become_float32(tmp_path):
+    """llama.cpp refuses a file whose rope.freq_base is a double; what a GGUF had as one stays one."""
+    with open_source(write_small(tmp_path / "folder")) as source:
+        kinds = {key: kind for key, kind, _ in entries(source.metadata)}
+    assert kinds["deepseek4.rope.freq_base"] == "f32" and kinds["deepseek4.swiglu_clamp_exp"] == "f32[]"
+    assert not [key for key, kind in kinds.items() if "f64" in kind]
+    with GGUFWriter(tmp_path / "d.gguf", [*METADATA, ("own.number", "f64", 0.1)], SPECS[1:2]) as out:
+        out.write(SPECS[1].name, np.ones(DIM, np.float32))
+    with open_source(tmp_path / "d.gguf") as source:
+        assert ("own.number", "f64", 0.1) in entries(source.metadata)
+
+
 def test_integers_beyond_32_bits_are_refused(tmp_path):
     spec = TensorSpec("blk.0.ffn_gate_tid2eid.weight", "I64", (2, 1))
     with GGUFWriter(tmp_path / "i.gguf", METADATA, [spec]) as out:
         out.write(spec.name, np.array([1, 2**31], "<i8"))
     with open_source(tmp_path / "i.gguf") as source:
         (item,) = make_plan(source, Choices("q2")).items
-        piece = type("Piece", (), {"item": item, "first": 0, "last": 1})
         with pytest.raises(DataError, match="beyond 32 bits"):
-            make(Rows(source), piece, None)
+            make(Rows(source), Piece(item, 0, 1), None)
 
 
 # --- comparing
@@ -438,14 +464,27 @@ def test_a_folder_that_cannot_be_written(ways, tmp_path, monkeypatch, capsys, na
     assert "Read-only file system" in err.splitlines()[-1] and not list(tmp_path.iterdir())
 
 
-def test_a_part_of_another_plan_is_not_gone_on_with(unquantized, tmp_path, capsys):
+def test_a_part_of_another_plan_is_not_gone_on_with(unquantized, quantized, tmp_path, capsys):
+    """Begun anew over a longer part, the file is the same as without one, down to the padding between tensors."""
     out = tmp_path / "q.gguf"
-    (tmp_path / "q.gguf.part").write_bytes(b"x" * 100)
+    (tmp_path / "q.gguf.part").write_bytes(b"x" * (quantized.stat().st_size + 1000))
     (tmp_path / "q.gguf.part.json").write_text(json.dumps({"plan": "other", "tensor": 0, "row": 5}))
-    command = [str(unquantized), "-o", str(out), "--recipe", "q8"]
+    command = [str(unquantized), "-o", str(out), "--recipe", "q2"]
     assert main(command) == 1
     assert "another plan" in capsys.readouterr().err
-    assert main([*command, "--restart"]) == 0 and out.exists()
+    assert main([*command, "--restart"]) == 0 and out.read_bytes() == quantized.read_bytes()
+
+
+def test_a_source_that_changed_since_is_another_plan(tmp_path):
+    """The same name and size, written again: to go on would join halves of two models."""
+    with GGUFWriter(tmp_path / "f.gguf", METADATA, SPECS[1:2]) as out:
+        out.write(SPECS[1].name, np.ones(DIM, np.float32))
+    with open_source(tmp_path / "f.gguf") as source:
+        plan = make_plan(source, Choices("q8"))
+        before = plan.digest([tmp_path / "f.gguf"])
+        assert plan.digest([tmp_path / "f.gguf"]) == before
+        os.utime(tmp_path / "f.gguf", ns=(1, 1))
+        assert plan.digest([tmp_path / "f.gguf"]) != before
 
 
 @pytest.mark.parametrize(
@@ -458,6 +497,51 @@ def test_a_damaged_journal_is_one_line(tmp_path, journal):
     (tmp_path / "o.gguf.part.json").write_text(journal)
     with pytest.raises(DataError, match="--restart"):
         PartFile(tmp_path / "o.gguf", METADATA, SPECS, 32, "P")
+
+
+@pytest.mark.parametrize(("whole", "row"), [(0, 3), (1, 0), (2, 7)])
+def test_rows_written_before_a_stop_stay(tmp_path, whole, row):
+    """Stopped within a tensor or between two: what was written is not written again, and not lost."""
+    specs = [SPECS[1], SPECS[0], SPECS[2]]
+    if not whole:
+        specs = specs[1:]
+    data = [np.arange(1, spec.nbytes // 2 + 1).astype("<u2").tobytes() for spec in specs]
+    rows = [spec.elements // DIM for spec in specs]
+    about = tmp_path / "o.gguf", METADATA, specs, 32, "P"
+    with pytest.raises(KeyboardInterrupt), PartFile(*about) as first:
+        for at in range(whole):
+            first.write(rows[at], data[at])
+        if row:
+            first.write(row, data[whole][: row * specs[whole].nbytes // rows[whole]])
+        raise KeyboardInterrupt
+    with PartFile(*about) as second:
+        assert (second.tensor, second.row, second.resumed) == (whole, row, True)
+        second.write(rows[whole] - row, data[whole][row * specs[whole].nbytes // rows[whole] :])
+        for at in range(whole + 1, len(specs)):
+            second.write(rows[at], data[at])
+    for spec, raw in zip(specs, data, strict=True):
+        assert tensor(tmp_path / "o.gguf", spec.name)[1].tobytes() == raw
+
+
+@pytest.mark.parametrize(
+    ("place", "missing", "says"), [((1, 3), 0, None), ((1, 3), 1, "shorter"), ((1, 0), 1, "shorter")]
+)
+def test_a_part_has_every_byte_that_its_journal_counts(tmp_path, place, missing, says):
+    """A part cut by a file system that lost its end: going on would leave a hole of zeros in a tensor."""
+    specs, row = [SPECS[1], SPECS[0]], place[1]
+    with pytest.raises(KeyboardInterrupt), PartFile(tmp_path / "o.gguf", METADATA, specs, 32, "P") as first:
+        first.write(1, bytes(specs[0].nbytes))
+        first.write(row, bytes(4 * DIM * row))
+        raise KeyboardInterrupt
+    about = tmp_path / "o.gguf", METADATA, specs, 32, "P"
+    os.truncate(tmp_path / "o.gguf.part", (tmp_path / "o.gguf.part").stat().st_size - missing)
+    if says is None:
+        with pytest.raises(KeyboardInterrupt), PartFile(*about) as second:
+            assert (second.tensor, second.row) == place
+            raise KeyboardInterrupt
+    else:
+        with pytest.raises(DataError, match=says):
+            PartFile(*about)
 
 
 def test_two_runs_at_once_are_refused(tmp_path):

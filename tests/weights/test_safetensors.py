@@ -76,6 +76,15 @@ def test_the_writer_leaves_nothing_when_a_tensor_does_not_fit(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_empty_tensors_stand_anywhere_and_in_any_order_of_the_header(tmp_path):
+    """Their offset is also that of the tensor behind them, or of the end; the header may name the full one first."""
+    names = {"full": entry(), "before": entry(shape=(0,)), "behind": entry(shape=(4, 0), start=8)}
+    for order in itertools.permutations(names):
+        (tmp_path / SINGLE).write_bytes(container({name: names[name] for name in order}))
+        with Checkpoint.open(tmp_path) as found:
+            assert {name: found.raw(name).size for name in names} == {"full": 8, "before": 0, "behind": 0}
+
+
 @pytest.mark.parametrize("dtype", sorted(BITS))
 def test_every_dtype_has_its_size(tmp_path, dtype):
     (tmp_path / SINGLE).write_bytes(container({"a": entry(dtype, (4, 2))}, data=BITS[dtype]))

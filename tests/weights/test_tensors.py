@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from itertools import product
 
@@ -113,23 +114,66 @@ def test_mixed_recipe_upgrades_the_last_layers():
     assert recipe.formats(36, 43) == ("IQ2_XXS", "Q2_K")
 
 
-@pytest.mark.parametrize("spec", [s for s in SPECS if not s.name.endswith("bias")], ids=lambda s: s.name)
-def test_each_tensor_is_needed_with_its_dims_and_format(tmp_path, spec):
+# Of SMALL, by hand (docs/explanation/model.md 2.2): dims with rows first to last in memory, format of the recipe q2.
+EVERY_LAYER = """
+    hc_attn_fn 1024,24 F16           hc_attn_scale 3 F32              hc_attn_base 24 F32
+    attn_norm 256 F32                attn_q_a 256,64 Q8_0             attn_q_a_norm 64 F32
+    attn_q_b 64,384 Q8_0             attn_kv 256,192 Q8_0             attn_kv_a_norm 192 F32
+    attn_sinks 2 F32                 attn_output_a 192,96 Q8_0        attn_output_b 96,256 Q8_0
+    hc_ffn_fn 1024,24 F16            hc_ffn_scale 3 F32               hc_ffn_base 24 F32
+    ffn_norm 256 F32                 ffn_gate_inp 256,5 F16
+    ffn_gate_exps 256,512,5 IQ2_XXS  ffn_up_exps 256,512,5 IQ2_XXS    ffn_down_exps 512,256,5 Q2_K
+    ffn_gate_shexp 256,512 Q8_0      ffn_up_shexp 256,512 Q8_0        ffn_down_shexp 512,256 Q8_0"""
+SOME_LAYERS = {
+    0: "ffn_gate_tid2eid 3,67 I32",
+    2: """attn_compressor_kv 256,384 F16       attn_compressor_gate 256,384 F16     attn_compressor_ape 384,4 F16
+          attn_compressor_norm 192 F32         indexer.attn_q_b 64,384 F16          indexer.proj 256,3 F16
+          indexer_compressor_kv 256,256 F16    indexer_compressor_gate 256,256 F16  indexer_compressor_ape 256,4 F16
+          indexer_compressor_norm 128 F32""",
+    3: """attn_compressor_kv 256,192 F16       attn_compressor_gate 256,192 F16     attn_compressor_ape 192,128 F16
+          attn_compressor_norm 192 F32""",
+}
+MODEL = """token_embd 256,67 F16   output_hc_base 4 F32  output_hc_fn 1024,4 F16  output_hc_scale 1 F32
+           output_norm 256 F32     output 256,67 Q8_0"""
+
+
+def test_the_tensors_of_a_model_are_those_of_its_description():
+    """A wrong dimension here and in the file that a quantizer writes would agree with each other."""
+
+    def read(text, prefix):
+        words = text.split()
+        return {
+            f"{prefix}{name}.weight": (tuple(map(int, dims.split(","))), fmt)
+            for name, dims, fmt in zip(words[::3], words[1::3], words[2::3], strict=True)
+        }
+
+    wanted = read(MODEL, "")
+    for layer in range(4):
+        wanted |= read(EVERY_LAYER + "\n" + SOME_LAYERS.get(layer, ""), f"blk.{layer}.")
+        wanted |= {f"blk.{layer}.exp_probs_b.bias": ((5,), "F32")} if layer else {}
+    assert {spec.name: (spec.dims, spec.fmt) for spec in SPECS} == wanted
+
+
+def test_each_kind_of_tensor_is_needed_with_its_dims_and_format(tmp_path):
+    """One of every name; a layer's number makes no difference."""
     others = {"F32": "I32", "F16": "I16", "Q8_0": "Q8_1", "I32": "F32", "IQ2_XXS": "Q5_1", "Q2_K": "IQ3_S"}
-    spoiled = [
-        None,
-        replace(spec, dims=(spec.dims[0] * 2, *spec.dims[1:])),
-        replace(spec, dims=(*spec.dims[:-1], spec.dims[-1] + (32 if len(spec.dims) == 1 else 1))),
-        replace(spec, dims=(*spec.dims, 1)),
-        replace(spec, fmt=others[spec.fmt]),
-    ]
-    for wrong in spoiled:
-        specs = [wrong if s is spec else s for s in SPECS if s is not spec or wrong]
-        path = write_model(tmp_path / "m.gguf", specs=specs, data=True)
-        with GGUFFile.open(path) as file, pytest.raises(ShapeError) as caught:
-            check_tensors(file, SMALL)
-        assert spec.name in caught.value.reason
-        assert ("missing" in caught.value.reason) == (wrong is None)
+    kinds = {re.sub(r"blk\.\d\.", "", spec.name): spec for spec in SPECS if not spec.name.endswith("bias")}
+    assert len(kinds) == 23 + 10 + 1 + 6
+    for spec in kinds.values():
+        spoiled = [
+            None,
+            replace(spec, dims=(spec.dims[0] * 2, *spec.dims[1:])),
+            replace(spec, dims=(*spec.dims[:-1], spec.dims[-1] + (32 if len(spec.dims) == 1 else 1))),
+            replace(spec, dims=(*spec.dims, 1)),
+            replace(spec, fmt=others[spec.fmt]),
+        ]
+        for wrong in spoiled:
+            specs = [wrong if s is spec else s for s in SPECS if s is not spec or wrong]
+            path = write_model(tmp_path / "m.gguf", specs=specs, data=True)
+            with GGUFFile.open(path) as file, pytest.raises(ShapeError) as caught:
+                check_tensors(file, SMALL)
+            assert spec.name in caught.value.reason
+            assert ("missing" in caught.value.reason) == (wrong is None)
 
 
 def test_the_selection_bias_is_optional_and_unknown_tensors_are_ignored(tmp_path):

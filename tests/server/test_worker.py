@@ -1,0 +1,98 @@
+"""The worker by its events, over a scripted engine: what a turn that was broken off, or failed, leaves behind."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from ds4ref.errors import BackendError
+from ds4ref.server.turn import Failed, Prefill, Queued, Sampling, Turn
+from ds4ref.targets.answer import Delta, Finish, Usage
+from ds4ref.text.chat import Message
+from ds4ref.text.dsml import ToolCall, render_calls
+from ds4ref.text.schemas import Schema
+
+from .scripted import ScriptedEngine, ScriptedWorker
+
+BLOCK = "".join(part.text for part in render_calls([ToolCall("bash", '{"a":1}')]))
+BASH = Schema('{"name":"bash","parameters":{"type":"object"}}', "bash")
+
+
+@pytest.fixture
+def worker(nano_engine):
+    worker = ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 16), ctx=1024)
+    yield worker
+    worker.engine.release()
+    worker.shut_down()
+
+
+def asked(text, *more, **options):
+    return Turn("chat", messages=(Message("user", text), *more), thinking="none", sampling=Sampling(0.0), **options)
+
+
+def events_of(worker, turn, meanwhile=lambda job: None, **options):
+    """The job, and all its events."""
+    box: queue.SimpleQueue = queue.SimpleQueue()
+    job = worker.submit(turn, box.put, **options)
+    meanwhile(job)
+    events = [box.get(timeout=60)]
+    while not (isinstance(events[-1], Failed) or (isinstance(events[-1], Delta) and events[-1].finish)):
+        events.append(box.get(timeout=60))
+    return job, events
+
+
+def test_a_prefill_that_is_broken_off_says_what_was_cached_and_keeps_what_it_did(worker):
+    """Not that tokens were generated; and the same prompt again goes on where it ended."""
+    text = "word " * 40
+
+    def leave(job):
+        worker.engine.held()
+        worker.engine.step(2)
+        job.cancel.press()
+        worker.engine.release()
+
+    worker.engine.hold()
+    job, events = events_of(worker, asked(text), leave)
+    total = len(job.ids)
+    assert events == [
+        Queued(0), Prefill(0, total, 0, "none"), Prefill(16, total, 0, "none"), Prefill(32, total, 0, "none"),
+        Delta(finish=Finish.CANCELLED, usage=Usage(total, 0, 0, 0)),
+    ]  # fmt: skip
+    assert (job.finish, job.decoding) == ("cancelled", None) and job.began <= job.ended
+    again, events = events_of(worker, asked(text))
+    assert events[1:3] == [Prefill(32, total, 32, "memory-token"), Prefill(48, total, 32, "memory-token")]
+    assert events[-1].usage == Usage(total, again.timing.tokens, 32, 0) and again.timing.reused_tokens == 32
+
+
+def test_results_alone_continue_the_turn_that_called(worker):
+    """The calling turn ended with the end of its text, which the rendered result begins with: it is there once."""
+    tokenizer = worker.engine.tokenizer
+    worker.engine.say(BLOCK)
+    first, events = events_of(
+        worker, asked("go " * 20, tools=(BASH,)),
+        remember=lambda answer: Message("assistant", answer.content, calls=(ToolCall("bash", '{"a":1}', "call_1"),)),
+    )  # fmt: skip
+    assert events[-1].finish == Finish.TOOL_CALLS
+    kept = worker.timelines.kept()[-1]
+    assert kept.tokens[-1] == tokenizer.eos and kept.calls == {"call_1"}
+    worker.engine.say("Done.")
+    result = Message("tool", "ok", result_ids=("call_1",))
+    turn = Turn("messages", messages=(result,), thinking="none", sampling=Sampling(0.0), results_only=True)
+    job, events = events_of(worker, turn)
+    assert job.start.source == "messages-tool-output" and job.start.cached == len(kept.tokens)
+    assert job.start.tokens.count(tokenizer.eos) == 1 and tuple(job.start.tokens[: len(kept.tokens)]) == kept.tokens
+    assert job.start.tokens[len(kept.tokens)] == tokenizer.user
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(BackendError("it burns"), "it burns"), (ZeroDivisionError(), "internal error")]
+)
+def test_after_a_bug_the_next_turn_has_a_session_of_its_own(worker, error, said):
+    """What a bug leaves in the caches nobody knows; an error that the engine tells of leaves it as it says."""
+    session = worker._session
+    worker.engine.fail = error
+    job, events = events_of(worker, asked("hello"))
+    assert events[-1] == Failed("engine", said) and job.finish == "error"
+    assert (worker._session is session) == isinstance(error, BackendError)
+    assert events_of(worker, asked("hello"))[1][-1].finish == Finish.STOP

@@ -1,0 +1,84 @@
+"""What an op may be off by: noise, storage and flips, row by row."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ds4ref.test_vectors.trace.blame import Blaming
+from ds4ref.test_vectors.trace.budget import judge, limits
+from ds4ref.test_vectors.trace.dump import Dump, DumpChunk
+from ds4ref.test_vectors.trace.theirs import Theirs
+
+ULP = 2.0**-22
+
+
+def rows(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+def test_limits_are_four_times_the_noise_twice_the_storage_and_one_ulp() -> None:
+    """The larger of two noises counts, and at least half of what is typical of rows of that size."""
+    noise = [rows(0.2, 0.0, 0.1, np.nan), rows(0.1, 0.4, 0.0, np.inf)]
+    size, lost = rows(1, 2, 10, 0), rows(0, 0.5, np.nan, 3)
+    # joint noise 0.2, 0.4, 0.1, 0; by size 0.2, 0.2, 0.01, none: typically 0.2
+    wanted = [4 * 0.2 + ULP, 4 * 0.4 + 1 + 2 * ULP, 4 * 0.5 * 0.2 * 10 + 10 * ULP, 6]
+    np.testing.assert_allclose(limits(noise, size, lost), wanted, rtol=1e-12)
+
+
+def test_one_row_beyond_noise_is_soft_where_flips_explain_it_and_hard_where_they_do_not() -> None:
+    """Limits of 0.4 and flips of 1.5 x 0.2: a row at 0.7 could be a flip, one just beyond cannot."""
+    n = 40
+    noise, size, lost = [np.full(n, 0.1)] * 2, np.zeros(n), np.zeros(n)
+    for distance, beyond, hard in ((0.4, 0, 0), (0.41, 1, 0), (0.69, 1, 0), (0.71, 1, 1)):
+        apart = np.zeros(n)
+        apart[7], apart[8] = distance, np.nan
+        found = judge(apart, noise, size, lost, np.full(n, 0.2))
+        assert (found.beyond.sum(), found.hard.sum(), found.wrong) == (beyond, hard, bool(hard))
+        assert found.limit == pytest.approx(0.4)
+        assert judge(apart, noise, size, lost, None).wrong == (distance > 0.4)
+    apart = np.full(n, 0.5)
+    found = judge(apart, noise, np.full(n, 2.0), lost, np.full(n, 0.2))
+    assert found.wrong and found.ratio == pytest.approx(0.5 / 0.4, rel=1e-5) and found.relative == pytest.approx(0.25)
+    assert not judge(np.full(n, np.nan), noise, size, lost, None).wrong
+
+
+@pytest.mark.parametrize(("distances", "wrong"), [(0, False), (2, False), (3, True)])
+def test_two_rows_may_be_flips_that_only_this_run_shows(distances: int, wrong: bool) -> None:
+    apart = np.zeros(50)
+    apart[:distances] = 0.5
+    assert judge(apart, [np.full(50, 0.1)] * 2, np.zeros(50), np.zeros(50), np.full(50, 0.2)).wrong is wrong
+
+
+def test_a_rounding_that_moves_a_choice_is_measured_by_row() -> None:
+    """Three rows of scores: the largest shift of each; what is masked in both, or is no number, is none. Taken by
+    column it has another length, is dropped, and a flip of an expert is blamed on the router."""
+    plain = np.array([[1, 2, -np.inf, 4], [0, 0, 0, 0], [1, 1, np.nan, 1]], np.float32)
+    rounded = plain + np.array([[0, 0.5, 0, -0.25], [0, 0, 0, 0], [0.125, 0, 0, 2]], np.float32)
+    key = ("ffn_moe_topk", 3)
+    passes = {"exact": SimpleNamespace(ours={key: plain}), "ds4": SimpleNamespace(ours={key: rounded})}
+    case = SimpleNamespace(clean_pass=passes.get)
+    assert Blaming.flip(case, "ds4", key).tolist() == [0.5, 0, 2]  # type: ignore[arg-type]
+    assert Blaming.flip(case, "exact", key) is None  # type: ignore[arg-type]
+    assert Blaming.flip(case, "ds4", ("ffn_moe_topk", 4)) is None  # type: ignore[arg-type]
+
+
+def test_values_printed_with_mixed_decimals_are_as_precise_as_the_longest() -> None:
+    """Programs drop zeros at the end: 0.5 in a dump of four decimals is 0.5000."""
+    dump = Dump("x")
+    for decimals in (4, 1, None, 2):
+        dump.add(f"t{decimals}", DumpChunk((1,), "float32", lambda: np.zeros(1), decimals=decimals))
+    theirs = Theirs(dump, {}, None, 1)
+    assert (theirs.stored, theirs.decimals) == ("decimals", 4)
+    assert theirs.half_step(np.array([1000.0, 0.1])) == pytest.approx(5e-5)
+
+
+@pytest.mark.parametrize(("stored", "steps"), [("float16", [2.0**-11, 2.0**-12, 2.0**-25, 2.0**-25]),
+                                               ("bfloat16", [2.0**-8, 2.0**-9, 2.0**-37, 2.0**-134])])  # fmt: skip
+def test_half_a_step_of_stored_floats(stored: str, steps: list[float]) -> None:
+    theirs = Theirs(Dump("x"), {}, None, 1)
+    theirs.stored = stored
+    found = theirs.half_step(np.array([1.0, 0.75, 2.0**-29, 0.0]))
+    np.testing.assert_array_equal(found, steps)

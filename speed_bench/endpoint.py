@@ -137,14 +137,13 @@ class StreamedAnswer:
         size = sum(completion.sizes) / self.tokens
         hidden = self.tokens - len(completion.arrivals)
         fits = self.ttft >= 0.75 * hidden * statistics.median(gaps)  # there was time for them before the first piece
-        sure = size < 1 or (size < characters / 2 and fits)
-        # characters beyond ASCII may be spelled byte by byte
-        if times < MANY or not (sure or (size < characters / 2 and (completion.text + completion.reasoning).isascii())):
+        plain = (completion.text + completion.reasoning).isascii()  # other characters may be spelled byte by byte
+        if times < MANY or not (size < 1 or (size < characters / 2 and plain)):
             return "", False
         return (
             f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {size * times:.0f} "
             f"bytes every {1e3 * statistics.median(gaps):.1f} ms: it does not show all of them"
-        ), sure
+        ), size < 1 or fits
 
 
 class Endpoint:

@@ -129,9 +129,14 @@ def codes(rows: Iterable[Row]) -> str:
     return " ".join(merged(map(of, rows)))
 
 
+def concerning(row: Row, column: str) -> str:
+    """Return the codes of a row's marks that concern the speed in ``column``, separated by blanks."""
+    return " ".join(code for code in of(row) if column in CONCERNS.get(code, (column,)))
+
+
 def unmarked(rows: Iterable[Row], column: str) -> list[Any]:
     """Return the rows without marks that concern the speed in ``column``."""
-    return [row for row in rows if not any(column in CONCERNS.get(code, (column,)) for code in of(row))]
+    return [row for row in rows if not concerning(row, column)]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:

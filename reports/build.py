@@ -6,15 +6,16 @@ Facts that a run lacks are omitted. The first bench run is the baseline with whi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ds4ref.console.common import atomic_output, check_output, duration
 from ds4ref.errors import DataError
+from ds4ref.runs import drift, marks
 from ds4ref.runs.provenance import age
-from ds4ref.runs.spread import band_name, median_band
+from ds4ref.runs.spread import band_name, median_band, quantile
 from ds4ref.version import __version__
 
 from . import figures
@@ -175,10 +176,13 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
         for name, column in SPEEDS:
             by_depth: dict[int, list[float]] = {}
             stated: dict[int, tuple[float, float]] = {}
+            marked: dict[int, str] = {}
             for row in measured.rows:
                 if figures.finite(row.get(column)) and row[column] > 0:
                     depth = int(row["ctx_tokens"])
                     by_depth.setdefault(depth, []).append(float(row[column]))
+                    if codes := marks.concerning(row, column):
+                        marked[depth] = codes
                     low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
                     if figures.finite(low) and figures.finite(high):
                         stated[depth] = (float(low), float(high))  # type: ignore[arg-type]
@@ -187,7 +191,7 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
                 middle, low, high = median_band(values)
                 points.append((depth, middle, *(stated.get(depth, (low, high)) if len(values) == 1 else (low, high))))
             if points:
-                curves[name].append(Curve(printable(measured.name), tuple(points)))
+                curves[name].append(Curve(printable(measured.name), tuple(points), tuple(marked.items())))
     return curves
 
 
@@ -199,15 +203,51 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
     if curves["prefill"] or curves["decode"]:
         report.pictures["speed"] = figures.speed_picture(curves["prefill"], curves["decode"])
     for measured in bench:
+        by_depth: dict[int, list[dict[str, Any]]] = {}
+        for row in measured.rows:
+            by_depth.setdefault(int(row["ctx_tokens"]), []).append(row)
+        more = {depth: [cell(rows) for _, cell in MORE] for depth, rows in by_depth.items()}
+        shown = [i for i in range(len(MORE)) if any(cells[i] for cells in more.values())]
         lines = speed_curves([measured])  # not looked up by name: two runs may have the same
         by_metric = {name: {point[0]: point for curve in lines[name] for point in curve.points} for name, _ in SPEEDS}
-        depths = sorted({row["ctx_tokens"] for row in measured.rows})
         reps = max((int(row.get("rep") or 0) + 1 for row in measured.rows), default=0)
         stated = max((int(row.get("reps") or 1) for row in measured.rows), default=1)
-        table = [{"depth": d, **{name: by_metric[name].get(d) for name, _ in SPEEDS}} for d in depths]
+        table = [
+            {"depth": d, **{name: by_metric[name].get(d) for name, _ in SPEEDS}, "more": [more[d][i] for i in shown]}
+            for d in sorted(by_depth)
+        ]
         report.speeds.append({"name": printable(measured.name), "rows": table, "reps": max(reps, stated),
-                              "band": band_name(max(reps, stated)),
+                              "band": band_name(max(reps, stated)), "more": [MORE[i][0] for i in shown],
+                              "notes": [printable(note) for note in drift.notes(measured.rows)],
+                              "marks": [printable(note) for note in marks.notes(measured.rows)],
                               "model": printable(model_name(measured.run.facts) or "")})  # fmt: skip
+
+
+def _middle(rows: Sequence[dict[str, Any]], name: str) -> float | None:
+    """Return the median of a column over the rows that have it."""
+    values = [float(row[name]) for row in rows if figures.finite(row.get(name))]
+    return median_band(values)[0] if values else None
+
+
+def _p95(rows: Sequence[dict[str, Any]]) -> float | None:
+    """Return the 95th percentile of the times between tokens in ms: of single ones if there are enough, else stated."""
+    gaps = [1e3 * float(gap) for row in rows for gap in row.get("steps_s") or ()]
+    return quantile(gaps, 0.95) if len(gaps) >= P95_FROM else _middle(rows, "itl_p95_ms")
+
+
+def _cell(value: float | None, form: str = ",.2f") -> str:
+    return format(value, form) if value else ""
+
+
+MORE: tuple[tuple[str, Callable[[Sequence[dict[str, Any]]], str]], ...] = (
+    ("first step, ms", lambda rows: _cell(_middle(rows, "gen_first_ms"))),
+    ("p95, ms", lambda rows: _cell(_p95(rows))),
+    ("memory, MiB", lambda rows: _cell(max(row.get("rss_bytes") or 0 for row in rows) / 2**20, ",.0f")),
+    ("marked", marks.codes),
+)
+"""Further columns of the tables of speeds, where they have values: heading, and cell from the rows of one depth."""
+P95_FROM = 20
+"""Number of single times from which their 95th percentile is shown."""
 
 
 def _add_pairs(report: Report, runs: Sequence[Measured], thresholds: Thresholds) -> None:
@@ -259,17 +299,13 @@ def _served_table(measured: Measured) -> dict[str, Any] | None:
         if figures.finite(row.get("ttft_ms")):
             depths.setdefault(int(row["ctx_tokens"]), []).append(row)
 
-    def middle(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-        values = [float(row[name]) for row in rows if figures.finite(row.get(name))]
-        return median_band(values)[0] if values else None
-
     names = ("streams", "ttft_ms", "e2e_ms", "total_tps", "fairness")
     table = []
     for depth in sorted(depths):
         rows = depths[depth]
         gaps = [1e3 * float(gap) for row in rows for gap in row.get("steps_s") or ()]
-        itl = median_band(gaps)[0] if gaps else middle(rows, "itl_p50_ms")
-        table.append({"depth": depth, "itl_ms": itl, **{name: middle(rows, name) for name in names}})
+        itl = median_band(gaps)[0] if gaps else _middle(rows, "itl_p50_ms")
+        table.append({"depth": depth, "itl_ms": itl, **{name: _middle(rows, name) for name in names}})
     return {"name": printable(measured.name), "rows": table} if table else None
 
 
@@ -353,6 +389,7 @@ def _headline(report: Report) -> list[str]:
                 phrases.append(text)
         if phrases:
             lines.append(f"{table['name']}: {'; '.join(phrases)}.")
+        lines += [f"{table['name']}, not to be relied on: {note}." for note in table["marks"]]
     for comparison in report.comparisons:
         reason = f" ({comparison.notes[0]})" if comparison.verdict == "incomparable" else ""
         verdicts = "; ".join(f.sentence() for f in comparison.findings) or comparison.verdict + printable(reason)

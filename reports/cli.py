@@ -33,7 +33,8 @@ RUN is the number of a run, its tag, its label, the beginning of its uid, "lates
 (ds4's own included), the JSON of ds4-vectors check --out, or a log of ds4-eval (.jsonl). The store is
 $DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names another.
 
-exit codes: 0 done; 1 failure, or a gate of compare that closed; 2 usage; {EXIT_INCOMPARABLE} not comparable"""
+exit codes: 0 done; 1 failure, or a gate of compare that closed; 2 usage; {EXIT_INCOMPARABLE} not comparable, or refused
+since rows are marked"""
 
 COMMANDS = {
     "list": "runs, newest first",
@@ -189,8 +190,8 @@ def export_(args: Namespace) -> int:
 
 
 def compare_(args: Namespace) -> int:
-    """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if the runs are not comparable."""
-    from .compare import INCOMPARABLE, compare
+    """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if the runs are not comparable or marked."""
+    from .compare import INCOMPARABLE, REFUSED, compare
     from .tables import print_comparison
     from .thresholds import read_thresholds
 
@@ -208,7 +209,7 @@ def compare_(args: Namespace) -> int:
         print(json.dumps(comparison.as_json()))
     else:
         print_comparison(comparison)
-    if comparison.verdict == INCOMPARABLE:
+    if comparison.verdict in (INCOMPARABLE, REFUSED):
         return EXIT_INCOMPARABLE
     return 0 if comparison.passes else EXIT_WORSE
 

@@ -8,6 +8,8 @@ Speed is compared by log ratios at equal depths. The statistics depend on how th
                 like a difference, so a small one gives no verdict (``separate`` in the thresholds)
     single      fewer than three repetitions of one of the runs: the spread is unknown, so there is no interval
 
+Rows that are marked for a speed (``ds4ref.runs.marks``) are left out; with many of them that speed is refused.
+
 Without an interval, a verdict needs four fifths of the depths beyond a fixed limit (``single``) on one side.
 
 Graded runs are paired by question (``ds4ref.runs.scored``, as by ``ds4-eval compare``), vectors by text. Graded runs
@@ -24,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.runs import drift, scored, stats
+from ds4ref.runs import drift, marks, scored, stats
 from ds4ref.runs.speed import (
     BETTER,
+    REFUSED,
     SAME,
     SPEEDS,
     UNCLEAR,
@@ -39,6 +42,8 @@ from ds4ref.runs.speed import (
     matrix,
     per_cent,
     place,
+    refusal,
+    refused,
     repetitions,
 )
 from ds4ref.runs.stats import Interval
@@ -58,7 +63,7 @@ class Finding:
     metric     the compared quantity
     unit       unit of ``interval`` and ``margin``
     interval   the difference, positive if B is better
-    verdict    "better", "worse", "same" or "unclear"
+    verdict    "better", "worse", "same", "unclear", or "refused", whose interval says why and has no estimate
     margin     differences below it count as "same"
     a, b       the values of both runs, if known
     """
@@ -73,6 +78,8 @@ class Finding:
 
     def sentence(self) -> str:
         """Return the finding as a sentence for users."""
+        if self.verdict == REFUSED:
+            return f"{self.metric}: refused ({self.interval.method})"
         wording = f"same within {self.margin:g} {self.unit}" if self.verdict == SAME else self.verdict
         span = f"interval {spanned(self.interval)}" if self.interval.known else f"no interval: {self.interval.method}"
         return f"{self.metric}: {wording} ({signed(self.interval.estimate)} {self.unit}, {span})"
@@ -114,7 +121,7 @@ class Comparison:
             "passes": self.passes, "fails": list(self.fails), "notes": list(self.notes),
             "findings": [
                 {
-                    "metric": f.metric, "unit": f.unit, "verdict": f.verdict, "estimate": f.interval.estimate,
+                    "metric": f.metric, "unit": f.unit, "verdict": f.verdict, "estimate": _finite(f.interval.estimate),
                     "low": _finite(f.interval.low), "high": _finite(f.interval.high), "n": f.interval.n,
                     "method": f.interval.method, "p": f.interval.p, "detectable": f.interval.detectable,
                     "margin": f.margin, "a": f.a, "b": f.b,
@@ -151,7 +158,9 @@ def compare(a: Measured, b: Measured, thresholds: Thresholds | None = None) -> C
 
 
 def signed(value: float) -> str:
-    """Format a difference with its sign, rounded to a few digits."""
+    """Format a difference with its sign, rounded to a few digits; "" if it is unknown."""
+    if math.isnan(value):
+        return ""
     return f"{value:+.2f}" if abs(value) < 1000 else f"{value:+.1e}"
 
 
@@ -164,7 +173,7 @@ def overall(verdicts: Sequence[str]) -> str:
     """Combine the verdicts of several findings to one."""
     if WORSE in verdicts and BETTER in verdicts:
         return MIXED
-    for verdict in (WORSE, BETTER, UNCLEAR):
+    for verdict in (WORSE, REFUSED, BETTER, UNCLEAR):
         if verdict in verdicts:
             return verdict
     return SAME
@@ -207,11 +216,12 @@ def _unknown(a: Measured, b: Measured) -> list[str]:
 
 def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     draft = _Draft(thresholds.speed, thresholds.speed.confidence or thresholds.gate.confidence, _unknown(a, b))
-    pairs = [(name, *common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS]
+    whys = {name: refusal(a.rows, b.rows, column) for name, column, _ in SPEEDS}
+    pairs = [(name, *common(a.rows, b.rows, column, work)) for name, column, work in SPEEDS if not whys[name]]
     pairs = [(name, one, other) for name, one, other in pairs if one]
-    if not pairs:
+    if not pairs and not any(whys.values()):
         return _incomparable(a, b, ["no depth was measured with the same number of tokens in both"])
-    confidence = 1 - (1 - draft.confidence) / len(pairs)
+    confidence = 1 - (1 - draft.confidence) / max(1, len(pairs))
     in_turn = a.run.fact("arms", "group") is not None and a.run.fact("arms", "group") == b.run.fact("arms", "group")
     design, depths = "", []
     for name, one, other in pairs:
@@ -219,6 +229,10 @@ def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
         means = [float(np.exp(np.mean([_log_mean(v.values()) for v in side.values()]))) for side in (one, other)]
         draft.add(name, "%", interval, verdict, *means)
         depths += [(d[0], name, math.exp(_log_mean(other[d].values()) - _log_mean(one[d].values()))) for d in one]
+    for name, why in whys.items():
+        if why:
+            draft.add(name, "%", refused(why), REFUSED, None, None)
+    draft.findings.sort(key=lambda finding: list(whys).index(finding.metric))
     draft.notes += _speed_notes(a, b, pairs, design, draft.limits)
     return _conclude(a, b, draft, thresholds, design, tuple(depths))
 
@@ -270,6 +284,7 @@ def _speed_notes(
         )
     for side in (a, b):
         notes += [f"{side.name}: {note}" for note in drift.notes(side.rows)]
+        notes += [f"{side.name}: {note}" for note in marks.notes(side.rows)]
     digests = [{place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
     common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
     unlike = sum(digests[0][d] != digests[1][d] for d in common)
@@ -348,6 +363,7 @@ def _conclude(
         for f in draft.findings
         if f.verdict == WORSE and -f.interval.estimate >= draft.limits.fail
     ]
+    fails += [f"{f.metric} is refused: {f.interval.method}" for f in draft.findings if f.verdict == REFUSED]
     if thresholds.gate.unclear == "fail":
         fails += [f"{f.metric} is unclear" for f in draft.findings if f.verdict == UNCLEAR]
     verdict = overall([f.verdict for f in draft.findings])

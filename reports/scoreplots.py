@@ -12,10 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ds4ref.console.curves import SERIES, heading, new_figure, shorten
 from ds4ref.console.plots import GRID, INK
 from ds4ref.runs.provenance import FORM
 
-from .figures import SERIES, Picture, _figure, _picture, _title, shorten
+from .figures import Picture, _picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval 
         lines = sum(len(dots) for _, dots in groups)
         height = 64 + LINE * lines + GAP * len(groups) * (1 if wide else 2)
         height += 0 if wide or not several else LINE * len(groups[0][1])
-        figure, (axes,) = _figure((size[0], height), 1, 1)
+        figure, (axes,) = new_figure((size[0], height), 1, 1)
         y, ticks = 0.0, []
         for name, dots in groups:
             y -= GAP * (1 if wide else 2)
@@ -70,7 +71,7 @@ def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval 
         axes.set_xlim(0, 100)
         axes.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
         _bare(axes, "x")
-        _title(axes, "right answers, with 95 % intervals")
+        heading(axes, "right answers, with 95 % intervals")
         if several and not wide:
             _legend(figure, [run for run, _ in groups[0][1]])
         return figure
@@ -86,7 +87,7 @@ def time_picture(points: Sequence[tuple[str, str, ScoreInterval, bool]]) -> Pict
     """
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
-        figure, (axes,) = _figure((size[0], 300), 1, 1)
+        figure, (axes,) = new_figure((size[0], 300), 1, 1)
         names = list(dict.fromkeys(series for series, *_ in points))
         days = {at: _days(at) for _, at, _, _ in points}
         first = min(days.values())
@@ -105,7 +106,7 @@ def time_picture(points: Sequence[tuple[str, str, ScoreInterval, bool]]) -> Pict
         axes.set_xlim(-0.04 * span, 1.04 * span)
         _dates(axes, first, span, 5 if columns > 1 else 3)
         _scores_axis(axes, [dot for _, _, dot, _ in points])
-        _title(axes, "score over time, %")
+        heading(axes, "score over time, %")
         if len(names) > 1:
             _names(axes, ends, 30 if columns > 1 else 14)
         return figure
@@ -119,7 +120,7 @@ def speed_score_picture(points: Sequence[tuple[str, float, ScoreInterval]]) -> P
     """Draw scores against tokens per second from points (run, tokens/s, dot)."""
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
-        figure, (axes,) = _figure((size[0], 320), 1, 1)
+        figure, (axes,) = new_figure((size[0], 320), 1, 1)
         fastest = max(speed for _, speed, _ in points)
         axes.set_xlim(0, 1.08 * fastest)
         _scores_axis(axes, [dot for _, _, dot in points])
@@ -130,7 +131,7 @@ def speed_score_picture(points: Sequence[tuple[str, float, ScoreInterval]]) -> P
         ends = [(name, speed, dot.value, SERIES[i % len(SERIES)]) for i, (name, speed, dot) in enumerate(points)]
         _names(axes, ends, 30 if columns > 1 else 14)
         axes.set_xlabel("tokens/s of one answer", color=INK)
-        _title(axes, "score against speed, %")
+        heading(axes, "score against speed, %")
         return figure
 
     scores = "; ".join(f"{name}: {dot.value:.1f} % at {speed:.3g} tokens/s" for name, speed, dot in points)

@@ -12,7 +12,7 @@ from ds4ref.console.tables import Column, fitted
 from ds4ref.runs import scored
 from ds4ref.runs.store import Run
 
-from .compare import Comparison, signed, spanned
+from .compare import REFUSED, Comparison, signed, spanned
 from .sources import model_name
 
 PIPE_WIDTH = 400
@@ -117,7 +117,7 @@ def print_comparison(comparison: Comparison) -> None:
                 f.metric,
                 "" if f.a is None else f"{f.a:.4g}",
                 "" if f.b is None else f"{f.b:.4g}",
-                f"{signed(f.interval.estimate)} {f.unit}",
+                f"{signed(f.interval.estimate)} {f.unit}" if f.verdict != REFUSED else "",
                 spanned(f.interval),
                 f"same within {f.margin:g} {f.unit}" if f.verdict == "same" else f.verdict,
                 str(f.interval.n),

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ds4ref.runs import marks
+
 Sample = dict[str, Any]
 Combine = Callable[[str, Sequence[Sample]], Any]
 P95_FROM, P99_FROM = 20, 100
@@ -48,6 +50,11 @@ def alike(name: str, group: Sequence[Sample]) -> Any:
 def count(name: str, group: Sequence[Sample]) -> int:
     """Return the number of repetitions; ``name`` is not used."""
     return len(group)
+
+
+def marked(name: str, group: Sequence[Sample]) -> str | None:
+    """Return the codes of all marks on the repetitions, None if there are none; ``name`` is not used."""
+    return marks.codes(group) or None
 
 
 def band(source: str, end: int) -> Combine:
@@ -114,6 +121,8 @@ class Column:
     def display(self, entry: Mapping[str, Any]) -> str:
         """Return the table cell for a summary."""
         value = entry.get(self.name)
+        if isinstance(value, dict):
+            return " ".join(value)
         if not value or isinstance(value, str):
             return value or ""
         return format(value * self.factor, self.display_form)
@@ -187,6 +196,12 @@ COLUMNS = (
            display_form=",.0f", rank=6),
     Column("failed", "under load: how many of them failed", type=int, form="d", heading="failed",
            display_form=".0f", rank=2),
+    Column("marks", f"why the row is not to be relied on: {', '.join(marks.MEANINGS)} (below)", type=str,
+           combine=marked, heading="marked", rank=1),
+    _ms("lag_ms", "endpoints: how late this client woke: the overshoot of a thread that sleeps"),
+    Column("wait_share", "local: the share of the timed windows that threads waited for a processor (Linux)",
+           form=".4f"),
+    Column("load", "load average of the machine over the last minute, after the row", form=".2f"),
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES)

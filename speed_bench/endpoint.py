@@ -7,9 +7,10 @@ cached tokens is checked if it reports one. Times are measured at the client:
     itl      from one piece to the next (``steps_s``); servers may put several tokens into one piece
     e2e      request sent to the end of the stream
 
-A piece is text, reasoning or a part of a tool call, under any name. Rates use the server's own count of tokens. A count
-that the received pieces contradict, because some tokens were never streamed, is an error: the time to first token and
-the rate would both be wrong.
+A piece is text, reasoning or a part of a tool call, under any name. Rates use the server's own count of tokens. If some
+tokens were never streamed, that is an error: the time to first token and the rate would both be wrong. A count that is
+wrong in any other way is replaced by our own, and the row is marked (``ds4ref.runs.marks``), as it is if its times
+cannot be true.
 
 Concurrent streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all are
 equal, 1/n if one stream of n got everything. The number of characters for a depth is calibrated with the server's count
@@ -24,16 +25,23 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ds4ref.errors import Cancelled, DataError, TargetError
+from ds4ref.runs.marks import Marks, of_counts, of_first
 from ds4ref.runs.spread import quantile
 from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Request, Target, collect
 
 from .columns import Sample
+from .samples import marked
+from .waiting import Lag
 
 CALIBRATION = 2000
 """Length in characters of the longer of the two calibration requests."""
+ODD, NONCE = 1.5, 8
+"""Ratio of a prompt's count to the expected one from which it cannot be true, and tokens by which it may differ."""
+LEAST_BYTES, MOST_BYTES = 0.9, 20
+"""Bytes of a prompt per token outside which its count cannot be true."""
 FEW, MANY = 3, 1.5
 """Minimum number of gaps between pieces for checking a count; tokens per quick piece from which it is suspicious."""
 CACHED_SLACK, CACHED_SHARE = 64, 0.05
@@ -48,23 +56,49 @@ class StreamedAnswer:
     completion  the answer with its times
     prompt      number of prompt tokens
     requested   number of tokens requested
+    marks       why its figures are not to be relied on
     """
 
     begin: float
     completion: Completion
     prompt: int
     requested: int = 0
+    marks: Marks = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
-        """Number of generated tokens.
+        """Number of generated tokens, as the server counts them.
 
-        If the server reports none: the requested number if the answer stopped at its limit, else the number of pieces.
+        If it does not, or fewer than there are pieces, of which a token brings at most one: the requested number if the
+        answer stopped at its limit, else the number of pieces.
         """
         count, pieces = self.completion.usage.completion, len(self.completion.arrivals)
-        if count is None:
+        if count is None or count < pieces:
             count = max(self.requested, pieces) if self.completion.finish == Finish.LENGTH else pieces
         return count
+
+    @property
+    def miscount(self) -> str:
+        """Why the server's count of generated tokens cannot be true, "" if it can or if there is none."""
+        usage = self.completion.usage
+        if usage.completion is None:
+            return ""
+        return of_counts(usage.completion, len(self.completion.arrivals), self.requested, usage.reasoning or 0)
+
+    @property
+    def cached(self) -> int | None:
+        """Number of prompt tokens taken from a cache, None if the server does not tell."""
+        return None if self.completion.usage.cached is None else max(0, self.completion.usage.cached)
+
+    @property
+    def prefill_tps(self) -> float:
+        """Prompt tokens that needed a prefill per second up to the first piece."""
+        return (self.prompt - (self.cached or 0)) / self.ttft if self.ttft > 0 else 0.0
+
+    @property
+    def tps(self) -> float:
+        """Tokens per second of the whole request."""
+        return self.tokens / self.completion.seconds if self.completion.seconds > 0 else 0.0
 
     @property
     def ttft(self) -> float:
@@ -86,29 +120,30 @@ class StreamedAnswer:
         seconds = self.completion.arrivals[-1] - self.completion.arrivals[0]
         return (self.tokens - self.first) / seconds if seconds > 0 else 0.0
 
-    def contradiction(self, characters: float) -> str:
-        """Return why the server's count of tokens is implausible, "" if it is not.
+    def hidden(self, characters: float) -> tuple[str, bool]:
+        """Return why tokens that the server counts seem not to be streamed ("" if all do), and whether that is sure.
 
         ``characters``: characters per token of the prompt.
         """
         completion, gaps = self.completion, sorted(self.completion.gaps)
         reasoning_tokens = completion.usage.reasoning or 0
         if reasoning_tokens and not completion.reasoning:
-            return f"counts {reasoning_tokens} tokens of reasoning that it does not stream"
+            return f"counts {reasoning_tokens} tokens of reasoning that it does not stream", True
         if len(gaps) < FEW or not sum(completion.sizes):
-            return ""
+            return "", False
         # Tokens without text lengthen gaps, several tokens in a piece lengthen the piece. If even quick pieces are too
         # rare for the rate, and too short for so many tokens (each has at least a byte), some were never streamed.
         times = self.decode_tps * quantile(gaps, 0.1)
         size = sum(completion.sizes) / self.tokens
         hidden = self.tokens - len(completion.arrivals)
         fits = self.ttft >= 0.75 * hidden * statistics.median(gaps)  # there was time for them before the first piece
-        if times < MANY or not (size < 1 or (size < characters / 2 and fits)):
-            return ""
+        plain = (completion.text + completion.reasoning).isascii()  # other characters may be spelled byte by byte
+        if times < MANY or not (size < 1 or (size < characters / 2 and plain)):
+            return "", False
         return (
             f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {size * times:.0f} "
-            f"bytes every {1e3 * statistics.median(gaps):.1f} ms: most of them it does not show"
-        )
+            f"bytes every {1e3 * statistics.median(gaps):.1f} ms: it does not show all of them"
+        ), size < 1 or fits
 
 
 class Endpoint:
@@ -117,48 +152,66 @@ class Endpoint:
     def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = ""):
         target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for="the sweep")
         self.target, self.text, self.chat, self.system = target, text, chat, system
+        self.marks: Marks = {}
+        self._short: list[tuple[int, float]] = []  # of short prompts: tokens, seconds to the first generated one
         self._points: dict[int, int] = {}  # characters of a prompt -> its tokens
 
     def calibrate(self) -> None:
         """Measure the characters per token with two short requests, which also warm the server up.
 
         The requests are not streamed, since every server then reports token counts; raises TargetError if it does not.
+        Their times tell how soon a first token can come; what is counted wrongly marks every row.
         """
         longest = min(len(self.text), CALIBRATION)
         for characters in (longest // 5, longest):
-            usage = self.target.complete(self._request(characters, 1)).usage
-            if not usage.prompt:
+            done = self.target.complete(self._request(characters, 1))
+            if (done.usage.prompt or 0) < 1:
                 raise TargetError(f"{self.target.name} does not say how many prompt tokens it took (usage)")
-            self._points[characters] = usage.prompt
+            self._points[characters] = done.usage.prompt or 0
+            self._short.append((self._points[characters], done.seconds))
+            count = done.usage.completion
+            if count is not None and not 0 <= count <= 1:
+                self.marks.setdefault("count", f"counts {count} tokens where 1 was asked for")
+        (short, few), (longer, many) = sorted(self._points.items())
+        size = len(self.text[short:longer].encode("utf-8", "surrogatepass")) / max(1, many - few)
+        if many > few and not LEAST_BYTES <= size <= MOST_BYTES:
+            self.marks["prompt"] = f"counts a prompt token for every {size:.2g} bytes of text"
 
     def ask(self, depth: int, tokens: int, streams: int, cancel: Cancellation | None = None) -> list[StreamedAnswer]:
         """Send ``streams`` prompts of about ``depth`` tokens concurrently; return the answers of ``tokens`` tokens.
 
-        Raises TargetError if one fails or its counts are contradictory, Cancelled as soon as ``cancel`` is pressed.
+        Raises TargetError if one fails or does not show its tokens, Cancelled as soon as ``cancel`` is pressed.
         """
         characters = self._characters(depth)
         answers = together(streams, lambda stop: self._ask(characters, depth, tokens, stop), cancel or Cancellation())
+        answers = [self._judged(answer, characters, depth) for answer in answers]
         counted = answers[0].completion.usage.prompt
-        if counted:
+        if counted is not None and counted > 0:
             self._points[characters] = counted
-        for answer in answers:
-            self._check(answer, characters)
         return answers
 
     def request(self, depth: int, tokens: int, cancel: Cancellation) -> StreamedAnswer:
         """Send one prompt of about ``depth`` tokens; return the answer of ``tokens`` tokens. Raises as ``ask``."""
         characters = self._characters(depth)
-        answer = self._ask(characters, depth, tokens, cancel)
-        self._check(answer, characters)
-        return answer
+        return self._judged(self._ask(characters, depth, tokens, cancel), characters, depth)
 
-    def _check(self, answer: StreamedAnswer, characters: int) -> None:
-        """Raise TargetError if an answer came from a cache or contradicts its count."""
-        cached, wrong = answer.completion.usage.cached or 0, answer.contradiction(characters / answer.prompt)
+    def _judged(self, answer: StreamedAnswer, characters: int, depth: int) -> StreamedAnswer:
+        """Return an answer with its marks; raises TargetError if it came from a cache or does not show its tokens."""
+        usage, cached = answer.completion.usage, answer.cached or 0
+        hidden, sure = answer.hidden(characters / answer.prompt)
+        wrong = hidden if sure else ""
         if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
             wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
         if wrong:
             raise TargetError(f"{self.target.name} {wrong}: it cannot be measured this way")
+        marks = {"count": reason} if (reason := answer.miscount or hidden) else {}
+        if early := of_first(answer.completion.arrivals, answer.prompt, self._short):
+            marks["prefill"] = early
+        if usage.prompt is not None and not depth / ODD - NONCE <= usage.prompt <= ODD * depth + NONCE:
+            marks["prompt"] = f"counts {usage.prompt} prompt tokens where about {depth} were sent"
+        elif usage.cached is not None and usage.cached < 0:
+            marks["prompt"] = f"counts {usage.cached} prompt tokens in a cache"
+        return replace(answer, marks=self.marks | marks)
 
     def _request(self, characters: int, tokens: int, cancel: Cancellation | None = None) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"
@@ -176,7 +229,8 @@ class Endpoint:
         if not done.arrivals:
             raise TargetError(f"{self.target.name} answered nothing")
         # some servers do not count in streams: then use the intended depth
-        return StreamedAnswer(begin, done, done.usage.prompt or depth, tokens)
+        prompt = done.usage.prompt or 0
+        return StreamedAnswer(begin, done, prompt if prompt > 0 else depth, tokens)
 
     def _characters(self, depth: int) -> int:
         """Return the characters of a prompt of ``depth`` tokens, by the line through the two nearest known prompts."""
@@ -209,15 +263,17 @@ def walk(
     for done, depth in enumerate(depths):
         if progress is not None:
             progress(done, len(depths))
-        yield {"rep": rep, **sample(endpoint.ask(depth, gen_tokens, streams, cancel), depth, start)}
+        with Lag() as lag:
+            answers = endpoint.ask(depth, gen_tokens, streams, cancel)
+        entry = {"rep": rep, **sample(answers, depth, start), **lag.facts()}
+        yield marked(entry, *(answer.marks for answer in answers))
 
 
 def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) -> Sample:
     """Return the sample of concurrent streams: medians over the streams, and the rate of all streams together."""
-    rates = [answer.tokens / answer.completion.seconds for answer in answers]
     begin = min(answer.begin for answer in answers)
-    end = max(answer.begin + answer.completion.seconds for answer in answers)
-    cached = [answer.completion.usage.cached for answer in answers]
+    span = max(answer.begin + answer.completion.seconds for answer in answers) - begin
+    cached = [answer.cached for answer in answers]
     gaps = [gap for answer in answers for gap in answer.completion.gaps]
 
     def middle(values: Sequence[float]) -> float:
@@ -227,7 +283,7 @@ def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) ->
         "at": round(begin - start, 6),
         "ctx_tokens": depth,
         "prefill_tokens": depth,
-        "prefill_tps": middle([(a.prompt - (a.completion.usage.cached or 0)) / a.ttft for a in answers]),
+        "prefill_tps": middle([a.prefill_tps for a in answers]),
         "gen_tokens": round(middle([a.tokens for a in answers])),
         "gen_tps": middle([a.decode_tps for a in answers]),
         "kvcache_bytes": None,
@@ -238,8 +294,8 @@ def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) ->
         "prompt_tokens": middle([a.prompt for a in answers]),
         "cached_tokens": None if None in cached else middle([count or 0 for count in cached]),
         "streams": len(answers),
-        "total_tps": sum(a.tokens for a in answers) / (end - begin),
-        "fairness": jain(rates),
+        "total_tps": sum(a.tokens for a in answers) / span if span > 0 else 0.0,
+        "fairness": jain([a.tps for a in answers]),
     }
 
 

@@ -1,8 +1,8 @@
 """Results as Markdown, JSON, JSON lines and SQL, laid out as by llama-bench, and as ds4's CSV.
 
 Markdown has one line per test: ``pp2048 @ d4096`` is the prefill of 2048 tokens after 4096, ``tg128 @ d6144`` the
-decode of 128 tokens after 6144, both as mean and standard deviation over repetitions. JSON has one summary per depth,
-JSON lines one sample per depth and repetition, SQL the summaries as one table.
+decode of 128 tokens after 6144, both as mean and standard deviation over repetitions, with their marks. JSON has one
+summary per depth, JSON lines one sample per depth and repetition, SQL the summaries as one table.
 """
 
 from __future__ import annotations
@@ -20,9 +20,19 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "md", "json", "jsonl", "sql")
 _ABOUT = ("model", "backend", "numerics", "threads", "created", "lane")
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL"}
-_SERVED = ("streams", "ttft_ms", "ttft_p95_ms", "tpot_p50_ms", "total_tps", "request_rps", "goodput_rps", "failed")
-SERVED = sorted((column for column in COLUMNS if column.name in _SERVED), key=lambda column: column.rank)
-"""Columns that Markdown shows for endpoints, besides llama-bench's."""
+_SHOWN = (
+    "marks",
+    "streams",
+    "ttft_ms",
+    "ttft_p95_ms",
+    "tpot_p50_ms",
+    "total_tps",
+    "request_rps",
+    "goodput_rps",
+    "failed",
+)
+SHOWN = sorted((column for column in COLUMNS if column.name in _SHOWN), key=lambda column: column.rank)
+"""Columns that Markdown shows besides llama-bench's, where they have values: those of endpoints, and marks."""
 
 
 def render(kind: str, lanes: Sequence[MeasuredLane]) -> str:
@@ -45,10 +55,10 @@ def _about(lane: MeasuredLane) -> dict[str, Any]:
 
 
 def markdown(lanes: Sequence[MeasuredLane]) -> str:
-    """Return llama-bench's table, with a column for the lane if there are several, and SERVED ones for endpoints."""
-    served = [c for c in SERVED if any(c.display(entry) for lane in lanes for entry in lane.samples)]
+    """Return llama-bench's table, with a column for the lane if there are several, and SHOWN ones with values."""
+    shown = [c for c in SHOWN if any(c.display(entry) for lane in lanes for entry in lane.samples)]
     named = len(lanes) > 1 and any(lane.name for lane in lanes)
-    heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in served), "t/s"]
+    heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in shown), "t/s"]
     left_columns = 4 if named else 2
     lines = ["| " + " | ".join(heads) + " |"]
     lines.append("|" + "|".join("---" if i < left_columns and i != 2 else "---:" for i in range(len(heads))) + "|")
@@ -57,7 +67,7 @@ def markdown(lanes: Sequence[MeasuredLane]) -> str:
         first = [str(about["model"]), str(about["backend"]), "" if about["threads"] is None else str(about["threads"])]
         first += [lane.name] if named else []
         for test, column, group in _tests(lane.samples):
-            cells = [*first, test, *(_mean(group, c) for c in served), _spread(group, column)]
+            cells = [*first, test, *(_mean(group, c) for c in shown), _spread(group, column)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -26,6 +26,8 @@ from ds4ref.targets import Cancellation
 from .columns import Sample
 from .endpoint import Endpoint, StreamedAnswer
 from .plan import Load, RequestShape
+from .samples import marked
+from .waiting import Lag
 
 NAP = 0.05
 """Maximum sleep in seconds between two checks for cancellation."""
@@ -81,16 +83,15 @@ def walk(
             if progress is not None:
                 progress(before * load.requests + finished, len(levels) * load.requests)
 
-        answers, failures = _send(plan, rate, streams, ask, report, cancel or Cancellation())
+        with Lag() as lag:
+            answers, failures = _send(plan, rate, streams, ask, report, cancel or Cancellation())
         if not answers:
             raise failures[0]
         row = sample(answers, load, start)
         row |= {"rep": rep, "test": level_name(rate, streams), "requests": load.requests, "failed": len(failures)}
-        yield (
-            row
-            | ({"offered_rps": rate} if rate is not None and math.isfinite(rate) else {})
-            | ({"streams": streams} if rate is None else {})
-        )
+        row |= {"offered_rps": rate} if rate is not None and math.isfinite(rate) else {}
+        row |= {"streams": streams} if rate is None else {}
+        yield marked(row | lag.facts(), *(answer.marks for answer in answers))
 
 
 def level_name(rate: float | None, streams: int) -> str:
@@ -169,7 +170,7 @@ def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) ->
     begin = min(answer.begin for answer in answers)
     span = max(answer.begin + answer.completion.seconds for answer in answers) - begin
     prompt = round(sum(s.prompt * s.weight for s in load.mix) / sum(s.weight for s in load.mix))
-    cached = [answer.completion.usage.cached for answer in answers]
+    cached = [answer.cached for answer in answers]
     good = sum(within(answer, load) for answer in answers)
     ttfts, ends = [a.ttft for a in answers], [a.completion.seconds for a in answers]
     return {
@@ -177,7 +178,7 @@ def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) ->
         "seconds": span,
         "ctx_tokens": prompt,
         "prefill_tokens": prompt,
-        "prefill_tps": statistics.median((a.prompt - (a.completion.usage.cached or 0)) / a.ttft for a in answers),
+        "prefill_tps": statistics.median(a.prefill_tps for a in answers),
         "gen_tokens": round(statistics.median(a.tokens for a in answers)),
         "gen_tps": statistics.median(a.decode_tps for a in answers),
         "kvcache_bytes": None,
@@ -189,9 +190,9 @@ def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) ->
         "e2es_s": [round(value, 9) for value in ends],
         "prompt_tokens": statistics.median(a.prompt for a in answers),
         "cached_tokens": None if None in cached else statistics.median(count or 0 for count in cached),
-        "total_tps": sum(a.tokens for a in answers) / span,
-        "request_rps": len(answers) / span,
-        "goodput_rps": good / span if load.bounds else None,
+        "total_tps": sum(a.tokens for a in answers) / span if span > 0 else 0.0,
+        "request_rps": len(answers) / span if span > 0 else 0.0,
+        "goodput_rps": (good / span if span > 0 else 0.0) if load.bounds else None,
     }
 
 

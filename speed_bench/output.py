@@ -191,8 +191,11 @@ class Output:
         return [str(path) for path in draw(csvs, self.places.plots)]
 
     def _write_facts(self, lane: MeasuredLane, path: Path, status: str) -> None:
-        # times of single steps are only in the store, as they would dominate the file
-        samples = [{k: v for k, v in entry.items() if not isinstance(v, (list, tuple))} for entry in lane.samples]
+        # times of single steps are only in the store, as they would dominate the file; here are their percentiles
+        samples = []
+        for entry in lane.samples:
+            percentiles = {name: value for name, value in summary([entry]).items() if name.endswith("_ms")}
+            samples.append({k: v for k, v in (percentiles | entry).items() if not isinstance(v, (list, tuple))})
         content = {"columns": HEADER.split(","), "status": status, **lane.facts, "samples": samples}
         with atomic_output(str(path)) as out:
             out.write(json.dumps(content, indent=1).encode() + b"\n")

@@ -36,8 +36,8 @@ class Repetitions:
     def wanted(self, lanes: Sequence[Sequence[Sample]]) -> int:
         """Return the number of repetitions to run, as far as the ``lanes``' samples so far determine it.
 
-        Raises DataError if the budget is too small to detect the difference ``detect``; the message says which one is
-        detectable.
+        Raises DataError if the budget is too small to detect the difference ``detect``, whose message says which one is
+        detectable, or if too many rows are marked.
         """
         reps = 1 + max((entry["rep"] for samples in lanes for entry in samples), default=-1)
         if self.fixed is None and reps >= (1 if self.plan.detect is None else PILOT):
@@ -53,7 +53,12 @@ class Repetitions:
         return max(1, min(MOST_REPS, fit))
 
     def _needed(self, lanes: Sequence[Sequence[Sample]]) -> int:
+        from ds4ref.runs.speed import SPEEDS, refusal
+
         assert self.plan.detect is not None
+        whys = [refusal(lanes[0], lanes[1], column) for _, column, _ in SPEEDS]
+        if all(whys):
+            raise DataError(f"refused: no difference can be told ({whys[0]})")
         spent = sum(seconds(entry) for samples in lanes for entry in samples) / PILOT
         most = max(PILOT, int(self.plan.budget / spent)) if spent > 0 else PILOT
         detectable = [SURE * share for share in pilot(*lanes).values()]

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ds4ref.errors import DataError
+from ds4ref.runs import marks
 from ds4ref.runs.results import read_rows
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a speed curve; a band is (low, high), None without repetitions."""
+    """One point of a speed curve; a band is (low, high), None without repetitions; ``marks``: codes by column."""
 
     ctx: int
     prefill_tps: float
     gen_tps: float
     prefill_band: tuple[float, float] | None = None
     gen_band: tuple[float, float] | None = None
+    marks: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
@@ -31,7 +33,14 @@ def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
     if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
         raise DataError(f"{path}: several tests at one depth make no curve")
     return [
-        Point(row["ctx_tokens"], row["prefill_tps"], row["gen_tps"], _band(row, "prefill_tps"), _band(row, "gen_tps"))
+        Point(
+            row["ctx_tokens"],
+            row["prefill_tps"],
+            row["gen_tps"],
+            _band(row, "prefill_tps"),
+            _band(row, "gen_tps"),
+            {name: codes for name in ("prefill_tps", "gen_tps") if (codes := marks.concerning(row, name))},
+        )
         for row in rows
     ]
 

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.errors import Cancelled, DataError
+from ds4ref.runs import drift, marks
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Cancellation
 
 from .columns import Sample, summaries
 from .plan import Lane, Plan, kind_of
 from .repetitions import Repetitions, duration
-from .samples import notes
 from .source import Opening, Progress, Say, Source
 from .sources import open_source
 
@@ -240,7 +240,11 @@ class Measurement:
 
     def notes(self) -> list[str]:
         """Return warnings about the samples, one line each."""
-        return [f"{lane.name}: {note}" if lane.name else note for lane in self.lanes for note in notes(lane.samples)]
+        return [
+            f"{lane.name}: {note}" if lane.name else note
+            for lane in self.lanes
+            for note in (*drift.notes(lane.samples), *marks.notes(lane.samples))
+        ]
 
 
 def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:

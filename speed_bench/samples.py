@@ -5,21 +5,15 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ds4ref.runs import drift
+from ds4ref.runs import marks
 
-from .columns import COLUMNS, Sample, repetition_key
+from .columns import COLUMNS, Sample
 from .sweep import SweepRow
 
 if TYPE_CHECKING:
     from ds4ref.costs import Costs, Peaks
-
-SLOW_START = 0.05
-"""Share of speed that a first repetition must lose before it is reported as slow."""
 
 
 def sample(row: SweepRow, costs: Costs | None = None, peaks: Peaks | None = None, start: float = 0.0) -> Sample:
@@ -36,7 +30,13 @@ def sample(row: SweepRow, costs: Costs | None = None, peaks: Peaks | None = None
     entry["steps_s"] = [round(seconds, 9) for seconds in row.steps_s]
     if costs is not None:
         entry |= _bounds(row, costs, peaks)
-    return entry
+    return marked(entry)
+
+
+def marked(entry: Sample, *known: marks.Marks) -> Sample:
+    """Return a sample with its marks: those ``known``, and those that its times show (``runs.marks.of_times``)."""
+    found = marks.merged([*known, marks.of_times(entry)])
+    return {**entry, "marks": found} if found else entry
 
 
 def _bounds(row: SweepRow, costs: Costs, peaks: Peaks | None) -> Sample:
@@ -62,38 +62,3 @@ def seconds(entry: Sample) -> float:
         return float(entry["e2e_ms"]) / 1e3
     parts = ((entry["prefill_tokens"], entry["prefill_tps"]), (entry["gen_tokens"], entry["gen_tps"]))
     return sum(count / rate for count, rate in parts if rate)
-
-
-def notes(samples: Sequence[Sample]) -> list[str]:
-    """Return warnings about samples: speeds that drifted, a slow first repetition."""
-    remarks = drift.notes(samples)
-    for name, column in drift.SPEEDS:
-        lack = slow_start(samples, column)
-        if lack >= SLOW_START:
-            remarks.append(
-                f"the first repetition's {name} was {100 * lack:.0f} % slower than the others': not warm yet"
-            )
-    return remarks
-
-
-def slow_start(samples: Sequence[Sample], column: str) -> float:
-    """Return the share of speed by which repetition 0 is slower than the others: the median over depths and tests.
-
-    0 unless it is far outside the range of the others, of which there must be at least three.
-    """
-    reps: dict[int, dict[tuple[int, str], float]] = {}
-    for entry in samples:
-        if (entry.get(column) or 0) > 0:
-            reps.setdefault(int(entry.get("rep") or 0), {})[repetition_key(entry)] = math.log(entry[column])
-    first = reps.pop(0, {})
-    if not first or len(reps) < 3:
-        return 0.0
-    places = set(first).union(*reps.values())
-    centre = {at: statistics.median([v[at] for v in reps.values() if at in v] or [first.get(at, 0.0)]) for at in places}
-
-    def relative_speed(values: dict[tuple[int, str], float]) -> float:
-        return statistics.median(value - centre[at] for at, value in values.items())
-
-    others = [relative_speed(values) for values in reps.values()]
-    slowest_expected = min(others) - (max(others) - min(others))
-    return -math.expm1(relative_speed(first)) if relative_speed(first) < slowest_expected else 0.0

@@ -23,6 +23,7 @@ from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
 
 from .probes import Probe
+from .waiting import Waits, load
 
 WARMUP_DECODE = 4
 
@@ -97,6 +98,8 @@ class SweepRow:
     at              start on the process clock
     rss_bytes       resident memory afterwards
     test            name of a single test, "" for a sweep
+    wait_share      share of the timed windows that threads waited for a processor
+    load            the machine's load average afterwards
     """
 
     ctx_tokens: int
@@ -109,6 +112,8 @@ class SweepRow:
     at: float = 0.0
     rss_bytes: int | None = None
     test: str = ""
+    wait_share: float | None = None
+    load: float | None = None
     ready_s: float = 0.0
 
     @property
@@ -176,18 +181,21 @@ def sweep(
         previous = depths[done - 1]
         timed_prefill(session, tokens[:previous], last, progress, cancel)
     for depth in depths[done:]:
-        start, prefill_s = timed_prefill(session, tokens[:depth], last, progress, cancel)
+        waits = Waits()
+        with waits:
+            start, prefill_s = timed_prefill(session, tokens[:depth], last, progress, cancel)
         with _sweep_errors(f"snapshot at {depth} failed"):
             snapshot = session.snapshot()
             payload = session.payload_bytes()
         ready_s = prepare(session, depth, gen_tokens)
-        ids, steps = decode(session, depth, gen_tokens, eos, cancel)
+        with waits:
+            ids, steps = decode(session, depth, gen_tokens, eos, cancel)
         with _sweep_errors(f"restore at {depth} failed"):
             session.restore(snapshot)
-        rss = resident_bytes()
         yield SweepRow(
-            depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, rss, ready_s=ready_s
-        )
+            depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), "",
+            waits.share(prefill_s + sum(steps)), load(), ready_s,
+        )  # fmt: skip
         previous = depth
 
 
@@ -258,8 +266,12 @@ def prefill_row(
     cancel: Callable[[], bool] = lambda: False,
 ) -> SweepRow:
     """Measure the prefill of tokens ``first`` to ``last`` on a session that holds those before; raises as ``sweep``."""
-    start, seconds = timed_prefill(session, list(tokens[:last]), last, None, cancel)
-    return SweepRow(last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test)
+    with Waits() as waits:
+        start, seconds = timed_prefill(session, list(tokens[:last]), last, None, cancel)
+    return SweepRow(
+        last, last - first, seconds, (), session.payload_bytes(), (), rep, start, resident_bytes(), test,
+        waits.share(seconds), load(),
+    )  # fmt: skip
 
 
 def timed_decode(
@@ -275,8 +287,12 @@ def timed_decode(
     """Measure the decode of ``count`` tokens after ``depth`` tokens; raises as ``sweep``."""
     payload, start = session.payload_bytes(), time.perf_counter()
     ready_s = prepare(session, depth, count)
-    ids, steps = decode(session, depth, count, eos, cancel)
-    return SweepRow(depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test, ready_s)
+    with Waits() as waits:
+        ids, steps = decode(session, depth, count, eos, cancel)
+    return SweepRow(
+        depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test, waits.share(sum(steps)),
+        load(), ready_s,
+    )  # fmt: skip
 
 
 def prepare(session: Timeline, depth: int, count: int) -> float:

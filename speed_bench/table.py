@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from ds4ref.runs import marks
+
 from .columns import COLUMNS, Column
 
 PIPE_WIDTH = 120
@@ -79,4 +81,5 @@ def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omi
     caption = f"{threads}{machine['cpu']}, {machine['cores']} cores"
     if reps > 1:
         caption += f"; medians of {reps} repetitions"
-    return caption + (f"; no room for {', '.join(omitted)}" if omitted else "")
+    caption += f"; no room for {', '.join(omitted)}" if omitted else ""
+    return "\n".join([caption, *(f"marked {code}: {marks.MEANINGS[code]}" for code in marks.codes(entries).split())])

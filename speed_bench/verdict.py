@@ -1,6 +1,7 @@
 """Comparison of two lanes that were measured in turn, printed at the end of the run.
 
-It uses the words and margins of ``ds4-report compare`` (``ds4ref.runs.speed``).
+It uses the words and margins of ``ds4-report compare`` (``ds4ref.runs.speed``), and like it refuses speeds with
+many marked rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def verdict(run: Measurement) -> Verdict:
     """Compare two lanes that have several repetitions; the result is empty for any other run."""
     if len(run.lanes) != 2:
         return Verdict()
-    from ds4ref.runs.speed import CONFIDENCE, MARGIN, SAME, in_turn, judge, per_cent
+    from ds4ref.runs.speed import CONFIDENCE, MARGIN, REFUSED, SAME, UNCLEAR, in_turn, judge, per_cent
 
     a, b = run.lanes
     lines, by_metric = [], {}
@@ -36,7 +37,8 @@ def verdict(run: Measurement) -> Verdict:
         wording = f"same within {MARGIN:g} %" if judgement == SAME else judgement
         lines.append(f"{b.name} against {a.name}: {metric} {_spelled(wording, change)}")
         by_metric[metric] = {
-            "verdict": judgement if change.known else "unclear", "estimate_percent": change.estimate,
+            "verdict": judgement if change.known or judgement == REFUSED else UNCLEAR,
+            "estimate_percent": _finite(change.estimate),
             "low_percent": _finite(change.low), "high_percent": _finite(change.high), "rounds": change.n,
             "detectable_percent": _finite(change.detectable), "method": change.method,
         }  # fmt: skip
@@ -45,6 +47,8 @@ def verdict(run: Measurement) -> Verdict:
 
 
 def _spelled(wording: str, i: Interval) -> str:
+    if _finite(i.estimate) is None:
+        return f"{wording}: {i.method}"
     if not i.known:
         return f"{i.estimate:+.2f} %, no interval from {i.n} round(s): {i.method}"
     least = "" if _finite(i.detectable) is None else f", {i.n} rounds find {i.detectable:.1f} %"

@@ -1,7 +1,7 @@
 """Speeds of two runs at equal work, cell by cell, and the comparison of two arms measured in turn.
 
 A cell is one speed: of a place (a depth, or a test) in one repetition. Runs are compared only at places where both did
-the same amount of work.
+the same amount of work. Cells of marked rows are left out, and a speed with many of them is not compared (``marks``).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from . import stats
+from . import marks, stats
 from .stats import Interval
 
 SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
 """Metric name, its column in results, and the column with the amount of work (tokens)."""
-BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "same", "unclear"
+BETTER, WORSE, SAME, UNCLEAR, REFUSED = "better", "worse", "same", "unclear", "refused"
 CONFIDENCE = 0.98
 """Joint confidence of all statements of one comparison."""
 MARGIN = 1.0
@@ -36,9 +36,9 @@ def place(row: dict[str, Any]) -> Place:
 
 
 def cells(rows: Rows, column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
-    """Return place -> (amount of work, speeds by repetition) for the given columns."""
+    """Return place -> (amount of work, speeds by repetition) for the given columns, without marked rows."""
     by_place: dict[Place, tuple[Any, dict[int, float]]] = {}
-    for row in rows:
+    for row in marks.unmarked(rows, column):
         value = row.get(column)
         if isinstance(value, (int, float)) and value > 0:
             entry = by_place.setdefault(place(row), (row.get(work), {}))
@@ -51,6 +51,12 @@ def common(rows_a: Rows, rows_b: Rows, column: str, work: str) -> tuple[Cells, C
     one, other = cells(rows_a, column, work), cells(rows_b, column, work)
     places = [at for at in sorted(one.keys() & other.keys()) if one[at][0] == other[at][0]]
     return {at: one[at][1] for at in places}, {at: other[at][1] for at in places}
+
+
+def refusal(rows_a: Rows, rows_b: Rows, column: str) -> str:
+    """Return why the marks of either run forbid a comparison of the speeds in ``column``, "" if they do not."""
+    found = {name: marks.refusal(rows, column) for name, rows in (("A", rows_a), ("B", rows_b))}
+    return "; ".join(f"{name}: {why}" for name, why in found.items() if why)
 
 
 def repetitions(side: Cells) -> list[int]:
@@ -67,11 +73,12 @@ def in_turn(rows_a: Rows, rows_b: Rows, confidence: float = CONFIDENCE) -> dict[
     """Return, for each metric that both runs measured, the log of the ratio B / A; repetitions are the independent
     values.
 
+    The interval is unknown, the estimate NaN, and the method says why, for a metric that marks forbid to compare.
     ``confidence`` is joint over all metrics (Bonferroni).
     """
-    pairs = {name: common(rows_a, rows_b, column, work) for name, column, work in SPEEDS}
+    intervals = {name: refused(why) for name, column, _ in SPEEDS if (why := refusal(rows_a, rows_b, column))}
+    pairs = {name: common(rows_a, rows_b, column, work) for name, column, work in SPEEDS if name not in intervals}
     pairs = {name: pair for name, pair in pairs.items() if pair[0]}
-    intervals = {}
     for name, (one, other) in pairs.items():
         reps = repetitions(one)
         ratios = matrix(other, list(one), reps) - matrix(one, list(one), reps)
@@ -79,12 +86,19 @@ def in_turn(rows_a: Rows, rows_b: Rows, confidence: float = CONFIDENCE) -> dict[
     return intervals
 
 
+def refused(why: str) -> Interval:
+    """Return the interval of a metric that is not compared."""
+    return stats.unknown(math.nan, 0, why)
+
+
 def judge(i: Interval, margin: float = MARGIN, floor: float = 0.0) -> str:
-    """Return "better", "worse", "same" or "unclear" for a difference, in the units of ``margin``.
+    """Return "better", "worse", "same", "unclear" or "refused" for a difference, in the units of ``margin``.
 
     Better or worse: the interval lies on one side of zero, by at least ``floor``, and the estimate is at least
     ``margin``; same: the whole interval lies within the margin.
     """
+    if math.isnan(i.estimate):
+        return REFUSED
     if -margin <= i.low and i.high <= margin:
         return SAME
     if abs(i.estimate) >= margin:

@@ -39,6 +39,9 @@ _OPENAI: dict[str, Json] = {"none": {}, "high": {"reasoning_effort": "high"}, "m
 REASONING = ("reasoning_content", "reasoning")
 """Field names of reasoning in answers; servers that send both send the same text twice."""
 
+MOST_TOKENS = 1 << 53
+"""Largest count that is taken for one; larger ones, which JSON allows, are as good as none."""
+
 _FINISH = {
     "stop": Finish.STOP, "eos": Finish.STOP, "eos_token": Finish.STOP, "stop_sequence": Finish.STOP,
     "end_turn": Finish.STOP, "length": Finish.LENGTH, "max_tokens": Finish.LENGTH, "tool_calls": Finish.TOOL_CALLS,
@@ -210,4 +213,4 @@ def usage_of(answer: Json) -> Usage:
     cached = prompt.get("cached_tokens") if isinstance(prompt, dict) else usage.get("prompt_cache_hit_tokens")
     thought = completion.get("reasoning_tokens") if isinstance(completion, dict) else usage.get("reasoning_tokens")
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), cached, thought
-    return Usage(*(count if isinstance(count, int) else None for count in counts))
+    return Usage(*(count if isinstance(count, int) and abs(count) <= MOST_TOKENS else None for count in counts))

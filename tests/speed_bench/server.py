@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import httpx2
 
+CLIENT = httpx2.Client
 TEMPLATE = 3
 """Tokens that the server adds to a prompt."""
 
@@ -109,9 +110,9 @@ def served(endpoint):
             thread.join()
 
 
-def scripted(monkeypatch, **endpoints):
+def scripted(monkeypatch, lag=0.0, **endpoints):
     """``endpoints`` without a network, each at http://NAME/v1, on a clock that nothing but their delays moves. Returns
-    the list into which each request writes its endpoint's name."""
+    the list into which each request writes its endpoint's name. ``lag``: seconds that the client wakes too late."""
     clock, asked = SimpleNamespace(now=100.0), []
 
     def sleep(seconds):
@@ -131,9 +132,9 @@ def scripted(monkeypatch, **endpoints):
 
         return httpx2.Response(200, content=stream(), headers={"content-type": "text/event-stream"})
 
-    real = httpx2.Client
-    monkeypatch.setattr(httpx2, "Client", lambda **_: real(transport=httpx2.MockTransport(handle)))
+    monkeypatch.setattr(httpx2, "Client", lambda **_: CLIENT(transport=httpx2.MockTransport(handle)))
     still = SimpleNamespace(**vars(time) | {"perf_counter": lambda: clock.now})
     for module in ("targets.openai", "speed_bench.endpoint", "speed_bench.runner", "speed_bench.load"):
         monkeypatch.setattr(f"ds4ref.{module}.time", still)
+    monkeypatch.setattr("ds4ref.speed_bench.waiting.Lag.seconds", lag)
     return asked

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ds4ref.runs.drift import notes, slow_start
 from ds4ref.runs.results import COLUMNS as DS4S
 from ds4ref.speed_bench import columns as module
 from ds4ref.speed_bench.columns import COLUMNS, HEADER, NAMES, Column, documentation, summary
 from ds4ref.speed_bench.formats import sql
-from ds4ref.speed_bench.samples import notes, sample, slow_start
+from ds4ref.speed_bench.samples import sample
 from ds4ref.speed_bench.sweep import SweepRow
 from ds4ref.speed_bench.table import fitting, print_table
 

@@ -1,0 +1,96 @@
+"""What a busy machine does to a measurement: how late this process wakes, and how long it waits for a processor.
+
+Lag (endpoints): a thread sleeps again and again and notes how much too late it woke. A client that waits for pieces
+wakes as late. The thread would itself disturb an engine that computes in this process.
+
+Waits (local engines): Linux counts, for every thread, the time it was ready to run and did not. Reading that costs
+nothing inside the timed windows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+NAP = 0.002
+"""Seconds of one sleep."""
+
+
+def load() -> float | None:
+    """Return the machine's load average over the last minute, None where there is none."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+class Lag:
+    """Context manager that measures this process's lag while its block runs; leave it before ``facts``."""
+
+    def __init__(self) -> None:
+        self._overshoots: list[float] = []
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="lag", daemon=True)
+
+    def _watch(self) -> None:
+        clock = time.monotonic
+        while not self._left.is_set():
+            start = clock()
+            time.sleep(NAP)
+            self._overshoots.append(max(0.0, clock() - start - NAP))
+
+    @property
+    def seconds(self) -> float:
+        """Overshoot in seconds at a random moment: the mean, each weighted by the time that its sleep took."""
+        total = sum(over + NAP for over in self._overshoots)
+        return sum(over * (over + NAP) for over in self._overshoots) / total if total else 0.0
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a row: ``lag_ms`` and ``load``."""
+        return {"lag_ms": 1e3 * self.seconds, "load": load()}
+
+    def __enter__(self) -> Lag:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._left.set()
+        self._thread.join()
+
+
+class Waits:
+    """Context manager that adds up how long threads of this process waited for a processor while its blocks ran."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = 0.0
+
+    def __enter__(self) -> Waits:
+        self._before = waited()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        after = waited()
+        if self._before is None or after is None or self.seconds is None:
+            self.seconds = None
+        else:
+            self.seconds += sum(max(0.0, waits - self._before.get(thread, 0.0)) for thread, waits in after.items())
+
+    def share(self, window: float) -> float | None:
+        """Return the time waited as a share of the timed ``window`` in seconds, None if unknown."""
+        return None if self.seconds is None or window <= 0 else self.seconds / window
+
+
+def waited(folder: str = "/proc/self/task") -> dict[str, float] | None:
+    """Return the seconds that each thread of this process has waited for a processor; None where nobody counts."""
+    try:
+        threads = os.listdir(folder)
+    except OSError:
+        return None
+    found = {}
+    for thread in threads:
+        try:
+            with open(f"{folder}/{thread}/schedstat") as file:
+                found[thread] = 1e-9 * int(file.read().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue  # the thread has ended
+    return found or None

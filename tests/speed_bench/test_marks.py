@@ -1,0 +1,429 @@
+"""Servers that miscount, or whose times cannot be true: none is published without a mark; and honest ones have none.
+
+Every server is a script on a clock that only it moves (``server.scripted``)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ds4ref.reports import cli as reports
+from ds4ref.runs import marks
+from ds4ref.runs.results import read_rows
+from ds4ref.speed_bench import cli
+from ds4ref.speed_bench.waiting import Lag, waited
+
+from .server import Endpoint, scripted
+
+PREFILL, STEP = 1e-3, 2.45e-3
+WORDS = ("The", " old", " mill", " stood", " by", " a", " river", " and", " ground", " its", " corn", ",", " slow", ".")
+
+
+class Server(Endpoint):
+    """A server that makes as many tokens as it is asked for, and tells the truth.
+
+    prefill   seconds a prompt token takes
+    before    seconds before anything else
+    steps     seconds before each token, in turn
+    group     tokens in a piece
+    stops     tokens after which it stops by itself
+    """
+
+    depths = "300,900"
+
+    def __init__(self, prefill=PREFILL, before=0.0, steps=(STEP,), group=1, stops=None, words=WORDS):
+        super().__init__()
+        self.prefill, self.before, self.steps, self.group = prefill, before, steps, group
+        self.stops, self.words = stops, words
+
+    def says(self, prompt, made, body):
+        """Return what it says about an answer."""
+        return {"prompt_tokens": prompt, "completion_tokens": made}
+
+    def pieces(self, prompt, made):
+        """Yield (seconds before a piece, its fields)."""
+        words = itertools.islice(itertools.cycle(self.words), made)
+        steps = itertools.islice(itertools.cycle(self.steps), made)
+        tokens = list(zip(steps, words, strict=True))
+        for start in range(0, made, self.group):
+            group = tokens[start : start + self.group]
+            yield sum(step for step, _ in group), {"content": "".join(word for _, word in group)}
+
+    def events(self, path, body, sleep):
+        with self.lock:
+            self.bodies.append((path, body))
+        prompt, asked = self.tokens(body), body["max_tokens"]
+        made = asked if self.stops is None else min(asked, self.stops)
+        sleep(self.before + self.prefill * prompt)
+        for seconds, fields in self.pieces(prompt, made):
+            sleep(seconds)
+            yield {"model": "fake", "choices": [{"delta": fields}]}
+        finish = "length" if made == asked else "stop"
+        yield {"model": "fake", "choices": [{"delta": {}, "finish_reason": finish}]}
+        if (usage := self.says(prompt, made, body)) is not None:
+            yield {"model": "fake", "choices": [], "usage": usage}
+
+    def whole(self, path, body, sleep):
+        for _ in self.events(path, body, sleep):
+            pass
+        prompt = self.tokens(body)
+        usage = self.says(prompt, 1, body) or {"prompt_tokens": prompt, "completion_tokens": 1}
+        return {
+            "model": "fake",
+            "choices": [{"message": {"content": "The"}, "finish_reason": "length"}],
+            "usage": usage,
+        }
+
+
+class Miscounts(Server):
+    """Counts with ``count(prompt, made, asked)``, which returns other fields; ``streams``: in streams alone."""
+
+    def __init__(self, count, streams=False, **options):
+        super().__init__(**options)
+        self.count, self.streams = count, streams
+
+    def says(self, prompt, made, body):
+        usage = super().says(prompt, made, body)
+        return usage if self.streams and not body["stream"] else usage | self.count(prompt, made, body["max_tokens"])
+
+
+class Adds(Server):
+    """Its count never starts again."""
+
+    total = 0
+
+    def says(self, prompt, made, body):
+        self.total += made
+        return {"prompt_tokens": prompt, "completion_tokens": self.total}
+
+
+class Hides(Server):
+    """Makes ``hidden`` tokens that it counts and does not stream, as reasoning if ``thinks``."""
+
+    def __init__(self, hidden, thinks=False):
+        super().__init__()
+        self.hidden, self.thinks = hidden, thinks
+
+    def pieces(self, prompt, made):
+        for number, (seconds, fields) in enumerate(super().pieces(prompt, made)):
+            if number >= self.hidden * (made > 1):
+                yield seconds + (self.hidden * seconds if number == self.hidden else 0), fields
+
+    def says(self, prompt, made, body):
+        details = {"completion_tokens_details": {"reasoning_tokens": self.hidden}} if self.thinks else {}
+        return super().says(prompt, made, body) | (details if body["stream"] else {})
+
+
+class Early(Server):
+    """Its first piece comes before the prefill."""
+
+    def pieces(self, prompt, made):
+        for number, (seconds, fields) in enumerate(super().pieces(prompt, made)):
+            yield seconds + (PREFILL * prompt if number == 1 else 0), fields
+
+
+class Buffered(Server):
+    """Something on the way keeps the answer until it is complete, then hands it out every ``seconds``."""
+
+    def __init__(self, seconds, **options):
+        super().__init__(**options)
+        self.seconds = seconds
+
+    def pieces(self, prompt, made):
+        made_in, pieces = STEP * made, list(super().pieces(prompt, made))
+        yield made_in, pieces[0][1]
+        for _, fields in pieces[1:]:
+            yield self.seconds, fields
+
+
+class Pads(Server):
+    """Sends a blank after every token."""
+
+    def pieces(self, prompt, made):
+        for seconds, fields in super().pieces(prompt, made):
+            yield seconds / 2, fields
+            yield seconds / 2, {"content": " "}
+
+
+class Twice(Server):
+    """Tells the count of tokens early, and another one at the end."""
+
+    def events(self, path, body, sleep):
+        yield {"model": "fake", "choices": [], "usage": super().says(self.tokens(body), body["max_tokens"], body)}
+        yield from super().events(path, body, sleep)
+
+    def says(self, prompt, made, body):
+        return {"prompt_tokens": prompt, "completion_tokens": 3 * made}
+
+
+def completion(count, streams=False, **options):
+    return Miscounts(lambda prompt, made, asked: {"completion_tokens": count(prompt, made, asked)}, streams, **options)
+
+
+def prompts(count, streams=False, depths=Server.depths):
+    server = Miscounts(lambda prompt, made, asked: {"prompt_tokens": count(prompt)}, streams)
+    server.depths = depths
+    return server
+
+
+def cached(count):
+    return Miscounts(lambda prompt, made, asked: {"prompt_tokens_details": {"cached_tokens": count(prompt)}}, True)
+
+
+REFUSED = "refused"
+FALSE = {
+    "twice as many tokens": (completion(lambda p, n, asked: 2 * n), "count"),
+    "twice as many, of an answer that stops early": (completion(lambda p, n, asked: 2 * n, stops=30), "count"),
+    "three times as many, in streams alone, and stops early": (
+        completion(lambda p, n, asked: 3 * n, True, stops=20, words=(" one", " two", " six")), REFUSED),
+    "half as many": (completion(lambda p, n, asked: n // 2), "count"),
+    "half as many, of an answer that stops early": (completion(lambda p, n, asked: n // 2, stops=30), "count"),
+    "nine tenths": (completion(lambda p, n, asked: n * 9 // 10), "count"),
+    "no tokens": (completion(lambda p, n, asked: 0), "count"),
+    "less than no tokens": (completion(lambda p, n, asked: -n), "count"),
+    "true": (completion(lambda p, n, asked: True), "count"),
+    "one more than was asked for": (completion(lambda p, n, asked: asked + 1), "count"),
+    "the prompt's tokens among the answer's": (completion(lambda p, n, asked: p + n), REFUSED),
+    "all tokens since it was started": (Adds(), REFUSED),
+    "as many as were asked for, after a tenth": (completion(lambda p, n, asked: asked, stops=6), REFUSED),
+    "two counts": (Twice(), REFUSED),
+    "a blank behind every token": (Pads(), "count"),
+    "more reasoning than tokens": (
+        Miscounts(lambda p, n, asked: {"completion_tokens_details": {"reasoning_tokens": 9 * n}}, True), REFUSED),
+    "reasoning that is not streamed": (Hides(30, thinks=True), REFUSED),
+    "tokens that are not streamed": (Hides(40), REFUSED),
+    "a prompt without tokens": (prompts(lambda p: 0, True), "prompt"),
+    "a prompt of less": (prompts(lambda p: -p, True), "prompt"),
+    "twice the prompt, in streams alone": (prompts(lambda p: 2 * p, True), REFUSED),
+    "half the prompt, in streams alone": (prompts(lambda p: p // 2, True), REFUSED),
+    "more prompt tokens than bytes": (prompts(lambda p: 8 * p), "prompt"),
+    "a prompt token for a line": (prompts(lambda p: 1 + p // 6, depths="30,60"), "prompt"),
+    "the same prompt always": (prompts(lambda p: 100), REFUSED),
+    "a prompt that is less than not cached": (cached(lambda p: -p), "prompt"),
+    "a prompt from a cache": (cached(lambda p: p * 9 // 10), REFUSED),
+    "no prefill": (Server(prefill=0.0), "prefill"),
+    "no prefill behind a network": (Server(prefill=0.0, before=0.01), "prefill"),
+    "a first piece before the prefill": (Early(prefill=0.0), "prefill"),
+    "an answer kept until it is complete": (Buffered(2e-5), "burst"),
+    "an answer in one piece": (Server(group=64), "burst"),
+}  # fmt: skip
+TRUE = {
+    "a token a piece": Server(),
+    "four tokens a piece": Server(group=4),
+    "seven tokens a piece": Server(group=7),
+    "bursts of speculation": Server(steps=(0.02, 0.0, 0.0, 0.0, 0.0)),
+    "a burst now and then": Server(steps=(0.02, 0.02, 0.02, 0.0, 0.0)),
+    "slow": Server(prefill=0.2, steps=(1.5,)),
+    "unsteady": Server(steps=(0.002, 0.04, 0.01, 0.3)),
+    "stops early": Server(stops=9),
+    "stops after a token": Server(stops=1),
+    "stops early, four tokens a piece": Server(stops=22, group=4),
+    "a far server": Server(prefill=1e-4, before=0.15),
+    "20,000 tokens/s of prefill": Server(prefill=5e-5, before=0.004, steps=(0.005,)),
+    "100,000 tokens/s of prefill": Server(prefill=1e-5, before=0.002, steps=(0.002,)),
+    "3,000 tokens/s": Server(prefill=2e-4, steps=(1 / 3000,)),
+    "digits": Server(words=(" 1", " 2", " 3")),
+    "no count in streams": Miscounts(lambda p, n, asked: {"prompt_tokens": None, "completion_tokens": None}, True),
+    "counts that are no numbers": completion(lambda p, n, asked: str(n)),
+    "counts beyond all bounds": completion(lambda p, n, asked: 10**400),
+    "spelled byte by byte": Server(group=4, words=("\U0001f9ff", "", "", "")),
+}  # fmt: skip
+
+
+@pytest.fixture
+def swept(monkeypatch, tmp_path):
+    """Sweep a server; return (exit code, rows)."""
+    monkeypatch.chdir(tmp_path)
+
+    def sweep(server, *more, depths=None, lag=0.0):
+        scripted(monkeypatch, lag, fake=server)
+        argv = [
+            "--frontiers",
+            depths or server.depths,
+            "-n",
+            "64",
+            "--target",
+            "http://fake/v1",
+            "--api",
+            "chat",
+            "-r",
+            "2",
+        ]
+        code = cli.main([*argv, "--csv", "s.csv", "--no-store", *more])
+        return code, read_rows("s.csv") if code == 0 else []
+
+    return sweep
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_no_figure_that_cannot_be_true_is_published_unmarked(name, swept, capsys):
+    server, expected = FALSE[name]
+    code, rows = swept(server)
+    said = capsys.readouterr()
+    if expected == REFUSED:
+        last = said.err.splitlines()[-1]
+        assert code == 1 and last.startswith("ds4-bench: http://fake/v1 ") and "internal error" not in last
+        return
+    assert code == 0 and [expected in row["marks"].split() for row in rows] == [True, True]
+    assert f"marked {expected}: {marks.MEANINGS[expected]}" in said.out.replace("\n", " ")
+    assert f"4 of 4 row(s) marked {expected}: " in said.err
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_a_true_figure_has_no_mark(name, swept, capsys):
+    code, rows = swept(TRUE[name])
+    assert code == 0 and [row["marks"] for row in rows] == [None, None], capsys.readouterr().err
+    assert "mark" not in capsys.readouterr().out
+
+
+def test_too_low_a_count_is_replaced_by_what_came(swept):
+    """Too high a one cannot be: which of the two is wrong is unknown."""
+    for count, tokens in ((lambda p, n, asked: 0, 64), (lambda p, n, asked: n // 2, 64), (lambda p, n, asked: 99, 99)):
+        _, rows = swept(completion(count))
+        assert {row["gen_tokens"] for row in rows} == {tokens}
+        assert {round(row["gen_tps"] * STEP, 2) for row in rows} == {
+            1.0 if tokens == 64 else round((99 - 1.55) / 63, 2)
+        }
+
+
+def test_a_cold_first_request_is_no_reason_to_doubt_the_others(swept):
+    class Cold(Server):
+        def events(self, path, body, sleep):
+            sleep(0.8 if not self.bodies else 0.0)
+            yield from super().events(path, body, sleep)
+
+    code, rows = swept(Cold(prefill=2e-5, before=0.003), depths="900,2000")
+    assert code == 0 and [row["marks"] for row in rows] == [None, None]
+    code, rows = swept(Cold(prefill=0.0, before=0.003), depths="900,2000")
+    assert code == 0 and [row["marks"] for row in rows] == ["prefill", "prefill"]
+
+
+@pytest.mark.parametrize("lag, marked", [(0.0001, None), (0.0006, None), (0.0007, "busy"), (0.045, "busy")])
+def test_a_client_that_wakes_too_late_marks_its_rows(lag, marked, swept, capsys):
+    """From a quarter of the time between pieces on."""
+    code, rows = swept(Server(), lag=lag)
+    assert code == 0 and {row["marks"] for row in rows} == {marked}
+    assert all(row["lag_ms"] == pytest.approx(1e3 * lag) and row["load"] is not None for row in rows)
+    assert ("this client woke 45 ms late, pieces came every 2.4 ms (load " in capsys.readouterr().err) == (lag > 0.04)
+
+
+def test_a_late_client_and_few_pieces():
+    """The time to the first token has to be longer than the lag, too."""
+    row = {"ttft_ms": 20.0, "gen_tokens": 1, "steps_s": [], "lag_ms": 1.9}
+    assert not marks.of_times(row) and list(marks.of_times(row | {"lag_ms": 2.0})) == ["busy"]
+
+
+def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    argv = ["--target", "http://fake/v1", "--api", "chat", "--requests", "6", "--mix", "300:16,900:24", "-r", "1"]
+    for server, expected in ((completion(lambda p, n, asked: 2 * n), "count"), (Server(prefill=0.0), "prefill"),
+                             (Server(), None)):  # fmt: skip
+        scripted(monkeypatch, fake=server)
+        assert cli.main([*argv, "--csv", "l.csv", "--no-store"]) == 0
+        assert [row["marks"] for row in read_rows("l.csv")] == [expected]
+
+
+# --- where they are shown
+
+
+@pytest.mark.parametrize("server, code", [
+    (completion(lambda p, n, asked: 2 * n), "count"), (prompts(lambda p: 8 * p), "prompt"),
+    (Server(prefill=0.0), "prefill"), (Buffered(2e-5), "burst"),
+])  # fmt: skip
+def test_a_mark_is_in_row_table_plot_and_report(server, code, swept, capsys):
+    assert swept(server, "--plot", "s.svg")[0] == 0
+    facts = json.loads(Path("s.json").read_text())
+    assert all(list(entry["marks"]) == [code] for entry in facts["samples"])
+    reason = facts["samples"][0]["marks"][code]
+    said = capsys.readouterr()
+    assert f"marked {code}: " in said.out and f"ds4-bench: 4 of 4 row(s) marked {code}: {reason}" in said.err
+    assert f"marked: {code}" in Path("s.svg").read_text()
+    assert reports.main(["build", "s.csv", "-o", "r.html"]) == 0
+    for text in (Path("r.html").read_text(), Path("r.md").read_text(), capsys.readouterr().out):
+        assert f"4 of 4 row(s) marked {code}: " in text
+    assert f"marked: {code}" in Path("r.svg").read_text()
+
+
+@pytest.mark.parametrize("form", ["md", "json", "jsonl", "sql"])
+def test_a_mark_is_in_every_form(form, swept, capsys):
+    swept(completion(lambda p, n, asked: 2 * n), "-o", form)
+    assert re.search(r"[\"' ]count[\"' ]", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("server, lag, refused", [
+    (completion(lambda p, n, asked: 2 * n), 0.0, ["decode"]), (Server(prefill=0.0), 0.0, ["prefill"]),
+    (Server(), 0.05, ["prefill", "decode"]), (Server(), 0.0, []),
+])  # fmt: skip
+def test_a_gate_refuses_what_is_marked(server, lag, refused, swept, capsys):
+    """Of the speed that the marks concern; the other one is compared."""
+    assert swept(server, lag=lag)[0] == 0
+    capsys.readouterr()
+    assert reports.main(["compare", "s.csv", "s.csv", "--json"]) == (4 if refused else 0)
+    found = json.loads(capsys.readouterr().out)
+    assert [f["metric"] for f in found["findings"] if f["verdict"] == "refused"] == refused
+    assert all(f["verdict"] == "same" for f in found["findings"] if f["metric"] not in refused)
+    assert [fail.partition(" is refused: A: 4 of 4 row(s) marked ")[0] for fail in found["fails"]] == refused
+    assert reports.main(["compare", "s.csv", "s.csv"]) == (4 if refused else 0)
+    assert ("refused" in capsys.readouterr().out) == bool(refused)
+
+
+def test_two_targets_of_which_one_miscounts_have_no_verdict(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    scripted(monkeypatch, one=Server(), two=completion(lambda p, n, asked: 2 * n))
+    argv = [
+        "--frontiers",
+        "300,900",
+        "-n",
+        "64",
+        "--api",
+        "chat",
+        "--target",
+        "http://one/v1",
+        "--target",
+        "http://two/v1",
+    ]
+    assert cli.main([*argv, "-r", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["verdict"]
+    assert found["decode"]["verdict"] == "refused" and found["decode"]["estimate_percent"] is None
+    assert found["decode"]["method"] == "B: 8 of 8 row(s) marked count" and found["prefill"]["verdict"] != "refused"
+
+
+def test_a_few_marked_rows_are_left_out():
+    rows = [{"ctx_tokens": 64 * n, "gen_tps": 10.0} for n in range(1, 9)]
+    busy = {"marks": {"busy": "load 30"}}
+    for count, refused in ((2, ""), (3, "3 of 8 row(s) marked busy")):
+        some = [row | busy for row in rows[:count]] + rows[count:]
+        assert marks.refusal(some, "gen_tps") == refused and len(marks.unmarked(some, "gen_tps")) == 8 - count
+    assert marks.notes(some) == ["3 of 8 row(s) marked busy: load 30"]
+    assert marks.of({"marks": "busy count"}) == {code: marks.MEANINGS[code] for code in ("busy", "count")}
+
+
+# --- this machine
+
+
+def test_lag_is_what_a_sleeping_thread_overshoots(monkeypatch):
+    with Lag() as lag:
+        pass
+    monkeypatch.setattr(lag, "_overshoots", [0.0, 0.0, 0.0, 0.044])
+    assert lag.seconds == pytest.approx(0.044 * 0.046 / 0.052), "weighted by the time that each sleep took"
+    monkeypatch.setattr(lag, "_overshoots", [])
+    assert lag.seconds == 0 and set(lag.facts()) == {"lag_ms", "load"}
+
+
+def test_threads_waits_are_read_where_they_are_counted(tmp_path):
+    assert waited(str(tmp_path / "absent")) is None and waited(str(tmp_path)) is None
+    for name, text in (("7", "5000 3000000000 9"), ("8", "1 2 3"), ("9", "not counted")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "schedstat").write_text(text)
+    assert waited(str(tmp_path)) == pytest.approx({"7": 3.0, "8": 2e-9})
+
+
+def test_a_local_row_that_waited_for_a_processor_is_marked():
+    row = {"steps_s": [0.01], "gen_tokens": 1, "wait_share": 0.099, "load": 7.5}
+    assert not marks.of_times(row) and not marks.of_times(row | {"wait_share": None})
+    reason = {"busy": "threads waited 10% of the time for a processor (load 7.5)"}
+    assert marks.of_times(row | {"wait_share": 0.1}) == reason

@@ -78,7 +78,7 @@ def test_a_refusal_that_names_no_field(says: str, prompt: Prompt) -> None:
 
 
 def test_a_failure_that_has_nothing_to_do_with_fields() -> None:
-    """It is asked once more without what the server may not know; then the fields are sent again, and proven ones stay."""
+    """It is asked once more without what the server may not know; then fields are sent again, and taken ones stay."""
     long = httpx2.Response(400, json={"error": {"message": "the prompt is longer than the context of 4096 tokens"}})
     server = Server(long, long, answer("a"), long)
     target = server.target()

@@ -138,7 +138,8 @@ class Endpoint:
                 raise ValueError("echo is not supported")
             steps.append((ids[0], None))
             steps += [(ids[i], rows[i - 1]) for i in range(1, len(ids))]
-        thinks = self.wrong == "always thinks" or self.wrong == "thinks" and body.get("thinking") != {"type": "disabled"}
+        told = body.get("thinking") == {"type": "disabled"}
+        thinks = self.wrong == "always thinks" or (self.wrong == "thinks" and not told)
         for i in range(body["max_tokens"]):
             row = row.copy()
             if self.wrong == "decode" and i >= 8:

@@ -25,7 +25,7 @@ from .tables import BROKEN, Finding, refused
 if TYPE_CHECKING:
     from ds4ref.engine import Engine
 
-    from .diagnosis import Diagnosis
+    from .diagnosis import Diagnosis, Signatures
 
 USUAL, QUIET = 250, 15.0
 """USUAL: candidates of a search that nothing ends early. QUIET: seconds between lines where there is no terminal."""
@@ -164,9 +164,9 @@ def run_diagnosis(
 
         if broken:
             return _broken(broken, seen, explained)
-        result = explained(seen)
-        if their_model is not None and not result.clean:
-            result = _of_their_file(engine, their_model, seen, result)
+        found, notes = (None, []) if their_model is None else _of_their_file(engine, their_model, seen, library)
+        result = found or explained(seen)
+        result.notes += [] if result.clean else notes
     result.notes += [finding.says for finding in findings if finding.name != "storage"]
     _show_tokens(engine, library, seen, result)
     if result.verdict == "fault" and their_model is None:
@@ -221,33 +221,37 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
     return result
 
 
-def _of_their_file(engine: Engine, path: str, seen: Observation, result: Diagnosis) -> Diagnosis:
-    """Check whether our engine on their file gives their numbers: then the file is wrong, not the engine."""
+def _of_their_file(
+    engine: Engine, path: str, seen: Observation, library: Signatures
+) -> tuple[Diagnosis | None, list[str]]:
+    """Check whether our engine on their file gives their numbers, and not on ours: then the file is wrong.
+
+    Return (the diagnosis if it is the file, else None; what to note of a diagnosis by our file). ``library``: ours.
+    """
     from ds4ref.engine import Engine as Opened
 
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
     from .diagnosis.files import differences
 
-    found = differences(str(engine.path), path)
-    if not found.lines:
-        result.notes.append("their file says the same as ours: it is the engine")
-        return result
+    lines = differences(str(engine.path), path).lines
+    if not lines:
+        return None, ["their file says the same as ours: it is the engine"]
+    for line in lines:
+        say("ds4-vectors", line)
     with Opened.open(path, backend=engine.backend, threads=1) as other:
         if other.shape.vocab != engine.shape.vocab:
             raise DataError(f"{path} has a vocabulary of {other.shape.vocab}, ours has {engine.shape.vocab}")
-        theirs = explain(Signatures(other, seen.ids.tolist()), seen, bos_of(other))
-    if theirs.clean:
-        result.verdict, result.fault, result.faults, result.mode = "file", None, [], theirs.mode
-        result.says = "their engine computes their file rightly; the file is not this one"
-        result.confidence, result.parameter = theirs.confidence, None
-        result.notes = [*found.lines, *theirs.notes]
-    else:
-        result.notes += [
-            "on their own file their engine is wrong, too: " + (theirs.fault or theirs.verdict),
-            *found.lines,
-        ]
-    return result
+        there = Signatures(other, seen.ids.tolist())
+        theirs = explain(there, seen, bos_of(other))
+        if not theirs.clean:
+            return None, ["on their own file their engine is wrong, too: " + (theirs.fault or theirs.verdict), *lines]
+        if np.array_equal(there.get(theirs.verdict).logprobs, library.get(theirs.verdict).logprobs):
+            return None, lines  # what differs is not used
+    theirs.mode, theirs.verdict, theirs.sight = theirs.verdict, "file", None
+    theirs.says = "their engine computes their file rightly; the file is not this one"
+    theirs.notes = [*lines, *theirs.notes]
+    return theirs, []
 
 
 def _show_tokens(engine: Engine, library: object, seen: Observation, result: Diagnosis) -> None:

@@ -14,6 +14,7 @@ from ds4ref.console.options import number, parsed
 from ds4ref.console.tool import add_target, engine_options, finish, parser, target_of
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
+from ds4ref.weights.gguf import GGUFFile
 
 PROG = "ds4-vectors doctor"
 SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
@@ -47,6 +48,7 @@ def doctor(argv: Sequence[str]) -> int:
     flags.add_argument("spec", nargs="*", metavar="TARGET",
                        help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
     add(flags, "--model", help=("model the target has (a local target's own, else the diagnostic model)"))
+    flags.add_argument("--their-model", metavar="FILE", help="the file the target has loaded, if it is not -m")
     add(
         flags,
         "--output",
@@ -104,11 +106,14 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     from .doctor.page import line, without, write
     from .doctor.run import examine
 
+    if args.their_model is not None:
+        GGUFFile.open(args.their_model).close()
     secret = os.environ.get(args.key_env, "").strip()
     with target_of(args, spec) as target:
         own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
         with Engine.open(args.model or own, **engine_options(args)) as engine:
-            case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec)
+            case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec,
+                               their_model=args.their_model)  # fmt: skip
             examination = examine(case, args.only, args.skip, command)
     written = write(examination, args.out, secret) if args.out else []
     table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in examination.stages]

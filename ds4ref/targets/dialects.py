@@ -94,7 +94,12 @@ PREFILLS = {kind.name: kind.prefill for kind in KINDS.values() if kind.prefill i
 
 
 class Dialect:
-    """The request format of one server; ``refused`` are the fields it has rejected so far."""
+    """The request format of one server.
+
+    refused  fields that it has rejected so far
+    taken    optional fields that came with a request it has answered
+    guessed  fields left out because an error reply named none; given back if the request fails without them, too
+    """
 
     def __init__(self, kind: str = "probe", prefill: str | None = None):
         if kind not in KINDS:
@@ -105,6 +110,8 @@ class Dialect:
         self.prefill = self.kind.prefill if prefill is None else PREFILLS[prefill]
         self.limit = self.kind.limit
         self.refused: set[str] = set()
+        self.taken: set[str] = set()
+        self.guessed: set[str] = set()
 
     # --- requests
 
@@ -117,8 +124,17 @@ class Dialect:
 
     def learns(self, body: Json, status: int, reply: str) -> bool:
         """Record the fields that an error reply refuses, and return whether the request should be repeated without
-        them."""
+        them.
+
+        If the reply names none, fields that the server has never taken are left out once.
+        """
         if not self.kind.probe or status not in (400, 422):
+            return False
+        if self.guessed & body.keys():
+            return True  # sent before another stream guessed
+        if self.guessed:
+            self.refused -= self.guessed
+            self.guessed = set()
             return False
         if "max_completion_tokens" in reply and "max_tokens" in body:
             self.limit = "max_completion_tokens"
@@ -127,14 +143,26 @@ class Dialect:
         sent |= {name for message in body.get("messages", ()) for name in REASONING if name in message}
         named = {name for name in {*sent, *body} - _ALWAYS if re.search(rf"\b{name}\b", reply)}
         newly_refused = named & sent if named else sent if _STRICT.search(reply) else set()
+        if not named and not newly_refused:
+            self.guessed = newly_refused = sent - self.taken - self.refused
         self.refused |= newly_refused
         return bool(newly_refused)
 
-    def switch(self, mode: str) -> Json:
-        """Return the request fields that select a thinking mode; raise UsageError for an unknown mode."""
+    def answered(self, body: Json) -> None:
+        """Record that the server answered the request ``body``: its fields are taken, and what was left out on a guess
+        stays out."""
+        self.taken |= {name for name in _OPTIONAL if name in body}
+        self.guessed = set()
+
+    def switch(self, mode: str, chat: bool = True) -> Json:
+        """Return the request fields that select a thinking mode; raise UsageError for an unknown mode.
+
+        Without ``chat``, for the completions endpoint, only the field of servers that answer a plain prompt as a chat.
+        """
         if mode not in ("none", "high", "max"):
             raise UsageError(f"unknown thinking mode {mode!r}: choose from none, high, max")
-        return self.kind.thinking.get(mode, {})
+        fields = self.kind.thinking.get(mode, {})
+        return fields if chat else {name: value for name, value in fields.items() if name == "thinking"}
 
     def message(self, message: Message) -> Json:
         """Return one message as the protocol's JSON."""

@@ -207,10 +207,13 @@ class HttpTarget(Target):
             path, body = self._call(request, stream=False)
             start = time.perf_counter()
             try:
-                return start, _dict(self.transport.post(path, body, request.cancel))
+                answer = _dict(self.transport.post(path, body, request.cancel))
             except Refused as refused:
                 if not self.dialect.learns(body, refused.status, refused.reply):
                     raise
+            else:
+                self.dialect.answered(body)
+                return start, answer
 
     def _opened(self, request: Request, stack: ExitStack) -> tuple[float, Iterator[Any]]:
         """Open a stream, retrying without refused fields; ``stack`` closes it."""
@@ -218,10 +221,13 @@ class HttpTarget(Target):
             path, body = self._call(request, stream=True)
             start = time.perf_counter()
             try:
-                return start, stack.enter_context(self.transport.events(path, body, request.cancel))
+                events = stack.enter_context(self.transport.events(path, body, request.cancel))
             except Refused as refused:
                 if not self.dialect.learns(body, refused.status, refused.reply):
                     raise
+            else:
+                self.dialect.answered(body)
+                return start, events
 
     def _call(self, request: Request, stream: bool) -> tuple[str, dict[str, Any]]:
         self.require(*request.needs, needed_for="this prompt")
@@ -251,6 +257,8 @@ class HttpTarget(Target):
         else:
             path = "/completions"
             body["prompt"] = prompt.text if prompt.text is not None else list(prompt.ids or ())
+            # ds4's server makes a chat of a plain prompt, thinks, and then samples at temperature 0, too
+            body |= self.dialect.switch(prompt.thinking, chat=False)
             if request.top_logprobs:
                 body["logprobs"] = request.top_logprobs
         return path, self.dialect.fitted(body | self.extra)

@@ -91,7 +91,7 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
     except Ds4Error as error:
         return stage.add(name, Outcome.IMPOSSIBLE if chat else Outcome.FAILED, str(error))
     try:
-        diagnosis = run_diagnosis(case.engine, observation)
+        diagnosis = run_diagnosis(case.engine, observation, their_model=case.their_model)
     except DataError as error:
         # the answer does not belong to the model, or holds no numbers
         return stage.add(name, Outcome.FAILED, f"cannot be diagnosed: {error}")

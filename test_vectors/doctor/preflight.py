@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.archs.deepseek4.shape import FLASH, ModelShape, unlike_flash
 from ds4ref.errors import Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.targets import Ability, Completion, Prompt, Step
 
+from ..diagnosis.files import metadata
 from ..observation import DEGENERATE
 from .case import KINDS, ExamContext
 from .findings import Outcome, ShownToken, Stage, visible
@@ -28,6 +30,7 @@ LENGTHS = ("max_model_len", "context_length", "max_context_length", "n_ctx", "n_
 
 def preflight(case: ExamContext, stage: Stage) -> None:
     """Run all checks; they set ``case.kinds``, ``logprobs``, ``echo`` and ``same_model`` for later stages."""
+    _file(case, stage)
     answers = _reach(case, stage)
     if not answers:
         if case.can_logits:
@@ -39,6 +42,24 @@ def preflight(case: ExamContext, stage: Stage) -> None:
     _full(case, stage)
     _echo(case, stage)
     _context(case, stage)
+
+
+def _file(case: ExamContext, stage: Stage) -> None:
+    """Compare the model file with the target's, if that is at hand, and with Flash in what no tensor's shape tells."""
+    shape = case.engine.shape
+    if case.their_model is not None:
+        lines = metadata(str(case.engine.path), case.their_model)
+        says = "; ".join(lines) or "the target's file has the metadata of ours"
+        stage.add("the target's file", Outcome.WRONG if lines else Outcome.OK, says)
+    if not isinstance(shape, ModelShape):
+        return
+    odd = [f"{key} {got}, where Flash has {want}" for key, (got, want) in unlike_flash(shape).items()]
+    if odd and (shape.dim, shape.n_layers, shape.n_experts) == (FLASH.dim, FLASH.n_layers, FLASH.n_experts):
+        stage.add("model file", Outcome.WRONG, f"it has Flash's size, but {'; '.join(odd)}",
+                  next=["Convert the model again: these values are in the file, not in the engine"])  # fmt: skip
+    else:
+        stage.add("model file", Outcome.OK, "; ".join(odd) + ": right if it was made so" if odd else
+                  "its constants are those of DeepSeek V4 Flash")  # fmt: skip
 
 
 def _prompts(case: ExamContext) -> Iterator[tuple[str, Prompt]]:

@@ -156,6 +156,10 @@ def _add_comparison(
 ) -> Check:  # fmt: skip
     """Add a check: the answers are identical, within noise, or not, with the place where they fork."""
     figures = {k: v for k, v in figures.items() if v is not None}
+    if any(answer.reasoning for answer in (first, *others)):
+        says = "it thinks although it was asked not to, and a server that thinks may sample at temperature 0, too"
+        hints = ["Switch thinking off in the server's own options, or name its dialect (--dialect)"]
+        return stage.add(name, Outcome.UNSURE, says, figures=figures, next=hints)
     if all(each.same for each in comparisons):
         how = "with all log probabilities" if first.steps else "by their text: there are no log probabilities"
         return stage.add(name, Outcome.OK, f"{len(comparisons) + 1} answers are identical {how}", figures=figures)

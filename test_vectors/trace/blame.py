@@ -23,7 +23,7 @@ from ds4ref.variants.forced import HEAD, LayerWeights, Model, Weights, model_in
 
 from .budget import Judgement, judge, limits
 from .forcing import Forcing, Reading, run
-from .ops import CHOICES, OPS, Key, ordered, span
+from .ops import CHOICES, OPS, STORED, Key, ordered, span
 from .theirs import Theirs
 
 RECIPES = ("f32", "iterated", "f64")
@@ -285,12 +285,7 @@ def choose(case: Blaming, numerics: str | None) -> tuple[str, dict[str, str]]:
         if name != "exact":
             apart = case.reading(name, layers=some).apart
             shares[name] = {key: case.share_within(key, apart[key]) if key in apart else 0.0 for key in points}
-    # rank by number of ops explained, then by share of their rows, then by the order of ROUNDING
-    score = {
-        name: (sum(share[k] >= 0.5 for k in points), round(sum(share[k] for k in points), 3))
-        for name, share in shares.items()
-    }
-    best = max(ROUNDING, key=lambda name: score[name])
+    best = max(ROUNDING, key=lambda name: _merit(name, shares, points))
     exceptions = {}
     for kind in dict.fromkeys(name for name, _ in points):
         same_kind = [key for key in points if key[0] == kind]
@@ -305,6 +300,22 @@ def choose(case: Blaming, numerics: str | None) -> tuple[str, dict[str, str]]:
             ):
                 exceptions[kind] = name
     return best, exceptions
+
+
+def _merit(name: str, shares: dict[str, dict[Key, float]], points: Sequence[Key]) -> tuple[float, ...]:
+    """Return how much a rounding set explains, to be compared in order.
+
+    The number of ops first; then the share of the rows of ops that no set explains, which are wrong only in part. What
+    is stored comes after both, as it may have been dumped before it was rounded. Then all rows; ties go to the first
+    set of ROUNDING.
+    """
+    share = shares[name]
+    stored = [key for key in points if key[0] in STORED]
+    others = [key for key in points if key[0] not in STORED]
+    wrong = [key for key in others if max(each[key] for each in shares.values()) < 0.5]
+    counts = [sum(share[key] >= 0.5 for key in part) for part in (others, stored)]
+    parts = [round(sum(share[key] for key in part), 3) for part in (wrong, points)]
+    return counts[0], parts[0], counts[1], parts[1]
 
 
 def _wrong(case: Blaming, key: Key) -> bool:

@@ -1,4 +1,4 @@
-"""Search for the cause of a wrong op: a fault of the library, or a swapped or damaged tensor.
+"""Search for the cause of a wrong op: a fault of the library, a constant, or a swapped or damaged tensor.
 
 Each fault is tried by running the layer with it on the other engine's inputs: a fault that brings the op within its
 budget is a candidate. It is then tried in all layers, and reported with the number of wrong ops it explains and the
@@ -8,19 +8,21 @@ replaced by others of the same shape, and by rearrangements of itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, ROUNDING, Fault
+from ds4ref.variants import ROUNDING, Fault
 from ds4ref.variants.damage import alike, attribute, only_expert, rearranged, tensor_name, with_tensor
 from ds4ref.variants.forced import HEAD, LayerWeights, Weights, applicable
 
 from .blame import SUM_LIMIT, BlameResult, Blaming, WrongOp
+from .constants import fitted
 from .forcing import Reading
-from .ops import CHOICES, OPS, Key
+from .keys import POINT, attended
+from .ops import CHOICES, OPS, STORED, Key
 from .patterns import describe, structure
 
 ROTATED = frozenset(("Qcur", "KVrope", "KVcur", "KVcompress", "indexer_KVcompress", "indexer_q", "kqv_out", "kqv_back"))
@@ -34,7 +36,7 @@ TIES = 4
 class Cause:
     """One explanation of wrong ops.
 
-    kind      "fault" or "tensor"
+    kind      "fault", "tensor" or "file"
     names     names of the faults that explain equally many ops, or of the tensor
     text      the explanation in a sentence
     explains  the wrong ops that it explains
@@ -55,9 +57,24 @@ def explain(case: Blaming, result: BlameResult, search: bool = True) -> None:
     """Fill in ``where`` and ``causes`` of the wrong ops; search for the causes only if ``search``."""
     for wrong in result.wrong:
         wrong.where = _describe(case, wrong)
+    attention = next((wrong for wrong in result.wrong if wrong.key[0] == POINT), None)
+    rows = [] if attention is None else attended(case, attention)
+    if attention is not None and rows:
+        attention.where[1:] = rows  # which heads and channels are wrong follows from it
     if search:
         _search(case, result)
     settle(case, result)
+
+
+def blame_file(result: BlameResult, differences: Sequence[str], points: int) -> None:
+    """Give all wrong ops one cause: the file that the other engine reads, as our engine on it gives all its values.
+
+    points  number of points that are within their budgets on their file
+    """
+    text = f"{'; '.join(differences)}; with their file all {points} points are within their budgets"
+    result.causes.append(Cause("file", (), text, tuple(wrong.key for wrong in result.wrong)))
+    for wrong in result.wrong:
+        wrong.causes.append(text)
 
 
 def _search(case: Blaming, result: BlameResult) -> None:
@@ -110,17 +127,29 @@ def settle(case: Blaming, result: BlameResult) -> None:
 
 
 def _error_structure(case: Blaming, wrong: WrongOp) -> float | None:
-    """Return the structure of a point's error; None if it cannot be computed, or if the rows' errors are uneven."""
+    """Return the structure of a point's error; None if it cannot be computed, or if the rows' errors are uneven.
+
+    If the rounding set explains less than half of the difference from the unrounded op, theirs rounds otherwise there:
+    then what is left of the unrounded op counts.
+    """
     fits = case.theirs.get(wrong.key, None)
-    ours = case.clean_pass(wrong.rounding).ours.get(wrong.key)
-    if fits is None or ours is None or len(fits) != 1 or fits[0].partial or fits[0].values.shape[-1] < 8:
+    if fits is None or len(fits) != 1 or fits[0].partial or fits[0].values.shape[-1] < 8:
         return None
-    reading = case.clean_pass(wrong.rounding)
-    level = reading.apart[wrong.key] / np.maximum(reading.size[wrong.key], 1e-30)
-    low, high = np.quantile(level, (0.1, 0.9))
-    if not high <= EVEN * low:
-        return None
-    return float(structure(ours.reshape(fits[0].values.shape), fits[0].values))
+    shares = []
+    sizes: list[float] = []
+    for name in dict.fromkeys((wrong.rounding, "exact")):
+        reading = case.clean_pass(name)
+        ours = reading.ours.get(wrong.key)
+        if ours is None:
+            return None
+        level = reading.apart[wrong.key] / np.maximum(reading.size[wrong.key], 1e-30)
+        low, median, high = np.quantile(level, (0.1, 0.5, 0.9))
+        if not high <= EVEN * low:
+            return None
+        sizes.append(median)
+        if sizes[0] > 0.5 * median:
+            shares.append(float(structure(ours.reshape(fits[0].values.shape), fits[0].values)))
+    return min(shares)
 
 
 def _describe(case: Blaming, wrong: WrongOp) -> list[str]:
@@ -159,48 +188,97 @@ def _rope_dim(case: Blaming, name: str) -> int:
 
 
 def _find_fault(case: Blaming, result: BlameResult, unexplained: list[WrongOp]) -> Cause | None:
-    """Find the fault that explains the first of ``unexplained``, and the most of the others; None if none does."""
+    """Find the mistake that explains the first of ``unexplained``, and the most of the others; None if none does.
+
+    Constants are fitted if no mistake of the library explains all of them without spoiling other ops.
+    """
+    first = unexplained[0]
+    formats = {tensor.fmt.name for tensor in case.engine.source.tensors.values()}
+    library = applicable(ROUNDING[first.rounding].numerics, formats, len(case.ids))
+    best = _best(case, result, unexplained, list(_acting(first, library)))
+    if best is not None and best.full:
+        return best.cause
+    for candidate in fitted(case, first, lambda faults: _acting(first, faults)):
+        found = _best(case, result, unexplained, [candidate])
+        if found is not None and (best is None or found.score > best.score):
+            best = found
+        if best is not None and best.full:
+            break
+    return None if best is None else best.cause
+
+
+class _Scored(NamedTuple):
+    """A cause; (ops explained less ops spoiled, - ops spoiled); whether it explains all and spoils none."""
+
+    cause: Cause
+    score: tuple[int, int]
+    full: bool
+
+
+def _best(
+    case: Blaming, result: BlameResult, unexplained: list[WrongOp], candidates: Sequence[tuple[Fault, bool]]
+) -> _Scored | None:
+    """Return the candidate, a fault and ``late``, that explains the first of ``unexplained`` and the most of the
+    others."""
     first = unexplained[0]
     exact, near = [], []
-    for fault, late in _candidates(case, first):
+    for fault, late in candidates:
         reading = case.reading(first.rounding, [fault], case.leading([first.key[1]]), until=first.key, late=late)
         if _is_explained(case, first, reading):
             exact.append((fault, late))
         elif _nearly_explained(case, first, reading):
             near.append((fault, late))
     layers = case.leading({wrong.key[1] for wrong in unexplained})
-    candidates = [
+    readings = [
         (fault, late, case.reading(first.rounding, [fault], layers, late=late), _NO_NOISE) for fault, late in exact
     ]
     for fault, late in near if not exact else ():
         reading = case.reading(first.rounding, [fault], layers, late=late, keep=True)
         own = case.noise_of(first.rounding, reading, layers, [fault], late)
         if _is_explained(case, first, reading, own):
-            candidates.append((fault, late, reading, own))
-    if not candidates:
+            readings.append((fault, late, reading, own))
+    if not readings:
         return None
     scored = []
-    for fault, _, reading, own in candidates:
+    for fault, _, reading, own in readings:
         explains = tuple(wrong.key for wrong in unexplained if _is_explained(case, wrong, reading, own))
         spoils = sum(_is_spoiled(case, key, result, reading) for key in result.clean if key in reading.apart)
         scored.append((len(explains) - spoils, -spoils, explains, fault))
     best = max(score[:2] for score in scored)
     chosen = [(explains, fault) for *score, explains, fault in scored if tuple(score) == best]
     explains = chosen[0][0]
-    names = tuple(dict.fromkeys(fault.name for _, fault in chosen))[:TIES]
-    says = " or ".join(f"{LIBRARY[name].says} ({name})" for name in names)
+    explains += _stored(case, chosen[0][1], [wrong for wrong in unexplained if wrong.key not in explains])
+    named = list({fault.name: fault.says for _, fault in chosen}.items())[:TIES]
+    says = " or ".join(f"{says} ({name})" for name, says in named)
     more = f", or {len(chosen) - TIES} others that would do the same here" if len(chosen) > TIES else ""
     many = f"; explains {len(explains)} of {len(unexplained)} ops" if len(unexplained) > 1 else ""
     part = f", but not in all places: {-best[1]} other ops are right that it would spoil" if best[1] else ""
-    return Cause("fault", names, f"{says}{more}{many}{part}", explains)
+    cause = Cause("fault", tuple(name for name, _ in named), f"{says}{more}{many}{part}", explains)
+    return _Scored(cause, best, len(explains) == len(unexplained) and not best[1])
 
 
-def _candidates(case: Blaming, wrong: WrongOp) -> Iterator[tuple[Fault, bool]]:
+def _stored(case: Blaming, fault: Fault, rest: list[WrongOp]) -> tuple[Key, ...]:
+    """Return the points of ``rest`` that the fault explains in another rounding set, if all of them are stored.
+
+    What is stored may have been dumped before it was rounded (``BlameResult.exceptions``), which does not show in ops
+    that are wrong.
+    """
+    explained: dict[Key, None] = {}
+    if rest and all(wrong.key[0] in STORED for wrong in rest):
+        layers = case.leading({wrong.key[1] for wrong in rest})
+        for name in ROUNDING:
+            missing = [wrong for wrong in rest if wrong.key not in explained]
+            if missing:
+                reading = case.reading(name, [fault], layers)
+                explained |= {w.key: None for w in missing if _is_explained(case, replace(w, rounding=name), reading)}
+    return tuple(explained)
+
+
+def _acting(wrong: WrongOp, faults: Iterable[Fault]) -> Iterator[tuple[Fault, bool]]:
     """Yield (fault, late) for faults that can act in the op; ``late``: on its inputs, after they were dumped."""
-    formats = {tensor.fmt.name for tensor in case.engine.source.tensors.values()}
     points, inputs = {name for name, _ in wrong.bridged}, {name for name, _ in wrong.inputs}
     multiplies = any(OPS[name].tensors for name in points)
-    for fault in applicable(ROUNDING[wrong.rounding].numerics, formats, len(case.ids)):
+    for fault in faults:
         if (fault.begin is not None or points & set(fault.edits)) and (not fault.fmt or multiplies):
             yield fault, False
         if inputs & set(fault.edits):

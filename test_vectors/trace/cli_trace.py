@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ds4ref.console.common import Progress, check_output
+from ds4ref.console.common import Progress, check_output, say
 from ds4ref.console.flags import add
 from ds4ref.console.options import parsed
 from ds4ref.console.tool import add_engine, engine_options, finish, parser, required
-from ds4ref.errors import DataError, UsageError
+from ds4ref.errors import DataError, ModelFileError, UsageError
 
 from ..reading import read_ids
 
@@ -82,15 +82,17 @@ def blame(argv: Sequence[str]) -> int:
     flags.add_argument("theirs", nargs="*", metavar="THEIRS", help="file or folder of the other engine's intermediates")
     _add_shared_options(flags)
     flags.add_argument("--names", metavar="NAME|FILE", help="whose names: ours, ds4, llama.cpp, hf or a TOML (guessed)")
+    flags.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
     flags.add_argument("--fast", action="store_true", help="do not look for the mistake or tensor that explains it")
     args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.theirs) != 1:
         raise UsageError("one file or folder to look at is needed")
+    from ..diagnosis.files import differences, metadata
     from .blame import Blaming
     from .blame import blame as find
-    from .causes import explain
+    from .causes import blame_file, explain
     from .dumps import read
     from .names import guess, load
     from .report import page, to_json
@@ -106,6 +108,9 @@ def blame(argv: Sequence[str]) -> int:
     assert ids is not None
     with _engine(args, "exact") as engine:
         shape = engine.shape
+        there = [] if args.their_model is None else metadata(engine.path, args.their_model)
+        for line in there:
+            say("ds4-vectors", line)
         if max(ids) >= shape.vocab:
             raise DataError(f"token id {max(ids)} is outside the vocabulary of {shape.vocab}: another model?")
         if args.names is None:
@@ -119,14 +124,38 @@ def blame(argv: Sequence[str]) -> int:
         with Progress("one pass after the other: layer") as progress:
             case = Blaming(engine, theirs, ids, _layers(args.layers), lambda layer: progress(layer, shape.n_layers))
             result = find(case, args.numerics)
+            right = None
+            if result.wrong and args.their_model is not None:
+                right = _judged_on(args.their_model, engine, theirs, ids, case.wanted)
+            if right is not None:
+                blame_file(result, there or differences(engine.path, args.their_model).lines, len(right.clean))
             if result.wrong:
-                explain(case, result, search=not args.fast)
+                explain(case, result, search=not args.fast and right is None)
         _check_model(dump, engine, result.notes)
         result.notes.insert(0, f"names read as {table.name}'s; {len(matches)} of {len(dump.tensors)} tensors are "
                             f"points that are known; values stored as {_storage_text(theirs)}")  # fmt: skip
     whole = {"names": table.name, "stored": _storage_text(theirs), "tokens": len(ids), **to_json(result, len(matches))}
     finish(whole, args.json, page(result, len(matches)))
     return 1 if result.wrong else 0
+
+
+def _judged_on(path: str, engine: Any, theirs: Any, ids: Sequence[int], layers: Any) -> Any:
+    """Blame the dump by the file ``path`` that the other engine reads; return the result if nothing is wrong, else
+    None."""
+    from ds4ref.engine import Engine
+
+    from .blame import Blaming
+    from .blame import blame as find
+    from .theirs import Theirs
+
+    try:
+        with Engine.open(path, backend=engine.backend, threads=1) as other:
+            again = Theirs(theirs.dump, theirs.matches, other.shape, len(ids))
+            result = find(Blaming(other, again, ids, layers), None)
+    except ModelFileError as error:
+        say("ds4-vectors", f"{error}: whether it is the file cannot be told")
+        return None
+    return None if result.wrong else result
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"record": record, "blame": blame}

@@ -7,6 +7,7 @@ from typing import Any
 
 from .blame import BlameResult, WrongOp
 from .ops import OPS, Key, anchor, describe_point
+from .patterns import AXES
 
 
 def to_json(result: BlameResult, total: int) -> dict[str, Any]:
@@ -42,9 +43,16 @@ def entry(wrong: WrongOp) -> dict[str, Any]:
         "times_limit": _number(wrong.judgement.ratio),
         "rows": len(wrong.judgement.beyond),
         "rows_beyond": int(wrong.judgement.beyond.sum()),
+        "first_row": _first_row(wrong),
         "where": wrong.where,
         "causes": wrong.causes,
     }
+
+
+def _first_row(wrong: WrongOp) -> int | None:
+    """Return the first position, or compressed row, that is beyond its budget."""
+    beyond = wrong.rows[wrong.judgement.beyond]
+    return int(beyond.min()) if len(beyond) else None
 
 
 def _number(value: float) -> float | None:
@@ -100,6 +108,7 @@ def _first_op_lines(wrong: WrongOp) -> list[str]:
     lines.append(
         f"off by       {judgement.relative:.2g} of its size (median), {judgement.ratio:.3g} times the limit, "
         f"in {int(judgement.beyond.sum())} of {len(judgement.beyond)} rows"
+        + ("" if _first_row(wrong) is None else f", {AXES[op.axes[0]]} {_first_row(wrong)} first")
     )
     lines += [f"where        {text}" for text in wrong.where]
     lines += [f"as if        {text}" for text in wrong.causes]

@@ -5,7 +5,7 @@ Dumps of Hugging Face are made by the example of docs/reference/trace.md, run as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from ds4ref.test_vectors.trace.blame import BlameResult
 from ds4ref.test_vectors.trace.dump import Dump
 from ds4ref.test_vectors.trace.dumps import read
 from ds4ref.test_vectors.trace.ops import OPS
-from ds4ref.weights.gguf import GGUFFile
-from ds4ref.weights.writer import GGUFWriter, TensorSpec
+from ds4ref.test_vectors.trace.report import entry
+from tests.badfiles import Draft
 from tests.test_vectors.test_trace_dumps import example
 from tests.test_vectors.tracing import IDS, as_dump, examined, names
 
@@ -133,9 +133,9 @@ def test_its_values_stored_coarsely(hf: Any, tmp_path: Path, stored: Any) -> Non
 # --- llama.cpp
 
 
-def graph(llama: Any, path: Any, flash: bool, f32: bool) -> Dump:
+def graph(llama: Any, path: Any, flash: bool, f32: bool, ids: Sequence[int] = SHORT) -> Dump:
     with llama.Llama(path, f32_cache=f32, flash=flash) as engine:
-        _, taken = engine.record(SHORT, lambda name: "(" not in name and not name.startswith(("node", "leaf", "cache")))
+        _, taken = engine.record(ids, lambda name: "(" not in name and not name.startswith(("node", "leaf", "cache")))
     return as_dump(taken)
 
 
@@ -149,38 +149,43 @@ def test_llama_cpp_is_clean(llama: Any, flash: bool, f32: bool) -> None:
     assert set(result.coarse) <= {"kqv_out"}
 
 
-METADATA = {
-    # key: wrong value, layer to look at, points one of which must be in the first gap
-    "rope.freq_base": (20000.0, 0, {"rope_tables"}),
-    "attention.compress_rope_freq_base": (10000.0, 2, {"rope_tables", "attn_comp_rope_tables"}),
-    "attention.sliding_window": (15, 0, {"raw_window"}),
-    "expert_weights_scale": (1.0, 3, {"ffn_moe_weights_scaled"}),
-    "attention.layer_norm_rms_epsilon": (1e-3, 0, {"attn_norm", "hc_attn_pre_mixes"}),
-    "hyper_connection.sinkhorn_iterations": (3, 0, {"hc_attn_pre_comb"}),
-    "attention.indexer.top_k": (6, 2, {"indexer_topk"}),
+METADATA: dict[str, tuple[Any, int, set[str], int, str]] = {
+    # key: wrong value, layer to look at, points one of which must be in the first gap, first position, what is said
+    "attention.sliding_window": (32, 0, {"raw_window"}, 16, "is 32, not 16"),
+    "rope.freq_base": (20000.0, 0, {"rope_tables"}, 1, "is 20000, not 10000"),
+    "attention.compress_rope_freq_base": (10000.0, 2, {"rope_tables"}, 1, "is 10000, not 160000"),
+    "attention.layer_norm_rms_epsilon": (1e-3, 0, {"hc_attn_pre_mixes"}, 0, "is 0.001, not 1e-06"),
+    "hyper_connection.epsilon": (1e-3, 0, {"hc_attn_pre_weights"}, 0, "is 0.001, not 1e-06"),
+    "hyper_connection.sinkhorn_iterations": (3, 0, {"hc_attn_pre_comb"}, 0, "is 3, not 20"),
+    "expert_weights_scale": (1.0, 3, {"ffn_moe_weights_scaled"}, 0, ""),  # a mistake of the library: router_no_scale
+    "attention.indexer.top_k": (6, 2, {"indexer_topk"}, 27, "is 6, not 8"),
+    "rope.scaling.factor": (4.0, 2, {"rope_tables"}, 1, "is 4, not 16"),
+    "rope.scaling.original_context_length": (1024, 2, {"rope_tables"}, 1, "is 1024, not 65536"),
+    "swiglu_clamp_exp": ([7.0] * 6, 1, {"ffn_shexp_mid"}, 0, "is 7, not 10"),
+    "rope.scaling.type": ("linear", 2, {"rope_tables"}, 1, ""),  # a key that this engine does not read
+    "expert_weights_norm": (False, 3, {"ffn_moe_weights_scaled"}, 0, ""),
+    "rope.dimension_count": (32, 0, {"rope_tables"}, 1, ""),
 }
 
 
 def with_metadata(path: Path, key: str, value: Any) -> Path:
-    with GGUFFile.open(diagnostic_path()) as good:
-        whole = f"deepseek4.{key}"
-        assert whole in good.metadata
-        metadata = [(k, good.metadata.type_of(k), value if k == whole else good.metadata[k]) for k in good.metadata]
-        specs = [TensorSpec(t.name, t.fmt.name, t.dims) for t in good.tensors.values()]
-        with GGUFWriter(path, metadata, specs) as out:
-            for spec in specs:
-                out.write(spec.name, good.raw(spec.name))
+    draft = Draft(diagnostic_path())
+    draft.set(key, value)
+    draft.write(path)
     return path
 
 
 @pytest.mark.peers
 @pytest.mark.parametrize("key", METADATA)
 def test_wrong_metadata_in_llama_cpp(llama: Any, tmp_path: Path, key: str) -> None:
-    value, layer, points = METADATA[key]
-    dump = graph(llama, with_metadata(tmp_path / "bad.gguf", key, value), False, True)
-    result: BlameResult = examined(dump, [layer], search=False, ids=SHORT)
+    """As a user runs it: fused attention, rows in f16. The op, its first position, and where it can be the key."""
+    value, layer, points, first, says = METADATA[key]
+    dump = graph(llama, with_metadata(tmp_path / "bad.gguf", key, value), True, False, IDS[:96])
+    result: BlameResult = examined(dump, [layer], search=bool(says), ids=IDS[:96])
     assert result.wrong, "acquitted"
     assert points & {point for point, _ in result.wrong[0].bridged}, result.wrong[0].key
+    assert entry(result.wrong[0])["first_row"] == first
+    assert not says or result.causes[0].text.startswith(f"deepseek4.{key} {says}")
     assert result.rounding.startswith("llama.cpp")
 
 

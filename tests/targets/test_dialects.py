@@ -66,13 +66,33 @@ def test_several_refusals_are_learnt_one_by_one() -> None:
     assert len(server.requests) == 3 and set(server.body()) == Strict.KNOWN - {"stream_options"}
 
 
-def test_a_refusal_that_names_no_field() -> None:
-    server = Strict("Unknown parameter in the request")
-    assert server.target().complete(HI).text == "a" and len(server.requests) == 2
+@pytest.mark.parametrize("says", ["Unknown parameter in the request", "invalid body", ""])
+@pytest.mark.parametrize("prompt", [Prompt.chat("Hi"), Prompt.plain("Hi")], ids=["chat", "text"])
+def test_a_refusal_that_names_no_field(says: str, prompt: Prompt) -> None:
+    """One request is spent on it, whatever the server says, and none after that."""
+    server = Strict(says, Strict.KNOWN | {"prompt"})
+    target = server.target()
+    for _ in range(2):
+        assert target.complete(Request(prompt, 2)).text == "a"
+    assert ["thinking" in json.loads(request.content) for request in server.requests] == [True, False, False]
+
+
+def test_a_failure_that_has_nothing_to_do_with_fields() -> None:
+    """It is asked once more without what the server may not know; then fields are sent again, and taken ones stay."""
+    long = httpx2.Response(400, json={"error": {"message": "the prompt is longer than the context of 4096 tokens"}})
+    server = Server(long, long, answer("a"), long)
+    target = server.target()
+    with pytest.raises(TargetError, match="HTTP 400: the prompt is longer"):
+        target.complete(HI)
+    assert target.complete(HI).text == "a"
+    with pytest.raises(TargetError, match="HTTP 400: the prompt is longer"):
+        target.complete(HI)
+    sent = ["thinking" in json.loads(request.content) for request in server.requests]
+    assert sent == [True, False, True, True] and target.notes() == []
 
 
 @pytest.mark.parametrize("status, says", [
-    (400, "the prompt is longer than the context of 4096 tokens"),
+    (413, "the prompt is longer than the context of 4096 tokens"),
     (400, "Unrecognized request argument supplied: seed"),  # it decides what is answered: never dropped
     (404, "no model thinking here"),
 ])  # fmt: skip
@@ -114,6 +134,25 @@ def test_how_thinking_is_switched(kind: str, mode: str, fields: dict[str, Any]) 
     server.target(dialect=kind).complete(Request(Prompt.chat("Hi", thinking=mode)))
     asked = {"thinking", "reasoning_effort", "chat_template_kwargs"}
     assert {k: v for k, v in server.body().items() if k in asked} == fields
+
+
+@pytest.mark.parametrize("kind", ["probe", "deepseek", "ds4"])
+@pytest.mark.parametrize("prompt", [Prompt.plain("Hi"), Prompt.tokens([1, 2])], ids=["text", "ids"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_plain_prompts_do_not_think(kind: str, prompt: Prompt, stream: bool) -> None:
+    """ds4's server makes a chat of a plain prompt, thinks unless told otherwise, and then ignores temperature 0."""
+    text = {"model": "m", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}]}
+    server = Server(sse(text) if stream else text)
+    target = server.target(dialect=kind, ids=True)
+    assert (collect(target.stream(Request(prompt))) if stream else target.complete(Request(prompt))).text == "a"
+    assert server.body()["thinking"] == {"type": "disabled"}
+
+
+@pytest.mark.parametrize("kind", ["vllm", "llama.cpp", "openai", "plain"])
+def test_fields_of_chats_stay_in_chats(kind: str) -> None:
+    server = Server({"model": "m", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
+    server.target(dialect=kind).complete(Request(Prompt.plain("Hi")))
+    assert set(server.body()) == {"model", "max_tokens", "temperature", "stream", "prompt"}
 
 
 def test_kinds_and_modes_are_named_if_they_are_none() -> None:

@@ -35,6 +35,8 @@ MISBEHAVIOURS = {
     "chatless": "no chat endpoint",
     "foreign": "tokens of another vocabulary",
     "key": "errors repeat the request's Authorization header",
+    "thinks": "as ds4's: it thinks unless told not to, and samples while it thinks",
+    "always thinks": "as before, and cannot be told",
     "parses": "control strings in plain prompts become control tokens",
 } | {m.name: m.says for m in MISTAKES}
 
@@ -136,6 +138,8 @@ class Endpoint:
                 raise ValueError("echo is not supported")
             steps.append((ids[0], None))
             steps += [(ids[i], rows[i - 1]) for i in range(1, len(ids))]
+        told = body.get("thinking") == {"type": "disabled"}
+        thinks = self.wrong == "always thinks" or (self.wrong == "thinks" and not told)
         for i in range(body["max_tokens"]):
             row = row.copy()
             if self.wrong == "decode" and i >= 8:
@@ -143,7 +147,8 @@ class Endpoint:
             if crowd:
                 row[1::2] += 0.5
             best = np.argsort(-row, kind="stable")
-            rank = self.requests % 3 if self.wrong == "fork" and i == 0 else int(self.wrong == "greedy")
+            drawn = (self.wrong == "fork" or thinks) and i == 0
+            rank = self.requests % 3 if drawn else int(self.wrong == "greedy")
             chosen = int(best[rank])
             steps.append((chosen, row))
             row = session.eval(chosen)
@@ -156,7 +161,8 @@ class Endpoint:
         if top:
             content = [self.step(token, row, top) for token, row in steps]
             choice["logprobs"] = {"content": content}
-        choice |= {"message": {"role": "assistant", "content": text}} if "chat" in path else {"text": text}
+        thought = {"reasoning_content": "Hm."} if thinks else {}
+        choice |= {"message": {"role": "assistant", "content": text} | thought} if "chat" in path else {"text": text}
         count = len(ids) + (self.wrong == "counts")
         usage = {"prompt_tokens": count, "completion_tokens": len(generated)}
         return {"model": "diagnostic", "choices": [choice], "usage": usage}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
@@ -19,6 +21,7 @@ from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.findings import Examination, Outcome, ShownToken, Stage, plain, row, visible
 from ds4ref.test_vectors.doctor.prompts import fitting_mistakes
 
+from ..badfiles import Draft
 from .scripted import Scripted, step
 
 pytestmark = pytest.mark.usefixtures("both")
@@ -148,7 +151,7 @@ def test_a_fault_of_the_model_is_not_blamed_on_the_template(engine, monkeypatch)
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
     monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
     for fault, outcome in (("no_sink", Outcome.UNSURE), ("think_open", Outcome.WRONG)):
-        monkeypatch.setattr(numbers, "run_diagnosis", lambda *args, fault=fault: diagnosis("fault", fault))
+        monkeypatch.setattr(numbers, "run_diagnosis", lambda *args, fault=fault, **more: diagnosis("fault", fault))
         stage = Stage("template", "Template", "?")
         numbers.chat(case, stage)
         assert stage.outcome is outcome, fault
@@ -296,6 +299,41 @@ def test_mistakes_that_fit_the_counts(engine) -> None:
     assert not fitting_mistakes(engine.tokenizer, {n: (len(ids) + 50, ids) for n, ids in chats.items()})
 
 
+# ------------------------------------------------------------------------------------------------- the model file
+
+
+def file_checks(engine, shape=None, their_model=None) -> dict[str, tuple[Outcome, str]]:
+    seen = engine if shape is None else SimpleNamespace(shape=shape, path=engine.path)
+    stage = Stage("preflight", "", "")
+    preflight._file(ExamContext(Scripted([]), seen, their_model=their_model), stage)
+    return {c.name: (c.outcome, c.says) for c in stage.checks}
+
+
+def test_constants_that_no_flash_file_has(engine) -> None:
+    """In a file of Flash's size they are wrong, in a small model they may be meant."""
+    assert file_checks(engine)["model file"] == (
+        Outcome.OK,
+        "deepseek4.attention.sliding_window 16, where Flash has 128; "
+        "deepseek4.attention.indexer.top_k 8, where Flash has 512: right if it was made so",
+    )
+    assert file_checks(engine, FLASH)["model file"] == (Outcome.OK, "its constants are those of DeepSeek V4 Flash")
+    bad = file_checks(engine, replace(FLASH, rms_eps=1e-5))["model file"]
+    assert bad == (Outcome.WRONG, "it has Flash's size, but deepseek4.attention.layer_norm_rms_epsilon 1e-05, "
+                                  "where Flash has 1e-06")  # fmt: skip
+
+
+def test_a_key_of_the_targets_file_is_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
+    draft = Draft(diagnostic_path())
+    draft.set("expert_weights_scale", 1.0)
+    draft.write(tmp_path / "theirs.gguf")
+    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
+    given = ["doctor", "local", "--only", "determinism", "--their-model"]
+    assert cli.main([*given, str(tmp_path / "theirs.gguf")]) == 1
+    assert "the target's file: metadata deepseek4.expert_weights_scale: 1.5 here, 1 there" in capsys.readouterr().out
+    assert cli.main([*given, diagnostic_path()]) == 0
+    assert cli.main([*given, str(tmp_path / "none.gguf")]) == 1 and "none.gguf" in capsys.readouterr().err
+
+
 # ----------------------------------------------------------------------------------------------- the whole run
 
 
@@ -319,7 +357,7 @@ def quiet(monkeypatch):
     clean = diagnosis("exact")
     seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
     monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
-    monkeypatch.setattr(numbers, "run_diagnosis", lambda *args: clean)
+    monkeypatch.setattr(numbers, "run_diagnosis", lambda *args, **options: clean)
 
 
 def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch, capsys) -> None:

@@ -215,6 +215,23 @@ def test_answers_that_change(engine, wrong, stage, name, says) -> None:
         assert check(found, stage, name).outcome is Outcome.WRONG and says in check(found, stage, name).says
 
 
+def test_a_server_that_thinks_by_default_is_told_not_to(engine) -> None:
+    """Chats and plain prompts: ds4's server samples while it thinks, whatever the temperature."""
+    with Endpoint(engine, "thinks") as server, open_target(server.url) as target:
+        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["determinism", "batch"])
+    assert check(found, "determinism", "run to run").says == "2 answers are identical with all log probabilities"
+    assert check(found, "batch", "request 1").outcome is Outcome.OK
+
+
+def test_a_server_that_cannot_be_kept_from_thinking_is_not_accused(engine) -> None:
+    with Endpoint(engine, "always thinks") as server, open_target(server.url) as target:
+        target.abilities -= {Ability.TEXT}
+        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["determinism", "batch"])
+    for stage, name in (("determinism", "run to run"), ("batch", "request 1")):
+        assert check(found, stage, name).outcome is Outcome.UNSURE
+        assert "it thinks although it was asked not to" in check(found, stage, name).says
+
+
 def test_where_the_rounding_is_not_known_less_is_claimed(engine) -> None:
     """Differences that the widest mode makes, too, prove nothing."""
     with Endpoint(engine, "fork") as server, open_target(server.url) as target:

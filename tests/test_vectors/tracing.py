@@ -15,7 +15,7 @@ from ds4ref.test_vectors.trace.dump import Dump, DumpChunk
 from ds4ref.test_vectors.trace.names import guess
 from ds4ref.test_vectors.trace.record import record
 from ds4ref.test_vectors.trace.theirs import Theirs
-from ds4ref.variants import LIBRARY
+from ds4ref.variants import LIBRARY, Fault
 
 IDS = PROMPTS["mixed"]()
 
@@ -28,14 +28,14 @@ def engine(numerics: str = "exact", backend: str = "cpu", path: str = "") -> Eng
 
 def recorded(
     numerics: str = "exact",
-    faults: Sequence[str] = (),
+    faults: Sequence[str | Fault] = (),
     backend: str = "cpu",
     layers: Collection[int] | None = None,
     path: str = "",
     ids: Sequence[int] = IDS,
 ) -> dict[str, np.ndarray]:
     """Record tensors as ``trace record`` writes them."""
-    bent = [LIBRARY[name] for name in faults]
+    bent = [LIBRARY[fault] if isinstance(fault, str) else fault for fault in faults]
     return record(engine(numerics, backend, path), ids, layers=layers, faults=bent)[0]
 
 

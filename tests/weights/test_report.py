@@ -171,3 +171,42 @@ def test_nothing_heavy_is_imported(tmp_path):
         timeout=60,
     )
     assert run.stdout.strip() == "[]", run.stderr
+
+
+CHANGED = {
+    "window": (32, "attention.sliding_window 32, where Flash has 128"),
+    "index_topk": (8, "attention.indexer.top_k 8, where Flash has 512"),
+    "sinkhorn_iters": (3, "hyper_connection.sinkhorn_iterations 3, where Flash has 20"),
+    "rope_theta": (20000.0, "rope.freq_base 20000, where Flash has 10000"),
+    "compress_theta": (10000.0, "attention.compress_rope_freq_base 10000, where Flash has 160000"),
+    "yarn_factor": (40.0, "rope.scaling.factor 40, where Flash has 16"),
+    "yarn_beta_fast": (16.0, "rope.scaling.yarn_beta_fast 16, where Flash has 32"),
+    "yarn_beta_slow": (2.0, "rope.scaling.yarn_beta_slow 2, where Flash has 1"),
+    "yarn_orig_ctx": (4096, "rope.scaling.original_context_length 4096, where Flash has 65536"),
+    "route_scale": (1.0, "expert_weights_scale 1, where Flash has 1.5"),
+    "rms_eps": (1e-5, "attention.layer_norm_rms_epsilon 1e-05, where Flash has 1e-06"),
+    "hc_eps": (1.5e-6, "hyper_connection.epsilon 1.5e-06, where Flash has 1e-06"),
+    "swiglu_limit": ((10.0,) * 42 + (7.0,), "swiglu_clamp_exp 7,10, where Flash has 10"),
+}
+FLASHLIKE = {name: getattr(FLASH, name) for name in CHANGED if name != "swiglu_limit"}
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_a_constant_that_no_flash_file_has_is_named(tmp_path, field):
+    """Also in a small model, which differs from Flash in every size."""
+    value, says = CHANGED[field]
+    small = replace(SMALL, **FLASHLIKE, swiglu_limit=(10.0,) * SMALL.n_layers)
+    small = replace(small, **{field: value[-SMALL.n_layers :] if isinstance(value, tuple) else value})
+    path = write_model(tmp_path / "m.gguf", small, data=True)
+    assert [line for line in inspect_text(path).splitlines() if "where Flash" in line] == [
+        f"constants   deepseek4.{says}"
+    ]
+    ((key, facts),) = describe(path)["constants"].items()
+    assert f"{key} {facts['value']}, where Flash has {facts['flash']}" == f"deepseek4.{says}"
+
+
+def test_constants_of_flash_are_told_as_such(tmp_path):
+    small = replace(SMALL, **FLASHLIKE, swiglu_limit=(10.0,) * SMALL.n_layers)
+    path = write_model(tmp_path / "m.gguf", small, data=True)
+    assert "constants   those of DeepSeek V4 Flash" in inspect_text(path).splitlines()
+    assert describe(path)["constants"] == {}

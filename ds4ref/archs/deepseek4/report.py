@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import ShapeError
 from ...weights import open_source
 from ...weights.source import TensorInfo, TensorSource
-from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash
+from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash, unlike_flash
 from .tensors import PARTS, Slot
 from .weights import check_tensors
 
@@ -38,6 +38,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
             "merges": _count(source, MERGES_KEY),
             "name": shape.name,
             "flash": _flash(source),
+            "constants": {key: {"value": got, "flash": want} for key, (got, want) in unlike_flash(shape).items()},
             "shape": {
                 field: list(value) if isinstance(value, tuple) else value
                 for field, value in vars(shape).items()
@@ -78,6 +79,7 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
         f"model       {_line(facts['name']) or '(unnamed)'}",
         f"            {'exactly DeepSeek V4 Flash' if facts['flash'] is None else _line(facts['flash'])}",
         f"vocabulary  {vocabulary}",
+        *_constant_lines(facts["constants"]),
         "",
         "shape",
         *_shape_lines(shape),
@@ -89,6 +91,12 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
         *_cache_lines(facts),
     ]
     return "\n".join(lines)
+
+
+def _constant_lines(constants: dict[str, dict[str, str]]) -> list[str]:
+    says = [f"{key} {entry['value']}, where Flash has {entry['flash']}" for key, entry in constants.items()]
+    heads = ["constants", *[""] * len(says)]
+    return [f"{head:<12}{text}" for head, text in zip(heads, says or ["those of DeepSeek V4 Flash"], strict=False)]
 
 
 def _shape_lines(s: dict[str, Any]) -> list[str]:

@@ -72,6 +72,17 @@ _LIMITS_KEY = "swiglu_clamp_exp"
 _ORIG_CTX_KEY = "rope.scaling.original_context_length"
 _NORM_KEY = "expert_weights_norm"
 
+KEYS = {field: PREFIX + key for field, key, *_ in (*_INTS, *_FLOATS)} | {
+    "ratios": PREFIX + _RATIOS_KEY, "swiglu_limit": PREFIX + _LIMITS_KEY, "yarn_orig_ctx": PREFIX + _ORIG_CTX_KEY,
+    "norm_weights": PREFIX + _NORM_KEY,
+}  # fmt: skip
+"""Field of ``ModelShape`` -> metadata key."""
+CONSTANTS = (
+    "window", "index_topk", "sinkhorn_iters", "rope_theta", "compress_theta", "yarn_factor", "yarn_beta_fast",
+    "yarn_beta_slow", "yarn_orig_ctx", "route_scale", "rms_eps", "hc_eps", "swiglu_limit",
+)  # fmt: skip
+"""Fields that have nothing to do with a model's size: no tensor's shape tells that one is wrong."""
+
 _U32, _FLOAT_TYPES = ("u32",), ("f32", "f64", "u32", "i32")
 
 
@@ -337,12 +348,9 @@ def check_flash(source: TensorSource) -> ModelShape:
     shape = reader.shape()
     got, want = asdict(shape), asdict(FLASH)
     problems = list(reader.faults.values())
-    keys = {field: key for field, key, *_ in (*_INTS, *_FLOATS)}
-    keys |= {"ratios": _RATIOS_KEY, "swiglu_limit": _LIMITS_KEY}
-    keys |= {"yarn_orig_ctx": _ORIG_CTX_KEY, "norm_weights": _NORM_KEY}
-    for field, key in keys.items():
-        if PREFIX + key not in reader.faults and not _matches(got[field], want[field]):
-            problems.append(f"{PREFIX}{key} is {_brief(got[field])}, wanted {_brief(want[field])}")
+    for field, key in KEYS.items():
+        if key not in reader.faults and not _matches(got[field], want[field]):
+            problems.append(f"{key} is {_brief(got[field])}, wanted {_brief(want[field])}")
     for key in (TOKENS_KEY, MERGES_KEY):
         kind = source.metadata.type_of(key)
         if kind is None:
@@ -352,6 +360,16 @@ def check_flash(source: TensorSource) -> ModelShape:
     if problems:
         raise ShapeError(source.path, "not DeepSeek V4 Flash: " + summary(problems))
     return shape
+
+
+def unlike_flash(shape: ModelShape) -> dict[str, tuple[str, str]]:
+    """Return the constants that no file of Flash has: metadata key -> (value, Flash's value), as text."""
+    different = {}
+    for field in CONSTANTS:
+        got, want = ({*value} if isinstance(value := getattr(s, field), tuple) else {value} for s in (shape, FLASH))
+        if not _matches(tuple(sorted(got)), tuple(sorted(want))):
+            different[KEYS[field]] = _brief(tuple(sorted(got))), _brief(tuple(sorted(want)))
+    return different
 
 
 def summary(problems: list[str], most: int = 5) -> str:
@@ -369,7 +387,7 @@ def _matches(got: Any, want: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
-    text = ",".join(f"{item:g}" for item in value) if isinstance(value, tuple) else f"{value}"
+    text = ",".join(f"{item:.10g}" for item in value) if isinstance(value, tuple) else f"{value}"
     return text if len(text) <= 40 else text[:37] + "..."
 
 

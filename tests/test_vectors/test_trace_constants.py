@@ -1,0 +1,121 @@
+"""Constants of a wrong size and rows that a wrong attention reads, found from one op."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ds4ref.test_vectors.trace.blame import _merit
+from ds4ref.test_vectors.trace.report import entry, page
+from ds4ref.variants import ROUNDING
+from ds4ref.variants.families import FAMILIES
+from tests.marking import sampled
+
+from .tracing import IDS, as_dump, examined, recorded
+
+SHORT = IDS[:72]
+UNSEEN = {"raw_window", "comp_count", "rope_tables", "attn_comp_rope_tables", "indexer_comp_rope_tables", "attn_sinks"}
+"""Points that other engines have no tensor for."""
+
+
+def blamed(fault, layers, hidden=frozenset(), ids=SHORT):
+    tensors = recorded("exact", [fault], ids=ids)
+    return examined(as_dump(tensors, lambda name: name.split(".")[0] not in UNSEEN | hidden), layers, ids=ids)
+
+
+# family, value -> layers, first point, first position, what is said
+CONSTANTS = {
+    ("rms_eps", 3e-4): ((0,), "hc_attn_pre_mixes", 0, "attention.layer_norm_rms_epsilon is 0.0003, not 1e-06"),
+    ("hc_eps", 2e-5): ((0,), "hc_attn_pre_weights", 0, "hyper_connection.epsilon is 2e-05, not 1e-06"),
+    ("rope_base", 23456.0): ((1,), "Qcur", 1, "rope.freq_base is 23456, not 10000"),
+    ("compress_rope_base", 1e6): ((2,), "Qcur", 1, "attention.compress_rope_freq_base is 1000000, not 160000"),
+    ("yarn_factor", 5.0): ((3,), "Qcur", 1, "rope.scaling.factor is 5, not 16"),
+    ("yarn_original_context", 4096.0): (
+        (2,), "Qcur", 1, "rope.scaling.original_context_length is 4096, not 65536, or a value near it",
+    ),
+    ("yarn_beta_fast", 11.0): ((2,), "Qcur", 1, "rope.scaling.yarn_beta_fast is 10, not 32, or a value near it"),
+    ("yarn_beta_slow", 4.0): ((2,), "Qcur", 1, "rope.scaling.yarn_beta_slow is 4, not 1, or a value near it"),
+    ("routed_scale", 2.5 / 1.5): ((4,), "ffn_moe_weights_scaled", 0, "expert_weights_scale is 2.5, not 1.5"),
+    ("window_rows", 23): ((0,), "kqv_out", 16, "attention.sliding_window is 39, not 16"),
+    ("window_rows", -7): ((1,), "kqv_out", 9, "attention.sliding_window is 9, not 16"),
+    ("indexer_topk", 5): ((2,), "indexer_topk", 23, "attention.indexer.top_k is 5, not 8"),
+    ("sinkhorn_rounds", 7): ((0,), "hc_attn_pre_comb", 0, "hyper_connection.sinkhorn_iterations is 7, not 20"),
+    ("swiglu_limit", 6.3): ((3,), "ffn_shexp_mid", 0, "swiglu_clamp_exp is 6.3, not 10"),
+    ("sink_scale", 0.0625): ((0,), "kqv_out", 0, "attention sinks times 0.0625"),
+    ("attention_scale", 0.7): ((0,), "kqv_out", 0, "attention scores times 0.7"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "value"), sampled(list(CONSTANTS), 6))
+def test_a_constant_is_fitted_and_named_by_its_key(family, value) -> None:
+    """The value to its last digit, and all ops of the layer that it makes wrong."""
+    layers, point, first, says = CONSTANTS[family, value]
+    result = blamed(FAMILIES[family].fault(value), layers)
+    assert (result.wrong[0].key, entry(result.wrong[0])["first_row"]) == ((point, layers[0]), first)
+    assert result.causes[0].text.removeprefix("deepseek4.").startswith(says), result.causes[0].text
+    assert result.rounding == "exact" and all(wrong.causes for wrong in result.wrong)
+
+
+def test_a_constant_across_a_gap() -> None:
+    """Routing weights were not dumped: the scale is fitted on what the experts make of them."""
+    result = blamed(FAMILIES["routed_scale"].fault(0.4), (0,), {"ffn_moe_weights_scaled", "ffn_moe_weighted_swiglu"})
+    assert result.wrong[0].key == ("ffn_moe_out", 0)
+    assert result.causes[0].text.startswith("deepseek4.expert_weights_scale is 0.6, not 1.5")
+
+
+def test_a_constant_that_is_right_is_not_blamed() -> None:
+    """Half a layer that something else broke: no constant comes near."""
+    result = blamed("rope_half_split", (1,))
+    assert result.wrong[0].key == ("Qcur", 1) and "rope_half_split" in result.causes[0].names
+
+
+READS = {
+    "self_missing": (
+        "position 0 reads all that ours does but position 0",
+        "position 71 reads positions 56 to 70, not 56 to 71"),
+    "window_long": (
+        "position 16 reads positions 0 to 16, not 1 to 16",
+        "position 71 reads positions 55 to 71, not 56 to 71"),
+    "row_late": ("position 3 reads no compressed rows, not 1", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", READS)
+def test_which_rows_attention_reads(fault) -> None:
+    layer = 2 if fault == "row_late" else 0
+    result = blamed(fault, (layer,), {"indexer_topk"} if layer else frozenset())
+    wrong = next(wrong for wrong in result.wrong if wrong.key[0] == "kqv_out")
+    first, last = READS[fault]
+    assert first in wrong.where and (not last or last in wrong.where), wrong.where
+    assert not any("head" in text or "channel" in text for text in wrong.where)
+
+
+def test_no_rows_are_named_where_none_fit() -> None:
+    wrong = blamed("no_sink", (0,)).wrong[0]
+    assert wrong.key == ("kqv_out", 0) and not any("reads" in text for text in wrong.where)
+    assert "all 8 heads" in wrong.where
+
+
+def test_an_op_that_is_right_at_some_rows_tells_the_rounding() -> None:
+    """What is stored may have been dumped before it was rounded: less than rows that a wrong window leaves right."""
+    points = [("kqv_out", 0), ("attn_out", 0), ("KVcompress", 2)]
+    shares = {name: dict.fromkeys(points, 0.0) | {("attn_out", 0): 1.0} for name in ROUNDING}
+    shares["llama.cpp"][("kqv_out", 0)] = 0.17
+    shares["llama.cpp_f32_cache"][("KVcompress", 2)] = 1.0
+    best = max(ROUNDING, key=lambda name: _merit(name, shares, points))
+    assert best == "llama.cpp"
+    shares["qat"] |= {("attn_out", 0): 1.0, ("kqv_out", 0): 1.0}
+    assert max(ROUNDING, key=lambda name: _merit(name, shares, points)) == "qat", "one op more is one op more"
+
+
+def test_stored_rows_alone_tell_the_rounding() -> None:
+    """Where everything else agrees with several sets: e4m3 shows in cached rows only."""
+    tensors = recorded("qat", ids=SHORT)
+    result = examined(as_dump(tensors), [0], search=False, ids=SHORT)
+    assert result.rounding == "qat" and not result.wrong
+
+
+def test_the_page_says_where_it_begins() -> None:
+    text = page(blamed(FAMILIES["window_rows"].fault(16), (0,)), 10)
+    assert "in 56 of 72 rows, position 16 first" in text
+    assert np.isfinite(float(text.split("off by")[1].split()[0]))

@@ -20,7 +20,7 @@ import numpy as np
 from ..archs.deepseek4.chunk import Chunk
 from ..archs.deepseek4.rope import RopeTables
 from ..archs.deepseek4.shape import ModelShape
-from .faults import Begin, Edit, Fault, _op, _shape
+from .faults import Begin, Edit, Fault, _op, _row_shift, _shape
 
 FACTORS = (0.25, 0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 4.0)
 NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
@@ -154,6 +154,39 @@ def _back(shift: float) -> Made:
     return None, {"kqv_back": edit}
 
 
+def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
+    """Rotate the attention output of one kind of layer back with another base than that of rows and queries."""
+
+    def make(value: float) -> Made:
+        def edit(current: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
+            if (chunk.shape.ratios[layer] != 0) is not compress:
+                return current
+            wrong: dict[str, Any] = {field: float(value)}
+            shape = dataclasses.replace(chunk.shape, **wrong)
+            tables = RopeTables(shape, compress, chunk.numerics.rope)(chunk.positions)
+            return chunk.ops.rope(taps["kqv_out"], *tables, inverse=True)
+
+        return None, {"kqv_back": edit}
+
+    return make
+
+
+def _ramp(*betas: str) -> Callable[[float], Made]:
+    """Move ends of YaRN's ramp by some pairs of channels; each end is the pair where a beta's rotations lie."""
+
+    def make(pairs: float) -> Made:
+        def begin(chunk: Chunk) -> None:
+            shape = chunk.shape
+            further = shape.compress_theta ** (-2 * pairs / shape.rope_dim)
+            moved: dict[str, Any] = {beta: getattr(shape, beta) * further for beta in betas}
+            tables = RopeTables(dataclasses.replace(shape, **moved), True, chunk.numerics.rope)
+            chunk.rope = {**chunk.rope, True: tables}
+
+        return begin, {}
+
+    return make
+
+
 def _ape(factor: float) -> Made:
     def edit(prefix: str) -> Edit:
         def scaled(value: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
@@ -283,6 +316,17 @@ _LIST = [
     Family("yarn_original_context", "YaRN's original context {value}, not {right}",
            _rope(True, "yarn_orig_ctx"), _of("yarn_orig_ctx"),
            lambda shape: tuple(shape.yarn_orig_ctx * f for f in (1 / 64, 1 / 16, 0.25, 0.5, 2.0, 4.0))),
+    Family("yarn_ramp", "YaRN's ramp {value} pairs of channels off", _ramp("yarn_beta_fast", "yarn_beta_slow"),
+           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("yarn_ramp_begin", "YaRN's ramp begins {value} pairs of channels off", _ramp("yarn_beta_fast"),
+           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("yarn_ramp_end", "YaRN's ramp ends {value} pairs of channels off", _ramp("yarn_beta_slow"),
+           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("inverse_rope_base", "attention output rotated back with base {value}, not {right}, in layers without "
+           "compression", _back_base(False, "rope_theta"), _of("rope_theta"), lambda shape: (shape.compress_theta,)),
+    Family("inverse_compress_rope_base", "attention output rotated back with base {value}, not {right}, in "
+           "compressed layers", _back_base(True, "compress_theta"), _of("compress_theta"),
+           lambda shape: (shape.rope_theta,)),
     Family("ape_scale", "position bias of the compressors times {value}", _ape),
     Family("ape_phase", "position bias of the compressors off by {value} phases", _ape_phase, lambda shape: 0.0,
            _steps(-1, 1, 2), whole=True, log=False),
@@ -294,6 +338,9 @@ _LIST = [
            _steps(-2, -1, 1, 2), whole=True, log=False),
     Family("row_position", "cached rows rotated {value} positions off", _position(True), lambda shape: 0.0,
            _steps(-2, -1, 2), whole=True, log=False),
+    Family("compressed_position", "compressed rows rotated {value} positions off",
+           lambda shift: (None, _row_shift(lambda ratio: int(shift))), lambda shape: 0.0, _steps(-1, 1), whole=True,
+           log=False),
     Family("inverse_position", "attention output rotated back {value} positions off", _back, lambda shape: 0.0,
            _steps(-2, -1, 1, 2), whole=True, log=False),
 ]  # fmt: skip

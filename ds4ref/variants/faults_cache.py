@@ -76,12 +76,65 @@ def _rows_late(size: int) -> Begin:
     return begin
 
 
+def _tail_lost(point: str, size: int) -> dict[str, Edit]:
+    """Lose an output (T, D) for the last token of each chunk."""
+
+    def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
+        return np.where((chunk.positions % size == size - 1)[:, None], np.float32(0), value)
+
+    return {point: edit}
+
+
+def _before(ring: np.ndarray, position: int, empty: float) -> np.ndarray:
+    """Return the row (1, width) of a position before the chunk from a ring; ``empty`` values if it is negative."""
+    row = ring[position % len(ring)][None]
+    return row if position >= 0 else np.full_like(row, empty)
+
+
+def _one_late(prefix: str) -> dict[str, Edit]:
+    """Put each token's projections where those of the next token belong."""
+
+    def late(part: str, empty: float) -> Edit:
+        def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
+            ring = getattr(chunk.cache.projections[prefix], part)
+            return np.concatenate((_before(ring, chunk.pos0 - 1, empty), value[:-1]))
+
+        return edit
+
+    return {f"{prefix}_comp_kv_raw": late("kv", 0.0), f"{prefix}_comp_score_raw": late("score", EMPTY_SCORE)}
+
+
+def _previous_late(prefix: str) -> dict[str, Edit]:
+    """Copy the window that becomes the previous one from one slot too early: its last token is lost, and its slots
+    begin with the last one of the window before."""
+
+    def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
+        if chunk.shape.ratios[layer] != 4:
+            return value
+        rings, position = chunk.cache.projections[prefix], chunk.pos0 // 4 * 4 - 5
+        moved = []
+        for part, ring, empty in zip(value, rings, (0.0, EMPTY_SCORE), strict=True):
+            part = part.copy()
+            first = _before(ring, position, empty)[:, : part.shape[2]]
+            last = np.concatenate((first, part[:-1, 3]))
+            part[:, 1:4] = part[:, :3]
+            part[:, 0] = last
+            moved.append(part)
+        return tuple(moved)
+
+    return {f"{prefix}_comp_candidates": edit}
+
+
 LIST = [
     Fault("self_missing", "a token does not attend to its own row", edits={"raw_window": _self_missing}),
     Fault("key_position_late", "cached rows rotated at the next position", edits={"KVrope": _key_late}),
     Fault("ring_wrap", "window ring overwrites its oldest row one token early", _ring),
     Fault("row_early", "compressed rows visible one token early", _early),
     Fault("no_compressed_rows", "compressed rows never attended", _rows_late(1 << 30)),
+    Fault("state_late", "compressor state one slot late: rows pool the tokens one before theirs",
+          edits=_one_late("attn") | _one_late("indexer")),
+    Fault("previous_window_late", "ratio 4: previous window moved one slot late, without its last token",
+          edits=_previous_late("attn") | _previous_late("indexer")),
     *(
         Fault(f"chunk_{size}_window_cut", f"window does not reach back over chunk edges ({size})",
               edits={"raw_window": _window_cut(size)}, tokens=size)
@@ -95,6 +148,12 @@ LIST = [
     *(
         Fault(f"chunk_{size}_rows_late", f"compressed rows visible only from the next chunk on ({size})",
               _rows_late(size), tokens=size)
+        for size in EDGES
+    ),
+    *(
+        Fault(f"chunk_{size}_{name}_lost", f"{says} left out for the last token of a chunk ({size})",
+              edits=_tail_lost(point, size), tokens=size - 1)
+        for name, says, point in (("shared", "shared expert", "ffn_shexp"), ("routed", "routed experts", "ffn_moe_out"))
         for size in EDGES
     ),
 ]  # fmt: skip

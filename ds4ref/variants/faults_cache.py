@@ -85,42 +85,25 @@ def _tail_lost(point: str, size: int) -> dict[str, Edit]:
     return {point: edit}
 
 
-def _before(ring: np.ndarray, position: int, empty: float) -> np.ndarray:
-    """Return the row (1, width) of a position before the chunk from a ring; ``empty`` values if it is negative."""
-    row = ring[position % len(ring)][None]
-    return row if position >= 0 else np.full_like(row, empty)
-
-
-def _one_late(prefix: str) -> dict[str, Edit]:
-    """Put each token's projections where those of the next token belong."""
-
-    def late(part: str, empty: float) -> Edit:
-        def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
-            ring = getattr(chunk.cache.projections[prefix], part)
-            return np.concatenate((_before(ring, chunk.pos0 - 1, empty), value[:-1]))
-
-        return edit
-
-    return {f"{prefix}_comp_kv_raw": late("kv", 0.0), f"{prefix}_comp_score_raw": late("score", EMPTY_SCORE)}
-
-
-def _previous_late(prefix: str) -> dict[str, Edit]:
-    """Copy the window that becomes the previous one from one slot too early: its last token is lost, and its slots
-    begin with the last one of the window before."""
+def _slots_late(prefix: str, own: bool) -> dict[str, Edit]:
+    """Fill each slot of a closing window with the token before the slot's own: the first with the last token before the
+    window, nothing before the prompt. At ratio 4 in the slots of the previous window, and if ``own`` in all others."""
 
     def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
-        if chunk.shape.ratios[layer] != 4:
-            return value
-        rings, position = chunk.cache.projections[prefix], chunk.pos0 // 4 * 4 - 5
-        moved = []
-        for part, ring, empty in zip(value, rings, (0.0, EMPTY_SCORE), strict=True):
-            part = part.copy()
-            first = _before(ring, position, empty)[:, : part.shape[2]]
-            last = np.concatenate((first, part[:-1, 3]))
-            part[:, 1:4] = part[:, :3]
-            part[:, 0] = last
-            moved.append(part)
-        return tuple(moved)
+        ratio, width = chunk.shape.ratios[layer], value[0].shape[2]
+        start = chunk.pos0 // ratio * ratio
+        # (first slot, first channel, position of the token before) of each run of ``ratio`` slots
+        runs = [(0, 0, start - 5), (4, width, start - 1)] if ratio == 4 else [(0, 0, start - 1)]
+        late = []
+        for part, ring, empty in zip(value, chunk.cache.projections[prefix], (0.0, EMPTY_SCORE), strict=True):
+            moved = part.copy()
+            for slot, channel, position in runs[: None if own else int(ratio == 4)]:
+                before = ring[position % len(ring), channel : channel + width]
+                moved[0, slot] = before if position >= 0 else empty
+                moved[1:, slot] = part[:-1, slot + ratio - 1]
+                moved[:, slot + 1 : slot + ratio] = part[:, slot : slot + ratio - 1]
+            late.append(moved)
+        return tuple(late)
 
     return {f"{prefix}_comp_candidates": edit}
 
@@ -131,10 +114,10 @@ LIST = [
     Fault("ring_wrap", "window ring overwrites its oldest row one token early", _ring),
     Fault("row_early", "compressed rows visible one token early", _early),
     Fault("no_compressed_rows", "compressed rows never attended", _rows_late(1 << 30)),
-    Fault("state_late", "compressor state one slot late: rows pool the tokens one before theirs",
-          edits=_one_late("attn") | _one_late("indexer")),
+    Fault("state_late", "compressors' state one slot late: rows pool the tokens one before theirs",
+          edits=_slots_late("attn", True) | _slots_late("indexer", True)),
     Fault("previous_window_late", "ratio 4: previous window moved one slot late, without its last token",
-          edits=_previous_late("attn") | _previous_late("indexer")),
+          edits=_slots_late("attn", False) | _slots_late("indexer", False)),
     *(
         Fault(f"chunk_{size}_window_cut", f"window does not reach back over chunk edges ({size})",
               edits={"raw_window": _window_cut(size)}, tokens=size)

@@ -87,9 +87,9 @@ def _inverse_base(kind: str) -> Callable[[float], Apply]:
         def apply(oracle: Oracle) -> Any:
             config = copy.deepcopy(oracle.config)
             config.rope_parameters[kind]["rope_theta"] = size
-            turned = f"cos, sin = other(hidden_states, position_ids=position_ids, layer_type='{kind}')"
+            turned = f"cos, sin = {kind}_base(hidden_states, position_ids=position_ids, layer_type='{kind}')"
             wrong = f"if self.rope_layer_type == '{kind}':\n        {turned}\n    {BACK}"
-            return edit(ATTENTION, "forward", (BACK, wrong), given={"other": ROPE(config)})(oracle)
+            return edit(ATTENTION, "forward", (BACK, wrong), given={f"{kind}_base": ROPE(config)})(oracle)
 
         return apply
 
@@ -160,7 +160,7 @@ FAMILIES = [
     Family("inverse_rope_base", "base of the inverse rotation, layers without compression", "value",
            (5000, 9000, 100000, 160000, 1000000), _inverse_base("main")),
     Family("inverse_compress_rope_base", "base of the inverse rotation, compressed layers", "value",
-           (10000, 100000, 200000, 1000000), _inverse_base("compress")),
+           (10000, 40000, 100000, 200000), _inverse_base("compress")),
     Family("compressed_position", "position of compressed rows", "positions more", (-3, -1, 1, 2),
            lambda size: row_position(f"({int(size)})")),
     Family("router_bias_scale", "router's selection bias", "factor", (-1, 0.3, 0.7, 0.9, 1.3), _bias),

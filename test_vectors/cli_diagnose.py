@@ -175,21 +175,25 @@ def run_diagnosis(
     return result
 
 
-class Trying(Progress):
+class Trying:
     """Progress of a search: what is tried now; where stderr is no terminal, a line now and then."""
 
     def __init__(self) -> None:
-        super().__init__("")
-        self._said = time.monotonic()
+        self._line, self._said = Progress(""), time.monotonic()
 
-    def __call__(self, done: int, doing: str) -> None:  # type: ignore[override]
+    def __call__(self, done: int, doing: str) -> None:
         """Show that ``done`` candidates are computed, and which are ``doing``."""
-        self.label = f"trying {doing}"
-        if self.live:
-            super().__call__(done, max(done, USUAL))
-        elif time.monotonic() - self._said > QUIET:
+        self._line.label = f"trying {doing}"
+        self._line(done, max(done, USUAL))
+        if not self._line.live and time.monotonic() - self._said > QUIET:
             self._said = time.monotonic()
             say("ds4-vectors", f"{done} candidates compared, trying {doing}")
+
+    def __enter__(self) -> Trying:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._line.clear()
 
 
 def bos_of(engine: Engine) -> int | None:

@@ -20,7 +20,7 @@ import numpy as np
 from ..archs.deepseek4.chunk import Chunk
 from ..archs.deepseek4.rope import RopeTables
 from ..archs.deepseek4.shape import ModelShape
-from .faults import Begin, Edit, Fault, _op, _shape, _touching
+from .faults import Begin, Edit, Fault, _op, _row_shift, _shape, _touching
 
 FACTORS = (0.25, 0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 4.0)
 NEAR = (-8, -4, -2, -1, 1, 2, 4, 8)
@@ -152,6 +152,36 @@ def _back(shift: float) -> Made:
         return chunk.ops.rope(taps["kqv_out"], *tables, inverse=True)
 
     return None, {"kqv_back": edit}
+
+
+def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
+    """Rotate the attention output of one kind of layer back with another base than that of rows and queries."""
+
+    def make(value: float) -> Made:
+        def edit(current: Any, layer: int, chunk: Chunk, taps: dict) -> Any:
+            if (chunk.shape.ratios[layer] != 0) is not compress:
+                return current
+            wrong: dict[str, Any] = {field: float(value)}
+            shape = dataclasses.replace(chunk.shape, **wrong)
+            tables = RopeTables(shape, compress, chunk.numerics.rope)(chunk.positions)
+            return chunk.ops.rope(taps["kqv_out"], *tables, inverse=True)
+
+        return None, {"kqv_back": edit}
+
+    return make
+
+
+def _ramp(pairs: float) -> Made:
+    """Move YaRN's ramp by some pairs of channels; each of its ends is the pair where a beta's rotations lie."""
+
+    def begin(chunk: Chunk) -> None:
+        shape = chunk.shape
+        further = shape.compress_theta ** (-2 * pairs / shape.rope_dim)
+        betas = {"yarn_beta_fast": shape.yarn_beta_fast * further, "yarn_beta_slow": shape.yarn_beta_slow * further}
+        tables = RopeTables(dataclasses.replace(shape, **betas), True, chunk.numerics.rope)
+        chunk.rope = {**chunk.rope, True: tables}
+
+    return _touching(begin, "rope"), {}
 
 
 def _ape(factor: float) -> Made:
@@ -287,6 +317,13 @@ _LIST = [
            _of("yarn_beta_fast"), _times("yarn_beta_fast")),
     Family("yarn_beta_slow", "YaRN's beta_slow is {value}, not {right}", _rope(True, "yarn_beta_slow"),
            _of("yarn_beta_slow"), _times("yarn_beta_slow")),
+    Family("yarn_ramp", "YaRN's ramp {value} pairs of channels off", _ramp,
+           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("inverse_rope_base", "attention output rotated back with base {value}, not {right}, in layers without "
+           "compression", _back_base(False, "rope_theta"), _of("rope_theta"), lambda shape: (shape.compress_theta,)),
+    Family("inverse_compress_rope_base", "attention output rotated back with base {value}, not {right}, in "
+           "compressed layers", _back_base(True, "compress_theta"), _of("compress_theta"),
+           lambda shape: (shape.rope_theta,)),
     Family("ape_scale", "position bias of the compressors times {value}", _ape),
     Family("ape_phase", "position bias of the compressors off by {value} phases", _ape_phase, lambda shape: 0.0,
            _steps(-1, 1, 2), whole=True, log=False),
@@ -298,6 +335,9 @@ _LIST = [
            _steps(-2, -1, 1, 2), whole=True, log=False),
     Family("row_position", "cached rows rotated {value} positions off", _position(True), lambda shape: 0.0,
            _steps(-2, -1, 2), whole=True, log=False),
+    Family("compressed_position", "compressed rows rotated {value} positions off",
+           lambda shift: (None, _row_shift(lambda ratio: int(shift))), lambda shape: 0.0, _steps(-1, 1), whole=True,
+           log=False),
     Family("inverse_position", "attention output rotated back {value} positions off", _back, lambda shape: 0.0,
            _steps(-2, -1, 1, 2), whole=True, log=False),
 ]  # fmt: skip

@@ -76,12 +76,48 @@ def _rows_late(size: int) -> Begin:
     return begin
 
 
+def _tail_lost(point: str, size: int) -> dict[str, Edit]:
+    """Lose an output (T, D) for the last token of each chunk."""
+
+    def edit(value: np.ndarray, layer: int, chunk: Chunk, taps: dict) -> np.ndarray:
+        return np.where((chunk.positions % size == size - 1)[:, None], np.float32(0), value)
+
+    return {point: edit}
+
+
+def _slots_late(prefix: str, own: bool) -> dict[str, Edit]:
+    """Fill each slot of a closing window with the token before the slot's own: the first with the last token before the
+    window, nothing before the prompt. At ratio 4 in the slots of the previous window, and if ``own`` in all others."""
+
+    def edit(value: tuple, layer: int, chunk: Chunk, taps: dict) -> tuple:
+        ratio, width = chunk.shape.ratios[layer], value[0].shape[2]
+        start = chunk.pos0 // ratio * ratio
+        # (first slot, first channel, position of the token before) of each run of ``ratio`` slots
+        runs = [(0, 0, start - 5), (4, width, start - 1)] if ratio == 4 else [(0, 0, start - 1)]
+        late = []
+        for part, ring, empty in zip(value, chunk.cache.projections[prefix], (0.0, EMPTY_SCORE), strict=True):
+            moved = part.copy()
+            for slot, channel, position in runs[: None if own else int(ratio == 4)]:
+                before = ring[position % len(ring), channel : channel + width]
+                moved[0, slot] = before if position >= 0 else empty
+                moved[1:, slot] = part[:-1, slot + ratio - 1]
+                moved[:, slot + 1 : slot + ratio] = part[:, slot : slot + ratio - 1]
+            late.append(moved)
+        return tuple(late)
+
+    return {f"{prefix}_comp_candidates": edit}
+
+
 LIST = [
     Fault("self_missing", "a token does not attend to its own row", edits={"raw_window": _self_missing}),
     Fault("key_position_late", "cached rows rotated at the next position", edits={"KVrope": _key_late}),
     Fault("ring_wrap", "window ring overwrites its oldest row one token early", _ring),
     Fault("row_early", "compressed rows visible one token early", _early),
     Fault("no_compressed_rows", "compressed rows never attended", _rows_late(1 << 30)),
+    Fault("state_late", "compressors' state one slot late: rows pool the tokens one before theirs",
+          edits=_slots_late("attn", True) | _slots_late("indexer", True)),
+    Fault("previous_window_late", "ratio 4: previous window moved one slot late, without its last token",
+          edits=_slots_late("attn", False) | _slots_late("indexer", False)),
     *(
         Fault(f"chunk_{size}_window_cut", f"window does not reach back over chunk edges ({size})",
               edits={"raw_window": _window_cut(size)}, tokens=size)
@@ -95,6 +131,12 @@ LIST = [
     *(
         Fault(f"chunk_{size}_rows_late", f"compressed rows visible only from the next chunk on ({size})",
               _rows_late(size), tokens=size)
+        for size in EDGES
+    ),
+    *(
+        Fault(f"chunk_{size}_{name}_lost", f"{says} left out for the last token of a chunk ({size})",
+              edits=_tail_lost(point, size), tokens=size - 1)
+        for name, says, point in (("shared", "shared expert", "ffn_shexp"), ("routed", "routed experts", "ffn_moe_out"))
         for size in EDGES
     ),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Faults in decoding stored weights, by format: transposed nibbles, swapped fields, wrong bit orders.
 
 A fault gives every product a copy of the weight blocks, rearranged so that a correct dequantizer returns what the wrong
-one would.
+one would. Where no rearrangement does (an entry of a table is wrong), it gives the wrong values, decoded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS, iq2_xxs
 from ds4ref.kernels.formats.matrix import Matrix
 
 from ..archs.deepseek4.chunk import Chunk
@@ -29,11 +29,18 @@ def _misread(fmt: str, rewrite: Rewrite) -> Begin:
     assert layout is not None
 
     def wrong(w: Matrix) -> Matrix:
-        if w.fmt != fmt:
-            return w
         data = w.data.copy()
         rewrite(data.reshape(-1).view(layout))
         return Matrix(w.fmt, data, w.rows, w.cols)
+
+    return _products(fmt, wrong)
+
+
+def _products(fmt: str, change: Callable[[Matrix], Matrix]) -> Begin:
+    """Let every product read weights of ``fmt`` as ``change`` returns them."""
+
+    def wrong(w: Matrix) -> Matrix:
+        return change(w) if w.fmt == fmt else w
 
     def begin(chunk: Chunk) -> None:
         changes = {name: _through(getattr(chunk.ops, name), at, wrong) for name, at in PRODUCTS.items()}
@@ -94,6 +101,27 @@ def _iq2_byte_order(blocks: np.ndarray) -> None:
     blocks["groups"]["index"] = blocks["groups"]["index"][..., ::-1].copy()
 
 
+def _iq2_tables(signs: np.ndarray = iq2_xxs.SIGNS, grid: np.ndarray = iq2_xxs.GRID) -> Begin:
+    """Decode IQ2_XXS by other tables: signs (128, 8), magnitudes (256, 8)."""
+
+    def decoded(w: Matrix) -> Matrix:
+        blocks = w.data.reshape(-1).view(iq2_xxs.BLOCK)
+        word = blocks["groups"]["word"]
+        scale = blocks["d"].astype(np.float32)[:, None] * (0.5 + (word >> 28)).astype(np.float32) * np.float32(0.25)
+        octets = signs[word[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127] * grid[blocks["groups"]["index"]]
+        values = scale[..., None, None] * octets.astype(np.float32)
+        data = values.reshape(*w.data.shape[:-1], w.cols).view(np.uint8)
+        return Matrix("F32", data, w.rows, w.cols)
+
+    return _products("IQ2_XXS", decoded)
+
+
+def _changed(table: np.ndarray, at: tuple, value: int) -> np.ndarray:
+    table = table.copy()
+    table[at] = value
+    return table
+
+
 def _q4_scale_bits(blocks: np.ndarray) -> None:
     blocks["packed"][:, :8] &= 63
 
@@ -112,6 +140,12 @@ LIST = [
     _storage("IQ2_XXS", "words", "codebook indices and sign word exchanged", _iq2_words_swapped),
     _storage("IQ2_XXS", "scale_low", "group scale read from the low bits of the sign word", _iq2_scale_low),
     _storage("IQ2_XXS", "byte_order", "codebook indices in reverse order", _iq2_byte_order),
+    Fault("iq2_xxs_sign_parity", "IQ2_XXS: eighth sign of an octet always plus, not the parity of the other seven",
+          _iq2_tables(signs=_changed(iq2_xxs.SIGNS, np.s_[:, 7], 1)), fmt="IQ2_XXS"),
+    Fault("iq2_xxs_last_signs", "IQ2_XXS: last entry of the sign table missing, read as eight plus signs",
+          _iq2_tables(signs=_changed(iq2_xxs.SIGNS, (127,), 1)), fmt="IQ2_XXS"),
+    Fault("iq2_xxs_last_magnitudes", "IQ2_XXS: last entry of the codebook missing, read as zeros",
+          _iq2_tables(grid=_changed(iq2_xxs.GRID, (255,), 0)), fmt="IQ2_XXS"),
     _storage("Q4_K", "nibbles", "nibbles of a code byte transposed", _nibbles("qs")),
     _storage("Q4_K", "scale_bits", "upper bits of the later scales and minima ignored", _q4_scale_bits),
-]
+]  # fmt: skip

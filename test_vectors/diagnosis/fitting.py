@@ -117,7 +117,7 @@ def closeness(c: Candidate) -> float:
     return c.fit.score if c.coarse else -c.fit.core
 
 
-def value_of(c: Candidate) -> float:
+def value_of(c: Idea) -> float:
     """Return the parameter value of a family member, read from its name."""
     return float(c.name.partition("=")[2])
 

@@ -5,14 +5,18 @@ FAMILIES  name -> what the size is, the right one, wrong ones, and how Hugging F
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 from .hf import Oracle
-from .patients_library import LIBRARY_PATIENTS
+from .patients_library import BACK, LIBRARY_PATIENTS, row_position
 from .surgery import (
     ATTENTION,
     EXPERTS,
@@ -23,12 +27,14 @@ from .surgery import (
     MIXING,
     NORM,
     PLAIN_NORM,
+    ROPE,
     SHARED,
     Apply,
     Patient,
     attribute,
     both,
     configured,
+    edit,
     layers,
     modules,
     output,
@@ -76,6 +82,45 @@ def _rope(kind: str, key: str) -> Callable[[float], Apply]:
     return lambda size: rope_changed(kind, **{key: lambda _: size})
 
 
+def _inverse_base(kind: str) -> Callable[[float], Apply]:
+    def make(size: float) -> Apply:
+        def apply(oracle: Oracle) -> Any:
+            config = copy.deepcopy(oracle.config)
+            config.rope_parameters[kind]["rope_theta"] = size
+            turned = f"cos, sin = {kind}_base(hidden_states, position_ids=position_ids, layer_type='{kind}')"
+            wrong = f"if self.rope_layer_type == '{kind}':\n        {turned}\n    {BACK}"
+            return edit(ATTENTION, "forward", (BACK, wrong), given={f"{kind}_base": ROPE(config)})(oracle)
+
+        return apply
+
+    return make
+
+
+def _ramp(begin: bool, end: bool) -> Callable[[float], Apply]:
+    """Frequencies of the compressed layers, written down with ``size`` pairs added to an end of the ramp, or both."""
+
+    def make(size: float) -> Apply:
+        def apply(oracle: Oracle) -> Any:
+            rope = oracle.config.rope_parameters["compress"]
+            dim, base = oracle.config.qk_rope_head_dim, rope["rope_theta"]
+            context = rope["original_max_position_embeddings"]
+
+            def pair(turns: float) -> float:
+                return dim * math.log(context / (2 * math.pi * turns)) / (2 * math.log(base))
+
+            first = math.floor(pair(rope["beta_fast"])) + size * begin
+            last = math.ceil(pair(rope["beta_slow"])) + size * end
+            number = torch.arange(dim // 2)
+            plain = base ** (-2.0 * number / dim)
+            slow = ((number - first) / (last - first)).clamp(0, 1)
+            table = plain / rope["factor"] * slow + plain * (1 - slow)
+            return weights(lambda o: [m.compress_inv_freq for m in modules(o, ROPE)], lambda _: table)(oracle)
+
+        return apply
+
+    return make
+
+
 def _window(size: float) -> Apply:
     return configured(sliding_window=lambda right: right + int(size))
 
@@ -109,6 +154,13 @@ FAMILIES = [
            _rope("compress", "rope_theta")),
     Family("yarn_factor", "YaRN factor", "value", (2, 4, 8, 32, 40), _rope("compress", "factor")),
     Family("yarn_beta_fast", "YaRN beta_fast", "value", (8, 16, 24, 48), _rope("compress", "beta_fast")),
+    Family("yarn_ramp", "YaRN's ramp", "pairs more", (-2, -1, 1, 2), _ramp(True, True)),
+    Family("inverse_rope_base", "base of the inverse rotation, layers without compression", "value",
+           (5000, 9000, 100000, 160000, 1000000), _inverse_base("main")),
+    Family("inverse_compress_rope_base", "base of the inverse rotation, compressed layers", "value",
+           (10000, 40000, 100000, 200000), _inverse_base("compress")),
+    Family("compressed_position", "position of compressed rows", "positions more", (-3, -1, 1, 2),
+           lambda size: row_position(f"({int(size)})")),
     Family("router_bias_scale", "router's selection bias", "factor", (-1, 0.3, 0.7, 0.9, 1.3), _bias),
 ]  # fmt: skip
 
@@ -127,8 +179,13 @@ def pairs(count: int = 24, seed: int = 1) -> list[Patient]:
 
 
 _COVERS = {
-    "no_compressed_rows": ("row", "no_ape", "halves", "first", "no_previous", "acausal", "indexer", "chunk", "yarn"),
-    "no_shared_expert": ("no_clamp_shared",),
+    "no_compressed_rows": ("row", "no_ape", "halves", "first", "no_previous", "acausal", "indexer", "chunk", "yarn",
+                           "state", "previous", "compressed"),
+    "no_inverse_rope": ("inverse",),
+    "no_kv_norm": ("kv_norm",),
+    "no_q_lora_norm": ("q_lora_norm",),
+    "no_shared_expert": ("no_clamp_shared", "chunk"),
+    "no_routed_experts": ("no_clamp_routed", "router", "routed", "expert", "hash", "chunk", "iq2", "q2"),
     "gelu": ("gate",),
     "hc_identity": ("sinkhorn", "hc"),
     "sinkhorn_1": ("sinkhorn", "hc_eps"),
@@ -136,7 +193,7 @@ _COVERS = {
     "compressed_main_rope": ("no_yarn", "yarn", "plain_compressed_rope"),
     "plain_compressed_rope": ("no_yarn", "yarn"),
     "indexer_all": ("indexer", "no_ape"),
-}
+}  # fmt: skip
 """What is gone or replaced when the mistake of that name is there, by the beginnings of names."""
 
 

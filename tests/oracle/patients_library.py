@@ -6,7 +6,9 @@ mean the same is then a fact about the descriptions (test_patients).
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -128,18 +130,118 @@ def _magnitude(rope: dict[str, Any]) -> None:
     del rope["compress"]["attention_factor"]
 
 
-def _row_position(late: str) -> Apply:
+def row_position(late: str) -> Apply:
     old = "self.compress_rate + first_window_position"
     return forward(*POOLS, to=[(old, f"{old} + {late}")])
+
+
+# --- norms, streams
+
+
+def _norms_of(choose: Callable[[Oracle], list[torch.Tensor]]) -> Apply:
+    """The norms of these weights, in the order of the layers, take those of the layer before."""
+
+    def apply(oracle: Oracle) -> Any:
+        plain = [weight.clone() for weight in choose(oracle)]
+        late = iter([plain[0], *plain])
+        return weights(choose, lambda _: next(late))(oracle)
+
+    return apply
+
+
+def _compressed_norms(oracle: Oracle) -> Any:
+    raw = iter([a.kv_norm.weight.clone() for a in layers("self_attn")(oracle) if a.compressor is not None])
+    chosen = [norm.weight for norm in layers("self_attn.compressor.kv_norm")(oracle)]
+    return weights(lambda _: chosen, lambda _: next(raw))(oracle)
+
+
+def _mixing_late(part: int, by: int) -> Apply:
+    """Of what a mixing module returns (post, comb, collapsed), one part is from the module ``by`` before it."""
+
+    def apply(oracle: Oracle) -> Any:
+        turns, found = itertools.count(), {}
+
+        def change(plain: Any) -> Any:
+            number = next(turns)
+
+            def mixing(streams: torch.Tensor) -> tuple[torch.Tensor, ...]:
+                parts = list(plain(streams))
+                found[number] = parts[part]
+                parts[part] = found.get(number - by, parts[part])
+                return tuple(parts)
+
+            return mixing
+
+        return each(lambda o: modules(o, MIXING), "forward", change)(oracle)
+
+    return apply
+
+
+# --- states of compressors
+
+
+def _late_scores(compressor: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """Gate and position bias of the token before; the first token finds nothing."""
+    gate = compressor.gate_proj(hidden)
+    at = torch.arange(gate.shape[1]) % compressor.compress_rate
+    return torch.cat((torch.full_like(gate[:, :1], -torch.inf), (gate + compressor.position_bias[at])[:, :-1]), 1)
+
+
+_STATE_LATE = [
+    ("kv = self.kv_proj(hidden_states)", "kv = F.pad(self.kv_proj(hidden_states)[:, :-1], (0, 0, 1, 0))"),
+    ("gate = self.gate_proj(hidden_states)", "gate = late_scores(self, hidden_states)"),
+    (" + self.position_bias", ""),
+]
+
+
+def _shifted(what: str, empty: str) -> tuple[str, str]:
+    """The first halves of what goes into the next window, a token late."""
+    halves = f"chunk_{what}[..., : self.head_dim].flatten(1, 2)[:, :-1]"
+    padded = f"F.pad({halves}, (0, 0, 1, 0), value={empty}).view(batch, n_windows, ratio, -1)"
+    return f"chunk_{what}[:, :-1, :, : self.head_dim]", f"{padded}[:, :-1]"
 
 
 # --- routers, experts
 
 
+def _tail(term: str, size: int) -> Apply:
+    """One of the two outputs of the FFN is lost for the last token of each chunk."""
+    kept = f"(torch.arange(seq_len) % {size} != {size - 1})[None, :, None]"
+    return edit(MOE, "forward", (f"{term}", f"{term} * {kept}"))
+
+
+_ROUTED, _SHARED = "return routed", "self.shared_experts(residual)"
+
+
+def _late_hidden(slots: Callable[[int], int]) -> Apply:
+    """Hidden vectors lie in one scratch, token by token, in the order of the experts' scores. Each down projection
+    reads what is ``slots``(experts of a token) places before its own; the first ones read zeros."""
+
+    def late(experts: Any, x: torch.Tensor, chosen: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        scratch = [
+            experts._apply_gate(experts.gate_up_proj[e] @ token) * w
+            for token, ids, ws in zip(x, chosen, weight, strict=True)
+            for e, w in zip(ids, ws, strict=True)
+        ]
+        used = chosen.shape[1]
+        by = slots(used)
+        read = [torch.zeros_like(scratch[0])] * by + scratch[:-by]
+        down = [experts.down_proj[e] @ hidden for e, hidden in zip(chosen.flatten(), read, strict=True)]
+        return torch.stack(down).unflatten(0, (-1, used)).sum(1)
+
+    begin = "final = torch.zeros_like(hidden_states)"
+    return both(
+        edit(LEARNED, "forward", ("sorted=False", "sorted=True")),
+        edit(EXPERTS, "forward", (begin, f"return late(self, hidden_states, top_k_index, top_k_weights)\n    {begin}"),
+             given={"late": late}),
+    )  # fmt: skip
+
+
 _GATHER = "weights = scores.gather(1, indices)"
 _SUM = "weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)"
 _FIRST, _SECOND = "[..., self.head_dim :]", ":-1, :, : self.head_dim]"
-_BACK = "attn_output = apply_rotary_pos_emb(attn_output.transpose(1, 2), cos, -sin).transpose(1, 2)"
+_FIRST_TWO = "weights = torch.cat((weights[:, 1:2], weights[:, :1], weights[:, 2:]), 1)\n    return logits"
+BACK = "attn_output = apply_rotary_pos_emb(attn_output.transpose(1, 2), cos, -sin).transpose(1, 2)"
 
 _APPLY: dict[str, Apply] = {
     # which rows, sinks
@@ -153,7 +255,9 @@ _APPLY: dict[str, Apply] = {
     "no_sink": weights(lambda o: [a.sinks for a in layers("self_attn")(o)], lambda s: torch.full_like(s, -torch.inf)),
     "sink_zero": weights(lambda o: [a.sinks for a in layers("self_attn")(o)], torch.zeros_like),
     # rope
-    "no_inverse_rope": edit(ATTENTION, "forward", (_BACK, "")),
+    "no_inverse_rope": edit(ATTENTION, "forward", (BACK, "")),
+    "inverse_main_rope": edit(
+        ATTENTION, "forward", (BACK, f"cos, sin = position_embeddings['main']\n    {BACK}")),
     "rope_half_split": both(
         edit(modeling, "rotate_half", ("x[..., 0::2]", "x[..., : x.shape[-1] // 2]"),
              ("x[..., 1::2]", "x[..., x.shape[-1] // 2 :]"), ("torch.stack((-x2, x1), dim=-1).flatten(-2)",
@@ -170,8 +274,8 @@ _APPLY: dict[str, Apply] = {
     "no_yarn": rotated(_no_yarn),
     "compressed_main_rope": rotated(_copy("compress", "main")),
     "plain_compressed_rope": rotated(_copy("main", "compress")),
-    "row_rope_end": _row_position("self.compress_rate - 1"),
-    "row_rope_late": _row_position("self.compress_rate"),
+    "row_rope_end": row_position("self.compress_rate - 1"),
+    "row_rope_late": row_position("self.compress_rate"),
     "key_position_late": _late_key(1),
     # compressors
     "no_previous_window": forward(CSA, INDEXER, to=[("if n_windows > 1:", "if False:")]),
@@ -186,6 +290,8 @@ _APPLY: dict[str, Apply] = {
         ("block_bias.to(attention_mask.dtype)", "torch.full_like(block_bias, -torch.inf)")),
     **{f"chunk_{n}_rows_late": _threshold(f"position_ids // {n} * {n}") for n in (32, 64, 128)},
     **{f"chunk_{n}_state_lost": _pairs_lost(n) for n in (32, 64, 128)},
+    "state_late": both(*(edit(pool, "forward", *_STATE_LATE, given={"late_scores": _late_scores}) for pool in POOLS)),
+    "previous_window_late": forward(CSA, INDEXER, to=[_shifted("kv", "0.0"), _shifted("gate", "float('-inf')")]),
     # indexer
     "indexer_all": attribute(INDEXER, "index_topk", lambda k: 1 << 30),
     "indexer_recent": edit(INDEXER, "forward", ("self.scorer(q, compressed_kv, hidden_states)",
@@ -205,6 +311,11 @@ _APPLY: dict[str, Apply] = {
     "router_not_normalised": edit(LEARNED, "forward", (_SUM, "")),
     "router_biased_weights": edit(LEARNED, "forward",
         (_GATHER, "weights = (scores + self.e_score_correction_bias).gather(1, indices)")),
+    "router_biased_sum": edit(LEARNED, "forward",
+        (_SUM, "weights = weights / (scores + self.e_score_correction_bias).gather(1, indices).sum(-1, keepdim=True)")),
+    "router_weights_swapped": both(
+        edit(LEARNED, "forward", ("sorted=False", "sorted=True"), ("return logits", _FIRST_TWO)),
+        edit(HASHED, "forward", ("return logits", _FIRST_TWO))),
     "router_no_bias": weights(
         lambda o: [m.e_score_correction_bias for m in modules(o, LEARNED)], torch.zeros_like),
     "router_one_fewer": attribute(LEARNED, "top_k", lambda k: k - 1),
@@ -225,6 +336,15 @@ _APPLY: dict[str, Apply] = {
              "up = self.gate_proj"), ("up_PROJ", "up_proj"))),
     "gelu": attribute((EXPERTS, SHARED), "act_fn", lambda silu: torch.nn.GELU("tanh")),
     "no_shared_expert": edit(MOE, "forward", ("routed + self.shared_experts(residual)", "routed")),
+    "no_routed_experts": edit(MOE, "forward", (_ROUTED, "return torch.zeros_like(routed)")),
+    "routed_late": edit(MOE, "forward", (_ROUTED, "return F.pad(routed[:, :-1], (0, 0, 1, 0))")),
+    **{f"chunk_{n}_shared_lost": _tail(_SHARED, n) for n in (32, 64, 128)},
+    **{f"chunk_{n}_routed_lost": _tail(_ROUTED, n) for n in (32, 64, 128)},
+    "experts_swapped": weights(
+        lambda o: [tensor for m in modules(o, EXPERTS) for tensor in (m.gate_up_proj, m.down_proj)],
+        lambda w: torch.cat((w[1:2], w[:1], w[2:]))),
+    "expert_scratch": _late_hidden(lambda used: 1),
+    "expert_scratch_token": _late_hidden(lambda used: used),
     "expert_off_by_one": edit(MOE, "forward", ("self.experts(flat, indices,",
         "self.experts(flat, (indices + 1) % self.experts.num_experts,")),
     # output projection, norms
@@ -235,11 +355,20 @@ _APPLY: dict[str, Apply] = {
     "no_kv_norm": identity(layers("self_attn.kv_norm")),
     "no_q_lora_norm": identity(layers("self_attn.q_a_norm")),
     "no_output_norm": identity(lambda o: [o.model.model.norm]),
+    "attn_norm_of_ffn": edit(LAYER, "forward", ("self.input_layernorm(", "self.post_attention_layernorm(")),
+    "ffn_norm_of_attn": edit(LAYER, "forward", ("self.post_attention_layernorm(", "self.input_layernorm(")),
+    "kv_norm_before": _norms_of(lambda o: [m.weight for m in layers("self_attn.kv_norm")(o)]),
+    "q_lora_norm_before": _norms_of(lambda o: [m.weight for m in layers("self_attn.q_a_norm")(o)]),
+    "compressed_kv_norm": _compressed_norms,
     "rms_eps_1e5": both(attribute(NORM, "variance_epsilon", lambda eps: 1e-5),
                         attribute(PLAIN_NORM, "eps", lambda eps: 1e-5)),
     # streams
     "hc_comb_transposed": edit(LAYER, "forward", ("comb.to(dtype).transpose(-1, -2)", "comb.to(dtype)")),
     "hc_post_half": edit(MIXING, "forward", ("post = 2 * torch", "post = torch")),
+    "hc_post_before": _mixing_late(0, 2),
+    "hc_comb_before": _mixing_late(1, 2),
+    "hc_post_stale": _mixing_late(0, 1),
+    "hc_comb_stale": _mixing_late(1, 1),
     "hc_identity": edit(LAYER, "forward", ("torch.matmul(", "(")
         , ("comb.to(dtype).transpose(-1, -2), hidden_states", "hidden_states")),
     "hc_no_norm": identity(lambda o: [m.input_norm for m in modules(o, (MIXING, HEAD))]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import gguf
@@ -34,15 +35,20 @@ def misread(fmt: str, rearrange: Rearrange) -> Apply:
         return right(data, qtype)
 
     right = gguf.quants.dequantize
+    return reread(gguf.quants, "dequantize", lambda: wrong)
+
+
+def reread(owner: Any, part: str, wrong: Callable[[], Any]) -> Apply:
+    """The file read while ``part`` of ``owner``, which belongs to gguf-py, is ``wrong()``."""
 
     @contextmanager
     def apply(oracle: Oracle) -> Iterator[None]:
-        with patch.object(gguf.quants, "dequantize", wrong):
+        with patch.object(owner, part, wrong()):
             other = Oracle.load(oracle.path, torch.get_num_threads()).model.state_dict()
         kept = oracle.model.state_dict()
         changed = {name for name, value in other.items() if not torch.equal(value, kept[name])}
         if not changed:
-            raise ValueError(f"no {fmt} in {oracle.path}")
+            raise ValueError(f"nothing in {oracle.path} reads otherwise")
         backup = {name: kept[name].clone() for name in changed}
         try:
             with torch.no_grad():
@@ -120,6 +126,26 @@ def _q4_low_bits(blocks: np.ndarray) -> None:
     blocks[:, 4:12] &= 0x3F
 
 
+_IQ2 = gguf.quants.IQ2_XXS
+
+
+def iq2_signs(change: Callable[[int, int], int]) -> Apply:
+    """IQ2_XXS with change(entry, its eight signs as bits) for every entry of the table of signs."""
+    return reread(_IQ2, "ksigns", lambda: bytes(change(entry, bits) for entry, bits in enumerate(_IQ2.ksigns)))
+
+
+def iq2_magnitudes(entry: int, change: Callable[[np.ndarray], Any]) -> Apply:
+    """IQ2_XXS with change(magnitudes (8,)) in place of one entry of the codebook."""
+
+    def wrong() -> np.ndarray:
+        _IQ2.init_grid()
+        grid = np.array(_IQ2.grid)
+        grid[..., entry, :] = change(grid[..., entry, :])
+        return grid
+
+    return reread(_IQ2, "grid", wrong)
+
+
 _APPLY: dict[str, Apply] = {
     "q8_0_nibbles": misread("Q8_0", _nibbles(2, 34)),
     "q8_0_interleaved": misread("Q8_0", _q8_interleaved),
@@ -130,6 +156,9 @@ _APPLY: dict[str, Apply] = {
     "iq2_xxs_words": misread("IQ2_XXS", _iq2_groups(_exchanged)),
     "iq2_xxs_scale_low": misread("IQ2_XXS", _iq2_groups(_low_scale)),
     "iq2_xxs_byte_order": misread("IQ2_XXS", _iq2_groups(_backwards)),
+    "iq2_xxs_sign_parity": iq2_signs(lambda entry, bits: bits & 127),
+    "iq2_xxs_last_signs": iq2_signs(lambda entry, bits: 0 if entry == 127 else bits),
+    "iq2_xxs_last_magnitudes": iq2_magnitudes(255, np.zeros_like),
     "q4_k_nibbles": misread("Q4_K", _nibbles(16, 144)),
     "q4_k_scale_bits": misread("Q4_K", _q4_low_bits),
 }

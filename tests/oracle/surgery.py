@@ -51,19 +51,25 @@ def rewritten(function: Any, changes: Sequence[Change], given: dict[str, Any] | 
     """``function`` with fragments of its source replaced; ValueError if one is not there.
 
     ``given`` names objects that the new text uses; what is read as a global otherwise is looked up in the module when
-    it runs, so that whatever else is patched there is seen.
+    it runs, so that whatever else is patched there is seen. A function that was rewritten is rewritten further, with
+    other names.
     """
     function = inspect.unwrap(function)
-    source = textwrap.dedent(inspect.getsource(function))
+    source, names = getattr(function, "rewritten", None) or (textwrap.dedent(inspect.getsource(function)), {})
+    given = given or {}
+    if taken := names.keys() & given:
+        raise ValueError(f"{function.__qualname__} was already given {taken}")
     for old, new in changes:
         if old not in source:
             raise ValueError(f"{function.__qualname__} of this transformers has no {old!r}")
         source = source.replace(old, new)
-    names = given or {}
+    names = {**names, **given}
     wrapped = f"def build({', '.join(names)}):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
     found: dict[str, Any] = {}
     exec(compile(wrapped, f"<edited {function.__qualname__}>", "exec"), vars(modeling), found)
-    return found["build"](**names)
+    built = found["build"](**names)
+    built.rewritten = source, names
+    return built
 
 
 def edit(owner: Any, name: str, *changes: Change, given: dict[str, Any] | None = None) -> Apply:

@@ -14,9 +14,10 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.diagnosis import Signatures, diagnose
-from ds4ref.test_vectors.observation import log_softmax
+from ds4ref.test_vectors.observation import from_logits, log_softmax
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
+from tests.marking import sampled
 
 from ..stored import stored
 
@@ -63,6 +64,24 @@ def test_hugging_face_is_exact(load_oracle, tmp_path, capsys, name) -> None:
     for more in ([], ["--top", "20"]):
         code, found = diagnosed(capsys, tmp_path / "hf.npz", *more)
         assert code == 0 and found["verdict"] == "exact" and found["confidence"] > 0.8
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("seed", sampled(list(range(30)), [3, 7], others=pytest.mark.slow))
+def test_right_float_engines_are_exact(load_oracle, tmp_path, seed) -> None:
+    """On a model that nobody has: none accused, none undecided, however it sums, rotates or approximates."""
+    from .builds import builds
+    from .modelgen import draw_shape, write_model
+
+    shape, path = draw_shape(seed), tmp_path / "drawn.gguf"
+    write_model(path, shape, seed)
+    ids = np.random.default_rng([seed, 200]).integers(0, shape.vocab, 200).tolist()
+    with Engine.open(str(path), backend="cpu", numerics="exact") as engine:
+        library = Signatures(engine, ids)
+        for name, logits in builds(load_oracle(path), ids):
+            found = diagnose(library, from_logits(ids, logits))
+            assert (found.verdict, found.fault, found.first_position) == ("exact", None, None), (name, found.notes)
+            assert found.sight is not None and found.sight["size"] > found.sight["noise"]
 
 
 @pytest.mark.oracle

@@ -167,6 +167,8 @@ class _Judge:
     def open(self, base: Candidate, wrong: Candidate | None, over: float) -> Diagnosis:
         """Nothing fits, or nothing can be told."""
         undecided = self.like_rounding(base)
+        if undecided and base.fit.misfit >= LIMIT:
+            base = self.posterior.ranked(clean=True)[0]
         says = "cannot tell a rounding of its own from a small mistake here" if undecided else "none of these"
         result = self.result("undecided" if undecided else "unknown", base, says)
         ratio = base.fit.rms / float(np.sqrt(self.case.reference(base.mode).expected.mean()))

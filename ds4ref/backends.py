@@ -45,7 +45,10 @@ def load_backend(name: str, threads: int | None = None, gpu_memory: float | None
     except (ImportError, OSError, RuntimeError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:
-        backend.threads = threads
+        try:
+            backend.threads = threads
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     return backend
 
 

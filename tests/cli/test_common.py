@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -242,17 +241,15 @@ def test_a_signal_leaves_no_temporary_file(number, tmp_path):
         "from ds4ref.console import common\n"
         "def body(argv):\n"
         "    with common.atomic_output(argv[0]) as out:\n"
-        "        out.write(b'half'); out.flush(); print('ready', flush=True); time.sleep(30)\n"
+        "        out.write(b'half'); out.flush(); print('ready', flush=True); time.sleep(3600)\n"
         f"sys.exit(common.run('prog', body, [{str(tmp_path / 'out')!r}]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     assert os.listdir(tmp_path) != []
-    start = time.monotonic()
     process.send_signal(number)
-    assert process.wait(10) == 128 + number
-    assert time.monotonic() - start < 5
+    assert process.wait(300) == 128 + number
     process.stdout.close()
     assert os.listdir(tmp_path) == []
 

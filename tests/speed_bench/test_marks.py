@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -439,7 +440,10 @@ def test_only_the_timed_windows_count(monkeypatch):
     """A snapshot between them, and restoring it, do not."""
     waited = iter([{"1": 5.0, "2": 1.0}, {"1": 5.5, "2": 1.0}, {"1": 99.0, "2": 1.0}, {"1": 99.25, "2": 1.5, "3": 0.5}])
     monkeypatch.setattr(waiting, "waited", lambda: next(waited))
-    monkeypatch.setattr(waiting, "load", lambda: 3.5)
+    used, passed = itertools.count(0.0, 0.8), itertools.count(0.0, 1.0)
+    time = SimpleNamespace(process_time=lambda: next(used), monotonic=lambda: next(passed))
+    monkeypatch.setattr(waiting, "time", time)
+    monkeypatch.setattr(waiting, "usable_cores", lambda: 1)
     clock = Clock()
     monkeypatch.setattr(sweep.time, "perf_counter", clock)
     monkeypatch.setattr(sweep, "load", lambda: 3.5)
@@ -449,6 +453,12 @@ def test_only_the_timed_windows_count(monkeypatch):
     entry = sample(row)
     assert entry["marks"] == {"busy": "a thread waited 20% of the time for a processor (load 3.5)"}
     assert summaries([entry])[0]["marks"] == "busy"
+    waits = itertools.count(0.0, 0.5)
+    monkeypatch.setattr(waiting, "waited", lambda: {"1": next(waits)})
+    for share in (0.85, 0.95):
+        time.process_time = itertools.count(0.0, share).__next__
+        (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
+        assert (row.wait_share == 0) == (share > 0.9), "more threads than cores wait for each other"
     monkeypatch.setattr(waiting, "waited", lambda: None)
     (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
     assert row.wait_share is None and "marks" not in sample(row)

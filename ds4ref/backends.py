@@ -52,7 +52,10 @@ def load_backend(
     except (ImportError, OSError, RuntimeError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:
-        backend.threads = threads
+        try:
+            backend.threads = threads
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     return backend
 
 

@@ -35,6 +35,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def data_dir() -> Path:
     """Return the folder for users' data, which may not exist yet.
 

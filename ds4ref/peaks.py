@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from .costs import Peaks
-from .environment import host
+from .environment import host, usable_cores
 from .errors import BackendError
 
 
@@ -25,9 +23,8 @@ def peaks_key(threads: int) -> dict[str, str | int]:
 
 def measure_peaks(threads: int) -> Peaks:
     """Measure the peak rates of ``threads`` threads; raise BackendError if they cannot be measured here."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         from ds4ref.kernels.cpu.peaks import measure
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(f"cannot measure this machine's peaks: {error}") from error
-    return Peaks(**measure(max(1, min(threads, usable))))
+    return Peaks(**measure(max(1, min(threads, usable_cores()))))

@@ -188,7 +188,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = printable(str(value))
+    text = printable(" ".join(value) if isinstance(value, dict) else str(value))
     return text if len(text) <= 40 else text[:37] + "..."
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Interrupt, Progress, check_output, run, say
 from ds4ref.console.flags import add
-from ds4ref.console.model import single_instance
+from ds4ref.console.model import single_instance, threads
 from ds4ref.console.options import Parser, integer, parsed
 from ds4ref.errors import DataError, UsageError
 
@@ -63,10 +63,12 @@ def bench(args: Namespace) -> int:
         output.begin(measurement)
         try:
             measurement.execute()
+            output.conclude()
+        except BrokenPipeError:  # the reader of the table left
+            raise
         except BaseException:
             output.stopped()
             raise
-        output.conclude()
     return 0
 
 
@@ -123,7 +125,7 @@ def plot_parser() -> Parser:
     parser = Parser(
         f"{PROG} plot",
         usage="ds4-bench plot CSV... [--load] [-o FILE]... [--title TEXT]",
-        description="Speed curves of one or several CSVs: prefill on the left axis, decode on the right.",
+        description="Speed curves of one or several CSVs: a panel for prefill and one for decode, a colour a file.",
         unavailable={},
     )
     parser.add_argument("csv", metavar="CSV", nargs="*", help="results of ds4-bench, ds4's own included")
@@ -162,12 +164,13 @@ def peaks_parser() -> Parser:
     """Return the parser of ``ds4-bench peaks``."""
     parser = Parser(
         f"{PROG} peaks",
-        usage="ds4-bench peaks [-t N] [options]",
+        usage="ds4-bench peaks [-t N] [--json] [options]",
         description="Read bandwidth, int8 and float32 peaks of this machine, measured now, kept in the run store.",
         unavailable={},
     )
     add(parser, "--threads", help="threads (all usable cores)")
     add(parser, "--store")
+    add(parser, "--json")
     add(parser, "--help")
     return parser
 
@@ -185,11 +188,16 @@ def peaks(argv: Sequence[str]) -> int:
     from .peaks import machine_peaks
 
     cores = machine()["cores"]
+    count = threads(PROG, args.threads) or cores
+    if count > cores:
+        say(PROG, f"{count} threads on {cores} core(s): measured with one a core")
     with Store.open(args.store) as store:
-        measured = machine_peaks(store, args.threads or cores, again=True)
+        measured = machine_peaks(store, count, again=True)
+    if args.json:
+        print(json.dumps(measured))
+        return 0
     print(f"read {measured['read_gbs']:.1f} GB/s, int8 {measured['int8_gops']:.0f} GOP/s, float32 "
           f"{measured['f32_gflops']:.0f} GFLOP/s with {measured['threads']} thread(s)")  # fmt: skip
-    print(json.dumps(measured))
     return 0
 
 

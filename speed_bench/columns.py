@@ -199,8 +199,8 @@ COLUMNS = (
     Column("marks", f"why the row is not to be relied on: {', '.join(marks.MEANINGS)} (below)", type=str,
            combine=marked, heading="marked", rank=1),
     _ms("lag_ms", "endpoints: how late this client woke: the overshoot of a thread that sleeps"),
-    Column("wait_share", "local: the share of the timed windows that threads waited for a processor (Linux)",
-           form=".4f"),
+    Column("wait_share", "local: the share of the timed windows that a thread waited for a processor that others had "
+           "(Linux)", form=".4f"),
     Column("load", "load average of the machine over the last minute, after the row", form=".2f"),
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)

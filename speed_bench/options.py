@@ -396,7 +396,7 @@ def _local_lane(options: dict[str, Any], name: str, strict: bool, gpu_memory: fl
     defaults = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE}
     chosen = {key: options[key] or default for key, default in defaults.items()}
     model = f":{options['model']}" if options["model"] else ""
-    chosen |= {"threads": threads(options["threads"]), "strict": strict}
+    chosen |= {"threads": threads(PROG, options["threads"]), "strict": strict}
     if gpu_memory is not None:
         chosen["gpu_memory"] = gpu_memory
     return Lane(f"local{model}", name, options=chosen)

@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +33,8 @@ class Output:
 
     def __init__(self, places: OutputOptions, lanes: Sequence[Lane], arms: bool = False):
         self.places, self.several = places, len(lanes) > 1
-        names = ["a", "b"] if arms else [re.sub(r"[^A-Za-z0-9._]+", "-", lane.name).strip("-.") for lane in lanes]
+        parts = [re.sub(r"^target [A-Z]", lambda match: match[0][-1].lower(), lane.name) for lane in lanes]
+        names = ["a", "b"] if arms else [re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in parts]
         unique = names if len(set(names)) == len(names) else [f"{i + 1}-{part}" for i, part in enumerate(names)]
         self.suffixes = {lane.name: part for lane, part in zip(lanes, unique, strict=True)}
         self.run: Measurement | None = None
@@ -65,8 +67,11 @@ class Output:
         if lane is self.run.lanes[0]:
             self._emit(lane, least=self.run.reps or sys.maxsize)
         if self.places.csv is not None and not _is_device(self.places.csv):
-            with atomic_output(str(self._partial(lane))) as out:
-                out.write(csv_text(lane.samples).encode())
+            self._write_partial(lane)
+
+    def _write_partial(self, lane: MeasuredLane) -> None:
+        with atomic_output(str(self._partial(lane))) as out:
+            out.write(csv_text(lane.samples).encode())
 
     def _emit(self, lane: MeasuredLane, least: int) -> None:
         if not self._headed and lane.samples:
@@ -88,18 +93,23 @@ class Output:
     # --- at the end
 
     def stopped(self) -> None:
-        """Keep the partial results after a failure or Ctrl-C; print where they are."""
+        """Keep the partial results after a failure or Ctrl-C, as far as they can be written; print where they are."""
         run = self.run
         if run is None:
             return
-        self._emit(run.lanes[0], least=1)
+        if run.status == "complete":
+            run.fail()
+        with suppress(OSError):
+            self._emit(run.lanes[0], least=1)
         measured = [lane for lane in run.lanes if lane.samples]
         if not measured:
             return
         files = []
         for lane in measured if self.places.csv is not None and not _is_device(self.places.csv) else ():
-            files.append(str(self._partial(lane)))
-            self._write_facts(lane, self._partial(lane).with_suffix(".json"), run.status)
+            with suppress(DataError):  # the disk is full: what was kept elsewhere is
+                self._write_partial(lane)
+                self._write_facts(lane, self._partial(lane).with_suffix(".json"), run.status)
+                files.append(str(self._partial(lane)))
         runs = [lane.run for lane in measured if lane.run is not None]
         where = [f"in {', '.join(files)}"] if files else []
         where += (
@@ -134,6 +144,7 @@ class Output:
         for lane in run.lanes:
             if lane.run is not None and run.store is not None and not places.json:
                 say(PROG, f"kept as run {lane.run}; {run.store.show(lane.run)}")
+        sys.stdout.flush()
 
     def _tables(self, run: Measurement) -> None:
         from .table import print_table

@@ -124,7 +124,7 @@ class Measurement:
                 for note in dict.fromkeys(note for source in sources for note in source.notes()):
                     self.say(note)
                 self.status = "complete"
-            except (Cancelled, KeyboardInterrupt):
+            except (Cancelled, KeyboardInterrupt, SystemExit):  # by Ctrl-C or a signal
                 self.status = "stopped"
                 raise
             finally:
@@ -144,6 +144,11 @@ class Measurement:
             self._group = group
         begun = calendar.timegm(time.strptime(run.facts["created"], "%Y-%m-%dT%H:%M:%SZ"))
         self._before = max(0.0, time.time() - begun)
+
+    def fail(self) -> None:
+        """Record a complete run as failed, since its results could not be written: it can be resumed then."""
+        self.status = "failed"
+        self._finish()
 
     # --- before
 

@@ -98,7 +98,7 @@ class SweepRow:
     at              start on the process clock
     rss_bytes       resident memory afterwards
     test            name of a single test, "" for a sweep
-    wait_share      share of the timed windows that threads waited for a processor
+    wait_share      share of the timed windows that a thread waited for a processor, at most
     load            the machine's load average afterwards
     """
 

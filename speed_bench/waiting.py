@@ -4,7 +4,8 @@ Lag (endpoints): a thread sleeps again and again and notes how much too late it 
 wakes as late. The thread would itself disturb an engine that computes in this process.
 
 Waits (local engines): Linux counts, for every thread, the time it was ready to run and did not. Reading that costs
-nothing inside the timed windows.
+nothing inside the timed windows. The thread that waited longest counts, since the others wait for it. If this process
+had all processors itself, its threads waited for each other, which is no disturbance.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ import time
 from types import TracebackType
 from typing import Any
 
+from ds4ref.environment import usable_cores
+
 NAP = 0.002
 """Seconds of one sleep."""
+ALL = 0.9
+"""Share of the processors' time from which this process had them to itself."""
 
 
 def load() -> float | None:
@@ -59,25 +64,34 @@ class Lag:
 
 
 class Waits:
-    """Context manager that adds up how long threads of this process waited for a processor while its blocks ran."""
+    """Context manager that adds up how long each thread of this process waited for a processor while its blocks ran."""
 
     def __init__(self) -> None:
-        self.seconds: float | None = 0.0
+        self._waited: dict[str, float] | None = {}
+        self._used = self._passed = 0.0  # seconds of processors, and on the wall
 
     def __enter__(self) -> Waits:
-        self._before = waited()
+        self._before, self._used_before, self._start = waited(), time.process_time(), time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._used += time.process_time() - self._used_before
+        self._passed += time.monotonic() - self._start
         after = waited()
-        if self._before is None or after is None or self.seconds is None:
-            self.seconds = None
-        else:
-            self.seconds += sum(max(0.0, waits - self._before.get(thread, 0.0)) for thread, waits in after.items())
+        if self._before is None or after is None or self._waited is None:
+            self._waited = None
+            return
+        for thread, seconds in after.items():
+            more = seconds - self._before.get(thread, 0.0)
+            self._waited[thread] = self._waited.get(thread, 0.0) + more
 
     def share(self, window: float) -> float | None:
-        """Return the time waited as a share of the timed ``window`` in seconds, None if unknown."""
-        return None if self.seconds is None or window <= 0 else self.seconds / window
+        """Return how long the thread that waited longest did, as a share of ``window`` seconds; None if unknown."""
+        if not self._waited or window <= 0:
+            return None
+        if self._used >= ALL * usable_cores() * self._passed:
+            return 0.0
+        return max(self._waited.values()) / window
 
 
 def waited(folder: str = "/proc/self/task") -> dict[str, float] | None:

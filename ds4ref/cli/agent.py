@@ -185,7 +185,7 @@ def _target(args: Namespace) -> Iterator[Target]:
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
     elif args.target.startswith("local"):
         options = {"ctx": args.ctx or CTX, "backend": args.backend, "numerics": args.numerics, "strict": args.strict,
-                   "gpu_memory": args.gpu_memory, "threads": threads(args.threads)}  # fmt: skip
+                   "gpu_memory": args.gpu_memory, "threads": threads(PROG, args.threads)}  # fmt: skip
     with open_target(args.target, **options) as target:
         target.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
         yield target

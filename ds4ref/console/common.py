@@ -39,7 +39,7 @@ def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | N
     """
     prepare_streams()
     try:
-        with _sigterm_unwinds():
+        with _signals_unwind():
             code = body(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()
         return code
@@ -73,21 +73,29 @@ def prepare_streams() -> None:
 
 
 @contextmanager
-def _sigterm_unwinds() -> Iterator[None]:
-    """Let SIGTERM end the command through its ``finally`` blocks, so that no temporary file remains."""
+def _signals_unwind() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the command through its ``finally`` blocks, so that no temporary file remains.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
 
     def stop(signum: int, frame: object) -> None:
         raise SystemExit(128 + signum)
 
+    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    caught = [number for number in numbers if before[number] is not signal.SIG_IGN]
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        for number in caught:
+            signal.signal(number, stop)
     except ValueError:  # not the main thread: the embedding program decides
-        yield
-        return
+        caught = []
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in caught:
+            signal.signal(number, before[number])
 
 
 def _fail(prog: str, error: BaseException, message: str, code: int | None = None) -> int:

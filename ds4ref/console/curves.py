@@ -164,7 +164,8 @@ def line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int) -> None
 def cross(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
     """Draw crosses over marked points."""
     if points:
-        axes.scatter(*zip(*points, strict=True), s=80, c=INK, marker="x", linewidths=1.8, clip_on=False, zorder=3)
+        x, y = zip(*points, strict=True)
+        axes.scatter(x, y, s=80, c=INK, marker="x", linewidths=1.8, clip_on=False, zorder=3)
 
 
 def note_marks(figure: Figure, codes: Iterable[str]) -> None:

@@ -94,21 +94,27 @@ def single_instance(prog: str) -> Iterator[None]:
         os.close(fd)
 
 
-def threads(requested: int | None) -> int | None:
-    """Return the number of threads, at most 32: ``--threads``, else DS4_THREADS, else None for the engine's default."""
+def threads(prog: str, requested: int | None) -> int | None:
+    """Return the number of threads: ``--threads``, else DS4_THREADS, else None for the engine's default.
+
+    As in ds4 there are at most 32; stderr says so if more were asked for.
+    """
     text = os.environ.get("DS4_THREADS")
     if requested is None and text:
         try:
             requested = integer()(text)
         except Exception as error:
             raise UsageError(f"invalid value for DS4_THREADS: {text}: {error}") from None
-    return None if requested is None else min(requested, MAX_THREADS)
+    if requested is not None and requested > MAX_THREADS:
+        say(prog, f"{MAX_THREADS} threads are the most there can be, not {requested}")
+        return MAX_THREADS
+    return requested
 
 
 @contextmanager
 def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
     """Open the engine as the command line options say, holding the instance lock if one is configured."""
-    n = threads(args.threads)
+    n = threads(prog, args.threads)
     with single_instance(prog):
         choice = choose_model(prog, args.model)
         from ..engine import Engine

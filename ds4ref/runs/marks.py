@@ -92,7 +92,7 @@ def of_times(row: Row) -> Marks:
     load = "" if row.get("load") is None else f" (load {row['load']:g})"
     if first is None:
         if (row.get("wait_share") or 0.0) >= WAITING:
-            marks["busy"] = f"threads waited {row['wait_share']:.0%} of the time for a processor{load}"
+            marks["busy"] = f"a thread waited {row['wait_share']:.0%} of the time for a processor{load}"
         return marks
     mean, lag = 1e3 * statistics.fmean(gaps) if gaps else 0.0, row.get("lag_ms") or 0.0
     if gaps and mean < 1e3 * RESOLUTION:

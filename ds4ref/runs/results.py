@@ -17,6 +17,8 @@ from ..errors import DataError
 COLUMNS = ("ctx_tokens", "prefill_tokens", "prefill_tps", "gen_tokens", "gen_tps", "kvcache_bytes")
 """Columns that every ds4-bench writes, before any others."""
 _NEEDED = ("ctx_tokens", "prefill_tps", "gen_tps")
+_MOST = 1e18
+"""Largest value of a known column; no plot or mean overflows below."""
 _COUNTS = ("ctx_tokens", "prefill_tokens", "gen_tokens", "kvcache_bytes")
 
 
@@ -78,7 +80,8 @@ def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: 
 def _impossible(name: str, value: float | None) -> bool:
     if value is None or name not in COLUMNS:
         return False
-    return value < 0 or (name in _COUNTS and value % 1 != 0) or (name == "ctx_tokens" and value < 1)
+    whole = name not in _COUNTS or value % 1 == 0
+    return not 0 <= value <= _MOST or not whole or (name == "ctx_tokens" and value < 1)
 
 
 def _number(text: str) -> float | None:

@@ -234,7 +234,8 @@ def test_closed_and_full_streams(where):
         assert done.stderr in ("", "ds4: input/output: No space left on device\n")
 
 
-def test_sigterm_leaves_no_temporary_file(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_temporary_file(number, tmp_path):
     code = (
         "import time, sys\n"
         "from ds4ref.console import common\n"
@@ -247,10 +248,23 @@ def test_sigterm_leaves_no_temporary_file(tmp_path):
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     assert os.listdir(tmp_path) != []
-    process.terminate()
-    assert process.wait(300) == 128 + signal.SIGTERM
+    process.send_signal(number)
+    assert process.wait(300) == 128 + number
     process.stdout.close()
     assert os.listdir(tmp_path) == []
+
+
+def test_who_ignores_hangups_goes_on():
+    """As under nohup; and handlers are put back."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert common.run("prog", lambda argv: os.kill(os.getpid(), signal.SIGHUP) or 7, []) == 7
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    common.run("prog", lambda argv: 0, [])
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
 
 
 @pytest.mark.parametrize("width, line", [

@@ -313,3 +313,57 @@ def test_arms_are_compared_with_the_arm_they_took_turns_with():
     report = assemble([*runs, depth_run("e", [64, 128], 5)], None, Thresholds())
     assert [(c.a, c.b) for c in report.comparisons] == [("a", "b"), ("a", "c"), ("c", "d"), ("a", "e")]
     assert [c.design for c in report.comparisons] == ["in turn", "separate", "in turn", "separate"]
+
+
+def measured(name="slowing down", **more):
+    """Eight repetitions of two depths, each 2 % slower than the one before, of 25 steps."""
+    rows = [
+        {"rep": rep, "at": 10.0 * rep + n, "ctx_tokens": 2048 * n, "prefill_tokens": 2048, "gen_tokens": 25,
+         "prefill_tps": 400.0, "gen_tps": 20 * 0.98**rep, "gen_first_ms": 70.0 + rep,
+         "rss_bytes": (100 * n + rep) << 20, "steps_s": [0.05 * n] * 23 + [0.09] * 2} | more
+        for rep in range(8) for n in (1, 2)
+    ]  # fmt: skip
+    return run(name, rows)
+
+
+def test_what_stderr_said_is_in_the_report(tmp_path):
+    page, twin, _ = build_report([measured()], str(tmp_path / "r.html")).files
+    html, text = page.read_text(), twin.read_text()
+    for found in (html, text):
+        assert "decode drifted -7.8 % from first to second half (p = 0.0078)" in found
+        assert "prefill drifted" not in found and "marked" not in found
+    assert "| first step, ms | p95, ms | memory, MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|\n" in text
+    assert text.count(" | 73.50 | 90.00 | 107 |\n") == 1 and text.count(" | 73.50 | 100.00 | 207 |\n") == 1
+    assert "<th>first step, ms</th><th>p95, ms</th><th>memory, MiB</th>" in html
+    assert "<td>73.50</td><td>90.00</td><td>107</td>" in html
+
+
+def test_figures_that_are_not_to_be_relied_on_are_in_the_headline(tmp_path):
+    busy = measured("busy", marks={"busy": "this client woke 45 ms late"})
+    report = assemble([measured(), busy], None, Thresholds())
+    assert report.headline[1].startswith("busy: prefill 400.0 tokens/s at 2,048")
+    assert report.headline[2] == (
+        "busy, not to be relied on: 16 of 16 row(s) marked busy: this client woke 45 ms late."
+    )
+    assert report.headline[-1] == (
+        "busy against slowing down: prefill: refused (B: 16 of 16 row(s) marked busy); "
+        "decode: refused (B: 16 of 16 row(s) marked busy)."
+    )
+    page, twin, figure = build_report([measured(), busy], str(tmp_path / "r.html")).files
+    assert "marked: busy; not to be relied on" in figure.read_text()
+    assert text_cells(twin.read_text(), "refused") == 2 and "nan" not in page.read_text() + twin.read_text()
+
+
+def text_cells(text: str, cell: str) -> int:
+    return sum(line.split("|").count(f" {cell} ") for line in text.splitlines())
+
+
+def test_a_csv_with_its_json_has_percentiles_of_steps(tmp_path, monkeypatch):
+    """Single steps are in the store alone."""
+    from ds4ref.speed_bench import cli
+
+    monkeypatch.chdir(tmp_path)
+    argv = ["--frontiers", "16,32", "-n", "25", "-r", "1", "--backend", "reference", "--no-store", "--no-roofline"]
+    assert cli.main([*argv, "--csv", "s.csv"]) == 0
+    assert main(["build", "s.csv", "-o", "r.html"]) == 0
+    assert "| p95, ms | memory, MiB |" in (tmp_path / "r.md").read_text()

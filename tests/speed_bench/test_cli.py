@@ -272,6 +272,84 @@ def test_two_arms_go_on_together(engines, badgers, private_store):
     assert cells[0] == cells[1] == [(r, d) for r in (0, 1) for d in (8, 16, 24)]
 
 
+@pytest.mark.parametrize("full", [["r.partial.csv"], ["r.csv"], ["r.json"], ["r.svg"]])
+def test_a_full_disk_loses_no_row_and_the_run_goes_on(full, engines, capsys, tmp_path, monkeypatch, private_store):
+    """Whether it fills up in the walk or when its results are written."""
+    from contextlib import contextmanager
+
+    from ds4ref.console import common
+    from ds4ref.files import atomic_write
+
+    room = []
+
+    @contextmanager
+    def write(path):
+        if not room and Path(path).name in full:
+            raise OSError(28, "No space left on device")
+        with atomic_write(path) as out:
+            yield out
+
+    monkeypatch.setattr(common, "atomic_write", write)
+    argv = [*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv", "--plot", "r.svg"]
+    assert cli.main(argv) == 1
+    err = capsys.readouterr().err.splitlines()
+    with Store.open(private_store) as store:
+        run = store.find("r")
+        assert run.status == "failed" and len(store.rows(run.id)) == (1 if full == ["r.partial.csv"] else 3)
+    assert err[-1] == f"ds4-bench: cannot write {full[0]}: No space left on device"
+    assert err[-2].startswith(f"ds4-bench: failed; {run.rows} of 3 rows were measured and kept ")
+    assert err[-2].endswith(f"as run {run.id}; ds4-bench --resume {run.id} goes on")
+    assert ("r.partial.csv" in err[-2]) == (full != ["r.partial.csv"])
+    room.append("made")
+    assert cli.main(["--resume", str(run.id)]) == 0
+    assert depths(tmp_path / "r.csv") == ["8", "16", "24"] and (tmp_path / "r.svg").exists()
+    with Store.open(private_store) as store:
+        assert store.run(run.id).status == "complete" and len(store.rows(run.id)) == 3
+
+
+def test_a_full_standard_output_loses_no_row(engines, capsys, private_store, monkeypatch):
+    import io
+
+    class Full(io.StringIO):
+        def flush(self):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    for argv in ([*SMALL, "--no-warmup", "-r", "1"], [*SMALL, "--no-warmup", "-r", "1", "--json"]):
+        assert cli.main(argv) == 1
+        err = capsys.readouterr().err.splitlines()
+        with Store.open(private_store) as store:
+            run = store.find("latest")
+        assert err[-1] == "ds4-bench: input/output: No space left on device"
+        assert err[-2].endswith(f"kept as run {run.id}; ds4-bench --resume {run.id} goes on")
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_keeps_the_rows_before_it(number, code, engines, capsys, tmp_path, monkeypatch):
+    from .fake import FakeSession
+
+    real = FakeSession.append
+
+    def append(self, token):
+        if self.pos == 16:
+            os.kill(os.getpid(), number)
+        return real(self, token)
+
+    monkeypatch.setattr(FakeSession, "append", append)
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"])
+    assert stop.value.code == code
+    assert "stopped; 1 of 3 rows were measured and kept in r.partial.csv, as run" in capsys.readouterr().err
+    assert depths(tmp_path / "r.partial.csv") == ["8"]
+
+
+def test_more_threads_than_there_can_be(engines, capsys):
+    assert cli.main([*SMALL, "-r", "1", "-t", "100000", "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert "ds4-bench: 32 threads are the most there can be, not 100000\n" in err
+    assert json.loads(out)[0]["threads"] == 32 and engines[0].options["threads"] == 32
+
+
 def test_what_cannot_go_on(engines, capsys, tmp_path, badgers):
     assert cli.main(["--resume", "latest"]) == 1 and "nothing to resume" in capsys.readouterr().err
     (tmp_path / "p.txt").write_text("The old lantern stood in the harbour. " * 20)

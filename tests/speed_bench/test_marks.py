@@ -8,15 +8,22 @@ import itertools
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ds4ref.errors import DataError
 from ds4ref.reports import cli as reports
 from ds4ref.runs import marks
 from ds4ref.runs.results import read_rows
-from ds4ref.speed_bench import cli
+from ds4ref.speed_bench import cli, loadplot, sweep, waiting
+from ds4ref.speed_bench.columns import summaries
+from ds4ref.speed_bench.plan import Lane, Plan
+from ds4ref.speed_bench.repetitions import Repetitions
+from ds4ref.speed_bench.samples import sample
 from ds4ref.speed_bench.waiting import Lag, waited
 
+from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeSession
 from .server import Endpoint, scripted
 
 PREFILL, STEP = 1e-3, 2.45e-3
@@ -425,5 +432,57 @@ def test_threads_waits_are_read_where_they_are_counted(tmp_path):
 def test_a_local_row_that_waited_for_a_processor_is_marked():
     row = {"steps_s": [0.01], "gen_tokens": 1, "wait_share": 0.099, "load": 7.5}
     assert not marks.of_times(row) and not marks.of_times(row | {"wait_share": None})
-    reason = {"busy": "threads waited 10% of the time for a processor (load 7.5)"}
+    reason = {"busy": "a thread waited 10% of the time for a processor (load 7.5)"}
     assert marks.of_times(row | {"wait_share": 0.1}) == reason
+
+
+def test_only_the_timed_windows_count(monkeypatch):
+    """A snapshot between them, and restoring it, do not."""
+    waited = iter([{"1": 5.0, "2": 1.0}, {"1": 5.5, "2": 1.0}, {"1": 99.0, "2": 1.0}, {"1": 99.25, "2": 1.5, "3": 0.5}])
+    monkeypatch.setattr(waiting, "waited", lambda: next(waited))
+    used, passed = itertools.count(0.0, 0.8), itertools.count(0.0, 1.0)
+    time = SimpleNamespace(process_time=lambda: next(used), monotonic=lambda: next(passed))
+    monkeypatch.setattr(waiting, "time", time)
+    monkeypatch.setattr(waiting, "usable_cores", lambda: 1)
+    clock = Clock()
+    monkeypatch.setattr(sweep.time, "perf_counter", clock)
+    monkeypatch.setattr(sweep, "load", lambda: 3.5)
+    (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
+    window = 10 * PREFILL_S + 2 * (EVAL_S + PICK_S)
+    assert row.wait_share == pytest.approx(0.75 / window) and row.load == 3.5, "of the thread that waited longest"
+    entry = sample(row)
+    assert entry["marks"] == {"busy": "a thread waited 20% of the time for a processor (load 3.5)"}
+    assert summaries([entry])[0]["marks"] == "busy"
+    waits = itertools.count(0.0, 0.5)
+    monkeypatch.setattr(waiting, "waited", lambda: {"1": next(waits)})
+    for share in (0.85, 0.95):
+        time.process_time = itertools.count(0.0, share).__next__
+        (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
+        assert (row.wait_share == 0) == (share > 0.9), "more threads than cores wait for each other"
+    monkeypatch.setattr(waiting, "waited", lambda: None)
+    (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
+    assert row.wait_share is None and "marks" not in sample(row)
+
+
+def test_rounds_are_not_counted_where_every_row_is_marked():
+    plan = Plan((Lane(name="A"), Lane(name="B")), depths=(64,), detect=3.0)
+    rows = [
+        {"rep": rep, "ctx_tokens": 64, "prefill_tokens": 64, "gen_tokens": 8, "prefill_tps": 9.0 + rep % 3,
+         "gen_tps": 4.0 + rep % 2}
+        for rep in range(6)
+    ]  # fmt: skip
+    busy = [row | {"marks": {"busy": "load 30"}} for row in rows]
+    with pytest.raises(DataError, match=r"^refused: no difference can be told \(B: 6 of 6 row\(s\) marked busy\)$"):
+        Repetitions(plan).wanted([rows, busy])
+    miscounted = [row | {"marks": {"count": "doubled"}} for row in rows]
+    assert Repetitions(plan).wanted([rows, miscounted]) >= 6, "prefill can still be compared"
+
+
+def test_marked_levels_of_a_load_are_crosses():
+    rows = [{"ctx_tokens": 64, "streams": n, "ttft_ms": 5.0 * n, "total_tps": 9.0} for n in (1, 2, 4)]
+    rows[1]["marks"] = "burst busy"
+    figure = loadplot.draw(rows, "t", (960, 720))
+    assert [[list(found.get_offsets()[0]) for found in axes.collections] for axes in figure.axes] == [
+        [[2, 9.0]], [[2, 10.0]]
+    ]  # fmt: skip
+    assert "marked: burst busy" in figure._supxlabel.get_text()

@@ -86,11 +86,8 @@ def machines(tmp_path):
     for name, (count, *ends) in MACHINES.items():
         wiggle = 1 + chance.normal(0, 0.008, (2, count))
         prefill, decode = (np.linspace(*pair, count) * more for pair, more in zip(ends, wiggle, strict=True))
-        sizes = [(n, 23_995_788 + 13_764 * n) for n in range(2048, 2048 * count + 1, 2048)]
         paths.append(tmp_path / f"{name}.csv")
-        rows = [
-            (n, float(p), float(g), 23_995_788 + 13_764 * n) for n, p, g in zip(depths, prefill, decode, strict=True)
-        ]
+        rows = [(2048 * n, p, g, 1) for n, p, g in zip(range(1, count + 1), prefill, decode, strict=True)]
         paths[-1].write_text(as_ds4(rows))
     return paths
 

@@ -90,6 +90,8 @@ def test_a_spreadsheet_may_have_had_it(write):
         ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n2,2,nan\n", "gen_tps is 'nan'"),
         ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n2,2,inf\n", "gen_tps is 'inf'"),
         ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n2,-2,3\n", "prefill_tps is '-2'"),
+        ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n2,1e308,3\n", "r.csv:3: prefill_tps is '1e308', not a number"),
+        ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n1e308,2,3\n", "ctx_tokens is '1e308'"),
         ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n2.5,1,1\n", "ctx_tokens is '2.5'"),
         ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n0,1,1\n", "ctx_tokens is '0'"),
         ("ctx_tokens,prefill_tps,gen_tps\n1,2,3\n2,2,3,5\n", "r.csv:3: 4 cells instead of 3: a torn line, or decimal"),

@@ -190,6 +190,17 @@ def test_two_endpoints_take_turns(private_store, monkeypatch):
     assert ratios == pytest.approx([1 / 4] * 3, rel=1e-3)
 
 
+@pytest.mark.parametrize("more, files", [
+    ([], ["t-a.csv", "t-b.csv"]),
+    (["--concurrency", "1,2"], ["t-a-1-stream.csv", "t-a-2-streams.csv", "t-b-1-stream.csv", "t-b-2-streams.csv"]),
+])  # fmt: skip
+def test_files_of_two_targets_are_called_as_those_of_two_arms(more, files, monkeypatch, tmp_path):
+    scripted(monkeypatch, one=Endpoint(), two=Endpoint())
+    argv = [*WALK, "--target", "http://one/v1", "--target", "http://two/v1", "-r", "1", "--csv", "t.csv", "--no-store"]
+    assert cli.main([*argv, *more]) == 0
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == files
+
+
 # --- a ds4-bench binary
 
 HEADER = ",".join(COLUMNS)

@@ -1,23 +1,23 @@
-"""Export of runs as one flat table, through pandas: CSV, JSON, JSON lines, Parquet.
+"""Export of runs as one flat table: CSV, JSON, JSON lines, Parquet.
 
-The table has one line per row of a run, with the facts about the run in its first columns.
+The table has one line per row of a run, with the facts about the run in its first columns. A value that a row lacks,
+and a number that is none (NaN, infinity), is empty in CSV and null elsewhere; lists and objects are JSON in CSV.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ds4ref.console.common import atomic_output
 from ds4ref.errors import DataError, UsageError
 
 from .sources import Measured, model_name
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
@@ -30,40 +30,66 @@ def check_suffix(path: str) -> str:
     return suffix
 
 
-def frame(runs: Sequence[Measured]) -> pd.DataFrame:
-    """Return the table of runs; columns about a run are named ``run_...``, and a run without rows has one line."""
-    import pandas as pd
-
+def table(runs: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Return the lines of runs, all with the same columns in the order in which they first occur; columns about a run
+    are named ``run_...``, and a run without rows has one line."""
     lines: list[dict[str, Any]] = []
     for measured in runs:
         about = _about(measured)
         lines += [about | row for row in measured.rows] or [about]
-    return pd.DataFrame(lines)
+    empty = dict.fromkeys(name for line in lines for name in line)
+    return [empty | {name: _finite(value) for name, value in line.items()} for line in lines]
+
+
+def _finite(value: Any) -> Any:
+    """Return a value without NaN and infinities, which JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return value
 
 
 def export(runs: Sequence[Measured], path: str) -> int:
-    """Write the runs as a table to ``path`` atomically, in the format of its suffix; return the number of lines."""
+    """Write the runs as a table to ``path`` atomically, in the format of its suffix; return the number of lines.
+
+    Raise DataError where Parquet cannot be written.
+    """
     suffix = check_suffix(path)
-    table = frame(runs)
+    lines = table(runs)
+    data = _parquet(lines) if suffix == ".parquet" else _text(lines, suffix).encode("utf-8", "surrogateescape")
     with atomic_output(path) as out:
-        out.write(_encode(table, suffix))
-    return len(table)
+        out.write(data)
+    return len(lines)
 
 
-def _encode(table: pd.DataFrame, suffix: str) -> bytes:
-    if suffix == ".parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            raise DataError("Parquet needs pyarrow: pip install 'ds4ref[parquet]', or export to .csv") from None
-        buffer = io.BytesIO()
-        table.to_parquet(buffer, engine="pyarrow", index=False)
-        return buffer.getvalue()
-    if suffix == ".csv":
-        flat = table.map(lambda cell: json.dumps(cell) if isinstance(cell, (list, dict)) else cell)
-        return str(flat.to_csv(index=False, lineterminator="\n")).encode("utf-8", "surrogateescape")
-    text = table.to_json(orient="records", lines=suffix == ".jsonl", double_precision=15)
-    return (text.rstrip("\n") + "\n").encode("utf-8", "surrogateescape")
+def _text(lines: Sequence[dict[str, Any]], suffix: str) -> str:
+    if suffix == ".json":
+        return json.dumps(lines, ensure_ascii=False) + "\n"
+    if suffix == ".jsonl":
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, lines[0], lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        writer.writerow({name: json.dumps(x) if isinstance(x, (list, dict)) else x for name, x in line.items()})
+    return out.getvalue()
+
+
+def _parquet(lines: Sequence[dict[str, Any]]) -> bytes:
+    try:
+        import pyarrow
+        from pyarrow.parquet import write_table
+    except ImportError:
+        raise DataError("Parquet needs pyarrow: pip install 'ds4ref[parquet]', or export to .csv") from None
+    out = io.BytesIO()
+    try:
+        write_table(pyarrow.Table.from_pylist(lines), out)
+    except (pyarrow.ArrowException, OverflowError, UnicodeError) as error:
+        raise DataError(f"these rows do not fit Parquet ({' '.join(str(error).split())}): export to .jsonl") from None
+    return out.getvalue()
 
 
 def _about(measured: Measured) -> dict[str, Any]:

@@ -84,14 +84,14 @@ def pilot(a: Sequence[Sample], b: Sequence[Sample]) -> dict[str, float]:
 
 def shrinks(rounds: int) -> float:
     """Return the detectable difference of ``rounds`` rounds as a share of that of ``PILOT`` rounds."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     from ds4ref.runs.speed import CONFIDENCE, SPEEDS
     from ds4ref.runs.stats import POWER
 
     def least(n: int) -> float:
         side = 1 - (1 - CONFIDENCE) / len(SPEEDS) / 2
-        return float(t.ppf(side, n - 1) + t.ppf(POWER, n - 1)) / math.sqrt(n)
+        return float(stdtrit(n - 1, side) + stdtrit(n - 1, POWER)) / math.sqrt(n)
 
     return least(rounds) / least(PILOT)
 

@@ -47,7 +47,7 @@ def test_light_modules_stay_light(statement):
 @pytest.mark.parametrize(
     "module", ["ds4ref.cli.ds4", "ds4ref.cli.server", "ds4ref.cli.kv", "ds4ref.cli.quantize", "ds4ref.speed_bench.cli"]
 )
-def test_help_imports_neither_numba_nor_pandas(module):
+def test_help_imports_neither_numba_nor_scipy(module):
     code = (
         f"import contextlib, io, {module} as m\nwith contextlib.redirect_stdout(io.StringIO()):\n"
         "    assert m.main(['--help']) == 0\n"
@@ -55,7 +55,7 @@ def test_help_imports_neither_numba_nor_pandas(module):
     assert fresh(code + LOADED) == "[]"
 
 
-def test_inspect_imports_neither_numba_nor_pandas(nano_path):
+def test_inspect_imports_neither_numba_nor_scipy(nano_path):
     code = (
         "import contextlib, io, ds4ref.cli.ds4 as m\nwith contextlib.redirect_stdout(io.StringIO()):\n"
         f"    assert m.main(['--inspect', {nano_path!r}]) == 0\n"

@@ -48,6 +48,15 @@ def test_readme_names_the_two_commands():
     assert blocks == ["run", "test"]
 
 
+def test_the_same_pythons_are_named_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: Python :: 3\.\d+$", line)]
+    assert named == ["3.11", "3.12", "3.13", "3.14"] and project["requires-python"] == f">={named[0]}"
+    assert f"Python {', '.join(named[:-1])} or {named[-1]}" in (ROOT / "README.md").read_text()
+    tried = re.search(r"^PYTHON \?= .*in ([^;]*);", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1).split()
+    assert {f"python{version}" for version in named} <= set(tried)
+
+
 def test_make_cuda_runs_every_test_of_compiled_kernels():
     text = (ROOT / "Makefile").read_text()
     compiled = re.search(r"^COMPILED := ((?:.*\\\n)*.*)$", text, re.MULTILINE).group(1).replace("\\", "").split()

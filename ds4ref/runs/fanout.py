@@ -126,6 +126,8 @@ def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
         raise UsageError("many units need Dask: pip install 'ds4ref[fanout]'") from None
     where = scheduler or dask.config.get("scheduler-address", None)
     if where is None:
+        # For good: the cluster sets its level back before its last tasks have failed, with a traceback each.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
         # One unit per worker: Dask would blame units in a worker's queue for its death.
         with dask.config.set({"distributed.scheduler.worker-saturation": 1.0}):
             try:

@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special, stats
+from scipy import special
 
 LEAST, LEAST_GRADED = 3, 20
 EXACT_TO = 100
@@ -228,7 +228,11 @@ def sign_test(differences: ArrayLike, tie: float = 0.0) -> float:
     """Return the exact two-sided p-value of the sign test over differences larger than ``tie``."""
     d = np.asarray(differences, np.float64)
     ups, downs = int(np.count_nonzero(d > tie)), int(np.count_nonzero(d < -tie))
-    return float(stats.binomtest(ups, ups + downs, 0.5).pvalue) if ups + downs else 1.0
+    if not ups + downs:
+        return 1.0
+    from scipy.stats import binomtest  # loads for longer than most of our commands run
+
+    return float(binomtest(ups, ups + downs, 0.5).pvalue)
 
 
 def sign_flip(differences: ArrayLike) -> float:
@@ -242,7 +246,9 @@ def sign_flip(differences: ArrayLike) -> float:
         return 1.0
     if len(d) > FLIPS:
         return 2 * float(special.ndtr(-abs(float(d.sum())) / math.sqrt(float(d @ d))))
-    done = stats.permutation_test(
+    from scipy.stats import permutation_test
+
+    done = permutation_test(
         (d,), _mean, permutation_type="samples", n_resamples=RESAMPLES, rng=np.random.default_rng(SEED)
     )
     return float(done.pvalue)

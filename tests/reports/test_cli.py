@@ -1,5 +1,6 @@
 """ds4-report from the command line: what it prints, what it refuses, how it ends."""
 
+import csv
 import io
 import json
 import subprocess
@@ -165,6 +166,41 @@ def test_a_run_without_rows_is_one_line(store, tmp_path, capsys):
     assert table["run_label"].tolist() == ["begun"] + ["before"] * 40 and pd.isna(table["prefill_tps"][0])
 
 
+def test_an_export_to_the_byte(store, tmp_path, capsys):
+    """What rows lack and what is no number; lists, quotes, accents; no float where there are whole
+    numbers."""
+    rows = [
+        {"n": 1 << 60, "x": 0.1 + 0.2, "s": 'a "b", c\n'},
+        {"n": 2, "l": [1.5, float("nan")], "ok": True},
+        {"x": 1e-300},
+    ]
+    number = store.add("bench", {}, rows, label="café")
+    read = {}
+    for suffix in ("csv", "json", "jsonl"):
+        path = tmp_path / f"x.{suffix}"
+        assert call(capsys, "export", number, "-o", path)[0] == 0
+        read[suffix] = path.read_bytes()
+    head, *lines = read["csv"].decode().split("\n", 1)
+    columns = head.split(",")
+    assert columns[-5:] == ["n", "x", "s", "l", "ok"] and columns[0] == "run_id"
+    assert [line[-5:] for line in csv.reader(io.StringIO(lines[0]))] == [
+        ["1152921504606846976", "0.30000000000000004", 'a "b", c\n', "", ""], ["2", "", "", "[1.5, null]", "True"],
+        ["", "1e-300", "", "", ""],
+    ]  # fmt: skip
+    whole = json.loads(read["json"].decode())
+    assert whole == [json.loads(line) for line in read["jsonl"].decode().splitlines()]
+    assert [list(line) for line in whole] == [columns] * 3 and {line["run_label"] for line in whole} == {"café"}
+    assert [line["n"] for line in whole] == [1 << 60, 2, None] and whole[1]["l"] == [1.5, None]
+
+
+def test_rows_that_do_not_fit_parquet_are_one_line(store, tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    number = store.add("bench", {}, [{"x": 1}, {"x": "one"}])
+    code, out, err = call(capsys, "export", number, "-o", tmp_path / "x.parquet")
+    assert (code, out) == (1, "") and "do not fit Parquet" in err and err.count("\n") == 1
+    assert not (tmp_path / "x.parquet").exists()
+
+
 def test_parquet_without_pyarrow_is_one_line(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     code, _, err = call(capsys, "export", "1", "-o", tmp_path / "x.parquet")
@@ -236,6 +272,16 @@ def test_help_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "heavy: []\n"
+
+
+def test_listing_loads_no_scipy_stats(store):
+    code = (
+        "import sys, ds4ref.reports.cli as m\n"
+        f"assert m.main(['list', '--store', {str(store.path)!r}]) == 0\n"
+        "print('heavy:', sorted({'scipy.stats', 'matplotlib', 'jinja2', 'numba'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "heavy: []\n" and len(done.stdout.splitlines()) > 2
 
 
 def test_a_pipe_gets_whole_lines(store, capsys, monkeypatch):

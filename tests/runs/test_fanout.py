@@ -1,5 +1,6 @@
 """Jobs of many units: done once, resumed, and not lost with a worker. The clusters are real ones, of processes."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -247,6 +248,12 @@ def test_a_stop_drops_what_frozen_workers_run(store, tmp_path, monkeypatch):
 
         outcome = fan_out("job", units(tmp_path, 2, seconds=3600), work.square, store, scheduler=address, cancel=cancel)
     assert sorted(outcome.remaining) == ["u0", "u1"] and not outcome.done
+
+
+def test_what_fails_while_a_cluster_closes_is_not_logged():
+    with cluster():
+        pass
+    assert not logging.getLogger("distributed.scheduler").isEnabledFor(logging.ERROR)
 
 
 def test_workers_that_do_not_start_are_one_line(store, tmp_path, monkeypatch):

@@ -83,6 +83,7 @@ def test_empty_tensors_stand_anywhere_and_in_any_order_of_the_header(tmp_path):
         (tmp_path / SINGLE).write_bytes(container({name: names[name] for name in order}))
         with Checkpoint.open(tmp_path) as found:
             assert {name: found.raw(name).size for name in names} == {"full": 8, "before": 0, "behind": 0}
+            assert [name for name in found.tensors if name != "before"] == ["full", "behind"], "as the data lies"
 
 
 @pytest.mark.parametrize("dtype", sorted(BITS))
@@ -263,6 +264,8 @@ CONFIGS = {
     "rope of text": ({"rope_scaling": "yarn"}, "wanted an object"),
     "another rope": ({"rope_scaling": {"type": "linear", "factor": 2}}, "wanted yarn"),
     "rope without factor": ({"rope_scaling": {"type": "yarn"}}, "rope_scaling.factor is missing"),
+    "a nested base missing": (
+        {"rope_parameters": {"main": {}, "compress": {"rope_theta": 1e4}}}, r" rope_parameters\.main\.rope_theta is missing"),
     "a rotary share of 2": ({"qk_rope_head_dim": None, "partial_rotary_factor": 2}, "share of the head"),
     "hash layers in between": (
         {"num_hash_layers": None, "mlp_layer_types": ["moe", "hash_moe", "moe", "moe"]}, "mlp_layer_types"),

@@ -180,6 +180,8 @@ def test_scores_over_time(drawn):
         hollow = {at: line.get_markerfacecolor() != line.get_color() for at, line in dots.items()}
         assert hollow == {(0.0, 60.0): True, (4.0, 65.0): False, (2.5, 40.0): False}
         assert [text.get_text() for text in axes.texts] == ["q4", "q2"]
+        led = [line.get_xydata()[0].tolist() for line in axes.get_lines() if line.get_xdata()[-1] == axes.get_xlim()[1]]
+        assert led == [[4.0, 65.0], [2.5, 40.0]], "a name belongs to its last run"
         assert axes.get_xticklabels()[0].get_text() == "2026-11-01" and axes.get_ylim() == (20, 80)
 
 

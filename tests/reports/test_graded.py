@@ -326,6 +326,8 @@ def test_logs_are_reported_compared_and_kept(tmp_path, monkeypatch, capsys):
     assert call(capsys, "import", before)[1] == "run 1: before, 90 rows\n"
     assert call(capsys, "import", before)[1] == "run 1: before, 90 rows (was there already)\n"
     assert "66.7 % (56 to 76)" in call(capsys, "list")[1]
+    with Store.open() as own:
+        assert own.run(1).created == "2026-11-22T10:00:00Z", "when it was measured, not when the file was copied"
     table = tmp_path / "t.csv"
     assert call(capsys, "export", "before", "-o", table)[0] == 0 and table.read_text().count("\nNaN") == 0
     assert len(table.read_text().splitlines()) == 91

@@ -270,7 +270,9 @@ CONFIGS = {
     "another rope": ({"rope_scaling": {"type": "linear", "factor": 2}}, "wanted yarn"),
     "rope without factor": ({"rope_scaling": {"type": "yarn"}}, "rope_scaling.factor is missing"),
     "a nested base missing": (
-        {"rope_parameters": {"main": {}, "compress": {"rope_theta": 1e4}}}, r" rope_parameters\.main\.rope_theta is missing"),
+        {"rope_parameters": {"main": {}, "compress": {"rope_theta": 1e4}}},
+        r" rope_parameters\.main\.rope_theta is missing",
+    ),
     "a rotary share of 2": ({"qk_rope_head_dim": None, "partial_rotary_factor": 2}, "share of the head"),
     "hash layers in between": (
         {"num_hash_layers": None, "mlp_layer_types": ["moe", "hash_moe", "moe", "moe"]}, "mlp_layer_types"),

@@ -217,6 +217,7 @@ def test_exit_codes_of_a_gate(store, tmp_path, capsys):
     limits = tmp_path / "gate.toml"
     limits.write_text("[speed]\nfail = 30\n")
     assert call(capsys, "compare", "before", "after", "--thresholds", limits)[0] == 0
+    assert call(capsys, "compare", "before", "after", "--thresholds", limits, "--fail-on", 0)[0] == 1, "0 is a limit"
     other = store.add("bench", {"model": {"sha256": "f" * 64}}, store.rows(1))
     code, out, _ = call(capsys, "compare", "before", other)
     assert code == 4 and "incomparable" in out and "different model" in out

@@ -180,6 +180,8 @@ def test_scores_over_time(drawn):
         hollow = {at: line.get_markerfacecolor() != line.get_color() for at, line in dots.items()}
         assert hollow == {(0.0, 60.0): True, (4.0, 65.0): False, (2.5, 40.0): False}
         assert [text.get_text() for text in axes.texts] == ["q4", "q2"]
+        led = [line.get_xydata()[0].tolist() for line in axes.get_lines() if line.get_xdata()[-1] == axes.get_xlim()[1]]
+        assert led == [[4.0, 65.0], [2.5, 40.0]], "a name belongs to its last run"
         assert axes.get_xticklabels()[0].get_text() == "2026-11-01" and axes.get_ylim() == (20, 80)
 
 
@@ -324,6 +326,8 @@ def test_logs_are_reported_compared_and_kept(tmp_path, monkeypatch, capsys):
     assert call(capsys, "import", before)[1] == "run 1: before, 90 rows\n"
     assert call(capsys, "import", before)[1] == "run 1: before, 90 rows (was there already)\n"
     assert "66.7 % (56 to 76)" in call(capsys, "list")[1]
+    with Store.open() as own:
+        assert own.run(1).created == "2026-11-22T10:00:00Z", "when it was measured, not when the file was copied"
     table = tmp_path / "t.csv"
     assert call(capsys, "export", "before", "-o", table)[0] == 0 and table.read_text().count("\nNaN") == 0
     assert len(table.read_text().splitlines()) == 91

@@ -121,6 +121,9 @@ def test_waits_between_tries_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> No
         target.complete(ASK)
     assert server.slept == [1, 2, 4, 8, 16, 30, 30, 30] and {low for low, _ in drawn} == {0}
     assert target.transport.retries == 8
+    server = Server(*[status(503, **{"retry-after": "3"})] * 3, answer())
+    server.target().complete(ASK)
+    assert server.slept == [3, 3, 4], "never sooner than the server asks, nor than the backoff has it"
 
 
 def test_rate_limit_spaces_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,8 +289,9 @@ def test_stream_gives_arrival_times_usage_and_steps() -> None:
 
 
 def test_a_piece_behind_the_finish_keeps_it() -> None:
-    late = {"model": "m", "choices": [{"delta": {"content": ""}, "finish_reason": None}]}
-    assert collect(Server(sse(delta("a", "stop"), late)).target().stream(ASK)).finish == "stop"
+    late = {"choices": [{"delta": {"content": ""}, "finish_reason": None}]}
+    done = collect(Server(sse(delta("a", "stop"), late)).target().stream(ASK))
+    assert (done.finish, done.model) == ("stop", "m"), "and the model's name, where it has none"
 
 
 @pytest.mark.parametrize("reply, why", [
@@ -313,9 +317,12 @@ def legacy(tokens: list[str], values: list[float | None], made: int = 1) -> dict
 
 def test_echo_scores_a_text() -> None:
     server = Server(legacy(["One", " two", "!"], [None, -1.5, -0.3]))
-    steps = server.target().score_text("One two")
+    steps = server.target(extra={"prompt_logprobs": 1}).score_text("One two")
     assert [(s.token.raw, s.token.logprob) for s in steps] == [(b"One", None), (b" two", -1.5)]
-    assert server.body()["echo"] is True and server.body()["max_tokens"] == 1
+    assert server.body() == {
+        "model": "m", "prompt": "One two", "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1,
+        "prompt_logprobs": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("bos", ["<BOS>", "\uff5cbegin\uff5c"])

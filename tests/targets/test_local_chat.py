@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -229,6 +230,46 @@ def test_the_longest_beginning_is_gone_on_from(fake) -> None:
     target = LocalTarget(fake.engine, ctx=256, sessions=2)
     for ids, cached in ((range(40, 80), 0), (range(40, 90), 40), (range(40, 50), 0), (range(40, 95), 50)):
         assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
+
+
+def test_the_one_not_used_for_longest_makes_room(fake) -> None:
+    """A third conversation takes the place of the one that was left first, not of the one going on."""
+    target = LocalTarget(fake.engine, ctx=256, sessions=2)
+    turns = ((range(40, 80), 0), (range(140, 180), 0), (range(40, 82), 40), (range(90, 130), 0), (range(40, 84), 42))
+    for ids, cached in turns:
+        assert target.complete(Request(Prompt.tokens(ids), max_tokens=1)).usage.cached == cached
+
+
+def test_of_more_at_once_than_are_kept_those_that_ended_last_stay(fake) -> None:
+    target = LocalTarget(fake.engine, ctx=256, sessions=1)
+    streams = [target.stream(Request(Prompt.tokens(ids), max_tokens=1)) for ids in (range(40, 80), range(140, 180))]
+    for stream in streams:
+        next(stream)
+    for stream in streams:
+        assert list(stream)
+    assert len(target._idle) == 1
+    assert target.complete(Request(Prompt.tokens(range(140, 190)), max_tokens=1)).usage.cached == 40
+
+
+def test_of_tokens_of_the_same_bytes_the_first_is_scored() -> None:
+    """As a tokenizer that gives them for text would: llama.cpp's and ours take the lowest id."""
+
+    class Twice:
+        eos = 9
+
+        def __len__(self):
+            return 3
+
+        def token_bytes(self, i):
+            return (b"a", b"\xff", b"\xff")[i]
+
+        def encode(self, raw):
+            return [0, 0]
+
+        encode_rendered = encode
+
+    engine = SimpleNamespace(path="m", shape=SimpleNamespace(vocab=3), tokenizer=Twice())
+    assert LocalTarget(engine)._token_id(b"\xff") == 1
 
 
 def test_how_many_are_kept_can_be_said_in_a_spec(monkeypatch) -> None:

@@ -246,7 +246,8 @@ def test_paired_statistics() -> None:
     assert (same.delta, same.interval.low, same.interval.high, same.wins, same.sign_p) == (0, 0, 0, (0, 0, 2), 1.0)
     # 54 wins of 100 are no evidence
     b = [(1.0 - (1 if i < 54 else -1) * 1e-3, 1) for i in range(100)]
-    assert paired([(1.0, 1)] * 100, b).sign_p == pytest.approx(0.484, abs=1e-3)
+    found = paired([(1.0, 1)] * 100, b)
+    assert found.sign_p == pytest.approx(0.484, abs=1e-3) and found.wins == (54, 46, 0)
 
 
 def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:

@@ -27,6 +27,7 @@ from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imat
 from ds4ref.weights.quantize.part import PartFile
 from ds4ref.weights.quantize.plan import Choices, entries, make_plan
 from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Piece, Rows, make, piece_weights, run
+from ds4ref.weights.quantize.splice import ranges
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 
 from .checkpointfile import write_small
@@ -544,6 +545,29 @@ def test_a_part_has_every_byte_that_its_journal_counts(tmp_path, place, missing,
             PartFile(*about)
 
 
+def test_progress_counts_what_an_earlier_run_wrote(unquantized, tmp_path):
+    """Gone on with in the middle of a tensor: the bar goes on there, and ends at the whole, not before it."""
+    seen, left = [], 7
+
+    def stop():
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    with open_source(unquantized) as source:
+        plan = make_plan(source, Choices("q2"))
+        about = (tmp_path / "q.gguf", plan.metadata, [item.spec for item in plan.items], plan.alignment, "P")
+        how = {"memory": 1 << 20, "progress": lambda done, total: seen.append((done, total))}
+        with pytest.raises(KeyboardInterrupt), PartFile(*about) as going:
+            run(plan, source, going, **how, cancelled=stop)
+        first, seen[:] = seen[-1][0], []
+        with PartFile(*about) as going:
+            assert going.row > 0
+            run(plan, source, going, **how)
+    assert seen[-1] == (plan.nbytes, plan.nbytes) and first < seen[0][0] < plan.nbytes
+
+
 def test_two_runs_at_once_are_refused(tmp_path):
     with pytest.raises(DataError, match="another process"):
         first = PartFile(tmp_path / "o.gguf", METADATA, SPECS[:2], 32, "P")
@@ -598,6 +622,11 @@ def test_targets_that_cannot_be_written(unquantized, quantized, tmp_path, capsys
 
 
 # --- splicing
+
+
+def test_layers_are_named_as_ranges():
+    """ds4ref.splice.layers: which layers came from the donor, without those in between."""
+    assert ranges([5, 0, 2, 1, 7]) == "0-2,5,7" and ranges([3]) == "3" and ranges([1, 1, 2]) == "1-2"
 
 
 def test_splice_takes_the_layers_and_nothing_else(unquantized, quantized, tmp_path):

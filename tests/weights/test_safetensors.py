@@ -83,13 +83,19 @@ def test_empty_tensors_stand_anywhere_and_in_any_order_of_the_header(tmp_path):
         (tmp_path / SINGLE).write_bytes(container({name: names[name] for name in order}))
         with Checkpoint.open(tmp_path) as found:
             assert {name: found.raw(name).size for name in names} == {"full": 8, "before": 0, "behind": 0}
+            assert [name for name in found.tensors if name != "before"] == ["full", "behind"], "as the data lies"
 
 
-@pytest.mark.parametrize("dtype", sorted(BITS))
-def test_every_dtype_has_its_size(tmp_path, dtype):
-    (tmp_path / SINGLE).write_bytes(container({"a": entry(dtype, (4, 2))}, data=BITS[dtype]))
-    with Checkpoint.open(tmp_path) as found:
-        assert found.raw("a").size == BITS[dtype]
+def test_every_dtype_has_its_size(tmp_path):
+    """The dtypes of the safetensors crate, 0.7, with the bits of an element."""
+    sizes = {4: "F4", 6: "F6_E2M3 F6_E3M2", 8: "BOOL U8 I8 F8_E4M3 F8_E5M2 F8_E8M0", 16: "I16 U16 F16 BF16",
+             32: "I32 U32 F32", 64: "I64 U64 F64 C64"}  # fmt: skip
+    assert {name for names in sizes.values() for name in names.split()} == BITS.keys()
+    for bits, names in sizes.items():
+        for dtype in names.split():
+            (tmp_path / SINGLE).write_bytes(container({"a": entry(dtype, (4, 2))}, data=bits))
+            with Checkpoint.open(tmp_path) as found:
+                assert found.raw("a").size == bits
 
 
 def test_touching_reads_every_page(tmp_path):
@@ -263,6 +269,10 @@ CONFIGS = {
     "rope of text": ({"rope_scaling": "yarn"}, "wanted an object"),
     "another rope": ({"rope_scaling": {"type": "linear", "factor": 2}}, "wanted yarn"),
     "rope without factor": ({"rope_scaling": {"type": "yarn"}}, "rope_scaling.factor is missing"),
+    "a nested base missing": (
+        {"rope_parameters": {"main": {}, "compress": {"rope_theta": 1e4}}},
+        r" rope_parameters\.main\.rope_theta is missing",
+    ),
     "a rotary share of 2": ({"qk_rope_head_dim": None, "partial_rotary_factor": 2}, "share of the head"),
     "hash layers in between": (
         {"num_hash_layers": None, "mlp_layer_types": ["moe", "hash_moe", "moe", "moe"]}, "mlp_layer_types"),

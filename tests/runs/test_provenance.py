@@ -1,0 +1,129 @@
+"""Where a figure comes from: commit, command, times, and the digests that tell models apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.runs import evals, provenance
+from ds4ref.weights import open_source
+
+
+def test_a_commit_with_changes_is_marked(tmp_path, monkeypatch):
+    """A figure of code that nobody can check out again must not name a clean commit."""
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "ds4ref" / "runs" / "provenance.py"))
+    assert provenance.commit() is None, "an installed copy"
+
+    def git(*args):
+        who = ("-c", "user.name=x", "-c", "user.email=x@y")
+        done = subprocess.run(["git", "-C", tmp_path, *who, *args], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    assert provenance.commit() is None, "no commit yet"
+    (tmp_path / "kept").write_text("1")
+    git("add", "kept")
+    git("commit", "-qm", "x")
+    head = git("rev-parse", "HEAD")
+    assert provenance.commit() == head
+    (tmp_path / "other").write_text("1")
+    assert provenance.commit() == head, "files that git does not know are no change"
+    (tmp_path / "kept").write_text("2")
+    assert provenance.commit() == f"{head}+"
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_seconds_between_stamps_do_not_depend_on_the_zone(zone, monkeypatch):
+    """Also over the day on which clocks change."""
+    import time
+
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert provenance.age("2026-03-08T06:59:59Z", "2026-03-08T07:00:01Z") == 2
+        assert provenance.age("2026-11-01T10:00:00Z", "2026-10-31T10:00:00Z") == -86400
+        assert (
+            provenance.age(None, "2026-11-01T10:00:00Z") is provenance.age("yesterday", "2026-11-01T10:00:00Z") is None
+        )
+        made = provenance.stamp(["x", "-y"])
+        assert 0 <= provenance.age(made["created"], provenance.now()) < 60 and made["command"] == ["x", "-y"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_command_names_the_program_and_not_its_folder(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/home/me/bin/ds4-bench", "-r", "5"])
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=None))
+    assert provenance.own_command() == ["ds4-bench", "-r", "5"]
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=SimpleNamespace(name="ds4ref.x.__main__")))
+    assert provenance.own_command() == ["python", "-m", "ds4ref.x", "-r", "5"]
+
+
+def test_digests_of_a_model(nano_path, tmp_path, monkeypatch):
+    """The header's ends where the first tensor begins: two quantizations of one model have different ones."""
+    with open(nano_path, "rb") as file:
+        data = file.read()
+    with open_source(nano_path) as source:
+        first = min(info.offset for info in source.tensors.values())
+        assert provenance.header_digest(source) == hashlib.sha256(data[:first]).hexdigest()
+    with Engine.open(nano_path, backend="reference") as engine:
+        about = provenance.engine_facts(engine)["model"]
+        assert (about["bytes"], about["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+        monkeypatch.setattr(provenance, "HASH_LIMIT", len(data))
+        assert "sha256" in provenance.engine_facts(engine)["model"]
+        monkeypatch.setattr(provenance, "HASH_LIMIT", len(data) - 1)
+        assert "sha256" not in provenance.engine_facts(engine)["model"]
+
+
+def test_a_long_header_is_read_to_its_end(tmp_path):
+    """Of a file whose first tensor begins behind more than one block."""
+    data = bytes(range(256)) * 8192
+    (tmp_path / "m.gguf").write_bytes(data)
+    source = SimpleNamespace(
+        path=tmp_path / "m.gguf", size=len(data), tensors={"a": SimpleNamespace(offset=(1 << 20) + 7)}
+    )
+    assert provenance.header_digest(source) == hashlib.sha256(data[: (1 << 20) + 7]).hexdigest()
+    source.tensors = {}
+    assert provenance.header_digest(source) == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "stated", "whole"),
+    [([1, 1], 1, "complete"), ([1, 2], 1, "stopped"), ([1, 1], 2, "stopped"), ([1], 1, "stopped")],
+)
+def test_epochs_of_a_log_are_those_asked_for_and_those_there(tmp_path, epochs, stated, whole):
+    """A log resumed with more epochs than its header says; one that was to have more than it has is not complete."""
+    question = {
+        "source": "s",
+        "domain": "d",
+        "difficulty": "",
+        "kind": "integer",
+        "question": "?",
+        "choices": [],
+        "answer": "5",
+    }
+    header = {
+        "schema": "ds4-eval-log-v1", "pack": {"pack": "p"}, "epochs": stated, "settings": {}, "target": {}, "facts": {},
+        "questions": [question | {"id": f"q{i}"} for i in range(2)],
+    }  # fmt: skip
+    samples = [
+        {
+            "id": f"q{i}",
+            "epoch": epoch,
+            "status": "done",
+            "expected": "5",
+            "grade": {"outcome": "right"},
+            "seconds": 1.0,
+        }
+        for i, epoch in enumerate(epochs)
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in (header, *samples)))
+    facts, rows = evals.read_log(tmp_path / "log.jsonl")
+    assert facts["epochs"] == max(stated, *epochs) and evals.status_of(facts, rows) == whole

@@ -35,6 +35,7 @@ class ExamContext:
     kinds       kinds of prompt that the target answered: "chat", "text", "ids"
     logprobs    whether answers came with log probabilities
     echo        whether the target returns the log probabilities of a given text
+    echo_early  whether it lists each token of a text with the distribution after it, which belongs to the next one
     same_model  whether the target's tokens are those of ``engine``; None: unknown
     tokenizer_wrong  whether the tokenizer stage found a difference
     mode        rounding set (where and how the target rounds) that the numbers stage diagnosed, None before
@@ -53,6 +54,7 @@ class ExamContext:
     kinds: set[str] = field(default_factory=set)
     logprobs: bool = False
     echo: bool = False
+    echo_early: bool = False
     same_model: bool | None = None
     tokenizer_wrong: bool = False
     mode: str | None = None

@@ -271,6 +271,11 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
+def distinct(raw: bytes) -> bool:
+    """Whether bytes identify a token: an API of text gives '' or U+FFFD for all bytes that are no text."""
+    return bool(raw) and b"\xef\xbf\xbd" not in raw
+
+
 def visible(raw: bytes) -> str:
     """Return a token's bytes as visible text: spaces and line feeds as symbols, unprintable characters escaped."""
     text = raw.decode("utf-8", "backslashreplace")

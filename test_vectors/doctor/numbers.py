@@ -85,7 +85,7 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
     name = f"after a chat ({prompt})" if chat else prompt
     case.progress(f"diagnosis of {name}")
     try:
-        observation = elicit(case.target, case.engine, None, prompt, chat)
+        observation = elicit(case.target, case.engine, None, prompt, chat, case.echo_early)
     except DataError as error:
         return stage.add(name, Outcome.FAILED, f"the answer cannot be used: {error}")
     except Ds4Error as error:

@@ -195,6 +195,28 @@ def test_log_probabilities_that_are_none(found, fault) -> None:
     assert preflight.faults(found) == ([fault] if fault else [])
 
 
+def alternatives(*values: float) -> Step:
+    return Step(Token(b"a", values[0]), tuple(Token(bytes([97 + i]), value) for i, value in enumerate(values)))
+
+
+def test_entries_that_hold_several_tokens_may_be_out_of_order() -> None:
+    """As many as are missing, and no more: the others are in order."""
+    one, two = alternatives(-0.5, -6.0, -3.0, -4.0), alternatives(-0.5, -6.0, -5.0, -3.0, -4.0)
+    assert preflight.faults(one) == ["alternatives not sorted"] and preflight.faults(one, 1) == []
+    assert preflight.faults(two, 1) == ["alternatives not sorted"] and preflight.faults(two, 2) == []
+    assert preflight.faults(alternatives(-4.0, -3.0, -2.0), 1) == [
+        "alternatives not sorted",
+        "the token taken is not the best, at temperature 0",
+    ]
+
+
+def test_a_text_of_several_tokens_is_compared_with_none() -> None:
+    """'' stands for all bytes that are no text: its value is that of any of them."""
+    one = Step(Token(b"a", -1.0), (Token(b"a", -1.0), Token(b"", -1.5), Token("\ufffd".encode(), -2.0)))
+    other = Step(Token(b"a", -1.0), (Token(b"a", -1.0), Token(b"", -4.0), Token("\ufffd".encode(), -7.0)))
+    assert repeat.gap(one, other) == 0.0
+
+
 def test_lengths_in_a_list_of_models() -> None:
     data = {"data": [{"id": "other", "max_model_len": 1}, {"id": "m", "max_model_len": 7, "meta": {"n_ctx_train": 9}}]}
     assert preflight._context_lengths(data, "m") == {"max_model_len": 7, "n_ctx_train": 9}

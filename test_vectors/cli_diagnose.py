@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from ds4ref.console.common import Progress, check_output, read_text, say
 from ds4ref.console.flags import add
 from ds4ref.console.options import choice, integer, parsed
 from ds4ref.console.tool import add_target, engine_options, finish, parser, report_notes, rows, target_of
-from ds4ref.errors import DataError, UsageError
+from ds4ref.errors import Cancelled, DataError, UsageError
 
 from .observation import Observation, OtherModel
 from .preflight import preflight
@@ -126,11 +126,16 @@ def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Ob
 
 
 def run_diagnosis(
-    engine: Engine, seen: Observation, thorough: bool = False, their_model: str | None = None
+    engine: Engine,
+    seen: Observation,
+    thorough: bool = False,
+    their_model: str | None = None,
+    cancel: Callable[[], bool] | None = None,
 ) -> Diagnosis:
     """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
 
-    ``their_model``: the file that the other engine reads, if it is not ours.
+    ``their_model``: the file that the other engine reads, if it is not ours; ``cancel``: polled, ends the search with
+    Cancelled.
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
@@ -146,8 +151,13 @@ def run_diagnosis(
     with Progress("computing candidates") as progress:
         library = Signatures(engine, seen.ids.tolist())
 
+        def tried(count: int) -> None:
+            progress(count, 500)
+            if cancel is not None and cancel():
+                raise Cancelled
+
         def explained(part: Observation) -> Diagnosis:
-            return explain(library, part, bos_of(engine), thorough=thorough, progress=lambda n: progress(n, 500))
+            return explain(library, part, bos_of(engine), thorough=thorough, progress=tried)
 
         if broken:
             return _broken(broken, seen, explained)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.engine import Engine
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.nano.diagnostic import PROMPTS
@@ -26,15 +27,16 @@ LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
 
 
 def elicit(
-    target: Target, engine: Engine, ids: Sequence[int] | None, prompt: str, chat: bool = False, early: bool = False
-) -> Observation:
+    target: Target, engine: Engine, ids: Sequence[int] | None, prompt: str, chat: bool = False, early: bool = False,
+    cancel: Cancellation | None = None,
+) -> Observation:  # fmt: skip
     """Observe the target's log probabilities on ``ids``, or on the named prompt of the diagnostic set.
 
     engine  our engine with the same model; its tokenizer maps bytes to ids
     chat    send prose as a user message, which tests the chat template, too
     early   the target's echo lists each token with the distribution after it, which belongs to the next one
 
-    UsageError if the target cannot take such a prompt.
+    UsageError if the target cannot take such a prompt. DataError for a continuation that ``cancel`` ended.
     """
     if ids is not None and chat:
         raise UsageError("token ids cannot be sent as a chat")
@@ -60,7 +62,7 @@ def elicit(
                     return _echoed(engine, tokens, target.score_text(text, top), early)
                 except TargetError:
                     pass  # no echo here: continue the text instead
-    answer = target.complete(Request(request, GENERATED, top_logprobs=top))
+    answer = target.complete(Request(request, GENERATED, top_logprobs=top, cancel=cancel))
     return _continued(engine, tokens, answer.steps)
 
 

@@ -139,7 +139,7 @@ class Examination:
     identity     what the target says about itself
     command      the command line that ran the examination
     stages       in the order in which they ran
-    interrupted  whether Ctrl-C ended the examination
+    signum       signal that ended the examination (Ctrl-C, SIGTERM); 0 if none did
     """
 
     target: str
@@ -147,7 +147,12 @@ class Examination:
     identity: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     stages: list[Stage] = field(default_factory=list)
-    interrupted: bool = False
+    signum: int = 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether the user ended the examination."""
+        return self.signum != 0
 
     def checks(self, *outcomes: Outcome) -> Iterator[tuple[Stage, Check]]:
         """Yield every check, or those with one of ``outcomes``, with its stage."""

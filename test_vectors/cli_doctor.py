@@ -8,7 +8,6 @@ import shlex
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
-from ds4ref.console.common import EXIT_INTERRUPTED
 from ds4ref.console.flags import add
 from ds4ref.console.options import number, parsed
 from ds4ref.console.tool import add_target, engine_options, finish, parser, target_of
@@ -23,7 +22,7 @@ to do next; -o DIR writes a page to attach to a bug report (doctor.html, doctor.
 
 The target should have loaded the diagnostic model (ds4-vectors model prints its file) or the one given with -m.
 Exit code 0: nothing wrong was found in what could be seen. 1: something is wrong or not explained, a check failed, or
-the numbers could not be looked at. 2: usage. 130: Ctrl-C; the page of what was done is written."""
+the numbers could not be looked at. 2: usage. 130: Ctrl-C, 143: SIGTERM; the page of what was done is written."""
 
 
 def stages(text: str) -> list[str]:
@@ -127,7 +126,7 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     whole = json.dumps(plain({**examination.summary(), "files": written}), ensure_ascii=False)
     finish(json.loads(without(whole, secret)), args.json, without("\n".join(lines), secret))
     if examination.interrupted:
-        return EXIT_INTERRUPTED
+        return 128 + examination.signum
     return 0 if examination.passed else 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ds4ref.cancellation import Cancellation
 from ds4ref.engine import Engine
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.nano.diagnostic import PROMPTS
@@ -25,13 +26,17 @@ LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
 """Number of tokens of prose sent instead of each diagnostic prompt, to targets that take only text."""
 
 
-def elicit(target: Target, engine: Engine, ids: Sequence[int] | None, prompt: str, chat: bool = False) -> Observation:
+def elicit(
+    target: Target, engine: Engine, ids: Sequence[int] | None, prompt: str, chat: bool = False, early: bool = False,
+    cancel: Cancellation | None = None,
+) -> Observation:  # fmt: skip
     """Observe the target's log probabilities on ``ids``, or on the named prompt of the diagnostic set.
 
     engine  our engine with the same model; its tokenizer maps bytes to ids
     chat    send prose as a user message, which tests the chat template, too
+    early   the target's echo lists each token with the distribution after it, which belongs to the next one
 
-    UsageError if the target cannot take such a prompt.
+    UsageError if the target cannot take such a prompt. DataError for a continuation that ``cancel`` ended.
     """
     if ids is not None and chat:
         raise UsageError("token ids cannot be sent as a chat")
@@ -54,10 +59,10 @@ def elicit(target: Target, engine: Engine, ids: Sequence[int] | None, prompt: st
             request, tokens = Prompt.plain(text), engine.tokenizer.encode(text)
             if target.can(Ability.SCORE):
                 try:
-                    return _echoed(engine, tokens, target.score_text(text, top))
+                    return _echoed(engine, tokens, target.score_text(text, top), early)
                 except TargetError:
                     pass  # no echo here: continue the text instead
-    answer = target.complete(Request(request, GENERATED, top_logprobs=top))
+    answer = target.complete(Request(request, GENERATED, top_logprobs=top, cancel=cancel))
     return _continued(engine, tokens, answer.steps)
 
 
@@ -77,8 +82,8 @@ def _entry(ids_by_bytes: dict[bytes, int], position: int, step: Step) -> tuple[i
     return position, list(dict(pairs).items())
 
 
-def _echoed(engine: Engine, tokens: list[int], steps: list[Step]) -> Observation:
-    """Convert echoed steps: the distribution after position t is in the step of the next token.
+def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -> Observation:
+    """Convert echoed steps: the distribution after position t is in the next token's step, or if ``early`` in its own.
 
     A BOS token that the server added is dropped. Where the server splits the text differently, only positions with a
     token boundary on both sides remain.
@@ -91,11 +96,9 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step]) -> Observation
     if theirs != text:
         raise TargetError("the server does not echo the text that it was sent")
     ends = {int(end): t for t, end in enumerate(np.cumsum([len(tokenizer.token_bytes(t)) for t in tokens]))}
-    starts = np.cumsum([len(step.token.raw) for step in echoed])[:-1].tolist()
-    return from_top(
-        tokens,
-        [_entry(ids_by_bytes, ends[at], step) for at, step in zip(starts, echoed[1:], strict=True) if at in ends],
-    )
+    until = np.cumsum([len(step.token.raw) for step in echoed]).tolist()
+    listed = zip(until, echoed, strict=True) if early else zip(until, echoed[1:], strict=False)
+    return from_top(tokens, [_entry(ids_by_bytes, ends[at], step) for at, step in listed if at in ends])
 
 
 def _continued(engine: Engine, tokens: list[int], steps: Sequence[Step]) -> Observation:

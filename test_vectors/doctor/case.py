@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +13,8 @@ from ds4ref.targets import Ability, Completion, Prompt, Request, Target
 from ds4ref.targets.local import LocalTarget
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.variants import ROUNDING
+
+from .limits import Limit
 
 TOP = 20
 """Number of alternatives to request per token: the hosted API's maximum."""
@@ -35,11 +37,13 @@ class ExamContext:
     kinds       kinds of prompt that the target answered: "chat", "text", "ids"
     logprobs    whether answers came with log probabilities
     echo        whether the target returns the log probabilities of a given text
+    echo_early  whether it lists each token of a text with the distribution after it, which belongs to the next one
     same_model  whether the target's tokens are those of ``engine``; None: unknown
     tokenizer_wrong  whether the tokenizer stage found a difference
     mode        rounding set (where and how the target rounds) that the numbers stage diagnosed, None before
     hint        rounding set that agrees with the numbers only at the first positions
     offset      number of tokens by which the target's count of every plain prompt exceeds ours
+    limit       time of the stage that runs, and the switch that ends it
     """
 
     target: Target
@@ -53,12 +57,13 @@ class ExamContext:
     kinds: set[str] = field(default_factory=set)
     logprobs: bool = False
     echo: bool = False
+    echo_early: bool = False
     same_model: bool | None = None
     tokenizer_wrong: bool = False
     mode: str | None = None
     hint: str | None = None
     offset: int = 0
-    _deadline: float = field(default=float("inf"), repr=False)
+    limit: Limit = field(default_factory=lambda: Limit(math.inf), repr=False)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -95,14 +100,10 @@ class ExamContext:
         """Return the number of alternatives to request per token; 0 if the target gives no log probabilities."""
         return min(TOP, self.target.max_top_logprobs) if self.logprobs else 0
 
-    def start(self) -> None:
-        """Start the time budget of a stage."""
-        self._deadline = time.monotonic() + self.budget
-
     @property
     def seconds_left(self) -> float:
         """Return the seconds left in the stage's budget; negative once it is used up."""
-        return self._deadline - time.monotonic()
+        return self.limit.seconds_left
 
     @property
     def out_of_time(self) -> bool:
@@ -110,8 +111,14 @@ class ExamContext:
         return self.seconds_left <= 0
 
     def ask(self, prompt: Prompt, tokens: int = 1, top: int | None = None) -> Completion:
-        """Request a greedy answer of up to ``tokens`` tokens with ``top`` alternatives (None: self.top)."""
-        return self.target.complete(Request(prompt, tokens, top_logprobs=self.top if top is None else top))
+        """Request a greedy answer of up to ``tokens`` tokens with ``top`` alternatives (None: self.top).
+
+        Raise OutOfTime if the stage ends before the answer does.
+        """
+        top = self.top if top is None else top
+        answer = self.target.complete(Request(prompt, tokens, top_logprobs=top, cancel=self.limit.cancel))
+        self.limit.check()
+        return answer
 
     def try_ask(self, prompt: Prompt, tokens: int = 1, top: int | None = None) -> tuple[Completion | None, str]:
         """Request an answer as ``ask`` does; return (answer, "") or (None, the error's message)."""

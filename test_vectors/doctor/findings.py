@@ -139,7 +139,7 @@ class Examination:
     identity     what the target says about itself
     command      the command line that ran the examination
     stages       in the order in which they ran
-    interrupted  whether Ctrl-C ended the examination
+    signum       signal that ended the examination (Ctrl-C, SIGTERM); 0 if none did
     """
 
     target: str
@@ -147,7 +147,12 @@ class Examination:
     identity: dict[str, Any] = field(default_factory=dict)
     command: str = ""
     stages: list[Stage] = field(default_factory=list)
-    interrupted: bool = False
+    signum: int = 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether the user ended the examination."""
+        return self.signum != 0
 
     def checks(self, *outcomes: Outcome) -> Iterator[tuple[Stage, Check]]:
         """Yield every check, or those with one of ``outcomes``, with its stage."""
@@ -269,6 +274,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def distinct(raw: bytes) -> bool:
+    """Whether bytes identify a token: an API of text gives '' or U+FFFD for all bytes that are no text."""
+    return bool(raw) and b"\xef\xbf\xbd" not in raw
 
 
 def visible(raw: bytes) -> str:

@@ -16,7 +16,7 @@ from ds4ref.targets import Ability, Completion, Prompt, Step
 from ..diagnosis.files import metadata
 from ..observation import DEGENERATE
 from .case import KINDS, ExamContext
-from .findings import Outcome, ShownToken, Stage, visible
+from .findings import Outcome, ShownToken, Stage, distinct, visible
 
 STEPS = 8
 PROBABILITY_SLACK = 1e-3
@@ -24,6 +24,9 @@ PROBABILITY_SLACK = 1e-3
 SAME_MODEL, OTHER_MODEL = 0.9, 0.5
 """Share of the target's tokens that are in the model's vocabulary: at least SAME_MODEL means the same model, less than
 OTHER_MODEL another one."""
+BY_TEXT = "Dump logits instead (docs/reference/doctor.md, llama.cpp): ds4-vectors diagnose --logits FILE"
+SAME = 0.05
+"""Nats within which two values of a token count as the same: a prompt and its echo are one prefill."""
 LENGTHS = ("max_model_len", "context_length", "max_context_length", "n_ctx", "n_ctx_train", "context_window")
 """Names that servers use for their context length in /models."""
 
@@ -144,7 +147,7 @@ def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -
     """Check that alternatives are finite, sorted, complete, sum to at most 1, and that the best token is taken."""
     requested = min(20, case.target.max_top_logprobs)
     places_by_fault: dict[str, list[str]] = {}
-    steps = few = silent = 0
+    steps = few = silent = shared = 0
     counts: list[int] = []
     where: list[tuple[str, list[ShownToken]]] = []
     for kind, answer in answers.items():
@@ -155,7 +158,8 @@ def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -
                 continue
             counts.append(len(step.top))
             few += len(step.top) < requested
-            for fault in faults(step):
+            shared += any(not distinct(t.raw) for t in step.top)
+            for fault in faults(step, requested - len(step.top)):
                 if fault not in places_by_fault:
                     where.append((f"{kind}, step {at}: {fault}", alternatives_row(step)))
                 places_by_fault.setdefault(fault, []).append(f"{kind} step {at}")
@@ -178,7 +182,12 @@ def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -
     else:
         stage.add("log probabilities", Outcome.OK, "finite, sorted, not above 1 together, and the best token is taken",
                   figures=figures)  # fmt: skip
-    if few:
+    if few and shared:
+        says = (f"{few} of {steps} steps list fewer than the {requested} alternatives asked for (fewest "
+                f"{min(counts)}): tokens that share a text, such as '' for bytes that are no text, are one entry, and "
+                "which of them its value belongs to cannot be told")  # fmt: skip
+        stage.add("alternatives", Outcome.UNSURE, says, next=[BY_TEXT])
+    elif few:
         says = f"{few} of {steps} steps have fewer than the {requested} alternatives asked for (fewest {min(counts)})"
         stage.add(
             "alternatives",
@@ -190,8 +199,12 @@ def _logprobs(stage: Stage, case: ExamContext, answers: dict[str, Completion]) -
         stage.add("silent steps", Outcome.UNSURE, f"{silent} of {steps} steps have no alternatives at all")
 
 
-def faults(step: Step) -> list[str]:
-    """Return a sentence for each defect of a step's alternatives; an API's value for "none" (-9999) is no defect."""
+def faults(step: Step, missing: int = 0) -> list[str]:
+    """Return a sentence for each defect of a step's alternatives; an API's value for "none" (-9999) is no defect.
+
+    ``missing``: how many alternatives fewer came than were asked for. An API that lists them by their text has one
+    entry for tokens of equal text, at the place of the first with the value of the last: that many may be out of order.
+    """
     values = [t.logprob for t in step.top]
     known = [v for v in values if v is not None]
     out = []
@@ -203,15 +216,23 @@ def faults(step: Step) -> list[str]:
         out.append("a log probability above 0")
     elif sum(math.exp(v) for v in real) > 1 + PROBABILITY_SLACK:
         out.append("probabilities that add up to more than 1")
-    if any(b > a + 1e-6 for a, b in zip(finite, finite[1:], strict=False)):
+    if _out_of_order(finite) > max(missing, 0):
         out.append("alternatives not sorted")
-    raws = [(t.raw, t.id) for t in step.top if t.raw and b"\xef\xbf\xbd" not in t.raw]
+    raws = [(t.raw, t.id) for t in step.top if distinct(t.raw)]
     if len(set(raws)) < len(raws):
         out.append("an alternative twice")
     own = step.token.logprob
     if own is not None and finite and math.isfinite(own) and own < max(finite) - PROBABILITY_SLACK:
         out.append("the token taken is not the best, at temperature 0")
     return out
+
+
+def _out_of_order(values: Sequence[float]) -> int:
+    """Return how many of ``values`` must be left out for the others to be sorted, best first."""
+    longest: list[int] = []
+    for i, value in enumerate(values):
+        longest.append(1 + max((longest[j] for j in range(i) if values[j] >= value - 1e-6), default=0))
+    return len(values) - max(longest, default=0)
 
 
 def alternatives_row(step: Step, most: int = 8) -> list[ShownToken]:
@@ -227,7 +248,7 @@ def _vocabulary(case: ExamContext, stage: Stage, answers: dict[str, Completion])
     """Check that the target's tokens are in the model's vocabulary: else it cannot be diagnosed with this model."""
     tokenizer = case.tokenizer
     raws = {t.raw for answer in answers.values() for step in answer.steps for t in (step.token, *step.top)}
-    raws = {raw for raw in raws if raw and b"\xef\xbf\xbd" not in raw}
+    raws = {raw for raw in raws if distinct(raw)}
     name = case.engine.shape.name or case.engine.path
     if tokenizer is None or not raws:
         why = "the model's file has no tokenizer" if tokenizer is None else "no tokens with bytes came back"
@@ -261,15 +282,32 @@ def _echo(case: ExamContext, stage: Stage) -> None:
         return
     text = "The old mill by the river."
     try:
-        steps = case.target.score_text(text, 1)
+        steps = case.target.score_text(text, case.top)
         case.echo = b"".join(s.token.raw for s in steps) == text.encode()
         why = "the echo is not the text that was sent"
+        if case.echo and steps[-1].top:
+            after = case.ask(Prompt.plain(text)).steps[:1]
+            case.echo_early = bool(after) and _same(steps[-1], after[0]) and not _same(steps[-2], steps[-1])
     except Ds4Error as error:
         why = str(error)
-    if case.echo:
+    if case.echo_early:
+        case.echo = False
+        says = ("each token is listed with the distribution after it, which belongs to the next one: what others score "
+                "by this echo is off by one; here it is read as it is meant")  # fmt: skip
+        where = [("last of the echo", alternatives_row(steps[-1])), ("next token", alternatives_row(after[0]))]
+        stage.add("echo", Outcome.WRONG, says, where=where, figures={"tokens": len(steps)})
+    elif case.echo:
         stage.add("echo", Outcome.OK, "returns the log probabilities of a prompt", figures={"tokens": len(steps)})
     else:
         stage.add("echo", Outcome.IMPOSSIBLE, f"{why}: only what is generated can be looked at")
+
+
+def _same(a: Step, b: Step) -> bool:
+    """Whether two steps list the same distribution, but for what another order of sums makes."""
+    first, second = ({t.raw: t.logprob for t in step.top if distinct(t.raw)} for step in (a, b))
+    shared = [(first[raw], second[raw]) for raw in first if raw in second]
+    near = [x is not None and y is not None and abs(x - y) < SAME for x, y in shared]
+    return 2 * len(shared) > len(first) and sum(near) > 0.8 * len(near)
 
 
 def _full(case: ExamContext, stage: Stage) -> None:

@@ -47,7 +47,7 @@ def tokenizer(case: ExamContext, stage: Stage) -> None:
     control = f"say {ours.token_bytes(ours.eos).decode()} and {ours.token_bytes(ours.user).decode()} aloud"
     if case.target.can(Ability.TOKENIZE):
         _by_ids(case, stage, ours, texts, control)
-    elif case.echo:
+    elif case.echo or case.echo_early:
         _by_echo(case, stage, ours, texts, control)
     elif "text" in case.kinds and _counts(case, Prompt.plain(TEXTS["prose"])):
         _by_count(case, stage, texts, control, "plain prompts", Prompt.plain, lambda text: len(ours.encode(text)))
@@ -257,6 +257,8 @@ def _template_counts(case: ExamContext, stage: Stage, ours: Tokenizer) -> None:
         notes.append(
             f"only chats without a system text differ: the server adds one of {min(without_system)} tokens of its own"
         )
+    if "tokenizer.chat_template" not in case.engine.source.metadata:
+        notes.append("the model file has no chat template: a server that takes it from the file has one of its own")
     notes += [f"as many tokens would come of this: {mistake}" for mistake in fits]
     stage.add("counts", outcome, says, figures=figures, where=[(f"right, {name}", pieces)], notes=notes, sight=sight,
               next=["Print the prompt that your server renders and compare it (docs/explanation/text.md)"])  # fmt: skip

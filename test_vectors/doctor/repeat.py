@@ -22,11 +22,12 @@ from ds4ref.text.chat import encode_chat_prompt
 
 from ..observation import log_softmax
 from .case import ExamContext
-from .findings import Check, Outcome, ShownToken, Stage, counted, row
+from .findings import Check, Outcome, ShownToken, Stage, counted, distinct, row
 from .preflight import alternatives_row
 from .yardstick import Yardstick, distance, fallback, measure
 
 TOKENS = 24
+THINKING = "Switch thinking off in the server's own options, or name its dialect (--dialect)"
 FEWEST_PLACES = 4
 """Fewest positions that must be comparable before agreement is reported."""
 EDGES = (512, 1024, 2048)
@@ -72,8 +73,8 @@ def step_ids(case: ExamContext, steps: Sequence[Step]) -> list[int] | None:
 
 
 def gap(a: Step, b: Step) -> float:
-    """Return the rms difference in nats over alternatives that both steps list with values; NaN if there are none."""
-    first, second = ({t.raw: t.logprob for t in s.top if t.logprob is not None} for s in (a, b))
+    """Return the rms difference in nats over identified alternatives that both steps list; NaN if there are none."""
+    first, second = ({t.raw: t.logprob for t in s.top if t.logprob is not None and distinct(t.raw)} for s in (a, b))
     shared = [raw for raw in first if raw in second]
     if not shared:
         return np.nan
@@ -158,8 +159,7 @@ def _add_comparison(
     figures = {k: v for k, v in figures.items() if v is not None}
     if any(answer.reasoning for answer in (first, *others)):
         says = "it thinks although it was asked not to, and a server that thinks may sample at temperature 0, too"
-        hints = ["Switch thinking off in the server's own options, or name its dialect (--dialect)"]
-        return stage.add(name, Outcome.UNSURE, says, figures=figures, next=hints)
+        return stage.add(name, Outcome.UNSURE, says, figures=figures, next=[THINKING])
     if all(each.same for each in comparisons):
         how = "with all log probabilities" if first.steps else "by their text: there are no log probabilities"
         return stage.add(name, Outcome.OK, f"{len(comparisons) + 1} answers are identical {how}", figures=figures)
@@ -214,15 +214,8 @@ def ways(case: ExamContext, stage: Stage) -> None:
         whole = _chunked_logits(case.local, ids, None)
         session = case.local.engine.session(len(ids) + 1)
         single = np.array([session.eval(token).copy() for token in ids])
-        _compare_rows(
-            case,
-            stage,
-            "prompt against token by token",
-            ids,
-            whole,
-            single,
-            "Look at what decode does otherwise than prefill: cache rows, positions, masks, kernels",
-        )
+        hint = "Look at what decode does otherwise than prefill: cache rows, positions, masks, kernels"
+        _compare_rows(case, stage, "prompt against token by token", ids, whole, single, hint)
         return
     chosen = [prompt_of(case, 400, seed=11 + i) for i in range(5)]
     prompts = [each[1] for each in chosen if each is not None]

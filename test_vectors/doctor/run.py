@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 import traceback
@@ -16,6 +17,9 @@ from ds4ref.version import __version__
 from . import depth, numbers, preflight, prompts, repeat
 from .case import ExamContext
 from .findings import Examination, Outcome, Stage
+from .limits import Limit, OutOfTime
+
+MORE_TIME = "--budget S gives each stage S seconds, --only STAGE runs one alone"
 
 
 @dataclass(frozen=True)
@@ -46,21 +50,28 @@ NAMES = tuple(step.name for step in STEPS)
 
 
 class StageProgress:
-    """Progress on stderr: one updated line on a terminal, one line per stage elsewhere."""
+    """Progress on stderr: one updated line on a terminal; elsewhere a line per stage, and some while it runs."""
 
     def __init__(self) -> None:
-        self.live, self.stage = is_tty(sys.stderr), ""
+        self.live, self.stage, self.line = is_tty(sys.stderr), "", ""
 
     def begin(self, number: int, total: int, step: StageSpec) -> None:
         """Show that a stage begins."""
-        self.stage = f"{number}/{total} {step.title}"
+        self.stage, self.line = f"{number}/{total} {step.title}", ""
         if self.live:
             self("")
 
     def __call__(self, line: str) -> None:
+        self.line = line
         if self.live:
             text = f"{self.stage}{': ' if line else ''}{line}"[:110]
             sys.stderr.write("\r" + tint(text, CYAN, sys.stderr) + "\x1b[K")
+            sys.stderr.flush()
+
+    def beat(self, seconds: float) -> None:
+        """Where there is no terminal, say what the stage is at; called now and then while it runs."""
+        if not self.live:
+            sys.stderr.write(f"{self.stage}{': ' if self.line else ''}{self.line} ({seconds:.0f} s)\n")
             sys.stderr.flush()
 
     def end(self, stage: Stage) -> None:
@@ -74,8 +85,8 @@ def examine(case: ExamContext, only: Collection[str] = (), skip: Collection[str]
             progress: StageProgress | None = None) -> Examination:  # fmt: skip
     """Run the chosen stages and return their findings.
 
-    Pre-flight always runs, as the others need its results. After Ctrl-C the examination so far is returned, with
-    ``interrupted`` set.
+    Pre-flight always runs, as the others need its results. After Ctrl-C or SIGTERM the examination so far is returned,
+    with ``signum`` set.
     """
     progress = progress or StageProgress()
     case.progress = progress
@@ -93,7 +104,7 @@ def examine(case: ExamContext, only: Collection[str] = (), skip: Collection[str]
             stage.done = True
             continue
         progress.begin(number, len(STEPS), step)
-        examination.interrupted = _run_stage(case, step, stage)
+        examination.signum = _run_stage(case, step, stage, progress.beat)
         progress.end(stage)
     examination.identity = _identity(case)
     examination.facts = provenance(case, examination)
@@ -110,25 +121,32 @@ def _skip_reason(step: StageSpec, only: Collection[str], skip: Collection[str], 
     return "not with --quick" if quick and not step.quick and step.name not in only else ""
 
 
-def _run_stage(case: ExamContext, step: StageSpec, stage: Stage) -> bool:
-    """Run one stage, turning any error into a failed check; return True if the user interrupted it."""
+def _run_stage(case: ExamContext, step: StageSpec, stage: Stage, beat: Callable[[float], None]) -> int:
+    """Run one stage within its budget, turning any error into a failed check.
+
+    Return the signal with which the user ended it; 0 if it ended by itself or its time was up.
+    """
     start = time.monotonic()
-    case.start()
-    try:
-        step.run(case, stage)
-        stage.done = True
-    except KeyboardInterrupt:
-        stage.add("rest of the stage", Outcome.SKIPPED, "interrupted")
-        return True
-    except (Ds4Error, OSError, MemoryError) as error:
-        stage.add("rest of the stage", Outcome.FAILED, " ".join(str(error).split()) or type(error).__name__)
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        stage.add("rest of the stage", Outcome.FAILED, f"internal error: {type(error).__name__}: {error}",
-                  notes=[f"a bug of ds4-vectors, in {last.name}; please report it with this page"])  # fmt: skip
-    finally:
-        stage.seconds = time.monotonic() - start
-    return False
+    with Limit(case.budget, beat) as limit:
+        case.limit = limit
+        try:
+            step.run(case, stage)
+            stage.done = not limit.cancel.requested
+        except OutOfTime:
+            says = "interrupted" if limit.signum else "out of time"
+            stage.add("rest of the stage", Outcome.SKIPPED, says, next=[] if limit.signum else [MORE_TIME])
+        except KeyboardInterrupt:
+            stage.add("rest of the stage", Outcome.SKIPPED, "interrupted")
+            limit.signum = signal.SIGINT
+        except (Ds4Error, OSError, MemoryError) as error:
+            stage.add("rest of the stage", Outcome.FAILED, " ".join(str(error).split()) or type(error).__name__)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            stage.add("rest of the stage", Outcome.FAILED, f"internal error: {type(error).__name__}: {error}",
+                      notes=[f"a bug of ds4-vectors, in {last.name}; please report it with this page"])  # fmt: skip
+        finally:
+            stage.seconds = time.monotonic() - start
+    return limit.signum
 
 
 def _identity(case: ExamContext) -> dict[str, object]:

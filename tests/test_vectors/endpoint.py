@@ -37,6 +37,8 @@ MISBEHAVIOURS = {
     "key": "errors repeat the request's Authorization header",
     "thinks": "as ds4's: it thinks unless told not to, and samples while it thinks",
     "always thinks": "as before, and cannot be told",
+    "texts": "alternatives as llama-cpp-python lists them: a dict by text, bytes that are no text left out of it",
+    "early": "an echo lists each token with the distribution after it, as llama-cpp-python's does",
     "parses": "control strings in plain prompts become control tokens",
 } | {m.name: m.says for m in MISTAKES}
 
@@ -136,8 +138,9 @@ class Endpoint:
         if body.get("echo"):
             if not self.echo:
                 raise ValueError("echo is not supported")
+            shift = self.wrong != "early"
             steps.append((ids[0], None))
-            steps += [(ids[i], rows[i - 1]) for i in range(1, len(ids))]
+            steps += [(ids[i], rows[i - shift]) for i in range(1, len(ids))]
         told = body.get("thinking") == {"type": "disabled"}
         thinks = self.wrong == "always thinks" or (self.wrong == "thinks" and not told)
         for i in range(body["max_tokens"]):
@@ -160,7 +163,7 @@ class Endpoint:
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
         if top:
             content = [self.step(token, row, top) for token, row in steps]
-            choice["logprobs"] = {"content": content}
+            choice["logprobs"] = self.by_text(content) if self.wrong == "texts" else {"content": content}
         thought = {"reasoning_content": "Hm."} if thinks else {}
         choice |= {"message": {"role": "assistant", "content": text} | thought} if "chat" in path else {"text": text}
         count = len(ids) + (self.wrong == "counts")
@@ -185,6 +188,19 @@ class Endpoint:
             "logprob": own,
             "top_logprobs": [{**self.token(i), "logprob": p} for i, p in listed],
         }
+
+    @staticmethod
+    def by_text(content: list[dict[str, Any]]) -> dict[str, Any]:
+        def text(token: dict[str, Any]) -> str:
+            return bytes(token["bytes"]).decode("utf-8", "ignore")
+
+        best = [{text(token): token["logprob"] for token in step["top_logprobs"]} for step in content]
+        listed = [
+            {"token": text(step), "bytes": None, "logprob": step["logprob"], "top_logprobs": [
+                {"token": name, "bytes": None, "logprob": value} for name, value in top.items()
+            ]} for step, top in zip(content, best, strict=True)
+        ]  # fmt: skip
+        return {"content": listed}
 
     def token(self, number: int) -> dict[str, Any]:
         raw = self.engine.tokenizer.token_bytes(number)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,11 +15,11 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
-from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Ability, Completion, Step, Token
+from ds4ref.targets import Ability, Completion, Delta, Step, Token
 from ds4ref.test_vectors import cli, cli_doctor
-from ds4ref.test_vectors.doctor import numbers, page, preflight, repeat, run, yardstick
+from ds4ref.test_vectors.doctor import limits, numbers, page, preflight, repeat, run, yardstick
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.findings import Examination, Outcome, ShownToken, Stage, plain, row, visible
 from ds4ref.test_vectors.doctor.prompts import fitting_mistakes
@@ -70,7 +73,7 @@ def test_an_examination_without_diagnosis_passes_on_what_it_saw() -> None:
     skipped.stages.append(Stage("numbers", "Numbers", "?", done=True))
     skipped.stages[1].add("numbers", Outcome.SKIPPED, "left out")
     assert skipped.diagnosed is None and skipped.passed and not skipped.complete
-    skipped.interrupted = True
+    skipped.signum = signal.SIGINT
     assert not skipped.passed and skipped.verdict.startswith("No answer: interrupted.")
 
 
@@ -193,6 +196,28 @@ def steps_of(*values: float, own: float | None = -0.5, raws: str = "abcdef") -> 
 )
 def test_log_probabilities_that_are_none(found, fault) -> None:
     assert preflight.faults(found) == ([fault] if fault else [])
+
+
+def alternatives(*values: float) -> Step:
+    return Step(Token(b"a", values[0]), tuple(Token(bytes([97 + i]), value) for i, value in enumerate(values)))
+
+
+def test_entries_that_hold_several_tokens_may_be_out_of_order() -> None:
+    """As many as are missing, and no more: the others are in order."""
+    one, two = alternatives(-0.5, -6.0, -3.0, -4.0), alternatives(-0.5, -6.0, -5.0, -3.0, -4.0)
+    assert preflight.faults(one) == ["alternatives not sorted"] and preflight.faults(one, 1) == []
+    assert preflight.faults(two, 1) == ["alternatives not sorted"] and preflight.faults(two, 2) == []
+    assert preflight.faults(alternatives(-4.0, -3.0, -2.0), 1) == [
+        "alternatives not sorted",
+        "the token taken is not the best, at temperature 0",
+    ]
+
+
+def test_a_text_of_several_tokens_is_compared_with_none() -> None:
+    """'' stands for all bytes that are no text: its value is that of any of them."""
+    one = Step(Token(b"a", -1.0), (Token(b"a", -1.0), Token(b"", -1.5), Token("\ufffd".encode(), -2.0)))
+    other = Step(Token(b"a", -1.0), (Token(b"a", -1.0), Token(b"", -4.0), Token("\ufffd".encode(), -7.0)))
+    assert repeat.gap(one, other) == 0.0
 
 
 def test_lengths_in_a_list_of_models() -> None:
@@ -392,7 +417,8 @@ def test_only_and_skip(engine, quiet) -> None:
 
 
 def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
-    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, budget=0.0, long=True)
+    monkeypatch.setattr(limits.Limit, "seconds_left", 0.0)
+    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, long=True)
     found = run.examine(case, only=["numbers", "determinism"])
     checks = {c.name: c for _, c in found.checks()}
     assert checks["mixed"].outcome is Outcome.OK, "one prompt in any case"
@@ -416,6 +442,118 @@ def test_ctrl_c_writes_the_page_of_what_is_done(engine, quiet, monkeypatch, tmp_
         and "Interrupted" in (tmp_path / "doctor.md").read_text()
     )
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["complete"] is False
+
+
+# ------------------------------------------------------------------------------------------------- time and signals
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(limits, "GRACE", 0.1)
+    monkeypatch.setattr(limits, "BEAT", 0.05)
+
+
+def staged(monkeypatch, stage_run) -> None:
+    """Replace the stage "ways"."""
+    steps = [s if s.name != "ways" else run.StageSpec("ways", "W", "?", stage_run) for s in run.STEPS]
+    monkeypatch.setattr(run, "STEPS", tuple(steps))
+
+
+class Waits(Scripted):
+    """Answers the first request after that many others only when it is cancelled."""
+
+    def __init__(self, after: int):
+        super().__init__([step(b"a", (b"b", -3.0))])
+        self.after = after
+
+    def stream(self, request):
+        if len(self.asked) == self.after:
+            self.asked.append(request)
+            assert request.cancel.wait(60), "nobody ended this request"
+            yield Delta("", (), 0.1, "cancelled")
+        else:
+            yield from super().stream(request)
+
+
+def test_a_stage_ends_when_its_time_is_up_whatever_it_does(engine, quiet, impatient, monkeypatch, capsys) -> None:
+    """It waits for something that never comes; what it found is kept, and the next stage runs."""
+
+    def stuck(case, stage):
+        stage.add("first", Outcome.OK, "kept")
+        case.progress("waiting for Godot")
+        threading.Event().wait(60)
+        raise AssertionError("not ended")
+
+    staged(monkeypatch, stuck)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True, budget=2.0)
+    found = run.examine(case, only=["ways", "batch"])
+    ways, batch = (next(s for s in found.stages if s.name == name) for name in ("ways", "batch"))
+    assert [(c.name, c.outcome, c.says) for c in ways.checks] == [
+        ("first", Outcome.OK, "kept"), ("rest of the stage", Outcome.SKIPPED, "out of time"),
+    ]  # fmt: skip
+    assert not ways.done and batch.done and not found.interrupted and "--budget" in ways.checks[1].next[0]
+    assert "6/8 W: waiting for Godot (" in capsys.readouterr().err, "where there is no terminal, too"
+    assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+
+
+def test_a_request_ends_when_the_time_of_its_stage_is_up(engine, quiet, monkeypatch) -> None:
+    case = ExamContext(target := Waits(2), engine, quick=True, budget=1.0)
+    found = run.examine(case, only=["determinism"])
+    stage = next(s for s in found.stages if s.name == "determinism")
+    assert len(target.asked) == 3 and [c.says for c in stage.checks] == ["out of time"]
+
+
+def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
+    """What it knows by then is its answer; the next prompt is not begun."""
+
+    def slow(engine, seen, thorough, their_model, cancel):
+        assert cancel.wait(60) and cancel(), "nobody ended it"
+        return diagnosis("unknown")
+
+    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
+    monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
+    monkeypatch.setattr(numbers, "run_diagnosis", slow)
+    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, budget=1.0)
+    found = run.examine(case, only=["numbers"])
+    assert [(c.name, c.outcome.value) for s, c in found.checks() if s.name == "numbers"] == [
+        ("mixed", "unexplained"), ("short", "skipped"), ("text", "skipped"),
+    ]  # fmt: skip
+
+
+def test_a_diagnosis_that_has_no_answer_yet_is_out_of_time(engine, monkeypatch) -> None:
+    def cancelled(*args):
+        raise Cancelled
+
+    monkeypatch.setattr(numbers, "elicit", lambda *args: None)
+    monkeypatch.setattr(numbers, "run_diagnosis", cancelled)
+    found = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine), only=["numbers"])
+    stage = next(s for s in found.stages if s.name == "numbers")
+    assert [(c.outcome, c.says) for c in stage.checks] == [(Outcome.SKIPPED, "out of time")]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("polite", [True, False])
+def test_signals_end_in_the_page(engine, quiet, impatient, monkeypatch, tmp_path, signum, code, polite) -> None:
+    """The stage ends by itself if it can, and is interrupted if it cannot."""
+
+    def waits(case, stage):
+        stage.add("first", Outcome.OK, "kept")
+        os.kill(os.getpid(), signum)
+        assert case.limit.cancel.wait(60)
+        if not polite:
+            threading.Event().wait(60)
+            raise AssertionError("not ended")
+        stage.add("second", Outcome.OK, "the best answer so far")
+
+    staged(monkeypatch, waits)
+    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
+    assert cli.main(["doctor", "local", "--only", "ways,batch", "-o", str(tmp_path)]) == code
+    whole = json.loads((tmp_path / "doctor.json").read_text())
+    ways, batch = (next(s for s in whole["stages"] if s["name"] == name) for name in ("ways", "batch"))
+    last = "the best answer so far" if polite else "interrupted"
+    assert whole["interrupted"] and [c["says"] for c in ways["checks"]] == ["kept", last] and not ways["done"]
+    assert batch["checks"][0]["says"] == "interrupted before it began"
 
 
 def test_the_last_line_is_json_and_the_files_are_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:

@@ -266,23 +266,26 @@ def test_what_decoding_does_otherwise(engine, capsys) -> None:
     assert int(ways.where[0][0].removeprefix("at token ")) >= 8, "before the eighth token it does as prefill does"
 
 
-def test_an_echo_that_is_early(engine, capsys, monkeypatch) -> None:
-    """Each row holds the distribution of the token after: seen by asking for single places again."""
-    whole = Endpoint.computed
+def test_an_echo_that_is_early(engine) -> None:
+    """It is told once, and read as it is meant: the numbers of this engine are right, and so is its decoding."""
+    with Endpoint(engine, "early", echo=True) as server, open_target(server.url) as target:
+        case = ExamContext(target, engine, quick=True)
+        found = examine(case, only=["tokenizer", "numbers", "ways"])
+    echo = check(found, "preflight", "echo")
+    assert echo.outcome is Outcome.WRONG and "distribution after it" in echo.says and case.echo_early
+    assert [c.name for s, c in found.checks(Outcome.WRONG)] == ["echo"]
+    numbers = check(found, "numbers", "mixed")
+    assert (numbers.figures["verdict"], numbers.figures["positions"]) == ("exact", 119)
+    assert outcomes(found)["tokenizer"] is Outcome.OK
 
-    def early(self, path, body, ids, crowd):
-        found = whole(self, path, body, ids, crowd)
-        if body.get("echo"):
-            content = found["choices"][0]["logprobs"]["content"]
-            tops = [entry["top_logprobs"] for entry in content]
-            for entry, top in zip(content, [*tops[1:], tops[-1]], strict=True):
-                entry["top_logprobs"] = top
-        return found
 
-    monkeypatch.setattr(Endpoint, "computed", early)
-    with Endpoint(engine, echo=True) as server, open_target(server.url) as target:
-        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["ways"])
-    assert check(found, "ways", "echo against shorter prompts").outcome is Outcome.WRONG
+def test_alternatives_that_share_a_text_are_not_called_wrong(engine, capsys) -> None:
+    """Of bytes that are no text llama-cpp-python makes '': one entry for many tokens, with the value of the last."""
+    with Endpoint(engine, "texts") as server:
+        code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism,ways")
+    assert line["stages"]["preflight"] == "unsure" and "tokens that share a text" in text
+    assert code == 0 and set(line["stages"].values()) <= {"unsure", "ok", "skipped"}
+    assert "not sorted" not in text
 
 
 def test_a_server_that_shows_little_is_not_accused(engine, capsys) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ds4ref.console.common import EXIT_INTERRUPTED, Interrupt, Progress, check_output, read_text, say
+from ds4ref.console.common import Interrupt, Progress, check_output, read_text, say
 from ds4ref.console.flags import add
 from ds4ref.console.options import choice, integer, parsed
 from ds4ref.console.tool import add_target, engine_options, finish, parser, report_notes, rows, target_of
@@ -106,7 +106,7 @@ def diagnose(argv: Sequence[str]) -> int:
             out.write((json.dumps(whole, indent=1) + "\n").encode())
     finish(whole, args.json, _describe(result, seen))
     if interrupt.requested:
-        return EXIT_INTERRUPTED
+        return 128 + interrupt.signum
     return 0 if result.clean or (args.allow_undecided and result.verdict == "undecided") else 1
 
 

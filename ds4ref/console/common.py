@@ -228,16 +228,17 @@ def duration(seconds: float) -> str:
 class Interrupt(Cancellation):
     """Context manager that turns Ctrl-C, and the signals ``also``, into a request for cancellation, not an exception.
 
-    A second one raises KeyboardInterrupt at once.
+    ``signum`` is the signal that came, 0 before. A second one raises KeyboardInterrupt at once.
     """
 
     def __init__(self, *also: int) -> None:
         super().__init__()
-        self._signals = (signal.SIGINT, *also)
+        self._signals, self.signum = (signal.SIGINT, *also), 0
 
     def _handle(self, signum: int, frame: object) -> None:
         if self.requested:
             raise KeyboardInterrupt
+        self.signum = signum
         self.press()
 
     def __enter__(self) -> Interrupt:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.errors import Cancelled, DataError, Ds4Error
+from ds4ref.errors import DataError, Ds4Error
 from ds4ref.targets import Ability
 from ds4ref.variants import ROUNDING
 
@@ -20,7 +20,6 @@ from ..diagnosis.prompts import MISTAKES
 from ..elicit import elicit
 from .case import ExamContext
 from .findings import Check, Outcome, Stage, row
-from .limits import OutOfTime
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
@@ -95,8 +94,6 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
         return stage.add(name, Outcome.IMPOSSIBLE if chat else Outcome.FAILED, str(error))
     try:
         diagnosis = run_diagnosis(case.engine, observation, False, case.their_model, cancel)
-    except Cancelled:
-        raise OutOfTime from None
     except DataError as error:
         # the answer does not belong to the model, or holds no numbers
         return stage.add(name, Outcome.FAILED, f"cannot be diagnosed: {error}")

@@ -15,7 +15,7 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
-from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
+from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Ability, Completion, Delta, Step, Token
 from ds4ref.test_vectors import cli, cli_doctor
@@ -519,17 +519,6 @@ def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
     assert [(c.name, c.outcome.value) for s, c in found.checks() if s.name == "numbers"] == [
         ("mixed", "unexplained"), ("short", "skipped"), ("text", "skipped"),
     ]  # fmt: skip
-
-
-def test_a_diagnosis_that_has_no_answer_yet_is_out_of_time(engine, monkeypatch) -> None:
-    def cancelled(*args):
-        raise Cancelled
-
-    monkeypatch.setattr(numbers, "elicit", lambda *args: None)
-    monkeypatch.setattr(numbers, "run_diagnosis", cancelled)
-    found = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine), only=["numbers"])
-    stage = next(s for s in found.stages if s.name == "numbers")
-    assert [(c.outcome, c.says) for c in stage.checks] == [(Outcome.SKIPPED, "out of time")]
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -171,15 +171,19 @@ def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
     return make
 
 
-def _ramp(*betas: str) -> Callable[[float], Made]:
-    """Move ends of YaRN's ramp by some pairs of channels; each end is the pair where a beta's rotations lie."""
+def _pair(shape: ModelShape) -> float:
+    """Return the factor on a number of rotations, or on the context, that moves an end of YaRN's ramp by one pair."""
+    return shape.compress_theta ** (2 / shape.rope_dim)
+
+
+def _ramp(beta: str) -> Callable[[float], Made]:
+    """Move an end of YaRN's ramp by some pairs of channels; it is the pair that makes ``beta`` rotations in the
+    context."""
 
     def make(pairs: float) -> Made:
         def begin(chunk: Chunk) -> None:
-            shape = chunk.shape
-            further = shape.compress_theta ** (-2 * pairs / shape.rope_dim)
-            moved: dict[str, Any] = {beta: getattr(shape, beta) * further for beta in betas}
-            tables = RopeTables(dataclasses.replace(shape, **moved), True, chunk.numerics.rope)
+            moved: dict[str, Any] = {beta: getattr(chunk.shape, beta) / _pair(chunk.shape) ** pairs}
+            tables = RopeTables(dataclasses.replace(chunk.shape, **moved), True, chunk.numerics.rope)
             chunk.rope = {**chunk.rope, True: tables}
 
         return begin, {}
@@ -266,6 +270,12 @@ def _offsets(shape: ModelShape) -> tuple[float, ...]:
     return tuple(float(d) for d in NEAR if shape.window + d >= 1)
 
 
+def _contexts(shape: ModelShape) -> tuple[float, ...]:
+    """Return contexts for YaRN, two of which move its ramp by one pair; it moves by whole pairs only."""
+    factors = (1 / 64, 1 / 16, 0.25, 0.5, 1 / _pair(shape), _pair(shape), 2.0, 4.0)
+    return tuple(shape.yarn_orig_ctx * factor for factor in factors)
+
+
 def _times(field: str) -> Callable[[ModelShape], tuple[float, ...]]:
     return lambda shape: tuple(getattr(shape, field) * f for f in FACTORS)
 
@@ -313,15 +323,12 @@ _LIST = [
            _rope(True, "compress_theta"), _of("compress_theta"), _times("compress_theta")),
     Family("yarn_factor", "YaRN factor {value}, not {right}", _rope(True, "yarn_factor"), _of("yarn_factor"),
            _times("yarn_factor")),
-    Family("yarn_original_context", "YaRN's original context {value}, not {right}",
-           _rope(True, "yarn_orig_ctx"), _of("yarn_orig_ctx"),
-           lambda shape: tuple(shape.yarn_orig_ctx * f for f in (1 / 64, 1 / 16, 0.25, 0.5, 2.0, 4.0))),
-    Family("yarn_ramp", "YaRN's ramp {value} pairs of channels off", _ramp("yarn_beta_fast", "yarn_beta_slow"),
-           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
-    Family("yarn_ramp_begin", "YaRN's ramp begins {value} pairs of channels off", _ramp("yarn_beta_fast"),
-           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
-    Family("yarn_ramp_end", "YaRN's ramp ends {value} pairs of channels off", _ramp("yarn_beta_slow"),
-           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("yarn_original_context", "YaRN's original context {value}, not {right}, or its whole ramp pairs of channels "
+           "off", _rope(True, "yarn_orig_ctx"), _of("yarn_orig_ctx"), _contexts),
+    Family("yarn_ramp_begin", "YaRN's ramp begins {value} pairs of channels off, as with another beta_fast",
+           _ramp("yarn_beta_fast"), lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("yarn_ramp_end", "YaRN's ramp ends {value} pairs of channels off, as with another beta_slow",
+           _ramp("yarn_beta_slow"), lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
     Family("inverse_rope_base", "attention output rotated back with base {value}, not {right}, in layers without "
            "compression", _back_base(False, "rope_theta"), _of("rope_theta"), lambda shape: (shape.compress_theta,)),
     Family("inverse_compress_rope_base", "attention output rotated back with base {value}, not {right}, in "

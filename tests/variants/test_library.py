@@ -179,19 +179,24 @@ def test_scratch_read_before_it_is_written() -> None:
         assert got[..., 0].tolist() == expected
 
 
-@pytest.mark.parametrize(("family", "moved"), [
-    ("yarn_ramp", (1, 1)), ("yarn_ramp_begin", (1, 0)), ("yarn_ramp_end", (0, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(("family", "moved"), [("yarn_ramp_begin", (1, 0)), ("yarn_ramp_end", (0, 1))])
 def test_the_ramp_moves_by_pairs(engine, family, moved) -> None:
-    """The first pair that is stretched, and the first that is stretched in full: 15 and 25 in Flash's own ramp."""
-    tables = engine.model.rope[True]
+    """By as many as the size says, at one end."""
+    for size in (-3, -1, 0, 1, 2):
+        assert ends(engine, family, size) == (15 + size * moved[0], 25 + size * moved[1])
 
-    def ends(size: float) -> tuple[int, int]:
-        chunk = SimpleNamespace(shape=engine.shape, rope={True: tables}, numerics=SimpleNamespace(rope="f64"))
-        FAMILIES[family].fault(size).begin(chunk)
-        ramp = chunk.rope[True].ramp
-        return int(np.flatnonzero(ramp == 1)[-1]), int(np.flatnonzero(ramp == 0)[0])
 
-    assert ends(0) == (15, 25)
-    for size in (-3, -1, 1, 2):
-        assert ends(size) == (15 + size * moved[0], 25 + size * moved[1])
+def test_a_ramp_that_lies_a_pair_off_is_another_context(engine) -> None:
+    """The grid has both: a search between its values could not find them, as the ramp moves by whole pairs."""
+    family = "yarn_original_context"
+    found = {ends(engine, family, value) for value in FAMILIES[family].grid(engine.shape)}
+    assert {(14, 24), (16, 26)} <= found and (15, 25) not in found
+
+
+def ends(engine: Engine, family: str, size: float) -> tuple[int, int]:
+    """The last pair that is not stretched, and the first that is stretched in full: 15 and 25 in Flash."""
+    tables, numerics = engine.model.rope[True], SimpleNamespace(rope="f64")
+    chunk = SimpleNamespace(shape=engine.shape, rope={True: tables}, numerics=numerics)
+    FAMILIES[family].fault(size).begin(chunk)
+    ramp = chunk.rope[True].ramp
+    return int(np.flatnonzero(ramp == 1)[-1]), int(np.flatnonzero(ramp == 0)[0])

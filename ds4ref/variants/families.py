@@ -171,17 +171,14 @@ def _back_base(compress: bool, field: str) -> Callable[[float], Made]:
     return make
 
 
-def _ramp(pairs: float) -> Made:
-    """Move YaRN's ramp by some pairs of channels; each of its ends is the pair where a beta's rotations lie."""
+def _pair(shape: ModelShape) -> float:
+    """Return the factor on a number of rotations, or on the context, that moves an end of YaRN's ramp by one pair."""
+    return shape.compress_theta ** (2 / shape.rope_dim)
 
-    def begin(chunk: Chunk) -> None:
-        shape = chunk.shape
-        further = shape.compress_theta ** (-2 * pairs / shape.rope_dim)
-        betas = {"yarn_beta_fast": shape.yarn_beta_fast * further, "yarn_beta_slow": shape.yarn_beta_slow * further}
-        tables = RopeTables(dataclasses.replace(shape, **betas), True, chunk.numerics.rope)
-        chunk.rope = {**chunk.rope, True: tables}
 
-    return _touching(begin, "rope"), {}
+def _pairs_off(field: str) -> Callable[[ModelShape], tuple[float, ...]]:
+    """Values that move an end of YaRN's ramp by whole pairs: it moves by no less."""
+    return lambda shape: tuple(getattr(shape, field) * _pair(shape) ** by for by in (-3, -2, -1, 1, 2, 3))
 
 
 def _ape(factor: float) -> Made:
@@ -263,6 +260,12 @@ def _offsets(shape: ModelShape) -> tuple[float, ...]:
     return tuple(float(d) for d in NEAR if shape.window + d >= 1)
 
 
+def _contexts(shape: ModelShape) -> tuple[float, ...]:
+    """Return contexts for YaRN, two of which move its ramp by one pair; it moves by whole pairs only."""
+    factors = (1 / 64, 1 / 16, 0.25, 0.5, 1 / _pair(shape), _pair(shape), 2.0, 4.0)
+    return tuple(shape.yarn_orig_ctx * factor for factor in factors)
+
+
 def _times(field: str) -> Callable[[ModelShape], tuple[float, ...]]:
     return lambda shape: tuple(getattr(shape, field) * f for f in FACTORS)
 
@@ -310,15 +313,12 @@ _LIST = [
            _rope(True, "compress_theta"), _of("compress_theta"), _times("compress_theta")),
     Family("yarn_factor", "YaRN factor {value}, not {right}", _rope(True, "yarn_factor"), _of("yarn_factor"),
            _times("yarn_factor")),
-    Family("yarn_original_context", "YaRN's original context {value}, not {right}",
-           _rope(True, "yarn_orig_ctx"), _of("yarn_orig_ctx"),
-           lambda shape: tuple(shape.yarn_orig_ctx * f for f in (1 / 64, 1 / 16, 0.25, 0.5, 2.0, 4.0))),
-    Family("yarn_beta_fast", "YaRN's beta_fast is {value}, not {right}", _rope(True, "yarn_beta_fast"),
-           _of("yarn_beta_fast"), _times("yarn_beta_fast")),
-    Family("yarn_beta_slow", "YaRN's beta_slow is {value}, not {right}", _rope(True, "yarn_beta_slow"),
-           _of("yarn_beta_slow"), _times("yarn_beta_slow")),
-    Family("yarn_ramp", "YaRN's ramp {value} pairs of channels off", _ramp,
-           lambda shape: 0.0, _steps(-1, 1), whole=True, log=False),
+    Family("yarn_original_context", "YaRN's original context {value}, not {right}, or its whole ramp pairs of channels "
+           "off", _rope(True, "yarn_orig_ctx"), _of("yarn_orig_ctx"), _contexts),
+    Family("yarn_beta_fast", "YaRN's beta_fast is {value}, not {right}: its ramp begins elsewhere",
+           _rope(True, "yarn_beta_fast"), _of("yarn_beta_fast"), _pairs_off("yarn_beta_fast")),
+    Family("yarn_beta_slow", "YaRN's beta_slow is {value}, not {right}: its ramp ends elsewhere",
+           _rope(True, "yarn_beta_slow"), _of("yarn_beta_slow"), _pairs_off("yarn_beta_slow")),
     Family("inverse_rope_base", "attention output rotated back with base {value}, not {right}, in layers without "
            "compression", _back_base(False, "rope_theta"), _of("rope_theta"), lambda shape: (shape.compress_theta,)),
     Family("inverse_compress_rope_base", "attention output rotated back with base {value}, not {right}, in "

@@ -1,6 +1,7 @@
 """Patients for the diagnosis: Hugging Face's model with one mistake at a time, its logits stored.
 
 LIBRARY_PATIENTS  mistakes that ``ds4ref.variants.LIBRARY`` names, made in other code
+ROUNDED_PATIENTS  those of them that are about a rounding; they need a mode that has it
 OUTSIDE_PATIENTS  mistakes that it does not have
 DECODE_PATIENTS   mistakes of decode alone: a prefill of PREFILL tokens is right, what follows one by one is not
 FAMILY_PATIENTS   mistakes of a size, several sizes each; pairs() are two of the library at once
@@ -12,10 +13,10 @@ roundings, if any, are those of hf_rounded.
     python -m tests.oracle.patients OUT --rounding ds4 --prompt text
     python -m tests.oracle.patients OUT --model tiny.gguf --ids t200.ids.json
 
-writes OUT/library.npz, outside.npz, decode.npz, families.npz and pairs.npz, or those that --only names; a rounding
-stands before the suffix unless it is "exact". In each: ids (T,), names and says (n,), logits (n, T, V) float32, effect
-(n,) rms against ``clean`` (T, V), the same engine without a mistake, and ``decode`` (T, V), that engine with all but
-the first PREFILL tokens one by one.
+writes OUT/library.npz, outside.npz, decode.npz, families.npz, pairs.npz and (with a rounding) rounded.npz, or those
+that --only names; a rounding stands before the suffix unless it is "exact". In each: ids (T,), names and says (n,),
+logits (n, T, V) float32, effect (n,) rms against ``clean`` (T, V), the same engine without a mistake, and ``decode``
+(T, V), that engine with all but the first PREFILL tokens one by one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .hf_rounded import rounded
 from .patients_decode import DECODE_PATIENTS, PREFILL
 from .patients_families import FAMILY_PATIENTS, pairs
 from .patients_library import LIBRARY_PATIENTS as MODEL_PATIENTS
+from .patients_library import ROUNDED_PATIENTS
 from .patients_outside import OUTSIDE_PATIENTS
 from .patients_reading import READING_PATIENTS
 from .surgery import Patient
@@ -45,6 +47,7 @@ __all__ = [
     "LIBRARY_PATIENTS",
     "OUTSIDE_PATIENTS",
     "PREFILL",
+    "ROUNDED_PATIENTS",
     "ROUNDINGS",
     "Patient",
     "archive",
@@ -99,6 +102,7 @@ def main() -> None:
         "decode": DECODE_PATIENTS,
         "families": FAMILY_PATIENTS,
         "pairs": pairs(),
+        "rounded": ROUNDED_PATIENTS,
     }
     parser.add_argument("--only", choices=lists, action="append", help="this list (again for more); default: all")
     options = parser.parse_args()
@@ -107,7 +111,7 @@ def main() -> None:
     oracle = Oracle.load(model, threads=len(os.sched_getaffinity(0)))
     options.out.mkdir(parents=True, exist_ok=True)
     suffix = "" if options.rounding == "exact" else f".{options.rounding}"
-    for name in options.only or lists:
+    for name in options.only or (name for name in lists if suffix or name != "rounded"):
         patients = lists[name]
         arrays = archive(oracle, patients, ids, options.rounding)
         np.savez(options.out / f"{name}{suffix}.npz", **arrays)

@@ -96,29 +96,26 @@ def _inverse_base(kind: str) -> Callable[[float], Apply]:
     return make
 
 
-def _ramp(begin: bool, end: bool) -> Callable[[float], Apply]:
-    """Frequencies of the compressed layers, written down with ``size`` pairs added to an end of the ramp, or both."""
+def _ramp(size: float) -> Apply:
+    """Frequencies of the compressed layers, written down with ``size`` pairs added to both ends of the ramp."""
 
-    def make(size: float) -> Apply:
-        def apply(oracle: Oracle) -> Any:
-            rope = oracle.config.rope_parameters["compress"]
-            dim, base = oracle.config.qk_rope_head_dim, rope["rope_theta"]
-            context = rope["original_max_position_embeddings"]
+    def apply(oracle: Oracle) -> Any:
+        rope = oracle.config.rope_parameters["compress"]
+        dim, base = oracle.config.qk_rope_head_dim, rope["rope_theta"]
+        context = rope["original_max_position_embeddings"]
 
-            def pair(turns: float) -> float:
-                return dim * math.log(context / (2 * math.pi * turns)) / (2 * math.log(base))
+        def pair(turns: float) -> float:
+            return dim * math.log(context / (2 * math.pi * turns)) / (2 * math.log(base))
 
-            first = math.floor(pair(rope["beta_fast"])) + size * begin
-            last = math.ceil(pair(rope["beta_slow"])) + size * end
-            number = torch.arange(dim // 2)
-            plain = base ** (-2.0 * number / dim)
-            slow = ((number - first) / (last - first)).clamp(0, 1)
-            table = plain / rope["factor"] * slow + plain * (1 - slow)
-            return weights(lambda o: [m.compress_inv_freq for m in modules(o, ROPE)], lambda _: table)(oracle)
+        first = math.floor(pair(rope["beta_fast"])) + size
+        last = math.ceil(pair(rope["beta_slow"])) + size
+        number = torch.arange(dim // 2)
+        plain = base ** (-2.0 * number / dim)
+        slow = ((number - first) / (last - first)).clamp(0, 1)
+        table = plain / rope["factor"] * slow + plain * (1 - slow)
+        return weights(lambda o: [m.compress_inv_freq for m in modules(o, ROPE)], lambda _: table)(oracle)
 
-        return apply
-
-    return make
+    return apply
 
 
 def _window(size: float) -> Apply:
@@ -154,7 +151,10 @@ FAMILIES = [
            _rope("compress", "rope_theta")),
     Family("yarn_factor", "YaRN factor", "value", (2, 4, 8, 32, 40), _rope("compress", "factor")),
     Family("yarn_beta_fast", "YaRN beta_fast", "value", (8, 16, 24, 48), _rope("compress", "beta_fast")),
-    Family("yarn_ramp", "YaRN's ramp", "pairs more", (-2, -1, 1, 2), _ramp(True, True)),
+    Family("yarn_ramp", "YaRN's whole ramp, as by another context", "pairs more", (-2, -1, 1, 2), _ramp),
+    Family("yarn_original_context", "YaRN's original context", "value", (4096, 45000, 131072),
+           _rope("compress", "original_max_position_embeddings")),
+    Family("yarn_beta_slow", "YaRN beta_slow", "value", (0.5, 2, 4), _rope("compress", "beta_slow")),
     Family("inverse_rope_base", "base of the inverse rotation, layers without compression", "value",
            (5000, 9000, 100000, 160000, 1000000), _inverse_base("main")),
     Family("inverse_compress_rope_base", "base of the inverse rotation, compressed layers", "value",

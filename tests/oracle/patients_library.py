@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from ds4ref.variants import LIBRARY
 
+from . import hf_rounded
 from .hf import Oracle
 from .surgery import (
     ATTENTION,
@@ -381,3 +384,18 @@ _APPLY: dict[str, Apply] = {
 }  # fmt: skip
 
 LIBRARY_PATIENTS = [Patient(name, LIBRARY[name].says, apply) for name, apply in _APPLY.items()]
+
+
+@contextmanager
+def _one_scale(_oracle: Oracle) -> Iterator[None]:
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        first = x[..., :64].abs().amax(-1, keepdim=True).clamp(min=1e-4)
+        scale = torch.exp2(torch.ceil(torch.log2(first / 448)))
+        return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+
+    with patch.object(hf_rounded, "e4m3", rounded):
+        yield
+
+
+ROUNDED_PATIENTS = [Patient("fp8_first_scale", LIBRARY["fp8_first_scale"].says, _one_scale)]
+"""Mistakes in a rounding: nothing is wrong where nothing is rounded."""

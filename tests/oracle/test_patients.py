@@ -13,7 +13,8 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
-from ds4ref.variants import LIBRARY, Runner
+from ds4ref.variants import LIBRARY, Fault, Runner
+from ds4ref.variants.families import FAMILIES as OURS
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -38,25 +39,60 @@ def rms(x: np.ndarray) -> float:
     return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
 
 
+def same(oracle: Any, clean: np.ndarray, runner: Runner, patient: Any, fault: Fault) -> str:
+    """Empty if both give the same up to the first near-tie, to float noise, and the fault shows in those positions."""
+    with patient.apply(oracle):
+        theirs = oracle.logits(IDS)
+    ours, margin = runner.run(IDS, "exact", [fault])
+    ties = np.flatnonzero(margin < TIE)
+    until = ties[0] if len(ties) else len(IDS)
+    apart, effect = rms((theirs - ours)[:until]), rms((theirs - clean)[:until])
+    # a mistake can raise float noise too; the smallest of the library are but a few times that noise
+    if apart > max(2e-5 * rms(theirs) / rms(clean), 1e-4 * effect) or apart > 0.7 * effect:
+        return f"{patient.name}: apart {apart:.1e}, effect {effect:.1e}, {until} positions"
+    return ""
+
+
 def test_library_faults_are_the_same_in_hugging_face(oracle: Any, clean: np.ndarray) -> None:
-    """Up to the first near-tie, to float noise; and the fault shows in those positions."""
+    """All of the library but those about a rounding, a tie, or chunks longer than this text."""
     from .patients import LIBRARY_PATIENTS
 
-    wrong = []
     with Engine.open(diagnostic_path(), threads=1) as engine:
         runner = Runner(engine)
-        for patient in LIBRARY_PATIENTS:
-            with patient.apply(oracle):
-                theirs = oracle.logits(IDS)
-            ours, margin = runner.run(IDS, "exact", [LIBRARY[patient.name]])
-            ties = np.flatnonzero(margin < TIE)
-            until = ties[0] if len(ties) else len(IDS)
-            apart, effect = rms((theirs - ours)[:until]), rms((theirs - clean)[:until])
-            # a mistake can raise float noise too; the smallest of the library are but a few times that noise
-            if apart > max(2e-5 * rms(theirs) / rms(clean), 1e-4 * effect) or apart > 0.7 * effect:
-                wrong.append(f"{patient.name}: apart {apart:.1e}, effect {effect:.1e}, {until} positions")
-    assert not wrong, "\n".join(wrong)
-    assert len(LIBRARY_PATIENTS) >= 80
+        wrong = [same(oracle, clean, runner, patient, LIBRARY[patient.name]) for patient in LIBRARY_PATIENTS]
+    assert not any(wrong), "\n".join(filter(None, wrong))
+    left = {name for name, fault in LIBRARY.items() if fault.tokens < len(IDS) and not fault.needs}
+    assert left - {patient.name for patient in LIBRARY_PATIENTS} == {"indexer_ties_high"}
+
+
+def test_families_are_the_same_in_hugging_face(oracle: Any, clean: np.ndarray) -> None:
+    """Those that both have by one name and in one unit: the smallest and the largest size."""
+    from .patients_families import FAMILIES
+
+    both = [family for family in FAMILIES if family.name in OURS and family.unit != "rows more"]
+    assert len(both) >= 15
+    with Engine.open(diagnostic_path(), threads=1) as engine:
+        runner, wrong = Runner(engine), []
+        for family in both:
+            for patient, size in zip(family.patients(), family.sizes, strict=True):
+                if size in (min(family.sizes), max(family.sizes)):
+                    wrong.append(same(oracle, clean, runner, patient, OURS[family.name].fault(size)))
+    assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+def test_faults_of_a_rounding_are_the_same_in_hugging_face(oracle: Any) -> None:
+    """As near to each other as the right engines are, where noise flips steps; the fault is far from both."""
+    from .patients import ROUNDED_PATIENTS, patient_logits, rounding
+
+    with rounding(oracle, "qat"):
+        right = oracle.logits(IDS)
+    with Engine.open(diagnostic_path(), threads=1) as engine:
+        runner = Runner(engine)
+        flips = rms(runner.run(IDS, "qat")[0] - right)
+        for patient in ROUNDED_PATIENTS:
+            theirs = patient_logits(oracle, patient, IDS, "qat")
+            apart = rms(runner.run(IDS, "qat", [LIBRARY[patient.name]])[0] - theirs)
+            assert apart < 2 * flips < 0.5 * rms(theirs - right), patient.name
 
 
 def test_a_patient_leaves_the_model_as_it_was(oracle: Any, clean: np.ndarray) -> None:

@@ -179,16 +179,27 @@ def test_scratch_read_before_it_is_written() -> None:
         assert got[..., 0].tolist() == expected
 
 
-def test_the_ramp_moves_by_pairs(engine) -> None:
-    """The first pair that is stretched, and the first that is stretched in full: 15 and 25 in Flash's own ramp."""
-    tables = engine.model.rope[True]
+def test_an_end_of_the_ramp_moves_by_pairs(engine) -> None:
+    """The grids of the betas move one end by one to three pairs each way."""
+    fast, slow = (
+        [ends(engine, name, value) for value in FAMILIES[name].grid(engine.shape)]
+        for name in ("yarn_beta_fast", "yarn_beta_slow")
+    )
+    assert fast == [(15 + by, 25) for by in (3, 2, 1, -1, -2, -3)]
+    assert slow == [(15, 25 + by) for by in (3, 2, 1, -1, -2, -3)]
 
-    def ends(size: float) -> tuple[int, int]:
-        chunk = SimpleNamespace(shape=engine.shape, rope={True: tables}, numerics=SimpleNamespace(rope="f64"))
-        FAMILIES["yarn_ramp"].fault(size).begin(chunk)
-        ramp = chunk.rope[True].ramp
-        return int(np.flatnonzero(ramp == 1)[-1]), int(np.flatnonzero(ramp == 0)[0])
 
-    assert ends(0) == (15, 25)
-    for size in (-3, -1, 1, 2):
-        assert ends(size) == (15 + size, 25 + size)
+def test_a_ramp_that_lies_a_pair_off_is_another_context(engine) -> None:
+    """The grid has both: a search between its values could not find them, as the ramp moves by whole pairs."""
+    family = "yarn_original_context"
+    found = {ends(engine, family, value) for value in FAMILIES[family].grid(engine.shape)}
+    assert {(14, 24), (16, 26)} <= found and (15, 25) not in found
+
+
+def ends(engine: Engine, family: str, size: float) -> tuple[int, int]:
+    """The last pair that is not stretched, and the first that is stretched in full: 15 and 25 in Flash."""
+    tables, numerics = engine.model.rope[True], SimpleNamespace(rope="f64")
+    chunk = SimpleNamespace(shape=engine.shape, rope={True: tables}, numerics=numerics)
+    FAMILIES[family].fault(size).begin(chunk)
+    ramp = chunk.rope[True].ramp
+    return int(np.flatnonzero(ramp == 1)[-1]), int(np.flatnonzero(ramp == 0)[0])

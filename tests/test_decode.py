@@ -285,6 +285,20 @@ def test_answers_of_any_length_share_recordings(nano_path: str, monkeypatch: pyt
         )
 
 
+def test_a_session_that_ranks_more_tokens_records_anew(engine: Engine) -> None:
+    """Top-k sampling in one conversation, greedy in another: each gets as many ranked tokens as it asked for."""
+    ids = tokens(engine, 4)
+    for wanted in (2, 7, 40, 7):
+        session = engine.session(600)
+        session.ranked(wanted)
+        for token in ids:
+            logits = session.eval(token)
+            found = session.ranked(wanted)
+            assert found is not None
+            assert found[0].tolist() == np.argsort(-logits, kind="stable")[:wanted].tolist()
+            np.testing.assert_array_equal(found[1], logits[found[0]])
+
+
 def test_a_session_of_another_size_records_anew(engine: Engine) -> None:
     ids = tokens(engine, 3)
     engine.session(600).eval(ids[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,38 @@ def test_a_machine_that_says_nothing(tmp_path, monkeypatch):
     said = {"hw.l3cachesize": "0", "hw.perflevel0.l2cachesize": "12582912"}
     monkeypatch.setattr(environment, "_sysctl", lambda name: said.get(name, ""))
     assert environment.cache_bytes(tmp_path) == 12 << 20
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "wanted"),
+    [
+        ("0::/user/me\n", {"user/me/memory.max": "max", "user/memory.max": "3000"}, [3000]),
+        (
+            "0::/user/me\n",
+            {"user/me/memory.max": "500", "user/memory.max": "3000", "memory.max": "9000"},
+            [500, 3000, 9000],
+        ),
+        ("4:memory:/job\n1:cpu:/job\n", {"memory/job/memory.limit_in_bytes": "700", "cpu/job/memory.max": "1"}, [700]),
+        ("0::/\n", {"memory.max": "80"}, [80]),
+        ("1:cpu,cpuacct:/\n", {"memory.max": "80"}, []),
+    ],
+)
+def test_memory_limits_of_the_groups_around(groups, limits, wanted, tmp_path, monkeypatch):
+    """Version 2 (an empty name) and version 1 (memory): a container gets no more than its own share."""
+    (tmp_path / "self").write_text(groups)
+    for name, text in limits.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text + "\n")
+    paths = {"/proc/self/cgroup": tmp_path / "self"}
+    monkeypatch.setattr(environment, "Path", lambda path: paths.get(path) or Path(path))
+    assert environment._cgroup_limits(tmp_path / "fs") == wanted
+    monkeypatch.setattr(environment, "_cgroup_limits", lambda: wanted)
+    assert environment.memory_bytes() == min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *wanted])
+
+
+def test_cores_are_named_as_ranges():
+    assert environment.ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8" and environment.ranges([3]) == "3"
+    assert environment.ranges([0, 2, 4]) == "0,2,4" and environment.ranges([]) == ""
 
 
 def test_a_host_is_told_apart_without_its_name(monkeypatch):

@@ -121,6 +121,14 @@ def test_cancel_between_tokens():
     assert session.tokens == [1, 2, 3, *b"He"]
 
 
+def test_cancelled_at_the_very_last_token():
+    """Ctrl-C while the last token was shown: the user stopped it, and the caller goes on to nothing."""
+    run = generation(start(b"Hello."), limit=3)
+    assert "".join(p.text for p in run) == "Hel" and run.finish == "length"
+    run = generation(start(b"Hello."), limit=3, cancel=lambda: len(run.tokens) == 3)
+    assert "".join(p.text for p in run) == "Hel" and run.finish == "cancelled"
+
+
 def test_a_consumer_that_walks_away():
     session = start(b"Hello.")
     run = generation(session)
@@ -166,6 +174,12 @@ def test_whose_time_is_counted(monkeypatch):
     assert timing.decode_s == 4 * 0.25 + 3 * 1.0
     assert (timing.tokens, timing.decode_tps) == (3, 3 / 4.0)
     assert timing.prefill_s == 8.0
+
+
+def test_the_work_of_answers_adds_up():
+    whole = Timing(1, 2, 3.0, 4, 5.0, 6.0)
+    whole.add(Timing(10, 20, 30.0, 40, 50.0, 60.0))
+    assert whole == Timing(11, 22, 33.0, 44, 55.0, 6.0), "the time to the first token is that of one answer"
 
 
 def test_a_failed_prefill_took_its_time_too(monkeypatch):

@@ -105,6 +105,36 @@ def test_a_unit_done_twice_leaves_its_runs_once(store):
     assert job.finish("v", {}) == {"runs": []} and job.units()["v"].run is None
 
 
+def test_no_more_workers_than_units_that_wait(store, tmp_path, workers, monkeypatch):
+    started = []
+
+    @contextmanager
+    def here(scheduler, count):
+        started.append(count)
+        with cluster(workers) as client:
+            yield client
+
+    monkeypatch.setattr(fanout, "cluster", here)
+    fan_out("job", units(tmp_path, 2), work.square, store, workers=8)
+    fan_out("job", units(tmp_path, 5), work.square, store, workers=8)
+    fan_out("job", units(tmp_path, 9), work.square, store, workers=2)
+    assert started == [2, 3, 2]
+
+
+@pytest.mark.parametrize("count, rounds", [(1, [["u0"]]), (2, [["u0", "u1"], ["u0"], ["u1"]])])
+def test_killers_are_tried_alone_once_more_if_they_were_not_alone(count, rounds, tmp_path, monkeypatch):
+    """A unit that kills its worker costs minutes each time."""
+    tried = []
+
+    def finished(client, work, units, *rest):
+        tried.append(list(units))
+        yield from ((name, fanout.KILLED, None) for name in units)
+
+    monkeypatch.setattr(fanout, "_finished", finished)
+    found = list(fanout._results(None, work.square, units(tmp_path, count), lambda: None, print, None))
+    assert tried == rounds and found == [(f"u{i}", fanout.KILLED, None) for i in range(count)]
+
+
 def test_what_is_received_is_what_is_kept(store, tmp_path, workers):
     def receive(name, result):
         result["runs"][0]["label"] = f"of {name}"

@@ -79,6 +79,8 @@ def test_finding_runs(store):
     uid = store.run(one).uid
     names = {"latest": three, "latest:vectors": two, "good": three, "m3": three, str(one): one, uid[:12]: one}
     assert {name: store.find(name).id for name in names} == names
+    store.tag(two, "m3")
+    assert store.find("m3").id == two, "a tag is meant before a label"
     for name in ("99", "nothing", "latest:eval", "%", uid[:4] + "zzzz"):
         with pytest.raises(DataError, match="no "):
             store.find(name)

@@ -12,7 +12,7 @@ from ds4ref.archs.deepseek4.cache import EMPTY_SCORE
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.archs.deepseek4.shape import CSA, HCA
 from ds4ref.engine import Engine
-from ds4ref.errors import PayloadError
+from ds4ref.errors import PayloadError, PayloadMismatch
 from ds4ref.session.session import Session
 
 CTX = 400
@@ -131,6 +131,34 @@ def test_in_the_middle_of_a_file(engine: Engine, ids: list[int]) -> None:
     assert other.tokens == ids[:20]
     np.testing.assert_array_equal(other.logits, session.logits)
     assert not stream.read()
+
+
+def test_empty_slots_of_a_writer_on_a_gpu(engine: Engine, ids: list[int]) -> None:
+    """It marks them by -inf, as a maximum begins; they count as ours do, and so does nothing else that is infinite."""
+    session, other = engine.session(CTX), engine.session(CTX)
+    session.sync(ids[:3])
+    data = np.frombuffer(saved(session), "<f4").copy()
+    empty = np.flatnonzero(data == EMPTY_SCORE)
+    assert len(empty) > 100
+    data[empty] = -np.inf
+    other.load(io.BytesIO(data.tobytes()))
+    for token in ids[3:12]:
+        np.testing.assert_array_equal(other.eval(token), session.eval(token))
+    data[empty[0]] = np.inf
+    with pytest.raises(PayloadError, match="not finite in its .* scores of layer"):
+        other.load(io.BytesIO(data.tobytes()))
+
+
+def test_into_a_larger_context_but_no_smaller_one(engine: Engine, ids: list[int]) -> None:
+    """A server started with more room goes on with what it saved; from 2,048 tokens on the header allows it."""
+    session, larger = engine.session(2500), engine.session(3000)
+    session.sync(ids[:140])
+    data = saved(session)
+    larger.load(io.BytesIO(data))
+    for token in ids[140:145]:
+        np.testing.assert_array_equal(larger.eval(token), session.eval(token))
+    with pytest.raises(PayloadMismatch, match="a context of 2500, this one 2499"):
+        engine.session(2499).load(io.BytesIO(data))
 
 
 def test_from_a_session_with_room_for_more_rows(engine: Engine, ids: list[int]) -> None:

@@ -190,6 +190,15 @@ def test_truncated_padded_or_nan_payload_is_refused(engine: Engine, ids: list[in
         session.load(io.BytesIO(data))
 
 
+def test_rows_of_logits_are_the_callers(engine: Engine, ids: list[int]) -> None:
+    """What a caller does to them in place (a softmax, a mask) is not what the session samples from."""
+    session = engine.session(64)
+    rows = session.extend(ids[:5])
+    kept = rows[-1].copy()
+    rows[:] = 0
+    np.testing.assert_array_equal(session.logits, kept)
+
+
 def test_cancel_keeps_the_last_finished_chunk(engine: Engine, ids: list[int]) -> None:
     session = engine.session(CTX)
     layers = engine.shape.n_layers

@@ -57,6 +57,9 @@ def test_a_byte_level_vocabulary(tmp_path, definition, pattern):  # noqa: F811
         assert gguf.metadata.count("tokenizer.ggml.tokens") == ROWS
         kinds = gguf.metadata["tokenizer.ggml.token_type"]
         assert kinds[-1] == 5 and kinds.count(3) == 2 and kinds.count(4) == 2
+        names = gguf.metadata["tokenizer.ggml.tokens"]
+        special = {token["content"] for token in definition["added_tokens"] if token["special"]}
+        assert {name for name, kind in zip(names, kinds, strict=True) if kind == 3} == special
         ours, theirs = of_gguf(gguf), of_checkpoint(source.checkpoint)
         assert (ours.bos, ours.eos) == (theirs.bos, theirs.eos)
         assert ours.ends == theirs.ends == {theirs.eos, 3, 7, 300}

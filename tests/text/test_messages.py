@@ -263,6 +263,11 @@ def test_schemas_of_a_namespace():
     assert read_schemas(raw) == [
         Schema('{"name":"n.f","description":"d","parameters":{"x": 1}}', "n.f", "n."),
     ]
+    for own, outer, strict in ((None, True, True), (True, None, True), (False, True, False), (None, None, False)):
+        of = {"name": "f"} | ({} if own is None else {"strict": own})
+        tool = {"function": of} | ({} if outer is None else {"strict": outer})
+        (schema,) = read_schemas(dump([{"type": "namespace", "name": "n.", "tools": [tool]}]))
+        assert schema.strict is strict, "the function's own word before the tool's"
     for partial in ('{"type": "namespace", "name": "n"}', '{"type": "namespace", "tools": []}'):  # nothing to unpack
         assert [schema.text for schema in read_schemas(f"[{partial}]")] == [partial]
     with pytest.raises(TextError, match="no name"):

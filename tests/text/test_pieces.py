@@ -48,6 +48,13 @@ def test_control_tokens_do_not_come_from_text(tokenizer: PieceTokenizer) -> None
     assert (tokenizer.bos, tokenizer.eos, tokenizer.token_string(2)) == (1, 2, "</s>")
 
 
+def test_of_equal_pieces_the_first_is_used() -> None:
+    """Vocabularies made by scripts hold pieces twice; llama2.c's sorted search and ours must agree on one."""
+    tokenizer = PieceTokenizer([b"?", b"a", b"b", b"ab", b"a", b"ab"], [0, 0, 0, -1, 0, -1], [-1] * 256, bos=-1, eos=-1,
+                               space_first=False)  # fmt: skip
+    assert tokenizer.encode("aba") == [3, 1] and tokenizer.encode("ab") == [3]
+
+
 def test_no_space_in_front_where_the_file_says_so(tmp_path: Path) -> None:
     tokenizer = from_source(open_metadata(tmp_path, entries(add_space_prefix=("bool", False))))
     assert tokenizer.decode([1, *tokenizer.encode(" a")]) == b" a"

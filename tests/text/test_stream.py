@@ -118,6 +118,15 @@ def test_stops_do_not_depend_on_the_pieces(stops, chunks):
     assert run(stops, chunks) == naive(stops, "".join(chunks))
 
 
+def test_a_stop_listed_before_a_longer_one_does_not_wait():
+    """Whole on arrival, it ends the answer then, and not with the next token."""
+    holder = StopHolder(["ab", "abc"])
+    assert (holder.feed("xab"), holder.stopped) == ("x", "ab")
+    holder = StopHolder(["abc", "ab"])
+    assert (holder.feed("xab"), holder.stopped) == ("x", None)
+    assert (holder.finish(), holder.stopped) == ("", "ab")
+
+
 def test_nothing_of_a_stop_is_shown_early():
     holder = StopHolder(["<end>"])
     assert [holder.feed(piece) for piece in ("a<", "e", "x<en", "d>b", "c")] == ["a", "", "<ex", "", ""]

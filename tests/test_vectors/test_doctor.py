@@ -116,7 +116,7 @@ def test_tokens_as_they_are_shown() -> None:
 def diagnosis(verdict: str, fault=None, notes=(), **more):
     whole = {"verdict": verdict, "fault": fault, **more}
     return SimpleNamespace(verdict=verdict, fault=fault, confidence=0.97, says="words", notes=list(notes),
-                           to_json=lambda: whole)  # fmt: skip
+                           mode="exact", first_position=more.get("first_position"), to_json=lambda: whole)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,14 @@ def test_verdicts_as_outcomes(engine, found, outcome, says) -> None:
     check = numbers.add_diagnosis(case, stage, "mixed", found, seen)
     assert check.outcome is outcome and check.says.startswith(says)
     assert (check.outcome is Outcome.OK) != bool(check.next), "whatever is not clean says what to do next"
+
+
+def test_an_unknown_says_which_dump_would_decide(engine) -> None:
+    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=True, logprobs=np.zeros((9, 512)))
+    case, stage = ExamContext(Scripted([]), engine), Stage("numbers", "", "")
+    check = numbers.add_diagnosis(case, stage, "mixed", diagnosis("unknown", first_position=3), seen)
+    assert check.next[-1].startswith("a dump of layer 2 and the head at positions 0 to 8 (0.")
+    assert "ds4-vectors diagnose -m" in check.next[-1]
 
 
 def test_what_a_diagnosis_says_of_its_sight_is_shown(engine) -> None:

@@ -17,7 +17,7 @@ from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Ability, Completion, Delta, Step, Token
+from ds4ref.targets import Ability, Completion, Delta, Prompt, Step, Token
 from ds4ref.test_vectors import cli, cli_doctor
 from ds4ref.test_vectors.doctor import limits, numbers, page, preflight, repeat, run, yardstick
 from ds4ref.test_vectors.doctor.case import ExamContext
@@ -281,6 +281,17 @@ def test_distance_of_rows() -> None:
     b = np.array([[3.0, 4.0], [0.0, np.nan], [0.0, 0.0], [np.nan, np.nan]])
     assert yardstick.distance(a, b).tolist()[:3] == [pytest.approx(12.5**0.5), 1.0, np.inf]
     assert np.isnan(yardstick.distance(a, b)[3])
+
+
+def test_noise_is_measured_on_what_is_known_of_an_answer(engine) -> None:
+    """Up to the first token whose bytes a server of texts has lost; of a prompt that is not known nothing is."""
+    case = ExamContext(Scripted([]), engine, same_model=True, mode="llama.cpp")
+    lost = [step(b"a"), step(b""), step(b"e")]
+    measured = repeat.yard_for(case, Prompt.tokens(range(40)), lost)
+    assert "llama.cpp" in measured.of and len(measured.pairs) == 6 * 41
+    assert repeat.yard_for(case, Prompt.tokens(range(40)), lost[1:]).pairs.shape == (6 * 40,)
+    case.same_model = None
+    assert "not measured" in repeat.yard_for(case, Prompt.tokens(range(40)), lost).of
 
 
 def test_the_model_agrees_with_itself_within_the_yardstick(engine) -> None:

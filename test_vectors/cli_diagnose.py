@@ -85,6 +85,9 @@ def diagnose(argv: Sequence[str]) -> int:
         raise UsageError("--prompt-file goes with --logits")
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
+    from ds4ref.variants import ROUNDING
+
+    from .trace.plan import planned
 
     with Engine.open(args.model or diagnostic_path(), **engine_options(args)) as engine:
         if args.logits is not None:
@@ -98,13 +101,21 @@ def diagnose(argv: Sequence[str]) -> int:
         with Interrupt(signal.SIGTERM) as interrupt:
             result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
                                    args.their_model, interrupt)  # fmt: skip
-    whole = result.to_json()
+        sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
+        plan = planned(engine.shape, seen.ids, result.first_position, sure) if result.verdict == "unknown" else None
+    whole, text = result.to_json(), _describe(result, seen)
+    if plan is not None:
+        guess = (
+            "llama.cpp" if "llama.cpp" in f"{args.dialect} {result.mode} {result.agrees_with}" else args.target or ""
+        )
+        whole["dump"] = plan.to_json()
+        text += "\n\n" + plan.text(guess, args.token_ids or args.logits or "", f"-m {args.model}" if args.model else "")
     if args.details:
         from ds4ref.console.common import atomic_output
 
         with atomic_output(args.details) as out:
             out.write((json.dumps(whole, indent=1) + "\n").encode())
-    finish(whole, args.json, _describe(result, seen))
+    finish(whole, args.json, text)
     if interrupt.requested:
         return 128 + interrupt.signum
     return 0 if result.clean or (args.allow_undecided and result.verdict == "undecided") else 1

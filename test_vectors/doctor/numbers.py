@@ -18,6 +18,7 @@ from ds4ref.variants import ROUNDING
 from ..cli_diagnose import run_diagnosis
 from ..diagnosis.prompts import MISTAKES
 from ..elicit import elicit
+from ..trace.plan import planned
 from .case import ExamContext
 from .findings import Check, Outcome, Stage, row
 
@@ -142,11 +143,9 @@ def add_diagnosis(
     elif diagnosis.verdict == "unknown":
         outcome = Outcome.UNEXPLAINED
         says = f"{diagnosis.says}: no rounding set and no mistake known here gives these numbers"
-        steps = [
-            *steps,
-            command,
-            "ds4-vectors diagnose --details FILE lists what lies nearest, and from where on it parts",
-        ]
+        exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
+        plan = planned(case.engine.shape, observation.ids, diagnosis.first_position, exactly)
+        steps = [*steps, f"{plan.summary()}; the code that makes it: {command}"]
     else:
         outcome, says = Outcome.UNSURE, f"{diagnosis.verdict}: {diagnosis.says}"
         steps = steps or [command]

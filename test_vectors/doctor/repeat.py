@@ -82,11 +82,12 @@ def gap(a: Step, b: Step) -> float:
 
 
 def yard_for(case: ExamContext, prompt: Prompt, steps: Sequence[Step]) -> Yardstick:
-    """Measure the noise of the model on prompt and steps, if their ids are known; else return the fallback
-    yardstick."""
-    before, after = ids_of(case, prompt), step_ids(case, steps)
-    if case.same_model is not True or before is None or after is None or not before:
+    """Measure the noise of the model on the prompt, if its ids are known, and the steps up to the first that is not;
+    else return the fallback yardstick."""
+    before = ids_of(case, prompt)
+    if case.same_model is not True or not before:
         return fallback()
+    after = next(ids for n in range(len(steps), -1, -1) if (ids := step_ids(case, steps[:n])) is not None)
     case.progress("measuring what float noise makes")
     return measure(case.engine, before + after, case.rounding, case.top or None)
 

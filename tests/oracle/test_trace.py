@@ -5,6 +5,9 @@ Dumps of Hugging Face are made by the example of docs/reference/trace.md, run as
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.nano.diagnostic import DIAGNOSTIC, diagnostic_path
 from ds4ref.test_vectors.trace.blame import BlameResult
 from ds4ref.test_vectors.trace.dump import Dump
 from ds4ref.test_vectors.trace.dumps import read
 from ds4ref.test_vectors.trace.ops import OPS
+from ds4ref.test_vectors.trace.plan import planned
 from ds4ref.test_vectors.trace.report import entry
 from tests.badfiles import Draft
 from tests.test_vectors.test_trace_dumps import example
@@ -187,6 +191,23 @@ def test_wrong_metadata_in_llama_cpp(llama: Any, tmp_path: Path, key: str) -> No
     assert entry(result.wrong[0])["first_row"] == first
     assert not says or result.causes[0].text.startswith(f"deepseek4.{key} {says}")
     assert result.rounding.startswith("llama.cpp")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("key", ["", "rope.freq_base", "attention.sliding_window"])
+def test_the_code_that_an_unknown_prints(llama: Any, tmp_path: Path, key: str) -> None:
+    """Run as it is printed, on a good file and on two with a wrong key: what it writes decides."""
+    path = diagnostic_path() if not key else with_metadata(tmp_path / "bad.gguf", key, METADATA[key][0])
+    plan = planned(DIAGNOSTIC, SHORT, 0)
+    (tmp_path / "ids.json").write_text(json.dumps(SHORT))
+    lines = plan.text("llama.cpp", "ids.json", f"-m {path}").split("\n\n")[1]
+    subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, check=True, capture_output=True)
+    result = examined(read(str(tmp_path / "dump.npz")), [*plan.layers, -1], search=bool(key), ids=SHORT)
+    if not key:
+        assert not result.wrong and result.rounding.startswith("llama.cpp")
+    else:
+        assert METADATA[key][2] & {point for point, _ in result.wrong[0].bridged}
+        assert result.causes[0].text.startswith(f"deepseek4.{key} {METADATA[key][4]}")
 
 
 @pytest.mark.peers

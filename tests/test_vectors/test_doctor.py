@@ -17,7 +17,7 @@ from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Ability, Completion, Delta, Step, Token
+from ds4ref.targets import Ability, Completion, Delta, Prompt, Step, Token
 from ds4ref.test_vectors import cli, cli_doctor
 from ds4ref.test_vectors.doctor import limits, numbers, page, preflight, repeat, run, yardstick
 from ds4ref.test_vectors.doctor.case import ExamContext
@@ -116,7 +116,7 @@ def test_tokens_as_they_are_shown() -> None:
 def diagnosis(verdict: str, fault=None, notes=(), **more):
     whole = {"verdict": verdict, "fault": fault, **more}
     return SimpleNamespace(verdict=verdict, fault=fault, confidence=0.97, says="words", notes=list(notes),
-                           to_json=lambda: whole)  # fmt: skip
+                           mode="exact", first_position=more.get("first_position"), to_json=lambda: whole)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,14 @@ def test_verdicts_as_outcomes(engine, found, outcome, says) -> None:
     check = numbers.add_diagnosis(case, stage, "mixed", found, seen)
     assert check.outcome is outcome and check.says.startswith(says)
     assert (check.outcome is Outcome.OK) != bool(check.next), "whatever is not clean says what to do next"
+
+
+def test_an_unknown_says_which_dump_would_decide(engine) -> None:
+    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=True, logprobs=np.zeros((9, 512)))
+    case, stage = ExamContext(Scripted([]), engine), Stage("numbers", "", "")
+    check = numbers.add_diagnosis(case, stage, "mixed", diagnosis("unknown", first_position=3), seen)
+    assert check.next[-1].startswith("a dump of layer 2 and the head at positions 0 to 8 (0.")
+    assert "ds4-vectors diagnose -m" in check.next[-1]
 
 
 def test_what_a_diagnosis_says_of_its_sight_is_shown(engine) -> None:
@@ -273,6 +281,17 @@ def test_distance_of_rows() -> None:
     b = np.array([[3.0, 4.0], [0.0, np.nan], [0.0, 0.0], [np.nan, np.nan]])
     assert yardstick.distance(a, b).tolist()[:3] == [pytest.approx(12.5**0.5), 1.0, np.inf]
     assert np.isnan(yardstick.distance(a, b)[3])
+
+
+def test_noise_is_measured_on_what_is_known_of_an_answer(engine) -> None:
+    """Up to the first token whose bytes a server of texts has lost; of a prompt that is not known nothing is."""
+    case = ExamContext(Scripted([]), engine, same_model=True, mode="llama.cpp")
+    lost = [step(b"a"), step(b""), step(b"e")]
+    measured = repeat.yard_for(case, Prompt.tokens(range(40)), lost)
+    assert "llama.cpp" in measured.of and len(measured.pairs) == 6 * 41
+    assert repeat.yard_for(case, Prompt.tokens(range(40)), lost[1:]).pairs.shape == (6 * 40,)
+    case.same_model = None
+    assert "not measured" in repeat.yard_for(case, Prompt.tokens(range(40)), lost).of
 
 
 def test_the_model_agrees_with_itself_within_the_yardstick(engine) -> None:

@@ -102,7 +102,11 @@ def diagnose(argv: Sequence[str]) -> int:
             result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
                                    args.their_model, interrupt)  # fmt: skip
         sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
-        plan = planned(engine.shape, seen.ids, result.first_position, sure) if result.verdict == "unknown" else None
+        plan = (
+            planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
+            if result.verdict == "unknown"
+            else None
+        )
     whole, text = result.to_json(), _describe(result, seen)
     if plan is not None:
         guess = (

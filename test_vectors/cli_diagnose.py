@@ -64,7 +64,7 @@ def diagnose(argv: Sequence[str]) -> int:
         help="with --target: mixed, short, text or long, of the diagnostic set (mixed)",
     )
     made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
-    made.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
+    add(made, "--their-model")
     made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
     made.add_argument("--thorough", action="store_true",
                       help="compare with single layers, more roundings and pairs, too (minutes)")  # fmt: skip

@@ -47,7 +47,7 @@ def doctor(argv: Sequence[str]) -> int:
     flags.add_argument("spec", nargs="*", metavar="TARGET",
                        help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
     add(flags, "--model", help=("model the target has (a local target's own, else the diagnostic model)"))
-    flags.add_argument("--their-model", metavar="FILE", help="the file the target has loaded, if it is not -m")
+    add(flags, "--their-model", help="the file the target has loaded, if it is not -m")
     add(
         flags,
         "--output",

@@ -61,6 +61,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--list": ((), {"action": "store_true", "help": "list what there is, and stop"}),
     "--limit": ((), {"metavar": "N", "type": integer(), "help": "at most N"}),
     "--layers": ((), {"metavar": "LIST", "help": "these layers: 0,2-5"}),
+    "--their-model": ((), {"metavar": "FILE", "help": "the file that engine reads, if not -m: is it the file?"}),
     "--key": ((), {"metavar": "NAME", "default": "logits", "help": "array of the .npz (logits)"}),
     "--depths": ((), {"metavar": "LIST", "help": "depths in tokens, separated by commas"}),
     "--budget": ((), {"metavar": "S", "type": number(1, 1e7), "help": "seconds that it may take"}),

@@ -82,7 +82,7 @@ def blame(argv: Sequence[str]) -> int:
     flags.add_argument("theirs", nargs="*", metavar="THEIRS", help="file or folder of the other engine's intermediates")
     _add_shared_options(flags)
     flags.add_argument("--names", metavar="NAME|FILE", help="whose names: ours, ds4, llama.cpp, hf or a TOML (guessed)")
-    flags.add_argument("--their-model", metavar="FILE", help="the file that engine reads, if not -m: is it the file?")
+    add(flags, "--their-model")
     flags.add_argument("--fast", action="store_true", help="do not look for the mistake or tensor that explains it")
     args = parsed(flags, argv)
     if args is None:

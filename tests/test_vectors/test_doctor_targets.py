@@ -151,7 +151,6 @@ def test_recall(engine, monkeypatch) -> None:
         monkeypatch.setattr(module, "ask", lambda *args, answers=answers: answers.pop(0))
         stage = Stage("depth", "Depth", "?")
         case = ExamContext(Scripted([step(b"a")]), engine, kinds={"chat"})
-        case.start()
         depth._recall(case, stage, 24, "again")
         assert stage.outcome is outcome, (short, long)
     assert len(answers) == 1, "nothing is asked at length of a model that fails on a short story"

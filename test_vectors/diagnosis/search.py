@@ -120,8 +120,9 @@ class Search:
             self._families(mode, self._leading_families())
             yield
         yield from self._late()
-        self._parts(self._best().mode, list(LIBRARY))
-        yield
+        for mode in dict.fromkeys(("exact", self._best().mode)):  # exact first: float precision decides
+            self._parts(mode, list(LIBRARY))
+            yield
 
     def answered(self) -> bool:
         """Return whether the search can stop.

@@ -19,9 +19,10 @@ INPUTS = ("linear", "grouped_linear", "expert_linear", "expert_sum")
 
 def round_bf16(x: np.ndarray) -> np.ndarray:
     """Round float32 to bfloat16, ties to even, returned as float32."""
-    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    bits += 0x7FFF + ((bits >> 16) & 1)
-    return (bits & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    bits = np.array(x, np.float32).view(np.uint32)
+    bits += ((bits >> 16) & 1) + np.uint32(0x7FFF)
+    bits &= np.uint32(0xFFFF0000)
+    return bits.view(np.float32)
 
 
 def round_f16(x: np.ndarray) -> np.ndarray:

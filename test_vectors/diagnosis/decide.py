@@ -36,8 +36,6 @@ from .verdict import Diagnosis
 ROUNDING_RATIO = 1.6
 """Largest distance from a rounding set that may still be an unknown rounding, in units of the distance between correct
 engines of that set: llama.cpp's decode and bfloat16 engines lie at 1.0 to 1.5 (docs/reference/vectors.md)."""
-BY_CHANCE = 0.01
-"""Share of a rounding set's noise below which hundreds of numbers of a position do not agree with exact by chance."""
 SHOWN = 12
 
 
@@ -107,11 +105,8 @@ class _Judge:
         fits = self.posterior.champion()
         wrong = fits or next(iter(self.posterior.ranked(clean=False)), None)
         over = -CLIP if wrong is None else self.posterior.over(wrong)
-        answer = self.posterior.answer()
-        fitting_sets = [c for c in self.posterior.ranked(clean=True) if c.fit.misfit < LIMIT]
-        base = answer or (fitting_sets or [self.base()])[0]
-        if self.begins_exactly(base):
-            answer, base = None, self.posterior.clean("exact")
+        base = self.posterior.base()
+        answer = base if base is self.posterior.answer() else None
         # float noise of another engine leans a little towards some mistake of its size: that is no reason for doubt
         bar = 0.0 if answer is None or answer.coarse else ACCUSED
         if answer is not None and (fits is None or over < bar):
@@ -225,24 +220,6 @@ class _Judge:
         if first > self.case.seen.rows[0] and self.posterior.explained(base)[0] > 0:
             result.agrees_with, result.agrees_until = base.label, first
         result.notes += [f"can be: {what}" for what in narrowed(self.case.library.engine.shape, first, not base.coarse)]
-
-    def begins_exactly(self, base: Candidate) -> bool:
-        """Whether the beginning agrees with exact, the rest does not, and the set ``base`` has far more noise there: no
-        rounding agrees to float precision by chance, so whatever is wrong begins later."""
-        exact = self.posterior.clean("exact")
-        first = self.case.first_beyond(exact)
-        if first is None or first == self.case.seen.rows[0] or exact.fit.misfit < LIMIT:
-            return False
-        own, wide = (self.case.reference(mode).expected[0] for mode in ("exact", base.mode))
-        return bool(own < BY_CHANCE**2 * wide)
-
-    def base(self) -> Candidate:
-        """The clean set to tell against: the one that explains the beginning best, the nearest if none does."""
-        begin = int(self.case.seen.rows[0])
-        sets = self.posterior.ranked(clean=True)
-        ways = [(*self.posterior.explained(c), c) for c in sets]
-        explained = [(value, c) for value, until, c in ways if value > 0 and until != begin]
-        return max(explained, key=lambda way: way[0])[1] if explained else sets[0]
 
     def result(self, verdict: str, base: Candidate, says: str) -> Diagnosis:
         """The common part."""

@@ -36,6 +36,8 @@ NAMED = float(np.log(8.0))
 mistake."""
 CONTENDERS = 5
 """Number of best mistakes that are compared on replicas; each costs eight passes."""
+BY_CHANCE = 0.01
+"""Share of a rounding set's noise below which hundreds of numbers of a position do not agree with exact by chance."""
 SAME = 0.5
 """Mean l below which two predictions count as equal: their distance is below e^0.5 times the noise of either."""
 
@@ -214,6 +216,28 @@ class Posterior:
         e = self.case.reference(c.mode).expected
         spread = float(np.nanstd(self.case.values[:n])) + FLOAT_FLOOR
         return WEIGHT * float(np.sum(np.log(spread) - 0.5 * np.log(e[:n]))) + prior, until
+
+    def base(self) -> Candidate:
+        """Return the clean set to tell against: the answer, or one that fits, or that explains the beginning best.
+
+        Where the beginning agrees with exact, the rest does not, and that set has far more noise there, it is exact: no
+        rounding agrees to float precision by chance, so whatever is wrong begins later.
+        """
+        sets = self.ranked(clean=True)
+        base = self.answer() or next((c for c in sets if c.fit.misfit < LIMIT), None) or self._beginning(sets)
+        exact = self.clean("exact")
+        first = self.case.first_beyond(exact)
+        if first is None or first == self.case.seen.rows[0] or exact.fit.misfit < LIMIT:
+            return base
+        own, wide = (self.case.reference(mode).expected[0] for mode in ("exact", base.mode))
+        return exact if own < BY_CHANCE**2 * wide else base
+
+    def _beginning(self, sets: list[Candidate]) -> Candidate:
+        """The set that explains the beginning best; the first of ``sets`` if none does."""
+        begin = int(self.case.seen.rows[0])
+        ways = [(*self.explained(c), c) for c in sets]
+        explained = [(value, c) for value, until, c in ways if value > 0 and until != begin]
+        return max(explained, key=lambda way: way[0])[1] if explained else sets[0]
 
     def extend(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Add candidates and return them as a list."""

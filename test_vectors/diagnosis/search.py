@@ -60,6 +60,7 @@ def search(
         for _ in work.stages():
             if work.answered() and not thorough:
                 break
+            work.sum_up()
         if thorough:
             for _ in work.compounds():
                 pass
@@ -85,7 +86,7 @@ class Search:
         self.case, self.posterior, self._progress, self._cancel = case, Posterior(case), progress, cancel
         self.bases: list[str] = []
         self.fitted: set[str] = set()
-        self._doing = ""
+        self._doing = self._so_far = ""
         case.poll = lambda: self._say(self._doing)
 
     def stages(self) -> Iterator[None]:
@@ -172,7 +173,14 @@ class Search:
         if self._cancel is not None and self._cancel() and self.posterior.candidates:
             raise _Cancelled
         if self._progress is not None:
-            self._progress(len(self.posterior.candidates), doing)
+            self._progress(len(self.posterior.candidates), doing + self._so_far)
+
+    def sum_up(self) -> None:
+        """Let progress say what a stop would answer with: which rounding set explains the beginning, up to where."""
+        base = self.posterior.base()
+        until = self.case.first_beyond(base)
+        fits = f"; {base.mode} up to position {until}" if until else ""
+        self._so_far = "" if until is None else f" (so far none of these{fits})"
 
     def _clean(self, mode: str) -> Candidate:
         """The candidate "rounding set ``mode``, no mistake", computed if it is not yet."""

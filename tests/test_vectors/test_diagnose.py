@@ -145,7 +145,9 @@ def test_a_constant_is_not_taken_for_its_neighbour(library, monkeypatch, value, 
 
 def test_an_unknown_mistake_says_from_where_on_and_what_begins_there(library, monkeypatch) -> None:
     monkeypatch.setattr(Runner, "faults", lambda self, mode, tokens: [LIBRARY["no_sink"]])
-    found = verdict(library, library.run("exact", [LIBRARY["row_late"]], seed=7))
+    logits, said = library.run("exact", [LIBRARY["row_late"]], seed=7), []
+    found = diagnose(library, from_logits(library.ids, logits), 0, progress=lambda n, what: said.append(what))
+    assert said[-1].endswith(" (so far none of these; exact up to position 3)") and "so far" not in said[0]
     assert found.verdict == "unknown" and (found.agrees_with, found.agrees_until) == ("exact", 3)
     assert "can be: layers with ratio 4: the first compressed row is attended from here on" in found.notes
 

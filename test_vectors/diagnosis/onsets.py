@@ -23,14 +23,19 @@ def onsets(shape: ModelShape) -> list[tuple[int, str]]:
         (shape.window, "the sliding window: its oldest row leaves from here on"),
     ]
     for ratio in sorted(set(shape.ratios) - {0}):
-        found.append((ratio - 1, f"layers with ratio {ratio}: the first compressed row is attended from here on"))
-        second = "the second compressed row, and what a compressor keeps of the window before"
-        found.append((2 * ratio - 1, f"layers with ratio {ratio}: {second}"))
-    if CSA in shape.ratios:
-        found.append(
-            (CSA * (shape.index_topk + 1) - 1, f"the indexer of layers with ratio {CSA}: it selects from here on")
-        )
+        found += [(at, f"layers with ratio {ratio}: {says}") for at, says in compressed(shape, ratio)]
     return sorted(found)
+
+
+def compressed(shape: ModelShape, ratio: int) -> list[tuple[int, str]]:
+    """Return (position, what matters from there on) of layers with ``ratio`` alone."""
+    found = [
+        (ratio - 1, "the first compressed row is attended from here on"),
+        (2 * ratio - 1, "the second compressed row, and what a compressor keeps of the window before"),
+    ]
+    if ratio == CSA:
+        found.append((CSA * (shape.index_topk + 1) - 1, "the indexer selects from here on"))
+    return found
 
 
 def narrowed(shape: ModelShape, first: int, exactly: bool) -> list[str]:

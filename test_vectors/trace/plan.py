@@ -17,6 +17,7 @@ from typing import Any
 
 from ds4ref.archs.deepseek4.shape import CSA, ModelShape
 
+from ..diagnosis.onsets import LATE, compressed
 from . import snippets
 from .names import load
 
@@ -170,7 +171,7 @@ def planned(shape: ModelShape, ids: Sequence[int], first: int | None, exactly: b
     """
     first = first or 0
     near = [ratio for ratio in sorted(set(shape.ratios) - {0})
-            if exactly and any(at <= first <= at + 2 for at in _begins(shape, ratio))]  # fmt: skip
+            if exactly and any(at <= first <= at + LATE for at, _ in compressed(shape, ratio))]  # fmt: skip
     kinds = near if near else sorted(set(shape.ratios))
     layers = tuple(sorted(shape.ratios.index(ratio) for ratio in kinds))
     if not near and max(layers) < shape.n_hash_layers < shape.n_layers:
@@ -179,9 +180,3 @@ def planned(shape: ModelShape, ids: Sequence[int], first: int | None, exactly: b
     if whole.megabytes * 1e6 <= MOST:
         return whole
     return DumpPlan(shape, min(len(ids), first + 1 + BEHIND), len(ids), layers, first)
-
-
-def _begins(shape: ModelShape, ratio: int) -> list[int]:
-    """Return the positions at which rows of a kind of layer begin to matter: the first, the second, and a selection."""
-    chosen = [CSA * (shape.index_topk + 1) - 1] if ratio == CSA else []
-    return [ratio - 1, 2 * ratio - 1, *chosen]

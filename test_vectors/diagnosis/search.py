@@ -285,7 +285,9 @@ class Search:
         names = list(dict.fromkeys(c.name for c in wrong))[:LEADING]
         exact = self.posterior.clean("exact")
         leaders = [c for c in wrong if c.mode == "exact" and c.fit.rms < exact.fit.rms / 2][:REFINED]
-        for mode in self._plausible([exact, *leaders]):
+        modes = self._plausible([exact, *leaders])
+        self._sets(modes)  # whatever is named is told beside its set without a mistake
+        for mode in modes:
             if mode not in self.bases:
                 self._add(self.case.slips(mode, names))
                 self._computed(self.case.fault(mode, name) for name in names if name in self._names(mode))

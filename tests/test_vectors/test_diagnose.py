@@ -161,6 +161,15 @@ def test_a_stopped_search_answers_with_what_it_has(library) -> None:
     assert ("rounding exact", "fault in exact") == (tried[0][1], tried[-1][1]) and tried[-1][0] > tried[0][0] == 0
 
 
+def test_a_set_in_which_mistakes_are_tried_is_a_candidate_itself(library, monkeypatch) -> None:
+    """A mistake may be named in it, and is then told beside it."""
+    monkeypatch.setattr(search.Search, "_plausible", lambda self, leaders: ["kv_f16"])
+    work = search.Search(case.Case(library, from_logits(library.ids, library.run("exact", [], seed=3)), 0))
+    work._sets(["exact"])
+    work._elsewhere()
+    assert work.posterior.clean("kv_f16").fit.rms > work.posterior.clean("exact").fit.rms
+
+
 def test_screening_hides_nothing_from_sight(library, monkeypatch) -> None:
     """What a run of the first tokens refuses is seen, as it is by a run of all tokens."""
     monkeypatch.setattr(search, "FAMILIES", {"sinkhorn_rounds": FAMILIES["sinkhorn_rounds"]})

@@ -245,6 +245,10 @@ def test_the_sampler_in_distribution_and_at_the_edges() -> None:
         assert set(drawn) == allowed
         kept = np.exp(logits)[sorted(allowed)]
         assert np.abs(np.bincount(drawn, minlength=5)[sorted(allowed)] / 4000 - kept / kept.sum()).max() < 0.03
+    ties = np.random.default_rng(4).integers(0, 4, (300, 9)).astype(np.float32)
+    for top_p in (0.3, 0.7, 0.9, 1.0):
+        ours, theirs = Llama2cSampler(1.0, top_p=top_p, seed=7), llama2c.Sampler(1, top_p, 7)
+        assert [ours.pick(row) for row in ties] == [theirs.pick(row) for row in ties], "of equals the first counts"
     assert Llama2cSampler(1.0, seed=1).pick(np.array([2.0], np.float32)) == 0
     assert Llama2cSampler(0.0).pick(np.array([1, 3, 3], np.float32)) == 1
     assert Llama2cSampler(1e-30, seed=1).pick(np.array([1, 3, 2], np.float32)) == 1

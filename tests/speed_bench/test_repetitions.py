@@ -92,6 +92,9 @@ def test_three_per_cent_are_found_in_eighty_of_a_hundred(noise):
     assert found >= 48 and wrong <= 4
 
 
-@pytest.mark.parametrize("seconds, said", [(0.5, "0.5 s"), (9.75, "9.75 s"), (300, "5 min"), (36000, "10 h")])
+@pytest.mark.parametrize("seconds, said", [
+    (0.5, "0.5 s"), (9.75, "9.75 s"), (119.4, "119 s"), (120, "2 min"), (7140, "119 min"), (7200, "2 h"),
+    (36e5, "1,000 h"),
+])  # fmt: skip
 def test_durations(seconds, said):
     assert duration(seconds) == said

@@ -621,6 +621,13 @@ def test_targets_that_cannot_be_written(unquantized, quantized, tmp_path, capsys
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_totals_of_a_plan_begin_with_the_most_bytes(unquantized):
+    with open_source(unquantized) as source:
+        totals = make_plan(source, Choices()).totals()
+    assert [(fmt, count) for fmt, count, _ in totals] == [("F32", 10), ("F16", 2), ("BF16", 1), ("I64", 2)]
+    assert [size for *_, size in totals][1:] == [2 * DIM * FF * EXPERTS * 2, DIM * 40 * 2, 2 * 80 * 8]
+
+
 # --- splicing
 
 

@@ -65,6 +65,10 @@ def test_what_became_of_the_answers():
     for row in measured.rows:
         row["ds4"] = row["outcome"]
     assert part(measured).graded[0]["ds4"] is None, "nothing to say where both agree"
+    ways = [("stop", ""), ("stop", "natural"), ("length", ""), ("stop", "soft"), ("stop", "hard"), ("stop", "open")]
+    for (finish, close), exhausted in zip(ways, (0, 0, 1, 1, 1, 1), strict=True):
+        row = {"id": "q", "outcome": "right", "finish": finish, "close": close}
+        assert part(run("x", [row], kind="eval")).graded[0]["exhausted"] == exhausted, (finish, close)
 
 
 def test_rows_of_other_graders_have_scores_only():

@@ -21,6 +21,7 @@ import numpy as np
 
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets.command import Dump, read_dump
+from ds4ref.text.vocabulary import ids_by_bytes
 
 from .legacy import JSON_SCHEMA, Capture, read_capture
 from .observation import MAX_ID, Observation, from_logits, from_top
@@ -137,15 +138,15 @@ def _from_capture(
         raise DataError(f"{path} holds no probabilities: 0 for the token chosen and -9999 for the others")
     if tokenizer is None:
         raise UsageError(f"{path} holds bytes and no token ids: it needs a model with a tokenizer")
-    ids_by_bytes = {tokenizer.token_bytes(i): i for i in reversed(range(len(tokenizer))) if tokenizer.token_bytes(i)}
+    known = ids_by_bytes(tokenizer)
     before = list(ids) if ids is not None else _encode_prompt(path, tokenizer, (recording.system, recording.prompt))
     count = recording.repetition.prompt_tokens
     if ids is None and count is not None and count != len(before):
         raise DataError(f"{path}: the prompt had {count} tokens, its text makes {len(before)}")
     chosen, tops = [], []
     for step in recording.repetition.steps:
-        tops.append([(ids_by_bytes[t.raw], t.logprob) for t in step.top if t.raw in ids_by_bytes])
-        number = ids_by_bytes.get(step.token.raw)
+        tops.append([(known[t.raw], t.logprob) for t in step.top if t.raw in known])
+        number = known.get(step.token.raw)
         chosen.append(-1 if number is None else number)
         if number is None:
             break

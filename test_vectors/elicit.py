@@ -17,6 +17,7 @@ from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.nano.prose import prose
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
 from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.text.vocabulary import ids_by_bytes
 
 from .observation import Observation, from_logits, from_top
 
@@ -72,13 +73,8 @@ def _text(engine: Engine, prompt: str) -> str:
     return engine.tokenizer.decode(ids[: LENGTHS[prompt]]).decode("utf-8", "ignore").strip()
 
 
-def _ids_by_bytes(engine: Engine) -> dict[bytes, int]:
-    tok = engine.tokenizer
-    return {tok.token_bytes(i): i for i in reversed(range(len(tok))) if tok.token_bytes(i)}
-
-
-def _entry(ids_by_bytes: dict[bytes, int], position: int, step: Step) -> tuple[int, list[tuple[int, float]]]:
-    pairs = [(ids_by_bytes[t.raw], t.logprob) for t in step.top if t.raw in ids_by_bytes and t.logprob is not None]
+def _entry(known: dict[bytes, int], position: int, step: Step) -> tuple[int, list[tuple[int, float]]]:
+    pairs = [(known[t.raw], t.logprob) for t in step.top if t.raw in known and t.logprob is not None]
     return position, list(dict(pairs).items())
 
 
@@ -88,7 +84,7 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -
     A BOS token that the server added is dropped. Where the server splits the text differently, only positions with a
     token boundary on both sides remain.
     """
-    ids_by_bytes, tokenizer = _ids_by_bytes(engine), engine.tokenizer
+    known, tokenizer = ids_by_bytes(engine.tokenizer), engine.tokenizer
     echoed = [step for step in steps if step.token.raw]
     text, theirs = tokenizer.decode(tokens), b"".join(step.token.raw for step in echoed)
     if len(theirs) > len(text) and echoed and theirs[len(echoed[0].token.raw) :] == text:
@@ -98,15 +94,15 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -
     ends = {int(end): t for t, end in enumerate(np.cumsum([len(tokenizer.token_bytes(t)) for t in tokens]))}
     until = np.cumsum([len(step.token.raw) for step in echoed]).tolist()
     listed = zip(until, echoed, strict=True) if early else zip(until, echoed[1:], strict=False)
-    return from_top(tokens, [_entry(ids_by_bytes, ends[at], step) for at, step in listed if at in ends])
+    return from_top(tokens, [_entry(known, ends[at], step) for at, step in listed if at in ends])
 
 
 def _continued(engine: Engine, tokens: list[int], steps: Sequence[Step]) -> Observation:
-    ids_by_bytes = _ids_by_bytes(engine)
+    known = ids_by_bytes(engine.tokenizer)
     entries, ids = [], list(tokens)
     for step in steps:
-        entries.append(_entry(ids_by_bytes, len(ids) - 1, step))
-        number = step.token.id if step.token.id is not None else ids_by_bytes.get(step.token.raw)
+        entries.append(_entry(known, len(ids) - 1, step))
+        number = step.token.id if step.token.id is not None else known.get(step.token.raw)
         if number is None:
             break
         ids.append(number)

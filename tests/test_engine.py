@@ -29,6 +29,16 @@ def test_close_again_and_inside_with(nano_path: str) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("most", [6, 7, 8, 9])
+def test_a_context_is_large_enough_for_the_whole_answer(nano_path: str, monkeypatch, most: int) -> None:
+    """Prompt and answer fill a step of the context but for one token, just so, or begin the next one."""
+    monkeypatch.setattr("ds4ref.engine.CTX_STEP", 16)
+    with Engine.open(nano_path) as engine:
+        generation = engine.stream([5] * 9, max_tokens=most)
+        assert len(list(generation)) >= most == len(generation.tokens) and generation.finish == "length"
+        assert generation.session.ctx == (16 if most < 7 else 32)
+
+
 def test_threads_are_checked(nano_path: str) -> None:
     with Engine.open(nano_path, threads=1) as engine:
         engine.threads = 2

@@ -215,8 +215,9 @@ class LocalTarget(Target):
 
     def _by_bytes(self) -> dict[bytes, int]:
         if not self._index:
-            tok = self.tokenizer
-            self._index = {tok.token_bytes(i): i for i in reversed(range(len(tok)))}
+            from ..text.vocabulary import ids_by_bytes
+
+            self._index = ids_by_bytes(self.tokenizer)
         return self._index
 
     def _step(self, logits: np.ndarray, token: int, top: int, at: float | None) -> Step:

@@ -41,3 +41,9 @@ def open_tokenizer(source: TensorSource, split: str = "unicode") -> Tokenizer:
     from .tokenizer import Tokenizer
 
     return Tokenizer.from_source(source, split)
+
+
+def ids_by_bytes(tokenizer: Tokenizer) -> dict[bytes, int]:
+    """Return token ids by token bytes; of tokens with equal bytes the lowest id, none for tokens without bytes."""
+    found = ((tokenizer.token_bytes(i), i) for i in reversed(range(len(tokenizer))))
+    return {raw: i for raw, i in found if raw}

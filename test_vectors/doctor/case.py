@@ -12,6 +12,7 @@ from ds4ref.errors import Ds4Error, TextError
 from ds4ref.targets import Ability, Completion, Prompt, Request, Target
 from ds4ref.targets.local import LocalTarget
 from ds4ref.text.tokenizer import Tokenizer
+from ds4ref.text.vocabulary import ids_by_bytes
 from ds4ref.variants import ROUNDING
 
 from .limits import Limit
@@ -75,9 +76,8 @@ class ExamContext:
 
     @cached_property
     def ids_by_bytes(self) -> dict[bytes, int]:
-        """Return token ids by token bytes; tokens with equal bytes give the lowest id."""
-        tok = self.tokenizer
-        return {} if tok is None else {tok.token_bytes(i): i for i in reversed(range(len(tok))) if tok.token_bytes(i)}
+        """Return token ids by token bytes (``vocabulary.ids_by_bytes``); empty without a tokenizer."""
+        return {} if self.tokenizer is None else ids_by_bytes(self.tokenizer)
 
     @property
     def rounding(self) -> str | None:

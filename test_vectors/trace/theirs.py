@@ -156,8 +156,9 @@ class Theirs:
             raise Unfit(f"{point}: only the corners of a list of ids are known")
         flat = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
         ids = np.rint(flat).astype(np.int64) if flat.dtype.kind == "f" else flat.astype(np.int64)
-        if point == "ffn_moe_topk" and (ids.min(initial=0) < 0 or ids.max(initial=0) >= self.shape.n_experts):
-            raise Unfit(f"there is no expert {int(ids.max())}" if ids.max() > 0 else "there is no expert -1")
+        wrong = ids[(ids < 0) | (ids >= self.shape.n_experts)]
+        if point == "ffn_moe_topk" and len(wrong):
+            raise Unfit(f"there is no expert {wrong[0]}")
         return ids
 
     def _rows(self, pieces: list[DumpChunk], fits: list[np.ndarray], axes: str, name: str) -> np.ndarray | None:

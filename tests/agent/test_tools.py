@@ -40,6 +40,12 @@ def test_read_numbers_lines(tools, folder) -> None:
     )
 
 
+def test_an_empty_file_is_read_and_has_no_line(tools, folder) -> None:
+    (folder / "a").write_text("")
+    assert tools("read", path="a").text == "a: empty" and tools("read", path="a", raw=True).text == "[a: empty]"
+    assert tools("read", path="a", start_line=2).text == "Tool error: a has 0 lines: there is no line 2"
+
+
 def test_reading_is_bounded_in_lines_and_in_bytes(tools, folder) -> None:
     (folder / "lines").write_text("x\n" * 1200)
     (folder / "wide").write_text(("y" * 1999 + "\n") * 100)

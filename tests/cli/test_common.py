@@ -115,6 +115,17 @@ def test_pace(done, left, seconds, text):
     assert common.pace(done, left, seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"), (59.4, "59 s"), (59.5, "1 min"), (3569, "59 min"), (3570, "1 h 0 min"), (86369, "23 h 59 min"),
+        (86370, "1 d 0 h"), (10 * 86400 + 7200, "10 d 2 h"),
+    ],
+)  # fmt: skip
+def test_a_duration_changes_its_unit_where_it_rounds_to_the_next(seconds, text):
+    assert common.duration(seconds) == text
+
+
 def test_interrupt_first_asks_then_insists():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), common.Interrupt() as interrupt:

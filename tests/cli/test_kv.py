@@ -78,6 +78,9 @@ def test_list_as_json(capsys, folder: Path) -> None:
     found = {entry["file"]: entry for entry in json.loads(out)}
     assert code == 0 and {name: entry["state"] for name, entry in found.items()} == {
         OURS: "ds4ref", THEIRS: "ds4", DAMAGED: "damaged", LATER: "unknown"}  # fmt: skip
+    assert list(found)[:2] == [OURS, THEIRS], "worth most first: one is small, and used just now"
+    table = run(capsys, "list", folder)[1].splitlines()[1:]
+    assert [line.split()[0] for line in table] == [name[:12] for name in found]
     assert found[OURS]["computed_with"] == {"model": "fake"} and found[THEIRS]["hits"] == 2
 
 

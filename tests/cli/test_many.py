@@ -115,8 +115,13 @@ def test_peaks_and_digests_are_lent_to_units_and_brought_back(tmp_path, store_pa
         f"    assert store.digests() == [{known!r}] and [r.label for r in store.runs(kind='peaks')] == ['old']\n"
         "    store.remember([('/b', 3, 4, 'e')])\n"
         "    store.add('peaks', {'threads': 2}, [{'read_gbs': 2.0}], label='new')\n"
+        "    for label in ('first', 'second'):\n"
+        "        store.add('bench', {'x': label}, [{'y': label}], label=label)\n"
     )
-    assert run_unit(echo())["runs"] == []
+    assert run_unit(echo())["runs"] == [
+        {"kind": "bench", "facts": {"x": label}, "rows": [{"y": label}], "label": label}
+        for label in ("first", "second")
+    ]
     with Store.open(store_path) as store:
         assert sorted(store.digests()) == [known, ("/b", 3, 4, "e")]
         assert [run.label for run in store.runs()] == ["new", "old"]

@@ -119,9 +119,10 @@ def test_threads_come_from_the_environment_too(ds4, monkeypatch):
 
 
 def test_context_overflow(ds4):
-    done = ds4("-p", "x" * 50, "--ctx", "40", "-sys", "", "--nothink")
+    done = ds4("-p", "x" * 50, "--ctx", "55", "-sys", "", "--nothink")
     assert (done.code, done.out) == (1, "")
-    assert done.err == "ds4: the prompt has 54 tokens, a context of 40 takes at most 38\n"
+    assert done.err == "ds4: the prompt has 54 tokens, a context of 55 takes at most 53\n"
+    assert ds4("-p", "x" * 50, "--ctx", "56", "-sys", "", "--nothink").code == 0
 
 
 def test_answers_are_clipped_to_the_context(ds4):

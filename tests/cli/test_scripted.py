@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,15 @@ def test_a_call_fits_its_tool(declared, wanted):
 def test_readers_come_before_shells():
     both = tools(tool("bash", command=TEXT), tool("read", path=TEXT))
     assert call(Turn("chat", messages=(ASK,), tools=both))[0] == "read"
+
+
+def test_the_file_that_was_named_last_is_read():
+    earlier = Message("user", ASK.content.replace(NOTE, "/tmp/y/secret-note.txt"))
+    for messages in (
+        (earlier, Message("assistant", "Done."), ASK),
+        (replace(ASK, content=earlier.content + ASK.content),),
+    ):
+        assert call(Turn("chat", messages=messages, tools=tools(tool("read", path=TEXT))))[1] == {"path": NOTE}
 
 
 def test_who_has_nothing_to_call_gets_an_answer():

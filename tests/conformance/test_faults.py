@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 
 from ds4ref.cli import server
-from ds4ref.conformance.checks import groups
+from ds4ref.conformance.checks import completions, groups
 from ds4ref.conformance.checks.common import object_begins
-from ds4ref.conformance.talk import Talk
+from ds4ref.conformance.talk import Talk, Wrong
 from ds4ref.sampling import Sampler
 from ds4ref.server import worker
 from ds4ref.server.worker import Worker
@@ -278,6 +278,25 @@ def test_a_fault_is_found_by_its_check(good, path, fault, wanted):
         found = failed(spoiled, NAMES[path])
     assert all(found.values()), "each says what came instead"
     assert set(found) == wanted, found
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({}, ""), ({"token_logprobs": [None, 0, -0.5]}, ""), ({"token_logprobs": [None, 1e-9, -0.5]}, "token_logprobs"),
+        ({"token_logprobs": [None, None, -0.5]}, "token_logprobs"), ({"top_logprobs": [None, {}, {"c": -1}]}, "top_"),
+        ({"tokens": ["a", "b"]}, "entries"), ({name: [None] for name in ("tokens", "token_logprobs", "top_logprobs")},
+                                              "entries"),
+    ],
+)  # fmt: skip
+def test_scores_that_a_harness_takes(changed, wrong):
+    """Of the first token there is none; one that is certain has the log probability 0."""
+    scores = {"tokens": ["a", "b", "c"], "token_logprobs": [None, -1.0, -0.5],
+              "top_logprobs": [None, {"b": -1.0}, {"c": -0.5}]}  # fmt: skip
+    choice = {"text": "abc", "logprobs": scores | changed}
+    with pytest.raises(Wrong, match=wrong) if wrong else nullcontext():
+        completions._scored(choice, "ab", 2)
+        completions._scored(choice, "", None)
 
 
 FORCED = {"tool_call", "tool_arguments", "answer"}

@@ -201,12 +201,17 @@ def test_a_file_without_a_table_is_one_line(tmp_path, text):
         imported(tmp_path, text)
 
 
-def test_a_file_that_is_far_too_large_is_not_read(tmp_path):
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "ds4_eval.c"
     with open(path, "wb") as file:
         file.truncate(1 << 40)  # sparse: takes no disk
     with pytest.raises(DataError, match="larger than 16 MiB"):
         list(ds4.questions(path))
+    text = f'const eval_case cases[] = {{ {{ {GOOD} .answer = "7" }} }};'
+    monkeypatch.setattr(ds4, "LARGEST", len(text))
+    assert len(imported(tmp_path, text)) == 1
+    with pytest.raises(DataError, match="larger than"):
+        imported(tmp_path, text + "\n")
 
 
 SOUP = [*'{}()[],.=;"#\\\n', "cases", "NULL", '"a"', ".answer = ", ".question = ", "1", "/*", "*/", "'", "#if X\n",

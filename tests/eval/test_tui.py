@@ -429,7 +429,13 @@ async def test_epochs_are_marks_and_can_be_looked_at(stage, pilot):
     assert len(stage.log.samples) == 6
 
 
-@staged(questions=[integer(7)], epochs=20, before=lambda stage: stage.play.shut("answer"))
+@staged(questions=[integer(7)], epochs=8, before=lambda stage: stage.play.shut("answer"))
+async def test_eight_epochs_have_a_mark_each(stage, pilot):
+    await until(pilot, lambda: stage.states()[0] == "ANS")
+    await until(pilot, lambda: "»·······" in stage.rows()[0])
+
+
+@staged(questions=[integer(7)], epochs=9, before=lambda stage: stage.play.shut("answer"))
 async def test_many_epochs_are_counted(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
-    await until(pilot, lambda: "0 of 20" in stage.rows()[0])
+    await until(pilot, lambda: "0 of 9" in stage.rows()[0])

@@ -9,15 +9,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ds4ref.eval import cli
+from ds4ref.eval import cli, plain
 from ds4ref.eval import log as logs
-from ds4ref.eval.log import Grade, Log
+from ds4ref.eval.log import Grade, Log, Sample
 from ds4ref.eval.packs import Header, Pack, Question
 from ds4ref.eval.report import report, report_text
 from ds4ref.eval.scores import summary
 from ds4ref.eval.view import detail
 
 from . import logs as made
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "q1: right      given 204, expected 204 (812 tokens, 31.2 s)"),
+        ({"epoch": 2}, "q1 epoch 2: right      given 204, expected 204 (812 tokens, 31.2 s)"),
+        ({"tokens": None}, "q1: right      given 204, expected 204 (31.2 s)"),
+        ({"tokens": 0, "seconds": 0.0}, "q1: right      given 204, expected 204 (0 tokens, 0.0 s)"),
+        ({"grade": Grade("missing", " ")}, "q1: no answer  given -, expected 204 (812 tokens, 31.2 s)"),
+        ({"grade": Grade("wrong", "a  b\n" * 9)},
+         "q1: wrong      given a b a b a b a b a b a b , expected 204 (812 tokens, 31.2 s)"),
+        ({"close": "natural"}, "q1: right      given 204, expected 204 (812 tokens, 31.2 s)"),
+        ({"close": "hard"}, "q1: right      given 204, expected 204 (812 tokens, 31.2 s, thinking closed)"),
+        ({"close": "open"}, "q1: right      given 204, expected 204 (812 tokens, 31.2 s, still thinking)"),
+        ({"grade": None, "status": "stopped"}, "q1: stopped (812 tokens, 31.2 s)"),
+        ({"grade": None, "status": "failed", "error": "no answer in time"},
+         "q1: failed: no answer in time (812 tokens, 31.2 s)"),
+    ],
+)  # fmt: skip
+def test_the_line_of_a_sample(changed, said):
+    sample = Sample("q1", 1, "", "done", "204", "", grade=Grade("right", "204"), tokens=812, seconds=31.2)
+    assert plain.line(msgspec.structs.replace(sample, **changed), 12, 93) == f"[12/93] {said}"
 
 
 @pytest.fixture

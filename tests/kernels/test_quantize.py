@@ -141,6 +141,24 @@ def test_every_code_is_the_nearest_at_its_scale(fmt, kind):
     assert (ours <= best + 1e-5 * np.abs(x).max()).all()
 
 
+@pytest.mark.parametrize("fmt", ["Q6_K", "Q4_K", "Q2_K"])
+def test_neighbouring_group_scales_are_seldom_better(fmt):
+    """On either side alike: a search that leaves one of them out shows there alone. Costs are not quite squares."""
+    kind, better = FORMATS[fmt], []
+    for x in (weights(8, 1024, seed=7, kind=name) for name in ("normal", "heavy", "shifted")):
+        blocks = quantize(fmt, x).reshape(-1, kind.block_bytes)
+        step, (scale, minimum) = kind.scale.values(blocks)[:, None], _scales(kind, blocks)
+        values = x.reshape(len(blocks), -1, kind.group)
+        there, *around = (
+            np.square(nearest_codes(values, near[..., None], minimum[..., None], *kind.codes.range) - values).sum(
+                axis=2
+            )
+            for near in (scale, scale - step, scale + step)
+        )
+        better.append([(error < 0.98 * there).mean() for error in around])
+    assert np.mean(better, axis=0).max() < 0.065
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_every_octet_is_the_best_of_the_codebook_at_its_scale(given):
     x = weights(1, 1024, seed=8, kind="heavy")

@@ -218,6 +218,12 @@ def test_exit_codes_of_a_gate(store, tmp_path, capsys):
     limits.write_text("[speed]\nfail = 30\n")
     assert call(capsys, "compare", "before", "after", "--thresholds", limits)[0] == 0
     assert call(capsys, "compare", "before", "after", "--thresholds", limits, "--fail-on", 0)[0] == 1, "0 is a limit"
+    graded = [[{"id": str(i), "outcome": ("right", odd)[i % 2]} for i in range(60)] for odd in ("right", "wrong")]
+    likely = [[{"id": str(i), "nll": 200.0 + i % 5 * more, "tokens": 100} for i in range(60)] for more in (0, 5)]
+    for kind, sides in (("eval", graded), ("vectors", likely)):
+        one, other = (store.add(kind, {}, rows) for rows in sides)
+        codes = [call(capsys, "compare", one, other, *more)[0] for more in ((), ("--fail-on", 100), ("--margin", 100))]
+        assert codes == [1, 0, 0], f"limits are those of {kind}, too"
     other = store.add("bench", {"model": {"sha256": "f" * 64}}, store.rows(1))
     code, out, _ = call(capsys, "compare", "before", other)
     assert code == 4 and "incomparable" in out and "different model" in out

@@ -65,6 +65,10 @@ def test_what_became_of_the_answers():
     for row in measured.rows:
         row["ds4"] = row["outcome"]
     assert part(measured).graded[0]["ds4"] is None, "nothing to say where both agree"
+    ways = [("stop", ""), ("stop", "natural"), ("length", ""), ("stop", "soft"), ("stop", "hard"), ("stop", "open")]
+    for (finish, close), exhausted in zip(ways, (0, 0, 1, 1, 1, 1), strict=True):
+        row = {"id": "q", "outcome": "right", "finish": finish, "close": close}
+        assert part(run("x", [row], kind="eval")).graded[0]["exhausted"] == exhausted, (finish, close)
 
 
 def test_rows_of_other_graders_have_scores_only():
@@ -283,6 +287,10 @@ def test_showing_a_graded_run(store, capsys):
     assert table[2].splitlines()[0].split()[:4] == ["id", "source", "epoch", "outcome"]
     assert len(table[2].splitlines()) == 187 and "failed" in table[2]
     assert len(json.loads(call(capsys, "show", "day 1", "--json")[1])["rows"]) == 186
+    for sources, shown in (("m", ["all"]), ("mms", ["all", "m", "s"])):
+        rows = [{"id": str(i), "source": source, "outcome": "right"} for i, source in enumerate(sources)]
+        table = call(capsys, "show", store.add("eval", {}, rows))[1].split("\n\n")[1]
+        assert [line.split()[0] for line in table.splitlines()[1:]] == shown, "one source alone is all of it"
 
 
 # --- logs of ds4-eval as files

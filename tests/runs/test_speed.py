@@ -74,3 +74,6 @@ def test_repetitions_are_paired_by_their_number():
         for name in ("prefill", "decode"):
             assert found[name].n == len(left), name
             assert (found[name].estimate, found[name].low) == pytest.approx((wanted.estimate, wanted.low)), name
+    alone = in_turn(*([{**entry, "gen_tps": 0.0} for entry in rows] for rows in (one, other)))
+    wanted = stats.centre_interval(np.log(gains), 1 - 0.02)
+    assert list(alone) == ["prefill"] and alone["prefill"].low == pytest.approx(wanted.low), "all error is its own"

@@ -406,6 +406,9 @@ def test_a_few_marked_rows_are_left_out():
         some = [row | busy for row in rows[:count]] + rows[count:]
         assert marks.refusal(some, "gen_tps") == refused and len(marks.unmarked(some, "gen_tps")) == 8 - count
     assert marks.notes(some) == ["3 of 8 row(s) marked busy: load 30"]
+    some = [{"marks": {"busy": "first"}}, {"marks": {"other": "x", "busy": "second", "count": "y"}}]
+    order = [("count", "y"), ("busy", "first"), ("other", "x")]
+    assert list(marks.merged(map(marks.of, some)).items()) == order and marks.codes(some) == "count busy other"
     assert marks.of({"marks": "busy count"}) == {code: marks.MEANINGS[code] for code in ("busy", "count")}
 
 

@@ -1,5 +1,7 @@
 """How many repetitions there are: by number, by budget, by what is to be found."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from ds4ref.errors import DataError
 from ds4ref.runs.speed import in_turn, judge, per_cent
 from ds4ref.speed_bench.plan import Lane, Plan
 from ds4ref.speed_bench.repetitions import PILOT, Repetitions, duration, rounds_for, shrinks
+from ds4ref.speed_bench.samples import seconds
 
 DEPTHS = (64, 128)
 
@@ -53,6 +56,11 @@ def test_the_noise_decides_how_many_rounds_find_it():
     rounds = counting.wanted(lanes(PILOT, 0.04))
     assert rounds > PILOT and "find 3 % in 80 of 100 runs" in said[0]
     assert counting.wanted(lanes(PILOT, 0.4)) == rounds, "decided once"
+    spent = sum(seconds(entry) for samples in lanes(PILOT, 0.04) for entry in samples) / PILOT
+    for more in (1e-6, -1e-6):  # the budget is that of these rounds, or is one round short
+        counting = Repetitions(plan(2, detect=3.0, budget=spent * (rounds + more)))
+        with nullcontext() if more > 0 else pytest.raises(DataError, match=f"has {rounds - 1}, which find"):
+            assert counting.wanted(lanes(PILOT, 0.04)) == rounds
 
 
 def test_what_the_budget_cannot_find_is_refused_with_what_it_can():
@@ -84,6 +92,9 @@ def test_three_per_cent_are_found_in_eighty_of_a_hundred(noise):
     assert found >= 48 and wrong <= 4
 
 
-@pytest.mark.parametrize("seconds, said", [(0.5, "0.5 s"), (9.75, "9.75 s"), (300, "5 min"), (36000, "10 h")])
+@pytest.mark.parametrize("seconds, said", [
+    (0.5, "0.5 s"), (9.75, "9.75 s"), (119.4, "119 s"), (120, "2 min"), (7140, "119 min"), (7200, "2 h"),
+    (36e5, "1,000 h"),
+])  # fmt: skip
 def test_durations(seconds, said):
     assert duration(seconds) == said

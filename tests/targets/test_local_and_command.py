@@ -257,7 +257,7 @@ def test_ids_of_a_binary(tmp_path) -> None:
 
 @pytest.mark.parametrize("body, why", [
     ("sys.exit(1)", "exited with 1"),
-    ("print('noise'); print('ds4: no model', file=sys.stderr); sys.exit(1)", "exited with 1: ds4: no model"),
+    ("print('noise'); print('a\\nds4: no model\\n', file=sys.stderr); sys.exit(1)", "exited with 1: ds4: no model"),
     ("pass", "wrote no dump"),
     ("time.sleep(3600)", "did not finish within 1 s"),
     ("open(a[a.index('--dump-logprobs') + 1], 'w').write('{\"steps\":[')", "malformed logprob dump"),

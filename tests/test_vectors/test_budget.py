@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,6 +64,17 @@ def test_a_rounding_that_moves_a_choice_is_measured_by_row() -> None:
     assert Blaming.flip(case, "ds4", key).tolist() == [0.5, 0, 2]  # type: ignore[arg-type]
     assert Blaming.flip(case, "exact", key) is None  # type: ignore[arg-type]
     assert Blaming.flip(case, "ds4", ("ffn_moe_topk", 4)) is None  # type: ignore[arg-type]
+
+
+def test_the_share_of_rows_within_noise_is_one_of_those_known() -> None:
+    """The limit is four times the noise of 0.1, which counts as within; a row that is not known counts neither way."""
+    key, nan = ("attn_norm", 3), math.nan
+    case = SimpleNamespace(
+        clean_pass=lambda name: SimpleNamespace(size={key: np.ones(4)}, lost={key: np.zeros(4)}),
+        noise=lambda name: {key: [np.full(4, 0.1)] * 2}, _limits={},
+    )  # fmt: skip
+    for apart, share in (([0.1, nan, 0.5, 0.4], 2 / 3), ([nan] * 4, 1), ([0.5, 0, nan, nan], 0.5), ([9.0], 1)):
+        assert Blaming.share_within(case, key, np.array(apart)) == pytest.approx(share)  # type: ignore[arg-type]
 
 
 def test_values_printed_with_mixed_decimals_are_as_precise_as_the_longest() -> None:

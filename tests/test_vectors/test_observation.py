@@ -176,3 +176,9 @@ def test_masked_tokens_are_no_broken_numbers() -> None:
     logits[2:] = 0
     logits[4, 1] = np.inf
     assert _broken(from_logits(range(6), logits)).first_position == 4
+    for count, listed in ((1, "0"), (8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7 and 1 more")):
+        logits = np.zeros((10, 9), np.float32)
+        logits[:count, 5] = np.nan
+        assert _broken(from_logits(range(10), logits)).notes == [
+            f"positions {listed}; {count} of them have no finite value at all"
+        ]

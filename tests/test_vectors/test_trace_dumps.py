@@ -5,12 +5,14 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from ds4ref.errors import DataError, UsageError
+from ds4ref.test_vectors.trace.dump import Dump, DumpChunk
 from ds4ref.test_vectors.trace.dumps import read
 from ds4ref.test_vectors.trace.names import NameRule, guess, load, parse
 from ds4ref.test_vectors.trace.theirs import Theirs, Unfit, fitted
@@ -226,6 +228,51 @@ def test_shapes_are_brought_into_ours():
     for values in (q[:, :, :2], np.zeros(7, np.float32), np.zeros((0, 3), np.float32)):
         with pytest.raises(Unfit):
             fitted(values, plain, "THF", like, "q")
+
+
+def given(values, point="attn_norm", **chunk):
+    """Values of a point of layer 0, of five tokens and five experts."""
+    dump = Dump("memory")
+    dump.add("x", DumpChunk(values.shape, values.dtype.name, lambda: values, **chunk))
+    theirs = Theirs(dump, {(point, 0): ("x", NameRule("x"))}, SimpleNamespace(n_experts=5), 5)
+    return theirs, theirs.get((point, 0), X if point == "attn_norm" else None)
+
+
+@pytest.mark.parametrize(
+    ("count", "chunk", "rows"),
+    [(5, {}, None), (1, {}, [4]), (2, {"first": 3}, [3, 4]), (5, {"first": 0}, None),
+     (3, {"positions": (0, 2, 4)}, [0, 2, 4]), (2, {"positions": (4, 0)}, [4, 0])],
+)  # fmt: skip
+def test_which_tokens_rows_are_of(count, chunk, rows):
+    theirs, (fit,) = given(X[:count], **chunk)
+    assert (None if fit.rows is None else fit.rows.tolist()) == rows and np.array_equal(fit.values, X[:count])
+    assert theirs.notes == (["one row stands for the last token, x for one"] if rows == [4] else [])
+    ours = np.zeros((5, 8), np.float32)
+    wanted = ours.copy()
+    wanted[range(5) if rows is None else rows] = X[:count]
+    assert np.array_equal(fit.into(ours), wanted) and not ours.any()
+
+
+@pytest.mark.parametrize(
+    ("count", "chunk", "why"),
+    [
+        (3, {}, "x has 3 tokens, there are 5 ids: say which with positions"),
+        (3, {"positions": (0, 1)}, "x has 3 tokens, its positions are 2"),
+        (2, {"first": 4}, "x: positions must be different and lie inside the 5 tokens"),
+        (2, {"positions": (-1, 0)}, "x: positions must be different and lie inside the 5 tokens"),
+        (2, {"positions": (1, 1)}, "x: positions must be different and lie inside the 5 tokens"),
+    ],
+)
+def test_rows_of_tokens_that_are_not_there(count, chunk, why):
+    theirs, fits = given(X[:count], **chunk)
+    assert fits is None and theirs.unfit == {("attn_norm", 0): why} and theirs.keys() == set()
+
+
+@pytest.mark.parametrize(("ids", "wrong"), [([0, 4], ""), ([0, 5], "5"), ([-1, 3], "-1"), ([-2, 9], "-2")])
+def test_experts_that_are_not_there(ids, wrong):
+    theirs, fits = given(np.array([ids] * 5, np.float32), "ffn_moe_topk")
+    assert theirs.unfit == ({("ffn_moe_topk", 0): f"there is no expert {wrong}"} if wrong else {})
+    assert wrong or fits[0].values.tolist() == [ids] * 5
 
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32"])

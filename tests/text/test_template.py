@@ -102,6 +102,11 @@ def test_after_a_failure_the_next_one_works():
         template.render([{"role": "loop"}])
     assert first.poll() is not None, "its process was ended"
     assert template.render(TALK) == "ok"
+
+
+def test_a_process_that_was_killed_is_replaced_and_the_last_one_ends_with_its_template():
+    template = ChatTemplate("ok")
+    assert template.render(TALK) == "ok"
     os.kill(template._process.pid, 9)
     template._process.wait()
     assert template.render(TALK) == "ok"

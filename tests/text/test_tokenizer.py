@@ -10,12 +10,22 @@ from ds4ref.errors import TextError
 from ds4ref.text import protocol
 from ds4ref.text.byte_level import ALPHABET
 from ds4ref.text.tokenizer import Tokenizer
+from ds4ref.text.vocabulary import ids_by_bytes
 from tests.golden import ROOT, needs_golden
 from tests.growth import grows_linearly
 from tests.text.vocab import MERGES, make
 
 TOK = make()
 BOTH = pytest.mark.parametrize("tok", [TOK, make("ds4")], ids=lambda tok: tok.split)
+
+
+def test_of_tokens_with_equal_bytes_the_first_has_them():
+    """Nothing stands for the empty text: in some files all control tokens have no bytes."""
+
+    class Few(list):
+        token_bytes = list.__getitem__
+
+    assert ids_by_bytes(Few([b"", b"a", b"b", b"a", b"", b"b", b"c"])) == {b"a": 1, b"b": 2, b"c": 6}  # type: ignore[arg-type]
 
 
 def strings(tok: Tokenizer, text) -> list[str]:

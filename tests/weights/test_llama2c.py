@@ -119,27 +119,28 @@ def test_which_mode_rounds_inputs_of_int8_weights(backend: str, tmp_path: Path) 
         assert np.median(np.abs(got - wanted)) < 1e-4 * apart, numerics
 
 
-def test_groups_of_32_with_scales_of_16_bits_stay_quantized(tmp_path: Path) -> None:
-    """Where nothing is lost; any other scale makes the tensor float32."""
-    c = Config(dim=64, hidden=96, heads=4, shared=2)
+@pytest.mark.parametrize("group", [32, 64])
+def test_groups_of_blocks_with_scales_of_16_bits_stay_quantized(tmp_path: Path, group: int) -> None:
+    """Where nothing is lost; any other scale makes the tensor float32. Blocks of a group all have its scale."""
+    c = Config(dim=64, hidden=192, heads=4, shared=2)
     w, tokens = llama2c.draw(c), llama2c.vocabulary(c)
-    data, *_ = llama2c.version_2(c, w, 32)
+    data, *_ = llama2c.version_2(c, w, group)
     path = llama2c.write(tmp_path, data, tokens)
     with open_source(path) as source:
         assert {info.fmt.name for info in source.tensors.values()} == {"F32"}
         where = source._stored["blk.1.ffn_up.weight"]
     count = int(np.prod(where.dims))
     exact = bytearray(data)
-    scales = np.frombuffer(data, "<f4", count // 32, where.scales).astype(np.float16).astype("<f4")
+    scales = np.frombuffer(data, "<f4", count // group, where.scales).astype(np.float16).astype("<f4")
     exact[where.scales : where.scales + scales.nbytes] = scales.tobytes()
     path.write_bytes(exact)
     with open_source(path) as source:
         kinds = {name: info.fmt.name for name, info in source.tensors.items()}
         assert [name for name, kind in kinds.items() if kind == "Q8_0"] == ["blk.1.ffn_up.weight"]
         info = source.tensors["blk.1.ffn_up.weight"]
-        codes = np.frombuffer(data, np.int8, count, where.offset).reshape(-1, 32)
+        codes = np.frombuffer(data, np.int8, count, where.offset).reshape(-1, group)
         values = info.fmt.dequantize(source.raw(info.name))
-        assert np.array_equal(values.reshape(-1, 32), codes * scales[:, None])
+        assert np.array_equal(values.reshape(-1, group), codes * scales[:, None])
         assert source.made_bytes == sum(i.nbytes for n, i in source.tensors.items() if "norm" not in n)
 
 
@@ -245,6 +246,10 @@ def test_the_sampler_in_distribution_and_at_the_edges() -> None:
         assert set(drawn) == allowed
         kept = np.exp(logits)[sorted(allowed)]
         assert np.abs(np.bincount(drawn, minlength=5)[sorted(allowed)] / 4000 - kept / kept.sum()).max() < 0.03
+    ties = np.random.default_rng(4).integers(0, 4, (300, 9)).astype(np.float32)
+    for top_p in (0.3, 0.7, 0.9, 1.0):
+        ours, theirs = Llama2cSampler(1.0, top_p=top_p, seed=7), llama2c.Sampler(1, top_p, 7)
+        assert [ours.pick(row) for row in ties] == [theirs.pick(row) for row in ties], "of equals the first counts"
     assert Llama2cSampler(1.0, seed=1).pick(np.array([2.0], np.float32)) == 0
     assert Llama2cSampler(0.0).pick(np.array([1, 3, 3], np.float32)) == 1
     assert Llama2cSampler(1e-30, seed=1).pick(np.array([1, 3, 2], np.float32)) == 1

@@ -621,6 +621,13 @@ def test_targets_that_cannot_be_written(unquantized, quantized, tmp_path, capsys
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_totals_of_a_plan_begin_with_the_most_bytes(unquantized):
+    with open_source(unquantized) as source:
+        totals = make_plan(source, Choices()).totals()
+    assert [(fmt, count) for fmt, count, _ in totals] == [("F32", 10), ("F16", 2), ("BF16", 1), ("I64", 2)]
+    assert [size for *_, size in totals][1:] == [2 * DIM * FF * EXPERTS * 2, DIM * 40 * 2, 2 * 80 * 8]
+
+
 # --- splicing
 
 
@@ -643,6 +650,20 @@ def test_splice_takes_the_layers_and_nothing_else(unquantized, quantized, tmp_pa
         assert made.metadata["ds4ref.splice.layers"] == "1" and made.metadata["ds4ref.splice.donor"] == "q4.gguf"
         kept = {key: made.metadata[key] for key in made.metadata if not key.startswith("ds4ref.")}
         assert kept == {key: base.metadata[key] for key in base.metadata}
+
+
+def test_a_spliced_file_spliced_again_has_the_notes_of_the_last_time_and_of_its_importance(
+    unquantized, quantized, tmp_path
+):
+    base = str(unquantized)
+    for layers in ("0", "1"):
+        out = str(tmp_path / f"{layers}.gguf")
+        assert main(["splice", "--base", base, "--donor", str(quantized), "--layers", layers, "-o", out]) == 0
+        base = out
+    with open_source(base) as made:
+        entries = [(key, made.metadata[key]) for key in made.metadata]
+    notes = [("ds4ref.splice.donor", quantized.name), ("ds4ref.splice.layers", "1")]
+    assert entries == [*((key, value) for key, _, value in METADATA), *notes]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,27 @@ def test_our_reader_reads_it_back(tmp_path):
         ]
 
 
+@pytest.mark.parametrize("length", range(1, 33))
+def test_data_begins_at_the_next_multiple_wherever_the_directory_ends(tmp_path, length):
+    """Ours and gguf-py's file are the same byte by byte, tensors that end on a multiple included."""
+    text, shapes = "x" * length, [(8,), (3,), (16,)]
+    arrays = {name: np.full(shape, 1.5, np.float32) for name, shape in zip("abc", shapes, strict=True)}
+    theirs = gguf.GGUFWriter(tmp_path / "theirs.gguf", "any")
+    theirs.add_string("k", text)
+    for name, array in arrays.items():
+        theirs.add_tensor(name, array)
+    theirs.write_header_to_file()
+    theirs.write_kv_data_to_file()
+    theirs.write_tensors_to_file()
+    theirs.close()
+    entries = [("general.architecture", "string", "any"), ("k", "string", text)]
+    specs = [TensorSpec(name, "F32", array.shape) for name, array in arrays.items()]
+    with GGUFWriter(tmp_path / "ours.gguf", entries, specs) as out:
+        for name, array in arrays.items():
+            out.write(name, array)
+    assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
+
+
 @pytest.mark.parametrize("stated", [8, 32, 64, 4096])
 @pytest.mark.parametrize("alignment", [8, 32, 64])
 def test_metadata_of_another_file_does_not_decide_the_alignment(tmp_path, stated, alignment):

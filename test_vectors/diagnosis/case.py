@@ -22,6 +22,7 @@ from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
 from .evidence import LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, squares, stretches, tail_cost
+from .onsets import change_point
 from .outside import slips
 from .signatures import REPLICAS, Pass, Signatures
 
@@ -35,6 +36,8 @@ it at some position (Gumbel)."""
 AHEAD, KEPT = 16, 6
 """AHEAD: number of observed rows, from the first deviation on, by which explanations are screened. KEPT: number of the
 best that pass in any case."""
+MUCH = 1.0
+"""Difference of levels from which on a deviation has become much larger: 2.7 times."""
 CLIP = 20.0
 """Bound on log Bayes factors: eight replicas support no larger ones."""
 WORTH = 0.6
@@ -109,12 +112,13 @@ class Candidate(Idea):
 class Opening:
     """The rows by which explanations are screened.
 
-    rows      observed rows, from the first deviation on, or the first of all
+    rows      indices of observed rows: from the first deviation on, and from where it becomes much larger on, or the
+              first of all
     until     number of tokens that a run needs to reach them
     deviates  whether the clean set deviates there
     """
 
-    rows: slice
+    rows: np.ndarray
     until: int
     deviates: bool
 
@@ -175,15 +179,31 @@ class Case:
 
     def opening(self, mode: str) -> Opening | None:
         """Return the rows by which explanations in the set ``mode`` are screened: the first at which the clean set
-        deviates, or the first of all if it does not; None if reaching them takes most of the tokens."""
+        deviates, or the first of all if it does not; None if reaching them takes most of the tokens.
+
+        A rounding may deviate everywhere, and a mistake in it begin later: where the deviation becomes much larger is
+        as much of a beginning.
+        """
         if mode not in self._openings:
-            first = self.first_beyond(self.clean(mode))
-            at = 0 if first is None else int(np.searchsorted(self.seen.rows, first))
-            end = at + (2 * AHEAD if first is None else AHEAD)
+            clean = self.clean(mode)
+            first = self.first_beyond(clean)
+            rows = np.arange(2 * AHEAD)
+            if first is not None:
+                at = int(np.searchsorted(self.seen.rows, first))
+                later = self._step(clean, at)
+                starts = [at] if later is None or later < at + AHEAD else [at, later]
+                rows = np.concatenate([start + np.arange(AHEAD) for start in starts])
+            rows, end = rows[rows < len(self.seen.rows)], int(rows[-1]) + 1
             until = int(self.seen.rows[end]) if end < len(self.seen.rows) else len(self.library.ids)
             short = until < WORTH * len(self.library.ids)
-            self._openings[mode] = Opening(slice(at, end), until, first is not None) if short else None
+            self._openings[mode] = Opening(rows, until, first is not None) if short else None
         return self._openings[mode]
+
+    def _step(self, c: Candidate, at: int) -> int | None:
+        """Return the index of the observed row after ``at`` from which on the deviation is ``MUCH`` larger."""
+        excess = (c.fit.level - self.reference(c.mode).own.mean(axis=0))[at:]
+        step = change_point(excess) if np.isfinite(excess).all() else None
+        return at + step if step is not None and excess[step:].mean() > excess[:step].mean() + MUCH else None
 
     def opening_rows(self, idea: Idea, opening: Opening) -> np.ndarray:
         """Return what an explanation predicts for the rows of an opening (AHEAD, K), from a run of the first tokens."""

@@ -197,7 +197,7 @@ class Reference:
         shift, expected = 0.0, self.expected
         if not self.coarse and known.any():
             shift = self._shift(r, known)
-            expected = np.exp(2 * shift) * (self.expected - self.storage) + self.storage
+            expected = self.expected_at(shift)
             level = _half_log((r + 1e-300) / expected)
         z, local, worst = self.usual.misfit(level)
         if self.coarse and predicted is None and self.mean is not None:
@@ -207,6 +207,10 @@ class Reference:
         score = -tail_cost(r[known], expected[known]) - WEIGHT * float((~known).sum())
         rms = float(np.sqrt(np.mean(r[known]))) if known.any() else float("nan")
         return Fit(level, shift, z, local, worst, score, rms, core)
+
+    def expected_at(self, shift: float) -> np.ndarray:
+        """Return e (R,) of an engine whose float noise is exp(``shift``) times ours; storage rounding is the same."""
+        return np.exp(2 * shift) * (self.expected - self.storage) + self.storage
 
     def _shift(self, r: np.ndarray, known: np.ndarray) -> float:
         """Log of the engine's float noise in units of ours: one factor everywhere. Storage rounding is known."""

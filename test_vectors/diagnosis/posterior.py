@@ -182,7 +182,7 @@ class Posterior:
             missing = [mode for mode in modes if mode not in {o.mode for o in same}]
             able = [m for m in missing if c.name in {fault.name for fault in self.case.library.faults(m)}]
             same += self.case.computed(self.case.fault(mode, c.name) for mode in able)
-        if not c.clean and c.mode not in MODE_NAMES and not same:
+        if not c.clean and c.mode not in MODE_NAMES and modes and not same:
             return False
         limit = limit_of(max(len(same), 1))
         return all(self._lies_at(c, ref, other.rows, limit) for other in same)

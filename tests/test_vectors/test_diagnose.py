@@ -213,6 +213,28 @@ def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("mode", "fault", "stored"),
+    [
+        ("kv_f16", LIBRARY["indexer_no_weights"], ""),  # begins long after the rounding does
+        ("kv_f16", LIBRARY["ring_wrap"], "float16"),
+        ("indexer_fp4", LIBRARY["no_shared_expert"], "float16"),  # the rounding begins after the mistake
+        ("qat", FAMILIES["window_rows"].fault(-2), "4 decimals"),
+        ("qat", FAMILIES["compressed_position"].fault(1), "4 decimals"),  # nearer to another set at first
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_mistake_beside_a_rounding_that_begins_elsewhere(library, monkeypatch, mode, fault, stored) -> None:
+    family = fault.name.partition("=")[0]
+    if fault.name == family:
+        monkeypatch.setattr(Runner, "faults", lambda *of: [fault, *(LIBRARY[name] for name in FEW[:6])])
+    else:
+        monkeypatch.setattr(search, "FAMILIES", search.FAMILIES | {family: FAMILIES[family]})
+    found = verdict(library, kept_as(library.run(mode, [fault], seed=5), stored))
+    assert found.fault == family, found.ranking[:3]
+
+
+@pytest.mark.thorough
 def test_one_wrong_id(library) -> None:
     """Said to agree with the nearest clean set as far as that fits, not with a mistake in a wider one for longer."""
     ids = library.ids.tolist()

@@ -115,4 +115,4 @@ def duration(span: float) -> str:
     """Format a duration in seconds for messages."""
     if span < 120:
         return f"{span:.3g} s"
-    return f"{span / 60:.0f} min" if span < 7200 else f"{span / 3600:,.0f} h"
+    return f"{span / 60:.0f} min" if span < 7170 else f"{span / 3600:,.0f} h"

@@ -88,7 +88,7 @@ class Posterior:
         """Fit by the candidate's own replicas, if it is near enough for them to matter."""
         noise = float(np.sqrt(self.case.reference(c.mode).expected.mean()))
         nearest = min(each.fit.rms for each in self.candidates if each.clean)
-        near = c.fit.rms < max(nearest / 5, 3 * noise if c.coarse else 0.0)
+        near = c.fit.rms < (3 * noise if c.coarse else nearest / 5)
         return self.case.reference_of(c.run).fit(self.case.values, c.rows) if near else c.fit
 
     def fits(self, c: Candidate) -> bool:

@@ -29,6 +29,8 @@ from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
 from .patients import KINDS, LENGTHS, MODES_ALONE, Patient, draw, library_of
 
 BINS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0001)
+EQUAL = {"scaled": "logit_scale"}
+"""Names of the same numbers: logits that the engine scales, and logits scaled when they were written down."""
 RIDGE = 1.0
 """Weight of the ridge penalty on coefficients, so that few trials of a kind do not give certainty."""
 
@@ -52,7 +54,7 @@ def right(patient: Patient, diagnosis: Diagnosis) -> bool:
     nothing and counts as right if there is a mistake.
     """
     if diagnosis.verdict == "fault":
-        return any(name in patient.truth for name in diagnosis.faults)
+        return any(EQUAL.get(name, name) in patient.truth for name in diagnosis.faults)
     if diagnosis.verdict == "unknown":
         return patient.kind == "outside"
     if diagnosis.verdict == "undecided":

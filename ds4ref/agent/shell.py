@@ -11,9 +11,10 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from ..cancellation import Cancellation
@@ -96,31 +97,54 @@ class Shell:
         Processes left in its process group are killed with it. Raises OSError if it cannot be started.
         """
         start, why = self.clock(), ""
-        with subprocess.Popen(
-            [self.program, "-c", command],
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group to kill, and no terminal to write to or read from
-        ) as process:
-            try:
-                while not why:
-                    output = _collect(process, _NAP)
-                    if process.poll() is not None:
-                        break
-                    if cancel.requested:
-                        why = "interrupt"
-                    elif self.clock() - start >= timeout:
-                        why = "timeout"
-                    elif len(output) > MAX_OUTPUT:
-                        why = "output"
-            finally:
-                _end(process)
+        with ExitStack() as held, ExitStack() as group:
+            with _uninterrupted():
+                process = held.enter_context(
+                    subprocess.Popen(
+                        [self.program, "-c", command],
+                        cwd=self.folder,
+                        env=self.environ,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # a group to kill, and no terminal to write to or read from
+                    )
+                )
+                group.callback(_end, process)
+            while not why:
+                output = _collect(process, _NAP)
+                if process.poll() is not None:
+                    break
+                if cancel.requested:
+                    why = "interrupt"
+                elif self.clock() - start >= timeout:
+                    why = "timeout"
+                elif len(output) > MAX_OUTPUT:
+                    why = "output"
+            group.close()
             output = _collect(process, DRAIN)  # processes that left the group may hold the pipe for ever
         code = process.returncode
         return Ended(code if code >= 0 else 128 - code, shortened(output), self.clock() - start, why)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Deliver signals that end the agent after the block: a command that has just begun must be known to be ended."""
+    arrived: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        handlers = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
+        before = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def _collect(process: subprocess.Popen[bytes], seconds: float) -> bytes:

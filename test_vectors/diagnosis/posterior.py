@@ -184,8 +184,20 @@ class Posterior:
             same += self.case.computed(self.case.fault(mode, c.name) for mode in able)
         if not c.clean and c.mode not in MODE_NAMES and modes and not same:
             return False
+        if not c.clean and c.kind != "slip" and not self._moves(c, ref):
+            return False
         limit = limit_of(max(len(same), 1))
         return all(self._lies_at(c, ref, other.rows, limit) for other in same)
+
+    def _moves(self, c: Candidate, ref: Reference) -> bool:
+        """Whether a mistake moves its own engines off the right prediction, and not only roundings of one of its runs.
+
+        A mistake of the size of float noise turns other roundings in each engine that makes it; one such run can lie
+        near the data as any other draw of noise can.
+        """
+        right = self.clean(c.mode).rows
+        usual = np.array([projection(run, right, c.rows, 1 / ref.expected) for run in self.case.runs(c)])
+        return float(usual.mean()) > LIMIT * max(float(usual.std(ddof=1)), 0.01)
 
     def _narrower(self, mode: str, ref: Reference) -> bool:
         """Whether a set's noise is less than half of another's."""

@@ -105,6 +105,7 @@ def test_figures(scripted):
     scripted.until(lambda: len(scripted.service.board.state()["recent"]) == 2)
     prompt = scripted.service.board.state()["recent"][0]["prompt"]
     generated = scripted.service.board.state()["recent"][0]["generated"]
+    scripted.until(lambda: figures(scripted)["ds4_running", ()] == 0)
     found = figures(scripted)
     chat = ("api", "chat")
     assert found["ds4_requests_total", (chat, ("status", "200"))] == 2

@@ -158,6 +158,19 @@ def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -
         assert stats.t.sf(limit_of(count), 7) == pytest.approx(stats.t.sf(LIMIT, 7) / count, rel=0.15)
 
 
+@pytest.mark.parametrize("spread, apart", [(0.30, True), (0.36, False)])
+def test_a_mistake_must_move_all_of_its_engines(posterior, spread, apart) -> None:
+    """One of them can lie near the data by its roundings alone, as any draw of noise can."""
+    posterior.case.reference = lambda mode: SimpleNamespace(coarse=True, expected=np.full(4, 1.0))
+    places = np.array([1 - spread, 1, 1 + spread])
+    posterior.case.runs = lambda c: [np.full((4, 2), place) for place in places]
+    posterior.case.values = np.ones((4, 2))
+    right = Candidate(kind="mode", mode="qat", name="", says="", rows=np.zeros((4, 2)), fit=fit())
+    wrong = Candidate(kind="part", mode="qat", name="x [in layer 1]", says="", rows=np.ones((4, 2)), fit=fit())
+    posterior.extend([right, wrong])
+    assert posterior.told_apart(wrong) is apart
+
+
 def test_misfit_counts_by_the_nearer_noise(posterior, monkeypatch) -> None:
     """A mistake that amplifies noise fits by its own replicas; they are computed only if its set's noise refuses it."""
     c, asked = candidate("fault", "ds4", "a", misfit=8.0), []

@@ -27,6 +27,7 @@ from ds4ref.variants.scoped import scopes
 from .calibration import log_prior
 from .case import CLIP, Candidate, Case, parts_of
 from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, limit_of, log_student, projection, squares
+from .fitting import value_of
 from .outside import slips
 
 ACCUSED = float(np.log(1000.0))
@@ -182,6 +183,10 @@ class Posterior:
             missing = [mode for mode in modes if mode not in {o.mode for o in same}]
             able = [m for m in missing if c.name in {fault.name for fault in self.case.library.faults(m)}]
             same += self.case.computed(self.case.fault(mode, c.name) for mode in able)
+        elif c.kind == "family":
+            missing = [mode for mode in modes if mode not in {o.mode for o in same}]
+            value = value_of(c)
+            same += self.case.computed(self.case.member(mode, FAMILIES[c.family], value) for mode in missing)
         if not c.clean and c.mode not in MODE_NAMES and modes and not same:
             return False
         if not c.clean and c.kind != "slip" and not self._moves(c, ref):

@@ -158,6 +158,23 @@ def test_a_wide_set_may_miss_one_of_many_narrower_ones(posterior, monkeypatch) -
         assert stats.t.sf(limit_of(count), 7) == pytest.approx(stats.t.sf(LIMIT, 7) / count, rel=0.15)
 
 
+@pytest.mark.parametrize("place, apart", [(1.0, True), (0.1, False)])
+def test_a_constant_in_a_wide_set_is_held_against_itself_in_narrower_ones(posterior, place, apart) -> None:
+    """With the same value; a set in which it was not tried is computed."""
+    noise, asked = {"bf16": 2.0, "exact": 0.1}, []
+    posterior.case.reference = lambda mode: SimpleNamespace(coarse=True, expected=np.full(4, noise[mode]))
+    posterior.case.runs = lambda c: [np.full((4, 2), 1 + each) for each in (-0.05, 0.0, 0.05)]
+    posterior.case.values = np.full((4, 2), place)
+    posterior.case.member = lambda mode, family, value: asked.append((mode, family.name, value))
+    posterior.case.computed = lambda ideas: [candidate("family", "exact", "shared_scale=1.5") for _ in ideas]
+    right = Candidate(kind="rounding", mode="bf16", name="", says="", rows=np.full((4, 2), -1.0), fit=fit())
+    wide = Candidate(
+        kind="family", mode="bf16", name="shared_scale=1.5", says="", rows=np.ones((4, 2)), fit=fit()
+    )  # fmt: skip
+    posterior.extend([candidate("mode", "exact"), right, wide])
+    assert posterior.told_apart(wide) is apart and asked == [("exact", "shared_scale", 1.5)]
+
+
 @pytest.mark.parametrize("spread, apart", [(0.30, True), (0.36, False)])
 def test_a_mistake_must_move_all_of_its_engines(posterior, spread, apart) -> None:
     """One of them can lie near the data by its roundings alone, as any draw of noise can."""

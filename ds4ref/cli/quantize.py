@@ -100,6 +100,8 @@ def build_parser() -> Parser:
     g.add_argument(
         "--template", metavar="FILE", help="GGUF file whose metadata, names, order and formats the new one takes over"
     )
+    g.add_argument("--mtp", action="store_true",
+                   help="write the block for multi-token prediction of a published folder, not the model")  # fmt: skip
     g.add_argument("--restart", action="store_true", help="throw away what an interrupted run left")
     g = parser.add_argument_group("formats")
     add(g, "--recipe", help=f"formats of everything: {', '.join(RECIPES)}")
@@ -151,7 +153,7 @@ def quantize(argv: Sequence[str]) -> int:
     from ..weights.quantize.plan import about_imatrix, check_imatrix, make_plan
 
     with ExitStack() as stack:
-        source = _opened(stack, open_source(path))
+        source = _opened(stack, _mtp_block(path) if args.mtp else open_source(path))
         template = _opened(stack, open_source(args.template)) if args.template else None
         plan = make_plan(source, _choices(args), template)
         if template is None:
@@ -252,6 +254,15 @@ def _stop(interrupt: Interrupt) -> None:
 def _opened(stack: ExitStack, source: TensorSource) -> TensorSource:
     stack.callback(source.close)
     return source
+
+
+def _mtp_block(path: str) -> TensorSource:
+    """Open the block for multi-token prediction of a published folder."""
+    from ..weights.published import PublishedSource
+
+    if os.path.isfile(path) and not path.endswith((".json", ".safetensors")):
+        raise UsageError("--mtp reads a published folder (safetensors)")
+    return PublishedSource.open(path, mtp=True)
 
 
 def _present_paths(*paths: str | None) -> list[str]:

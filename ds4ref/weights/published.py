@@ -126,28 +126,36 @@ class _Conversion:
 class PublishedSource:
     """An open checkpoint of a known family; implements ``source.TensorSource``."""
 
-    def __init__(self, checkpoint: Checkpoint):
+    def __init__(self, checkpoint: Checkpoint, mtp: bool = False):
         """Take ownership of ``checkpoint``; use ``open`` instead."""
         # The folder, however it was opened: what tells models apart (runs, saved sessions) looks at all of it.
         self.checkpoint, self.path, self.size = checkpoint, os.fspath(checkpoint.folder), checkpoint.size
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
         family = _family(config)
-        self.metadata = Metadata(family.metadata(config, checkpoint))
+        entries = family.metadata(config, checkpoint)
+        parts = family.parts
+        if mtp:
+            entries = [entry for entry in entries if not entry[0].startswith("tokenizer.")]
+            parts = getattr(family, "mtp_parts", lambda *_: [])
+        self.metadata = Metadata(entries)
         self.tensors: dict[str, PublishedInfo] = {}
         self._conversions: dict[str, _Conversion] = {}
         self.used: set[str] = set()
-        for part in family.parts(config, checkpoint):
+        for part in parts(config, checkpoint):
             self._add(part)
+        if mtp and not self.tensors:
+            raise ModelFileError(self.path, "has no block for multi-token prediction (mtp.0.*)")
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], mtp: bool = False) -> Self:
         """Open a checkpoint: read config and headers, no weights.
 
-        Raise ModelFileError if ``path`` is no checkpoint of a known family.
+        mtp: present its block for multi-token prediction instead of the model.
+        Raise ModelFileError if ``path`` is no checkpoint of a known family, or lacks such a block.
         """
         checkpoint = Checkpoint.open(path)
         try:
-            return cls(checkpoint)
+            return cls(checkpoint, mtp)
         except BaseException:
             checkpoint.close()
             raise

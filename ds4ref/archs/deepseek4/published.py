@@ -1,13 +1,14 @@
 """DeepSeek V4 as published in safetensors: maps its tensor names and config values to those of a GGUF file.
 
 Tensor names are the checkpoint's own (``layers.0.attn.wq_a.weight``); config keys are those of DeepSeek's config.json
-or of the one that Hugging Face's ``DeepseekV4Config`` writes. The layer for multi-token prediction (``mtp.*``) is left
-out, because this engine has no multi-token prediction.
+or of the one that Hugging Face's ``DeepseekV4Config`` writes. The block for multi-token prediction (``mtp.0.*``) is a
+model file of its own (``mtp_parts``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ...text.protocol import ASSISTANT, BOS, DSML, EOS, THINK_CLOSE, THINK_OPEN,
 from ...text.published import TOKENIZER, vocabulary
 from ...weights.published import TensorParts
 from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
+from .tensors import MTP
 
 if TYPE_CHECKING:
     from ...weights.config import Config
@@ -64,6 +66,11 @@ LAYER_NAMES = {
     "ffn_down_shexp.weight": "ffn.shared_experts.w2.weight",
     "ffn_up_shexp.weight": "ffn.shared_experts.w3.weight",
 }
+MTP_NAMES = {
+    f"{name}.weight": name if name.startswith("hc_") else f"{name}.weight"
+    for name in ("e_proj", "h_proj", "enorm", "hnorm", "norm", "hc_head_fn", "hc_head_base", "hc_head_scale")
+} | {ours: theirs for ours, theirs in LAYER_NAMES.items() if not re.search("compressor|indexer|tid2eid", ours)}
+"""Tensors of the block for multi-token prediction, named without "mtp.0."."""
 EXPERT_NAMES = {"ffn_gate_exps.weight": "w1", "ffn_down_exps.weight": "w2", "ffn_up_exps.weight": "w3"}
 
 LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "heavily_compressed_attention": HCA}
@@ -238,18 +245,36 @@ def _rope(config: Config) -> Iterator[MetadataEntry]:
 def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
-    experts = config.integer("n_routed_experts", low=1, high=MAX_EXPERTS)
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
     for layer in range(layers):
-        ours, theirs = f"blk.{layer}.", f"layers.{layer}."
-        tensor_parts += [TensorParts(ours + a, (theirs + b,)) for a, b in LAYER_NAMES.items() if theirs + b in tensors]
-        for a, b in EXPERT_NAMES.items():
-            if f"{theirs}ffn.experts.0.{b}.weight" not in tensors:
-                continue
-            names = tuple(f"{theirs}ffn.experts.{expert}.{b}.weight" for expert in range(experts))
-            lost = next((name for name in names if name not in tensors), None)
-            if lost is not None:
-                raise ModelFileError(checkpoint.path, f"tensor {lost!r} is missing, others of its layer are not")
-            tensor_parts.append(TensorParts(ours + a, names, stack=True))
+        tensor_parts += _block(config, checkpoint, f"blk.{layer}.", f"layers.{layer}.", LAYER_NAMES)
     return tensor_parts
+
+
+def mtp_parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
+    """Return the tensors of the block for multi-token prediction, none if the checkpoint has no such block."""
+    if not any(name.startswith(MTP) for name in checkpoint.tensors):
+        return []
+    needed = (*MTP_NAMES.values(), *(f"ffn.experts.0.{name}.weight" for name in EXPERT_NAMES.values()))
+    lost = next((MTP + name for name in needed if MTP + name not in checkpoint.tensors), None)
+    if lost is not None:
+        raise ModelFileError(checkpoint.path, f"tensor {lost!r} is missing, others of its block are not")
+    return list(_block(config, checkpoint, MTP, MTP, MTP_NAMES))
+
+
+def _block(
+    config: Config, checkpoint: Checkpoint, ours: str, theirs: str, names: Mapping[str, str]
+) -> Iterator[TensorParts]:
+    """Yield the tensors of one layer that the checkpoint has; ``ours`` and ``theirs`` are its prefixes."""
+    experts = config.integer("n_routed_experts", low=1, high=MAX_EXPERTS)
+    tensors = checkpoint.tensors
+    yield from (TensorParts(ours + a, (theirs + b,)) for a, b in names.items() if theirs + b in tensors)
+    for a, b in EXPERT_NAMES.items():
+        if f"{theirs}ffn.experts.0.{b}.weight" not in tensors:
+            continue
+        stack = tuple(f"{theirs}ffn.experts.{expert}.{b}.weight" for expert in range(experts))
+        lost = next((name for name in stack if name not in tensors), None)
+        if lost is not None:
+            raise ModelFileError(checkpoint.path, f"tensor {lost!r} is missing, others of its layer are not")
+        yield TensorParts(ours + a, stack, stack=True)

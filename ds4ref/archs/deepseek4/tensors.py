@@ -7,13 +7,13 @@ belongs to (docs/explanation/model.md 2.2, 13). ``expected_tensors(shape, recipe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ds4ref.kernels.formats import FORMATS
 
 from ...weights.container import TensorSpec
-from .shape import CSA
+from .shape import CSA, PLAIN
 
 if TYPE_CHECKING:
     from .shape import ModelShape
@@ -31,6 +31,9 @@ MIX = ("F16", "F32", "BF16")
 F16, Q8_0 = _matrix(*MIX), _matrix("Q8_0")
 EXPERT_FORMATS = ("IQ2_XXS", "Q2_K", "Q4_K")
 EXPERTS = _matrix(*EXPERT_FORMATS)
+
+MTP = "mtp.0."
+"""Prefix of the tensors of the block for multi-token prediction."""
 
 # Parts of the model, in the order in which reports show them.
 PARTS = {
@@ -83,6 +86,25 @@ class Slot:
 def slots(shape: ModelShape) -> list[Slot]:
     """Return a slot for every tensor of a model of this shape, in file order."""
     return [*_model_slots(shape), *(slot for layer in range(shape.n_layers) for slot in _layer_slots(shape, layer))]
+
+
+def mtp_slots(shape: ModelShape) -> list[Slot]:
+    """Return a slot for every tensor of the block for multi-token prediction: a layer without compression, routed by
+    its scores, between projections of its two inputs and a head of its own.
+    """
+    one = replace(shape, n_layers=1, n_hash_layers=0, ratios=(PLAIN,), swiglu_limit=shape.swiglu_limit[:1])
+    streams, dim = shape.hc * shape.dim, shape.dim
+    own: list[tuple[str, tuple[int, ...], tuple[str, ...], str]] = [
+        *((name, (dim, dim), Q8_0, "attn_in") for name in ("e_proj", "h_proj")),
+        *((name, (dim,), F32, "rest") for name in ("enorm", "hnorm", "norm")),
+        ("hc_head_fn", (streams, shape.hc), MIX, "rest"),
+        ("hc_head_base", (shape.hc,), F32, "rest"),
+        ("hc_head_scale", (1,), F32, "rest"),
+    ]
+    return [
+        *(Slot(f"{MTP}{name}.weight", name, dims, fmts, part, 0) for name, dims, fmts, part in own),
+        *(replace(slot, name=MTP + slot.name.removeprefix("blk.0."), optional=False) for slot in _layer_slots(one, 0)),
+    ]
 
 
 def _model_slots(s: ModelShape) -> Iterator[Slot]:

@@ -29,11 +29,12 @@ FAMILIES = {
 }
 EXPERTS = ("gate", "up", "down")
 
-_LAYER = re.compile(r"blk\.([0-9]{1,6})\.(.+)\.(?:weight|bias)")
+_LAYER = re.compile(r"(?:blk|mtp)\.([0-9]{1,6})\.(.+)\.(?:weight|bias)")
 _EXPERT = re.compile(r"ffn_(gate|down|up)_exps")
 _PROJECTIONS = {
     *("attn_kv", "attn_q_a", "attn_q_b", "attn_output_a", "attn_output_b"),
     *("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output"),
+    *("e_proj", "h_proj"),  # of the two inputs of multi-token prediction
 }
 
 

@@ -1,4 +1,4 @@
-"""Can ds4-bench be trusted? On the embedded model: what its loop costs, how often two equal arms are declared
+"""Can ds4-bench be trusted? On the random model: what its loop costs, how often two equal arms are declared
 different, how often a known slowdown is detected.
 
     python -m benchmarks.arms                        40 trials of each, at most 20 s long
@@ -170,16 +170,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.clock == "cpu":
         sweep.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
-    from ds4ref.nano import embedded_path
+    from ds4ref.nano import random_path
 
     begun = time.monotonic()
     plan = Plan(
         (Lane(name="A"), Lane(name="B")), depths=tuple(DEPTHS), gen_tokens=STEPS, detect=args.slower,
         budget=args.budget, warmup=False,
     )  # fmt: skip
-    with Engine.open(embedded_path(), numerics="ds4", threads=args.threads) as engine:
+    with Engine.open(random_path(), numerics="ds4", threads=args.threads) as engine:
         prompt = PromptText(plan)
-        prompt.use(embedded_path())
+        prompt.use(random_path())
         tokens, eos = prompt.tokens(plan.deepest), prompt.eos
         sweep.warm_up(engine.session(plan.context), tokens, eos)
         ratios = overhead(engine, tokens, eos, args.pairs)

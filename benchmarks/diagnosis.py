@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.nano.prose import prose
 from ds4ref.numerics import MODES
@@ -225,12 +225,12 @@ def held_out(engine: Engine, trials: range) -> Tally:
 
 
 def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
-    """Measure, per mode, how much float noise alone changes the best token, on the embedded model after prose.
+    """Measure, per mode, how much float noise alone changes the best token, on the random model after prose.
 
     Returns the share of positions with another best token, and the largest margin in nats by which it is preferred.
     """
     by_mode = {}
-    with Engine.open(embedded_path(), backend="cpu", numerics="exact") as engine:
+    with Engine.open(random_path(), backend="cpu", numerics="exact") as engine:
         runner, ids = Runner(engine), engine.tokenizer.encode(prose(tokens * 6))[:tokens]
         rows = np.arange(tokens)
         for mode in MODES:

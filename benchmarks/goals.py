@@ -55,7 +55,7 @@ GOALS = {
     },
     "paging": Goal("model larger than memory, decode with advice vs plain mapping", "x"),
     "paging tps": Goal("model larger than memory, decode", "tok/s"),
-    "nano": Goal("embedded model, decode", "tok/s", 500, 1500),
+    "nano": Goal("random model, decode", "tok/s", 500, 1500),
     "help": Goal("ds4 --help", "s", 0.1, 0.06, "lower"),
     "start": Goal("warm process start to first token, embedded model", "s", 0.8, 0.3, "lower"),
     "compile": Goal("cold compile of all kernels", "s", 30, 15, "lower"),

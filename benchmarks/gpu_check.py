@@ -6,7 +6,7 @@
 
 Parts, each with its share of the time (``gpu_models``, ``gpu_products``, ``gpu_speed``):
 
-    models     golden models if present, the embedded model, and a slice of Flash's dimensions: logits in every mode
+    models     golden models if present, the random model, and a slice of Flash's dimensions: logits in every mode
     products   GB/s of every format against a measured copy, and against what its machine code predicts; torch beside it
     speed      decode and prefill on slices of 4 and 6 layers, extrapolated to 43 layers, against the bound
     ops        the tests of the op table and of the products, on the device

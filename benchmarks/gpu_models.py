@@ -1,6 +1,6 @@
 """Whole models on the GPU against reference results: golden logits, and the CPU backend.
 
-Golden models (``tests/golden.py``) have logits of Hugging Face and of ds4; they are used if present. The embedded model
+Golden models (``tests/golden.py``) have logits of Hugging Face and of ds4; they are used if present. The random model
 and a slice with the dimensions of Flash are generated, and compared with the CPU backend. In every mode a prompt is
 prefilled in one piece, and tokens after it are decoded one by one, by replaying recordings.
 
@@ -101,11 +101,11 @@ def beside_the_cpu(check: Check, name: str, path: str, length: Length) -> None:
 
 def measure(check: Check) -> None:
     """Run the part "models" of ``gpu_check``."""
-    from ds4ref.nano import embedded_path
+    from ds4ref.nano import random_path
     from ds4ref.nano.cache import slice_path
 
     golden(check)
-    beside_the_cpu(check, "embedded model", embedded_path(), Length(1, 1) if check.rehearsal else Length(150, 20))
+    beside_the_cpu(check, "random model", random_path(), Length(1, 1) if check.rehearsal else Length(150, 20))
     if check.rehearsal:
         check.add("slice of Flash", None, note="real dimensions are too much for a rehearsal")
         return

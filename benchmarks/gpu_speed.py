@@ -119,11 +119,11 @@ def predicted_token(capability: tuple[int, int]) -> dict[str, Any] | None:
 
 def measure(check: Check) -> None:
     """Run the part "speed" of ``gpu_check``."""
-    from ds4ref.nano import embedded_path
+    from ds4ref.nano import random_path
     from ds4ref.nano.cache import slice_path
 
     if check.rehearsal:
-        paths = {SHORT: embedded_path(), LONG: embedded_path()}
+        paths = {SHORT: random_path(), LONG: random_path()}
         depths, tokens, prefill, warm, rounds = (64,), 1, 2, 0, 1
     else:
         paths = {layers: slice_path(layers, **SLICE) for layers in (SHORT, LONG)}

@@ -1,4 +1,4 @@
-"""Load test of the server: the embedded model, our server in this process, many clients in another one.
+"""Load test of the server: the random model, our server in this process, many clients in another one.
 
     python -m benchmarks.load                      200 streaming clients for 5 minutes, some of which disconnect
     python -m benchmarks.load --seconds 20 --clients 50
@@ -30,7 +30,7 @@ import httpx2
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 from ds4ref.runs.provenance import stamp
 from ds4ref.server.app import apis
 from ds4ref.server.job import Job
@@ -129,7 +129,7 @@ def ask(kind: str, url: str, **options: Any) -> Any:
 
 def load(seconds: float, clients: int, tokens: int, threads: int | None = None, model: str = "") -> dict[str, Any]:
     """Run ``clients`` clients for ``seconds``, after a warm-up of a fifth of that; return the results."""
-    with Engine.open(model or embedded_path(), threads=threads) as engine:
+    with Engine.open(model or random_path(), threads=threads) as engine:
         worker = Watched(engine, ctx=CTX, timelines=Timelines(engine.tokenizer, MEMORY), queue_limit=4 * clients)
         service = Service(worker, apis())
         with Background(service) as url:

@@ -106,9 +106,9 @@ def prefill(context: Context) -> None:
 
 
 def nano(context: Context) -> None:
-    """Measure the row "nano" of the CPU table: decode of the embedded model."""
-    from ds4ref.nano import embedded_path
+    """Measure the row "nano" of the CPU table: decode of the random model."""
+    from ds4ref.nano import random_path
 
-    with Engine.open(embedded_path(), numerics="ds4", threads=context.threads) as engine:
+    with Engine.open(random_path(), numerics="ds4", threads=context.threads) as engine:
         arm = decoding(engine, 64, 50 if context.quick else 200)
         context.add("nano", [1 / s for s in interleave({"nano": arm}, context.rounds)["nano"]], "mode ds4")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,11 +23,26 @@ from .weights.quantize.imatrix import Imatrix, TensorImportance
 from .weights.source import architecture
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .session.session import Session
+    from .weights.source import TensorSource
 
 MARKER = "===== DS4_IMATRIX_PROMPT"
 BACKENDS = ("cpu", "reference")
 """Backends whose intermediates are NumPy arrays."""
+
+
+class Observed(Protocol):
+    """The part of an engine that is used here."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def source(self) -> TensorSource: ...
+    @property
+    def shape(self) -> Any: ...
+    @property
+    def tokenizer(self) -> Any: ...
+    def session(self, ctx: int) -> Session: ...
 
 
 def split(text: str) -> list[str]:
@@ -36,7 +51,9 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def prompts(engine: Engine, text: str, ctx: int, most_prompts: int | None, most_tokens: int | None) -> list[list[int]]:
+def prompts(
+    engine: Observed, text: str, ctx: int, most_prompts: int | None, most_tokens: int | None
+) -> list[list[int]]:
     """Return prompts as token ids, in pieces of at most ``ctx`` tokens; DataError if no token is left.
 
     ``most_prompts``, ``most_tokens``: limits on the whole text; None for no limit.
@@ -57,7 +74,7 @@ def prompts(engine: Engine, text: str, ctx: int, most_prompts: int | None, most_
 
 
 def collect(
-    engine: Engine,
+    engine: Observed,
     pieces: Iterable[list[int]],
     progress: Callable[[int], None] | None = None,
     cancel: Callable[[], bool] | None = None,

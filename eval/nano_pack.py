@@ -1,9 +1,10 @@
-"""Make the pack for the embedded model: multiple-choice questions whose keys are the model's own answers.
+"""Make the pack for the random model: multiple-choice questions whose keys are the model's own answers.
 
-The embedded model's weights are random, so that it knows nothing; but it is a function, and a sensitive one. Whether an
-engine computes this function can be tested in the form of an examination. Every item is a multiple-choice question
-about a passage of generated prose. Its options are drawn until the model, greedy and in mode qat, answers with the
-letter of one of them; that letter is the key. The letter's margin is left to chance, down to the size of float noise.
+The model's weights are random (``ds4 nano random``), so that it knows nothing; but it is a function, and a sensitive
+one. Whether an engine computes this function can be tested in the form of an examination. Every item is a
+multiple-choice question about a passage of generated prose. Its options are drawn until the model, greedy and in mode
+qat, answers with the letter of one of them; that letter is the key. The letter's margin is left to chance, down to the
+size of float noise.
 
 So a score of 100 % says that an engine decodes like ours, and nothing about knowledge. A trained model wins most items
 by a wide margin; these have narrow ones, so that a broken engine loses more of them.
@@ -25,7 +26,7 @@ import msgspec
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 from ds4ref.nano.prose import prose
 from ds4ref.text.chat import render
 
@@ -119,7 +120,7 @@ _engines: list[Engine] = []
 
 
 def _open() -> None:
-    _engines.append(Engine.open(embedded_path(), numerics="qat", threads=1))
+    _engines.append(Engine.open(random_path(), numerics="qat", threads=1))
 
 
 def _item(number: int) -> Question | None:

@@ -92,13 +92,28 @@ def new_cache(folder: Path) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _model_cache(tmp_path_factory):
-    """The cache of this run (the embedded model and others), one for all its processes: what one makes the others wait
+    """The cache of this run (the small models and others), one for all its processes: what one makes the others wait
     for."""
     base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     if not GIVEN:
-        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
         os.environ["DS4_CACHE_DIR"] = new_cache(shared / "cache")
+    _placeholder(shared / "weights")
     os.environ["DS4_TEST_CACHE_DIR"] = str(KEPT)  # for tests that run tests
+
+
+def _placeholder(folder: Path) -> None:
+    """Let random weights of the same layout stand in for the embedded model's while these are not in the tree."""
+    from ds4ref.nano.cache import building
+    from ds4ref.nano.trained import FOLDER, FOLDER_KEY
+    from tests.nano.placeholder import write_placeholder
+
+    if (FOLDER / "config.json").exists():
+        return
+    with building(folder):
+        if not (folder / "config.json").exists():
+            write_placeholder(folder)
+    os.environ[FOLDER_KEY] = str(folder)
 
 
 @pytest.fixture
@@ -126,16 +141,24 @@ def private_data(_data, monkeypatch):
 
 @pytest.fixture(scope="session")
 def nano_path(_model_cache):
-    """The embedded model's file."""
-    from ds4ref.nano import embedded_path
+    """The random model's file."""
+    from ds4ref.nano import random_path
 
-    return embedded_path()
+    return random_path()
 
 
 @pytest.fixture(scope="session")
 def nano_engine(nano_path):
-    """The embedded model, opened once."""
+    """The random model, opened once."""
     from ds4ref.engine import Engine
 
     with Engine.open(nano_path, threads=1) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def trained_path(_model_cache):
+    """The embedded model's file: what commands run without -m."""
+    from ds4ref.nano import embedded_path
+
+    return embedded_path()

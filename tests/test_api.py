@@ -24,7 +24,7 @@ def examples() -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)), match.group(1)) for match in found]
 
 
-def test_the_examples_of_the_page(nano_path, tmp_path, monkeypatch):
+def test_the_examples_of_the_page(trained_path, tmp_path, monkeypatch):
     """In order and in one namespace; a failure shows the page's own line."""
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {}

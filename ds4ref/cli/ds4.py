@@ -28,7 +28,7 @@ USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
        ds4 agent [options] [PROMPT]                   a model that works in a folder through tools
        ds4 imatrix FILE -o OUT [options]              importance of weights, for ds4-quantize
-       ds4 nano path | slice | checkpoint             the embedded model, and slices of Flash's dimensions
+       ds4 nano path | random | slice | checkpoint    small models, and slices of Flash's dimensions
        ds4 --inspect [FILE]                           what is in a model file
        ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
 

@@ -1,12 +1,14 @@
-"""``ds4 nano``: prints the embedded model's path; writes models of random weights with Flash's real dimensions.
+"""``ds4 nano``: prints the paths of the small models; writes models of random weights with Flash's real dimensions.
 
-ds4 nano path
+ds4 nano path --recipe q4
+ds4 nano random
 ds4 nano slice /tmp/slice.gguf --layers 4 --n-experts 8 --recipe q4
 ds4 nano checkpoint folder --layers 4 --n-experts 8
 """
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +19,20 @@ from ..console.options import Parser, integer, parsed, unknown_command
 from ..errors import UsageError
 
 PROG = "ds4 nano"
-COMMANDS = ("path", "slice", "checkpoint")
+COMMANDS = ("path", "random", "slice", "checkpoint")
 
-USAGE = """ds4 nano path                          print the file of the embedded model, built if need be
+USAGE = """ds4 nano path [--recipe R] [--mtp]      print the file of the embedded model, made if need be
+       ds4 nano random                        print the file of a small model of random weights
        ds4 nano slice [OUT] [options]         write Flash's real dimensions at reduced depth, random weights
        ds4 nano checkpoint FOLDER [options]   write a model as DeepSeek publishes it: safetensors in FP8 and FP4"""
 
 EPILOG = """\
+The embedded model is {about}.
+DS4_NANO_WEIGHTS names another folder with its weights, such as a checkpoint in training.
+
+recipes of path:
+{recipes}
+
 Without OUT a slice goes to the model cache and is kept. Without --layers a checkpoint is the embedded model's.
 
 exit codes: 0 done; 1 failure; 2 usage"""
@@ -31,8 +40,15 @@ exit codes: 0 done; 1 failure; 2 usage"""
 
 def build_parser() -> Parser:
     """Return the parser with every flag of the command."""
+    from ..nano.trained import ABOUT, DEFAULT_RECIPE, RECIPES
+
+    lines = "\n".join(f"  {name:<10}{says}" for name, says in RECIPES.items())
     parser = Parser(
-        PROG, usage=USAGE, description="The embedded model, and slices of Flash.", epilog=EPILOG, unavailable={}
+        PROG,
+        usage=USAGE,
+        description="The embedded model, random models, and slices of Flash.",
+        epilog=EPILOG.format(about=ABOUT, recipes=lines),
+        unavailable={},
     )
     parser.add_argument("names", metavar="COMMAND", nargs="*", help=f"{', '.join(COMMANDS)}; then OUT or FOLDER")
     add(parser, "--layers", metavar="N", type=integer(), help="depth of a slice (4, which covers every kind of layer)")
@@ -40,7 +56,8 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--vocab", metavar="N", type=integer(), default=4096, help="vocabulary (4096; Flash has 129280)"
     )
-    add(parser, "--recipe", default="q2", help="formats of a slice: q2, q4 or mixed (q2)")
+    add(parser, "--recipe", help=f"of path: {', '.join(RECIPES)} ({DEFAULT_RECIPE}); of a slice: q2, q4, mixed (q2)")
+    parser.add_argument("--mtp", action="store_true", help="path: the file of its block for multi-token prediction")
     add(parser, "--help")
     return parser
 
@@ -53,12 +70,18 @@ def body(argv: Sequence[str]) -> int:
     name, *rest = args.names or [""]
     if name not in COMMANDS:
         raise unknown_command(name, COMMANDS)
-    if len(rest) > 1 or (rest and name == "path"):
+    if len(rest) > 1 or (rest and name in ("path", "random")):
         raise UsageError(f"unexpected argument: {rest[-1]}")
+    if args.mtp and name != "path":
+        raise UsageError("--mtp goes with path")
     if name == "path":
-        from ..nano import embedded_path
+        from ..nano.trained import DEFAULT_RECIPE, embedded_path, mtp_path
 
-        print(embedded_path())
+        print((mtp_path if args.mtp else embedded_path)(args.recipe or DEFAULT_RECIPE))
+    elif name == "random":
+        from ..nano import random_path
+
+        print(random_path())
     elif name == "slice":
         print(_slice(args, rest[0] if rest else None))
     elif rest:
@@ -69,15 +92,15 @@ def body(argv: Sequence[str]) -> int:
 
 
 def _checkpoint(args: Namespace, folder: str) -> str:
-    from ..nano import embedded_path
     from ..nano.cache import slice_path
     from ..nano.checkpoint import write_checkpoint
+    from ..nano.trained import weights_folder
     from ..weights import open_source
 
     if Path(folder).exists() and (not Path(folder).is_dir() or any(Path(folder).iterdir())):
         raise UsageError(f"{folder} is there already, and not an empty folder")
     if args.layers is None:
-        path = embedded_path()
+        path = os.fspath(weights_folder())
     else:
         with Progress("writing the slice, bytes") as progress:
             path = slice_path(args.layers, args.n_experts or 8, args.vocab, "q4", progress)
@@ -90,12 +113,12 @@ def _slice(args: Namespace, out: str | None) -> str:
     from ..nano.cache import slice_path
     from ..nano.recipe import slice_shape, write_model
 
-    shape = args.layers or 4, args.n_experts or 256, args.vocab
+    shape, recipe = (args.layers or 4, args.n_experts or 256, args.vocab), args.recipe or "q2"
     with Progress("writing the slice, bytes") as progress:
         if out is None:
-            return slice_path(*shape, args.recipe, progress)
+            return slice_path(*shape, recipe, progress)
         check_output(out)
-        write_model(out, slice_shape(*shape), args.recipe, progress=progress)
+        write_model(out, slice_shape(*shape), recipe, progress=progress)
     say(PROG, f"wrote {Path(out).stat().st_size / 1e9:.2f} GB")
     return out
 

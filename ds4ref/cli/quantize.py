@@ -100,7 +100,7 @@ def build_parser() -> Parser:
     g.add_argument(
         "--template", metavar="FILE", help="GGUF file whose metadata, names, order and formats the new one takes over"
     )
-    g.add_argument("--mtp", action="store_true",
+    g.add_argument("--mtp-block", action="store_true",
                    help="write the block for multi-token prediction of a published folder, not the model")  # fmt: skip
     g.add_argument("--restart", action="store_true", help="throw away what an interrupted run left")
     g = parser.add_argument_group("formats")
@@ -153,7 +153,7 @@ def quantize(argv: Sequence[str]) -> int:
     from ..weights.quantize.plan import about_imatrix, check_imatrix, make_plan
 
     with ExitStack() as stack:
-        source = _opened(stack, _mtp_block(path) if args.mtp else open_source(path))
+        source = _opened(stack, _mtp_block(path) if args.mtp_block else open_source(path))
         template = _opened(stack, open_source(args.template)) if args.template else None
         plan = make_plan(source, _choices(args), template)
         if template is None:
@@ -261,7 +261,7 @@ def _mtp_block(path: str) -> TensorSource:
     from ..weights.published import PublishedSource
 
     if os.path.isfile(path) and not path.endswith((".json", ".safetensors")):
-        raise UsageError("--mtp reads a published folder (safetensors)")
+        raise UsageError("--mtp-block reads a published folder (safetensors)")
     return PublishedSource.open(path, mtp=True)
 
 

@@ -2,9 +2,9 @@
 
     python -m ds4ref.cli.scripted [options of ds4-server]
 
-The embedded model has random weights and never calls a tool by itself, and agents do not force a call. So a script
-chooses the tokens of every answer that the request does not constrain (by a schema or a choice of tools). Everything
-else is done by the server: prompts are evaluated, snapshots kept and resumed, tokens decoded, parsed and sent.
+Whether the embedded model calls a tool is not to be relied on, and agents do not force a call. So a script chooses
+the tokens of every answer that the request does not constrain (by a schema or a choice of tools). Everything else is
+done by the server: prompts are evaluated, snapshots kept and resumed, tokens decoded, parsed and sent.
 
 The script: read the file that the user names, with any tool that reads files or runs commands, and repeat the secret
 word in the result.

@@ -21,7 +21,7 @@ the files in `docs/evidence/clients/`; nothing on it is written by hand.
 "ok": everything that was tried came through. "FAIL a/b", "part a/b": a of b checks did; in a FAIL one is missing
 without which a client of today breaks. "skip": not tried, and why is said below; "-": nothing to try there.
 
-Of our own server, what a client cannot force is scripted: the embedded model has random weights, so its words come
+Of our own server, what a client cannot force is scripted: the embedded model is no assistant, so its words come
 from a script (`ds4ref/cli/scripted.py`), and all else, from the evaluation of the prompt to the last event, is
 the server as everybody starts it.
 """

@@ -33,7 +33,9 @@ class ModelChoice:
 
     def __str__(self) -> str:
         if self.why == "embedded":
-            return f"the embedded model ({self.path}; no ./{LOCAL_MODEL} here)"
+            from ..nano.trained import ABOUT
+
+            return f"the embedded model, {ABOUT} ({self.path}; no ./{LOCAL_MODEL} here)"
         return str(self.path)
 
 

@@ -1,22 +1,17 @@
-"""Generated models: the embedded one that runs everywhere, and slices of Flash's real dimensions.
+"""Small models that run everywhere: the embedded one, which is trained, and random ones of any dimensions.
 
-    ds4 nano path                                  prints the embedded model's file, built if need be
+    ds4 nano path                                  prints the embedded model's file, made if need be
+    ds4 nano random                                prints the random model's file, built if need be
     ds4 nano slice [OUT] --layers 4 --n-experts 256  writes a slice (8.5 GB; 0.9 GB with --n-experts 8)
 
-``prose`` generates the text for benchmarks and recall tests, ``vocab`` the tokenizer tables, ``recipe`` the model
-files; ``cache`` stores generated models on disk.
+``trained`` makes files from the weights of the embedded model, a test instrument trained on generated tasks; ``train``
+trains it. ``recipe`` generates model files of random weights, for shapes, speed and diagnosis. ``prose`` generates the
+text for benchmarks and recall tests, ``vocab`` the tokenizer tables; ``cache`` stores model files on disk.
 """
 
 from __future__ import annotations
 
-__all__ = ["embedded_path"]
+from .cache import random_path
+from .trained import embedded_path, mtp_path
 
-
-def embedded_path() -> str:
-    """Return the path of the embedded model in the user's cache, built or repaired first if necessary.
-
-    Raise DataError or ModelFileError with one line that says what to do when the cache cannot be written.
-    """
-    from .cache import embedded_path
-
-    return embedded_path()
+__all__ = ["embedded_path", "mtp_path", "random_path"]

@@ -1,12 +1,13 @@
 """Disk cache of generated models (in ``kernels.cachedir``): each is built once, by one process, atomically.
 
-The embedded model is checked by its SHA-256 on every use (about 10 ms) and rebuilt if it does not match. Slices are too
+The random model is checked by its SHA-256 on every use (about 10 ms) and rebuilt if it does not match. Slices are too
 large to hash: only their length is checked, which suffices because the writer never leaves a partial file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ try:
 except ImportError:  # no advisory locks on this platform: the atomic rename still keeps files whole
     fcntl = None  # type: ignore[assignment]
 
-# SHA-256 of the embedded model. It changes only with the recipe, and then on purpose.
+# SHA-256 of the random model. It changes only with the recipe, and then on purpose.
 NANO_SHA256 = "744727d4711e14f42337a6e1c4174e54e7b413ab2585c8ba27ea520792fa1c8e"
 
 LOCK_SECONDS = 60.0
@@ -37,8 +38,8 @@ def cache_dir() -> Path:
         raise DataError(str(error)) from None
 
 
-def embedded_path() -> str:
-    """Return the path of the embedded model, built first if it is absent or damaged; raise DataError if that fails."""
+def random_path() -> str:
+    """Return the path of the random model, built first if it is absent or damaged; raise DataError if that fails."""
     path = cache_dir() / f"nano-{NANO_SHA256[:12]}.gguf"
     if file_sha256(path) == NANO_SHA256:
         return str(path)
@@ -51,7 +52,7 @@ def embedded_path() -> str:
         digest = file_sha256(path)
         if digest != NANO_SHA256:
             path.unlink(missing_ok=True)
-            raise DataError(f"the embedded model came out as {digest}, expected {NANO_SHA256}: please report this")
+            raise DataError(f"the random model came out as {digest}, expected {NANO_SHA256}: please report this")
     return str(path)
 
 
@@ -138,5 +139,7 @@ def _lock(file: IO[str], path: Path, wait: float) -> None:
 def _remove_leftovers(path: Path) -> None:
     """Delete temporary files of killed builds. Only the lock's holder builds, so none of them is in use."""
     for leftover in path.parent.glob(f".{path.name}.*.part"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
         with suppress(OSError):
             leftover.unlink()

@@ -36,6 +36,14 @@ BF16 = ("token_embd", "output", "output_norm", "attn_norm", "ffn_norm", "attn_q_
 """Tensors stored as BF16, named without "blk.N." and ".weight"; others are F32, FP4 (routed experts) or I64 (hash
 routing)."""
 
+SPLITS = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+"""DeepSeek's passes of the pre-tokenizer, which ``text.splits`` combines into one."""
+
 BLOCK, GROUP = 128, 32
 LARGEST_E4M3, LARGEST_E2M1 = 448.0, 6.0
 
@@ -120,7 +128,10 @@ def config(shape: ModelShape) -> dict[str, Any]:
 
 def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
     """Return the contents of tokenizer.json for a byte-level vocabulary."""
-    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split = [
+        {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False} for regex in SPLITS
+    ]
     added = [
         {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
          "special": True}
@@ -129,8 +140,8 @@ def tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
     return {
         "version": "1.0",
         "added_tokens": added,
-        "pre_tokenizer": split,
-        "decoder": split,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split, bytes_only]},
+        "decoder": bytes_only,
         "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
     }
 

@@ -1,9 +1,10 @@
 """The diagnostic model: small, and built so that every mistake of an engine shows in its logits.
 
-The embedded model is tame, as a model that generates text should be. This one is chaotic on purpose: clamps take effect
-in every layer kind, top-k drops rows (keeps 8 of up to 50), sinks and position biases are strong, windows are 16
-tokens, the last two layers store their experts as Q4_K, and 200 tokens close a window of 128. Any mistake then moves
-the logits by 0.1 to 4, four orders of magnitude above float noise, which ``ds4-vectors diagnose`` relies on.
+The random model (``recipe.NANO``) is tame, as a model that generates text should be. This one is chaotic on purpose:
+clamps take effect in every layer kind, top-k drops rows (keeps 8 of up to 50), sinks and position biases are strong,
+windows are 16 tokens, the last two layers store their experts as Q4_K, and 200 tokens close a window of 128. Any
+mistake then moves the logits by 0.1 to 4, four orders of magnitude above float noise, which ``ds4-vectors diagnose``
+relies on.
 
     path = diagnostic_path()            the file, 12 MB, built once per machine (under a second)
     ids = PROMPTS["mixed"]()            token ids of the prompt set

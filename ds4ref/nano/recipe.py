@@ -1,6 +1,6 @@
 """Generated model files: their dimensions, formats and value spreads.
 
-Two kinds of model use this recipe. ``NANO`` is the embedded model: every layer kind and every mechanism of DeepSeek V4
+Two kinds of model use this recipe. ``NANO`` is the random model: every layer kind and every mechanism of DeepSeek V4
 Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's own dimensions
 and fewer layers and experts, so that real shapes run on a small machine. Weights are random, but scaled so that no part
 of the network is dead: the generated text is meaningless, speed and numerics are representative.

@@ -13,20 +13,20 @@ import pytest
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.kernels.cpu import gemm
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 
 CTX = 400
 
 
 @pytest.fixture(scope="module", params=["exact", "qat", "ds4"])
 def cpu(request: pytest.FixtureRequest) -> Engine:
-    return Engine.open(embedded_path(), backend="cpu", numerics=request.param)
+    return Engine.open(random_path(), backend="cpu", numerics=request.param)
 
 
 @pytest.fixture(scope="module")
 def exact() -> Engine:
     """For what is the same question in every mode."""
-    return Engine.open(embedded_path(), backend="cpu", numerics="exact")
+    return Engine.open(random_path(), backend="cpu", numerics="exact")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_all_chunks_in_mode_exact(exact: Engine, ids: np.ndarray) -> None:
 def test_reference_agrees_with_cpu_and_with_itself(exact: Engine, ids: np.ndarray) -> None:
     """Float noise only in mode exact, whichever backend and however cut."""
     cpu = exact.session(CTX).extend(ids)
-    reference = Engine.open(embedded_path(), backend="reference", numerics="exact")
+    reference = Engine.open(random_path(), backend="reference", numerics="exact")
     whole = reference.session(CTX).extend(ids)
     pieces = reference.session(CTX).extend(ids, chunk=37)
     assert np.abs(whole - pieces).max() <= 2e-4

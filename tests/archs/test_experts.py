@@ -7,7 +7,7 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.kernels.cpu import CPU
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 
 
 def choices(engine: Engine, tokens: int) -> int:
@@ -16,7 +16,7 @@ def choices(engine: Engine, tokens: int) -> int:
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_every_choice_is_counted_in_prefill_and_decode(backend: str) -> None:
-    with Engine.open(embedded_path(), backend=backend, numerics="ds4") as engine:
+    with Engine.open(random_path(), backend=backend, numerics="ds4") as engine:
         session = engine.session(64)
         session.sync([5, 6, 7, 8, 9])
         counts = engine.model.experts.counts
@@ -31,7 +31,7 @@ def test_every_choice_is_counted_in_prefill_and_decode(backend: str) -> None:
 
 
 def test_summary_names_the_hottest() -> None:
-    with Engine.open(embedded_path(), backend="reference") as engine:
+    with Engine.open(random_path(), backend="reference") as engine:
         use = engine.model.experts
         use.counts[2, 3], use.counts[1, 7] = 9, 4
         found = engine.expert_use(most=5)
@@ -45,7 +45,7 @@ def test_advice_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CPU, "advise", lambda ops, ids, w: (asked.append(w.fmt), real(ops, ids, w)))
     outputs = []
     for advise in (False, True):
-        with Engine.open(embedded_path(), numerics="ds4", advise=advise) as engine:
+        with Engine.open(random_path(), numerics="ds4", advise=advise) as engine:
             session, layers = engine.session(64), engine.shape.n_layers
             session.sync([5, 6, 7])
             outputs.append([session.eval(token).copy() for token in (8, 9, 10)])
@@ -60,5 +60,5 @@ def test_the_file_that_does_not_fit_is_advised(monkeypatch: pytest.MonkeyPatch) 
 
     for memory, wanted in ((1 << 40, False), (1 << 20, True), (None, False)):
         monkeypatch.setattr(module, "memory_bytes", lambda memory=memory: memory)
-        with Engine.open(embedded_path(), backend="reference") as engine:
+        with Engine.open(random_path(), backend="reference") as engine:
             assert engine.model.experts.advise is wanted

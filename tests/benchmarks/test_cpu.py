@@ -12,15 +12,15 @@ import pytest
 from benchmarks import cpu
 from benchmarks.goals import GOALS
 from ds4ref.kernels.cpu import CPU
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str) -> list[dict]:
-    """On the embedded model: the sections are the same, only smaller."""
+    """On the random model: the sections are the same, only smaller."""
     CPU().load()  # a quick run's minute includes compiling, if nobody has done it yet
-    command = [sys.executable, "-m", "benchmarks.cpu", "--quick", "--json", "--model", embedded_path(), *arguments]
+    command = [sys.executable, "-m", "benchmarks.cpu", "--quick", "--json", "--model", random_path(), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.count("\n") == 1
     return json.loads(done.stdout)
@@ -51,8 +51,8 @@ def test_a_section_that_fails_leaves_the_others_alone(monkeypatch: pytest.Monkey
 
     monkeypatch.setitem(cpu.SECTIONS, "nano", (broken, ("nano",), 0))
     monkeypatch.setitem(cpu.SECTIONS, "start", (works, ("help", "start"), 0))
-    assert cpu.main(["--quick", "--json", "--model", embedded_path(), "--only", "nano", "start"]) == 0
+    assert cpu.main(["--quick", "--json", "--model", random_path(), "--only", "nano", "start"]) == 0
     rows = {row["item"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["embedded model, decode"]["note"] == "failed: ZeroDivisionError: no"
+    assert rows["random model, decode"]["note"] == "failed: ZeroDivisionError: no"
     assert rows["ds4 --help"]["value"] == 0.06 and rows["ds4 --help"]["met"]
     assert rows[GOALS["start"].item]["note"] == "not measured"

@@ -8,12 +8,12 @@ import pytest
 from benchmarks.depth import session_at
 from benchmarks.profile import PRODUCTS, by_task, profile
 from ds4ref.engine import Engine
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine.open(embedded_path(), numerics="ds4") as engine:
+    with Engine.open(random_path(), numerics="ds4") as engine:
         yield engine
 
 

@@ -34,7 +34,7 @@ def test_what_was_not_measured_says_why() -> None:
 def test_the_document_is_strict_json() -> None:
     text = document([row(GOALS["nano"], [600.0])], {"cpu": "x"})
     assert json.loads(text)[0] | {"note": ""} == {
-        "item": "embedded model, decode", "value": 600.0, "bar": 500, "stretch": 1500, "unit": "tok/s",
+        "item": "random model, decode", "value": 600.0, "bar": 500, "stretch": 1500, "unit": "tok/s",
         "better": "higher", "low": 600.0, "high": 600.0, "n": 1, "note": "", "met": True, "run": {"cpu": "x"},
     }  # fmt: skip
     with pytest.raises(ValueError, match="not JSON compliant"):

@@ -1,4 +1,4 @@
-"""``ds4`` on real files: the embedded model and, where present, the golden one.
+"""``ds4`` on real files: the small models and, where present, the golden one.
 
 With the reference backend, so that nothing has to be compiled.
 """
@@ -114,15 +114,16 @@ def test_inspect_starts_fast_and_reads_no_tensor(nano_path):
     assert "IQ2_XXS" in done.stdout
 
 
-def test_embedded_model_is_the_default_and_is_named(tmp_path, nano_path):
+def test_embedded_model_is_the_default_and_is_named(tmp_path, trained_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     argv = [*COMMAND, "-p", "Hi", "-n", "2", "--seed", "1"]
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     first, second = done.stderr.splitlines()
     assert done.returncode == 0
-    assert first == f"ds4: model: the embedded model ({nano_path}; no ./ds4flash.gguf here)"
+    about = "the embedded model, a test instrument trained on generated tasks, not an assistant"
+    assert first == f"ds4: model: {about} ({trained_path}; no ./ds4flash.gguf here)"
     assert re.fullmatch(r"ds4: prefill: \d+\.\d\d t/s, generation: \d+\.\d\d t/s", second)
-    (tmp_path / "ds4flash.gguf").symlink_to(nano_path)
+    (tmp_path / "ds4flash.gguf").symlink_to(trained_path)
     again = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert again.stderr.startswith("ds4: model: ds4flash.gguf\n")
     assert again.stdout == done.stdout

@@ -72,7 +72,7 @@ def test_the_command_ends_as_interrupted(capsys, monkeypatch):
     assert "openai  skip: interrupted" in capsys.readouterr().out
 
 
-def test_our_own_server_is_started_and_ended(nano_path, tmp_path):
+def test_our_own_server_is_started_and_ended(trained_path, tmp_path):
     with Own(tmp_path, ctx=512, threads=1) as own:
         assert own.url.startswith("http://127.0.0.1:") and own.process.poll() is None
     assert own.process.poll() == 0

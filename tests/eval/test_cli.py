@@ -1,4 +1,7 @@
-"""ds4-eval as a user runs it, on the embedded model: logs, resuming, signals, exit codes, what goes to which stream."""
+"""ds4-eval as a user runs it: logs, resuming, signals, exit codes, what goes to which stream.
+
+On the random model, whose own answers are the keys of pack nano.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,18 @@ def grades(path) -> dict[tuple[str, int], str]:
 
 
 @pytest.fixture
-def path(tmp_path, nano_path):
+def path(tmp_path):
     return tmp_path / "run.jsonl"
 
 
-def test_a_run_is_logged_reported_and_kept(path, capsys, private_data):
-    assert main(["-o", str(path), "--limit", "3", "--plain"]) == 0
+@pytest.fixture
+def model(nano_path):
+    """Options: the random model and its own answers."""
+    return ["-m", nano_path, "--pack", "nano"]
+
+
+def test_a_run_is_logged_reported_and_kept(path, capsys, private_data, model):
+    assert main([*model, "-o", str(path), "--limit", "3", "--plain"]) == 0
     out, err = capsys.readouterr()
     log = logs.read(path)
     assert [s.grade.outcome for s in log.samples] == ["right"] * 3
@@ -44,8 +53,8 @@ def test_a_run_is_logged_reported_and_kept(path, capsys, private_data):
         assert run.status == "complete" and len(store.rows(run.id)) == 3
 
 
-def test_json_is_alone_on_stdout(path, capsys):
-    assert main(["-o", str(path), "--limit", "2", "--json", "--no-store"]) == 0
+def test_json_is_alone_on_stdout(path, capsys, model):
+    assert main([*model, "-o", str(path), "--limit", "2", "--json", "--no-store"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert out.count("\n") == 1
@@ -54,8 +63,8 @@ def test_json_is_alone_on_stdout(path, capsys):
     assert "[2/2]" in err
 
 
-def test_a_log_goes_on_and_repeats_nothing(path, capsys):
-    assert main(["-o", str(path), "--limit", "2", "--plain", "--no-store"]) == 0
+def test_a_log_goes_on_and_repeats_nothing(path, capsys, model):
+    assert main([*model, "-o", str(path), "--limit", "2", "--plain", "--no-store"]) == 0
     before = path.read_bytes()
     assert main(["--resume", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
     assert path.read_bytes().startswith(before) and len(logs.read(path).samples) == 4
@@ -78,8 +87,8 @@ def test_a_log_goes_on_and_repeats_nothing(path, capsys):
         (["--pack", "ds4ref"], "pack (nano 1 there)"),
     ],
 )
-def test_a_log_of_other_settings_is_refused(path, capsys, more, said):
-    assert main(["-o", str(path), "--limit", "1", "--plain", "--no-store"]) == 0
+def test_a_log_of_other_settings_is_refused(path, capsys, more, said, model):
+    assert main([*model, "-o", str(path), "--limit", "1", "--plain", "--no-store"]) == 0
     before = path.read_bytes()
     assert main(["--resume", str(path), "--plain", "--no-store", *more]) == 2
     assert said in capsys.readouterr().err and path.read_bytes() == before
@@ -104,16 +113,16 @@ def test_usage_errors_are_one_line(capsys, nano_path, argv, said):
     assert code in (1, 2) and said in err and err.count("\n") == 1
 
 
-def test_an_output_that_exists_is_left_alone(path, capsys):
+def test_an_output_that_exists_is_left_alone(path, capsys, model):
     path.write_text("mine")
-    assert main(["-o", str(path), "--limit", "1", "--plain"]) == 2
+    assert main([*model, "-o", str(path), "--limit", "1", "--plain"]) == 2
     assert path.read_text() == "mine" and "--resume goes on" in capsys.readouterr().err
 
 
-def test_gates(path, tmp_path, capsys):
-    assert main(["-o", str(path), "--limit", "2", "--plain", "--no-store", "--fail-below", "100"]) == 0
+def test_gates(path, tmp_path, capsys, model):
+    assert main([*model, "-o", str(path), "--limit", "2", "--plain", "--no-store", "--fail-below", "100"]) == 0
     worse = tmp_path / "worse.jsonl"
-    assert main(["-o", str(worse), "--limit", "12", "--numerics", "exact", "--json", "--no-store",
+    assert main([*model, "-o", str(worse), "--limit", "12", "--numerics", "exact", "--json", "--no-store",
                  "--fail-below", "100"]) == 1  # fmt: skip
     out, err = capsys.readouterr()
     assert "is below 100 %" in err and json.loads(out.splitlines()[-1])["score"] < 1
@@ -131,18 +140,19 @@ def test_extractors_test_themselves(capsys):
     assert right == total and int(total) >= 200
 
 
-def test_samples_spread_over_processes_are_the_same(path, tmp_path, capsys):
-    assert main(["-o", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
+def test_samples_spread_over_processes_are_the_same(path, tmp_path, capsys, model):
+    assert main([*model, "-o", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
     spread = tmp_path / "spread.jsonl"
-    assert main(["-o", str(spread), "--limit", "4", "--plain", "--no-store", "--workers", "2"]) == 0
+    assert main([*model, "-o", str(spread), "--limit", "4", "--plain", "--no-store", "--workers", "2"]) == 0
     assert grades(spread) == grades(path)
     assert "dashboard" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], 3))
-def test_every_signal_still_gives_the_report(path, number):
-    process = subprocess.Popen([*RUN, "-o", str(path), "--plain", "--no-store"], stdout=subprocess.PIPE, text=True,
-                               stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
+def test_every_signal_still_gives_the_report(path, number, model):
+    command = [*RUN, *model, "-o", str(path), "--plain", "--no-store"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE,
+                               env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
     line = process.stdout.readline()
     assert line.startswith("[1/93]")
     process.send_signal(number)
@@ -152,11 +162,11 @@ def test_every_signal_still_gives_the_report(path, number):
     assert 1 <= len(logs.read(path).done) < 93
 
 
-def killed_at_random(path, whole, moments: int, limit: int) -> None:
+def killed_at_random(path, whole, model: list[str], moments: int, limit: int) -> None:
     """Kill a run ``moments`` times, go on each time; in the end it is as if it had not been."""
     draw, command = random.Random(7), [*RUN, "--plain", "--no-store", "--limit", str(limit)]
     for _ in range(moments):
-        start = ["--resume", str(path)] if path.exists() and path.stat().st_size else ["-o", str(path)]
+        start = ["--resume", str(path)] if path.exists() and path.stat().st_size else [*model, "-o", str(path)]
         process = subprocess.Popen([*command, *start], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(draw.uniform(0.2, 4.0))
         process.kill()
@@ -171,14 +181,14 @@ def killed_at_random(path, whole, moments: int, limit: int) -> None:
 
 
 @pytest.mark.thorough
-def test_a_killed_run_goes_on(path, tmp_path):
+def test_a_killed_run_goes_on(path, tmp_path, model):
     whole = tmp_path / "whole.jsonl"
-    assert main(["-o", str(whole), "--limit", "10", "--plain", "--no-store"]) == 0
-    killed_at_random(path, whole, 3, 10)
+    assert main([*model, "-o", str(whole), "--limit", "10", "--plain", "--no-store"]) == 0
+    killed_at_random(path, whole, model, 3, 10)
 
 
 @pytest.mark.slow
-def test_a_run_killed_thirty_times_goes_on(path, tmp_path):
+def test_a_run_killed_thirty_times_goes_on(path, tmp_path, model):
     whole = tmp_path / "whole.jsonl"
-    assert main(["-o", str(whole), "--plain", "--no-store"]) == 0
-    killed_at_random(path, whole, 30, 93)
+    assert main([*model, "-o", str(whole), "--plain", "--no-store"]) == 0
+    killed_at_random(path, whole, model, 30, 93)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ds4ref.kernels.cpu import library
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 from ds4ref.nano.cache import NANO_SHA256
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -240,7 +240,7 @@ def test_a_callable_is_called_once_a_second(monkeypatch: pytest.MonkeyPatch):
 def test_open_tells_who_asks(tmp_path: Path):
     """Compiling fails at once for a tier that there is not; what is heard by then came through ``ds4ref.open``."""
     code = "import ds4ref\ntry:\n    ds4ref.open(progress=print)\nexcept ds4ref.Ds4Error as error:\n    print(error)"
-    (tmp_path / f"nano-{NANO_SHA256[:12]}.gguf").symlink_to(embedded_path())
+    (tmp_path / f"nano-{NANO_SHA256[:12]}.gguf").symlink_to(random_path())
     env = {**os.environ, "DS4_CACHE_DIR": str(tmp_path), "DS4_SIMD_TIER": "Z"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     first, *_, last = done.stdout.splitlines()

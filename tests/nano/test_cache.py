@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ds4ref.errors import DataError, ModelFileError
-from ds4ref.nano import cache, embedded_path, recipe
+from ds4ref.nano import cache, random_path, recipe
 from ds4ref.nano.cache import NANO_SHA256, building, cache_dir, file_sha256, slice_path
 from tests.marking import sampled
 
@@ -46,10 +46,10 @@ def test_location(monkeypatch, tmp_path):
 
 
 def test_built_once(folder, builds):
-    path = embedded_path()
+    path = random_path()
     assert file_sha256(Path(path)) == NANO_SHA256
     before = os.stat(path)
-    assert embedded_path() == path
+    assert random_path() == path
     assert os.stat(path).st_mtime_ns == before.st_mtime_ns and os.stat(path).st_ino == before.st_ino
     assert len(builds) == 1
     assert {p.suffix for p in folder.iterdir()} == {".gguf", ".lock"}
@@ -57,7 +57,7 @@ def test_built_once(folder, builds):
 
 @pytest.mark.parametrize("damage", sampled(["flip", "truncate", "empty", "grow"], ["truncate"]))
 def test_damage_is_repaired(folder, builds, damage):
-    path = Path(embedded_path())
+    path = Path(random_path())
     with open(path, "r+b") as file:
         if damage == "flip":
             file.seek(path.stat().st_size // 2)
@@ -66,7 +66,7 @@ def test_damage_is_repaired(folder, builds, damage):
             file.write(bytes([byte ^ 1]))
         else:
             file.truncate({"truncate": 1000, "empty": 0, "grow": path.stat().st_size + 1}[damage])
-    assert file_sha256(Path(embedded_path())) == NANO_SHA256
+    assert file_sha256(Path(random_path())) == NANO_SHA256
     assert len(builds) == 2
 
 
@@ -74,18 +74,18 @@ def test_an_unusable_folder_is_one_clear_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("DS4_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.raises(DataError, match="cannot write to the model cache .* set DS4_CACHE_DIR") as error:
-        embedded_path()
+        random_path()
     assert "\n" not in str(error.value)
 
 
 def test_a_read_only_cache_that_holds_the_model_is_enough(folder, monkeypatch):
-    path = embedded_path()
+    path = random_path()
 
     def refuse(*args, **kwargs):
         raise AssertionError("nothing may be written")
 
     monkeypatch.setattr(cache, "building", refuse)
-    assert embedded_path() == path
+    assert random_path() == path
 
 
 def test_a_full_disk_leaves_nothing(folder, monkeypatch):
@@ -100,19 +100,19 @@ def test_a_full_disk_leaves_nothing(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
         with pytest.raises(ModelFileError, match="cannot write: No space left"):
-            embedded_path()
+            random_path()
     assert [p.suffix for p in folder.iterdir()] == [".lock"]
-    assert file_sha256(Path(embedded_path())) == NANO_SHA256
+    assert file_sha256(Path(random_path())) == NANO_SHA256
 
 
 def test_leftovers_of_killed_builds_are_removed(folder):
-    path = Path(embedded_path())
+    path = Path(random_path())
     leftover = folder / f".{path.name}.123.abcd.part"
     leftover.write_bytes(b"half")
     other = folder / ".slice-q2.gguf.9.ef.part"
     other.write_bytes(b"someone else's")
     path.unlink()
-    embedded_path()
+    random_path()
     assert not leftover.exists() and other.exists()
 
 
@@ -120,13 +120,13 @@ def test_a_crowd_builds_once(folder):
     """Six processes at once: all get the same file, and the file is written once."""
     code = (
         "import os\n"
-        "from ds4ref.nano import recipe, embedded_path\n"
+        "from ds4ref.nano import recipe, random_path\n"
         "real = recipe.write_model\n"
         "def noted(path, *a, **k):\n"
         "    open(os.path.join(os.environ['NOTES'], str(os.getpid())), 'w').close()\n"
         "    real(path, *a, **k)\n"
         "recipe.write_model = noted\n"
-        "print(embedded_path())\n"
+        "print(random_path())\n"
     )
     notes = folder.parent / "notes"
     notes.mkdir()
@@ -169,7 +169,7 @@ def test_waiting_in_vain_is_one_clear_line(folder, capsys):
 def test_a_generator_that_went_astray_is_reported(folder, monkeypatch):
     monkeypatch.setattr(cache, "NANO_SHA256", "f" * 64)
     with pytest.raises(DataError, match="came out as .* please report"):
-        embedded_path()
+        random_path()
     assert not list(folder.glob("*.gguf"))
 
 
@@ -196,7 +196,7 @@ def command(*arguments, **env):
 
 
 def test_command_prints_the_path(nano_path):
-    done = command("path")
+    done = command("random")
     assert (done.returncode, done.stdout, done.stderr) == (0, nano_path + "\n", "")
 
 

@@ -25,7 +25,7 @@ from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.engine import Engine
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.kernels.formats.f8_e4m3 import E4M3, E8M0
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 from ds4ref.nano.cache import slice_path
 from ds4ref.nano.checkpoint import config, write_checkpoint
 from ds4ref.weights import open_source
@@ -90,7 +90,7 @@ class Published:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The embedded model, in shards."""
     folder = tmp_path_factory.mktemp("published") / "nano"
-    with open_source(embedded_path()) as source:
+    with open_source(random_path()) as source:
         write_checkpoint(source, folder, shard_bytes=4 << 20)
     assert (folder / INDEX).exists()
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ from ds4ref.archs.deepseek4 import payload
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, PayloadError, SessionError, TokenError
-from ds4ref.nano import embedded_path
+from ds4ref.nano import random_path
 from ds4ref.session.session import Session
 
 CTX = 600
@@ -19,7 +19,7 @@ CTX = 600
 
 @pytest.fixture(scope="module", params=["exact", "ds4"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return Engine.open(embedded_path(), numerics=request.param)
+    return Engine.open(random_path(), numerics=request.param)
 
 
 @pytest.fixture

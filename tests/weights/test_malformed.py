@@ -431,7 +431,7 @@ def test_where_posix_calls_are_missing_one_line_names_the_way_out(tmp_path, monk
             lambda: GGUFFile.open(path),
             lambda: GGUFFile.open(tmp_path / "missing.gguf"),
             lambda: Engine.open(path),
-            Engine.open,  # generates the embedded model first
+            Engine.open,  # makes the embedded model's file first
         ):
             with pytest.raises(BackendError, match="WSL") as caught:
                 attempt()

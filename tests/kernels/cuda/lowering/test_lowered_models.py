@@ -1,4 +1,4 @@
-"""Small models on compiled CUDA kernels: the embedded model beside the CPU, with the bars of ``gpu-check``; a layer of
+"""Small models on compiled CUDA kernels: the random model beside the CPU, with the bars of ``gpu-check``; a layer of
 every dense family; the commands."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
 ) -> None:
     monkeypatch.setattr(gpu_models, "MODES", (mode,))
     check = Check(tmp_path / "check.json", rehearsal=False, facts={})
-    gpu_models.beside_the_cpu(check, "embedded model", nano_path, gpu_models.Length(20, 3))
+    gpu_models.beside_the_cpu(check, "random model", nano_path, gpu_models.Length(20, 3))
     judged = [row for _, row in check.rows if row.bar is not None]
     assert judged and all(row.value is not None and row.value <= row.bar for row in judged), judged
 

@@ -1,0 +1,38 @@
+"""Dimensions of the trained embedded model: every mechanism of DeepSeek V4 Flash in 5.9 million weights.
+
+Expert rows of 256 inputs let every recipe of ``ds4-quantize`` work; they also fix what an expert costs (196,608
+weights), so that 12 MB of BF16 hold three layers and one block of multi-token prediction with three routed experts
+each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...archs.deepseek4.shape import CSA, FLASH, HCA, PLAIN
+
+SHAPE = replace(
+    FLASH,
+    n_layers=3,
+    dim=256,
+    vocab=2048,
+    n_heads=4,
+    head_dim=160,
+    rope_dim=32,
+    q_rank=128,
+    o_rank=64,
+    o_groups=2,
+    n_experts=3,
+    n_used=2,
+    expert_ff=256,
+    n_hash_layers=1,
+    window=64,
+    index_heads=8,
+    index_dim=64,
+    index_topk=32,
+    ratios=(PLAIN, CSA, HCA),
+    swiglu_limit=(4.0,) * 3,
+    name="ds4ref nano",
+)
+"""Sequences of 256 tokens have 64 rows at ratio 4, of which the indexer selects 32: selection is learned from the
+start."""

@@ -1,0 +1,182 @@
+"""The embedded model: its weights (``weights/``, as DeepSeek publishes a model), and the files made from them.
+
+Files are made at first use, by the quantizer of ``ds4-quantize``, and kept in the user's cache under a name with the
+digest of the weights. A digest beside each file is checked on every use; a file that does not match is made again.
+DS4_NANO_WEIGHTS names another folder of weights, such as a checkpoint in training.
+
+    embedded_path("q4")      nano-q4-0123456789ab.gguf in the cache
+    mtp_path("f16")          its block for multi-token prediction, a file beside the model's
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import DataError, UsageError
+from ..files import atomic_write, file_digest
+from .cache import building, cache_dir
+
+if TYPE_CHECKING:
+    from ..weights.quantize.imatrix import Imatrix
+    from ..weights.source import TensorSource
+
+RECIPES = {
+    "f16": "every matrix F16: the weights as they were trained",
+    "q4": "routed experts Q4_K, as ds4's files",
+    "q2": "routed experts IQ2_XXS and Q2_K, weighed by importance",
+    "q2-plain": "the same without importance",
+    "fp8": "a folder in DeepSeek's FP8 and FP4",
+}
+"""What can be made of the weights."""
+
+DEFAULT_RECIPE = "f16"
+"""What commands run without -m."""
+
+ABOUT = "a test instrument trained on generated tasks, not an assistant"
+
+FOLDER = Path(__file__).with_name("weights")
+FOLDER_KEY = "DS4_NANO_WEIGHTS"
+"""Environment variable that names another folder of weights."""
+
+WAIT_SECONDS = 600.0
+"""Patience with another process that makes the file, and may have to compile kernels first."""
+
+MAKING = 1
+"""Version of how files are made: raise it when the same weights give other files."""
+
+
+def weights_folder() -> Path:
+    """Return the folder of the weights; raise DataError if it holds no model."""
+    from ..weights.safetensors import CONFIG
+
+    folder = Path(os.environ.get(FOLDER_KEY) or FOLDER)
+    if not (folder / CONFIG).is_file():
+        hint = "" if os.environ.get(FOLDER_KEY) else f"; {FOLDER_KEY} names another folder"
+        raise DataError(f"the embedded model's weights are missing: no {CONFIG} in {folder}{hint}")
+    return folder
+
+
+def embedded_path(recipe: str = DEFAULT_RECIPE) -> str:
+    """Return the path of the embedded model's file, made first if absent or damaged; of recipe "fp8", of its folder.
+
+    Raise UsageError for an unknown recipe, DataError or ModelFileError if the file cannot be made.
+    """
+    check_recipe(recipe)
+    if recipe == "fp8":
+        return _kept("nano-fp8", "", _make_published)
+    return _kept(f"nano-{recipe}", ".gguf", lambda path, folder: _make_file(path, folder, recipe))
+
+
+def mtp_path(recipe: str = DEFAULT_RECIPE) -> str:
+    """Return the path of the block for multi-token prediction, a GGUF file, made first if absent or damaged.
+
+    Its importance is not measured: "q2" is "q2-plain". Raise as ``embedded_path`` does.
+    """
+    check_recipe(recipe)
+    if recipe == "fp8":
+        raise UsageError("the block for multi-token prediction is a GGUF file: no recipe fp8")
+    plain = recipe.removesuffix("-plain")
+    return _kept(f"nano-mtp-{plain}", ".gguf", lambda path, folder: _make_mtp(path, folder, plain))
+
+
+def check_recipe(recipe: str) -> None:
+    """Raise UsageError, listing the known recipes, unless ``recipe`` is one of them."""
+    if recipe not in RECIPES:
+        raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
+
+
+def _kept(name: str, suffix: str, make: Callable[[Path, Path], None]) -> str:
+    """Return the path of a file or folder in the cache; ``make(path, weights)`` makes it if it is not intact."""
+    folder = weights_folder()
+    try:
+        key = hashlib.sha256(f"{MAKING} {file_digest(folder)}".encode()).hexdigest()[:12]
+    except OSError as error:
+        raise DataError(f"cannot read the weights in {folder}: {error.strerror or error}") from None
+    path = cache_dir() / f"{name}-{key}{suffix}"
+    if _intact(path):
+        return str(path)
+    with building(path, WAIT_SECONDS):
+        if not _intact(path):  # no other process was faster
+            if sys.stderr.isatty():
+                print(f"ds4ref: making {path.name} from the embedded model's weights, once", file=sys.stderr)
+            make(path, folder)
+            with atomic_write(_digest_path(path)) as out:
+                out.write(file_digest(path).encode())
+    return str(path)
+
+
+def _digest_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.digest")
+
+
+def _intact(path: Path) -> bool:
+    """Return whether a file or folder is the one whose digest was recorded when it was made."""
+    try:
+        return file_digest(path) == _digest_path(path).read_text()
+    except (OSError, ValueError):
+        return False
+
+
+def _make_file(path: Path, folder: Path, recipe: str) -> None:
+    from ..weights import open_source
+    from .importance import measure
+
+    table = measure(folder) if recipe == "q2" else None
+    with open_source(folder) as source:
+        _quantize(source, path, recipe.removesuffix("-plain"), table)
+
+
+def _make_mtp(path: Path, folder: Path, recipe: str) -> None:
+    from ..weights.published import PublishedSource
+
+    with PublishedSource.open(folder, mtp=True) as source:
+        _quantize(source, path, recipe)
+
+
+def _quantize(source: TensorSource, path: Path, recipe: str, table: Imatrix | None = None) -> None:
+    from ds4ref.kernels.cpu.library import available_cores
+
+    from ..weights.quantize.part import PartFile
+    from ..weights.quantize.plan import Choices, about_imatrix, make_plan
+    from ..weights.quantize.run import run
+
+    plan = make_plan(source, Choices(recipe=recipe))
+    if table is not None:
+        plan.metadata += about_imatrix(table)
+    specs = [item.spec for item in plan.items]
+    try:
+        with PartFile(path, plan.metadata, specs, plan.alignment, digest="", fresh=True) as out:
+            run(plan, source, out, table, threads=available_cores())
+    except BaseException:
+        for rest in _unfinished(path):
+            with suppress(OSError):
+                rest.unlink()
+        raise
+
+
+def _unfinished(path: Path) -> Iterator[Path]:
+    """Yield the files that ``PartFile`` leaves to go on from; here making begins anew."""
+    yield from (path.with_name(f"{path.name}.{ending}") for ending in ("part", "part.json"))
+
+
+def _make_published(path: Path, folder: Path) -> None:
+    from ..weights import open_source
+    from .checkpoint import write_checkpoint
+
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open_source(folder) as source:
+            write_checkpoint(source, unfinished)
+        shutil.rmtree(path, ignore_errors=True)
+        unfinished.replace(path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

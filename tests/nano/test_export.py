@@ -1,0 +1,149 @@
+"""A trained model's folder: what is written is what was trained, rounded to BF16, and the engine computes with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from ds4ref.archs.deepseek4.shape import FLASH, PLAIN, ModelShape
+from ds4ref.engine import Engine
+from ds4ref.errors import DataError, ModelFileError
+from ds4ref.nano.checkpoint import to_bf16
+from ds4ref.nano.prose import prose
+from ds4ref.nano.train.export import expected, write_folder
+from ds4ref.nano.train.shape import SHAPE
+from ds4ref.nano.vocab import build_vocabulary
+from ds4ref.weights import open_source
+from ds4ref.weights.container import TensorSpec
+from ds4ref.weights.published import PublishedSource
+from ds4ref.weights.writer import GGUFWriter
+
+from .placeholder import tensors, write_placeholder
+
+SMALL = replace(SHAPE, n_layers=1, ratios=(PLAIN,), swiglu_limit=(4.0,), vocab=300, n_experts=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "weights"
+    write_placeholder(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, np.ndarray]:
+    return tensors(SMALL)
+
+
+def write(path: Path, weights: dict[str, np.ndarray], shape: ModelShape = SMALL) -> Path:
+    write_folder(path, shape, weights, build_vocabulary(shape.vocab, prose(2_000, 1)))
+    return path
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    return (to_bf16(values).astype(np.uint32) << 16).view(np.float32)
+
+
+def test_it_fits_a_repository(folder: Path) -> None:
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 12_000_000
+    assert {path.name for path in folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors"}
+
+
+def test_config_says_what_the_model_is(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    assert "quantization_config" not in config and config["num_nextn_predict_layers"] == 1
+    with open_source(folder) as source:
+        assert ModelShape.from_metadata(source) == SHAPE
+
+
+def test_values_are_those_given_rounded_to_bf16(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+    with PublishedSource.open(write(tmp_path / "w", weights)) as source:
+        for name, theirs in (("blk.0.attn_q_b.weight", "layers.0.attn.wq_b.weight"), ("output.weight", "head.weight"),
+                             ("blk.0.hc_ffn_fn.weight", "layers.0.hc_ffn_fn"),
+                             ("blk.0.attn_norm.weight", "layers.0.attn_norm.weight")):  # fmt: skip
+            info = source.tensors[name]
+            assert info.fmt.name == "BF16"
+            values = info.fmt.dequantize(source.raw(name)).reshape(info.shape)
+            np.testing.assert_array_equal(values, rounded(weights[theirs]))
+        sinks = source.tensors["blk.0.attn_sinks.weight"]
+        assert sinks.fmt.name == "F32"
+        np.testing.assert_array_equal(source.raw(sinks.name).view("<f4"), weights["layers.0.attn.attn_sink"])
+        table = source.raw("blk.0.ffn_gate_tid2eid.weight").view("<i4").reshape(300, 2)
+        np.testing.assert_array_equal(table, weights["layers.0.ffn.gate.tid2eid"])
+
+
+@pytest.mark.parametrize(("backend", "bar"), [("reference", 0.0), ("cpu", 1e-4)])
+def test_the_engine_computes_with_the_rounded_weights(folder: Path, tmp_path: Path, backend: str, bar: float) -> None:
+    path = tmp_path / "float32.gguf"
+    with open_source(folder) as source:
+        entries = [(key, source.metadata.type_of(key), source.metadata[key]) for key in source.metadata]
+        infos = source.tensors.values()
+        specs = [TensorSpec(i.name, "I32" if i.fmt.name == "I32" else "F32", i.dims) for i in infos]
+        with GGUFWriter(path, entries, specs) as out:
+            for info in infos:
+                raw = source.raw(info.name)
+                out.write(info.name, raw if info.fmt.name == "I32" else info.fmt.dequantize(raw))
+    logits = []
+    for model in (folder, path):
+        with Engine.open(model, backend=backend, numerics="exact", threads=1) as engine:
+            logits.append(engine.logits(prose(400, 3)))
+    assert np.abs(logits[0] - logits[1]).max() <= bar and logits[0].std() > 1
+
+
+@pytest.mark.parametrize("numerics", ["exact", "qat", "ds4"])
+def test_every_mode_reads_it(folder: Path, numerics: str) -> None:
+    with Engine.open(folder, backend="reference", numerics=numerics) as engine:
+        assert np.isfinite(engine.logits("A word.")).all()
+
+
+def test_the_tokenizer_cuts_text_as_ours_does(folder: Path) -> None:
+    """Through Hugging Face's library by itself."""
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    with Engine.open(folder, backend="reference") as engine:
+        for text in (
+            prose(3_000, 5),
+            "12345+678=13023\n\n  x = f(a,b);",
+            "naïve 中文 テスト  \r\n\t#hash A1b2",
+            "of the",
+        ):
+            assert theirs.encode(text, add_special_tokens=False).ids == engine.tokenizer.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("layers.0.attn.wkv.weight"), "layers.0.attn.wkv.weight is missing"),
+        (lambda w: w.pop("mtp.0.hnorm.weight"), "mtp.0.hnorm.weight is missing"),
+        (lambda w: w.update(extra=np.zeros(1)), "extra belongs to no model of this shape"),
+        (lambda w: w.update({"norm.weight": np.ones(3)}), r"norm.weight is \[3\], wanted \[256\]"),
+        (lambda w: w.update({"norm.weight": np.full(256, np.inf)}), "norm.weight holds a value that is not finite"),
+    ],
+)
+def test_other_tensors_are_refused(tmp_path: Path, weights: dict[str, np.ndarray], change, message: str) -> None:
+    wrong = dict(weights)
+    change(wrong)
+    with pytest.raises(DataError, match=message):
+        write(tmp_path / "w", wrong)
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_model_without_multi_token_prediction(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+    plain = {name: values for name, values in weights.items() if not name.startswith("mtp.")}
+    folder = write(tmp_path / "w", plain)
+    assert json.loads((folder / "config.json").read_text())["num_nextn_predict_layers"] == 0
+    with pytest.raises(ModelFileError, match="has no block for multi-token prediction"):
+        PublishedSource.open(folder, mtp=True)
+
+
+def test_names_of_the_real_model() -> None:
+    """Counted from DeepSeek's description: what each layer kind has."""
+    names = dict(expected(FLASH))
+    assert names["layers.42.ffn.experts.255.w2.weight"] == (4096, 2048)
+    assert names["mtp.0.ffn.experts.255.w1.weight"] == (2048, 4096)
+    assert names["layers.0.ffn.gate.tid2eid"] == (129280, 6) and "layers.0.ffn.gate.bias" not in names
+    assert sum(name.startswith("mtp.0.") for name in names) == 29 + 3 * 256

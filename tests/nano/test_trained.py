@@ -1,0 +1,237 @@
+"""The embedded model: files made of its weights at first use, kept, made again if damaged; its command."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ds4ref.archs.deepseek4.tensors import mtp_slots
+from ds4ref.cli import quantize
+from ds4ref.cli.ds4 import main
+from ds4ref.engine import Engine
+from ds4ref.errors import DataError, ModelFileError, UsageError
+from ds4ref.nano import embedded_path, mtp_path, trained
+from ds4ref.nano.train.shape import SHAPE
+from ds4ref.nano.trained import FOLDER_KEY, RECIPES, weights_folder
+from ds4ref.weights import open_source
+
+from .placeholder import write_placeholder
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERTS = {"f16": ("F16", "F16"), "q4": ("Q4_K", "Q4_K"), "q2": ("IQ2_XXS", "Q2_K"), "q2-plain": ("IQ2_XXS", "Q2_K"),
+           "fp8": ("MXFP4", "MXFP4")}  # fmt: skip
+
+
+@pytest.fixture
+def made(own_cache, monkeypatch):
+    """An empty cache, and every file that is made, by name."""
+    names = []
+    for making in ("_make_file", "_make_mtp", "_make_published"):
+        real = getattr(trained, making)
+        monkeypatch.setattr(
+            trained, making, lambda path, *rest, real=real: (names.append(path.name), real(path, *rest))
+        )
+    return names
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_is_made_once_and_runs(made, recipe):
+    path = embedded_path(recipe)
+    assert embedded_path(recipe) == path and made == [Path(path).name]
+    with open_source(path) as source:
+        formats = [source.tensors[f"blk.1.ffn_{kind}_exps.weight"].fmt.name for kind in ("gate", "down")]
+        assert formats == list(EXPERTS[recipe])
+        assert ("quantize.imatrix.entries_count" in source.metadata) == (recipe == "q2")
+    with Engine.open(path, threads=1) as engine:
+        assert engine.shape == SHAPE
+        assert np.isfinite(engine.logits("A word.")).all()
+
+
+def test_recipes_are_different_files(own_cache):
+    names = {Path(embedded_path(recipe)).name for recipe in ("f16", "q4", "q2-plain")} | {Path(mtp_path("f16")).name}
+    assert len(names) == 4
+
+
+def test_f16_is_the_weights_themselves(own_cache):
+    """BF16 fits into F16 but for values near zero, which round."""
+    with open_source(weights_folder()) as given, open_source(embedded_path("f16")) as file:
+        assert list(given.tensors) == list(file.tensors)
+        for name, info in given.tensors.items():
+            ours, theirs = file.tensors[name], info
+            assert ours.shape == theirs.shape
+            if ours.fmt.name == "I32":
+                np.testing.assert_array_equal(file.raw(name), given.raw(name))
+                continue
+            a, b = ours.fmt.dequantize(file.raw(name)), theirs.fmt.dequantize(given.raw(name))
+            np.testing.assert_allclose(a, b, rtol=0, atol=2.0**-25)
+
+
+def test_importance_changes_the_experts(own_cache):
+    name = "blk.1.ffn_down_exps.weight"
+    with open_source(embedded_path("q2")) as weighed, open_source(embedded_path("q2-plain")) as plain:
+        assert not np.array_equal(weighed.raw(name), plain.raw(name))
+        np.testing.assert_array_equal(weighed.raw("output.weight"), plain.raw("output.weight"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "digest"])
+def test_damage_is_repaired(made, damage):
+    path = Path(embedded_path("f16"))
+    whole = path.read_bytes()
+    if damage == "flip":
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    elif damage == "truncate":
+        os.truncate(path, 1000)
+    elif damage == "delete":
+        path.unlink()
+    else:
+        path.with_name(path.name + ".digest").write_bytes(b"\xff")
+    assert embedded_path("f16") == str(path)
+    assert path.read_bytes() == whole and len(made) == 2
+
+
+def test_a_damaged_folder_is_repaired(made):
+    path = Path(embedded_path("fp8"))
+    (path / "model.safetensors").unlink()
+    (path / "left.safetensors").write_bytes(b"x")
+    embedded_path("fp8")
+    assert {file.name for file in path.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert len(made) == 2
+
+
+def test_other_weights_and_another_way_of_making_are_other_files(own_cache, monkeypatch, tmp_path):
+    first = embedded_path("f16")
+    with monkeypatch.context() as patch:
+        write_placeholder(tmp_path / "w", seed=2)
+        patch.setenv(FOLDER_KEY, str(tmp_path / "w"))
+        second = embedded_path("f16")
+    monkeypatch.setattr(trained, "MAKING", 1000)
+    assert len({first, second, embedded_path("f16")}) == 3
+
+
+def test_a_crowd_makes_a_file_once(own_cache, tmp_path):
+    """Two processes at once: both get the same file, and it is made once."""
+    code = (
+        "import os\n"
+        "from ds4ref.nano import trained\n"
+        "real = trained._make_file\n"
+        "def noted(*a):\n"
+        "    open(os.path.join(os.environ['NOTES'], str(os.getpid())), 'w').close()\n"
+        "    real(*a)\n"
+        "trained._make_file = noted\n"
+        "print(trained.embedded_path('f16'))\n"
+    )
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "NOTES": str(notes)},
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=120) for process in crowd]
+    assert all(process.returncode == 0 for process in crowd), outputs
+    assert len({out for out, _ in outputs}) == 1 and len(list(notes.iterdir())) == 1
+
+
+@pytest.mark.parametrize("recipe", ["f16", "fp8"])
+def test_what_fails_leaves_nothing(own_cache, monkeypatch, recipe):
+    from ds4ref.weights import safetensors_writer
+    from ds4ref.weights.quantize.part import PartFile
+
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartFile, "_write_at", fail)
+        patch.setattr(safetensors_writer, "atomic_write", fail)
+        with pytest.raises((DataError, ModelFileError), match="cannot write.*No space left") as error:
+            embedded_path(recipe)
+        assert "\n" not in str(error.value)
+    assert {path.suffix for path in own_cache.iterdir() if path.name != "kernels"} == {".lock"}
+    embedded_path(recipe)
+
+
+def test_an_intact_file_needs_no_lock(own_cache, monkeypatch):
+    path = embedded_path("f16")
+    monkeypatch.setattr(trained, "building", None)
+    assert embedded_path("f16") == path
+
+
+def test_missing_weights_are_one_clear_line(own_cache, monkeypatch, tmp_path):
+    monkeypatch.setenv(FOLDER_KEY, str(tmp_path / "none"))
+    with pytest.raises(DataError, match="weights are missing: no config.json in .*none$"):
+        embedded_path()
+    monkeypatch.delenv(FOLDER_KEY)
+    monkeypatch.setattr(trained, "FOLDER", tmp_path / "gone")
+    with pytest.raises(DataError, match="in .*gone; DS4_NANO_WEIGHTS names another folder$"):
+        embedded_path()
+
+
+def test_bad_weights_are_one_clear_line(own_cache, monkeypatch, tmp_path):
+    shutil.copytree(weights_folder(), tmp_path / "w")
+    os.truncate(tmp_path / "w/model.safetensors", 100_000)
+    monkeypatch.setenv(FOLDER_KEY, str(tmp_path / "w"))
+    with pytest.raises(ModelFileError, match="reach past the end of the file"):
+        embedded_path()
+
+
+@pytest.mark.parametrize("recipe", ["f16", "q4", "q2"])
+def test_multi_token_prediction_is_a_file_beside(own_cache, recipe):
+    with open_source(mtp_path(recipe)) as source:
+        slots = mtp_slots(SHAPE)
+        assert len(slots) == 32
+        assert {name: info.dims for name, info in source.tensors.items()} == {slot.name: slot.dims for slot in slots}
+        assert all(source.tensors[slot.name].fmt.name in slot.fmts for slot in slots)
+        formats = {name.removeprefix("mtp.0."): info.fmt.name for name, info in source.tensors.items()}
+        assert formats["enorm.weight"] == formats["exp_probs_b.bias"] == formats["hc_head_base.weight"] == "F32"
+        assert formats["e_proj.weight"] == formats["attn_q_a.weight"] == ("F16" if recipe == "f16" else "Q8_0")
+        assert (formats["ffn_gate_exps.weight"], formats["ffn_down_exps.weight"]) == EXPERTS[recipe]
+        assert not any(key.startswith("tokenizer.") for key in source.metadata)
+
+
+def test_refused_recipes():
+    with pytest.raises(UsageError, match="unknown recipe 'q3': choose from f16, q4, q2, q2-plain, fp8"):
+        embedded_path("q3")
+    with pytest.raises(UsageError, match="no recipe fp8"):
+        mtp_path("fp8")
+
+
+def test_the_command_prints_paths(trained_path, nano_path, capsys):
+    for arguments, expected in ((["path"], trained_path), (["path", "--recipe", "f16"], embedded_path("f16")),
+                                (["path", "--mtp"], mtp_path()), (["random"], nano_path)):  # fmt: skip
+        assert main(["nano", *arguments]) == 0
+        assert capsys.readouterr().out == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["path", "--recipe", "q3"], "unknown recipe 'q3'"),
+        (["path", "x"], "unexpected argument: x"),
+        (["random", "x"], "unexpected argument: x"),
+        (["slice", "--mtp"], "--mtp goes with path"),
+    ],
+)
+def test_the_command_refuses_in_one_line(capsys, arguments, message):
+    assert main(["nano", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_says_what_the_model_is(capsys):
+    assert main(["nano", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "not an assistant" in out and FOLDER_KEY in out and all(f"  {recipe} " in out for recipe in RECIPES)
+
+
+def test_quantize_writes_the_same_block(tmp_path, capsys):
+    """``ds4-quantize FOLDER --mtp-block``, for any published folder."""
+    out = tmp_path / "mtp.gguf"
+    assert quantize.main([str(weights_folder()), "--mtp-block", "-o", str(out), "--recipe", "q4"]) == 0
+    assert out.read_bytes() == Path(mtp_path("q4")).read_bytes()
+    assert quantize.main([mtp_path("q4"), "--mtp-block", "-o", str(tmp_path / "b.gguf")]) == 2
+    assert "--mtp-block reads a published folder" in capsys.readouterr().err
+    assert quantize.main([embedded_path("fp8"), "--mtp-block", "-o", str(tmp_path / "b.gguf")]) == 1
+    assert "no block for multi-token prediction" in capsys.readouterr().err

@@ -1,8 +1,4 @@
-"""Write the prompt: the question, its choices, and the required form of the last line.
-
-The required forms equal those of ds4's own evaluation (docs/reference/eval.md), so that both scores can be compared;
-the words are ours.
-"""
+"""Write the prompt: the question, its choices, and the required form of the last line (ds4ref/text/exam.py)."""
 
 from __future__ import annotations
 
@@ -10,29 +6,15 @@ import random
 from collections.abc import Sequence
 
 from ds4ref.targets import Prompt
+from ds4ref.text.exam import SYSTEM, exam_text
 
 from .packs import LETTERS, Question
-
-SYSTEM = (
-    "You are given one difficult question from an examination; reason about it with care before you answer. "
-    "The last line of your reply must have exactly the form that the question asks for."
-)
-_FINAL = "Solve the problem. End with exactly one final line, and write nothing after it:"
-_FINAL_LINES = "End with exactly one final line, and write nothing after it:"
-FORMS = {
-    "choice": (_FINAL, "Answer: <letter>"),
-    "integer": (_FINAL, "Answer: <integer>"),
-    "lines": (_FINAL_LINES, "Answer: <line number or comma-separated line numbers>"),
-}
 
 
 def user_text(question: Question, order: Sequence[int] = ()) -> str:
     """Return the user's message; ``order``: index of the choice shown at each letter (default: unchanged)."""
-    parts = [question.question, ""]
-    if question.choices:
-        shown = [question.choices[i] for i in order or range(len(question.choices))]
-        parts += ["Choices:", *(f"{letter}. {text}" for letter, text in zip(LETTERS, shown, strict=False)), ""]
-    return "\n".join([*parts, *FORMS[question.kind]])
+    shown = [question.choices[i] for i in order] or question.choices
+    return exam_text(question.question, shown, question.kind)
 
 
 def prompt(question: Question, think: str, order: Sequence[int] = (), system: str = SYSTEM) -> Prompt:

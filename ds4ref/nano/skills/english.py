@@ -1,0 +1,116 @@
+"""Small-English stories: two characters, their things and places, and agreement of verbs and pronouns.
+
+Characters, things, colours and places stay the same inside a story, so that what was told helps to predict what comes.
+Every word is one token and so is every full stop, so that sizes are known without a tokenizer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from .base import Conversation, Item, Skill, assistant, pick, plain_text, user
+from .lexicon import COLOURS, MEN, NAMES, OBJECTS, PLACES
+
+_ANIMALS = (("bird", "birds"), ("dog", "dogs"), ("cat", "cats"), ("boy", "boys"), ("girl", "girls"))
+_ACTS = (("sits", "sit"), ("runs", "run"), ("sleeps", "sleep"), ("waits", "wait"))
+_MOODS = ("happy", "sad", "tired", "hungry", "calm")
+_SIZES = ("small", "big", "old", "little")
+
+_OPENINGS = ("{hero} lives near the {home}.", "The house of {hero} is near the {home}.")
+_SECOND = ("{He} has a {size} {thing}.", "{He} owns a {size} {thing}.")
+_MIDDLES = (
+    "The {thing} is {colour}.",
+    "{hero} likes the {colour} {thing}.",
+    "{friend} is a friend of {hero}.",
+    "One day {he} goes to the {away}.",
+    "{hero} takes the {thing} to the {away}.",
+    "{friend} waits at the {away}.",
+    "They walk to the {away}.",
+    "They talk about the {size} {thing}.",
+    "{hero} shows {friend} the {thing}.",
+    "{friend} has a {gift}.",
+    "{friend} gives {him} the {gift}.",
+    "{He} puts the {gift} near the {thing}.",
+    "{hero} is {mood} and {friend} is {other}.",
+    "They are {mood}.",
+    "{He} looks for {his} {thing}.",
+    "A {animal} {acts} near the {away}.",
+    "Two {animals} {act} near the {home}.",
+    "The {animal} {acts} and the {animals} {act}.",
+    "{hero} and {friend} {act} at the {away}.",
+)
+_ENDINGS = ("Then they go back to the {home}.", "In the end {hero} is {mood}.", "Now {friend} has the {thing}.")
+
+
+def stories(
+    rng: random.Random, names: Sequence[str] = NAMES, things: Sequence[str] = OBJECTS, hero: str = ""
+) -> Iterator[list[str]]:
+    """Yield endless stories, each a list of 5 to 12 sentences, about these names and things only."""
+    while True:
+        first = hero or rng.choice(names)
+        friend = rng.choice([name for name in names if name != first])
+        thing, gift = rng.sample(things, 2)
+        home, away = rng.sample(PLACES, 2)
+        man = first in MEN
+        fixed = {
+            "hero": first, "friend": friend, "thing": thing, "gift": gift, "home": home, "away": away,
+            "colour": rng.choice(COLOURS), "size": rng.choice(_SIZES),
+            "he": "he" if man else "she", "He": "He" if man else "She", "him": "him" if man else "her",
+            "his": "his" if man else "her",
+        }  # fmt: skip
+        fixed["animal"], fixed["animals"] = rng.choice(_ANIMALS)
+        middles = rng.sample(_MIDDLES, rng.randint(2, 9))
+        story = []
+        for template in (rng.choice(_OPENINGS), rng.choice(_SECOND), *middles, rng.choice(_ENDINGS)):
+            mood, other = rng.sample(_MOODS, 2)
+            acts, act = rng.choice(_ACTS)
+            story.append(template.format(**fixed, mood=mood, other=other, acts=acts, act=act))
+        yield story
+
+
+def sentence_size(sentence: str) -> int:
+    """Return the number of tokens of a sentence of known words that ends in a full stop."""
+    return sentence.count(" ") + 2
+
+
+def text(rng: random.Random, tokens: int) -> str:
+    """Return stories of at least ``tokens`` tokens, one a paragraph."""
+    paragraphs, size = [], 0
+    for story in stories(rng):
+        paragraphs.append(" ".join(story))
+        size += sum(map(sentence_size, story))
+        if size >= tokens:
+            break
+    return "\n\n".join(paragraphs)
+
+
+def filler(rng: random.Random, tokens: int, names: Sequence[str], things: Sequence[str]) -> list[str]:
+    """Return sentences of at most ``tokens`` tokens in all, and at least ``tokens`` - 10."""
+    sentences: list[str] = []
+    for story in stories(rng, names, things):
+        for sentence in story:
+            tokens -= sentence_size(sentence)
+            if tokens < 0:
+                return sentences
+            sentences.append(sentence)
+    raise AssertionError("stories never end")
+
+
+def _story(rng: random.Random, room: int, questions: int, sentences: int | tuple[int, int] = (4, 12)) -> list[Item]:
+    items = []
+    for _ in range(questions):
+        hero = rng.choice(NAMES)
+        story = next(stories(rng, hero=hero))[: pick(rng, sentences)]
+        items.append(Item("story", user(f"Tell a story about {hero}."), assistant(" ".join(story)), 0.0))
+    return items
+
+
+def _plain(rng: random.Random, tokens: int) -> Conversation:
+    return plain_text(text(rng, tokens))
+
+
+SKILLS = (
+    Skill("english", "small-English stories as plain text", _story, 1, 70, whole=True, raw=_plain),
+    Skill("story", "a small-English story told on request", _story, 1, 70),
+)

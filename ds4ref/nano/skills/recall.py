@@ -1,0 +1,128 @@
+"""Facts about names and things, and questions about them at a known distance.
+
+The distance of a question is the number of tokens from the fact's value to the answer. Names and things are drawn anew
+for every episode, and what stands between facts and question speaks of other names and things, so only the fact itself
+helps.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from math import exp, log
+from typing import Any
+
+from ...text import protocol
+from ...text.rendered import Rendered, TextPart
+from ...text.tokenizer import Tokenizer
+from .base import OTHER, REPLY, Conversation, Item, Segment, Skill, assistant, pick, user
+from .english import filler
+from .lexicon import NAMES, OBJECTS
+
+RANGES = {"recall/window": (20, 60), "recall/near": (76, 512), "recall/far": (612, 4096)}
+"""Distances in tokens: inside the sliding window, within reach of ratio-4 rows, and far beyond."""
+STYLES = ("pairs", "sentence")
+
+_FORMS = (("{} keeps the {}.", "What does {} keep?"), ("{} has the {}.", "What does {} have?"))
+# Tokens of one fact, of the least distance (end of the fact, end of the text, question, start of the answer).
+_FACT = {"pairs": 3, "sentence": 5}
+_LEAST = {"pairs": 6, "sentence": 9}
+
+
+def make(
+    rng: random.Random,
+    room: int,
+    questions: int,
+    name: str,
+    pairs: Any = 8,
+    distance: Any = None,
+    style: Any = "sentence",
+    spread: Any = None,
+) -> list[Item]:
+    """Return questions about the same facts; the first question has the given distance, in its skill's range.
+
+    pairs     number of facts, 1 to 32
+    distance  tokens, at most; up to 10 less where sentences do not fit. Default: log-uniform in the skill's range,
+              or only facts in the style "pairs"
+    style     "pairs" ("Ana lamp") or "sentence" ("Ana keeps the lamp.")
+    spread    whether facts stand between other sentences instead of together; default: either
+    """
+    count, style = pick(rng, pairs), pick(rng, style)
+    low, high = RANGES[name]
+    wanted = pick(rng, distance) or round(exp(rng.uniform(log(low), log(high))))
+    if style == "pairs" and distance is None:  # nothing but facts
+        wanted = _LEAST[style] + rng.randrange(count) * _FACT[style]
+    # The facts before the asked one, and some questions, must fit into the row, too.
+    wanted = max(min(wanted, room - count * _FACT[style] - 40), _LEAST[style])
+    mixed = pick(rng, [False, True] if spread is None else spread)
+
+    names, things = rng.sample(NAMES, len(NAMES)), rng.sample(OBJECTS, len(OBJECTS))
+    form, asking = rng.choice(_FORMS) if style == "sentence" else ("{} {}", "{}?")
+    facts = [form.format(*fact) for fact in zip(names[:count], things[:count], strict=True)]
+    between = wanted - _LEAST[style]
+    after = rng.randint(0, min(count - 1, between // _FACT[style]))
+    others = filler(rng, between - after * _FACT[style], names[count:], things[count:])
+    asked = count - 1 - after
+    text = facts[: asked + 1] + _mixed(rng, facts[asked + 1 :], others, mixed)
+    gap = "\n" if style == "pairs" else " "
+    order = [asked, *rng.sample([i for i in range(count) if i != asked], min(count, questions) - 1)]
+    items: list[Item] = []
+    for i in order:
+        question = asking.format(names[i])
+        asked_text = question if items else f"{gap.join(text)}\n\n{question}"
+        items.append(Item(name, user(asked_text), assistant(things[i]), 1 / count, thought=facts[i]))
+    return items
+
+
+def _mixed(rng: random.Random, facts: list[str], others: list[str], mixed: bool) -> list[str]:
+    if not mixed:
+        return facts + others
+    places = sorted(rng.randint(0, len(others)) for _ in facts)
+    for fact, place in zip(reversed(facts), reversed(places), strict=True):
+        others.insert(place, fact)
+    return others
+
+
+def depth(item: Item, tokenizer: Tokenizer) -> int:
+    """Return the number of tokens from the value of the asked fact to the answer; 1 would be adjacent."""
+    prompt = item.prompt().text
+    (end,) = (match.end() for match in re.finditer(rf" {item.reply.content}\b", prompt))
+    return len(tokenizer.encode_rendered(prompt)) - len(tokenizer.encode_rendered(prompt[:end])) + 1
+
+
+def _skill(name: str, title: str, whole: bool) -> Skill:
+    def made(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:
+        return make(rng, room, questions, name, **level)
+
+    return Skill(name, title, made, questions=8, tokens=12, whole=whole)
+
+
+def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
+    """Return facts in dense form, each told again and again in any order: the first exercise in looking up.
+
+    Learned are the values of names that were told before, which no question separates from their names.
+    """
+    count = pick(rng, pairs)
+    facts = list(zip(rng.sample(NAMES, count), rng.sample(OBJECTS, count), strict=True))
+    between = rng.choice(("", " keeps the"))
+    segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
+    known: set[str] = set()
+    for _ in range(tokens // 3 + 1):
+        name, thing = rng.choice(facts)
+        segments.append(Segment((TextPart(f" {name}{between}", None),), OTHER))
+        segments.append(Segment((TextPart(f" {thing}", None),), REPLY if name in known else 0.0))
+        segments.append(Segment((TextPart(".", None),), OTHER))
+        known.add(name)
+    return Conversation(tuple(segments))
+
+
+def _unasked(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:
+    raise ValueError("echo has no questions")
+
+
+SKILLS = (
+    Skill("echo", "facts told again", _unasked, whole=True, raw=_echo),
+    _skill("recall/window", "a fact inside the sliding window of 64 tokens", whole=False),
+    _skill("recall/near", "a fact 65 to 512 tokens back", whole=True),
+    _skill("recall/far", "a fact 600 to 4,096 tokens back", whole=True),
+)

@@ -1,0 +1,193 @@
+"""Tool calls in DSML: tools that stay the same, tools that are new in every conversation, and results to report."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...text.chat import Message
+from ...text.dsml import ToolCall
+from ...text.dsml_parser import parse
+from .base import Item, Skill, assistant, user
+from .lexicon import COLOURS, FLAGS, NAMES, OBJECTS, PARAMETERS, PLACES, TOPIC_WORDS, VERBS
+
+SHOWN = 3
+"""Tools that a prompt shows."""
+_WORDS = OBJECTS + TOPIC_WORDS
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool; ``parameters`` maps names to JSON types. ``request`` is a template of the user's words."""
+
+    name: str
+    description: str
+    parameters: dict[str, str]
+    request: str = ""
+
+    @property
+    def schema(self) -> str:
+        """Return the compact JSON text that the prompt shows."""
+        properties = {name: {"type": kind} for name, kind in self.parameters.items()}
+        shown = {"type": "object", "properties": properties}
+        return compact({"name": self.name, "description": self.description, "parameters": shown})
+
+
+def compact(value: Any) -> str:
+    """Return JSON without blanks."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def call_message(name: str, arguments: dict[str, Any]) -> Message:
+    """Return an assistant's message of one call."""
+    return Message("assistant", calls=(ToolCall(name, compact(arguments)),))
+
+
+def grade_call(item: Item, text: str) -> dict[str, bool]:
+    """Grade a reply of exactly one call by name, by arguments with their types, and as a whole."""
+    reply, wanted = parse(text, thinking=item.mode != "none"), item.reply.calls[0]
+    alone = reply.complete and len(reply.calls) == 1 and not reply.content and not reply.trailing
+    tool = bool(reply.calls) and reply.calls[0].name == wanted.name
+    arguments = bool(reply.calls) and _typed(reply.calls[0].arguments) == _typed(wanted.arguments)
+    whole = alone and tool and arguments
+    return {"tool": tool, "arguments": arguments, "call": whole, "all": whole}
+
+
+def _typed(arguments: str) -> str:
+    """Return arguments in a form in which 1, true and "1" differ and the order does not count; "" if malformed."""
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except ValueError:
+        return ""
+
+
+# --- fixed tools
+
+
+LIBRARY = (
+    Tool("weather", "Tell the weather.", {"place": "string", "days": "integer"},
+         "Tell me the weather at the {place} for {days} days."),
+    Tool("add_event", "Add an event.", {"title": "string", "day": "integer"}, "Add the event {title} on day {day}."),
+    Tool("set_timer", "Set a timer.", {"minutes": "integer", "loud": "boolean"},
+         "Set a timer for {minutes} minutes, loud: {loud}."),
+    Tool("send_note", "Send a note.", {"name": "string", "text": "string"}, "Send {name} a note: {text}"),
+    Tool("play_song", "Play a song.", {"title": "string", "loud": "boolean"}, "Play the song {title}, loud: {loud}."),
+    Tool("buy_item", "Buy an item.", {"item": "string", "count": "integer"}, "Buy {count} of the item {item}."),
+    Tool("open_door", "Open a door.", {"place": "string"}, "Open the door of the {place}."),
+    Tool("find_book", "Find a book.", {"title": "string"}, "Find the book {title}."),
+    Tool("add_numbers", "Add two numbers.", {"a": "integer", "b": "integer"}, "Add the numbers {a} and {b}."),
+    Tool("paint_wall", "Paint a wall.", {"place": "string", "colour": "string"},
+         "Paint the wall of the {place} {colour}."),
+    Tool("call_taxi", "Call a taxi.", {"place": "string", "count": "integer"},
+         "Call a taxi to the {place} for {count} people."),
+    Tool("set_light", "Switch a light.", {"place": "string", "on": "boolean"},
+         "Set the light at the {place}, on: {on}."),
+)  # fmt: skip
+
+
+def _value(rng: random.Random, name: str, kind: str) -> Any:
+    """Return an argument for a parameter."""
+    if kind == "integer":
+        return rng.randint(1, 99)
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if name == "text":
+        return f"{rng.choice(_WORDS)} {rng.choice(_WORDS)}"
+    pools: dict[str, Sequence[str]] = {"place": PLACES, "name": NAMES, "colour": COLOURS}
+    return rng.choice(pools.get(name, _WORDS))
+
+
+def _spoken(value: Any) -> str:
+    """Return an argument in a user's words."""
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def fixed_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
+    """Return a user's words and the arguments of the right call."""
+    arguments = {name: _value(rng, name, kind) for name, kind in tool.parameters.items()}
+    return tool.request.format(**{name: _spoken(value) for name, value in arguments.items()}), arguments
+
+
+# --- open tools
+
+
+def open_tools(rng: random.Random) -> list[Tool]:
+    """Return new tools: names say nothing, only descriptions do; some share their verb or their object."""
+    names, (verb, *verbs) = rng.sample(_WORDS, SHOWN), rng.sample(VERBS, SHOWN)
+    thing, *things = rng.sample(OBJECTS, SHOWN)
+    tools = []
+    for i, name in enumerate(names):
+        shares = rng.random() if i else 1.0
+        own_verb = verb if not i or shares < 0.25 else verbs[i - 1]
+        own_thing = thing if not i or 0.25 <= shares < 0.5 else things[i - 1]
+        described = f"{own_verb.capitalize()} the {own_thing}."
+        tools.append(Tool(f"{name}_tool", described, _parameters(rng)))
+    rng.shuffle(tools)
+    return tools
+
+
+def _parameters(rng: random.Random) -> dict[str, str]:
+    parameters = {}
+    for name in rng.sample(PARAMETERS + FLAGS, rng.randint(1, 2)):
+        parameters[name] = "boolean" if name in FLAGS else rng.choice(("string", "integer"))
+    return parameters
+
+
+def open_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
+    """Return a user's words and the arguments of the right call; some strings are digits, which only the schema
+    tells."""
+    arguments = {}
+    for name, kind in tool.parameters.items():
+        arguments[name] = _value(rng, name, kind)
+        if kind == "string" and rng.random() < 0.25:
+            arguments[name] = str(rng.randint(1, 99))
+    told = ", ".join(f"{name} {_spoken(value)}" for name, value in arguments.items())
+    return f"{tool.description[:-1]}: {told}.", arguments
+
+
+# --- skills
+
+
+def _fixed(rng: random.Random, room: int, questions: int) -> list[Item]:
+    return _calls(rng, "tools/fixed", rng.sample(LIBRARY, SHOWN), fixed_request, questions)
+
+
+def _open(rng: random.Random, room: int, questions: int) -> list[Item]:
+    return _calls(rng, "tools/open", open_tools(rng), open_request, questions)
+
+
+def _calls(rng: random.Random, skill: str, tools: Sequence[Tool], request: Any, questions: int) -> list[Item]:
+    schemas = tuple(tool.schema for tool in tools)
+    items = []
+    for _ in range(questions):
+        tool = rng.choice(tools)
+        asked, arguments = request(rng, tool)
+        reply = call_message(tool.name, arguments)
+        items.append(Item(skill, user(asked), reply, 1 / SHOWN, schemas=schemas, grader=grade_call))
+    return items
+
+
+def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
+    """Return calls and the reports of their results, two items each; the result is a number or a word."""
+    if rng.random() < 0.5:
+        calls = _fixed(rng, room, questions)
+    else:
+        calls = _open(rng, room, questions)
+    items = []
+    for call in calls:
+        value = str(rng.randint(1, 99)) if rng.random() < 0.5 else rng.choice(_WORDS)
+        key = rng.choice(PARAMETERS)
+        result = Message("tool", compact({key: int(value) if value.isdigit() else value}))
+        told = assistant(f"The {key} is {value}.")
+        items += [call, Item("tools/result", (result,), told, 1 / 99, schemas=call.schemas)]
+    return items
+
+
+SKILLS = (
+    Skill("tools/fixed", "calls of tools known from training", _fixed, 8, 60, whole=True),
+    Skill("tools/open", "calls of new tools, known by their description", _open, 8, 60, whole=True),
+    Skill("tools/result", "an answer from a tool's result", _results, 8, 85, whole=True),
+)

@@ -1,0 +1,54 @@
+"""Sections of sentences, most of them about one subject: what is the text mostly about?"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from .base import Item, Skill, assistant, pick, user
+from .english import sentence_size
+from .lexicon import NAMES, PLACES, TOPICS
+
+SHARE = 0.6
+"""Part of the sentences that belong to the section's topic."""
+QUESTION = "What is the text mostly about?"
+_FORMS = (
+    "The {a} is near the {b}.",
+    "{name} likes the {a}.",
+    "{name} looks for the {a} and the {b}.",
+    "The {a} and the {b} are at the {place}.",
+    "{name} shows the {a} to {other}.",
+    "They talk about the {a}.",
+)
+
+
+def section(rng: random.Random, topic: str, tokens: int) -> str:
+    """Return a section of at least ``tokens`` tokens; other topics together have fewer sentences than ``topic``."""
+    topics: list[str] = []
+    sentences: list[str] = []
+    size = 0
+    others = [name for name in TOPICS if name != topic]
+    while size < tokens:
+        # Keep the share within one sentence everywhere, so that no section is a draw.
+        own = rng.random() < SHARE
+        behind = topics.count(topic) - SHARE * len(topics)
+        if abs(behind) > 1:
+            own = behind < 0
+        topics.append(topic if own else rng.choice(others))
+        a, b = rng.sample(TOPICS[topics[-1]], 2)
+        name, other = rng.sample(NAMES, 2)
+        sentences.append(rng.choice(_FORMS).format(a=a, b=b, name=name, other=other, place=rng.choice(PLACES)))
+        size += sentence_size(sentences[-1])
+    return " ".join(sentences)
+
+
+def _make(rng: random.Random, room: int, questions: int, tokens: Any = (130, 480)) -> list[Item]:
+    items = []
+    for _ in range(questions):
+        topic = rng.choice([*TOPICS])
+        text = section(rng, topic, max(40, min(pick(rng, tokens), room - 20)))
+        items.append(Item("topic", user(f"{text}\n\n{QUESTION}"), assistant(topic), 1 / len(TOPICS)))
+    return items
+
+
+SKILLS = (Skill("topic", "the main subject of a section of 130 to 500 tokens", _make, 1, 300, whole=False),)

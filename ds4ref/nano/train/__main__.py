@@ -1,0 +1,101 @@
+"""Train the embedded model, or go on.
+
+    python -m ds4ref.nano.train out/nano --hours 2        from the folder's checkpoint, if there is one
+    python -m ds4ref.nano.train out/nano --finish 600     bring the learning rate to zero within 600 steps, then stop
+    python -m ds4ref.nano.train out/new --from FOLDER     from published weights, with a new optimizer
+    python -m ds4ref.nano.train out/nano --plot           curves.png of the log so far
+    python -m ds4ref.nano.train out/nano --export FOLDER  the checkpoint as safetensors
+
+A run may be stopped at any time: a checkpoint is written every two minutes and at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+from pathlib import Path
+
+import torch
+import torch.multiprocessing as mp
+
+from ..skills import vocabulary
+from .export import write_folder
+from .loop import train
+from .model import Model, published
+from .shape import SHAPE
+
+
+def export(checkpoint: Path, folder: Path) -> None:
+    """Write the weights of a checkpoint as a published folder."""
+    model = Model(SHAPE)
+    model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
+    write_folder(folder, SHAPE, published(model), vocabulary())
+
+
+def plot(log: Path, out: Path) -> None:
+    """Draw loss and scores against tokens, stages as bands."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    tokens = [line["tokens"] / 1e6 for line in lines]
+    figure, (upper, lower) = plt.subplots(2, 1, figsize=(10, 9), sharex=True, layout="constrained")
+    for measure in ("loss", "right", "index"):
+        smooth, value = [], lines[0][measure]
+        for line in lines:
+            value += 0.05 * (line[measure] - value)
+            smooth.append(value)
+        upper.plot(tokens, smooth, label=measure)
+    upper.set(ylabel="nats; share of reply tokens right", yscale="log")
+    scored = [line for line in lines if "scores" in line]
+    for name in scored[-1]["scores"] if scored else ():
+        points = [(line["tokens"] / 1e6, line["scores"][name]) for line in scored if name in line["scores"]]
+        lower.plot(*zip(*points, strict=True), label=name, marker=".")
+    lower.set(xlabel="million tokens", ylabel="held-out questions right")
+    before = ""
+    for line, at in zip(lines, tokens, strict=True):
+        if line["stage"] != before:
+            before = line["stage"]
+            for axes in (upper, lower):
+                axes.axvline(at, color="0.8", zorder=0)
+            upper.text(at, 1.01, f" {before}", transform=upper.get_xaxis_transform(), fontsize="small")
+    for axes in (upper, lower):
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+    figure.savefig(out)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ds4ref.nano.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="where checkpoint and log are")
+    parser.add_argument("--hours", type=float, default=1000.0)
+    parser.add_argument("--finish", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--from", dest="start", default="", metavar="FOLDER")
+    parser.add_argument(
+        "--goal", type=int, default=0, metavar="N", help="with --from: begin with this stage of the plan"
+    )
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--export", type=Path, metavar="FOLDER")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.plot:
+        plot(args.folder / "log.jsonl", args.folder / "curves.png")
+    if args.export:
+        export(args.folder / "checkpoint.pt", args.export)
+    if args.plot or args.export:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = (args.processes, str(args.folder), port, args.hours * 3600, args.finish, args.start, args.goal)
+    mp.spawn(train, settings, args.processes)
+
+
+if __name__ == "__main__":
+    main()

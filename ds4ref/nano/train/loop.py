@@ -1,0 +1,285 @@
+"""The training loop: one process a core, gradients summed between them, resumed to the bit.
+
+A step's data depend on its number alone, so a checkpoint is weights, optimizer and counters. Stages follow each other
+when their questions are answered well enough (``PLAN``). The learning rate is constant; ``finish`` steps at the end
+bring it to zero, from any checkpoint.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+from ..skills import SKILLS, tokenizer, vocabulary
+from ..skills.curriculum import STAGES
+from .batches import Batch, score, training_batch
+from .model import Attention, Model, Pass, load_published
+from .optim import Optimizer
+from .shape import SHAPE
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A stage; the next begins when all scores and the share of right reply tokens are reached, or ``most`` tokens."""
+
+    stage: str
+    most: int
+    batch: int
+    right: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
+    dense: bool = False
+
+
+PLAN = (
+    Goal("echo", 1_500_000, 2048, right=0.95, dense=True),
+    Goal("pairs", 1_500_000, 2048, right=0.975, dense=True),
+    Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True),
+    Goal("lookup", 1_500_000, 8192, scores={"recall/near": 0.85, "choice": 0.7}),
+    Goal("mix", 5_000_000, 8192, scores={"recall/near": 0.9, "choice": 0.9, "tools/open": 0.8}),
+    Goal("long", 1 << 60, 8192),
+)
+MUON, ADAM, WARM_UP, BALANCE = 6e-3, 3e-3, 60, 2e-3
+NEXT_EVERY, NEXT_WEIGHT = 8, 1.0
+"""Every how many steps the block of multi-token prediction learns, from streams that do not learn from it."""
+SCORE_EVERY, SCORE_ITEMS = 100, 32
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    tokens: int = 0
+    goal: int = 0
+    goal_tokens: int = 0
+    right: float = 0.0
+    """Running mean of the share of reply tokens predicted right."""
+    finish: tuple[int, int] | None = None
+    """First step of the final descent, and its number of steps."""
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+class Run:
+    """One process of a training run in ``folder``."""
+
+    def __init__(self, folder: Path, rank: int, world: int, seed: int = 1, start: Path | None = None, goal: int = 0):
+        self.folder, self.rank, self.world, self.seed = folder, rank, world, seed
+        torch.manual_seed(seed)
+        self.model, self.tokenizer = Model(SHAPE), tokenizer()
+        relate(self.model)
+        if start is not None:
+            tensors = load_file(start / "model.safetensors")
+            load_published(self.model, {name: values.double().numpy() for name, values in tensors.items()})
+        self.main = Optimizer(self.model, lambda name: not name.startswith("mtp."))
+        self.next = Optimizer(self.model, lambda name: name.startswith("mtp."))
+        self.progress = Progress(goal=goal)
+        with suppress(FileNotFoundError):
+            self.load(torch.load(folder / "checkpoint.pt", weights_only=True))
+
+    # --- checkpoints
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a checkpoint."""
+        self.model.load_state_dict(state["model"])
+        self.main.load(state["main"])
+        self.next.load(state["next"])
+        self.progress = Progress(**state["progress"])
+
+    def save(self) -> None:
+        """Write a checkpoint that replaces the one before as a whole."""
+        state = {
+            "model": self.model.state_dict(), "main": self.main.state(), "next": self.next.state(),
+            "progress": asdict(self.progress),
+        }  # fmt: skip
+        part = self.folder / "checkpoint.part"
+        torch.save(state, part)
+        os.replace(part, self.folder / "checkpoint.pt")
+
+    # --- one step
+
+    def rates(self) -> tuple[float, float]:
+        """Return the learning rates of Muon and AdamW at this step."""
+        p = self.progress
+        factor = min(1.0, (self.main.steps + 1) / WARM_UP)
+        if p.finish is not None:
+            factor *= max(0.0, 1 - (p.step - p.finish[0]) / p.finish[1])
+        return MUON * factor, ADAM * factor
+
+    def step(self) -> dict[str, float]:
+        """Learn from one batch; return its measures."""
+        p, goal = self.progress, PLAN[self.progress.goal]
+        batch = training_batch(
+            STAGES[goal.stage], self.seed, p.step, self.rank, goal.batch // self.world, self.tokenizer
+        )
+        ahead = p.step % NEXT_EVERY == NEXT_EVERY - 1
+        run = Pass(batch.ids, goal.dense)
+        streams = self.model.streams(run, None if ahead else batch.wanted)
+        logits = self.model.logits(streams[batch.wanted] if ahead else streams)
+        loss = weighted(logits, batch.targets, batch.weights)
+        total = loss + sum(run.index_loss)
+        if ahead:
+            total = total + NEXT_WEIGHT * self.next_loss(streams.detach(), batch, run)
+        (total / self.world).backward()
+        measures = torch.tensor([loss.item(), float(sum(x.item() for x in run.index_loss)), self.right(logits, batch)])
+        used = [self.main, *([self.next] if ahead else [])]
+        if self.world > 1:
+            for optimizer in used:
+                dist.all_reduce(optimizer.gradient)
+            dist.all_reduce(measures)
+        for optimizer in used:
+            optimizer.step(*self.rates(), self.rank, self.world)
+            optimizer.gradient.zero_()
+        self.balance(run)
+        count = batch.ids.numel() * self.world
+        p.step, p.tokens, p.goal_tokens = p.step + 1, p.tokens + count, p.goal_tokens + count
+        named = dict(zip(("loss", "index", "right"), (measures / self.world).tolist(), strict=True))
+        p.right += 0.03 * (named["right"] - p.right)
+        return named
+
+    def next_loss(self, streams: torch.Tensor, batch: Batch, run: Pass) -> torch.Tensor:
+        """Return the loss of the token after the next, where both it and the next one are wanted."""
+        after = torch.roll(batch.ids, -1, 1)
+        beyond = torch.roll(batch.ids, -2, 1).flatten()
+        place = batch.wanted % batch.ids.shape[1] < batch.ids.shape[1] - 2
+        wanted = batch.wanted[place]
+        logits = self.model.next_logits(self.model.predict_next(streams, after, run)[wanted])
+        return weighted(logits, beyond[wanted], batch.weights[place])
+
+    @staticmethod
+    def right(logits: torch.Tensor, batch: Batch) -> float:
+        """Return the share of reply tokens predicted right."""
+        reply = batch.weights >= 1
+        return float((logits.detach().argmax(-1) == batch.targets)[reply].float().mean())
+
+    def balance(self, run: Pass) -> None:
+        """Move the router's biases towards equal use of the experts."""
+        for bias, load in run.load:
+            load = load.float()
+            if self.world > 1:
+                dist.all_reduce(load)
+            bias.data += BALANCE * torch.sign(load.mean() - load)
+
+    # --- scores and stages
+
+    def measure(self, names: list[str], count: int) -> dict[str, float]:
+        """Score held-out questions, shared between the processes."""
+        mine = {name: score(self.model, name, count, self.tokenizer) for name in names[self.rank :: self.world]}
+        if self.world == 1:
+            return mine
+        parts: list[Any] = [None] * self.world
+        dist.all_gather_object(parts, mine)
+        return {name: value for part in parts for name, value in part.items()}
+
+    def advance(self) -> None:
+        """Begin the next stage if this one's goal is reached."""
+        p, goal = self.progress, PLAN[self.progress.goal]
+        reached = bool(goal.scores or goal.right) and p.right >= goal.right
+        reached = reached and all(p.scores.get(name, 0) >= bar for name, bar in goal.scores.items())
+        if reached or p.goal_tokens >= goal.most:
+            p.goal, p.goal_tokens, p.right = p.goal + 1, 0, 0.0
+
+
+def weighted(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the weighted mean cross entropy in nats."""
+    return (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
+
+
+@torch.no_grad()
+def relate(model: Model) -> None:
+    """Let spellings of one word begin alike: with and without a blank before it, with a capital; outputs like inputs.
+
+    All embeddings share a part, because no matrix has a bias: what is to be the same for all tokens, such as attention
+    by position, has something to be computed from.
+    """
+    embed = model.embed.weight
+    first: dict[str, int] = {}
+    for index, token in enumerate(vocabulary().tokens):
+        word = token.removeprefix("\u0120").lower()
+        if len(word) > 1 and word.isalpha():
+            embed[index] = 0.3 * embed[index] + 0.95 * embed[first.setdefault(word, index)]
+    model.head.weight.copy_(embed * (SHAPE.dim**-0.5 / embed.std()))
+    shared = torch.randn(SHAPE.dim)
+    embed.add_(shared * embed.std())
+    for layer in model.layers:
+        layer.attn.kv_norm.weight.fill_(2.0)  # queries and rows of fixed length: without a gain, attention stays flat
+    look_back(model.layers[0].attn, shared / shared.norm())
+
+
+@torch.no_grad()
+def look_back(attention: Attention, shared: torch.Tensor, steps: tuple[int, ...] = (1, 2, 3)) -> None:
+    """Let the first heads begin by looking ``steps`` tokens back.
+
+    Neighbours differ by a radian in the fastest pair of channels and less in others. Norms give a row a fixed length,
+    so the few channels that tell neighbours apart need a gain that learning is slow to find.
+    """
+    s, pairs, gain = attention.shape, 3, 6.0
+    plain, constant = s.plain_dim, (s.dim / 2) ** 0.5
+    attention.kv_norm.weight[plain : plain + 2 * pairs] = gain
+    for pair in range(pairs):
+        for half, size in ((0, 1.4), (1, 0.0)):
+            row = attention.wkv.weight[plain + 2 * pair + half]
+            row.copy_(0.3 * row + shared * size / constant)
+    attention.wq_a.weight[0] = shared * 3 / constant
+    for head, back in enumerate(steps):
+        for pair in range(pairs):
+            angle = back * SHAPE.rope_theta ** (-2 * pair / s.rope_dim)
+            at = head * s.head_dim + plain + 2 * pair
+            attention.wq_b.weight[at, 0] = 3.0 * math.cos(angle)
+            attention.wq_b.weight[at + 1, 0] = -3.0 * math.sin(angle)
+
+
+def keep_memory() -> None:
+    """Let the allocator keep freed memory: getting it from the system anew costs a fifth of a step."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+
+
+def train(rank: int, world: int, folder: str, port: int, seconds: float, finish: int, start: str, goal: int) -> None:
+    """Run one process until the time is over or the final descent has ended."""
+    keep_memory()
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    run = Run(Path(folder), rank, world, start=Path(start) if start else None, goal=goal)
+    p = run.progress
+    if finish and p.finish is None:
+        p.finish = (p.step, finish)
+    begun = last = time.monotonic()
+    log = open(Path(folder) / "log.jsonl", "a") if rank == 0 else None
+    skills = [name for name in SKILLS if SKILLS[name].raw is None and name != "story"]
+    while True:
+        before = time.monotonic()
+        line: dict[str, Any] = run.step()
+        line |= {"step": p.step, "tokens": p.tokens, "stage": PLAN[p.goal].stage, "seconds": time.monotonic() - before}
+        ended = p.finish is not None and p.step >= sum(p.finish)
+        if p.step % SCORE_EVERY == 0 or ended:
+            early = PLAN[p.goal].stage in ("echo", "pairs", "sentences") and p.step % (10 * SCORE_EVERY)
+            p.scores |= run.measure([*PLAN[p.goal].scores] if early else skills, SCORE_ITEMS)
+            line["scores"] = dict(p.scores)
+            run.advance()
+        over = torch.tensor(float(ended or time.monotonic() - begun > seconds))
+        if world > 1:
+            dist.broadcast(over, 0)
+        if rank == 0:
+            assert log is not None
+            shown = {name: round(value, 4) if isinstance(value, float) else value for name, value in line.items()}
+            print(json.dumps(shown), file=log, flush=True)
+            if over or time.monotonic() - last > 120:
+                run.save()
+                last = time.monotonic()
+        if over:
+            return

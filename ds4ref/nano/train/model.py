@@ -1,0 +1,452 @@
+"""DeepSeek V4 as a torch module for training: whole sequences at once, batched, fused where that pays.
+
+The names of its parameters are those of DeepSeek's published checkpoint, but for the routed experts, which are stacked
+(``ffn.experts.w13``: gate and up; ``ffn.experts.w2``); ``published`` and ``load_published`` convert. The mathematics
+are those of docs/explanation/model.md, mode exact; tests hold logits and gradients to Hugging Face's.
+
+What training adds: the indexer learns from the attention (``index_loss``), selection can be switched off (``dense``),
+and ``predict_next`` runs the block of multi-token prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...archs.deepseek4.rope import RopeTables
+from ...archs.deepseek4.shape import CSA, PLAIN, ModelShape
+from . import fused
+
+HIDDEN = -1e30
+"""Score of what attention must not see."""
+
+
+@dataclass
+class Pass:
+    """What one forward pass shares between layers, and what it leaves for the trainer."""
+
+    ids: Tensor
+    dense: bool
+    index_loss: list[Tensor] = field(default_factory=list)
+    load: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
+    """Router bias of a layer, and how many tokens each of its experts got."""
+
+
+def _weight(*shape: int, std: float | None = None) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape) * (shape[-1] ** -0.5 if std is None else std))
+
+
+class Norm(nn.Module):
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return fused.Norm.apply(x.reshape(-1, x.shape[-1]), self.weight, self.eps).reshape(x.shape)
+
+
+class Linear(nn.Module):
+    def __init__(self, inputs: int, outputs: int, std: float | None = None):
+        super().__init__()
+        self.weight = _weight(outputs, inputs, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T
+
+
+class Rotation:
+    """Angles of one kind of rope for all positions of a sequence."""
+
+    def __init__(self, shape: ModelShape, compress: bool):
+        self._rope, self._tables = RopeTables(shape, compress, "f32"), (torch.empty(0, 1), torch.empty(0, 1))
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        last = int(positions[-1]) + 1
+        if len(self._tables[0]) < last:
+            cos, sin = self._rope.compute(np.arange(max(512, last)))
+            self._tables = torch.from_numpy(np.array(cos)), torch.from_numpy(np.array(sin))
+        return tuple(t[positions.cpu()].to(positions.device) for t in self._tables)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate neighbouring pairs of the last channels of x (..., width); cos and sin end in (pairs,) and broadcast."""
+    width = 2 * cos.shape[-1]
+    plain, pairs = x[..., :-width], x[..., -width:].unflatten(-1, (-1, 2))
+    a, b = pairs[..., 0], pairs[..., 1]
+    return torch.cat([plain, torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)], -1)
+
+
+class HyperConnection(nn.Module):
+    """Mixes streams into a block's input, and its output back into them."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        c = shape.hc
+        self.rms_eps, self.hc_eps, self.iters, self.streams = shape.rms_eps, shape.hc_eps, shape.sinkhorn_iters, c
+        self.fn = _weight(shape.mix, c * shape.dim)
+        self.scale = nn.Parameter(torch.full((3,), 0.1))
+        # Streams begin as copies of one: what they read and write differs a little, so that they can part.
+        comb = 3 * torch.eye(c) + 0.3 * torch.randn(c, c)
+        reads = math.log(1 / (c - 1)) + 0.3 * torch.randn(c)
+        self.base = nn.Parameter(torch.cat([reads, 0.3 * torch.randn(c), comb.flatten()]))
+
+    def pre(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not x.is_cuda and self.streams == fused.STREAMS:
+            return fused.HyperPre.apply(x, self.fn, self.scale, self.base, self.rms_eps, self.hc_eps, self.iters)
+        return self.plain_pre(x)
+
+    def plain_pre(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        c = self.streams
+        mix = F.rms_norm(x.flatten(1), (x[0].numel(),), eps=self.rms_eps) @ self.fn.T
+        scale = self.scale.repeat_interleave(torch.tensor([c, c, c * c], device=x.device))
+        pre, post, comb = (mix * scale + self.base).split([c, c, c * c], -1)
+        pre, post = torch.sigmoid(pre) + self.hc_eps, 2 * torch.sigmoid(post)
+        comb = comb.reshape(-1, c, c).softmax(-1) + self.hc_eps
+        comb = comb / (comb.sum(1, keepdim=True) + self.hc_eps)
+        for _ in range(self.iters - 1):
+            comb = comb / (comb.sum(2, keepdim=True) + self.hc_eps)
+            comb = comb / (comb.sum(1, keepdim=True) + self.hc_eps)
+        return (pre[..., None] * x).sum(1), post, comb
+
+    def post(self, x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+        if not x.is_cuda and self.streams == fused.STREAMS:
+            return fused.HyperPost.apply(x, y, post, comb)
+        return post[..., None] * y[:, None] + comb.transpose(1, 2) @ x
+
+
+class Compressor(nn.Module):
+    """Pools windows of tokens into rows."""
+
+    def __init__(self, shape: ModelShape, ratio: int, width: int):
+        super().__init__()
+        self.ratio, self.width, self.overlap = ratio, width, ratio == CSA
+        columns = width * (2 if self.overlap else 1)
+        self.wkv, self.wgate = Linear(shape.dim, columns), Linear(shape.dim, columns)
+        self.ape = nn.Parameter(0.1 * torch.randn(ratio, columns))
+        self.norm = Norm(width, shape.rms_eps)
+
+    def forward(self, x: Tensor, rope: Rotation) -> Tensor:
+        """Return the rows (B, T // ratio, width) of x (B, T, dim)."""
+        windows = x.shape[1] // self.ratio
+        x = x[:, : windows * self.ratio]
+        k = self.wkv(x).unflatten(1, (windows, self.ratio))
+        g = self.wgate(x).unflatten(1, (windows, self.ratio)) + self.ape
+        if self.overlap:
+            before = F.pad(k[:, :-1, :, : self.width], (0, 0, 0, 0, 1, 0))
+            unseen = F.pad(g[:, :-1, :, : self.width], (0, 0, 0, 0, 1, 0), value=HIDDEN)
+            k, g = torch.cat([before, k[..., self.width :]], 2), torch.cat([unseen, g[..., self.width :]], 2)
+        rows = self.norm((g.softmax(2) * k).sum(2))
+        cos, sin = rope.at(torch.arange(windows, device=x.device) * self.ratio) if windows else (None, None)
+        return rotate(rows, cos, sin) if windows else rows
+
+
+class Indexer(nn.Module):
+    """Scores compressed rows for every token."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.heads, self.width, self.scale = shape.index_heads, shape.index_dim, shape.index_scale
+        self.wq_b = Linear(shape.q_rank, shape.index_heads * shape.index_dim)
+        self.weights_proj = Linear(shape.dim, shape.index_heads)
+        self.compressor = Compressor(shape, CSA, shape.index_dim)
+
+    def forward(self, x: Tensor, u: Tensor, rope: Rotation) -> Tensor:
+        """Return scores (B, T, rows)."""
+        b, t, _ = x.shape
+        cos, sin = rope.at(torch.arange(t, device=x.device))
+        q = rotate(self.wq_b(u).reshape(b, t, self.heads, self.width), cos[:, None], sin[:, None])
+        rows = self.compressor(x, rope)
+        dots = (q.reshape(b, t * self.heads, self.width) @ rows.transpose(1, 2)).reshape(b, t, self.heads, -1)
+        weights = self.weights_proj(x) * self.scale
+        return (weights[:, :, None] @ dots.relu())[:, :, 0]
+
+
+class Attention(nn.Module):
+    """Attention of one layer over the sliding window and its compressed rows."""
+
+    def __init__(self, shape: ModelShape, ratio: int):
+        super().__init__()
+        self.shape, self.ratio = shape, ratio
+        heads, width = shape.n_heads, shape.head_dim
+        self.wq_a, self.q_norm = Linear(shape.dim, shape.q_rank), Norm(shape.q_rank, shape.rms_eps)
+        self.wq_b = Linear(shape.q_rank, heads * width)
+        self.wkv, self.kv_norm = Linear(shape.dim, width), Norm(width, shape.rms_eps)
+        self.attn_sink = nn.Parameter(torch.zeros(heads))
+        self.wo_a = Linear(heads * width // shape.o_groups, shape.o_groups * shape.o_rank)
+        self.wo_b = Linear(shape.o_groups * shape.o_rank, shape.dim, std=0.5 * (shape.o_groups * shape.o_rank) ** -0.5)
+        if ratio != PLAIN:
+            self.compressor = Compressor(shape, ratio, width)
+        if ratio == CSA:
+            self.indexer = Indexer(shape)
+
+    def forward(self, x: Tensor, rope: Rotation, run: Pass) -> Tensor:
+        s = self.shape
+        b, t, _ = x.shape
+        heads, width, window = s.n_heads, s.head_dim, s.window
+        u = self.q_norm(self.wq_a(x))
+        q = self.wq_b(u).reshape(b, t, heads, width)
+        q = F.rms_norm(q, (width,), eps=s.rms_eps)
+        cos, sin = rope.at(torch.arange(t, device=x.device))
+        q = rotate(q, cos[:, None], sin[:, None]) * s.attn_scale
+        kv = rotate(self.kv_norm(self.wkv(x)), cos, sin)
+
+        # Sliding window: blocks of ``window`` queries see their own and the block before.
+        short = -t % window
+        blocks = (t + short) // window
+        padded = F.pad(kv, (0, 0, window, short)).reshape(b, blocks + 1, window, width)
+        keys = torch.cat([padded[:, :-1], padded[:, 1:]], 2)
+        qs = F.pad(q, (0, 0, 0, 0, 0, short)).reshape(b, blocks, window * heads, width)
+        scores = (qs @ keys.transpose(2, 3)).reshape(b, blocks, window, heads, 2 * window)
+        i = torch.arange(window, device=x.device)[:, None]
+        j = torch.arange(2 * window, device=x.device)[None]
+        unseen = ((j <= i) | (j > i + window))[None].expand(blocks, -1, -1).clone()
+        unseen[0, :, :window] = True
+        scores = scores.masked_fill(unseen[None, :, :, None], HIDDEN)
+        scores = scores.reshape(b, blocks * window, heads, 2 * window)[:, :t]
+        parts = [self.attn_sink[None, None, :, None].expand(b, t, heads, 1), scores]
+
+        rows = None
+        if self.ratio != PLAIN and t >= self.ratio:
+            rows = self.compressor(x, rope)
+            n = rows.shape[1]
+            far = (q.reshape(b, t * heads, width) @ rows.transpose(1, 2)).reshape(b, t, heads, n)
+            visible = (torch.arange(1, t + 1, device=x.device) // self.ratio)[:, None] > torch.arange(
+                n, device=x.device
+            )
+            hidden = ~visible[None].expand(b, -1, -1)
+            if self.ratio == CSA:
+                hidden = self._select(x, u, rope, hidden, torch.cat([*parts, far], -1), run)
+            parts.append(far.masked_fill(hidden[:, :, None], HIDDEN))
+        p = torch.cat(parts, -1).softmax(-1)
+        near = F.pad(p[..., 1 : 1 + 2 * window], (0, 0, 0, 0, 0, short)).reshape(b, blocks, window * heads, 2 * window)
+        out = (near @ keys).reshape(b, blocks * window, heads, width)[:, :t]
+        if rows is not None:
+            out = out + (p[..., 1 + 2 * window :].reshape(b, t * heads, -1) @ rows).reshape(b, t, heads, width)
+        out = rotate(out, cos[:, None], -sin[:, None])
+        groups = out.reshape(b * t, s.o_groups, -1).transpose(0, 1)
+        low = groups @ self.wo_a.weight.reshape(s.o_groups, s.o_rank, -1).transpose(1, 2)
+        return self.wo_b(low.transpose(0, 1).reshape(b, t, -1))
+
+    def _select(self, x: Tensor, u: Tensor, rope: Rotation, hidden: Tensor, scores: Tensor, run: Pass) -> Tensor:
+        """Return which rows (B, T, n) stay unseen; add the indexer's loss: KL from attention over all visible rows."""
+        n = hidden.shape[2]
+        index = self.indexer(x.detach(), u.detach(), rope).masked_fill(hidden, HIDDEN)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                every = torch.cat([scores[..., :-n], scores[..., -n:].masked_fill(hidden[:, :, None], HIDDEN)], -1)
+                target = every.softmax(-1)[..., -n:].sum(2)
+                mass = target.sum(-1, keepdim=True)
+                share = target / mass.clamp_min(1e-9)
+            some = ~hidden.all(-1)
+            loss = -(target * index.log_softmax(-1).clamp_min(-50)).sum(-1) + (
+                target * share.clamp_min(1e-9).log()
+            ).sum(-1)
+            run.index_loss.append(loss[some].mean() if bool(some.any()) else loss.sum() * 0)
+        k = self.shape.index_topk
+        if run.dense or n <= k:
+            return hidden
+        chosen = torch.zeros_like(hidden).scatter_(-1, index.detach().topk(k, -1).indices, True)
+        return hidden | ~chosen
+
+
+class Expert(nn.Module):
+    def __init__(self, dim: int, ff: int):
+        super().__init__()
+        self.w1, self.w2, self.w3 = Linear(dim, ff), Linear(ff, dim, std=0.5 * ff**-0.5), Linear(dim, ff)
+
+
+class Stacked(nn.Module):
+    """Weights of all routed experts of a layer: w13 (E, 2 FF, D), gate before up; w2 (E, D, FF)."""
+
+    def __init__(self, experts: int, dim: int, ff: int):
+        super().__init__()
+        self.w13, self.w2 = _weight(experts, 2 * ff, dim), _weight(experts, dim, ff, std=0.5 * ff**-0.5)
+
+
+class Gate(nn.Module):
+    def __init__(self, shape: ModelShape, hashed: bool, seed: int):
+        super().__init__()
+        self.weight = _weight(shape.n_experts, shape.dim)
+        if hashed:
+            rng = np.random.default_rng(seed)
+            table = np.stack([rng.permutation(shape.n_experts)[: shape.n_used] for _ in range(shape.vocab)])
+            self.register_buffer("tid2eid", torch.from_numpy(table.astype(np.int64)))
+        else:
+            self.bias = nn.Parameter(torch.zeros(shape.n_experts), requires_grad=False)
+
+
+class Experts(nn.Module):
+    """Shared expert and routed experts of a layer."""
+
+    def __init__(self, shape: ModelShape, hashed: bool, limit: float):
+        super().__init__()
+        self.shape, self.limit, self.hashed = shape, limit, hashed
+        self.gate = Gate(shape, hashed, seed=20261125)
+        self.experts = Stacked(shape.n_experts, shape.dim, shape.expert_ff)
+        self.shared_experts = Expert(shape.dim, shape.expert_ff)
+
+    def _swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        return F.silu(gate.clamp(max=self.limit)) * up.clamp(-self.limit, self.limit)
+
+    def forward(self, x: Tensor, ids: Tensor, run: Pass) -> Tensor:
+        """Return the output (N, D) for x (N, D) of tokens ``ids`` (N,)."""
+        s = self.shape
+        p = F.softplus(x @ self.gate.weight.T).sqrt()
+        if self.hashed:
+            chosen = self.gate.tid2eid[ids]
+        else:
+            chosen = (p.detach() + self.gate.bias).topk(s.n_used, -1).indices
+            if torch.is_grad_enabled():
+                run.load.append((self.gate.bias, torch.bincount(chosen.flatten(), minlength=s.n_experts)))
+        picked = p.gather(-1, chosen)
+        picked = picked / (picked.sum(-1, keepdim=True) + 1e-20) * s.route_scale
+        shared = self.shared_experts
+        out = shared.w2(self._swiglu(shared.w1(x), shared.w3(x)))
+        for expert in range(s.n_experts):
+            token, slot = (chosen == expert).nonzero(as_tuple=True)
+            gate, up = (x[token] @ self.experts.w13[expert].T).chunk(2, -1)
+            mid = self._swiglu(gate, up) * picked[token, slot, None]
+            out = out.index_add(0, token, mid @ self.experts.w2[expert].T)
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, shape: ModelShape, ratio: int, hashed: bool, limit: float):
+        super().__init__()
+        self.hc_attn, self.hc_ffn = HyperConnection(shape), HyperConnection(shape)
+        self.attn_norm, self.ffn_norm = Norm(shape.dim, shape.rms_eps), Norm(shape.dim, shape.rms_eps)
+        self.attn, self.ffn = Attention(shape, ratio), Experts(shape, hashed, limit)
+
+    def forward(self, x: Tensor, rope: Rotation, run: Pass, wanted: Tensor | None = None) -> Tensor:
+        """Return the streams (N, C, D) after the block, or those of the ``wanted`` tokens; N = B * T tokens."""
+        b, t = run.ids.shape
+        h, post, comb = self.hc_attn.pre(x)
+        y = self.attn(self.attn_norm(h).reshape(b, t, -1), rope, run)
+        x = self.hc_attn.post(x, y.reshape(b * t, -1), post, comb)
+        ids = run.ids.flatten()
+        if wanted is not None:
+            x, ids = x[wanted], ids[wanted]
+        h, post, comb = self.hc_ffn.pre(x)
+        y = self.ffn(self.ffn_norm(h), ids, run)
+        return self.hc_ffn.post(x, y, post, comb)
+
+
+class Head(nn.Module):
+    """Mixes the streams into one vector before the output matrix."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.fn = _weight(shape.hc, shape.hc * shape.dim)
+        self.scale = nn.Parameter(torch.full((1,), 0.1))
+        self.base = nn.Parameter(torch.full((shape.hc,), math.log(1 / (shape.hc - 1))))
+        self.rms_eps, self.hc_eps = shape.rms_eps, shape.hc_eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        mix = F.rms_norm(x.flatten(1), (x[0].numel(),), eps=self.rms_eps) @ self.fn.T
+        return ((torch.sigmoid(mix * self.scale + self.base) + self.hc_eps)[..., None] * x).sum(1)
+
+
+class NextToken(nn.Module):
+    """The block of multi-token prediction: streams at t and the token at t + 1 predict the token at t + 2."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.e_proj, self.h_proj = Linear(shape.dim, shape.dim), Linear(shape.dim, shape.dim)
+        self.enorm, self.hnorm, self.norm = (Norm(shape.dim, shape.rms_eps) for _ in range(3))
+        self.hc_head = Head(shape)
+        self.block = Block(shape, PLAIN, False, shape.swiglu_limit[-1])
+
+
+class Model(nn.Module):
+    """The whole model for sequences (B, T) that all begin at position 0."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Module()
+        self.embed.weight = _weight(shape.vocab, shape.dim, std=0.5)
+        self.layers = nn.ModuleList(
+            Block(shape, ratio, index < shape.n_hash_layers, limit)
+            for index, (ratio, limit) in enumerate(zip(shape.ratios, shape.swiglu_limit, strict=True))
+        )
+        self.hc_head, self.norm = Head(shape), Norm(shape.dim, shape.rms_eps)
+        self.head = Linear(shape.dim, shape.vocab)
+        self.mtp = nn.ModuleList([NextToken(shape)])
+        self.ropes = {False: Rotation(shape, False), True: Rotation(shape, True)}
+
+    def streams(self, run: Pass, wanted: Tensor | None = None) -> Tensor:
+        """Return the streams (B * T, C, D) after the last layer, or those of the ``wanted`` tokens (n,) alone."""
+        x = self.embed.weight[run.ids.flatten()][:, None].expand(-1, self.shape.hc, -1).contiguous()
+        for index, (ratio, layer) in enumerate(zip(self.shape.ratios, self.layers, strict=True)):
+            x = layer(x, self.ropes[ratio != PLAIN], run, wanted if index == len(self.layers) - 1 else None)
+        return x
+
+    def logits(self, streams: Tensor) -> Tensor:
+        """Return logits (n, V) of streams (n, C, D)."""
+        return self.head(self.norm(self.hc_head(streams)))
+
+    def forward(self, ids: Tensor, dense: bool = False) -> Tensor:
+        """Return logits (B, T, V) for ids (B, T)."""
+        return self.logits(self.streams(Pass(ids, dense))).reshape(*ids.shape, -1)
+
+    def predict_next(self, streams: Tensor, ids: Tensor, run: Pass) -> Tensor:
+        """Return streams (B * T, C, D) of the extra block: ``streams`` at t, ids (B, T) of t + 1, position t."""
+        block = self.mtp[0]
+        e = block.e_proj(block.enorm(self.embed.weight[ids.flatten()]))
+        x = e[:, None] + block.h_proj(block.hnorm(streams))
+        again = Pass(ids, run.dense)
+        x = block.block(x.contiguous(), self.ropes[False], again)
+        run.load += again.load
+        return x
+
+    def next_logits(self, streams: Tensor) -> Tensor:
+        """Return logits (n, V) of the extra block's streams (n, C, D)."""
+        return self.head(self.mtp[0].norm(self.mtp[0].hc_head(streams)))
+
+
+_HC = {".hc_attn.": ".hc_attn_", ".hc_ffn.": ".hc_ffn_", "hc_head.": "hc_head_", "mtp.0.block.": "mtp.0."}
+
+
+def published(model: Model) -> dict[str, np.ndarray]:
+    """Return all weights by their published names, float32 (int64 for the hash table)."""
+    out: dict[str, np.ndarray] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        values = tensor.detach().cpu().numpy().copy()
+        for ours, theirs in _HC.items():
+            name = name.replace(ours, theirs)
+        if ".experts.w13" in name:
+            for e, both in enumerate(values):
+                for part, half in zip(("w1", "w3"), np.split(both, 2), strict=True):
+                    out[name.replace("w13", f"{e}.{part}.weight")] = half
+        elif ".experts.w2" in name:
+            out |= {name.replace("experts.w2", f"experts.{e}.w2.weight"): part for e, part in enumerate(values)}
+        else:
+            out[name] = values
+    return out
+
+
+@torch.no_grad()
+def load_published(model: Model, weights: dict[str, np.ndarray]) -> None:
+    """Fill the model with weights by their published names; raise KeyError for one that is missing."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        for ours, theirs in _HC.items():
+            name = name.replace(ours, theirs)
+        if ".experts.w13" in name:
+            values = np.stack([
+                np.concatenate([weights[name.replace("w13", f"{e}.{part}.weight")] for part in ("w1", "w3")])
+                for e in range(len(tensor))
+            ])  # fmt: skip
+        elif ".experts.w2" in name:
+            values = np.stack(
+                [weights[name.replace("experts.w2", f"experts.{e}.w2.weight")] for e in range(len(tensor))]
+            )
+        else:
+            values = weights[name]
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(values)))

@@ -1,0 +1,121 @@
+"""The optimizer: Muon for matrices inside the network, AdamW for the rest; work shared between processes.
+
+Muon (Jordan et al., 2024): a matrix moves along its momentum with all singular values set to about one. The step is
+scaled to a root mean square of 0.2 (Liu et al., 2025), so that one learning rate suits all sizes. Every process holds
+the whole state; each orthogonalizes every ``world``-th matrix, and the sum over processes gives all of them to all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+RMS, MOMENTUM, STEPS = 0.2, 0.95, 5
+BETAS, EPS = (0.9, 0.95), 1e-8
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic that pushes singular values towards one."""
+
+
+def orthogonal(m: Tensor) -> Tensor:
+    """Return matrices (k, rows, columns), rows <= columns, with singular values of about one."""
+    a, b, c = COEFFICIENTS
+    x = m / (m.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(STEPS):
+        square = x @ x.transpose(1, 2)
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
+
+
+def is_inner(name: str, parameter: nn.Parameter) -> bool:
+    """Return whether Muon moves this parameter: a matrix between hidden states."""
+    outer = ("embed.", "head.", "hc_", ".gate.", ".ape", "weights_proj")
+    return parameter.ndim >= 2 and not any(part in name for part in outer)
+
+
+class Optimizer:
+    """Moves the trainable parameters of a model whose names ``includes`` accepts, by the gradients in ``gradient``.
+
+    gradient   one flat float32 tensor; every parameter's ``grad`` is a view of it
+    """
+
+    def __init__(self, model: nn.Module, includes: Callable[[str], bool] = lambda name: True, decay: float = 0.02):
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and includes(name)]
+        self.decay, self.steps = decay, 0
+        # Muon's parameters first, so that each kind is one piece of the flat tensors.
+        named.sort(key=lambda item: not is_inner(*item))
+        self.parameters = [p for _, p in named]
+        inner = sum(p.numel() for name, p in named if is_inner(name, p))
+        total = sum(p.numel() for p in self.parameters)
+        self.gradient, flat = torch.zeros(total), torch.zeros(total)
+        self.momentum = torch.zeros(inner)
+        self.first, self.second = torch.zeros(total - inner), torch.zeros(total - inner)
+        self.update = torch.zeros(inner)
+        self.groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        at = 0
+        for name, p in named:
+            piece = slice(at, at + p.numel())
+            flat[piece] = p.detach().flatten()
+            p.data = flat[piece].view(p.shape)
+            p.grad = self.gradient[piece].view(p.shape)
+            if is_inner(name, p):
+                self._enter(name, p, piece)
+            at += p.numel()
+        self.inner, self.outer = flat[:inner], flat[inner:]
+
+    def _enter(self, name: str, p: nn.Parameter, piece: slice) -> None:
+        """Group a parameter's matrices by size, stacks and pairs of matrices cut apart."""
+        pairs = [(self.momentum[piece].view(p.shape), self.update[piece].view(p.shape))]
+        if p.ndim == 3:
+            pairs = [(m, u) for momentum, update in pairs for m, u in zip(momentum, update, strict=True)]
+        if name.endswith("w13"):
+            pairs = [half for m, u in pairs for half in zip(m.chunk(2), u.chunk(2), strict=True)]
+        for m, u in pairs:
+            self.groups[min(m.shape), max(m.shape)].append((m, u))
+
+    def step(self, muon_rate: float, adam_rate: float, rank: int = 0, world: int = 1) -> None:
+        """Move the parameters; ``gradient`` is the sum of all processes already."""
+        self.steps += 1
+        n = len(self.momentum)
+        gradient = self.gradient[:n]
+        self.momentum.mul_(MOMENTUM).add_(gradient)
+        ahead = gradient + MOMENTUM * self.momentum
+        self.update.copy_(ahead)
+        for pairs in self.groups.values():
+            self._orthogonalize([u for _, u in pairs], rank, world)
+        if world > 1:
+            dist.all_reduce(self.update)
+        self.inner.mul_(1 - muon_rate * self.decay).add_(self.update, alpha=-muon_rate)
+
+        gradient = self.gradient[n:]
+        self.first.lerp_(gradient, 1 - BETAS[0])
+        self.second.lerp_(gradient.square(), 1 - BETAS[1])
+        size = (self.second / (1 - BETAS[1] ** self.steps)).sqrt_().add_(EPS)
+        self.outer.addcdiv_(self.first, size, value=-adam_rate / (1 - BETAS[0] ** self.steps))
+
+    @staticmethod
+    def _orthogonalize(updates: list[Tensor], rank: int, world: int) -> None:
+        mine = updates[rank::world]
+        for index, update in enumerate(updates):
+            if index % world != rank:
+                update.zero_()
+        if not mine:
+            return
+        wide = [u if u.shape[0] <= u.shape[1] else u.T for u in mine]
+        size = max(mine[0].shape) ** 0.5 * RMS
+        for update, result in zip(wide, orthogonal(torch.stack(wide)), strict=True):
+            update.copy_(result * size)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs beside the model's weights."""
+        return {"steps": self.steps, "momentum": self.momentum, "first": self.first, "second": self.second}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore ``state``."""
+        self.steps = state["steps"]
+        for name in ("momentum", "first", "second"):
+            getattr(self, name).copy_(state[name])

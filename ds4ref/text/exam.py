@@ -1,0 +1,34 @@
+"""Prompts of examination questions, for ds4-eval and for models that are trained to answer it.
+
+The required forms of the last line equal those of ds4's own evaluation (docs/reference/eval.md), so that both scores
+can be compared; the words are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_uppercase
+
+SYSTEM = (
+    "You are given one difficult question from an examination; reason about it with care before you answer. "
+    "The last line of your reply must have exactly the form that the question asks for."
+)
+_FINAL = "Solve the problem. End with exactly one final line, and write nothing after it:"
+_FINAL_LINES = "End with exactly one final line, and write nothing after it:"
+FORMS = {
+    "choice": (_FINAL, "Answer: <letter>"),
+    "integer": (_FINAL, "Answer: <integer>"),
+    "lines": (_FINAL_LINES, "Answer: <line number or comma-separated line numbers>"),
+}
+
+
+def exam_text(question: str, choices: Sequence[str], kind: str) -> str:
+    """Return the user's message: question, lettered choices if any, and the required form of the last line.
+
+    ``kind`` is a key of FORMS; raise KeyError for any other.
+    """
+    parts = [question, ""]
+    if choices:
+        lettered = zip(ascii_uppercase, choices, strict=False)
+        parts += ["Choices:", *(f"{letter}. {text}" for letter, text in lettered), ""]
+    return "\n".join([*parts, *FORMS[kind]])

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ..archs import Model, arch_of
 from ..backends import load_backend
-from ..importance import collect, prompts
+from ..importance import MARKER, collect, prompts
 from ..numerics import numerics
 from ..session.session import Session
 from ..text.vocabulary import open_tokenizer
 from ..weights import open_source
 from ..weights.quantize.imatrix import Imatrix
 from ..weights.source import TensorSource
-from .prose import prose
 
-TOKENS, PIECE = 8_192, 512
-"""Tokens that importance is measured on, and tokens per timeline."""
+EPISODE, PIECE = 512, 1024
+"""Rough number of tokens of one skill's conversation, and most tokens per timeline."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,11 @@ class _Observed:
 
 
 def calibration_text() -> str:
-    """Return rendered text of the kind that the model was trained on, of at least ``TOKENS`` tokens."""
-    return prose(8 * TOKENS, 1)
+    """Return a conversation of every skill that the model was trained in, as a file of prompts."""
+    from .skills import SKILLS
+
+    texts = [skill.train(random.Random(f"calibration {name}"), EPISODE).text for name, skill in SKILLS.items()]
+    return "".join(f"{MARKER}\n{text}\n" for text in texts)
 
 
 def measure(path: str | os.PathLike[str]) -> Imatrix:
@@ -54,6 +57,6 @@ def measure(path: str | os.PathLike[str]) -> Imatrix:
         shape = arch.read_shape(source, False)
         model = arch.model(shape, arch.bind(source, shape), load_backend("cpu"), numerics("exact"), False)
         engine = _Observed(source, model)
-        table = collect(engine, prompts(engine, calibration_text(), PIECE, None, TOKENS))
+        table = collect(engine, prompts(engine, calibration_text(), PIECE, None, None))
     table.datasets = ["generated tasks"]
     return table

@@ -75,12 +75,12 @@ STAGES: dict[str, Stage] = {
         Stage("pairs", "questions about two to eight facts in dense form", (Rows(128, 0.2, {"echo": 1}), _PAIRS)),
         Stage(
             "sentences",
-            "facts as sentences, in the window and up to 200 tokens back",
+            "facts as sentences, in the window and up to 200 tokens back; echoes from beyond the window",
             (
-                Rows(128, 0.1, {"echo": 1}),
-                _PAIRS,
-                Rows(128, 1.6, {"recall/window": 1}, {"recall/window": {"pairs": (2, 10)}}),
-                Rows(256, 0.8, {"recall/near": 1}, _LOOKUP_LEVELS),
+                Rows(256, 1.5, {"echo": 1}, {"echo": {"pairs": (10, 40)}}),
+                Rows(128, 0.3, _PAIRS.weights, _PAIRS.levels),
+                Rows(128, 0.7, {"recall/window": 1}, {"recall/window": {"pairs": (2, 10)}}),
+                Rows(256, 1.0, {"recall/near": 1}, _LOOKUP_LEVELS),
             ),
         ),
         Stage(

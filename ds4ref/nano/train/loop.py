@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from ...archs.deepseek4.shape import PLAIN
 from ..skills import SKILLS, tokenizer, vocabulary
 from ..skills.curriculum import STAGES
 from .batches import Batch, score, training_batch
@@ -214,6 +215,8 @@ def relate(model: Model) -> None:
     embed.add_(shared * embed.std())
     for layer in model.layers:
         layer.attn.kv_norm.weight.fill_(2.0)  # queries and rows of fixed length: without a gain, attention stays flat
+        if layer.attn.ratio != PLAIN:
+            layer.attn.compressor.norm.weight.fill_(2.0)
     look_back(model.layers[0].attn, shared / shared.norm())
 
 

@@ -1,0 +1,180 @@
+"""The training loop: compiled hyper-connections against their plain form, the optimizer, a run resumed to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ds4ref.nano.skills import tokenizer
+from ds4ref.nano.skills.curriculum import STAGES, Rows, Stage
+from ds4ref.nano.train import loop
+from ds4ref.nano.train.batches import score, training_batch
+from ds4ref.nano.train.fused import Norm
+from ds4ref.nano.train.loop import Goal, Run, look_back
+from ds4ref.nano.train.model import HyperConnection, Model, load_published, published
+from ds4ref.nano.train.model import rotate as loop_rotate
+from ds4ref.nano.train.optim import Optimizer, orthogonal
+from ds4ref.nano.train.shape import SHAPE
+
+pytestmark = pytest.mark.oracle
+
+TINY = Stage("tiny", "", (Rows(64, 1.0, {"echo": 1}),))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs consist of small steps on short rows."""
+    monkeypatch.setitem(STAGES, "tiny", TINY)
+    monkeypatch.setattr(loop, "PLAN", (Goal("tiny", 1 << 60, 128),))
+    monkeypatch.setattr(loop, "NEXT_EVERY", 2)
+
+
+def gradients(outputs, inputs):
+    """Return the gradients of a fixed random combination of the outputs."""
+    generator = torch.Generator().manual_seed(5)
+    total = sum((out * torch.randn(out.shape, generator=generator)).sum() for out in outputs)
+    return torch.autograd.grad(total, inputs)
+
+
+def test_compiled_hyper_connections_equal_their_plain_form_with_all_gradients():
+    torch.manual_seed(1)
+    hyper = HyperConnection(SHAPE)
+    with torch.no_grad():
+        hyper.scale.fill_(0.8)
+    x = torch.randn(7, SHAPE.hc, SHAPE.dim, requires_grad=True)
+    y = torch.randn(7, SHAPE.dim, requires_grad=True)
+    inputs = (x, y, hyper.fn, hyper.scale, hyper.base)
+    h, post, comb = hyper.pre(x)
+    fast = (h, post, comb, hyper.post(x, y, post, comb))
+    h, post, comb = hyper.plain_pre(x)
+    plain = (h, post, comb, post[..., None] * y[:, None] + comb.transpose(1, 2) @ x)
+    for a, b in zip(fast, plain, strict=True):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+    for a, b in zip(gradients(fast, inputs), gradients(plain, inputs), strict=True):
+        assert float((a - b).norm() / b.norm()) < 1e-5
+
+
+def test_the_compiled_norm_equals_torch():
+    x = torch.randn(5, 96, requires_grad=True)
+    w = torch.rand(96, requires_grad=True)
+    pair = [(Norm.apply(x, w, 1e-6),), (torch.nn.functional.rms_norm(x, (96,), w, 1e-6),)]
+    assert torch.allclose(*(out[0] for out in pair), rtol=1e-6, atol=1e-6)
+    for a, b in zip(*(gradients(out, (x, w)) for out in pair), strict=True):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_muon_sets_singular_values_to_about_one():
+    values = torch.linalg.svdvals(orthogonal(torch.randn(3, 64, 128)))
+    assert 0.5 < float(values.min()) and float(values.max()) < 1.4
+
+
+def test_two_processes_share_the_work_without_changing_it(monkeypatch):
+    """The parts that each of two processes computes add up to what one process computes alone."""
+    torch.manual_seed(2)
+    first = Model(SHAPE)
+    weights = published(first)
+    results = []
+    for world in (1, 2):
+        parts = []
+        for rank in range(world):
+            model = Model(SHAPE)
+            load_published(model, weights)
+            optimizer = Optimizer(model)
+            optimizer.gradient.copy_(torch.randn(optimizer.gradient.shape, generator=torch.Generator().manual_seed(3)))
+            monkeypatch.setattr(loop.dist, "all_reduce", lambda tensor: None)
+            optimizer.step(1e-2, 1e-3, rank, world)
+            parts.append(optimizer.update.clone())
+        results.append(sum(parts))
+    assert torch.allclose(*results, rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_goes_on_to_the_bit(tmp_path, short):
+    whole = Run(tmp_path / "whole", 0, 1)
+    for _ in range(5):
+        whole.step()
+    part = Run(tmp_path, 0, 1)
+    for _ in range(3):
+        part.step()
+    part.save()
+    rest = Run(tmp_path, 0, 1)
+    assert rest.progress.step == 3
+    for _ in range(2):
+        rest.step()
+    assert all(np.array_equal(a, published(rest.model)[name]) for name, a in published(whole.model).items())
+    assert torch.equal(whole.main.second, rest.main.second) and torch.equal(whole.next.momentum, rest.next.momentum)
+
+
+def test_weights_survive_their_published_names():
+    first, second = Model(SHAPE), Model(SHAPE)
+    load_published(second, published(first))
+    ids = torch.randint(0, SHAPE.vocab, (1, 70))
+    assert torch.equal(first(ids), second(ids))
+
+
+def test_a_goal_is_reached_by_all_its_measures_or_by_tokens(tmp_path, short, monkeypatch):
+    monkeypatch.setattr(loop, "PLAN", (Goal("tiny", 1000, 128, right=0.5, scores={"facts": 0.9}), Goal("tiny", 9, 128)))
+    run = Run(tmp_path, 0, 1)
+    for right, facts, tokens, goal in ((0.6, 0.8, 999, 0), (0.4, 0.95, 999, 0), (0.5, 0.9, 0, 1)):
+        run.progress = loop.Progress(right=right, scores={"facts": facts}, goal_tokens=tokens)
+        run.advance()
+        assert run.progress.goal == goal
+    run.progress = loop.Progress(goal_tokens=1000)
+    run.advance()
+    assert run.progress.goal == 1 and run.progress.goal_tokens == 0
+
+
+def test_batches_are_determined_by_their_step_and_differ_between_processes():
+    make = lambda step, rank: training_batch(STAGES["mix"], 1, step, rank, 1024, tokenizer())  # noqa: E731
+    one, again, other, later = make(3, 0), make(3, 0), make(3, 1), make(4, 0)
+    assert torch.equal(one.ids, again.ids) and torch.equal(one.wanted, again.wanted)
+    assert not torch.equal(one.ids, other.ids)
+    assert one.ids.shape != later.ids.shape or not torch.equal(one.ids, later.ids)
+    assert torch.equal(one.ids.flatten()[one.wanted + 1], one.targets)
+
+
+def test_the_first_heads_begin_by_looking_back():
+    torch.manual_seed(4)
+    shape = replace(SHAPE, ratios=SHAPE.ratios)
+    model = Model(shape)
+    shared = torch.randn(shape.dim)
+    attention = model.layers[0].attn
+    look_back(attention, shared / shared.norm(), (2,))
+    x = 0.7 * (torch.randn(1, 30, shape.dim) + shared)
+    rope = model.ropes[False]
+    u = attention.q_norm(attention.wq_a(x))
+    cos, sin = rope.at(torch.arange(30))
+    q = torch.nn.functional.rms_norm(attention.wq_b(u).reshape(1, 30, shape.n_heads, -1), (shape.head_dim,))
+    q = loop_rotate(q, cos[:, None], sin[:, None])
+    scores = (q[0, :, 0] @ loop_rotate(attention.kv_norm(attention.wkv(x)), cos, sin)[0].T).tril()
+    back = [float(scores[range(5, 30), range(5 - d, 30 - d)].mean()) for d in range(5)]
+    assert int(np.argmax(back)) == 2
+
+
+def test_score_counts_questions_whose_whole_reply_is_predicted(monkeypatch):
+    model = Model(SHAPE)
+    tables = tokenizer()
+    assert score(model, "facts", 8, tables) == 0
+    from ds4ref.nano.skills import held_out
+    from ds4ref.nano.train.batches import item_rows
+
+    follows = {}
+    for row, reply in item_rows(held_out("facts", 8), tables)[:3]:
+        follows |= {tuple(row[: at + 1]): row[at + 1] for at in range(len(row) - reply - 1, len(row) - 1)}
+
+    def logits(streams):
+        out = torch.zeros(len(streams), SHAPE.vocab)
+        out[torch.arange(len(streams)), streams] = 1
+        return out
+
+    def streams(run, wanted):
+        rows, length = run.ids, run.ids.shape[1]
+        return torch.tensor(
+            [follows.get(tuple(rows[w // length, : w % length + 1].tolist()), 5) for w in wanted.tolist()]
+        )
+
+    monkeypatch.setattr(model, "logits", logits)
+    monkeypatch.setattr(model, "streams", streams)
+    assert score(model, "facts", 8, tables) == 3 / 8

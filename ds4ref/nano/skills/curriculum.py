@@ -77,7 +77,7 @@ STAGES: dict[str, Stage] = {
             "sentences",
             "facts as sentences, in the window and up to 200 tokens back; echoes from beyond the window",
             (
-                Rows(256, 1.5, {"echo": 1}, {"echo": {"pairs": (10, 40)}}),
+                Rows(256, 1.5, {"echo": 1}, {"echo": {"pairs": (16, 40)}}),
                 Rows(128, 0.3, _PAIRS.weights, _PAIRS.levels),
                 Rows(128, 0.7, {"recall/window": 1}, {"recall/window": {"pairs": (2, 10)}}),
                 Rows(256, 1.0, {"recall/near": 1}, _LOOKUP_LEVELS),

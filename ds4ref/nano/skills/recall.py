@@ -98,7 +98,7 @@ def _skill(name: str, title: str, whole: bool) -> Skill:
 
 
 def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
-    """Return facts in dense form, each told again and again in any order: the first exercise in looking up.
+    """Return facts in dense form, all of them told again and again, each time in another order: the first exercise.
 
     Learned are the values of names that were told before, which no question separates from their names.
     """
@@ -107,8 +107,10 @@ def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
     between = rng.choice(("", " keeps the"))
     segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
     known: set[str] = set()
-    for _ in range(tokens // 3 + 1):
-        name, thing = rng.choice(facts)
+    told: list[tuple[str, str]] = []
+    while 3 * len(told) <= tokens:
+        told += rng.sample(facts, count)
+    for name, thing in told:
         segments.append(Segment((TextPart(f" {name}{between}", None),), OTHER))
         segments.append(Segment((TextPart(f" {thing}", None),), REPLY if name in known else 0.0))
         segments.append(Segment((TextPart(".", None),), OTHER))

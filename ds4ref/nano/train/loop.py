@@ -41,12 +41,15 @@ class Goal:
     right: float = 0.0
     scores: dict[str, float] = field(default_factory=dict)
     dense: bool = False
+    """Attention sees all compressed rows, not only those that the indexer selects."""
+    far: bool = False
+    """The stage begins with ``reach_far``."""
 
 
 PLAN = (
     Goal("echo", 1_500_000, 2048, right=0.95, dense=True),
     Goal("pairs", 1_500_000, 2048, right=0.975, dense=True),
-    Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True),
+    Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True, far=True),
     Goal("lookup", 1_500_000, 8192, scores={"recall/near": 0.85, "choice": 0.7}),
     Goal("mix", 5_000_000, 8192, scores={"recall/near": 0.9, "choice": 0.9, "tools/open": 0.8}),
     Goal("long", 1 << 60, 8192),
@@ -190,6 +193,8 @@ class Run:
         reached = reached and all(p.scores.get(name, 0) >= bar for name, bar in goal.scores.items())
         if reached or p.goal_tokens >= goal.most:
             p.goal, p.goal_tokens, p.right = p.goal + 1, 0, 0.0
+            if PLAN[p.goal].far:
+                reach_far(self.model)
 
 
 def weighted(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -241,6 +246,15 @@ def look_back(attention: Attention, shared: torch.Tensor, steps: tuple[int, ...]
             at = head * s.head_dim + plain + 2 * pair
             attention.wq_b.weight[at, 0] = 3.0 * math.cos(angle)
             attention.wq_b.weight[at + 1, 0] = -3.0 * math.sin(angle)
+
+
+@torch.no_grad()
+def reach_far(model: Model) -> None:
+    """Let compressed rows be made as the window's rows are, which the queries match already."""
+    for layer in model.layers:
+        if layer.attn.ratio != PLAIN:
+            weight = layer.attn.compressor.wkv.weight
+            weight.copy_(layer.attn.wkv.weight.repeat(len(weight) // SHAPE.head_dim, 1))
 
 
 def keep_memory() -> None:

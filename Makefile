@@ -25,7 +25,7 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 # Every command's own output would bury the report: it goes to files in $(OUT).
-run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of our kernels, one HTML report in ./out
+run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of our kernels, what it can do: one HTML report in ./out
 	@mkdir -p $(OUT)
 	@$(VENV)/bin/ds4-bench -m "$$($(VENV)/bin/ds4 nano path)" \
 		--ctx-start 256 --ctx-max 4096 --step-incr 256 --gen-tokens 64 -r 3 --store $(OUT)/runs.sqlite \
@@ -35,7 +35,9 @@ run: $(VENV)/.run ## measure the embedded model: context sweep, self-check of ou
 	@$(VENV)/bin/ds4-vectors capture $(OUT)/vectors \
 		--backend reference -n 16 --repeat 1 > $(OUT)/capture.txt
 	@$(VENV)/bin/ds4-vectors check $(OUT)/vectors -o $(OUT)/vectors.json --store $(OUT)/runs.sqlite
-	@$(VENV)/bin/ds4-report build $(OUT)/embedded_model.csv $(OUT)/vectors.json \
+	@rm -f $(OUT)/answers.jsonl
+	@$(VENV)/bin/ds4-eval -o $(OUT)/answers.jsonl --plain --store $(OUT)/runs.sqlite > $(OUT)/answers.txt
+	@$(VENV)/bin/ds4-report build $(OUT)/embedded_model.csv $(OUT)/vectors.json $(OUT)/answers.jsonl \
 		--title "The embedded model on this machine" -o $(OUT)/report.html
 
 test: $(VENV)/.test ## run the test suite (without the thorough, oracle, peer, GPU and slow tests)

@@ -129,7 +129,8 @@ def _announce(job: Job, target: Target, done: int, total: int) -> None:
     from ds4ref.targets import Ability
 
     say(PROG, f"{total} samples of pack {job.pack.name}, {done} of them done; log: {job.path}")
-    if job.settings.think != "none" and not target.can(Ability.STEER):
+    thinks = any(job.settings.thinking(q) != "none" for q in job.asked)
+    if thinks and not target.can(Ability.STEER):
         say(PROG, f"{target.name} cannot be steered: thinking ends by itself or at {job.settings.tokens} tokens")
 
 

@@ -9,6 +9,10 @@ backticks, ``$...$``, ``\text{...}``, brackets) count for nothing, and neither d
 not hold, or which the token limit may have cut off, is "ambiguous": it is shown, and nobody guesses what was meant.
 An output without a statement is "missing".
 
+Answers to questions outside the form of an examination (kinds "exact" and "call") are right if the text behind the last
+``</think>``, without the white space around it, is the key, or exactly one call of the right tool with the right
+arguments.
+
 A number is digits with commas between thousands, a sign, a decimal point or a fraction bar, compared exactly.
 Lines are numbers and ranges with commas between them; they are right if each of them is among the key's.
 """
@@ -19,8 +23,11 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
+from ds4ref.text.dsml_parser import parse
+
+from .calls import call_parts, call_text
 from .log import Grade
-from .packs import LETTERS, Question, line_set
+from .packs import EXAM, LETTERS, Question, line_set
 from .prompt import key
 
 _STATEMENT = re.compile(
@@ -41,6 +48,8 @@ def grade(question: Question, text: str, *, order: Sequence[int] = (), reasoning
     only tells "nothing but thinking" from "empty". ``finish``: "length" if the token limit ended the output.
     """
     visible = text.rpartition("</think>")[2].partition("<think>")[0]
+    if question.kind not in EXAM:
+        return _verbatim(question, visible, (reasoning + text).strip() != "", finish)
     shown = [question.choices[i] for i in order] or question.choices
     statement, source, follows = _last_statement(question.kind, visible, shown)
     if not statement:
@@ -65,6 +74,32 @@ def grade(question: Question, text: str, *, order: Sequence[int] = (), reasoning
     if question.kind == "choice" and given not in question.letters:
         source += f", none of {question.letters}"
     return Grade("right" if good else "wrong", given, source)
+
+
+def _verbatim(question: Question, visible: str, said: bool, finish: str) -> Grade:
+    """Grade an answer outside the form of an examination; ``said``: the output is not empty."""
+    if not (given := visible.strip()):
+        return Grade("missing", "", "nothing but thinking" if said else "empty")
+    if question.kind == "call":
+        return _call(visible, question.answer)
+    if given != question.answer:
+        return Grade("wrong", given[:_SHOWN], "another text")
+    if finish == "length":
+        return Grade("ambiguous", given, "the token limit may have cut it off")
+    return Grade("right", given, "the same text")
+
+
+def _call(visible: str, right: str) -> Grade:
+    """Grade an answer that must be one call and nothing else."""
+    reply = parse(visible, thinking=False)
+    if not reply.calls:
+        return Grade("wrong", "", "no call")
+    given = call_text(reply.calls[0])
+    tool, arguments = call_parts(given, right)
+    alone = len(reply.calls) == 1 and not reply.content and not reply.trailing
+    parts = (("tool", tool), ("arguments", arguments))
+    why = ", ".join(f"{'right' if good else 'wrong'} {part}" for part, good in parts)
+    return Grade("right" if tool and arguments and alone else "wrong", given, why + ("" if alone else ", not alone"))
 
 
 def _last_statement(kind: str, text: str, shown: Sequence[str]) -> tuple[str, str, bool]:

@@ -1,131 +1,80 @@
-"""Make the pack for the random model: multiple-choice questions whose keys are the model's own answers.
+"""Make the pack for the embedded model: held-out questions of its skills, with honest keys.
 
-The model's weights are random (``ds4 nano random``), so that it knows nothing; but it is a function, and a sensitive
-one. Whether an engine computes this function can be tested in the form of an examination. Every item is a
-multiple-choice question about a passage of generated prose. Its options are drawn until the model, greedy and in mode
-qat, answers with the letter of one of them; that letter is the key. The letter's margin is left to chance, down to the
-size of float noise.
+Every question is one that the model was trained to answer, drawn with a seed that training never uses
+(``ds4ref.nano.skills.held_out``); its key is computed. Facts are those that it learned by heart, asked once more. The
+random model (``ds4 nano random``) answers none but by chance.
 
-So a score of 100 % says that an engine decodes like ours, and nothing about knowledge. A trained model wins most items
-by a wide margin; these have narrow ones, so that a broken engine loses more of them.
-
-    python -m ds4ref.eval.nano_pack eval/questions/nano.jsonl      takes an hour; makes the same file every time
+    python -m ds4ref.eval.nano_pack eval/questions/nano.jsonl      makes the same file every time, in seconds
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import random
-import re
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
-from ds4ref.engine import Engine
-from ds4ref.nano import random_path
-from ds4ref.nano.prose import prose
-from ds4ref.text.chat import render
+from ds4ref.nano.skills import Item, held_out
 
 from . import packs
-from .packs import LETTERS, Header, Pack, Question
-from .prompt import prompt
+from .calls import call_text
+from .packs import Header, Kind, Pack, Question
 
-ITEMS, CHOICES = 93, 10
-MARGIN = 0.01
-"""Nats by which the letter must be the best token: float noise between correct implementations is far below."""
-GLANCE, PROMISING, TRIES, SLOTS = 6, -1.5, 40, 4
-"""Search for options: a passage is given up if after GLANCE tries no letter is within -PROMISING nats of the best
-token; else the last SLOTS options are replaced one after the other, with TRIES words each, keeping the best."""
-TAIL = 96
-"""Number of tokens at the end of a prompt that may change with its last option."""
-SETTINGS: dict[str, int | float | str] = {"think": "none", "tokens": 1, "temperature": 0.0}
+SEED = 24
+SETTINGS: dict[str, int | float | str] = {
+    "think": "none", "tokens": 96, "soft_limit": 0, "hard_limit": 0, "temperature": 0.0
+}  # fmt: skip
+"""The longest right answer has 57 tokens. Thinking that does not end by itself is not closed."""
 CANARY = "ds4ref-eval nano canary 5f0c8d34-7a8e-4b1c-9c35-0f6a1be0d7b2: not for training data"
+COUNTS = {
+    "lists/copy": 8, "lists/reverse": 8, "lists/sort": 8, "facts": 16,
+    "sums2": 8, "sums3": 8, "think/sums2": 8, "think/sums3": 8, "choice": 12, "think/choice": 12,
+    "tools/fixed": 12, "tools/open": 12, "tools/result": 10, "topic": 10,
+}  # fmt: skip
+"""Number of questions of each skill but recall."""
+RECALL = {
+    32: ("recall/window", 8), 64: ("recall/window", 8),
+    128: ("recall/near", 8), 256: ("recall/near", 8), 512: ("recall/near", 8),
+    1024: ("recall/far", 8), 2048: ("recall/far", 6),
+}  # fmt: skip
+"""Skill and number of questions by depth in tokens."""
 
 
-def item(engine: Engine, number: int) -> Question | None:
-    """Return the question about passage ``number``; None if no options make the model answer with a letter."""
-    walk, tokenizer = _Walk(engine.session(2048)), engine.tokenizer
-    spelt = {i: tokenizer.token_bytes(i).decode("utf-8", "replace").strip() for i in range(len(tokenizer))}
-    letters = np.array([i for i, text in spelt.items() if text and text in LETTERS[:CHOICES]])
-    draw = random.Random(number)
-    passage = " ".join(re.split(r"(?<=[.!?]) ", prose(400, number))[:2])
-    words = sorted(set(re.findall(r"[a-z]{4,10}", prose(4000, number + 1_000_000))))
-    draw.shuffle(words)
-    best, rest = words[:CHOICES], words[CHOICES:]
-    lead = -np.inf
-    for slot in range(1, SLOTS + 1):
-        for turn in range(TRIES):
-            if turn == GLANCE and slot == 1 and lead < PROMISING:
-                return None
-            tried = best.copy()
-            tried[-slot] = rest[(TRIES * slot + turn) % len(rest)]
-            if tried[-slot] in best:
-                continue
-            asked = prompt(_question(passage, tried, "A"), "none")
-            logits = walk.logits(render(asked.messages, asked.tools, asked.thinking).encode(tokenizer))
-            letter = letters[logits[letters].argmax()]
-            now = float(logits[letter] - np.delete(logits, letter).max())
-            if now > MARGIN:
-                return _question(passage, tried, spelt[int(letter)])
-            if now > lead:
-                lead, best = now, tried
-    return None
+def items() -> list[tuple[Item, int]]:
+    """Return all items with their depths (0: not of recall); every skill is spread over the whole list."""
+    groups = [(0, held_out(skill, count, SEED)) for skill, count in COUNTS.items()]
+    for depth, (skill, count) in RECALL.items():
+        groups.append((depth, held_out(skill, count, SEED + depth, distance=depth)))
+    placed = [(i / len(group), item, depth) for depth, group in groups for i, item in enumerate(group)]
+    return [(item, depth) for _, item, depth in sorted(placed, key=lambda entry: entry[0])]
 
 
-class _Walk:
-    """Evaluates prompts that share their beginnings, up to ``TAIL`` tokens before the end, once."""
-
-    def __init__(self, session: Any):
-        self.session = session
-        self.kept: Any = None
-
-    def logits(self, ids: list[int]) -> np.ndarray:
-        """(V,) after ``ids``."""
-        if self.kept is None or list(self.kept.tokens) != ids[: len(self.kept.tokens)]:
-            self.session.invalidate()
-            self.session.sync(ids[:-TAIL])
-            self.kept = self.session.snapshot()
-        self.session.restore(self.kept)
-        self.session.sync(ids)
-        return self.session.logits
-
-
-def _question(passage: str, choices: Sequence[str], answer: str) -> Question:
-    text = f"{passage}\n\nWhich of these words would the narrator have used next?"
-    bare = Question(
-        "-", "words", "language/continuation", "generated", "choice", text, tuple(choices), answer,
-        "What the embedded model itself says, greedy, in mode qat.", "", "MIT",
+def question(item: Item, depth: int = 0) -> Question:
+    """Return an item as a question of a pack."""
+    asked = next(message.content for message in item.messages if message.role == "user")
+    kind: Kind = "exact"
+    choices: tuple[str, ...] = ()
+    answer = item.reply.content
+    if item.messages[0].role == "system":
+        asked, _, rest = asked.partition("\n\nChoices:\n")
+        choices = tuple(line.partition(". ")[2] for line in rest.partition("\n\n")[0].split("\n"))
+        kind, answer = "choice", answer[-1]
+    elif item.reply.calls:
+        kind, answer = "call", call_text(item.reply.calls[0])
+    called = [call_text(call) for message in item.messages for call in message.calls]
+    plain = Question(
+        "-", item.skill, item.skill.partition("/")[0], "generated", kind, asked, choices, answer, licence="MIT",
+        think=item.mode if item.mode != "none" else "", tools=item.schemas, called="".join(called),
+        result=item.messages[-1].content if called else "", guess=item.guess, depth=depth,
     )  # fmt: skip
-    return msgspec.structs.replace(bare, id=packs.stamped(bare))
+    return msgspec.structs.replace(plain, id=f"{item.skill.replace('/', '-')}-{plain.digest[:8]}")
 
 
-def make(workers: int = 2, report: Callable[[str], None] = lambda text: None) -> Pack:
-    """Make the pack with several processes; the result does not depend on their number."""
-    found: list[Question] = []
-    with multiprocessing.get_context("spawn").Pool(workers, _open) as pool:
-        for number, question in enumerate(pool.imap(_item, range(10_000))):
-            found += [] if question is None else [question]
-            report(f"{len(found)} of {ITEMS} after {number + 1} passages")
-            if len(found) == ITEMS:
-                break
-    about = "questions that the embedded model answers: for trying out ds4-eval, and for finding broken engines"
-    return Pack(Header(packs.NANO, 1, CANARY, "MIT", about, SETTINGS), tuple(found))
-
-
-_engines: list[Engine] = []
-
-
-def _open() -> None:
-    _engines.append(Engine.open(random_path(), numerics="qat", threads=1))
-
-
-def _item(number: int) -> Question | None:
-    return item(_engines[0], number)
+def make() -> Pack:
+    """Return the pack."""
+    about = "held-out questions of the skills that the embedded model was trained on"
+    return Pack(Header(packs.NANO, 2, CANARY, "MIT", about, SETTINGS), tuple(question(*entry) for entry in items()))
 
 
 if __name__ == "__main__":
-    packs.write(make(report=lambda text: print(text, file=sys.stderr)), Path(sys.argv[1]))
+    packs.write(make(), Path(sys.argv[1]))

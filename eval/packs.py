@@ -17,19 +17,22 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.store.rows import question_digest
+from ds4ref.text.chat import MODES
 
 DEFAULT, NANO = "ds4ref", "nano"
 LETTERS = "ABCDEFGHIJ"
 LONGEST_LINE = 4 << 20
 """Largest size of a line in a pack, in bytes."""
 
-Kind = Literal["choice", "integer", "lines"]
+Kind = Literal["choice", "integer", "lines", "exact", "call"]
+EXAM: tuple[Kind, ...] = ("choice", "integer", "lines")
+"""Kinds that are asked in the form of an examination; the others are asked in their own words."""
 T = TypeVar("T")
 
 
@@ -50,12 +53,19 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     id           unique in the pack
     source       part of the pack: "science", "maths" and so on
     domain       subject
-    kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none)
+    kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none); without the form of an
+                 examination "exact" (the answer, word for word) and "call" (one tool call)
     choices      texts in the order of their letters; empty for the other kinds
-    answer       right answer: "C"; "204"; "7", "4-6" or "3,9-10"
+    answer       right answer: "C"; "204"; "7", "4-6" or "3,9-10"; "lamp"; {"name": "...", "arguments": {...}}
     distractors  for each wrong choice the mistake that leads to it
     explanation  why the answer is right
     verifier     name of the function (``ds4ref.eval.verify``) that computes the answer, "" for none
+    think        thinking mode of this question, whatever the run's is; "" for the run's
+    tools        JSON text of the tools that are shown
+    called       a call that the assistant has already made, written as an answer of kind "call"; "" for none
+    result       its result
+    guess        probability of a right answer by guessing, 0 if not stated
+    depth        number of tokens between what is asked for and the answer, at most; 0 if not stated
     """
 
     id: str
@@ -70,6 +80,12 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     verifier: str = ""
     licence: str = ""
     distractors: tuple[str, ...] = ()
+    think: str = ""
+    tools: tuple[str, ...] = ()
+    called: str = ""
+    result: str = ""
+    guess: float = 0.0
+    depth: int = 0
 
     @property
     def title(self) -> str:
@@ -78,8 +94,9 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of kind, question, choices and answer, in hexadecimal."""
-        return question_digest(self.kind, self.question, self.choices, self.answer)
+        """Return the SHA-256 of all that is shown and of the answer, in hexadecimal."""
+        shown = (self.think, *self.tools, self.called, self.result)
+        return question_digest(self.kind, self.question, self.choices, self.answer, shown)
 
     @property
     def letters(self) -> str:
@@ -183,6 +200,14 @@ def problem(q: Question) -> str | None:
         return "an id is up to 100 letters, digits and . : + - _"
     if not q.question.strip() or not q.source.strip():
         return "question and source must not be empty"
+    if q.think and q.think not in MODES:
+        return f"unknown thinking mode {q.think!r}"
+    if not 0 <= q.guess < 1 or q.depth < 0:
+        return "guess is a probability below 1, and depth is not negative"
+    if q.kind in EXAM and (q.tools or q.called or q.result):
+        return f"kind {q.kind} has no tools"
+    if any(not isinstance(_json(tool), dict) for tool in q.tools) or (q.called and not is_call(q.called)):
+        return "tools are JSON objects, and a call has a name and arguments"
     if q.kind == "choice":
         if not 2 <= len(q.choices) <= len(LETTERS):
             return f"2 to {len(LETTERS)} choices are needed, not {len(q.choices)}"
@@ -197,7 +222,25 @@ def problem(q: Question) -> str | None:
         return f"kind {q.kind} has no choices"
     if q.kind == "integer":
         return None if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", q.answer) else f"{q.answer!r} is no integer"
+    if q.kind == "exact":
+        return None if q.answer.strip() == q.answer != "" else "an exact answer is neither empty nor spaced"
+    if q.kind == "call":
+        return None if q.tools and is_call(q.answer) else "tools are needed, and an answer with name and arguments"
     return None if line_set(q.answer) else f"{q.answer!r} names no lines"
+
+
+def is_call(text: str) -> bool:
+    """Return whether a text is a call: a JSON object of name and arguments."""
+    call = _json(text)
+    return isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("arguments"), dict)
+
+
+def _json(text: str) -> Any:
+    """Return the value of a JSON text, None if it is malformed."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
 
 
 def line_set(spec: str) -> frozenset[int] | None:

@@ -54,6 +54,10 @@ class Settings:
                     f"the hard limit ({self.hard_limit}) must be below the tokens of an answer ({self.tokens})"
                 )
 
+    def thinking(self, question: Question) -> str:
+        """Return the thinking mode of a question: its own one, or else the run's."""
+        return question.think or self.think
+
     def digest(self, question: Question) -> str:
         """Return a digest of a question and these settings; samples with the same digest are interchangeable."""
         encoded = msgspec.json.encode([question.digest, asdict(self)])

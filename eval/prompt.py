@@ -5,21 +5,30 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from ds4ref.targets import Prompt
+from ds4ref.targets import Message, Prompt
 from ds4ref.text.exam import SYSTEM, exam_text
 
-from .packs import LETTERS, Question
+from .calls import call_of
+from .packs import EXAM, LETTERS, Question
 
 
 def user_text(question: Question, order: Sequence[int] = ()) -> str:
     """Return the user's message; ``order``: index of the choice shown at each letter (default: unchanged)."""
+    if question.kind not in EXAM:
+        return question.question
     shown = [question.choices[i] for i in order] or question.choices
     return exam_text(question.question, shown, question.kind)
 
 
 def prompt(question: Question, think: str, order: Sequence[int] = (), system: str = SYSTEM) -> Prompt:
-    """Return the prompt to send to a target."""
-    return Prompt.chat(user_text(question, order), system, think)
+    """Return the prompt to send to a target; only an examination has the system text."""
+    think = question.think or think
+    if question.kind in EXAM:
+        return Prompt.chat(user_text(question, order), system, think)
+    messages = [Message("user", question.question)]
+    if question.called:
+        messages += [Message("assistant", calls=(call_of(question.called),)), Message("tool", question.result)]
+    return Prompt.conversation(messages, question.tools, think)
 
 
 def shuffled(question: Question, seed: int, epoch: int) -> tuple[int, ...]:

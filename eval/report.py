@@ -12,6 +12,7 @@ from ds4ref.console.common import duration
 from ds4ref.console.options import printable
 from ds4ref.console.tables import Column, fitted
 
+from .calls import call_parts
 from .log import Log, Sample
 from .packs import Question
 from .scores import Score, Summary, is_exhausted, summarize, summary
@@ -81,11 +82,15 @@ def summary_text(
 ) -> str:  # fmt: skip
     """Format scores with intervals, then exhausted token limits, failures and costs."""
     outcomes = ", ".join(f"{found.whole.outcomes.get(name, 0)} {word}" for name, word in WORDS.items())
-    parts = [_filled(f"score: {found.whole.said()}" + (f": {outcomes}" if found.whole.samples else ""), width)]
-    every = [*(found.sources if len(found.sources) > 1 else ()), *([found.ds4] if found.ds4.samples else ())]
+    guess = "" if found.whole.guess is None else f", guessing {100 * found.whole.guess:.1f} %"
+    parts = [_filled(f"score: {found.whole.said()}{guess}" + (f": {outcomes}" if found.whole.samples else ""), width)]
+    every = [*(found.sources if len(found.sources) > 1 else ()), *found.depths]
+    if found.ds4.samples == found.whole.samples > 0:
+        every.append(found.ds4)
     if every:
         columns = (
-            Column("score", least=12), Column("%", right=True), Column("95 %"), Column("n", right=True),
+            Column("score", least=12), Column("%", right=True), Column("95 %"), Column("guessing", 1, right=True),
+            Column("n", right=True),
             Column("right", 3, right=True), Column("wrong", 4, right=True), Column("ambiguous", 5, right=True),
             Column("no answer", 5, right=True),
         )  # fmt: skip
@@ -102,8 +107,10 @@ def _score(score: Score) -> list[str]:
     i = score.interval
     counts = [str(score.outcomes.get(name, 0)) for name in WORDS]
     if i is None:
-        return [score.name, "-", "", "0", *counts]
-    return [score.name, f"{100 * i.estimate:.1f}", f"{100 * i.low:.1f} to {100 * i.high:.1f}", str(i.n), *counts]
+        return [score.name, "-", "", "", "0", *counts]
+    guess = "" if score.guess is None else f"{100 * score.guess:.1f}"
+    interval = f"{100 * i.low:.1f} to {100 * i.high:.1f}"
+    return [score.name, f"{100 * i.estimate:.1f}", interval, guess, str(i.n), *counts]
 
 
 def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample]) -> list[str]:
@@ -124,6 +131,8 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
         each = ", ".join(f"of {k} {100 * v:.1f} %" for k, v in found.majority.items())
         lines.append(f"right by majority: {each}")
     told = disagreements(samples)
+    if calls := _call_line(questions, samples):
+        lines.append(calls)
     if found.ds4.samples and told:
         lines.append(f"ds4's grader would have decided otherwise in {told} of {found.ds4.samples} answers")
     costs = [
@@ -138,6 +147,17 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
         tokens, seconds = sum(sample.tokens or 0 for sample in samples), sum(sample.seconds for sample in samples)
         lines.append(f"an answer: {', '.join(costs)}; all: {tokens:,} tokens, {duration(seconds)} of answering")
     return lines
+
+
+def _call_line(questions: Mapping[str, Question], samples: Sequence[Sample]) -> str:
+    """Tell how many calls have the right tool, and the right arguments; "" if none was asked for."""
+    asked = [s for s in samples if s.grade is not None and questions[s.id].kind == "call"]
+    if not asked:
+        return ""
+    parts = [call_parts(s.grade.given, s.expected) for s in asked if s.grade is not None]
+    tools, arguments = (sum(column) for column in zip(*parts, strict=True))
+    right = sum(sample.right for sample in asked)
+    return f"calls: {right} of {len(asked)} right; right tool {tools}, right arguments {arguments}"
 
 
 def disagreements(samples: Sequence[Sample]) -> int:

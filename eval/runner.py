@@ -20,13 +20,14 @@ from ds4ref.cancellation import Cancellation
 from ds4ref.errors import DataError, TargetError
 from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Completion, Delta, Finish, Request, Target, collect
+from ds4ref.text.dsml import render_calls
 
 from . import prompt as prompts
 from .budget import Budget
 from .ds4_grader import ds4_grade
 from .grading import grade
 from .log import Sample, Writer
-from .packs import Question
+from .packs import EXAM, Question
 from .plan import Key, Settings
 
 IN_A_ROW = 5
@@ -280,7 +281,8 @@ def ask(
     """
     order = prompts.shuffled(question, settings.seed, epoch) if settings.shuffle else ()
     asked = prompts.prompt(question, settings.think, order, settings.system)
-    budget = Budget(settings) if settings.think != "none" and target.can(Ability.STEER) else None
+    thinks = settings.thinking(question) != "none"
+    budget = Budget(settings) if thinks and target.can(Ability.STEER) else None
     request = Request(
         asked, settings.tokens, settings.temperature, settings.top_p, settings.min_p,
         settings.sample_seed(question, epoch), ctx=ctx, steer=budget, cancel=cancel,
@@ -299,15 +301,16 @@ def ask(
         done = _collected(target, request, Key(epoch, question.id), start, shown)
     except TargetError as failure:
         done, error = failure.partial or Completion(""), str(failure)
-    sample.output, sample.reasoning = _storable(done.text), _storable(done.reasoning)
+    calls = done.markup
+    if question.tools and done.calls and not calls:  # an endpoint's
+        calls = "".join(part.text for part in render_calls(done.calls))
+    sample.output, sample.reasoning = _storable(done.text + calls), _storable(done.reasoning)
     sample.finish, sample.model = str(done.finish), _storable(done.model)
     sample.prompt_tokens, sample.cached_tokens = done.usage.prompt, done.usage.cached
     sample.tokens, sample.reasoning_tokens = done.usage.completion, done.usage.reasoning
     sample.ttft, sample.seconds = done.ttft, time.perf_counter() - start - held
     sample.error = _storable(error or done.error)
-    sample.close = _close(settings, budget, done)
-    if settings.tokens == 1 and done.finish == Finish.LENGTH:
-        sample.finish = str(Finish.STOP)  # one token is all that was asked for (``nano_pack``): nothing was cut off
+    sample.close = _close(thinks, budget, done)
     if error or done.finish == Finish.ERROR:
         sample.status = "failed"
     elif done.finish == Finish.CANCELLED:
@@ -323,12 +326,12 @@ def _storable(text: str) -> str:
 
 
 def regrade(sample: Sample, question: Question) -> None:
-    """Grade a finished sample by our rule and by ds4's."""
+    """Grade a finished sample by our rule and by ds4's, which knows examinations only."""
     sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=sample.finish)
     raw = sample.output
     if sample.reasoning:
         raw = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)
-    sample.ds4 = ds4_grade(question, raw, order=sample.order)
+    sample.ds4 = ds4_grade(question, raw, order=sample.order) if question.kind in EXAM else None
 
 
 def _collected(
@@ -351,8 +354,8 @@ def _collected(
     return collect(map(told, target.stream(request)))
 
 
-def _close(settings: Settings, budget: Budget | None, done: Completion) -> str:
-    if settings.think == "none":
+def _close(thinks: bool, budget: Budget | None, done: Completion) -> str:
+    if not thinks:
         return ""
     if budget is not None and budget.closed:
         return budget.closed

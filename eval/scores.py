@@ -31,12 +31,14 @@ class Score:
     interval  share of right answers with its interval; None without a graded question
     samples   number of graded samples
     outcomes  number of samples by outcome
+    guess     score of guessing, None if it is not stated for every question
     """
 
     name: str
     interval: Interval | None
     samples: int
     outcomes: Mapping[str, int]
+    guess: float | None = None
 
     @property
     def share(self) -> float:
@@ -59,6 +61,7 @@ class Score:
             "n": 0 if found is None else found.n,
             "samples": self.samples,
             **{name: self.outcomes.get(name, 0) for name in ("right", "wrong", "ambiguous", "missing")},
+            **({} if self.guess is None else {"guess": self.guess}),
         }
 
 
@@ -69,6 +72,7 @@ class Summary:
     whole      score of all samples
     sources    scores by source
     domains    scores by domain
+    depths     scores by the depth of what is asked for, of the questions that state it
     ds4        score of the same answers by ds4's own grader
     failed     number of samples that failed, which are in no score
     stopped    number of samples that were stopped, which are in no score
@@ -94,12 +98,15 @@ class Summary:
     reasoning: float | None = None
     seconds: float | None = None
     rate: float | None = None
+    depths: tuple[Score, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return scores and costs as plain data."""
         return {
             **self.whole.to_json(), "per_source": {s.name: s.to_json() for s in self.sources},
-            "per_domain": {s.name: s.to_json() for s in self.domains}, "ds4_grader": self.ds4.to_json(),
+            "per_domain": {s.name: s.to_json() for s in self.domains},
+            **({"per_depth": {s.name: s.to_json() for s in self.depths}} if self.depths else {}),
+            "ds4_grader": self.ds4.to_json(),
             "failed": self.failed, "stopped": self.stopped, "exhausted": self.exhausted,
             "pass_at": {str(k): v for k, v in self.passes.items()},
             "majority_of": {str(k): v for k, v in self.majority.items()},
@@ -118,10 +125,12 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> S
     every = list(samples)
     done = [sample for sample in every if sample.status == "done" and sample.grade is not None]
     epochs = max((sample.epoch for sample in done), default=1)
+    deep = sorted((sample for sample in done if questions[sample.id].depth), key=lambda s: questions[s.id].depth)
     return Summary(
-        whole=score("all", done),
-        sources=tuple(_grouped(done, lambda sample: questions[sample.id].source)),
-        domains=tuple(_grouped(done, lambda sample: questions[sample.id].domain.partition("/")[0])),
+        whole=score("all", done, questions=questions),
+        sources=tuple(_grouped(done, questions, lambda q: q.source)),
+        domains=tuple(_grouped(done, questions, lambda q: q.domain.partition("/")[0])),
+        depths=tuple(_grouped(deep, questions, lambda q: f"{q.depth:,} tokens back")),
         ds4=score("ds4's grader", done, ds4=True),
         failed=sum(sample.status == "failed" for sample in every),
         stopped=sum(sample.status == "stopped" for sample in every),
@@ -135,8 +144,13 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> S
     )
 
 
-def score(name: str, done: Sequence[Sample], ds4: bool = False) -> Score:
-    """Return the share of right answers in which every question counts once; ``ds4``: by ds4's grades."""
+def score(
+    name: str, done: Sequence[Sample], ds4: bool = False, questions: Mapping[str, Question] | None = None
+) -> Score:
+    """Return the share of right answers in which every question counts once; ``ds4``: by ds4's grades.
+
+    ``questions`` by id are where the score of guessing comes from.
+    """
     outcomes: Counter[str] = Counter()
     right: dict[str, list[float]] = defaultdict(list)
     for sample in done:
@@ -145,7 +159,9 @@ def score(name: str, done: Sequence[Sample], ds4: bool = False) -> Score:
             outcomes[found.outcome] += 1
             right[sample.id].append(float(found.outcome == "right"))
     means = [float(np.mean(values)) for values in right.values()]
-    return Score(name, share_interval(means) if means else None, sum(outcomes.values()), outcomes)
+    guesses = [questions[name].guess for name in right] if questions else []
+    guess = float(np.mean(guesses)) if guesses and all(guesses) else None
+    return Score(name, share_interval(means) if means else None, sum(outcomes.values()), outcomes, guess)
 
 
 def is_exhausted(sample: Sample) -> bool:
@@ -209,11 +225,11 @@ def _ladder(epochs: int) -> list[int]:
     return sorted({2**i for i in range(20) if 2**i <= epochs} | {epochs})
 
 
-def _grouped(done: Sequence[Sample], name: Callable[[Sample], str]) -> list[Score]:
+def _grouped(done: Sequence[Sample], questions: Mapping[str, Question], name: Callable[[Question], str]) -> list[Score]:
     groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in done:
-        groups[name(sample)].append(sample)
-    return [score(key, samples) for key, samples in groups.items()]
+        groups[name(questions[sample.id])].append(sample)
+    return [score(key, samples, questions=questions) for key, samples in groups.items()]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -13,7 +13,7 @@ import msgspec
 from ds4ref.errors import UsageError
 
 from .log import Log, Sample
-from .packs import LETTERS, Question
+from .packs import EXAM, LETTERS, Question
 from .plan import chosen
 from .report import disagreements, outcome
 from .scores import is_exhausted, summarize
@@ -91,11 +91,15 @@ def sections(
     """
     facts = (question.id, question.source, question.domain, question.difficulty)
     yield "", f"{safe(' · '.join(fact for fact in facts if fact))}\nexpected: {question.answer}"
-    if system:
+    if system and question.kind in EXAM:
         yield "system", _block(system)
+    if question.tools:
+        yield "tools", _block("\n".join(question.tools))
     prompts = {sample.prompt for sample in samples} or {prompt}
     if len(prompts) == 1 and (text := prompts.pop()):
         yield "prompt", _block(text)
+    if question.called:
+        yield "called before, with this result", _block(f"{question.called}\n{question.result}")
     for sample in samples:
         yield "", heading(sample)
         if prompts:  # they differ, because choices were shuffled

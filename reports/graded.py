@@ -31,7 +31,7 @@ class GradedPart:
     """The part of a report on graded runs.
 
     tables    one for each run
-    pictures  by name: "graded", "time", "speed_score"
+    pictures  by name: "graded", "depth", "time", "speed_score"
     history   a line for each run of the same pack, in order of time
     """
 
@@ -49,7 +49,11 @@ def graded_part(runs: Sequence[Measured], bench: Sequence[Measured], earlier: Se
     part = GradedPart([_table(measured, bench) for measured in runs])
     if not runs:
         return part
-    part.pictures["graded"] = scoreplots.score_picture(_groups(part.tables))
+    part.pictures["graded"] = scoreplots.score_picture(_groups(part.tables), _guesses(part.tables))
+    if any(table["depths"] for table in part.tables):
+        part.pictures["depth"] = scoreplots.depth_picture(
+            [(t["name"], [(line["depth"], _dot(line), line["guess"]) for line in t["depths"]]) for t in part.tables]
+        )
     _add_history(part, runs, earlier)
     points = [(t["name"], t["speed"], _dot(t)) for t in part.tables if t["speed"] is not None]
     if len(points) > 1:
@@ -69,9 +73,10 @@ def _table(measured: Measured, bench: Sequence[Measured]) -> dict[str, Any]:
     rate, bench_rate = scored.rate(rows), _bench_rate(measured, bench)
     pack = run.fact("pack") or {}
     return {
-        **_line(printable(measured.name), whole),
+        **_line(printable(measured.name), whole, scored.guessed(questions)),
         "groups": _lines(questions, lambda q: q.source),
         "domains": _lines(questions, lambda q: q.domain.partition("/")[0] or "?"),
+        "depths": _depths(questions),
         "samples": graded, "ungraded": sum(q.ungraded for q in questions), "status": run.status,
         "epochs": max((int(row.get("epoch") or 1) for row in rows), default=1),
         "outcomes": {name: outcomes[name] for name in OUTCOMES} if outcomes else None,
@@ -84,14 +89,27 @@ def _table(measured: Measured, bench: Sequence[Measured]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _line(name: str, i: Interval) -> dict[str, Any]:
-    return {"name": name, "n": i.n, "score": i.estimate, "low": i.low, "high": i.high}
+def _line(name: str, i: Interval, guess: float | None = None) -> dict[str, Any]:
+    return {"name": name, "n": i.n, "score": i.estimate, "low": i.low, "high": i.high, "guess": guess}
 
 
 def _lines(questions: Sequence[Answered], name: Any) -> list[dict[str, Any]]:
     """Return a line for each group; none if there is only one."""
     intervals = scored.shares(questions, name)
-    return [_line(printable(key), i) for key, i in intervals.items()] if len(intervals) > 1 else []
+    if len(intervals) < 2:
+        return []
+    guesses = {key: scored.guessed(q for q in questions if name(q) == key) for key in intervals}
+    return [_line(printable(key), i, guesses[key]) for key, i in intervals.items()]
+
+
+def _depths(questions: Sequence[Answered]) -> list[dict[str, Any]]:
+    """Return a line for each depth of what is asked for, in order; none if no question states it."""
+    lines = []
+    for depth in sorted({q.depth for q in questions if q.depth}):
+        group = [q for q in questions if q.depth == depth]
+        if (interval := scored.share(group)) is not None:
+            lines.append({**_line(f"{depth:,} tokens back", interval, scored.guessed(group)), "depth": depth})
+    return lines
 
 
 def _mean(questions: Sequence[Answered], name: str) -> float | None:
@@ -148,6 +166,13 @@ def _groups(tables: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str,
             dots.append((table["name"], None if line is None else _dot(line)))
         groups.append((name, dots))
     return groups
+
+
+def _guesses(tables: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the score of guessing in per cent for all questions and for every source that states it."""
+    lines = [("all", table) for table in tables]
+    lines += [(group["name"], group) for table in tables for group in table["groups"]]
+    return {name: 100 * line["guess"] for name, line in reversed(lines) if line["guess"] is not None}
 
 
 def _dot(line: dict[str, Any]) -> ScoreInterval:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ds4ref.console.curves import SERIES, heading, new_figure, shorten
@@ -35,10 +35,12 @@ class ScoreInterval(NamedTuple):
     high: float
 
 
-def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval | None]]]]) -> Picture:
+def score_picture(
+    groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval | None]]]], guesses: Mapping[str, float] | None = None
+) -> Picture:
     """Draw scores from groups of questions (group, [(run, dot)]): a dot with a whisker for each run in each group.
 
-    All groups have the same runs in the same order.
+    All groups have the same runs in the same order. ``guesses``: score of guessing in per cent by group, a stroke.
     """
 
     def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
@@ -54,6 +56,9 @@ def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval 
             if not wide:
                 axes.annotate(shorten(name, 40), (0, y), (0, 10), textcoords="offset points", color=INK,
                               fontweight="bold" if name == groups[0][0] else "normal")  # fmt: skip
+            if guesses and name in guesses:
+                low = y - LINE * (len(dots) - 0.5)
+                axes.vlines(guesses[name], low, y + LINE / 2, colors=INK, linewidth=1.6)
             for index, (run, dot) in enumerate(dots):
                 if dot is not None:
                     _whisker(axes, y, dot, index)
@@ -78,6 +83,41 @@ def score_picture(groups: Sequence[tuple[str, Sequence[tuple[str, ScoreInterval 
 
     first = "; ".join(f"{run} {dot.value:.1f} %" for run, dot in groups[0][1] if dot is not None)
     return _picture(draw, f"Right answers with 95 % intervals by source; over all: {first}", "scores")
+
+
+def depth_picture(runs: Sequence[tuple[str, Sequence[tuple[int, ScoreInterval, float | None]]]]) -> Picture:
+    """Draw scores against the depth of what is asked for, from runs (run, [(depth, dot, score of guessing)]).
+
+    Scores of guessing are shares; the depth axis is logarithmic.
+    """
+    depths = sorted({depth for _, points in runs for depth, _, _ in points})
+
+    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
+        figure, (axes,) = new_figure((size[0], 300), 1, 1)
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(depths[0] / 1.3, depths[-1] * 1.3)
+        axes.set_ylim(0, 100)
+        _bare(axes, "y")
+        axes.set_xticks(depths, [f"{depth:,}" for depth in depths])
+        axes.set_xlabel("tokens back", color=INK)
+        for index, (_, points) in enumerate(runs):
+            colour, xs = SERIES[index % len(SERIES)], [depth for depth, _, _ in points]
+            axes.plot(xs, [dot.value for _, dot, _ in points], SHAPES[index % len(SHAPES)] + "-", color=colour,
+                      markersize=6, linewidth=1.2)  # fmt: skip
+            for depth, dot, _ in points:
+                _upright(axes, depth, dot, colour)
+        guesses = {depth: 100 * guess for _, points in runs for depth, _, guess in points if guess is not None}
+        if guesses:
+            xs = sorted(guesses)
+            axes.plot(xs, [guesses[x] for x in xs], "--", color=INK, linewidth=1.0)
+            axes.annotate("guessing", (xs[0], guesses[xs[0]]), (0, 4), textcoords="offset points", color=INK)
+        heading(axes, "right answers by depth, %")
+        if len(runs) > 1:
+            _legend(figure, [run for run, _ in runs])
+        return figure
+
+    told = "; ".join(f"{depth:,} tokens back {dot.value:.0f} %" for depth, dot, _ in next(p for _, p in runs if p))
+    return _picture(draw, f"Right answers by the depth of what is asked for: {told}", "depth")
 
 
 def time_picture(points: Sequence[tuple[str, str, ScoreInterval, bool]]) -> Picture:

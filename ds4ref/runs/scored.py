@@ -41,6 +41,8 @@ class Answered:
     ungraded  number of samples without a grade
     tokens    mean number of generated tokens, None if unknown
     seconds   mean duration, None if unknown
+    guess     probability of a right answer by guessing, None if not stated
+    depth     number of tokens between what is asked for and the answer, None if not stated
     """
 
     name: str
@@ -51,6 +53,8 @@ class Answered:
     ungraded: int
     tokens: float | None
     seconds: float | None
+    guess: float | None = None
+    depth: int | None = None
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ def _answered(rows: Rows) -> Answered:
     source = str(first.get("source") or first.get("group") or "all")
     return Answered(
         str(first.get("id")), source, str(first.get("domain") or ""), fmean(scores) if scores else None,
-        len(scores), len(rows) - len(scores), mean("tokens"), mean("seconds"),
+        len(scores), len(rows) - len(scores), mean("tokens"), mean("seconds"), first.get("guess"), first.get("depth"),
     )  # fmt: skip
 
 
@@ -229,6 +233,13 @@ def shares(questions: Iterable[Answered], name: Callable[[Answered], str]) -> di
     for question in questions:
         groups[name(question)].append(question)
     return {key: interval for key, group in groups.items() if (interval := share(group)) is not None}
+
+
+def guessed(questions: Iterable[Answered]) -> float | None:
+    """Return the mean score of guessing over graded ``questions``, None unless all of them state it."""
+    guesses = [q.guess for q in questions if q.score is not None]
+    known = [guess for guess in guesses if guess is not None]
+    return fmean(known) if known and len(known) == len(guesses) else None
 
 
 def rate(rows: Rows) -> float | None:

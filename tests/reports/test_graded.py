@@ -157,7 +157,7 @@ def test_dots_and_whiskers_by_source_for_several_runs(drawn):
 
 def test_every_run_has_its_place_in_every_group(monkeypatch):
     shown = []
-    monkeypatch.setattr(scoreplots, "score_picture", lambda groups: shown.extend(groups))
+    monkeypatch.setattr(scoreplots, "score_picture", lambda groups, guesses: shown.extend(groups))
     one, other = evaluation("one"), evaluation("other", 2)
     other = replace(other, rows=[row for row in other.rows if row["source"] != "science"])
     tables = part(one, other).graded

@@ -32,9 +32,14 @@ def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, An
     return row
 
 
-def question_digest(kind: str, question: str, choices: Sequence[str], answer: str) -> str:
-    """Return the SHA-256 of question and right answer in hexadecimal, which identifies a question across packs."""
-    text = json.dumps([kind, question, list(choices), answer], ensure_ascii=False)
+def question_digest(
+    kind: str, question: str, choices: Sequence[str], answer: str, shown: Sequence[str] = ()
+) -> str:  # fmt: skip
+    """Return the SHA-256 of question and right answer in hexadecimal, which identifies a question across packs.
+
+    ``shown``: what else the prompt shows; strings that are all empty count for nothing.
+    """
+    text = json.dumps([kind, question, list(choices), answer, *(shown if any(shown) else ())], ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -45,7 +50,9 @@ def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str
     malformed lines.
     """
     grade, ds4 = sample.get("grade") or {}, sample.get("ds4") or {}
-    digest = question_digest(*(question[name] for name in ("kind", "question", "choices", "answer")))
+    kind, text, choices, answer = (question[name] for name in ("kind", "question", "choices", "answer"))
+    think, called, result = (question.get(name) or "" for name in ("think", "called", "result"))
+    digest = question_digest(kind, text, choices, answer, (think, *question.get("tools", ()), called, result))
     return {
         "id": sample["id"],
         "question": digest[:32],
@@ -61,4 +68,5 @@ def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str
         "seconds": sample.get("seconds", 0.0),
         "finish": sample.get("finish", ""),
         "close": sample.get("close", ""),
+        **{name: question[name] for name in ("guess", "depth") if question.get(name)},
     }

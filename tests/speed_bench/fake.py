@@ -9,7 +9,7 @@ import numpy as np
 from ds4ref import sampling
 from ds4ref.archs import costs_of
 from ds4ref.errors import Cancelled
-from ds4ref.nano.recipe import NANO
+from ds4ref.nano.train.shape import SHAPE
 from ds4ref.numerics import MODES
 from ds4ref.weights.gguf import GGUFFile
 
@@ -100,7 +100,7 @@ class FakeEngine:
 
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options
-        self.backend, self.threads, self.shape = options.get("backend", "cpu"), options.get("threads") or 2, NANO
+        self.backend, self.threads, self.shape = options.get("backend", "cpu"), options.get("threads") or 2, SHAPE
         self.model = SimpleNamespace(numerics=MODES[options.get("numerics", "qat")])
         self.source = GGUFFile.open(path)
         self.sessions: list[FakeSession] = []

@@ -113,7 +113,7 @@ def test_a_short_prompt_fails_before_the_engine_starts(engines, capsys, tmp_path
     assert cli.main([*SMALL, "--prompt-file", "p.txt"]) == 1
     out, err = capsys.readouterr()
     assert engines == [] and out == ""
-    assert "ds4-bench: prompt has 8 tokens, need at least --ctx-max=24\n" in err
+    assert "ds4-bench: prompt has 7 tokens, need at least --ctx-max=24\n" in err
 
 
 @pytest.mark.parametrize(

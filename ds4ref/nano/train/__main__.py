@@ -15,6 +15,7 @@ import argparse
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.multiprocessing as mp
@@ -40,7 +41,11 @@ def plot(log: Path, out: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines: list[dict[str, Any]] = []
+    for line in reversed([json.loads(text) for text in log.read_text().splitlines()]):
+        if not lines or line["tokens"] < lines[-1]["tokens"]:  # what was learned again after a stop counts once
+            lines.append(line)
+    lines.reverse()
     tokens = [line["tokens"] / 1e6 for line in lines]
     figure, (upper, lower) = plt.subplots(2, 1, figsize=(10, 9), sharex=True, layout="constrained")
     for measure in ("loss", "right", "index"):
@@ -51,6 +56,7 @@ def plot(log: Path, out: Path) -> None:
         upper.plot(tokens, smooth, label=measure)
     upper.set(ylabel="nats; share of reply tokens right", yscale="log")
     scored = [line for line in lines if "scores" in line]
+    lower.set_prop_cycle(color=plt.colormaps["tab20"].colors)
     for name in scored[-1]["scores"] if scored else ():
         points = [(line["tokens"] / 1e6, line["scores"][name]) for line in scored if name in line["scores"]]
         lower.plot(*zip(*points, strict=True), label=name, marker=".")

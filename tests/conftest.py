@@ -98,22 +98,7 @@ def _model_cache(tmp_path_factory):
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     if not GIVEN:
         os.environ["DS4_CACHE_DIR"] = new_cache(shared / "cache")
-    _placeholder(shared / "weights")
     os.environ["DS4_TEST_CACHE_DIR"] = str(KEPT)  # for tests that run tests
-
-
-def _placeholder(folder: Path) -> None:
-    """Let random weights of the same layout stand in for the embedded model's while these are not in the tree."""
-    from ds4ref.nano.cache import building
-    from ds4ref.nano.trained import FOLDER, FOLDER_KEY
-    from tests.nano.placeholder import write_placeholder
-
-    if (FOLDER / "config.json").exists():
-        return
-    with building(folder):
-        if not (folder / "config.json").exists():
-            write_placeholder(folder)
-    os.environ[FOLDER_KEY] = str(folder)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Tests whether a server offers the APIs that real clients need; behind ``ds4-server smoke``.
 
-Without ``--url`` it starts ds4-server on the embedded model, as a process, and every client has to pass. With ``--url``
+Without ``--url`` it starts ds4-server on the random model, as a process, and every client has to pass. With ``--url``
 it tests any server in the same way. It speaks HTTP only and imports no server and no command.
 
 clients    the table of clients and versions

@@ -1,4 +1,4 @@
-"""Runs ds4-server on the embedded model as a process, started by module name.
+"""Runs ds4-server on the random model as a process, started by module name.
 
     with Own(folder) as own: own.url
 
@@ -36,7 +36,7 @@ class Own:
     def __init__(self, folder: Path, *, scripted: bool = False, ctx: int, threads: int | None = None):
         self.name = "ds4-server" + (" (scripted words)" if scripted else "")
         self.log = folder / f"server-{'scripted' if scripted else 'plain'}.log"
-        model = ["--port", "0", "--ctx", str(ctx), "--log-format", "json", *_embedded()]
+        model = ["--port", "0", "--ctx", str(ctx), "--log-format", "json", *_random()]
         command = [sys.executable, "-m", SCRIPTED if scripted else PLAIN, *model]
         command += ["--form-thinking", str(THINKING)]
         command += [] if threads is None else ["--threads", str(threads)]
@@ -100,8 +100,8 @@ class Own:
         self._out.close()
 
 
-def _embedded() -> list[str]:
-    """Name the embedded model by its file: the working folder may hold another default."""
-    from ..nano import embedded_path
+def _random() -> list[str]:
+    """Name the random model by its file: it thinks and writes on, whatever is asked, which the checks need."""
+    from ..nano import random_path
 
-    return ["--model", os.fspath(embedded_path())]
+    return ["--model", os.fspath(random_path())]

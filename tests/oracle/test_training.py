@@ -11,10 +11,10 @@ import torch
 from ds4ref.nano.skills import tokenizer
 from ds4ref.nano.skills.curriculum import STAGES, Rows, Stage
 from ds4ref.nano.train import loop
-from ds4ref.nano.train.batches import score, training_batch
+from ds4ref.nano.train.batches import Feed, score, training_batch
 from ds4ref.nano.train.fused import Norm
 from ds4ref.nano.train.loop import Goal, Run, look_back
-from ds4ref.nano.train.model import HyperConnection, Model, load_published, published
+from ds4ref.nano.train.model import Experts, HyperConnection, Model, load_published, published
 from ds4ref.nano.train.model import rotate as loop_rotate
 from ds4ref.nano.train.optim import Optimizer, orthogonal
 from ds4ref.nano.train.shape import SHAPE
@@ -144,6 +144,37 @@ def test_batches_are_determined_by_their_step_and_differ_between_processes():
     assert torch.equal(one.ids.flatten()[one.wanted + 1], one.targets)
 
 
+def test_batches_made_elsewhere_are_those_of_their_steps(monkeypatch):
+    """Also after a stage that ended while its next batches were made."""
+    feed = Feed(1, seed=1, rank=0)
+    try:
+        for stage, step in (("mix", 3), ("mix", 4), ("long", 5), ("mix", 5)):
+            made, own = feed.get(stage, step, 1024), training_batch(STAGES[stage], 1, step, 0, 1024, tokenizer())
+            assert torch.equal(made.ids, own.ids) and torch.equal(made.weights, own.weights)
+            assert torch.equal(made.wanted, own.wanted) and torch.equal(made.targets, own.targets)
+    finally:
+        feed.close()
+
+
+def test_all_experts_for_all_tokens_give_what_the_chosen_ones_give():
+    torch.manual_seed(7)
+    experts = Experts(SHAPE, False, 4.0)
+    x = torch.randn(9, SHAPE.dim, requires_grad=True)
+    weights = torch.rand(9, 2, requires_grad=True)
+    chosen = torch.stack([torch.randperm(SHAPE.n_experts)[:2] for _ in range(9)])
+    pair = [(way(x, chosen, weights),) for way in (experts.routed, experts.dense_routed)]
+    assert torch.allclose(pair[0][0], pair[1][0], atol=1e-5)
+    inputs = (x, weights, experts.experts.w13, experts.experts.w2)
+    for a, b in zip(*(gradients(out, inputs) for out in pair), strict=True):
+        assert float((a - b).norm() / b.norm()) < 1e-5
+
+
+def test_the_final_descent_begins_when_its_share_of_the_time_is_left():
+    assert loop.descent(59.9, 100, 0.4, 600) == 0
+    assert loop.descent(60, 100, 0.4, 600) == 380  # 40 s at ten steps a second, and a twentieth to spare
+    assert loop.descent(100, 100, 0.4, 600) == 1 and loop.descent(70, 100, 0.4, 0) == 0
+
+
 def test_the_first_heads_begin_by_looking_back():
     torch.manual_seed(4)
     shape = SHAPE
@@ -154,7 +185,7 @@ def test_the_first_heads_begin_by_looking_back():
     x = 0.7 * (torch.randn(1, 30, shape.dim) + shared)
     rope = model.ropes[False]
     u = attention.q_norm(attention.wq_a(x))
-    cos, sin = rope.at(torch.arange(30))
+    cos, sin = rope.at(30, torch.device("cpu"))
     q = torch.nn.functional.rms_norm(attention.wq_b(u).reshape(1, 30, shape.n_heads, -1), (shape.head_dim,))
     q = loop_rotate(q, cos[:, None], sin[:, None])
     scores = (q[0, :, 0] @ loop_rotate(attention.kv_norm(attention.wkv(x)), cos, sin)[0].T).tril()

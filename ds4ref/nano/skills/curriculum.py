@@ -55,10 +55,10 @@ _MIX_LEVELS: Levels = {
     "topic": {"tokens": (60, 400)},
 }
 _MIX: Weights = {
-    "recall/window": 2, "recall/near": 2, "choice": 1.5, "think/choice": 0.7,
-    "tools/fixed": 1, "tools/open": 2, "tools/result": 1,
-    "english": 1, "story": 0.7, "facts": 1.5, "lists/copy": 0.5, "lists/reverse": 0.8, "lists/sort": 0.8,
-    "sums2": 0.8, "sums3": 0.6, "think/sums2": 1.2, "think/sums3": 1.6, "topic": 1.5,
+    "recall/window": 1.5, "recall/near": 2, "choice": 2.5, "think/choice": 1,
+    "tools/fixed": 1.5, "tools/open": 3, "tools/result": 1.2,
+    "english": 1, "story": 0.7, "facts": 1.2, "lists/copy": 0.6, "lists/reverse": 1, "lists/sort": 1,
+    "sums2": 0.8, "sums3": 0.8, "think/sums2": 0.8, "think/sums3": 1.2, "topic": 2,
 }  # fmt: skip
 _LONG_LEVELS: Levels = {
     "recall/far": {"pairs": (4, 32)},

@@ -2,11 +2,13 @@
 
     python -m ds4ref.nano.train out/nano --hours 2        from the folder's checkpoint, if there is one
     python -m ds4ref.nano.train out/nano --finish 600     bring the learning rate to zero within 600 steps, then stop
+    python -m ds4ref.nano.train out/nano --hours 2 --descend 0.4      the same within the last 0.4 of the time
     python -m ds4ref.nano.train out/new --from FOLDER     from published weights, with a new optimizer
     python -m ds4ref.nano.train out/nano --plot           curves.png of the log so far
     python -m ds4ref.nano.train out/nano --export FOLDER  the checkpoint as safetensors
 
-A run may be stopped at any time: a checkpoint is written every two minutes and at the end.
+It runs on a GPU, if there is one, else in two processes. It may be stopped at any time: a checkpoint is written every
+two minutes and at the end.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ import torch.multiprocessing as mp
 
 from ..skills import vocabulary
 from .export import write_folder
-from .loop import train
+from .loop import Settings, train
 from .model import Model, published
 from .shape import SHAPE
 
@@ -30,7 +33,7 @@ from .shape import SHAPE
 def export(checkpoint: Path, folder: Path) -> None:
     """Write the weights of a checkpoint as a published folder."""
     model = Model(SHAPE)
-    model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
+    model.load_state_dict(torch.load(checkpoint, "cpu", weights_only=True)["model"])
     write_folder(folder, SHAPE, published(model), vocabulary())
 
 
@@ -56,7 +59,7 @@ def plot(log: Path, out: Path) -> None:
         upper.plot(tokens, smooth, label=measure)
     upper.set(ylabel="nats; share of reply tokens right", yscale="log")
     scored = [line for line in lines if "scores" in line]
-    lower.set_prop_cycle(color=plt.colormaps["tab20"].colors)
+    lower.set_prop_cycle(color=plt.colormaps["tab20"](range(20)))
     for name in scored[-1]["scores"] if scored else ():
         points = [(line["tokens"] / 1e6, line["scores"][name]) for line in scored if name in line["scores"]]
         lower.plot(*zip(*points, strict=True), label=name, marker=".")
@@ -81,11 +84,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where checkpoint and log are")
     parser.add_argument("--hours", type=float, default=1000.0)
     parser.add_argument("--finish", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--descend", type=float, default=0.0, metavar="SHARE")
     parser.add_argument("--from", dest="start", default="", metavar="FOLDER")
     parser.add_argument(
         "--goal", type=int, default=0, metavar="N", help="with --from: begin with this stage of the plan"
     )
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2, help="on a CPU (%(default)s)")
+    parser.add_argument("--scale", type=int, default=1, metavar="N", help="tokens of a step, times N (a GPU: 4)")
     parser.add_argument("--plot", action="store_true")
     parser.add_argument("--export", type=Path, metavar="FOLDER")
     args = parser.parse_args()
@@ -96,11 +101,14 @@ def main() -> None:
         export(args.folder / "checkpoint.pt", args.export)
     if args.plot or args.export:
         return
+    settings = Settings(args.hours * 3600, args.finish, args.descend, args.start, args.goal, scale=args.scale)
+    if torch.cuda.is_available():
+        train(0, 1, str(args.folder), 0, replace(settings, device="cuda"))
+        return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    settings = (args.processes, str(args.folder), port, args.hours * 3600, args.finish, args.start, args.goal)
-    mp.spawn(train, settings, args.processes)
+    mp.spawn(train, (args.processes, str(args.folder), port, settings), args.processes)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from ...archs.deepseek4.shape import PLAIN
 from ..skills import SKILLS, tokenizer, vocabulary
 from ..skills.curriculum import STAGES
-from .batches import Batch, score, training_batch
+from .batches import Batch, Feed, score, training_batch
 from .model import Attention, Model, Pass, load_published
 from .optim import Optimizer
 from .shape import SHAPE
@@ -58,6 +58,8 @@ MUON, ADAM, WARM_UP, BALANCE = 6e-3, 3e-3, 60, 2e-3
 NEXT_EVERY, NEXT_WEIGHT = 8, 1.0
 """Every how many steps the block of multi-token prediction learns, from streams that do not learn from it."""
 SCORE_EVERY, SCORE_ITEMS = 100, 32
+WORKERS = 6
+"""Processes that make batches for a GPU."""
 
 
 @dataclass
@@ -75,22 +77,49 @@ class Progress:
     scores: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How a run is started.
+
+    seconds  after which it stops
+    finish   steps of the final descent, from now; 0 for none
+    descend  part of the time that the final descent takes, at its end; 0 for none
+    start    folder of published weights to begin with, or ""
+    goal     index of the first stage in PLAN
+    scale    tokens of a step, as a multiple of PLAN's
+    """
+
+    seconds: float
+    finish: int = 0
+    descend: float = 0.0
+    start: str = ""
+    goal: int = 0
+    device: str = "cpu"
+    scale: int = 1
+
+
 class Run:
     """One process of a training run in ``folder``."""
 
-    def __init__(self, folder: Path, rank: int, world: int, seed: int = 1, start: Path | None = None, goal: int = 0):
+    def __init__(
+        self, folder: Path, rank: int, world: int, seed: int = 1, start: Path | None = None, goal: int = 0,
+        device: str = "cpu", scale: int = 1,
+    ):  # fmt: skip
         self.folder, self.rank, self.world, self.seed = folder, rank, world, seed
+        self.device, self.scale = torch.device(device), scale
+        self.feed = Feed(WORKERS, seed, rank) if self.device.type == "cuda" else None
         torch.manual_seed(seed)
         self.model, self.tokenizer = Model(SHAPE), tokenizer()
         relate(self.model)
         if start is not None:
             tensors = load_file(start / "model.safetensors")
             load_published(self.model, {name: values.double().numpy() for name, values in tensors.items()})
+        self.model.to(self.device)
         self.main = Optimizer(self.model, lambda name: not name.startswith("mtp."))
         self.next = Optimizer(self.model, lambda name: name.startswith("mtp."))
         self.progress = Progress(goal=goal)
         with suppress(FileNotFoundError):
-            self.load(torch.load(folder / "checkpoint.pt", weights_only=True))
+            self.load(torch.load(folder / "checkpoint.pt", "cpu", weights_only=True))
 
     # --- checkpoints
 
@@ -111,6 +140,11 @@ class Run:
         torch.save(state, part)
         os.replace(part, self.folder / "checkpoint.pt")
 
+    def close(self) -> None:
+        """Stop the processes that make batches."""
+        if self.feed is not None:
+            self.feed.close()
+
     # --- one step
 
     def rates(self) -> tuple[float, float]:
@@ -121,12 +155,17 @@ class Run:
             factor *= max(0.0, 1 - (p.step - p.finish[0]) / p.finish[1])
         return MUON * factor, ADAM * factor
 
+    def batch(self, goal: Goal) -> Batch:
+        """Return the batch of this step."""
+        step, tokens = self.progress.step, goal.batch * self.scale // self.world
+        if self.feed is not None:
+            return self.feed.get(goal.stage, step, tokens).to(self.device)
+        return training_batch(STAGES[goal.stage], self.seed, step, self.rank, tokens, self.tokenizer)
+
     def step(self) -> dict[str, float]:
         """Learn from one batch; return its measures."""
         p, goal = self.progress, PLAN[self.progress.goal]
-        batch = training_batch(
-            STAGES[goal.stage], self.seed, p.step, self.rank, goal.batch // self.world, self.tokenizer
-        )
+        batch = self.batch(goal)
         ahead = p.step % NEXT_EVERY == NEXT_EVERY - 1
         run = Pass(batch.ids, goal.dense)
         streams = self.model.streams(run, None if ahead else batch.wanted)
@@ -136,7 +175,7 @@ class Run:
         if ahead:
             total = total + NEXT_WEIGHT * self.next_loss(streams.detach(), batch, run)
         (total / self.world).backward()
-        measures = torch.tensor([loss.item(), float(sum(x.item() for x in run.index_loss)), self.right(logits, batch)])
+        measures = torch.stack([loss.detach(), sum(run.index_loss).detach(), self.right(logits, batch)])
         used = [self.main, *([self.next] if ahead else [])]
         if self.world > 1:
             for optimizer in used:
@@ -162,10 +201,10 @@ class Run:
         return weighted(logits, beyond[wanted], batch.weights[place])
 
     @staticmethod
-    def right(logits: torch.Tensor, batch: Batch) -> float:
-        """Return the share of reply tokens predicted right."""
+    def right(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return the share of reply tokens predicted right, a scalar."""
         reply = batch.weights >= 1
-        return float((logits.detach().argmax(-1) == batch.targets)[reply].float().mean())
+        return ((logits.detach().argmax(-1) == batch.targets) & reply).sum() / reply.sum()
 
     def balance(self, run: Pass) -> None:
         """Move the router's biases towards equal use of the experts."""
@@ -265,16 +304,27 @@ def keep_memory() -> None:
         libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
-def train(rank: int, world: int, folder: str, port: int, seconds: float, finish: int, start: str, goal: int) -> None:
+def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
+    """Return how many steps a descent over the last ``share`` of the time may take; 0 before it is time."""
+    if not steps or elapsed < (1 - share) * seconds:
+        return 0
+    return max(1, int(0.95 * (seconds - elapsed) * steps / elapsed))
+
+
+def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> None:
     """Run one process until the time is over or the final descent has ended."""
-    keep_memory()
-    torch.set_num_threads(1)
+    if settings.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+    else:
+        keep_memory()
+        torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    run = Run(Path(folder), rank, world, start=Path(start) if start else None, goal=goal)
-    p = run.progress
-    if finish and p.finish is None:
-        p.finish = (p.step, finish)
+    start = Path(settings.start) if settings.start else None
+    run = Run(Path(folder), rank, world, start=start, goal=settings.goal, device=settings.device, scale=settings.scale)
+    p, first = run.progress, run.progress.step
+    if settings.finish and p.finish is None:
+        p.finish = (p.step, settings.finish)
     begun = last = time.monotonic()
     log = open(Path(folder) / "log.jsonl", "a") if rank == 0 else None
     skills = [name for name in SKILLS if SKILLS[name].raw is None and name != "story"]
@@ -283,14 +333,19 @@ def train(rank: int, world: int, folder: str, port: int, seconds: float, finish:
         line: dict[str, Any] = run.step()
         line |= {"step": p.step, "tokens": p.tokens, "stage": PLAN[p.goal].stage, "seconds": time.monotonic() - before}
         ended = p.finish is not None and p.step >= sum(p.finish)
-        if p.step % SCORE_EVERY == 0 or ended:
+        if p.step % (SCORE_EVERY * settings.scale) == 0 or ended:
             early = PLAN[p.goal].stage in ("echo", "pairs", "sentences") and p.step % (10 * SCORE_EVERY)
             p.scores |= run.measure([*PLAN[p.goal].scores] if early else skills, SCORE_ITEMS)
             line["scores"] = dict(p.scores)
             run.advance()
-        over = torch.tensor(float(ended or time.monotonic() - begun > seconds))
+        elapsed = time.monotonic() - begun
+        state = torch.tensor([float(ended or elapsed > settings.seconds), elapsed])
         if world > 1:
-            dist.broadcast(over, 0)
+            dist.broadcast(state, 0)
+        over, elapsed = state.tolist()
+        if settings.descend and p.finish is None:
+            steps = descent(elapsed, settings.seconds, settings.descend, p.step - first)
+            p.finish = (p.step, steps) if steps else None
         if rank == 0:
             assert log is not None
             shown = {name: round(value, 4) if isinstance(value, float) else value for name, value in line.items()}
@@ -299,4 +354,5 @@ def train(rank: int, world: int, folder: str, port: int, seconds: float, finish:
                 run.save()
                 last = time.monotonic()
         if over:
+            run.close()
             return

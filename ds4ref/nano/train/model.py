@@ -62,17 +62,19 @@ class Linear(nn.Module):
 
 
 class Rotation:
-    """Angles of one kind of rope for all positions of a sequence."""
+    """Angles of one kind of rope."""
 
     def __init__(self, shape: ModelShape, compress: bool):
         self._rope, self._tables = RopeTables(shape, compress, "f32"), (torch.empty(0, 1), torch.empty(0, 1))
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        last = int(positions[-1]) + 1
-        if len(self._tables[0]) < last:
-            cos, sin = self._rope.compute(np.arange(max(512, last)))
-            self._tables = torch.from_numpy(np.array(cos)), torch.from_numpy(np.array(sin))
-        return tuple(t[positions.cpu()].to(positions.device) for t in self._tables)
+    def at(self, count: int, device: torch.device, every: int = 1) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines (count, pairs) of the positions 0, every, 2 * every, ..."""
+        end = count * every
+        if len(self._tables[0]) < end or self._tables[0].device != device:
+            cos, sin = self._rope.compute(np.arange(max(512, end)))
+            self._tables = torch.from_numpy(np.array(cos)).to(device), torch.from_numpy(np.array(sin)).to(device)
+        cos, sin = self._tables
+        return cos[:end:every], sin[:end:every]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -105,7 +107,7 @@ class HyperConnection(nn.Module):
     def plain_pre(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         c = self.streams
         mix = F.rms_norm(x.flatten(1), (x[0].numel(),), eps=self.rms_eps) @ self.fn.T
-        scale = self.scale.repeat_interleave(torch.tensor([c, c, c * c], device=x.device))
+        scale = torch.cat([part.expand(n) for part, n in zip(self.scale, (c, c, c * c), strict=True)])
         pre, post, comb = (mix * scale + self.base).split([c, c, c * c], -1)
         pre, post = torch.sigmoid(pre) + self.hc_eps, 2 * torch.sigmoid(post)
         comb = comb.reshape(-1, c, c).softmax(-1) + self.hc_eps
@@ -143,8 +145,7 @@ class Compressor(nn.Module):
             unseen = F.pad(g[:, :-1, :, : self.width], (0, 0, 0, 0, 1, 0), value=HIDDEN)
             k, g = torch.cat([before, k[..., self.width :]], 2), torch.cat([unseen, g[..., self.width :]], 2)
         rows = self.norm((g.softmax(2) * k).sum(2))
-        cos, sin = rope.at(torch.arange(windows, device=x.device) * self.ratio) if windows else (None, None)
-        return rotate(rows, cos, sin) if windows else rows
+        return rotate(rows, *rope.at(windows, x.device, self.ratio)) if windows else rows
 
 
 class Indexer(nn.Module):
@@ -160,7 +161,7 @@ class Indexer(nn.Module):
     def forward(self, x: Tensor, u: Tensor, rope: Rotation) -> Tensor:
         """Return scores (B, T, rows)."""
         b, t, _ = x.shape
-        cos, sin = rope.at(torch.arange(t, device=x.device))
+        cos, sin = rope.at(t, x.device)
         q = rotate(self.wq_b(u).reshape(b, t, self.heads, self.width), cos[:, None], sin[:, None])
         rows = self.compressor(x, rope)
         dots = (q.reshape(b, t * self.heads, self.width) @ rows.transpose(1, 2)).reshape(b, t, self.heads, -1)
@@ -193,7 +194,7 @@ class Attention(nn.Module):
         u = self.q_norm(self.wq_a(x))
         q = self.wq_b(u).reshape(b, t, heads, width)
         q = F.rms_norm(q, (width,), eps=s.rms_eps)
-        cos, sin = rope.at(torch.arange(t, device=x.device))
+        cos, sin = rope.at(t, x.device)
         q = rotate(q, cos[:, None], sin[:, None]) * s.attn_scale
         kv = rotate(self.kv_norm(self.wkv(x)), cos, sin)
 
@@ -244,11 +245,11 @@ class Attention(nn.Module):
                 target = every.softmax(-1)[..., -n:].sum(2)
                 mass = target.sum(-1, keepdim=True)
                 share = target / mass.clamp_min(1e-9)
-            some = ~hidden.all(-1)
             loss = -(target * index.log_softmax(-1).clamp_min(-50)).sum(-1) + (
                 target * share.clamp_min(1e-9).log()
             ).sum(-1)
-            run.index_loss.append(loss[some].mean() if bool(some.any()) else loss.sum() * 0)
+            some = ~hidden.all(-1)
+            run.index_loss.append((loss * some).sum() / some.sum().clamp_min(1))
         k = self.shape.index_topk
         if run.dense or n <= k:
             return hidden
@@ -304,17 +305,29 @@ class Experts(nn.Module):
         else:
             chosen = (p.detach() + self.gate.bias).topk(s.n_used, -1).indices
             if torch.is_grad_enabled():
-                run.load.append((self.gate.bias, torch.bincount(chosen.flatten(), minlength=s.n_experts)))
+                run.load.append((self.gate.bias, F.one_hot(chosen, s.n_experts).sum((0, 1))))
         picked = p.gather(-1, chosen)
         picked = picked / (picked.sum(-1, keepdim=True) + 1e-20) * s.route_scale
         shared = self.shared_experts
         out = shared.w2(self._swiglu(shared.w1(x), shared.w3(x)))
-        for expert in range(s.n_experts):
+        # On a GPU, computing all experts for all tokens costs less than waiting for who goes where.
+        return out + (self.dense_routed if x.is_cuda else self.routed)(x, chosen, picked)
+
+    def routed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sum (N, D) of the ``chosen`` experts (N, K) of each token."""
+        out = torch.zeros_like(x)
+        for expert in range(self.shape.n_experts):
             token, slot = (chosen == expert).nonzero(as_tuple=True)
             gate, up = (x[token] @ self.experts.w13[expert].T).chunk(2, -1)
-            mid = self._swiglu(gate, up) * picked[token, slot, None]
+            mid = self._swiglu(gate, up) * weights[token, slot, None]
             out = out.index_add(0, token, mid @ self.experts.w2[expert].T)
         return out
+
+    def dense_routed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Return the same, with products of zero for the experts that a token did not choose."""
+        shares = x.new_zeros(len(x), self.shape.n_experts).scatter(-1, chosen, weights)
+        gate, up = (x @ self.experts.w13.transpose(1, 2)).chunk(2, -1)
+        return (self._swiglu(gate, up) * shares.T[..., None] @ self.experts.w2.transpose(1, 2)).sum(0)
 
 
 class Block(nn.Module):

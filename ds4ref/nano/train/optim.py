@@ -7,6 +7,7 @@ the whole state; each orthogonalizes every ``world``-th matrix, and the sum over
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -51,10 +52,10 @@ class Optimizer:
         self.parameters = [p for _, p in named]
         inner = sum(p.numel() for name, p in named if is_inner(name, p))
         total = sum(p.numel() for p in self.parameters)
-        self.gradient, flat = torch.zeros(total), torch.zeros(total)
-        self.momentum = torch.zeros(inner)
-        self.first, self.second = torch.zeros(total - inner), torch.zeros(total - inner)
-        self.update = torch.zeros(inner)
+        zeros = functools.partial(torch.zeros, device=self.parameters[0].device)
+        self.gradient, flat = zeros(total), zeros(total)
+        self.momentum, self.update = zeros(inner), zeros(inner)
+        self.first, self.second = zeros(total - inner), zeros(total - inner)
         self.groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         at = 0
         for name, p in named:

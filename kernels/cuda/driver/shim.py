@@ -24,6 +24,15 @@ types: Any = _types
 if IMPLEMENTATION == "NVIDIA":
     types = cuda.types
     from numba.cuda.core import config
+
+    numpy: Any = np
+    if not hasattr(numpy, "row_stack"):
+        # NumPy 2.5 removed this name of vstack; numba-cuda 0.30 still asks for it, in a module it imports at first use
+        numpy.row_stack = np.vstack
+        try:
+            importlib.import_module("numba.cuda.np.arrayobj")
+        finally:
+            del numpy.row_stack
 else:
     from numba.core import config
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # what one token does is often little, and meant to be

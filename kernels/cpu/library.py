@@ -261,10 +261,9 @@ def target_machine(triple: str, **options: Any) -> Any:
     them."""
     import llvmlite.binding as ll
 
-    # PIC with the small code model calls libc directly. On AArch64 a direct call reaches only 128 MiB, while the loader
-    # may place the code farther away and adds no stubs for Mach-O objects: hence the large model, with full addresses.
-    large = triple.startswith(("aarch64", "arm64"))
-    model = {"reloc": "default", "codemodel": "large"} if large else {"reloc": "pic", "codemodel": "small"}
+    # The loader may place code, constants and libc gigabytes apart: a GPU's driver, for one, reserves most of the
+    # address space. So addresses are whole; for offsets of 32 bits (128 MiB on AArch64) LLVM aborts when too far.
+    model = {"reloc": "default", "codemodel": "large"}
     return ll.Target.from_triple(triple).create_target_machine(opt=3, **model, **options)
 
 

@@ -246,3 +246,30 @@ def test_open_tells_who_asks(tmp_path: Path):
     first, *_, last = done.stdout.splitlines()
     assert first == "compiling the CPU kernels for this machine, once; it takes about a minute"
     assert last.startswith("backend cpu cannot run here: compiling the CPU kernels failed:") and done.stderr == ""
+
+
+SCATTERED = """
+import ctypes, threading
+from ds4ref.kernels.cpu import library
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+begun = threading.Event()
+
+def reserve():
+    for _ in range(20000):
+        libc.mmap(None, 3 << 30, 0, 0x4022, -1, 0)  # private, anonymous, never used
+        begun.set()
+
+threading.Thread(target=reserve).start()
+begun.wait()
+print(len(library.library()._addresses))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="flags of Linux's mmap")
+def test_kernels_load_where_their_sections_lie_gigabytes_apart():
+    """As beside a GPU's driver, which reserves most of the address space; an offset of 32 bits made LLVM abort."""
+    library.library()
+    done = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and int(done.stdout) > 100, done.stderr

@@ -16,6 +16,7 @@ What it leaves out: bf16 (Hugging Face's default dtype), batches, every rounding
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -257,9 +258,11 @@ class Oracle:
         from transformers import DynamicCache
 
         cache, rows = DynamicCache(config=self.config), []
+        # transformers 5.24 renamed the argument and warns about the name of before.
+        name = "cache" if "cache" in inspect.signature(self.model.forward).parameters else "past_key_values"
         with torch.inference_mode():
             for piece in (ids[:prompt], *([i] for i in ids[prompt:])):
-                out = self.model(torch.tensor([list(piece)]), past_key_values=cache, use_cache=True)
+                out = self.model(torch.tensor([list(piece)]), use_cache=True, **{name: cache})
                 rows.append(out.logits[0].numpy().copy())
         return np.concatenate(rows)
 
@@ -299,7 +302,6 @@ class Oracle:
                 position_ids=positions,
                 attention_mask=mask,
                 input_ids=torch.tensor([list(ids)]),
-                past_key_values=None,
             )
         return out.reshape(len(ids), -1).numpy().copy()
 

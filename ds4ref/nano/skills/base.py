@@ -162,6 +162,11 @@ def thinking(item: Item) -> Item:
     return replace(item, mode="high", reply=replace(item.reply, reasoning=item.thought))
 
 
+def no_questions(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:
+    """Stand for ``make`` in skills that are only exercises; raise ValueError."""
+    raise ValueError("an exercise has no questions")
+
+
 def join(items: Sequence[Item]) -> Item:
     """Return the last question of an episode, with everything before it as its conversation."""
     messages: list[Message] = []

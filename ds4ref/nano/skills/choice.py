@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...text import protocol
 from ...text.chat import Message
 from ...text.exam import SYSTEM, exam_text
-from .base import Item, Skill, assistant, pick, thinking
+from ...text.rendered import Rendered, TextPart
+from .base import REPLY, Conversation, Item, Segment, Skill, assistant, no_questions, pick, thinking
 from .lexicon import NAMES, OBJECTS, PLACES
 
 LETTERS = "ABCD"
@@ -17,7 +20,7 @@ _LAST_LINE = re.compile(r"Answer: ([A-Z])")
 _RELATIONS = (
     ("{} keeps the {}.", "What does {} keep?", OBJECTS),
     ("{} has the {}.", "What does {} have?", OBJECTS),
-    ("{} lives near the {}.", "What is near the house of {}?", PLACES),
+    ("{} likes the {}.", "What does {} like?", PLACES),
 )
 
 
@@ -53,18 +56,47 @@ def _make(rng: random.Random, room: int, questions: int, facts: Any = (4, 8), ne
         text = " ".join(form.format(*fact) for fact in zip(names, drawn, strict=False))
         prompt = exam_text(f"{text}\n{asking.format(names[asked])}", choices, "choice")
         letter = LETTERS[choices.index(drawn[asked])]
-        reply = assistant(f"{drawn[asked]}\nAnswer: {letter}")
+        found = f"{form.format(names[asked], drawn[asked])} {gone_through(choices, drawn[asked])}"
+        reply = assistant(f"{found}\nAnswer: {letter}")
         messages = (Message("system", SYSTEM), Message("user", prompt))
-        thought = f"{form.format(names[asked], drawn[asked])} {letter}. {drawn[asked]}"
-        items.append(Item("choice", messages, reply, 0.25, thought=thought, grader=_grade))
+        items.append(Item("choice", messages, reply, 0.25, thought=found, grader=_grade))
     return items
 
 
 def _make_thinking(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:
-    return [replace(thinking(item), skill="think/choice") for item in _make(rng, room, questions, **level)]
+    items = []
+    for item in _make(rng, room, questions, **level):
+        _, _, last = item.reply.content.rpartition("\n")
+        items.append(replace(thinking(replace(item, reply=assistant(last))), skill="think/choice"))
+    return items
+
+
+def gone_through(choices: Sequence[str], wanted: str) -> str:
+    """Return the choices in order with their letters, up to the wanted one."""
+    last = choices.index(wanted)
+    return " ".join(f"{letter}. {value}" for letter, value in zip(LETTERS, choices[: last + 1], strict=False))
+
+
+def _search(rng: random.Random, tokens: int) -> Conversation:
+    """Return lists of choices, each gone through for three values: the exercise before ``choice``.
+
+    Going back from a value to the letter before it is hard to learn; writing the choices again up to the value is not.
+    """
+    segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
+    size = 0
+    while size <= tokens:
+        values = rng.sample(rng.choice((OBJECTS, PLACES)), len(LETTERS))
+        lines = "".join(f"\n{letter}. {value}" for letter, value in zip(LETTERS, values, strict=True))
+        segments.append(Segment((TextPart(f"{lines}\n\n", None),), 0.0))
+        for value in rng.choices(values, k=3):
+            segments.append(Segment((TextPart(f" the {value}.", None),), 0.0))
+            segments.append(Segment((TextPart(f" {gone_through(values, value)}\n", None),), REPLY))
+        size += 45
+    return Conversation(tuple(segments))
 
 
 SKILLS = (
+    Skill("search", "choices gone through for a value", no_questions, whole=True, raw=_search),
     Skill("choice", "multiple choice in ds4-eval's form", _make, 8, 85, whole=True),
     Skill("think/choice", "multiple choice after the fact is repeated", _make_thinking, 8, 95, whole=True),
 )

@@ -60,6 +60,7 @@ _MIX: Weights = {
     "english": 1, "story": 0.7, "facts": 1.2, "lists/copy": 0.6, "lists/reverse": 1, "lists/sort": 1,
     "sums2": 0.8, "sums3": 0.8, "think/sums2": 0.8, "think/sums3": 1.2, "topic": 2,
 }  # fmt: skip
+_SMALL: Weights = {name: weight for name, weight in _MIX.items() if not name.startswith("tools/")}
 _LONG_LEVELS: Levels = {
     "recall/far": {"pairs": (4, 32)},
     "recall/near": {"pairs": (4, 32), "distance": (100, 1000)},
@@ -92,11 +93,13 @@ STAGES: dict[str, Stage] = {
                 Rows(512, 0.3, _LOOKUP, _LOOKUP_LEVELS),
             ),
         ),
+        Stage("search", "choices gone through for a value", (Rows(128, 1.0, {"search": 1}),)),
+        Stage("descriptions", "the names of described tools", (Rows(256, 1.0, {"descriptions": 1}),)),
         Stage(
             "mix",
             "all skills in rows of 256 to 512 tokens; rows with tools are 512 long, as their prompt is 370",
             (
-                Rows(256, 0.3, {**_MIX, "tools/fixed": 0, "tools/open": 0, "tools/result": 0}, _MIX_LEVELS),
+                Rows(256, 0.3, _SMALL, _MIX_LEVELS),
                 Rows(512, 0.7, _MIX, _MIX_LEVELS),
             ),
         ),
@@ -104,9 +107,9 @@ STAGES: dict[str, Stage] = {
             "long",
             "all skills, and 10 % of the rows' tokens in rows of 1,024 to 4,096",
             (
-                Rows(256, 0.2, {**_MIX, "tools/fixed": 0, "tools/open": 0, "tools/result": 0}, _MIX_LEVELS),
-                Rows(512, 0.5, _MIX, _MIX_LEVELS),
-                Rows(1024, 0.2, {**_MIX, "recall/far": 2}, _MIX_LEVELS),
+                Rows(256, 0.2, {**_SMALL, "descriptions": 1}, _MIX_LEVELS),
+                Rows(512, 0.4, _MIX, _MIX_LEVELS),
+                Rows(1024, 0.3, {**_MIX, "recall/far": 2, "tools/open": 6}, _MIX_LEVELS),
                 Rows(1024, 0.03, _LONG, _LONG_LEVELS),
                 Rows(2048, 0.03, _LONG, _LONG_LEVELS),
                 Rows(4096, 0.04, _LONG, _LONG_LEVELS),

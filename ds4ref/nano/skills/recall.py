@@ -15,7 +15,7 @@ from typing import Any
 from ...text import protocol
 from ...text.rendered import Rendered, TextPart
 from ...text.tokenizer import Tokenizer
-from .base import OTHER, REPLY, Conversation, Item, Segment, Skill, assistant, pick, user
+from .base import OTHER, REPLY, Conversation, Item, Segment, Skill, assistant, no_questions, pick, user
 from .english import filler
 from .lexicon import NAMES, OBJECTS
 
@@ -118,12 +118,8 @@ def _echo(rng: random.Random, tokens: int, pairs: Any = (2, 8)) -> Conversation:
     return Conversation(tuple(segments))
 
 
-def _unasked(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:
-    raise ValueError("echo has no questions")
-
-
 SKILLS = (
-    Skill("echo", "facts told again", _unasked, whole=True, raw=_echo),
+    Skill("echo", "facts told again", no_questions, whole=True, raw=_echo),
     _skill("recall/window", "a fact inside the sliding window of 64 tokens", whole=False),
     _skill("recall/near", "a fact 65 to 512 tokens back", whole=True),
     _skill("recall/far", "a fact 600 to 4,096 tokens back", whole=True),

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...text import protocol
 from ...text.chat import Message
 from ...text.dsml import ToolCall
 from ...text.dsml_parser import parse
-from .base import Item, Skill, assistant, user
+from ...text.rendered import Rendered, TextPart
+from .base import OTHER, REPLY, Conversation, Item, Segment, Skill, assistant, no_questions, user
 from .lexicon import COLOURS, FLAGS, NAMES, OBJECTS, PARAMETERS, PLACES, TOPIC_WORDS, VERBS
 
 SHOWN = 3
@@ -151,6 +153,23 @@ def open_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
 # --- skills
 
 
+def _descriptions(rng: random.Random, tokens: int) -> Conversation:
+    """Return new tools without parameters, then the name of each after its description: the exercise before
+    ``tools/open``."""
+    segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
+    size = 0
+    while size <= tokens:
+        tools = open_tools(rng)
+        shown = "\n".join(compact({"name": tool.name, "description": tool.description}) for tool in tools)
+        segments.append(Segment((TextPart(f"\n{shown}\n\n", None),), 0.0))
+        for tool in rng.choices(tools, k=3):
+            segments.append(Segment((TextPart(f'{tool.description[:-1]}: invoke name="', None),), 0.0))
+            segments.append(Segment((TextPart(tool.name, None),), REPLY))
+            segments.append(Segment((TextPart('">\n', None),), OTHER))
+        size += 70
+    return Conversation(tuple(segments))
+
+
 def _fixed(rng: random.Random, room: int, questions: int) -> list[Item]:
     return _calls(rng, "tools/fixed", rng.sample(LIBRARY, SHOWN), fixed_request, questions)
 
@@ -187,6 +206,7 @@ def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
 
 
 SKILLS = (
+    Skill("descriptions", "the names of described tools", no_questions, whole=True, raw=_descriptions),
     Skill("tools/fixed", "calls of tools known from training", _fixed, 8, 60, whole=True),
     Skill("tools/open", "calls of new tools, known by their description", _open, 8, 60, whole=True),
     Skill("tools/result", "an answer from a tool's result", _results, 8, 85, whole=True),

@@ -51,6 +51,8 @@ PLAN = (
     Goal("pairs", 1_500_000, 2048, right=0.975, dense=True),
     Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True, far=True),
     Goal("lookup", 1_500_000, 8192, scores={"recall/near": 0.85, "choice": 0.7}),
+    Goal("search", 1_500_000, 4096, right=0.97),
+    Goal("descriptions", 3_000_000, 4096, right=0.95),
     Goal("mix", 5_000_000, 8192, scores={"recall/near": 0.9, "choice": 0.9, "tools/open": 0.8}),
     Goal("long", 1 << 60, 8192),
 )
@@ -326,6 +328,7 @@ def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> 
     if settings.finish and p.finish is None:
         p.finish = (p.step, settings.finish)
     begun = last = time.monotonic()
+    parent = os.getppid()  # a process whose parent was killed stops
     log = open(Path(folder) / "log.jsonl", "a") if rank == 0 else None
     skills = [name for name in SKILLS if SKILLS[name].raw is None and name != "story"]
     while True:
@@ -339,7 +342,7 @@ def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> 
             line["scores"] = dict(p.scores)
             run.advance()
         elapsed = time.monotonic() - begun
-        state = torch.tensor([float(ended or elapsed > settings.seconds), elapsed])
+        state = torch.tensor([float(ended or elapsed > settings.seconds or os.getppid() != parent), elapsed])
         if world > 1:
             dist.broadcast(state, 0)
         over, elapsed = state.tolist()

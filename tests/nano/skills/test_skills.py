@@ -10,14 +10,14 @@ from ds4ref.eval.packs import Question
 from ds4ref.eval.prompt import prompt
 from ds4ref.nano.skills import SKILLS, depth, held_out, held_out_text, mixture, thinking, tokenizer, training_rng
 from ds4ref.nano.skills.arithmetic import is_held_out, working
-from ds4ref.nano.skills.base import conversation
+from ds4ref.nano.skills.base import conversation, no_questions
 from ds4ref.nano.skills.lexicon import TOPICS
 from ds4ref.nano.skills.recall import RANGES
 from ds4ref.nano.skills.topic import section
 from ds4ref.nano.skills.world import TOWNS, VALUES, facts
 from ds4ref.text.chat import Message, render
 
-ASKED = [name for name in SKILLS if name != "echo"]
+ASKED = [name for name, skill in SKILLS.items() if skill.make is not no_questions]
 EXACT = [name for name in ASKED if name not in ("english", "choice", "think/choice", "tools/fixed", "tools/open")]
 
 

@@ -16,6 +16,8 @@ from ...text.rendered import Rendered, TextPart
 from .base import OTHER, REPLY, Conversation, Item, Segment, Skill, assistant, no_questions, user
 from .lexicon import COLOURS, FLAGS, NAMES, OBJECTS, PARAMETERS, PLACES, TOPIC_WORDS, VERBS
 
+SUFFIX = "_tool"
+"""End of the names of new tools."""
 SHOWN = 3
 """Tools that a prompt shows."""
 _WORDS = OBJECTS + TOPIC_WORDS
@@ -23,7 +25,10 @@ _WORDS = OBJECTS + TOPIC_WORDS
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool; ``parameters`` maps names to JSON types. ``request`` is a template of the user's words."""
+    """A tool.
+
+    ``parameters`` maps names to JSON types; ``request`` is a template of the user's words, or their start.
+    """
 
     name: str
     description: str
@@ -125,8 +130,8 @@ def open_tools(rng: random.Random) -> list[Tool]:
         shares = rng.random() if i else 1.0
         own_verb = verb if not i or shares < 0.25 else verbs[i - 1]
         own_thing = thing if not i or 0.25 <= shares < 0.5 else things[i - 1]
-        described = f"{own_verb.capitalize()} the {own_thing}."
-        tools.append(Tool(f"{name}_tool", described, _parameters(rng)))
+        task, name = f"{own_verb.capitalize()} the {own_thing}", f"{name}{SUFFIX}"
+        tools.append(Tool(name, f"{task} with {name}.", _parameters(rng), task))
     rng.shuffle(tools)
     return tools
 
@@ -147,7 +152,7 @@ def open_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
         if kind == "string" and rng.random() < 0.25:
             arguments[name] = str(rng.randint(1, 99))
     told = ", ".join(f"{name} {_spoken(value)}" for name, value in arguments.items())
-    return f"{tool.description[:-1]}: {told}.", arguments
+    return f"{tool.request}: {told}.", arguments
 
 
 # --- skills
@@ -158,14 +163,15 @@ def _descriptions(rng: random.Random, tokens: int) -> Conversation:
     ``tools/open``."""
     segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
     size = 0
+    between = rng.choice(("\n", ' invoke name="'))
     while size <= tokens:
         tools = open_tools(rng)
         shown = "\n".join(compact({"name": tool.name, "description": tool.description}) for tool in tools)
         segments.append(Segment((TextPart(f"\n{shown}\n\n", None),), 0.0))
         for tool in rng.choices(tools, k=3):
-            segments.append(Segment((TextPart(f'{tool.description[:-1]}: invoke name="', None),), 0.0))
-            segments.append(Segment((TextPart(tool.name, None),), REPLY))
-            segments.append(Segment((TextPart('">\n', None),), OTHER))
+            segments.append(Segment((TextPart(f"{tool.request}:{between}", None),), 0.0))
+            segments.append(Segment((TextPart(tool.name.removesuffix(SUFFIX), None),), REPLY))
+            segments.append(Segment((TextPart(f"{SUFFIX}\n", None),), OTHER))
         size += 70
     return Conversation(tuple(segments))
 

@@ -44,18 +44,21 @@ class Goal:
     """Attention sees all compressed rows, not only those that the indexer selects."""
     far: bool = False
     """The stage begins with ``reach_far``."""
+    exercise: bool = False
+    """Most skills are not in the stage: they are scored rarely."""
 
 
 PLAN = (
-    Goal("echo", 1_500_000, 2048, right=0.95, dense=True),
-    Goal("pairs", 1_500_000, 2048, right=0.975, dense=True),
-    Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True, far=True),
+    Goal("echo", 1_500_000, 2048, right=0.95, dense=True, exercise=True),
+    Goal("pairs", 1_500_000, 2048, right=0.975, dense=True, exercise=True),
+    Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True, far=True,
+         exercise=True),
+    Goal("search", 1_500_000, 4096, right=0.97, exercise=True),
     Goal("lookup", 1_500_000, 8192, scores={"recall/near": 0.85, "choice": 0.7}),
-    Goal("search", 1_500_000, 4096, right=0.97),
-    Goal("descriptions", 3_000_000, 4096, right=0.95),
+    Goal("descriptions", 3_000_000, 4096, right=0.95, exercise=True),
     Goal("mix", 5_000_000, 8192, scores={"recall/near": 0.9, "choice": 0.9, "tools/open": 0.8}),
     Goal("long", 1 << 60, 8192),
-)
+)  # fmt: skip
 MUON, ADAM, WARM_UP, BALANCE = 6e-3, 3e-3, 60, 2e-3
 NEXT_EVERY, NEXT_WEIGHT = 8, 1.0
 """Every how many steps the block of multi-token prediction learns, from streams that do not learn from it."""
@@ -232,7 +235,7 @@ class Run:
         p, goal = self.progress, PLAN[self.progress.goal]
         reached = bool(goal.scores or goal.right) and p.right >= goal.right
         reached = reached and all(p.scores.get(name, 0) >= bar for name, bar in goal.scores.items())
-        if reached or p.goal_tokens >= goal.most:
+        if reached or p.goal_tokens >= goal.most * self.scale:
             p.goal, p.goal_tokens, p.right = p.goal + 1, 0, 0.0
             if PLAN[p.goal].far:
                 reach_far(self.model)
@@ -336,9 +339,10 @@ def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> 
         line: dict[str, Any] = run.step()
         line |= {"step": p.step, "tokens": p.tokens, "stage": PLAN[p.goal].stage, "seconds": time.monotonic() - before}
         ended = p.finish is not None and p.step >= sum(p.finish)
-        if p.step % (SCORE_EVERY * settings.scale) == 0 or ended:
-            early = PLAN[p.goal].stage in ("echo", "pairs", "sentences") and p.step % (10 * SCORE_EVERY)
-            p.scores |= run.measure([*PLAN[p.goal].scores] if early else skills, SCORE_ITEMS)
+        goal = PLAN[p.goal]
+        if p.step % (SCORE_EVERY * (1 if goal.exercise else settings.scale)) == 0 or ended:
+            few = goal.exercise and p.step % (10 * SCORE_EVERY)
+            p.scores |= run.measure([*goal.scores] if few else skills, SCORE_ITEMS)
             line["scores"] = dict(p.scores)
             run.advance()
         elapsed = time.monotonic() - begun

@@ -32,6 +32,7 @@ import numpy as np
 
 from ds4ref.archs.deepseek4.chunk import Chunk
 from ds4ref.engine import Engine
+from ds4ref.eval import nano_pack
 from ds4ref.files import file_digest
 from ds4ref.nano import embedded_path
 from ds4ref.nano.skills import SKILLS, Item, held_out, held_out_text, tokenizer
@@ -46,10 +47,12 @@ from ds4ref.variants.quantized import divergence
 TEXT = "text"
 """Stories instead of questions: every token counts, and perplexity instead of a score."""
 TEXT_TOKENS = 256
+PACK = "pack"
+"""The questions of ds4-eval's pack ``nano``, whatever ``--items`` says."""
 DEPTHS = tuple(f"recall@{depth}" for depth in (32, 64, 128, 256, 512, 1024, 2048, 4096))
 GRADED = tuple(name for name, skill in SKILLS.items() if skill.raw is None and name != "story")
-SCORED = (*GRADED, *DEPTHS, TEXT)
-ABLATED = (*(name for name in GRADED if name != "recall/far"), "recall@1024", TEXT)
+SCORED = (*GRADED, *DEPTHS, PACK, TEXT)
+ABLATED = (*(name for name in GRADED if name != "recall/far"), "recall@1024", PACK, TEXT)
 QUANTIZED = ("f16", "q4", "q2", "q2-plain")
 PLAIN, RIGHT = "", "none"
 """In place of a mistake: the engine as users have it; the right engine with the hooks that mistakes need."""
@@ -127,7 +130,11 @@ def questions(skill: str, count: int, seed: int) -> list[Question]:
     if depth:
         name = next(name for name, (_, most) in RANGES.items() if int(depth) <= most)
     made = []
-    for item in held_out(name, count, seed, **({"distance": int(depth)} if depth else {})):
+    if skill == PACK:
+        items = [item for item, _ in nano_pack.items()]
+    else:
+        items = held_out(name, count, seed, **({"distance": int(depth)} if depth else {}))
+    for item in items:
         ids, _ = conversation([item]).encode(tokenizer())
         made.append(Question(ids, len(ids) - len(item.prompt().encode(tokenizer())), item.guess, item))
     return made
@@ -279,7 +286,7 @@ def record(
 ) -> dict[str, Any]:
     """Return the line of one unit: lists with a value for each question."""
     apart = [divergence(a.tail, b.tail) for a, b in zip(right, answers, strict=True)]
-    names = answers[0].parts if answers else ()
+    names = [name for name in answers[0].parts if all(name in a.parts for a in answers)]
     return {
         "unit": unit,
         "right": [a.right for a in answers],

@@ -19,7 +19,9 @@ from benchmarks.skills import (  # fmt: skip
     answer,
     measure,
     questions,
+    record,
 )
+from ds4ref.eval import nano_pack
 from ds4ref.nano import random_path
 from ds4ref.nano.skills import depth, tokenizer
 
@@ -72,6 +74,14 @@ def unit(skill: str, right: list[float], nll: list[float] | None = None) -> dict
     n = len(right)
     return {"unit": {"skill": skill}, "right": right, "parts": {}, "nll": nll or [1.0] * n, "tokens": [10] * n,
             "guess": 0.25}  # fmt: skip
+
+
+def test_the_pack_is_asked_whole_and_graded_as_a_whole() -> None:
+    asked = questions("pack", 3, 0)
+    assert [q.item for q in asked] == [item for item, _ in nano_pack.items()]
+    answers = [answer(q, sure(q.ids, () if i else (len(q.ids) - 1,))) for i, q in enumerate(asked)]
+    line = record({}, asked, answers, answers)
+    assert line["right"] == [0.0] + [1.0] * (len(asked) - 1) and line["parts"] == {}
 
 
 def test_changes_are_paired_and_corrected() -> None:

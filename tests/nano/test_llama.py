@@ -9,6 +9,7 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.nano.prose import prose
+from ds4ref.nano.skills import held_out
 
 pytestmark = pytest.mark.peers
 
@@ -47,3 +48,38 @@ def test_same_logits(llama, engine, tokens):
     rms = np.sqrt(np.mean((ours - theirs) ** 2, axis=1)) / ours.std(axis=1)
     assert np.median(rms) < 0.08
     assert np.mean(ours.argmax(axis=1) == theirs.argmax(axis=1)) > 0.85
+
+
+SKILLS = ("recall/near", "lists/sort", "facts", "sums3", "think/sums3", "choice", "think/choice", "tools/fixed",
+          "tools/open", "topic")  # fmt: skip
+QUESTIONS, LENGTH = 5, 80
+NEAR = 0.25
+"""Nats below which llama.cpp's roundings (caches in f16, inputs of F16 matrices in f16) may decide."""
+
+
+@pytest.fixture(scope="module")
+def trained(trained_path):
+    cpp = pytest.importorskip("llama_cpp", reason="the extra 'peers' is not installed")
+    model = cpp.Llama(trained_path, n_ctx=1024, n_batch=512, logits_all=True, verbose=False, n_threads=2, seed=1)
+    with Engine.open(trained_path, backend="cpu", numerics="exact") as engine:
+        yield model, engine
+    model.close()
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_same_greedy_answers_of_the_trained_model(trained, skill):
+    """llama.cpp sees our answer: at every token its own best one is ours, or within its roundings of it."""
+    model, engine = trained
+    for item in held_out(skill, QUESTIONS, seed=1):
+        prompt = item.prompt().encode(engine.tokenizer)
+        session = engine.session(len(prompt) + LENGTH)
+        session.sync(prompt)
+        ours = [int(session.logits.argmax())]
+        while len(ours) < LENGTH and ours[-1] != engine.tokenizer.eos:
+            session.eval(ours[-1])
+            ours.append(int(session.logits.argmax()))
+        model.reset()
+        model.eval([*prompt, *ours[:-1]])
+        theirs = np.array(model.scores[len(prompt) - 1 : len(prompt) + len(ours) - 1])
+        short = theirs.max(axis=1) - theirs[np.arange(len(ours)), ours]
+        assert short.max() < NEAR, (skill, int(short.argmax()), float(short.max()))

@@ -1,7 +1,8 @@
 """Long context: recall of facts by their depth in a long prompt, and prompts that end around prefill chunk edges.
 
 Recall is a property of engine and model together. So a short story is asked first: if the model finds no facts there
-(random weights, or an engine that is wrong anyway), no conclusion is drawn from long stories.
+(random weights, or an engine that is wrong anyway), no conclusion is drawn from long stories. The trained embedded
+model knows no stories; it is asked what it was trained for (``skills``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from ds4ref.errors import Ds4Error
 
 from .. import recall
+from . import skills
 from .case import ExamContext
 from .findings import Outcome, Stage
 from .repeat import edges
@@ -33,6 +35,9 @@ def depth(case: ExamContext, stage: Stage) -> None:
         return
     if case.out_of_time:
         stage.add("facts", Outcome.SKIPPED, "out of time")
+        return
+    if skills.has_skills(case):
+        skills.check(case, stage)
         return
     scenes = LONG if case.long else USUAL
     command = f"ds4-vectors recall --scenes {scenes} --target {case.spec or case.target.name}"

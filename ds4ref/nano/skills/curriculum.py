@@ -84,7 +84,6 @@ STAGES: dict[str, Stage] = {
                 Rows(256, 1.0, {"recall/near": 1}, _LOOKUP_LEVELS),
             ),
         ),
-        Stage("search", "choices gone through for a value", (Rows(128, 1.0, {"search": 1}),)),
         Stage(
             "lookup",
             "facts as sentences, choices, new tools, lists",
@@ -94,27 +93,34 @@ STAGES: dict[str, Stage] = {
                 Rows(512, 0.3, _LOOKUP, _LOOKUP_LEVELS),
             ),
         ),
-        Stage("descriptions", "the names of described tools", (Rows(256, 1.0, {"descriptions": 1}),)),
         Stage(
             "mix",
             "all skills in rows of 256 to 512 tokens; rows with tools are 512 long, as their prompt is 370",
             (
                 Rows(256, 0.3, _SMALL, _MIX_LEVELS),
-                Rows(512, 0.55, _MIX, _MIX_LEVELS),
-                Rows(512, 0.15, {"tools/open": 1}),
+                Rows(512, 0.7, _MIX, _MIX_LEVELS),
             ),
         ),
         Stage(
             "long",
             "all skills, and 10 % of the rows' tokens in rows of 1,024 to 4,096",
             (
-                Rows(256, 0.2, {**_SMALL, "descriptions": 1}, _MIX_LEVELS),
-                Rows(512, 0.3, _MIX, _MIX_LEVELS),
-                Rows(512, 0.1, {"tools/open": 1}),
-                Rows(1024, 0.3, {**_MIX, "recall/far": 2, "tools/open": 6}, _MIX_LEVELS),
+                Rows(256, 0.2, _SMALL, _MIX_LEVELS),
+                Rows(512, 0.5, _MIX, _MIX_LEVELS),
+                Rows(1024, 0.2, {**_MIX, "recall/far": 2}, _MIX_LEVELS),
                 Rows(1024, 0.03, _LONG, _LONG_LEVELS),
                 Rows(2048, 0.03, _LONG, _LONG_LEVELS),
                 Rows(4096, 0.04, _LONG, _LONG_LEVELS),
+            ),
+        ),
+        Stage(
+            "exercises",
+            "what choices and new tools need, between all skills, which would be lost otherwise",
+            (
+                Rows(512, 0.3, {"tools/open": 1}),
+                Rows(128, 0.1, {"search": 1}),
+                Rows(256, 0.25, _SMALL, _MIX_LEVELS),
+                Rows(512, 0.35, _MIX, _MIX_LEVELS),
             ),
         ),
     )

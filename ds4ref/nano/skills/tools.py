@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...text import protocol
 from ...text.chat import Message
 from ...text.dsml import ToolCall
 from ...text.dsml_parser import parse
-from ...text.rendered import Rendered, TextPart
-from .base import OTHER, REPLY, Conversation, Item, Segment, Skill, assistant, no_questions, user
+from ...text.protocol import THINK_CLOSE
+from .base import Item, Skill, assistant, user
 from .lexicon import COLOURS, FLAGS, NAMES, OBJECTS, PARAMETERS, PLACES, TOPIC_WORDS, VERBS
 
 SUFFIX = "_tool"
@@ -48,15 +47,15 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def call_message(name: str, arguments: dict[str, Any]) -> Message:
-    """Return an assistant's message of one call."""
-    return Message("assistant", calls=(ToolCall(name, compact(arguments)),))
+def call_message(name: str, arguments: dict[str, Any], said: str = "") -> Message:
+    """Return an assistant's message of one call, after what is ``said``."""
+    return Message("assistant", said, calls=(ToolCall(name, compact(arguments)),))
 
 
 def grade_call(item: Item, text: str) -> dict[str, bool]:
-    """Grade a reply of exactly one call by name, by arguments with their types, and as a whole."""
+    """Grade a reply of one call by name, by arguments with their types, and as a whole; text before it may be any."""
     reply, wanted = parse(text, thinking=item.mode != "none"), item.reply.calls[0]
-    alone = reply.complete and len(reply.calls) == 1 and not reply.content and not reply.trailing
+    alone = reply.complete and len(reply.calls) == 1 and not reply.trailing and THINK_CLOSE not in reply.content
     tool = bool(reply.calls) and reply.calls[0].name == wanted.name
     arguments = bool(reply.calls) and _typed(reply.calls[0].arguments) == _typed(wanted.arguments)
     whole = alone and tool and arguments
@@ -158,24 +157,6 @@ def open_request(rng: random.Random, tool: Tool) -> tuple[str, dict[str, Any]]:
 # --- skills
 
 
-def _descriptions(rng: random.Random, tokens: int) -> Conversation:
-    """Return new tools without parameters, then the name of each after its description: the exercise before
-    ``tools/open``."""
-    segments = [Segment(tuple(Rendered().protocol(protocol.BOS).parts), 0.0)]
-    size = 0
-    between = rng.choice(("\n", ' invoke name="'))
-    while size <= tokens:
-        tools = open_tools(rng)
-        shown = "\n".join(compact({"name": tool.name, "description": tool.description}) for tool in tools)
-        segments.append(Segment((TextPart(f"\n{shown}\n\n", None),), 0.0))
-        for tool in rng.choices(tools, k=3):
-            segments.append(Segment((TextPart(f"{tool.request}:{between}", None),), 0.0))
-            segments.append(Segment((TextPart(tool.name.removesuffix(SUFFIX), None),), REPLY))
-            segments.append(Segment((TextPart(f"{SUFFIX}\n", None),), OTHER))
-        size += 70
-    return Conversation(tuple(segments))
-
-
 def _fixed(rng: random.Random, room: int, questions: int) -> list[Item]:
     return _calls(rng, "tools/fixed", rng.sample(LIBRARY, SHOWN), fixed_request, questions)
 
@@ -190,19 +171,16 @@ def _calls(rng: random.Random, skill: str, tools: Sequence[Tool], request: Any, 
     for _ in range(questions):
         tool = rng.choice(tools)
         asked, arguments = request(rng, tool)
-        reply = call_message(tool.name, arguments)
+        # What a new tool is for is read on from the request to the tool's name, which comes last in its description.
+        reply = call_message(tool.name, arguments, "" if tool in LIBRARY else tool.description)
         items.append(Item(skill, user(asked), reply, 1 / SHOWN, schemas=schemas, grader=grade_call))
     return items
 
 
 def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
     """Return calls and the reports of their results, two items each; the result is a number or a word."""
-    if rng.random() < 0.5:
-        calls = _fixed(rng, room, questions)
-    else:
-        calls = _open(rng, room, questions)
     items = []
-    for call in calls:
+    for call in _fixed(rng, room, questions):
         value = str(rng.randint(1, 99)) if rng.random() < 0.5 else rng.choice(_WORDS)
         key = rng.choice(PARAMETERS)
         result = Message("tool", compact({key: int(value) if value.isdigit() else value}))
@@ -212,7 +190,6 @@ def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
 
 
 SKILLS = (
-    Skill("descriptions", "the names of described tools", no_questions, whole=True, raw=_descriptions),
     Skill("tools/fixed", "calls of tools known from training", _fixed, 8, 60, whole=True),
     Skill("tools/open", "calls of new tools, known by their description", _open, 8, 60, whole=True),
     Skill("tools/result", "an answer from a tool's result", _results, 8, 85, whole=True),

@@ -45,7 +45,7 @@ class Goal:
     far: bool = False
     """The stage begins with ``reach_far``."""
     exercise: bool = False
-    """Most skills are not in the stage: they are scored rarely."""
+    """Most skills are not in the stage yet: they are scored rarely."""
 
 
 PLAN = (
@@ -53,11 +53,10 @@ PLAN = (
     Goal("pairs", 1_500_000, 2048, right=0.975, dense=True, exercise=True),
     Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True, far=True,
          exercise=True),
-    Goal("search", 1_500_000, 4096, right=0.97, exercise=True),
     Goal("lookup", 1_500_000, 8192, scores={"recall/near": 0.85, "choice": 0.7}),
-    Goal("descriptions", 3_000_000, 4096, right=0.95, exercise=True),
     Goal("mix", 5_000_000, 8192, scores={"recall/near": 0.9, "choice": 0.9, "tools/open": 0.8}),
-    Goal("long", 1 << 60, 8192),
+    Goal("long", 20_000_000, 8192),
+    Goal("exercises", 1 << 60, 6144),
 )  # fmt: skip
 MUON, ADAM, WARM_UP, BALANCE = 6e-3, 3e-3, 60, 2e-3
 NEXT_EVERY, NEXT_WEIGHT = 8, 1.0

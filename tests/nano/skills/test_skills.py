@@ -111,7 +111,7 @@ def test_calls_are_graded_by_name_types_and_values():
         assert item.parts(flipped) == {"tool": True, "arguments": False, "call": False}
         other = answer.replace(item.reply.calls[0].name, "other")
         assert item.parts(other) == {"tool": False, "arguments": True, "call": False}
-        assert not item.grade("Well." + answer) and not item.grade(answer + answer) and not item.grade(answer + "\n")
+        assert item.grade("Well." + answer) and not item.grade(answer + answer) and not item.grade(answer + "\n")
         assert item.parts("nothing") == {"tool": False, "arguments": False, "call": False}
 
 
@@ -119,6 +119,7 @@ def test_the_right_open_tool_is_told_by_its_description_alone():
     for item in held_out("tools/open", 50):
         request = item.messages[0].content.partition(":")[0]
         assert sum(f'"{request} with ' in schema for schema in item.schemas) == 1
+        assert item.reply.content == f"{request} with {item.reply.calls[0].name}."
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -219,3 +220,25 @@ def test_echo_learns_the_values_that_were_told_before():
         assert weights[end - 1] == (1.0 if words[end - 1] in known else 0.0)
         known.add(words[end - 1])
     assert len(known) == 4 and len(ids) == 128
+
+
+def learned(conversation):
+    """Return the texts of a row, and those of them that are learned as replies."""
+    texts = [("".join(part.text for part in segment.parts), segment.learn) for segment in conversation.segments]
+    return [text for text, _ in texts], [text for text, learn in texts if learn == 1]
+
+
+def test_search_goes_through_the_choices_up_to_the_value():
+    texts, replies = learned(SKILLS["search"].train(random.Random(5), 200))
+    shown, checked = {}, 0
+    for text in texts:
+        if text.startswith("\nA."):
+            shown = dict(line.split(". ") for line in text.split("\n") if line)
+        elif text.startswith(" the "):
+            wanted = text[5:-1]
+        elif text in replies:
+            lines = [f"{letter}. {value}" for letter, value in shown.items()]
+            assert text == f" {' '.join(lines[: [*shown.values()].index(wanted) + 1])}\n"
+            checked += 1
+    assert checked == len(replies) > 10
+    assert len({reply.count(".") for reply in replies}) == 4, "every place of the value"

@@ -2,6 +2,7 @@
 
     python -m benchmarks.skills scores OUT.jsonl                every skill, recall by depth, perplexity
     python -m benchmarks.skills damage OUT.jsonl                the same for f16, q4, q2 and q2-plain
+    python -m benchmarks.skills damage OUT.jsonl --recipes f16 q4@0 q4@1 q4@2      with one quantized layer each
     python -m benchmarks.skills ablations OUT.jsonl             the same with every mistake of the library (f16)
     python -m benchmarks.skills ablations OUT.jsonl --recipe q2 --faults 'q2_k_*' 'iq2_xxs_*'
     python -m benchmarks.skills table OUT.jsonl                 Markdown of all that is in the file
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -179,10 +181,23 @@ Asked = Mapping[str, Callable[[], list[Question]]]
 """Type of what makes the questions of a skill, by skill."""
 
 
+def recipe_path(recipe: str) -> str:
+    """Return the file of a recipe; "q2@1" is the F16 file with layer 1 of q2."""
+    name, _, layer = recipe.partition("@")
+    if not layer:
+        return embedded_path(recipe)
+    base, donor = embedded_path("f16"), embedded_path(name)
+    out = Path(donor).with_name(f"{Path(donor).stem}-layer-{layer}.gguf")
+    if not out.exists():
+        command = ["splice", "--base", base, "--donor", donor, "--layers", layer, "-o", str(out)]
+        subprocess.run([sys.executable, "-m", "ds4ref.cli.quantize", *command], check=True, stdout=subprocess.DEVNULL)
+    return str(out)
+
+
 class Engines:
     """The engines of all arms, opened at first use; call it for logits."""
 
-    def __init__(self, threads: int | None = None, open_path: Callable[[str], str] = embedded_path):
+    def __init__(self, threads: int | None = None, open_path: Callable[[str], str] = recipe_path):
         self.threads, self.open_path = threads, open_path
         self._runners: dict[tuple[str, str], Runner] = {}
 
@@ -315,7 +330,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--threads", type=int)
         command.add_argument("--skills", nargs="+", default=skills, metavar="SKILL", help=" ".join(skills))
         command.add_argument("--mode", choices=MODE_NAMES, default="qat" if name == "ablations" else "exact")
-        if name != "damage":
+        if name == "damage":
+            command.add_argument("--recipes", nargs="+", default=QUANTIZED, metavar="RECIPE", help=" ".join(QUANTIZED))
+        else:
             command.add_argument("--recipe", choices=QUANTIZED, default="f16", help="model file (%(default)s)")
     command.add_argument("--faults", nargs="+", default=["*"], metavar="PATTERN", help="names of mistakes")
     commands.add_parser("table").add_argument("out", type=Path, metavar="OUT.jsonl")
@@ -335,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(args.skills) - {*SCORED, *ABLATED}:
         parser.error(f"unknown skills: {', '.join(sorted(unknown))}")
     engines = Engines(args.threads)
-    arms = [Arm(recipe, args.mode) for recipe in (QUANTIZED if args.command == "damage" else (args.recipe,))]
+    arms = [Arm(recipe, args.mode) for recipe in (args.recipes if args.command == "damage" else (args.recipe,))]
     right = Arm("f16", args.mode)
     if args.command == "ablations":
         fit = {*ABLATIONS, *(fault.name for fault in engines.runner(arms[0]).faults(args.mode, 1 << 20))}

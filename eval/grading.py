@@ -10,8 +10,8 @@ not hold, or which the token limit may have cut off, is "ambiguous": it is shown
 An output without a statement is "missing".
 
 Answers to questions outside the form of an examination (kinds "exact" and "call") are right if the text behind the last
-``</think>``, without the white space around it, is the key, or ends in exactly one call of the right tool with the
-right arguments.
+``</think>``, without the white space around it, is the key, or exactly one call of the right tool with the right
+arguments.
 
 A number is digits with commas between thousands, a sign, a decimal point or a fraction bar, compared exactly.
 Lines are numbers and ranges with commas between them; they are right if each of them is among the key's.
@@ -90,13 +90,13 @@ def _verbatim(question: Question, visible: str, said: bool, finish: str) -> Grad
 
 
 def _call(visible: str, right: str) -> Grade:
-    """Grade an answer that must end in one call; many models say what they are about to do before it."""
+    """Grade an answer that must be one call and nothing else."""
     reply = parse(visible, thinking=False)
     if not reply.calls:
         return Grade("wrong", "", "no call")
     given = call_text(reply.calls[0])
     tool, arguments = call_parts(given, right)
-    alone = len(reply.calls) == 1 and not reply.trailing
+    alone = len(reply.calls) == 1 and not reply.content and not reply.trailing
     parts = (("tool", tool), ("arguments", arguments))
     why = ", ".join(f"{'right' if good else 'wrong'} {part}" for part, good in parts)
     return Grade("right" if tool and arguments and alone else "wrong", given, why + ("" if alone else ", not alone"))

@@ -93,9 +93,8 @@ def test_calls_are_graded_by_their_parts():
     other = graded(name="other")
     assert (other.outcome, other.why) == ("wrong", "wrong tool, right arguments")
     assert graded(arguments={}).why == "right tool, wrong arguments"
-    assert graded(before="Well.").outcome == "right"
-    assert graded(after="Done.").why == "right tool, right arguments, not alone"
-    assert graded(after="Done.").outcome == "wrong"
+    assert graded(before="Well.").why == "right tool, right arguments, not alone"
+    assert graded(before="Well.").outcome == graded(after="Done.").outcome == "wrong"
     assert grade(question, "set it").why == "no call" and grade(question, "").outcome == "missing"
 
 

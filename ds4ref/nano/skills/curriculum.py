@@ -84,6 +84,7 @@ STAGES: dict[str, Stage] = {
                 Rows(256, 1.0, {"recall/near": 1}, _LOOKUP_LEVELS),
             ),
         ),
+        Stage("search", "choices gone through for a value", (Rows(128, 1.0, {"search": 1}),)),
         Stage(
             "lookup",
             "facts as sentences, choices, new tools, lists",
@@ -111,16 +112,6 @@ STAGES: dict[str, Stage] = {
                 Rows(1024, 0.03, _LONG, _LONG_LEVELS),
                 Rows(2048, 0.03, _LONG, _LONG_LEVELS),
                 Rows(4096, 0.04, _LONG, _LONG_LEVELS),
-            ),
-        ),
-        Stage(
-            "exercises",
-            "what choices and new tools need, between all skills, which would be lost otherwise",
-            (
-                Rows(512, 0.3, {"tools/open": 1}),
-                Rows(128, 0.1, {"search": 1}),
-                Rows(256, 0.25, _SMALL, _MIX_LEVELS),
-                Rows(512, 0.35, _MIX, _MIX_LEVELS),
             ),
         ),
     )

@@ -11,12 +11,9 @@ from typing import Any
 from ...text.chat import Message
 from ...text.dsml import ToolCall
 from ...text.dsml_parser import parse
-from ...text.protocol import THINK_CLOSE
 from .base import Item, Skill, assistant, user
 from .lexicon import COLOURS, FLAGS, NAMES, OBJECTS, PARAMETERS, PLACES, TOPIC_WORDS, VERBS
 
-SUFFIX = "_tool"
-"""End of the names of new tools."""
 SHOWN = 3
 """Tools that a prompt shows."""
 _WORDS = OBJECTS + TOPIC_WORDS
@@ -47,15 +44,15 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def call_message(name: str, arguments: dict[str, Any], said: str = "") -> Message:
-    """Return an assistant's message of one call, after what is ``said``."""
-    return Message("assistant", said, calls=(ToolCall(name, compact(arguments)),))
+def call_message(name: str, arguments: dict[str, Any]) -> Message:
+    """Return an assistant's message of one call."""
+    return Message("assistant", calls=(ToolCall(name, compact(arguments)),))
 
 
 def grade_call(item: Item, text: str) -> dict[str, bool]:
-    """Grade a reply of one call by name, by arguments with their types, and as a whole; text before it may be any."""
+    """Grade a reply of exactly one call by name, by arguments with their types, and as a whole."""
     reply, wanted = parse(text, thinking=item.mode != "none"), item.reply.calls[0]
-    alone = reply.complete and len(reply.calls) == 1 and not reply.trailing and THINK_CLOSE not in reply.content
+    alone = reply.complete and len(reply.calls) == 1 and not reply.content and not reply.trailing
     tool = bool(reply.calls) and reply.calls[0].name == wanted.name
     arguments = bool(reply.calls) and _typed(reply.calls[0].arguments) == _typed(wanted.arguments)
     whole = alone and tool and arguments
@@ -129,7 +126,7 @@ def open_tools(rng: random.Random) -> list[Tool]:
         shares = rng.random() if i else 1.0
         own_verb = verb if not i or shares < 0.25 else verbs[i - 1]
         own_thing = thing if not i or 0.25 <= shares < 0.5 else things[i - 1]
-        task, name = f"{own_verb.capitalize()} the {own_thing}", f"{name}{SUFFIX}"
+        task, name = f"{own_verb.capitalize()} the {own_thing}", f"{name}_tool"
         tools.append(Tool(name, f"{task} with {name}.", _parameters(rng), task))
     rng.shuffle(tools)
     return tools
@@ -171,16 +168,19 @@ def _calls(rng: random.Random, skill: str, tools: Sequence[Tool], request: Any, 
     for _ in range(questions):
         tool = rng.choice(tools)
         asked, arguments = request(rng, tool)
-        # What a new tool is for is read on from the request to the tool's name, which comes last in its description.
-        reply = call_message(tool.name, arguments, "" if tool in LIBRARY else tool.description)
+        reply = call_message(tool.name, arguments)
         items.append(Item(skill, user(asked), reply, 1 / SHOWN, schemas=schemas, grader=grade_call))
     return items
 
 
 def _results(rng: random.Random, room: int, questions: int) -> list[Item]:
     """Return calls and the reports of their results, two items each; the result is a number or a word."""
+    if rng.random() < 0.5:
+        calls = _fixed(rng, room, questions)
+    else:
+        calls = _open(rng, room, questions)
     items = []
-    for call in _fixed(rng, room, questions):
+    for call in calls:
         value = str(rng.randint(1, 99)) if rng.random() < 0.5 else rng.choice(_WORDS)
         key = rng.choice(PARAMETERS)
         result = Message("tool", compact({key: int(value) if value.isdigit() else value}))

@@ -53,10 +53,10 @@ PLAN = (
     Goal("pairs", 1_500_000, 2048, right=0.975, dense=True, exercise=True),
     Goal("sentences", 2_500_000, 4096, scores={"recall/window": 0.9, "recall/near": 0.7}, dense=True, far=True,
          exercise=True),
+    Goal("search", 1_500_000, 4096, right=0.97, exercise=True),
     Goal("lookup", 1_500_000, 8192, scores={"recall/near": 0.85, "choice": 0.7}),
     Goal("mix", 5_000_000, 8192, scores={"recall/near": 0.9, "choice": 0.9, "tools/open": 0.8}),
-    Goal("long", 20_000_000, 8192),
-    Goal("exercises", 1 << 60, 6144),
+    Goal("long", 1 << 60, 8192),
 )  # fmt: skip
 MUON, ADAM, WARM_UP, BALANCE = 6e-3, 3e-3, 60, 2e-3
 NEXT_EVERY, NEXT_WEIGHT = 8, 1.0

@@ -111,7 +111,7 @@ def test_calls_are_graded_by_name_types_and_values():
         assert item.parts(flipped) == {"tool": True, "arguments": False, "call": False}
         other = answer.replace(item.reply.calls[0].name, "other")
         assert item.parts(other) == {"tool": False, "arguments": True, "call": False}
-        assert item.grade("Well." + answer) and not item.grade(answer + answer) and not item.grade(answer + "\n")
+        assert not item.grade("Well." + answer) and not item.grade(answer + answer) and not item.grade(answer + "\n")
         assert item.parts("nothing") == {"tool": False, "arguments": False, "call": False}
 
 
@@ -119,7 +119,6 @@ def test_the_right_open_tool_is_told_by_its_description_alone():
     for item in held_out("tools/open", 50):
         request = item.messages[0].content.partition(":")[0]
         assert sum(f'"{request} with ' in schema for schema in item.schemas) == 1
-        assert item.reply.content == f"{request} with {item.reply.calls[0].name}."
 
 
 @pytest.mark.parametrize("name", RANGES)

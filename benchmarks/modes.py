@@ -22,13 +22,14 @@ import numpy as np
 
 from ds4ref.engine import Engine
 from ds4ref.nano import embedded_path, random_path
-from ds4ref.nano.skills import SKILLS, held_out, tokenizer
+from ds4ref.nano.skills import GRADED, held_out, tokenizer
 from ds4ref.nano.skills.base import conversation
 from ds4ref.variants.quantized import divergence
 
 from .skill_tables import markdown
 
 MODELS = ("trained", "trained q2", "random")
+TIER_VARIABLE = "DS4_SIMD_TIER"
 PAIRS = (
     ("exact", "cpu", "", "exact", "reference", ""),
     ("qat", "cpu", "", "qat", "reference", ""),
@@ -51,7 +52,7 @@ def texts(model: str, path: str, tokens: int) -> list[list[int]]:
         ids = Engine.open(path, backend="reference").tokenizer.encode(prose(8 * tokens))[:tokens]
         return [ids[at : at + 400] for at in range(0, len(ids), 400)]
     rows: list[list[int]] = []
-    names = [name for name, skill in SKILLS.items() if skill.raw is None and name not in ("story", "recall/far")]
+    names = [name for name in GRADED if name != "recall/far"]
     while sum(map(len, rows)) < tokens:
         item = held_out(names[len(rows) % len(names)], 1, seed=1000 + len(rows))[0]
         rows.append(conversation([item]).encode(tokenizer())[0])
@@ -69,7 +70,8 @@ def run(path: str, mode: str, backend: str, tier: str, rows: Sequence[Sequence[i
     with tempfile.TemporaryDirectory() as folder:
         asked, out = Path(folder) / "rows.json", Path(folder) / "logits.npy"
         asked.write_text(json.dumps([path, mode, backend, list(map(list, rows)), str(out)]))
-        environment = os.environ | ({"DS4_SIMD_TIER": tier} if tier else {})
+        environment = {name: value for name, value in os.environ.items() if name != TIER_VARIABLE}
+        environment |= {TIER_VARIABLE: tier} if tier else {}
         subprocess.run([sys.executable, "-m", "benchmarks.modes", "--worker", str(asked)], env=environment, check=True)
         return np.load(out)
 

@@ -69,6 +69,8 @@ def score_rows(units: Iterable[Unit]) -> list[list[str]]:
 def fallen(right: dict[str, Unit], other: dict[str, Unit]) -> dict[str, Interval]:
     """Return the changes of the skills that fall beyond their intervals, Bonferroni-corrected, the largest first."""
     both = [skill for skill in right if skill in other]
+    if not both:
+        return {}
     changes = {skill: change(right[skill], other[skill], 1 - 0.05 / len(both)) for skill in both}
     lower = [(skill, interval) for skill, interval in changes.items() if interval.high < 0]
     return dict(sorted(lower, key=lambda entry: (entry[0] == TEXT, entry[1].estimate)))

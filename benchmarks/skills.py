@@ -2,7 +2,7 @@
 
     python -m benchmarks.skills scores OUT.jsonl                every skill, recall by depth, perplexity
     python -m benchmarks.skills damage OUT.jsonl                the same for f16, q4, q2 and q2-plain
-    python -m benchmarks.skills damage OUT.jsonl --recipes f16 q4@0 q4@1 q4@2      with one quantized layer each
+    python -m benchmarks.skills damage OUT.jsonl --recipes f16 q4@0 q4@1 q4@2      with the routed experts of one layer
     python -m benchmarks.skills ablations OUT.jsonl             the same with every mistake of the library (f16)
     python -m benchmarks.skills ablations OUT.jsonl --recipe q2 --faults 'q2_k_*' 'iq2_xxs_*'
     python -m benchmarks.skills table OUT.jsonl                 Markdown of all that is in the file
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
@@ -37,9 +38,11 @@ from ds4ref.engine import Engine
 from ds4ref.eval import nano_pack
 from ds4ref.files import file_digest
 from ds4ref.nano import embedded_path
-from ds4ref.nano.skills import SKILLS, Item, held_out, held_out_text, tokenizer
+from ds4ref.nano.cache import building
+from ds4ref.nano.skills import GRADED, Item, held_out, held_out_text, tokenizer
 from ds4ref.nano.skills.base import conversation, plain_text
 from ds4ref.nano.skills.recall import RANGES
+from ds4ref.nano.train.shape import SHAPE
 from ds4ref.nano.trained import weights_folder
 from ds4ref.runs.provenance import stamp
 from ds4ref.variants import LIBRARY, MODE_NAMES, Runner
@@ -52,10 +55,10 @@ TEXT_TOKENS = 256
 PACK = "pack"
 """The questions of ds4-eval's pack ``nano``, whatever ``--items`` says."""
 DEPTHS = tuple(f"recall@{depth}" for depth in (32, 64, 128, 256, 512, 1024, 2048, 4096))
-GRADED = tuple(name for name, skill in SKILLS.items() if skill.raw is None and name != "story")
 SCORED = (*GRADED, *DEPTHS, PACK, TEXT)
 ABLATED = (*(name for name in GRADED if name != "recall/far"), "recall@1024", PACK, TEXT)
 QUANTIZED = ("f16", "q4", "q2", "q2-plain")
+_RECIPE = re.compile(f"(?:{'|'.join(QUANTIZED)})(?:@[0-{SHAPE.n_layers - 1}])?")
 PLAIN, RIGHT = "", "none"
 """In place of a mistake: the engine as users have it; the right engine with the hooks that mistakes need."""
 COMPARED = 64
@@ -182,13 +185,15 @@ Asked = Mapping[str, Callable[[], list[Question]]]
 
 
 def recipe_path(recipe: str) -> str:
-    """Return the file of a recipe; "q2@1" is the F16 file with layer 1 of q2."""
+    """Return the file of a recipe; "q2@1" is the F16 file with the routed experts of layer 1 of q2."""
     name, _, layer = recipe.partition("@")
     if not layer:
         return embedded_path(recipe)
     base, donor = embedded_path("f16"), embedded_path(name)
     out = Path(donor).with_name(f"{Path(donor).stem}-layer-{layer}.gguf")
-    if not out.exists():
+    with building(out):
+        if out.exists():
+            return str(out)
         command = ["splice", "--base", base, "--donor", donor, "--layers", layer, "-o", str(out)]
         subprocess.run([sys.executable, "-m", "ds4ref.cli.quantize", *command], check=True, stdout=subprocess.DEVNULL)
     return str(out)
@@ -334,7 +339,8 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--recipes", nargs="+", default=QUANTIZED, metavar="RECIPE", help=" ".join(QUANTIZED))
         else:
             command.add_argument("--recipe", choices=QUANTIZED, default="f16", help="model file (%(default)s)")
-    command.add_argument("--faults", nargs="+", default=["*"], metavar="PATTERN", help="names of mistakes")
+        if name == "ablations":
+            command.add_argument("--faults", nargs="+", default=["*"], metavar="PATTERN", help="names of mistakes")
     commands.add_parser("table").add_argument("out", type=Path, metavar="OUT.jsonl")
     return parser
 
@@ -349,6 +355,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(tables(results))
         return 0
+    if args.command == "damage" and not all(_RECIPE.fullmatch(recipe) for recipe in args.recipes):
+        parser.error(f"recipes are {', '.join(QUANTIZED)}, or with one layer's experts: q2@1")
     if unknown := set(args.skills) - {*SCORED, *ABLATED}:
         parser.error(f"unknown skills: {', '.join(sorted(unknown))}")
     engines = Engines(args.threads)

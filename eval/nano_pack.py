@@ -24,7 +24,7 @@ SEED = 24
 SETTINGS: dict[str, int | float | str] = {
     "think": "none", "tokens": 96, "soft_limit": 0, "hard_limit": 0, "temperature": 0.0
 }  # fmt: skip
-"""The longest right answer has 57 tokens. Thinking that does not end by itself is not closed."""
+"""Every right answer fits. Thinking that does not end by itself is not closed."""
 CANARY = "ds4ref-eval nano canary 5f0c8d34-7a8e-4b1c-9c35-0f6a1be0d7b2: not for training data"
 COUNTS = {
     "lists/copy": 8, "lists/reverse": 8, "lists/sort": 8, "facts": 16,

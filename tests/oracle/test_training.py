@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from ds4ref.nano.skills import tokenizer
 from ds4ref.nano.skills.curriculum import STAGES, Rows, Stage
 from ds4ref.nano.train import loop
-from ds4ref.nano.train.batches import Feed, score, training_batch
+from ds4ref.nano.train.batches import Batch, Feed, score, training_batch
 from ds4ref.nano.train.fused import Norm
 from ds4ref.nano.train.loop import Goal, Run, look_back
 from ds4ref.nano.train.model import Experts, HyperConnection, Model, load_published, published
@@ -218,3 +219,58 @@ def test_score_counts_questions_whose_whole_reply_is_predicted(monkeypatch):
     monkeypatch.setattr(model, "logits", logits)
     monkeypatch.setattr(model, "streams", streams)
     assert score(model, "facts", 8, tables) == 3 / 8
+
+
+def test_rates_warm_up_and_fall_to_zero(tmp_path, short):
+    run = Run(tmp_path, 0, 1)
+    assert run.rates() == (loop.MUON / loop.WARM_UP, loop.ADAM / loop.WARM_UP)
+    run.main.steps = loop.WARM_UP - 1
+    assert run.rates() == (loop.MUON, loop.ADAM)
+    run.progress = loop.Progress(step=10, finish=(10, 4))
+    assert run.rates() == (loop.MUON, loop.ADAM)
+    run.progress.step = 13
+    assert run.rates() == (loop.MUON / 4, loop.ADAM / 4)
+    run.progress.step = 14
+    assert run.rates() == (0, 0)
+
+
+def test_balance_lifts_experts_that_are_used_too_little(tmp_path, short):
+    run = Run(tmp_path, 0, 1)
+    bias = run.model.layers[1].ffn.gate.bias
+    run.balance(loop.Pass(torch.zeros(1, 1), False, load=[(bias, torch.tensor([9, 5, 1]))]))
+    assert torch.allclose(bias.data, loop.BALANCE * torch.tensor([-1.0, 0.0, 1.0]))
+
+
+def test_the_token_after_the_next_is_learned_where_both_are_wanted(tmp_path, short, monkeypatch):
+    run = Run(tmp_path, 0, 1)
+    ids = torch.arange(10, 22).reshape(2, 6)
+    # targets (0, 1), (0, 2), (0, 3), (0, 5) and (1, 1), (1, 4)
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    batch = Batch(ids, torch.tensor([0, 1, 2, 4, 6, 9]), torch.tensor([11, 12, 13, 15, 17, 20]), weights)
+    seen = {}
+    monkeypatch.setattr(run.model, "predict_next", lambda streams, after, _: streams + after.flatten()[:, None])
+    monkeypatch.setattr(run.model, "next_logits", lambda streams: streams)
+    monkeypatch.setattr(loop, "weighted", lambda *given: seen.update(zip("slw", given, strict=True)))
+    run.next_loss(torch.zeros(12, 1), batch, loop.Pass(ids, False))
+    assert seen["w"].tolist() == [2.0, 3.0, 0.0, 0.0, 0.0, 0.0], "the weight of t + 2, and none across rows"
+    assert seen["l"][:2].tolist() == [12, 13], "positions 0 and 1 predict two tokens on"
+    assert seen["s"][:2, 0].tolist() == [11, 12], "from the token after"
+
+
+def test_compressed_rows_begin_as_the_windows_are(tmp_path, short):
+    run = Run(tmp_path, 0, 1)
+    loop.reach_far(run.model)
+    for layer, copies in ((1, 2), (2, 1)):
+        attention = run.model.layers[layer].attn
+        assert torch.equal(attention.compressor.wkv.weight, attention.wkv.weight.repeat(copies, 1))
+
+
+def test_a_run_writes_a_line_a_step_and_ends_with_its_descent(tmp_path, short, monkeypatch):
+    monkeypatch.setattr(loop, "GRADED", ("facts",))
+    loop.train(0, 1, str(tmp_path), 0, loop.Settings(600, finish=3, seed=4))
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3] and lines[-1]["scores"] == {"facts": 0.0}
+    assert torch.load(tmp_path / "checkpoint.pt")["progress"]["finish"] == (0, 3)
+    first = training_batch(TINY, 4, 0, 0, 128, tokenizer())
+    assert torch.equal(Run(tmp_path / "other", 0, 1, seed=4).batch(loop.PLAN[0]).ids, first.ids)
+    assert not torch.equal(Run(tmp_path / "other", 0, 1).batch(loop.PLAN[0]).ids, first.ids)

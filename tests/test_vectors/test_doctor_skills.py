@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ds4ref.engine import Engine
+from ds4ref.errors import TargetError
 from ds4ref.nano.skills import held_out
 from ds4ref.targets import Prompt
 from ds4ref.targets.local import LocalTarget
@@ -42,6 +43,7 @@ class Forgetful(LocalTarget):
         (100_000, 0, Outcome.OK, Outcome.OK, "4 of 4"),
         (300, 0, Outcome.UNEXPLAINED, Outcome.UNEXPLAINED, "0 of 4"),
         (300, 3, Outcome.UNSURE, Outcome.UNEXPLAINED, "3 of 4"),
+        (300, 2, Outcome.UNEXPLAINED, Outcome.UNEXPLAINED, "2 of 4"),
     ],
 )
 def test_facts_and_calls_that_long_prompts_lose(engine, limit, spared, facts, calls, far):
@@ -52,6 +54,21 @@ def test_facts_and_calls_that_long_prompts_lose(engine, limit, spared, facts, ca
     skills.check(case, stage)
     assert [(check.name, check.outcome) for check in stage.checks] == [("facts", facts), ("tool calls", calls)]
     assert stage.checks[0].figures == {"64 tokens back": "4 of 4", "128 tokens back": "4 of 4", "512 tokens back": far}
+
+
+def test_a_target_that_refuses_long_prompts_keeps_what_it_answered(engine):
+    class Short(LocalTarget):
+        def complete(self, request, *args):
+            if len(self.encode(request.prompt)) > 300:
+                raise TargetError("too long")
+            return super().complete(request, *args)
+
+    case, stage = ExamContext(Short(engine), engine, quick=True, kinds={"chat"}), Stage("d", "D", "?")
+    skills.check(case, stage)
+    facts, calls = stage.checks
+    assert facts.outcome is Outcome.OK and facts.notes == ["512 tokens back: too long"]
+    assert facts.figures == {"64 tokens back": "4 of 4", "128 tokens back": "4 of 4"}
+    assert calls.outcome is Outcome.IMPOSSIBLE
 
 
 def test_only_the_embedded_models_skills_are_asked(engine, nano_engine, monkeypatch):

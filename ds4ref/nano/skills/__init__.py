@@ -12,9 +12,10 @@ from __future__ import annotations
 from .base import Conversation, Item, Skill, thinking
 from .recall import depth
 from .rows import held_out, held_out_text, mixture, training_rng
-from .vocabulary import SKILLS, tokenizer, vocabulary
+from .vocabulary import GRADED, SKILLS, tokenizer, vocabulary
 
 __all__ = [
+    "GRADED",
     "SKILLS",
     "Conversation",
     "Item",

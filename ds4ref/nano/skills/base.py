@@ -37,6 +37,7 @@ class Item:
     mode      "none", or "high": the reply has reasoning
     schemas   JSON text of the tools that are shown
     thought   the reasoning that the reply would have in mode "high" (``thinking``)
+    brief     what the reply says after it; "": the same as without
     grader    parts of the grade of a text, "all" among them; None: the text must equal the reply
     """
 
@@ -47,6 +48,7 @@ class Item:
     mode: str = "none"
     schemas: tuple[str, ...] = ()
     thought: str = ""
+    brief: str = ""
     grader: Grader | None = field(default=None, repr=False, compare=False)
 
     def prompt(self) -> Rendered:
@@ -159,7 +161,8 @@ def thinking(item: Item) -> Item:
     """Return the same question in mode "high"; its reasoning is short, and empty where there is nothing to say."""
     if item.mode != "none":
         return item
-    return replace(item, mode="high", reply=replace(item.reply, reasoning=item.thought))
+    reply = replace(item.reply, content=item.brief or item.reply.content, reasoning=item.thought)
+    return replace(item, mode="high", reply=reply)
 
 
 def no_questions(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:

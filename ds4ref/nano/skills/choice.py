@@ -56,19 +56,18 @@ def _make(rng: random.Random, room: int, questions: int, facts: Any = (4, 8), ne
         text = " ".join(form.format(*fact) for fact in zip(names, drawn, strict=False))
         prompt = exam_text(f"{text}\n{asking.format(names[asked])}", choices, "choice")
         letter = LETTERS[choices.index(drawn[asked])]
-        found = f"{form.format(names[asked], drawn[asked])} {gone_through(choices, drawn[asked])}"
-        reply = assistant(f"{found}\nAnswer: {letter}")
+        found, last = (
+            f"{form.format(names[asked], drawn[asked])} {gone_through(choices, drawn[asked])}",
+            f"Answer: {letter}",
+        )
+        reply = assistant(f"{found}\n{last}")
         messages = (Message("system", SYSTEM), Message("user", prompt))
-        items.append(Item("choice", messages, reply, 0.25, thought=found, grader=_grade))
+        items.append(Item("choice", messages, reply, 0.25, thought=found, brief=last, grader=_grade))
     return items
 
 
 def _make_thinking(rng: random.Random, room: int, questions: int, **level: Any) -> list[Item]:
-    items = []
-    for item in _make(rng, room, questions, **level):
-        _, _, last = item.reply.content.rpartition("\n")
-        items.append(replace(thinking(replace(item, reply=assistant(last))), skill="think/choice"))
-    return items
+    return [replace(thinking(item), skill="think/choice") for item in _make(rng, room, questions, **level)]
 
 
 def gone_through(choices: Sequence[str], wanted: str) -> str:

@@ -21,7 +21,6 @@ from .lexicon import NAMES, OBJECTS
 
 RANGES = {"recall/window": (20, 60), "recall/near": (76, 512), "recall/far": (612, 4096)}
 """Distances in tokens: inside the sliding window, within reach of ratio-4 rows, and far beyond."""
-STYLES = ("pairs", "sentence")
 
 _FORMS = (("{} keeps the {}.", "What does {} keep?"), ("{} has the {}.", "What does {} have?"))
 # Tokens of one fact, of the least distance (end of the fact, end of the text, question, start of the answer).

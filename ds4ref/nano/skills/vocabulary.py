@@ -39,6 +39,10 @@ _BREAK = re.compile("|".join([*map(re.escape, SPECIALS), "[0-9]+"]))
 _TOWN = re.compile(f"({'|'.join(TOWN_STARTS)})({'|'.join(TOWN_ENDS)})")
 
 
+GRADED = tuple(name for name, skill in SKILLS.items() if skill.raw is None and name != "story")
+"""Names of the skills whose answers are right or wrong."""
+
+
 @cache
 def vocabulary() -> Vocabulary:
     """Return the tokenizer tables of the trained model: 2,048 tokens."""

@@ -25,7 +25,7 @@ import torch.multiprocessing as mp
 
 from ..skills import vocabulary
 from .export import write_folder
-from .loop import Settings, train
+from .loop import PLAN, Settings, train
 from .model import Model, published
 from .shape import SHAPE
 
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument(
         "--goal", type=int, default=0, metavar="N", help="with --from: begin with this stage of the plan"
     )
+    parser.add_argument("--seed", type=int, default=1, help="of the rows (%(default)s); another with --from")
     parser.add_argument("--processes", type=int, default=2, help="on a CPU (%(default)s)")
     parser.add_argument("--scale", type=int, default=1, metavar="N", help="tokens of a step, times N (a GPU: 4)")
     parser.add_argument("--plot", action="store_true")
@@ -101,7 +102,13 @@ def main() -> None:
         export(args.folder / "checkpoint.pt", args.export)
     if args.plot or args.export:
         return
-    settings = Settings(args.hours * 3600, args.finish, args.descend, args.start, args.goal, scale=args.scale)
+    if args.goal not in range(len(PLAN)):
+        parser.error(f"--goal: 0 to {len(PLAN) - 1}: {', '.join(goal.stage for goal in PLAN)}")
+    if (args.start or args.goal) and (args.folder / "checkpoint.pt").exists():
+        parser.error(f"--from and --goal begin a run, and {args.folder} has one")
+    settings = Settings(
+        args.hours * 3600, args.finish, args.descend, args.start, args.goal, scale=args.scale, seed=args.seed
+    )
     if torch.cuda.is_available():
         train(0, 1, str(args.folder), 0, replace(settings, device="cuda"))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -88,11 +87,8 @@ class Feed:
         self._pool.shutdown(cancel_futures=True)
 
 
-_tables = functools.cache(tokenizer)
-
-
 def _made_elsewhere(stage: str, step: int, tokens: int, seed: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    return _training_rows(STAGES[stage], seed, step, rank, tokens, _tables())
+    return _training_rows(STAGES[stage], seed, step, rank, tokens, tokenizer())
 
 
 def _batch(ids: np.ndarray, weights: np.ndarray) -> Batch:

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from ...archs.deepseek4.shape import PLAIN
-from ..skills import SKILLS, tokenizer, vocabulary
+from ..skills import GRADED, tokenizer, vocabulary
 from ..skills.curriculum import STAGES
 from .batches import Batch, Feed, score, training_batch
 from .model import Attention, Model, Pass, load_published
@@ -90,7 +90,9 @@ class Settings:
     descend  part of the time that the final descent takes, at its end; 0 for none
     start    folder of published weights to begin with, or ""
     goal     index of the first stage in PLAN
+    device   "cpu" or "cuda"
     scale    tokens of a step, as a multiple of PLAN's
+    seed     of the rows: runs that follow each other by ``start`` see new rows with new seeds
     """
 
     seconds: float
@@ -100,6 +102,7 @@ class Settings:
     goal: int = 0
     device: str = "cpu"
     scale: int = 1
+    seed: int = 1
 
 
 class Run:
@@ -196,19 +199,21 @@ class Run:
         return named
 
     def next_loss(self, streams: torch.Tensor, batch: Batch, run: Pass) -> torch.Tensor:
-        """Return the loss of the token after the next, where both it and the next one are wanted."""
+        """Return the loss of the token after the next, where both are wanted, by its weight."""
         after = torch.roll(batch.ids, -1, 1)
         beyond = torch.roll(batch.ids, -2, 1).flatten()
-        place = batch.wanted % batch.ids.shape[1] < batch.ids.shape[1] - 2
-        wanted = batch.wanted[place]
-        logits = self.model.next_logits(self.model.predict_next(streams, after, run)[wanted])
-        return weighted(logits, beyond[wanted], batch.weights[place])
+        weights = torch.zeros(batch.ids.numel(), device=batch.ids.device)
+        weights[batch.wanted] = batch.weights  # of the next token
+        inside = batch.wanted % batch.ids.shape[1] < batch.ids.shape[1] - 2
+        weights = weights.roll(-1)[batch.wanted] * inside
+        logits = self.model.next_logits(self.model.predict_next(streams, after, run)[batch.wanted])
+        return weighted(logits, beyond[batch.wanted], weights)
 
     @staticmethod
     def right(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return the share of reply tokens predicted right, a scalar."""
         reply = batch.weights >= 1
-        return ((logits.detach().argmax(-1) == batch.targets) & reply).sum() / reply.sum()
+        return ((logits.detach().argmax(-1) == batch.targets) & reply).sum() / reply.sum().clamp_min(1)
 
     def balance(self, run: Pass) -> None:
         """Move the router's biases towards equal use of the experts."""
@@ -242,7 +247,7 @@ class Run:
 
 def weighted(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return the weighted mean cross entropy in nats."""
-    return (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
+    return (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum().clamp_min(1e-9)
 
 
 @torch.no_grad()
@@ -309,8 +314,11 @@ def keep_memory() -> None:
 
 
 def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
-    """Return how many steps a descent over the last ``share`` of the time may take; 0 before it is time."""
-    if not steps or elapsed < (1 - share) * seconds:
+    """Return how many steps a descent over the last ``share`` of the time may take; 0 before it is time.
+
+    The first steps, which compile, say nothing about the others.
+    """
+    if steps < WARM_UP or elapsed < (1 - share) * seconds:
         return 0
     return max(1, int(0.95 * (seconds - elapsed) * steps / elapsed))
 
@@ -325,14 +333,15 @@ def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> 
     if world > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     start = Path(settings.start) if settings.start else None
-    run = Run(Path(folder), rank, world, start=start, goal=settings.goal, device=settings.device, scale=settings.scale)
+    run = Run(
+        Path(folder), rank, world, settings.seed, start, settings.goal, device=settings.device, scale=settings.scale
+    )
     p, first = run.progress, run.progress.step
-    if settings.finish and p.finish is None:
+    if settings.finish:
         p.finish = (p.step, settings.finish)
     begun = last = time.monotonic()
     parent = os.getppid()  # a process whose parent was killed stops
     log = open(Path(folder) / "log.jsonl", "a") if rank == 0 else None
-    skills = [name for name in SKILLS if SKILLS[name].raw is None and name != "story"]
     while True:
         before = time.monotonic()
         line: dict[str, Any] = run.step()
@@ -341,7 +350,7 @@ def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> 
         goal = PLAN[p.goal]
         if p.step % (SCORE_EVERY * (1 if goal.exercise else settings.scale)) == 0 or ended:
             few = goal.exercise and p.step % (10 * SCORE_EVERY)
-            p.scores |= run.measure([*goal.scores] if few else skills, SCORE_ITEMS)
+            p.scores |= run.measure([*goal.scores] if few else [*GRADED], SCORE_ITEMS)
             line["scores"] = dict(p.scores)
             run.advance()
         elapsed = time.monotonic() - begun
@@ -361,4 +370,6 @@ def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> 
                 last = time.monotonic()
         if over:
             run.close()
+            if log is not None:
+                log.close()
             return

@@ -57,7 +57,14 @@ def _rows_not_rotated(chunk: Chunk) -> None:
 
 
 def _fp8_whole(chunk: Chunk) -> None:
-    chunk.kv_rounding = chunk.ops.round_e4m3  # type: ignore[method-assign]
+    """Round the rotary channels, too; what is left of the last block of 64 channels has a scale of its own."""
+
+    def wrong(rows: np.ndarray) -> np.ndarray:
+        short = -rows.shape[-1] % 64
+        whole = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, short)])
+        return chunk.ops.round_e4m3(whole)[..., : rows.shape[-1]]
+
+    chunk.kv_rounding = wrong  # type: ignore[method-assign]
 
 
 def _fp8_first_scale(chunk: Chunk) -> None:

@@ -70,7 +70,7 @@ def plot(log: Path, out: Path) -> None:
             before = line["stage"]
             for axes in (upper, lower):
                 axes.axvline(at, color="0.8", zorder=0)
-            upper.text(at, 1.01, f" {before}", transform=upper.get_xaxis_transform(), fontsize="small")
+            upper.text(at, 1.01, before, rotation=30, transform=upper.get_xaxis_transform(), fontsize="small")
     for axes in (upper, lower):
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
     figure.savefig(out)

@@ -29,9 +29,8 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.nano import random_path
+from ds4ref.nano import embedded_path, random_path
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
-from ds4ref.nano.prose import prose
 from ds4ref.numerics import MODES
 from ds4ref.test_vectors.diagnosis import Diagnosis, Signatures, diagnose
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
@@ -41,6 +40,7 @@ from ds4ref.test_vectors.observation import Observation, from_logits, log_softma
 from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.variants import LIBRARY, ROUNDING, Runner
 
+from . import modes
 from .calibration import right
 from .patients import draw
 
@@ -225,23 +225,27 @@ def held_out(engine: Engine, trials: range) -> Tally:
 
 
 def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
-    """Measure, per mode, how much float noise alone changes the best token, on the random model after prose.
+    """Measure, per model and mode, how much float noise alone changes the best token.
 
-    Returns the share of positions with another best token, and the largest margin in nats by which it is preferred.
+    The random model after prose, the trained one, experts in q2, in answers to its questions. Returns the share of
+    positions with another best token, and the largest margin in nats by which it is preferred.
     """
-    by_mode = {}
-    with Engine.open(random_path(), backend="cpu", numerics="exact") as engine:
-        runner, ids = Runner(engine), engine.tokenizer.encode(prose(tokens * 6))[:tokens]
-        rows = np.arange(tokens)
-        for mode in MODES:
-            best = runner.run(ids, mode)[0].argmax(axis=1)
-            margins = []
-            for seed in range(seeds):
-                noisy = log_softmax(runner.run(ids, mode, noise=np.random.default_rng([seed, 4]))[0])
-                margins.append(noisy.max(axis=1) - noisy[rows, best])
-            margin = np.concatenate(margins)
-            by_mode[mode] = {"other best token": float((margin > 0).mean()), "largest margin": float(margin.max())}
-    return by_mode
+    measured = {}
+    for name, path in (("random", random_path()), ("trained q2", embedded_path("q2"))):
+        with Engine.open(path, backend="cpu", numerics="exact") as engine:
+            runner, texts = Runner(engine), modes.texts(name, path, tokens)
+            for mode in MODES:
+                margins = []
+                for ids in texts:
+                    best = runner.run(ids, mode)[0].argmax(axis=1)
+                    for seed in range(seeds):
+                        noisy = log_softmax(runner.run(ids, mode, noise=np.random.default_rng([seed, 4]))[0])
+                        margins.append(noisy.max(axis=1) - noisy[np.arange(len(ids)), best])
+                margin = np.concatenate(margins)
+                measured[f"{name}, {mode}"] = {
+                    "other best token": float((margin > 0).mean()), "largest margin": float(margin.max()),
+                }  # fmt: skip
+    return measured
 
 
 # ------------------------------------------------------------------------------------------------------------ command

@@ -85,7 +85,7 @@ def test_a_server_that_complains_is_found_out(tmp_path, monkeypatch):
         "print(json.dumps({'message':'listening on http://127.0.0.1:1'}),file=e,flush=True);"
         "print(json.dumps({'level':'error','message':'broke'}),file=e,flush=True);time.sleep(60)"
     )
-    monkeypatch.setattr("ds4ref.conformance.servers._embedded", list)
+    monkeypatch.setattr("ds4ref.conformance.servers._random", list)
     real = agents.subprocess.Popen
     monkeypatch.setattr("subprocess.Popen", lambda command, **more: real([sys.executable, "-c", code], **more))
     with Own(tmp_path, ctx=512) as own:

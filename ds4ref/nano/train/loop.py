@@ -155,7 +155,7 @@ class Run:
     # --- one step
 
     def rates(self) -> tuple[float, float]:
-        """Return the learning rates of Muon and AdamW at this step."""
+        """Return the learning rates of Muon and Adam at this step."""
         p = self.progress
         factor = min(1.0, (self.main.steps + 1) / WARM_UP)
         if p.finish is not None:

@@ -1,4 +1,4 @@
-"""The optimizer: Muon for matrices inside the network, AdamW for the rest; work shared between processes.
+"""The optimizer: Muon for matrices inside the network, Adam for the rest; work shared between processes.
 
 Muon (Jordan et al., 2024): a matrix moves along its momentum with all singular values set to about one. The step is
 scaled to a root mean square of 0.2 (Liu et al., 2025), so that one learning rate suits all sizes. Every process holds

@@ -18,7 +18,6 @@ import pytest
 
 from tests.golden import ROOT as GOLDEN
 
-
 # These import torch themselves, and are not even collected without it.
 collect_ignore = (
     []

@@ -5,7 +5,7 @@ Our engine answers the same questions. What it cannot answer the model does not 
 
 from __future__ import annotations
 
-from ds4ref.errors import TargetError
+from ds4ref.errors import Ds4Error
 from ds4ref.nano.skills import Item, held_out, tokenizer
 from ds4ref.targets import Completion, Prompt, Request, Target
 from ds4ref.targets.local import LocalTarget
@@ -54,14 +54,16 @@ def _judge(case: ExamContext, stage: Stage, name: str, asked: dict[str, list[Ite
         try:
             able = [item for item in items if answered(case, ours, item)]
             found = sum(answered(case, case.target, item) for item in able)
-        except TargetError as error:
+        except Ds4Error as error:
             notes.append(f"{label}: {error}")
             continue
         figures[label] = f"{found} of {len(able)}"
         known, right, most = known + len(able), right + found, max(most, len(able) - found)
     summary = f"{right} of {known} questions that our engine answers with this model"
-    if not known:
-        stage.add(name, Outcome.IMPOSSIBLE, "no question could be asked", figures=figures, notes=notes)
+    if not figures:
+        stage.add(name, Outcome.IMPOSSIBLE, "no question could be asked", notes=notes)
+    elif not known:
+        stage.add(name, Outcome.UNSURE, "our engine answers none with this model", figures=figures, notes=notes)
     elif right == known:
         stage.add(name, Outcome.OK, summary, figures=figures, notes=notes)
     else:

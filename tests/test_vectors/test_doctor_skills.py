@@ -71,6 +71,13 @@ def test_a_target_that_refuses_long_prompts_keeps_what_it_answered(engine):
     assert calls.outcome is Outcome.IMPOSSIBLE
 
 
+def test_what_our_engine_cannot_answer_is_no_evidence(engine, monkeypatch):
+    case, stage = ExamContext(LocalTarget(engine), engine, quick=True, kinds={"chat"}), Stage("d", "D", "?")
+    monkeypatch.setattr(skills, "answered", lambda case, target, item: False)
+    skills.check(case, stage)
+    assert [check.outcome for check in stage.checks] == [Outcome.UNSURE, Outcome.UNSURE]
+
+
 def test_only_the_embedded_models_skills_are_asked(engine, nano_engine, monkeypatch):
     assert skills.has_skills(ExamContext(LocalTarget(engine), engine))
     assert not skills.has_skills(ExamContext(LocalTarget(nano_engine), nano_engine))

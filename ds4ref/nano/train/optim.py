@@ -116,7 +116,7 @@ class Optimizer:
         return {"steps": self.steps, "momentum": self.momentum, "first": self.first, "second": self.second}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore ``state``."""
+        """Restore the optimizer from what ``state`` returned."""
         self.steps = state["steps"]
         for name in ("momentum", "first", "second"):
             getattr(self, name).copy_(state[name])

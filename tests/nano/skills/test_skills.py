@@ -95,6 +95,9 @@ def test_wrong_digits_letters_and_working():
     assert not item.grade(answer)
     (item,) = held_out("choice", 1)
     right = item.answer()[-1]
+    assert (
+        thinking(item).reply.content == f"Answer: {right}" == held_out("think/choice", 1)[0].reply.content[:-1] + right
+    )
     for letter in set("ABCDE") - {right}:
         assert not item.grade(item.answer()[:-1] + letter)
     assert item.grade(f"Answer: {right}") and item.grade(item.answer() + "\n")

@@ -108,6 +108,9 @@ for module in {LIGHT!r}:
     if not os.fork():
         try:
             importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != "torch" or not module.startswith("ds4ref.nano.train."):  # the extra `train`
+                print(f"{{module}}: {{error!r}}", flush=True)
         except BaseException as error:
             print(f"{{module}}: {{error!r}}", flush=True)
         os._exit(0)

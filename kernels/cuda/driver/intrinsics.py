@@ -151,6 +151,29 @@ def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
     return signature(types.none, target, I64, raw, I64), generate
 
 
+def _matrices(name: str) -> Callable[..., Any]:
+    """Define an intrinsic from a shared int32 array and an index to the words of four matrices."""
+
+    @intrinsic
+    def op(typingctx: Any, words: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            place = _element(context, builder, sig.args[0], *args)
+            shared = builder.addrspacecast(place, ir.PointerType(LL[I32], addrspace=3))
+            four = _call(builder, name, [LL[I32]] * 4, [builder.ptrtoint(shared, LL[I64])], True)
+            return cgutils.pack_array(builder, four)
+
+        return signature(types.UniTuple(I32, 4), words, I64), generate
+
+    return op
+
+
+matrices4 = _matrices("matrices4")
+"""Four 8 x 8 matrices of 16-bit values of shared memory, a word of each: lane i names the index of row i % 8 of matrix
+i // 8, a multiple of 4, and gets columns 2c, 2c + 1 of row r of each, with r = i // 4 and c = i % 4."""
+matrices4_turned = _matrices("matrices4_turned")
+"""``matrices4`` of the transposed matrices: column r of rows 2c, 2c + 1."""
+
+
 @intrinsic
 def element(typingctx: Any, array: Any, index: Any) -> Any:
     """``array[index]`` of 4 bytes, index >= 0: a plain subscript would test for negative indices."""

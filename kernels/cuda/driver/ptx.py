@@ -20,6 +20,11 @@ PTX = {
     "copy_wait0": ("cp.async.wait_group 0;", "~{memory}"),
     "copy_wait1": ("cp.async.wait_group 1;", "~{memory}"),
     "copy_wait2": ("cp.async.wait_group 2;", "~{memory}"),
+    "matrices4": ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,l,~{memory}"),
+    "matrices4_turned": (
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0,$1,$2,$3}, [$4];",
+        "=r,=r,=r,=r,l,~{memory}",
+    ),
     "mma_s8": (
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};",
         "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r",
@@ -34,4 +39,4 @@ PTX = {
     ),
 }
 """Inline PTX by the name of the function that emits it: text and constraints. Addresses are 64 bits; the first of
-``copy16`` is one of shared memory."""
+``copy16``, and that of ``matrices4``, is one of shared memory."""

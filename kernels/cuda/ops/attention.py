@@ -50,7 +50,7 @@ class AttentionOps(Steps):
             return
         picked = comp is None or selected is not None  # of no rows none is picked
         picks = k if comp is not None else 0
-        runs = attending.runs_for(T, 1, H, N + (picks if picked else M))
+        runs = attending.runs_for(T, 1, H, N + (picks if picked else M), attending.tile_rows(d))
         parts, tops, totals = self.empty(T, runs, H, d), self.empty(T, runs, H), self.empty(T, runs, H)
         self.go(
             attending.attention, [out, parts, tops, totals, self.error],
@@ -65,7 +65,7 @@ class AttentionOps(Steps):
     def attend(self, q, keys, values, first, row_counts, scale, out, T, N, K, g, d, failure):
         if not out.size:
             return
-        runs, heads = attending.runs_for(T, K, g, N), K * g
+        runs, heads = attending.runs_for(T, K, g, N, attending.tile_rows(d)), K * g
         parts, tops, totals = self.empty(T, runs, heads, d), self.empty(T, runs, heads), self.empty(T, runs, heads)
         self.go(
             attending.attend, [out, parts, tops, totals, self.error],

@@ -1,29 +1,53 @@
-"""Attention over cached rows, split over the context: all heads over the same rows as keys and values (model.md 4), or
-grouped queries (docs/explanation/dense.md).
+"""Attention over cached rows on tensor cores, split over the context: all heads over the same rows as keys and values
+(model.md 4), or grouped queries (docs/explanation/dense.md).
 
-A block processes a token, a cache head, a group of the query heads that read it, and a run of rows: window rows first,
-then compressed rows. It takes TILE rows at a time with an online softmax: scores are a small matrix product staged in
-shared memory, then each row is added to every channel. When few tokens must fill the GPU, the rows are split into
-several runs that ``join_kernel`` combines; the attention sink enters there, into the denominator only. Row numbers out
-of range set ``error`` and are never read.
+A block processes a token, a cache head, GROUP of the query heads that read it, and a run of rows: window rows first,
+then compressed rows. It takes a tile of rows at a time with an online softmax. Queries, rows and weights are split into
+two limbs of binary16 with a power of two each (``products.limbs``), whose products are exact: 16 heads are the rows of
+``mma``, cached rows its columns for the scores, channels its columns for the sums. Every sum of at most 32 products
+begins at zero on the tensor cores and is added in float32, because they truncate where a float32 addition rounds.
+
+When few tokens must fill the GPU, the rows are split into several runs that ``join_kernel`` combines; the attention
+sink enters there, into the denominator only. Row numbers out of range set ``error`` and are never read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 from ..driver.grids import threads_for
-from ..driver.shim import cuda, f32, i32
+from ..driver.intrinsics import (
+    bits_to_float,
+    float_bits,
+    matrices4,
+    matrices4_turned,
+    mma_f16,
+    shift_left,
+    shift_right,
+    shuffle_xor,
+    warp_max,
+)
+from ..driver.shim import allow_shared, cuda, f32, i32, shared_limit
+from ..products.limbs import HIGHEST, INFINITE, MAGNITUDE, TOP, two_halves
 from .maths import exp32
 
-F32 = np.float32
-GROUP, TILE = 8, 64
-"""Heads and rows of a block at a time. A thread computes the scores of 2 x 2 of them."""
-THREADS = GROUP * TILE // 4
-CHUNK = 32
-PITCH = CHUNK + 1
-STAGED_ROWS, STAGED_HEADS, STAGED_SCORES = TILE * PITCH, GROUP * PITCH, GROUP * TILE
-"""Sizes of shared arrays, as names because compiled kernels accept no products there."""
+F32, I32 = np.float32, np.int32
+ZERO, ONE, NOT_A_NUMBER = F32(0), F32(1), F32(np.nan)
+GROUP, WARPS = 16, 4
+"""Heads of a block: the rows of ``mma``; and its warps."""
+THREADS = 32 * WARPS
+LANES = THREADS // GROUP
+"""Threads that share a head in the softmax."""
+TILES = (32, 16)
+"""Cached rows at a time: the first for which a block has shared memory."""
+BATCH = 4
+"""Rows that a warp reads before it splits the first one."""
+PAD = 4
+"""Words behind a row in shared memory, so that eight rows' pieces lie in different banks."""
 LOWEST = F32(-1e30)
 MOST_RUNS = 64
 FILLED = 512
@@ -31,185 +55,335 @@ FILLED = 512
 
 
 @cuda.jit(device=True)
-def row_value(raw, comp, number, dim, channel):
-    """Return a channel of a window row (numbers from 0 on) or of compressed row -2 - number; 0 for -1, no row."""
-    if number >= 0:
-        return F32(raw[number * dim + channel])
-    if number < -1:
-        return F32(comp[(-2 - number) * dim + channel])
-    return F32(0)
+def power_for(peak):
+    """Return 2^k that brings a magnitude, given as bits, between 2^14 and 2^15, and 2^-k; NaN if it is not finite."""
+    k = I32(TOP - shift_right(peak, 23))
+    k = I32(HIGHEST) if k > HIGHEST else k
+    up = bits_to_float(shift_left(I32(127 + k), 23)) if peak < INFINITE else NOT_A_NUMBER
+    return up, bits_to_float(shift_left(I32(127 - k), 23))
 
 
-@cuda.jit
-def attention_kernel(
-    parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,
-    shared, sharing, dim, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
-):  # fmt: skip
-    """Attend in one block to a run of rows, for a token, one of ``shared`` cache heads, and a group of the ``sharing``
-    query heads that read it.
+@cuda.jit(device=True)
+def larger(a, b):
+    return a if a > b else b
 
-    Stores sums of weighted rows (tokens, runs, heads, dim), and their maximum score and sum of weights (tokens, runs,
-    heads). Compressed rows are for rings of one head, whose keys are its values.
-    """
-    rows = cuda.shared.array(TILE, i32)
-    row_tile = cuda.shared.array(STAGED_ROWS, f32)
-    query_tile = cuda.shared.array(STAGED_HEADS, f32)
-    scores = cuda.shared.array(STAGED_SCORES, f32)
-    top = cuda.shared.array(GROUP, f32)
-    total = cuda.shared.array(GROUP, f32)
-    factor = cuda.shared.array(GROUP, f32)
-    t, step = cuda.threadIdx.x, cuda.blockDim.x
-    run, rest = cuda.blockIdx.x % runs, cuda.blockIdx.x // runs
-    group, rest = rest % groups, rest // groups
-    head, token = rest % shared, rest // shared
-    heads = shared * sharing
-    h0 = head * sharing + group * GROUP
-    heads_here = min(GROUP, sharing - group * GROUP)
-    begin, window = int(first_of[token]), int(count_of[token])
-    compressed = picks if picked else int(comp_count[token])
-    if begin < 0 or window < 0 or window > raw_rows or compressed < 0 or (not picked and compressed > comp_rows):
-        if t == 0:
-            error[0] = code
-        window, compressed = 0, 0
-    run_rows = (window + compressed + runs - 1) // runs
-    run_rows = (run_rows + TILE - 1) // TILE * TILE
-    start, end = run * run_rows, min((run + 1) * run_rows, window + compressed)
-    for h in range(t, GROUP, step):
-        top[h], total[h] = LOWEST, F32(0)
-    into = (token * runs + run) * heads + h0
-    for i in range(t, heads_here * dim, step):
-        parts[into * dim + i] = F32(0)
-    cuda.syncthreads()
-    at = start
-    while at < end:
-        for r in range(t, TILE, step):
-            position, number = at + r, -1
-            if position < end:
-                if position < window:
-                    number = (begin + position) % raw_rows * shared + head
-                elif picked:
-                    pick = selected[token * picks + position - window]
-                    if pick >= comp_rows:
-                        error[0] = code
-                    elif pick >= 0:
-                        number = -2 - pick
+
+def padded_words(dim: int) -> int:
+    """Words of a row in shared memory, two channels each, without padding behind it: whole ones for all lanes."""
+    return -(-dim // 64) * 32
+
+
+def dynamic_bytes(dim: int, tile: int) -> int:
+    """Return the dynamic shared memory of a block: both limbs of a tile's rows and of its heads."""
+    return 4 * 2 * (tile + GROUP) * (padded_words(dim) + PAD)
+
+
+def tile_rows(dim: int) -> int:
+    """Return the rows of a tile on this device; ValueError if no tile fits."""
+    for tile in TILES:
+        if dynamic_bytes(dim, tile) + fixed_bytes(tile) <= shared_limit():
+            return tile
+    raise ValueError(f"attention with heads of {dim} channels needs more shared memory than this GPU gives a block")
+
+
+def parts_of(tile: int) -> int:
+    """Return how many warps share the channels of eight rows' scores: there are more warps than eights of rows."""
+    return WARPS * 8 // tile
+
+
+def fixed_bytes(tile: int) -> int:
+    """Return the static shared memory of a block."""
+    return 4 * (3 * tile + 3 * GROUP + parts_of(tile) * GROUP * tile + 2 * GROUP * (tile // 2 + PAD))
+
+
+@cache
+def _split_rows(dim: int) -> Callable[..., Any]:
+    """Make the device function that splits BATCH rows of values held by a warp into limbs in shared memory."""
+    words = padded_words(dim)
+    each, pitch = words // 32, words + PAD
+
+    @cuda.jit(device=True)
+    def split(values, first, tile_words, store, at, down):
+        """Write rows ``first`` .. of both limbs, ``tile_words`` words apart, from word ``at`` on; and their 2^-k."""
+        lane = cuda.threadIdx.x
+        for b in range(BATCH):
+            peak = I32(0)
+            for j in range(2 * each):
+                peak = larger(I32(float_bits(values[b * 2 * each + j]) & MAGNITUDE), peak)
+            up, inverse = power_for(warp_max(peak))
+            for j in range(each):
+                high, low = two_halves(
+                    F32(values[(b * each + j) * 2] * up), F32(values[(b * each + j) * 2 + 1] * up)
+                )  # fmt: skip
+                store[at + (first + b) * pitch + lane + 32 * j] = high
+                store[at + tile_words + (first + b) * pitch + lane + 32 * j] = low
+            if lane == 0:
+                down[first + b] = inverse
+
+    return split
+
+
+@cuda.jit(device=True)
+def multiply(a_high, a_low, b, c):
+    """Return c plus the product of a (16, 16) and b (16, 8), least limbs first; ``b`` has both words of its high limb,
+    then both of its low one. Low limbs by low limbs are below 2^-22 of the largest product, and left out."""
+    c = mma_f16(a_low[0], a_low[1], a_low[2], a_low[3], b[0], b[1], c[0], c[1], c[2], c[3])
+    c = mma_f16(a_high[0], a_high[1], a_high[2], a_high[3], b[2], b[3], c[0], c[1], c[2], c[3])
+    return mma_f16(a_high[0], a_high[1], a_high[2], a_high[3], b[0], b[1], c[0], c[1], c[2], c[3])
+
+
+@cache
+def kernel(dim: int, tile: int, apart: bool) -> Any:
+    """Make the kernel for heads of ``dim`` channels; ``apart``: values are other rows than keys."""
+    words = padded_words(dim)
+    each, pitch, steps, eights = words // 32, words + PAD, words // 8, words // 16
+    whole = dim == 2 * words
+    heads_at, tile_words, head_words = 2 * tile * pitch, tile * pitch, GROUP * pitch
+    parts_k, rows_each = parts_of(tile), tile // LANES
+    steps_each = steps // parts_k
+    score_words = parts_k * GROUP * tile
+    weight_pitch = tile // 2 + PAD
+    weight_words = GROUP * weight_pitch
+    both_weights = 2 * weight_words
+    held, sums = BATCH * 2 * each, 4 * eights
+    split = _split_rows(dim)
+
+    @cuda.jit(device=True)
+    def read(values, at, x, base):
+        """Read the channels of a row that this lane holds."""
+        lane = cuda.threadIdx.x
+        for j in range(each):
+            channel = 2 * (lane + 32 * j)
+            if whole:
+                values[at + 2 * j] = F32(x[base + channel])
+                values[at + 2 * j + 1] = F32(x[base + channel + 1])
+            else:
+                values[at + 2 * j] = F32(x[base + channel]) if channel < dim else ZERO
+                values[at + 2 * j + 1] = F32(x[base + channel + 1]) if channel + 1 < dim else ZERO
+
+    @cuda.jit(device=True)
+    def fill(raw, comp, rows, store, down):
+        """Put both limbs of a tile's rows into shared memory."""
+        values = cuda.local.array(held, f32)
+        for round_ in range(tile // (WARPS * BATCH)):
+            first = (round_ * WARPS + cuda.threadIdx.y) * BATCH
+            for b in range(BATCH):
+                number = rows[first + b]
+                if number >= 0:
+                    read(values, b * 2 * each, raw, number * dim)
+                elif number < -1:
+                    read(values, b * 2 * each, comp, (-2 - number) * dim)
                 else:
-                    number = -2 - (position - window)
-            rows[r] = number
-        cuda.syncthreads()
-        r0, k0 = t % (TILE // 2), t // (TILE // 2)
-        r1, k1 = r0 + TILE // 2, k0 + GROUP // 2
-        a00 = a01 = a10 = a11 = F32(0)
-        for d0 in range(0, dim, CHUNK):
-            for i in range(t, TILE * CHUNK, step):
-                r, d = i // CHUNK, d0 + i % CHUNK
-                row_tile[r * PITCH + d - d0] = row_value(keys, comp, rows[r], dim, d) if d < dim else F32(0)
-            for i in range(t, GROUP * CHUNK, step):
-                h, d = i // CHUNK, d0 + i % CHUNK
-                inside = d < dim and h < heads_here
-                query_tile[h * PITCH + d - d0] = q[(token * heads + h0 + h) * dim + d] if inside else F32(0)
+                    for j in range(2 * each):
+                        values[b * 2 * each + j] = ZERO
+            split(values, first, tile_words, store, 0, down)
+
+    @cuda.jit
+    def attend_rows(
+        parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,
+        shared, sharing, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
+    ):  # fmt: skip
+        """Attend in one block to a run of rows, for a token, one of ``shared`` cache heads, and a group of the
+        ``sharing`` query heads that read it.
+
+        Stores sums of weighted rows (tokens, runs, heads, dim), and their maximum score and sum of weights (tokens,
+        runs, heads). Compressed rows are for rings of one head, whose keys are its values.
+        """
+        store = cuda.shared.array(0, i32)
+        rows = cuda.shared.array(tile, i32)
+        key_down = cuda.shared.array(tile, f32)
+        value_down = cuda.shared.array(tile, f32)
+        head_down = cuda.shared.array(GROUP, f32)
+        factors = cuda.shared.array(GROUP, f32)
+        part_down = cuda.shared.array(GROUP, f32)
+        scores = cuda.shared.array(score_words, f32)
+        weights = cuda.shared.array(both_weights, i32)
+        lane, warp = I32(cuda.threadIdx.x), I32(cuda.threadIdx.y)
+        t = I32(warp * 32 + lane)
+        run, rest = cuda.blockIdx.x % runs, cuda.blockIdx.x // runs
+        group, rest = rest % groups, rest // groups
+        head, token = rest % shared, rest // shared
+        heads = shared * sharing
+        h0 = head * sharing + group * GROUP
+        heads_here = min(GROUP, sharing - group * GROUP)
+        begin, window = int(first_of[token]), int(count_of[token])
+        compressed = picks if picked else int(comp_count[token])
+        if begin < 0 or window < 0 or window > raw_rows or compressed < 0 or (not picked and compressed > comp_rows):
+            if t == 0:
+                error[0] = code
+            window, compressed = 0, 0
+        run_rows = (window + compressed + runs - 1) // runs
+        run_rows = (run_rows + tile - 1) // tile * tile
+        start, end = run * run_rows, min((run + 1) * run_rows, window + compressed)
+
+        held_values = cuda.local.array(held, f32)
+        first = warp * BATCH
+        for b in range(BATCH):
+            if first + b < heads_here:
+                read(held_values, b * 2 * each, q, (token * heads + h0 + first + b) * dim)
+            else:
+                for j in range(2 * each):
+                    held_values[b * 2 * each + j] = ZERO
+        split(held_values, first, head_words, store, heads_at, head_down)
+        out = cuda.local.array(sums, f32)
+        for i in range(sums):
+            out[i] = ZERO
+        # the softmax of head h is done by LANES threads, each with ``rows_each`` rows of a tile
+        h, sub = t // LANES, t % LANES
+        top, total = LOWEST, ZERO
+        # places of this lane in the 8 x 8 matrices that a warp loads: as rows (a), as columns (b), and turned (v)
+        r, c = lane >> 2, lane & 3
+        matrix, line = lane >> 3, lane & 7
+        a_at = (8 * (matrix & 1) + line) * pitch + 4 * (matrix >> 1)
+        p_at = (8 * (matrix & 1) + line) * weight_pitch + 4 * (matrix >> 1)
+        part = warp * 8 // tile
+        eight = warp - part * (tile // 8)
+        b_at = (matrix >> 1) * tile_words + (8 * eight + line) * pitch + 4 * (matrix & 1)
+        v_at = (matrix >> 1) * tile_words + (8 * (matrix & 1) + line) * pitch + 4 * eights * warp
+        at = start
+        while at < end:
+            if t < tile:
+                position, number = at + t, -1
+                if position < end:
+                    if position < window:
+                        number = (begin + position) % raw_rows * shared + head
+                    elif picked:
+                        pick = selected[token * picks + position - window]
+                        if pick >= comp_rows:
+                            error[0] = code
+                        elif pick >= 0:
+                            number = -2 - pick
+                    else:
+                        number = -2 - (position - window)
+                rows[t] = number
             cuda.syncthreads()
-            b00 = b01 = b10 = b11 = F32(0)
-            for d in range(CHUNK):
-                x0, x1 = row_tile[r0 * PITCH + d], row_tile[r1 * PITCH + d]
-                y0, y1 = query_tile[k0 * PITCH + d], query_tile[k1 * PITCH + d]
-                b00 += x0 * y0
-                b01 += x0 * y1
-                b10 += x1 * y0
-                b11 += x1 * y1
-            a00 += b00
-            a01 += b01
-            a10 += b10
-            a11 += b11
+            fill(keys, comp, rows, store, key_down)
             cuda.syncthreads()
-        scores[k0 * TILE + r0] = a00 * scale
-        scores[k1 * TILE + r0] = a01 * scale
-        scores[k0 * TILE + r1] = a10 * scale
-        scores[k1 * TILE + r1] = a11 * scale
-        cuda.syncthreads()
-        for h in range(t, GROUP, step):
-            new_top = top[h]
-            for r in range(TILE):
-                if rows[r] != -1:
-                    s = scores[h * TILE + r]
+            s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
+            for pair in range(steps_each // 2):
+                d = (ZERO, ZERO, ZERO, ZERO)
+                for half in range(2):
+                    word = 8 * (part * steps_each + 2 * pair + half)
+                    high = matrices4(store, heads_at + a_at + word)
+                    low = matrices4(store, heads_at + head_words + a_at + word)
+                    d = multiply(high, low, matrices4(store, b_at + word), d)
+                s0, s1, s2, s3 = s0 + d[0], s1 + d[1], s2 + d[2], s3 + d[3]
+            to = (part * GROUP + r) * tile + 8 * eight + 2 * c
+            scores[to], scores[to + 1] = s0, s1
+            scores[to + 8 * tile], scores[to + 8 * tile + 1] = s2, s3
+            cuda.syncthreads()
+            if apart:
+                fill(values, comp, rows, store, value_down)
+                cuda.syncthreads()
+            # a score for each of this thread's rows, then its weight
+            mine = cuda.local.array(rows_each, f32)
+            new_top = top
+            for i in range(rows_each):
+                place = sub * rows_each + i
+                s = scores[h * tile + place]
+                if parts_k == 2:
+                    s += scores[(GROUP + h) * tile + place]
+                s = F32(F32(s * head_down[h]) * key_down[place]) * scale
+                mine[i] = s
+                if rows[place] != -1:
                     new_top = s if s > new_top else new_top
-            factor[h] = exp32(F32(top[h] - new_top))
-            top[h] = new_top
-        cuda.syncthreads()
-        for i in range(t, GROUP * TILE, step):
-            h, r = i // TILE, i % TILE
-            scores[i] = exp32(F32(scores[i] - top[h])) if rows[r] != -1 else F32(0)
-        cuda.syncthreads()
-        for h in range(t, GROUP, step):
-            weight = F32(0)
-            for r in range(TILE):
-                weight += scores[h * TILE + r]
-            total[h] = F32(total[h] * factor[h]) + weight
-        live = min(TILE, end - at)
-        for c in range(t, dim, step):
-            add_rows(parts, values, comp, rows, scores, factor, into, heads_here, dim, c, live)
-        cuda.syncthreads()
-        at += TILE
-    for h in range(t, heads_here, step):
-        tops[into + h], totals[into + h] = top[h], total[h]
+            new_top = larger(new_top, shuffle_xor(new_top, 4))
+            new_top = larger(new_top, shuffle_xor(new_top, 2))
+            new_top = larger(new_top, shuffle_xor(new_top, 1))
+            factor = exp32(F32(top - new_top))
+            top = new_top
+            weight, peak = ZERO, I32(0)
+            for i in range(rows_each):
+                place = sub * rows_each + i
+                p = exp32(F32(mine[i] - top)) if rows[place] != -1 else ZERO
+                weight += p
+                p = F32(p * (value_down[place] if apart else key_down[place]))
+                mine[i] = p
+                peak = larger(I32(float_bits(p) & MAGNITUDE), peak)
+            weight += shuffle_xor(weight, 4)
+            weight += shuffle_xor(weight, 2)
+            weight += shuffle_xor(weight, 1)
+            total = F32(total * factor) + weight
+            peak = larger(peak, shuffle_xor(peak, 4))
+            peak = larger(peak, shuffle_xor(peak, 2))
+            peak = larger(peak, shuffle_xor(peak, 1))
+            up, inverse = power_for(peak)
+            for i in range(rows_each // 2):
+                high_word, low_word = two_halves(F32(mine[2 * i] * up), F32(mine[2 * i + 1] * up))
+                to = h * weight_pitch + sub * (rows_each // 2) + i
+                weights[to] = high_word
+                weights[weight_words + to] = low_word
+            if sub == 0:
+                factors[h] = factor
+                part_down[h] = inverse
+            cuda.syncthreads()
+            f0, f1 = factors[r], factors[r + 8]
+            g0, g1 = part_down[r], part_down[r + 8]
+            for n in range(eights):
+                d = (ZERO, ZERO, ZERO, ZERO)
+                for step in range(tile // 16):
+                    high = matrices4(weights, p_at + 8 * step)
+                    low = matrices4(weights, weight_words + p_at + 8 * step)
+                    d = multiply(high, low, matrices4_turned(store, v_at + 16 * step * pitch + 4 * n), d)
+                out[4 * n] = F32(out[4 * n] * f0) + F32(d[0] * g0)
+                out[4 * n + 1] = F32(out[4 * n + 1] * f0) + F32(d[1] * g0)
+                out[4 * n + 2] = F32(out[4 * n + 2] * f1) + F32(d[2] * g1)
+                out[4 * n + 3] = F32(out[4 * n + 3] * f1) + F32(d[3] * g1)
+            cuda.syncthreads()
+            at += tile
+        into = (token * runs + run) * heads + h0
+        for n in range(eights):
+            for k in range(4):
+                channel, row = 8 * (eights * warp + n) + 2 * c + (k & 1), r + 4 * (k & 2)
+                if row < heads_here and channel < dim:
+                    parts[(into + row) * dim + channel] = out[4 * n + k]
+        if sub == 0 and h < heads_here:
+            tops[into + h], totals[into + h] = top, total
 
-
-@cuda.jit(device=True)
-def add_rows(parts, values, comp, rows, scores, factor, into, heads_here, dim, c, live):
-    """Rescale one channel of the sums by the factor and add the weighted rows of a tile, 4 heads at a time."""
-    for h in range(0, heads_here, 4):
-        o0 = o1 = o2 = o3 = F32(0)
-        for r in range(live):
-            number = rows[r]
-            if number != -1:
-                x = row_value(values, comp, number, dim, c)
-                o0 += scores[h * TILE + r] * x
-                o1 += scores[(h + 1) * TILE + r] * x
-                o2 += scores[(h + 2) * TILE + r] * x
-                o3 += scores[(h + 3) * TILE + r] * x
-        add_scaled(parts, (into + h) * dim + c, factor[h], o0)
-        if h + 1 < heads_here:
-            add_scaled(parts, (into + h + 1) * dim + c, factor[h + 1], o1)
-        if h + 2 < heads_here:
-            add_scaled(parts, (into + h + 2) * dim + c, factor[h + 2], o2)
-        if h + 3 < heads_here:
-            add_scaled(parts, (into + h + 3) * dim + c, factor[h + 3], o3)
-
-
-@cuda.jit(device=True)
-def add_scaled(parts, at, factor, value):
-    """Compute parts[at] = parts[at] factor + value, the product rounded first."""
-    parts[at] = F32(parts[at] * factor) + value
+    return attend_rows
 
 
 @cuda.jit
 def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
     """Combine the runs of a token and a head in one block. Without ``sunk`` there are no sinks."""
+    shares = cuda.shared.array(MOST_RUNS, f32)
     token, h = cuda.blockIdx.x // heads, cuda.blockIdx.x % heads
+    first, t = token * runs * heads + h, cuda.threadIdx.x
+    for run in range(t, runs, cuda.blockDim.x):
+        shares[run] = tops[first + run * heads]
+    cuda.syncthreads()
     sink, top = LOWEST, LOWEST
     if sunk:
         sink = sinks[h]
         top = sink if not sink <= top else top  # a NaN sink makes the result NaN
     for run in range(runs):
-        value = tops[(token * runs + run) * heads + h]
-        top = value if value > top else top
+        top = shares[run] if shares[run] > top else top
+    cuda.syncthreads()
+    for run in range(t, runs, cuda.blockDim.x):
+        shares[run] = exp32(F32(shares[run] - top))
+    cuda.syncthreads()
     total = exp32(F32(sink - top)) if sunk else F32(0)
     for run in range(runs):
-        at = (token * runs + run) * heads + h
-        total += F32(totals[at] * exp32(F32(tops[at] - top)))
-    for c in range(cuda.threadIdx.x, dim, cuda.blockDim.x):
+        total += F32(totals[first + run * heads] * shares[run])
+    for c in range(t, dim, cuda.blockDim.x):
         value = F32(0)
         for run in range(runs):
-            at = (token * runs + run) * heads + h
-            value += F32(parts[at * dim + c] * exp32(F32(tops[at] - top)))
+            value += F32(parts[(first + run * heads) * dim + c] * shares[run])
         out[(token * heads + h) * dim + c] = F32(value / total)
 
 
-def runs_for(tokens: int, shared: int, sharing: int, rows: int) -> int:
+def runs_for(tokens: int, shared: int, sharing: int, rows: int, tile: int) -> int:
     """Return the number of runs to split a token's rows into, at most ``rows``, where ``sharing`` query heads read each
-    of ``shared`` cache heads."""
+    of ``shared`` cache heads, ``tile`` rows at a time."""
     blocks = tokens * shared * -(-sharing // GROUP)
-    return max(1, min(MOST_RUNS, -(-rows // TILE), -(-FILLED // blocks)))
+    return max(1, min(MOST_RUNS, -(-rows // tile), -(-FILLED // blocks)))
+
+
+def _launch(stream, blocks, dim, apart, args):
+    tile = tile_rows(dim)
+    compiled, dynamic = kernel(dim, tile, apart), dynamic_bytes(dim, tile)
+    allow_shared(compiled, dynamic, args, fixed_bytes(tile))
+    compiled[blocks, (32, WARPS), stream, dynamic](*args)
 
 
 def attention(
@@ -219,10 +393,11 @@ def attention(
     """Attend q (tokens, heads, dim) to rows of a ring and compressed ones, with scratch for the parts of ``runs``
     runs."""
     groups = -(-heads // GROUP)
-    attention_kernel[tokens * groups * runs, THREADS, stream](
+    args = (
         parts, tops, totals, error, q, raw, raw, first_of, count_of, comp, comp_count, selected,
-        1, heads, dim, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
+        1, heads, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
     )  # fmt: skip
+    _launch(stream, tokens * groups * runs, dim, False, args)
     join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
         out, parts, tops, totals, sinks, True, heads, dim, runs
     )
@@ -235,10 +410,11 @@ def attend(
     """Attend q (tokens, shared * sharing, dim) to the rows of two rings, with scratch for the parts of ``runs`` runs.
     ``no_floats`` and ``no_ints`` stand for the sinks, compressed rows and selection that are not used."""
     groups = -(-sharing // GROUP)
-    attention_kernel[tokens * shared * groups * runs, THREADS, stream](
+    args = (
         parts, tops, totals, error, q, keys, values, first_of, count_of, no_floats, no_ints, no_ints,
-        shared, sharing, dim, groups, runs, ring, 0, 0, True, F32(scale), code,
+        shared, sharing, groups, runs, ring, 0, 0, True, F32(scale), code,
     )  # fmt: skip
+    _launch(stream, tokens * shared * groups * runs, dim, True, args)
     heads = shared * sharing
     join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
         out, parts, tops, totals, no_floats, False, heads, dim, runs

@@ -28,6 +28,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[4]
 
 
+FLOATS = "cuda/lowering/test_lowered_attention.py"
+
+
 class Fault(NamedTuple):
     """``old``, once in module ``file`` of kernels/cuda, becomes ``new``; the tests of ``by`` should fail: an op,
     or a file of tests/kernels and what its tests are chosen by."""
@@ -73,15 +76,38 @@ FAULTS = [
     Fault("rows/indexing", "if first + r < limit:\n            total",
           "if first + r <= limit:\n            total", "index_scores"),
     Fault("rows/attending", "number = -2 - pick", "number = -1 - pick", "attention"),
-    Fault("rows/attending", "total[h] = F32(total[h] * factor[h]) + weight", "total[h] = total[h] + weight",
+    Fault("rows/attending", "total = F32(total * factor) + weight", "total = total + weight", "attention"),
+    Fault("rows/attending", "                rows[t] = number\n            cuda.syncthreads()\n",
+          "                rows[t] = number\n            pass\n", "attention"),
+    Fault("rows/attending", "a_at = (8 * (matrix & 1) + line) * pitch + 4 * (matrix >> 1)",
+          "a_at = (8 * (matrix >> 1) + line) * pitch + 4 * (matrix & 1)", "attention"),
+    Fault("rows/attending", "p_at = (8 * (matrix & 1) + line) * weight_pitch + 4 * (matrix >> 1)",
+          "p_at = (8 * (matrix & 1) + line) * weight_pitch", "attention"),
+    Fault("rows/attending", "(8 * eight + line) * pitch + 4 * (matrix & 1)", "(8 * eight + line) * pitch",
           "attention"),
-    Fault("rows/attending", "            rows[r] = number\n        cuda.syncthreads()\n",
-          "            rows[r] = number\n        pass\n", "attention"),
+    Fault("rows/attending", "(8 * (matrix & 1) + line) * pitch + 4 * eights * warp", "line * pitch + 4 * eights * warp",
+          "attention"),
+    Fault("rows/attending", "matrices4_turned(store, v_at", "matrices4(store, v_at", "attention"),
+    Fault("rows/attending", "v_at + 16 * step * pitch + 4 * n", "v_at + 4 * n", "attention"),
+    Fault("rows/attending", "c = mma_f16(a_low[0], a_low[1], a_low[2], a_low[3], b[0], b[1], c[0], c[1], c[2], c[3])\n",
+          "\n", FLOATS),
+    Fault("rows/attending", "a_high[3], b[2], b[3], c[0]", "a_high[3], b[0], b[1], c[0]", "attention"),
+    Fault("rows/attending", "F32(F32(s * head_down[h]) * key_down[place])", "F32(s * head_down[h])", "attention"),
+    Fault("rows/attending", "(value_down[place] if apart else key_down[place])", "key_down[place]", "attend"),
+    Fault("rows/attending", "part_down[h] = inverse", "part_down[h] = ONE", "attention"),
+    Fault("rows/attending", "if rows[place] != -1 else ZERO", "if True else ZERO", "attention"),
+    Fault("rows/attending", "                if rows[place] != -1:\n                    new_top",
+          "                if True:\n                    new_top", FLOATS),
+    Fault("rows/attending", "if row < heads_here and channel < dim:", "if channel < dim:", "attention"),
+    Fault("rows/attending", "if channel + 1 < dim else ZERO", "if channel < dim else ZERO", "attention"),
+    Fault("rows/attending", "if parts_k == 2:", "if parts_k == 3:", FLOATS),
+    Fault("rows/attending", "word = 8 * (part * steps_each + 2 * pair + half)", "word = 8 * (2 * pair + half)", FLOATS),
+    Fault("rows/attending", "cuda.syncthreads()\n            at += tile", "pass\n            at += tile", "attention"),
     Fault("rows/attending", "% raw_rows * shared + head", "% raw_rows * shared", "attend"),
     Fault("rows/attending", "h0 = head * sharing + group * GROUP", "h0 = head * sharing", "attend"),
     Fault("rows/attending", "heads_here = min(GROUP, sharing - group * GROUP)", "heads_here = min(GROUP, sharing)",
           "attend"),
-    Fault("rows/attending", "   add_rows(parts, values, comp, rows,", "   add_rows(parts, keys, comp, rows,", "attend"),
+    Fault("rows/attending", "fill(values, comp, rows", "fill(keys, comp, rows", "attend"),
     Fault("rows/attending", "number = -2 - (position - window)", "number = -3 - (position - window)", "attention"),
     Fault("rows/attending", "total = exp32(F32(sink - top)) if sunk else F32(0)", "total = F32(0)", "attention"),
     Fault("rows/attending", "start, end = run * run_rows, min((run + 1) * run_rows, window + compressed)",

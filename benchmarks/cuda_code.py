@@ -156,10 +156,12 @@ def unrolled(sass: Sequence[str], ptx: Sequence[Any]) -> float:
 
 
 class Executed(NamedTuple):
-    """Counts of one launch: warp instructions of all its blocks, and the turns of each unit they take."""
+    """Counts of one launch: warp instructions of all its blocks, the turns of each unit they take, and the instructions
+    of the warp of a block that runs most."""
 
     instructions: float
     units: dict[str, float]
+    longest: float
 
 
 class Compiled:
@@ -243,30 +245,33 @@ def _leaf_kinds(kinds: Iterable[Any]) -> list[Any]:
 
 
 def executed(launch: Any, compiled: Compiled) -> Executed:
-    """Run a few blocks of ``launch`` on their PTX, evenly from its grid, with zeros for weights, and carry what their
-    warps executed over to SASS (``often``)."""
+    """Run a few blocks of ``launch`` on their PTX, evenly from its grid, and carry what their warps executed over to
+    SASS (``often``). Inputs of the token have their values, all other arrays are zeros."""
     from tests.kernels.cuda.lowering.lowered import flattened
 
     lowered = compiled.lowered
     lowered.counts.passed[:] = 0
     arrays: list[np.ndarray] = []
     numbers: list[bytes] = []
-    for number, array, kind in zip(launch.numbers, launch.arrays, _leaf_kinds(launch.signature.args), strict=True):
-        value = number if array is None else np.zeros(*array)
+    kinds = _leaf_kinds(launch.signature.args)
+    for number, array, known, kind in zip(launch.numbers, launch.arrays, launch.inputs, kinds, strict=True):
+        value = number if array is None else np.zeros(*array) if known is None else known
         arrays += [] if array is None else [value]
         numbers += flattened(value, kind)
     grid, block = ((*size, 1, 1)[:3] for size in (launch.grid, launch.block))
     blocks = int(np.prod(grid))
     apart = max(1, blocks // SAMPLED)
     lowered.run(grid, block, numbers, arrays, launch.dynamic, "forward", slack=256, apart=apart)
-    share = blocks / -(-blocks // apart)
-    rates = often(lowered.module.entry.body, lowered.executed(int(np.prod(block))), compiled.built)
+    ran = -(-blocks // apart)
+    share, body, counts = blocks / ran, lowered.module.entry.body, lowered.executed(int(np.prod(block)))
+    rates = often(body, list(counts.sum(axis=0)), compiled.built)
+    longest = often(body, list(counts[counts.sum(axis=1).argmax()]), compiled.built)
     turns: Counter[str] = Counter()
     for text, rate in zip(compiled.built.sass, rates, strict=True):
         if rate:
             kind, each = kind_of(text)
             turns[kind] += each * rate * share  # type: ignore[assignment]
-    return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS})
+    return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS}, sum(longest) / ran)
 
 
 def occupancy(device: Device, threads: int, registers: int, shared: int) -> int:

@@ -36,6 +36,7 @@ class NotedLaunch(NamedTuple):
     weights    (format, matrices read by a token, rows, columns) of the launch's weights, format "" if it has none;
                rows of all matrices that share a launch, like gate and up
     traffic    bytes: weights read, once each, and all other arrays of the call, except caches (see ``rows``)
+    inputs     values of the arrays that are inputs of the recording (positions, counts), None for all others
     """
 
     kernel: Any
@@ -47,6 +48,7 @@ class NotedLaunch(NamedTuple):
     dynamic: int
     weights: tuple[str, int, int, int]
     traffic: int
+    inputs: tuple[np.ndarray | None, ...] = ()
 
     @property
     def name(self) -> str:
@@ -109,6 +111,14 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
 
     noted: list[NotedLaunch] = []
     current: list[Launch] = []
+    refreshed: list[tuple[int, np.ndarray]] = []
+    """Addresses and bytes of the inputs of the recording that is captured."""
+
+    def input_at(place: _Place) -> np.ndarray | None:
+        for start, values in refreshed:
+            if start <= place.pointer < start + values.nbytes:
+                return values[place.pointer - start :][: place.nbytes].view(place.dtype).reshape(place.shape).copy()
+        return None
 
     class Nowhere(HostDriver):
         """Hands out fake addresses."""
@@ -129,8 +139,10 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
             pass
 
         def capture(self, refresh: Any, calls: Any, fetch: Any, order: Any = None) -> Any:
+            refreshed[:] = [(block.pointer, values) for block, values in refresh]
             for call in calls:
                 call()
+            refreshed.clear()
             return HostGraph(self, list(refresh), list(calls), list(fetch))
 
     class Launcher:
@@ -146,8 +158,9 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
             weights, traffic = _read(current[-1], args)
             numbers = tuple(None if isinstance(arg, _Place) else arg for arg in args)
             arrays = tuple((arg.shape, arg.dtype) if isinstance(arg, _Place) else None for arg in args)
+            inputs = tuple(input_at(arg) if isinstance(arg, _Place) else None for arg in args)
             where = self.grid, self.block, self.shared
-            noted.append(NotedLaunch(self.kernel, signature, numbers, arrays, *where, weights, traffic))
+            noted.append(NotedLaunch(self.kernel, signature, numbers, arrays, *where, weights, traffic, inputs))
 
     def call(launch: Launch, stream: Any, scratch: Any) -> None:
         current.append(launch)

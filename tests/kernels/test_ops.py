@@ -556,7 +556,11 @@ LIMITED = [(name, o.name) for name, op in sorted(OPS.items()) for o in op.operan
 @every_backend
 def test_numbers_out_of_range_raise(name: str, operand: str, ops: Any) -> None:
     """At once, in a recording and in one on other arrays, which then work again once the number is mended."""
-    for case, place, declared in spoiled(name, operand, ops):
+    place = [each.name for each in OPS[name].operands].index(operand)
+    declared = OPS[name].operands[place]
+    cases = [case for case in drawn(name) if case.args[place] is not None and case.args[place].size]
+    assert cases
+    for case in cases:
         if name == "attention" and operand in ("comp_count", "selected"):
             if case.args[4] is None or (operand == "comp_count" and case.args[6] is not None):
                 continue  # not looked at

@@ -22,6 +22,7 @@ import numpy as np
 from ..driver.grids import threads_for
 from ..driver.intrinsics import (
     bits_to_float,
+    divide,
     float_bits,
     matrices4,
     matrices4_turned,
@@ -35,13 +36,13 @@ from ..driver.shim import allow_shared, cuda, f32, i32, shared_limit
 from ..products.limbs import HIGHEST, INFINITE, MAGNITUDE, TOP, two_halves
 from .maths import exp32
 
-F32, I32 = np.float32, np.int32
+F32, I32, U64 = np.float32, np.int32, np.uint64
+"""U64: an index that is known not to be negative, which Numba would test."""
 ZERO, ONE, NOT_A_NUMBER = F32(0), F32(1), F32(np.nan)
 GROUP, WARPS = 16, 4
 """Heads of a block: the rows of ``mma``; and its warps."""
-THREADS = 32 * WARPS
-LANES = THREADS // GROUP
-"""Threads that share a head in the softmax."""
+LANES = 8
+"""Threads that share a head in the softmax, all of a block for GROUP heads."""
 TILES = (32, 16)
 """Cached rows at a time: the first for which a block has shared memory."""
 BATCH = 4
@@ -97,9 +98,8 @@ def fixed_bytes(tile: int) -> int:
 
 
 @cache
-def _split_rows(dim: int) -> Callable[..., Any]:
+def _split_rows(words: int) -> Callable[..., Any]:
     """Make the device function that splits BATCH rows of values held by a warp into limbs in shared memory."""
-    words = padded_words(dim)
     each, pitch = words // 32, words + PAD
 
     @cuda.jit(device=True)
@@ -111,14 +111,15 @@ def _split_rows(dim: int) -> Callable[..., Any]:
             for j in range(2 * each):
                 peak = larger(I32(float_bits(values[b * 2 * each + j]) & MAGNITUDE), peak)
             up, inverse = power_for(warp_max(peak))
+            to = at + (first + b) * pitch + lane
             for j in range(each):
                 high, low = two_halves(
                     F32(values[(b * each + j) * 2] * up), F32(values[(b * each + j) * 2 + 1] * up)
                 )  # fmt: skip
-                store[at + (first + b) * pitch + lane + 32 * j] = high
-                store[at + tile_words + (first + b) * pitch + lane + 32 * j] = low
+                store[U64(to + 32 * j)] = high
+                store[U64(to + tile_words + 32 * j)] = low
             if lane == 0:
-                down[first + b] = inverse
+                down[U64(first + b)] = inverse
 
     return split
 
@@ -133,11 +134,10 @@ def multiply(a_high, a_low, b, c):
 
 
 @cache
-def kernel(dim: int, tile: int, apart: bool) -> Any:
-    """Make the kernel for heads of ``dim`` channels; ``apart``: values are other rows than keys."""
-    words = padded_words(dim)
+def kernel(words: int, whole: bool, tile: int, apart: bool) -> Any:
+    """Make the kernel for heads of at most 2 ``words`` channels, ``whole`` of all of them; ``apart``: values are other
+    rows than keys."""
     each, pitch, steps, eights = words // 32, words + PAD, words // 8, words // 16
-    whole = dim == 2 * words
     heads_at, tile_words, head_words = 2 * tile * pitch, tile * pitch, GROUP * pitch
     parts_k, rows_each = parts_of(tile), tile // LANES
     steps_each = steps // parts_k
@@ -146,23 +146,23 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
     weight_words = GROUP * weight_pitch
     both_weights = 2 * weight_words
     held, sums = BATCH * 2 * each, 4 * eights
-    split = _split_rows(dim)
+    split = _split_rows(words)
 
     @cuda.jit(device=True)
-    def read(values, at, x, base):
+    def read(values, at, x, base, dim):
         """Read the channels of a row that this lane holds."""
-        lane = cuda.threadIdx.x
+        channel = 2 * cuda.threadIdx.x
+        start = base + channel
         for j in range(each):
-            channel = 2 * (lane + 32 * j)
             if whole:
-                values[at + 2 * j] = F32(x[base + channel])
-                values[at + 2 * j + 1] = F32(x[base + channel + 1])
+                values[at + 2 * j] = F32(x[U64(start + 64 * j)])
+                values[at + 2 * j + 1] = F32(x[U64(start + 64 * j + 1)])
             else:
-                values[at + 2 * j] = F32(x[base + channel]) if channel < dim else ZERO
-                values[at + 2 * j + 1] = F32(x[base + channel + 1]) if channel + 1 < dim else ZERO
+                values[at + 2 * j] = F32(x[U64(start + 64 * j)]) if channel + 64 * j < dim else ZERO
+                values[at + 2 * j + 1] = F32(x[U64(start + 64 * j + 1)]) if channel + 64 * j + 1 < dim else ZERO
 
     @cuda.jit(device=True)
-    def fill(raw, comp, rows, store, down):
+    def fill(raw, comp, rows, store, down, dim):
         """Put both limbs of a tile's rows into shared memory."""
         values = cuda.local.array(held, f32)
         for round_ in range(tile // (WARPS * BATCH)):
@@ -170,9 +170,9 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
             for b in range(BATCH):
                 number = rows[first + b]
                 if number >= 0:
-                    read(values, b * 2 * each, raw, number * dim)
+                    read(values, b * 2 * each, raw, number * dim, dim)
                 elif number < -1:
-                    read(values, b * 2 * each, comp, (-2 - number) * dim)
+                    read(values, b * 2 * each, comp, (-2 - number) * dim, dim)
                 else:
                     for j in range(2 * each):
                         values[b * 2 * each + j] = ZERO
@@ -181,7 +181,7 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
     @cuda.jit
     def attend_rows(
         parts, tops, totals, error, q, keys, values, first_of, count_of, comp, comp_count, selected,
-        shared, sharing, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
+        shared, sharing, dim, groups, runs, raw_rows, comp_rows, picks, picked, scale, code,
     ):  # fmt: skip
         """Attend in one block to a run of rows, for a token, one of ``shared`` cache heads, and a group of the
         ``sharing`` query heads that read it.
@@ -200,9 +200,13 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
         weights = cuda.shared.array(both_weights, i32)
         lane, warp = I32(cuda.threadIdx.x), I32(cuda.threadIdx.y)
         t = I32(warp * 32 + lane)
-        run, rest = cuda.blockIdx.x % runs, cuda.blockIdx.x // runs
-        group, rest = rest % groups, rest // groups
-        head, token = rest % shared, rest // shared
+        block = I32(cuda.blockIdx.x)
+        rest = divide(block, runs)
+        run, block = I32(block - rest * runs), rest
+        rest = divide(block, groups)
+        group, block = I32(block - rest * groups), rest
+        token = divide(block, shared)
+        head = I32(block - token * shared)
         heads = shared * sharing
         h0 = head * sharing + group * GROUP
         heads_here = min(GROUP, sharing - group * GROUP)
@@ -212,15 +216,15 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
             if t == 0:
                 error[0] = code
             window, compressed = 0, 0
-        run_rows = (window + compressed + runs - 1) // runs
-        run_rows = (run_rows + tile - 1) // tile * tile
+        run_rows = divide(I32(window + compressed + runs - 1), runs)
+        run_rows = divide(I32(run_rows + tile - 1), tile) * tile
         start, end = run * run_rows, min((run + 1) * run_rows, window + compressed)
 
         held_values = cuda.local.array(held, f32)
         first = warp * BATCH
         for b in range(BATCH):
             if first + b < heads_here:
-                read(held_values, b * 2 * each, q, (token * heads + h0 + first + b) * dim)
+                read(held_values, b * 2 * each, q, (token * heads + h0 + first + b) * dim, dim)
             else:
                 for j in range(2 * each):
                     held_values[b * 2 * each + j] = ZERO
@@ -229,14 +233,14 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
         for i in range(sums):
             out[i] = ZERO
         # the softmax of head h is done by LANES threads, each with ``rows_each`` rows of a tile
-        h, sub = t // LANES, t % LANES
+        h, sub = t >> 3, t & 7
         top, total = LOWEST, ZERO
         # places of this lane in the 8 x 8 matrices that a warp loads: as rows (a), as columns (b), and turned (v)
         r, c = lane >> 2, lane & 3
         matrix, line = lane >> 3, lane & 7
         a_at = (8 * (matrix & 1) + line) * pitch + 4 * (matrix >> 1)
         p_at = (8 * (matrix & 1) + line) * weight_pitch + 4 * (matrix >> 1)
-        part = warp * 8 // tile
+        part = divide(8 * warp, tile)
         eight = warp - part * (tile // 8)
         b_at = (matrix >> 1) * tile_words + (8 * eight + line) * pitch + 4 * (matrix & 1)
         v_at = (matrix >> 1) * tile_words + (8 * (matrix & 1) + line) * pitch + 4 * eights * warp
@@ -257,7 +261,7 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
                         number = -2 - (position - window)
                 rows[t] = number
             cuda.syncthreads()
-            fill(keys, comp, rows, store, key_down)
+            fill(keys, comp, rows, store, key_down, dim)
             cuda.syncthreads()
             s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
             for pair in range(steps_each // 2):
@@ -273,7 +277,7 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
             scores[to + 8 * tile], scores[to + 8 * tile + 1] = s2, s3
             cuda.syncthreads()
             if apart:
-                fill(values, comp, rows, store, value_down)
+                fill(values, comp, rows, store, value_down, dim)
                 cuda.syncthreads()
             # a score for each of this thread's rows, then its weight
             mine = cuda.local.array(rows_each, f32)
@@ -329,14 +333,15 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
                 out[4 * n + 1] = F32(out[4 * n + 1] * f0) + F32(d[1] * g0)
                 out[4 * n + 2] = F32(out[4 * n + 2] * f1) + F32(d[2] * g1)
                 out[4 * n + 3] = F32(out[4 * n + 3] * f1) + F32(d[3] * g1)
-            cuda.syncthreads()
             at += tile
         into = (token * runs + run) * heads + h0
+        channel = 8 * eights * warp + 2 * c
+        put = (into + r) * dim + channel
         for n in range(eights):
             for k in range(4):
-                channel, row = 8 * (eights * warp + n) + 2 * c + (k & 1), r + 4 * (k & 2)
-                if row < heads_here and channel < dim:
-                    parts[(into + row) * dim + channel] = out[4 * n + k]
+                row_in, on = r + 4 * (k & 2) < heads_here, 8 * n + (k & 1)
+                if row_in and (whole or channel + on < dim):
+                    parts[U64(put + 4 * (k & 2) * dim + on)] = out[4 * n + k]
         if sub == 0 and h < heads_here:
             tops[into + h], totals[into + h] = top, total
 
@@ -347,9 +352,11 @@ def kernel(dim: int, tile: int, apart: bool) -> Any:
 def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
     """Combine the runs of a token and a head in one block. Without ``sunk`` there are no sinks."""
     shares = cuda.shared.array(MOST_RUNS, f32)
-    token, h = cuda.blockIdx.x // heads, cuda.blockIdx.x % heads
-    first, t = token * runs * heads + h, cuda.threadIdx.x
-    for run in range(t, runs, cuda.blockDim.x):
+    sums = cuda.shared.array(MOST_RUNS, f32)
+    token = divide(I32(cuda.blockIdx.x), heads)
+    h = I32(cuda.blockIdx.x - token * heads)
+    first, t, step = token * runs * heads + h, cuda.threadIdx.x, cuda.blockDim.x
+    for run in range(t, runs, step):
         shares[run] = tops[first + run * heads]
     cuda.syncthreads()
     sink, top = LOWEST, LOWEST
@@ -357,18 +364,22 @@ def join_kernel(out, parts, tops, totals, sinks, sunk, heads, dim, runs):
         sink = sinks[h]
         top = sink if not sink <= top else top  # a NaN sink makes the result NaN
     for run in range(runs):
-        top = shares[run] if shares[run] > top else top
+        value = shares[U64(run)]
+        top = value if value > top else top
     cuda.syncthreads()
-    for run in range(t, runs, cuda.blockDim.x):
-        shares[run] = exp32(F32(shares[run] - top))
+    for run in range(t, runs, step):
+        share = exp32(F32(shares[run] - top))
+        shares[run] = share
+        sums[run] = F32(totals[first + run * heads] * share)
     cuda.syncthreads()
     total = exp32(F32(sink - top)) if sunk else F32(0)
     for run in range(runs):
-        total += F32(totals[first + run * heads] * shares[run])
-    for c in range(t, dim, cuda.blockDim.x):
-        value = F32(0)
+        total += sums[U64(run)]
+    for c in range(t, dim, step):
+        value, at = F32(0), first * dim + c
         for run in range(runs):
-            value += F32(parts[(first + run * heads) * dim + c] * shares[run])
+            value += F32(parts[U64(at)] * shares[U64(run)])
+            at += heads * dim
         out[(token * heads + h) * dim + c] = F32(value / total)
 
 
@@ -380,8 +391,8 @@ def runs_for(tokens: int, shared: int, sharing: int, rows: int, tile: int) -> in
 
 
 def _launch(stream, blocks, dim, apart, args):
-    tile = tile_rows(dim)
-    compiled, dynamic = kernel(dim, tile, apart), dynamic_bytes(dim, tile)
+    tile, words = tile_rows(dim), padded_words(dim)
+    compiled, dynamic = kernel(words, dim == 2 * words, tile, apart), dynamic_bytes(dim, tile)
     allow_shared(compiled, dynamic, args, fixed_bytes(tile))
     compiled[blocks, (32, WARPS), stream, dynamic](*args)
 
@@ -395,10 +406,10 @@ def attention(
     groups = -(-heads // GROUP)
     args = (
         parts, tops, totals, error, q, raw, raw, first_of, count_of, comp, comp_count, selected,
-        1, heads, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
+        1, heads, dim, groups, runs, raw_rows, comp_rows, picks, picked, F32(scale), code,
     )  # fmt: skip
     _launch(stream, tokens * groups * runs, dim, False, args)
-    join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
+    join_kernel[tokens * heads, threads_for(dim, 512, 1), stream](
         out, parts, tops, totals, sinks, True, heads, dim, runs
     )
 
@@ -412,10 +423,10 @@ def attend(
     groups = -(-sharing // GROUP)
     args = (
         parts, tops, totals, error, q, keys, values, first_of, count_of, no_floats, no_ints, no_ints,
-        shared, sharing, groups, runs, ring, 0, 0, True, F32(scale), code,
+        shared, sharing, dim, groups, runs, ring, 0, 0, True, F32(scale), code,
     )  # fmt: skip
     _launch(stream, tokens * shared * groups * runs, dim, True, args)
     heads = shared * sharing
-    join_kernel[tokens * heads, threads_for(dim, 128, 4), stream](
+    join_kernel[tokens * heads, threads_for(dim, 512, 1), stream](
         out, parts, tops, totals, no_floats, False, heads, dim, runs
     )

@@ -97,17 +97,18 @@ class Lowered:
             function.variables = [v for v in function.variables if v.space != "shared"]
         return found
 
-    def executed(self, threads: int) -> list[int]:
-        """How often warps ran each instruction of the kernel's body since it was translated, which must have been with
-        counting: the most often that one of the lanes did, as a warp whose lanes part runs both ways."""
+    def executed(self, threads: int) -> np.ndarray:
+        """How often each warp of a block (first axis) ran each instruction of the kernel's body (second one) since it
+        was translated, which must have been with counting: the most often that one of its lanes did, as a warp whose
+        lanes part runs both ways."""
         assert self.counts is not None
-        found = [0] * len(self.module.entry.body)
+        body = self.module.entry.body
+        counts = np.zeros((-(-threads // fibers.WARP), len(body)), np.int64)
         for (first, count), passed in zip(self.counts.stretches, self.counts.passed, strict=False):
-            warps = sum(int(passed[at : at + fibers.WARP].max()) for at in range(0, threads, fibers.WARP))
-            for number in range(first, first + count + 1):
-                if number < len(found) and not isinstance(self.module.entry.body[number], Label):
-                    found[number] = warps
-        return found
+            often = [passed[at : at + fibers.WARP].max() for at in range(0, threads, fibers.WARP)]
+            counts[:, first : first + count + 1] = np.array(often)[:, None]
+        counts[:, [isinstance(item, Label) for item in body]] = 0
+        return counts
 
     def _place(self, variable: Variable) -> bool:
         """Give a variable its address; False for dynamic shared memory."""

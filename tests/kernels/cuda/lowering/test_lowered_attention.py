@@ -27,7 +27,7 @@ def cuda(cuda_driver: Any) -> Any:
 
 def operands(kind: str, heads: int = 16, dim: int = 512, window: int = 128, rows: int = 700, picks: int = 512) -> list:
     """A token of Flash's dimensions. ``peaked``: few rows have all the weight. ``spread``: rows of very different
-    lengths, and channels of different sizes in them."""
+    lengths, and channels of different sizes in them. ``negative``: every score is far below zero."""
     rng = np.random.default_rng(1)
     q, raw, comp = (rng.standard_normal(shape) for shape in ((1, heads, dim), (window, dim), (rows, dim)))
     if kind == "peaked":
@@ -35,8 +35,10 @@ def operands(kind: str, heads: int = 16, dim: int = 512, window: int = 128, rows
     if kind == "spread":
         raw, comp = (x * np.exp(2 * rng.standard_normal(x.shape)) for x in (raw, comp))
         q *= 0.02
+    if kind == "negative":
+        q, raw, comp = q / 8 - 20 * dim**0.5, raw / 8 + 1, comp / 8 + 1
     chosen = rng.permutation(rows)[None, :picks].astype(np.int32)
-    sinks = rng.standard_normal(heads).astype(np.float32)
+    sinks = (rng.standard_normal(heads) - 1e30 * (kind == "negative")).astype(np.float32)
     q, raw, comp = (x.astype(np.float32) for x in (q, raw, comp))
     counts = [np.array([n], np.int32) for n in (5, window, rows)]
     return [q, raw, *counts[:2], comp, counts[2], chosen, sinks, dim**-0.5]
@@ -61,11 +63,12 @@ def test_distance_from_float64(kind: str, cuda: Any) -> None:
     assert np.sqrt(np.mean(error**2)) < 2 * FLOAT_RMS[kind] * np.sqrt(np.mean(exact**2))
 
 
+@pytest.mark.parametrize("kind", ["peaked", "negative"])
 @pytest.mark.parametrize(("dim", "rows"), [(512, 16), (512, 32), (96, 32)])
-def test_tiles_of_a_gpu(dim: int, rows: int, cuda: Any) -> None:
+def test_tiles_of_a_gpu(dim: int, rows: int, kind: str, cuda: Any) -> None:
     """A GPU with 99 KB for a block takes 16 rows of 512 channels at a time, where two warps share eight rows."""
     limit = {16: 99 << 10, 32: 227 << 10}[rows]
-    args = operands("peaked", heads=20, dim=dim, rows=80, picks=70)
+    args = operands(kind, heads=20, dim=dim, rows=80, picks=70)
     with mock.patch.object(attending, "shared_limit", lambda: limit):
         assert attending.tile_rows(dim) == rows
         found = attend(cuda, args)

@@ -109,7 +109,7 @@ def larger(name: str) -> list[list[Any]]:
         keys, values = normal(200, 2, 40), normal(200, 2, 40).astype(np.float16)
         many = normal(4300, 1, 8), normal(4300, 1, 8), ints(77), ints(4290)
         return [
-            [3 * normal(2, 22, 40), keys, values, ints(5, 190), ints(200, 150), 0.3],
+            [3 * normal(2, 44, 40), keys, values, ints(5, 190), ints(200, 150), 0.3],
             [3 * normal(1, 5, 8), *many, 0.3],
         ]
     if name == "index_scores":

@@ -43,13 +43,14 @@ class Child:
     """One running part.
 
     name      of the part
+    work      what it does, as MODULE:FUNCTION
     seconds   after which it is killed
     spent     seconds from start to end, so far
     ended     its last word: how it ended; None before
     """
 
     def __init__(self, name: str, work: str, seconds: float, options: Sequence[str] = ()):
-        self.name, self.seconds = name, seconds
+        self.name, self.work, self.seconds = name, work, seconds
         self.ended: str | None = None
         self._start, self._told = time.monotonic(), 0.0
         self._left: float | None = None

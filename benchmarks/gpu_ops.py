@@ -44,7 +44,7 @@ def measure(check: Check) -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", f"tests/kernels/{file}.py"]
         command += [f"-pno:{plugin}" for plugin in WITHOUT]
         if check.rehearsal:
-            command += ["-k", "rms_norm or pack"]
+            command += ["-k", "rms_norm"]
         elif workers > 1:
             command += ["-n", str(workers)]
         done = subprocess.run(
@@ -54,14 +54,13 @@ def measure(check: Check) -> None:
 
 
 def count(check: Check, file: str, done: subprocess.CompletedProcess[str]) -> None:
-    """Add the rows of one file; raise RuntimeError if pytest did not run."""
+    """Add the rows of one file; one in which pytest did not get to its last line has no test that passed."""
     lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|deselected)", lines[-1])}
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", lines[-1])}
     for line in lines:
         if line.startswith(("FAILED", "ERROR")):
             check.keep(line[:300])
-    if not counts:
-        raise RuntimeError(f"pytest said of {file}: {lines[-1][:200]}")
-    check.add(f"{file}: tests that passed", counts.get("passed", 0), "", note=lines[-1].strip("= "))
+    bar = None if check.rehearsal else 1  # of which most files have no test
+    check.add(f"{file}: tests that passed", counts.get("passed", 0), "", bar, note=lines[-1].strip("= ")[:200])
     failed = counts.get("failed", 0) + counts.get("error", 0)
     check.add(f"{file}: tests that failed", failed, "", bar=0, better="lower")

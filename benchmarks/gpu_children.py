@@ -150,7 +150,9 @@ def understood(line: bytes) -> Message:
 def as_row(values: dict[str, Any]) -> Row:
     """Return the row of a message; raise ValueError or TypeError if it is none."""
     numbers = ("value", "bar", "stretch", "low", "high")  # NaN and infinities, which JSON lacks, come as their names
-    return Row(**{k: float(v) if k in numbers and v is not None else v for k, v in values.items() if k != "met"})
+    read: dict[str, Any] = {name: value for name, value in values.items() if name != "met"}
+    read |= {name: float(read[name]) for name in numbers if read.get(name) is not None}
+    return Row(**read)
 
 
 def said(line: bytes) -> str:

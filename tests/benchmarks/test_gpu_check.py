@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_what_goes_wrong_in_a_part_stays_in_it(
         assert items(found).get(name, []) == rows, (name, stub)
         assert found["parts"][name]["state"].startswith(state), (name, stub)
     for number in processes.read_text().split():
-        until(lambda number=number: is_gone(number))
+        until(partial(is_gone, number))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_who_is_stopped_keeps_the_rows_and_leaves_nobody(
         printed = parent.communicate(timeout=PATIENCE)[0]
     assert parent.returncode == code
     for process in numbers:
-        until(lambda process=process: is_gone(process))
+        until(partial(is_gone, process))
     found = kept(out)
     assert items(found) == {"a": ["before", "after"], "b": ["before"], "c": ["before", "after"]}
     running = "running" if number == signal.SIGKILL else "stopped"

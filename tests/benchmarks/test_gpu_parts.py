@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import cuda_code, gpu_basics, gpu_models, gpu_names, gpu_ops, gpu_products, gpu_races, gpu_speed
@@ -228,10 +227,15 @@ def test_tests_are_counted_file_by_file(check: Told, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("lacking", ["pytest", "hypothesis", "xdist"])
 def test_packages_that_are_missing_are_named(lacking: str, check: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
+    answer = ran(*["7 passed in 1s"] * 4, code=0)
+
+    def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return answer(command)
+
     monkeypatch.setattr(gpu_ops, "find_spec", lambda name: None if name == lacking else object())
     monkeypatch.setattr(gpu_ops, "usable_cores", lambda: 4)
-    answer = ran(*["7 passed in 1s"] * 4, code=0)
-    monkeypatch.setattr(subprocess, "run", lambda command, **how: commands.append(command) or answer(command))
+    monkeypatch.setattr(subprocess, "run", run)
     gpu_ops.measure(check)
     assert any(lacking in row["note"] and row["value"] is None for row in check.rows.values())
     assert len(commands) == (4 if lacking == "xdist" else 0) and not any("-n" in command for command in commands)
@@ -282,10 +286,15 @@ def test_no_sanitizer_is_said(check: Told, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_token_that_races_are_looked_for_in(trained_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reference backend in the GPU's place."""
-    real, opened = Engine.open, []
-    monkeypatch.setattr(Engine, "open", lambda path, **how: opened.append(how) or real(path, numerics="ds4"))
+    """With the CPU in the GPU's place, beside the reference."""
+    real, asked = Engine.open, {}
+
+    def opened(path: str, **how: Any) -> Engine:
+        asked.update(how)
+        return real(path, backend="cpu", numerics="ds4")
+
+    monkeypatch.setattr(Engine, "open", opened)
     chosen = gpu_races.first_choice()
-    assert opened == [{"backend": "cuda", "numerics": "ds4"}]
+    assert asked == {"backend": "cuda", "numerics": "ds4"}
     with real(trained_path, backend="reference", numerics="ds4") as engine:
-        assert chosen == int(engine.session(4).extend(np.array([5]))[-1].argmax())
+        assert chosen == int(engine.session(4).extend([5])[-1].argmax())

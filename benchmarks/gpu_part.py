@@ -144,7 +144,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--share", default="1/1")
     args = parser.parse_args(argv)
-    os.set_inheritable(args.rows, False)  # what this process starts has nothing to say there
     threading.Thread(target=end_with_parent, daemon=True).start()
     keep_to(args.share)
     with open(args.rows, "w") as lines:

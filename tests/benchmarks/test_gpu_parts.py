@@ -18,6 +18,8 @@ from ds4ref.engine import Engine
 from tests.kernels.cuda.test_decode import idle
 from tests.marking import sampled
 
+ROOT = Path(__file__).resolve().parents[2]
+
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
 
@@ -239,6 +241,12 @@ def test_packages_that_are_missing_are_named(lacking: str, check: Told, monkeypa
     gpu_ops.measure(check)
     assert any(lacking in row["note"] and row["value"] is None for row in check.rows.values())
     assert len(commands) == (4 if lacking == "xdist" else 0) and not any("-n" in command for command in commands)
+
+
+def test_models_need_no_pytest() -> None:
+    code = "import sys; sys.modules['pytest'] = None\nfrom tests import golden\nprint(golden.judged.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "judged\n", done.stderr
 
 
 def sanitizer(folder: Path, script: str) -> None:

@@ -59,7 +59,8 @@ class Child:
         os.set_blocking(self.reader, False)
         command = [sys.executable, "-m", "benchmarks.gpu_part", work, "--rows", str(writer)]
         command += ["--seconds", str(OWN_SHARE * seconds), *options]
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        path = os.pathsep.join([str(ROOT), *map(os.path.abspath, named)])  # also from another folder, as of tests
         try:
             self.process = subprocess.Popen(
                 command, env=os.environ | {"PYTHONPATH": path}, pass_fds=(writer,), start_new_session=True,

@@ -43,6 +43,7 @@ def measure(check: Check) -> None:
         check.need(20)
         command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", f"tests/kernels/{file}.py"]
         command += [f"-pno:{plugin}" for plugin in WITHOUT]
+        command += ["-o", "addopts=", "-W", "ignore::pytest.PytestConfigWarning"]  # pytest-timeout need not be there
         if check.rehearsal:
             command += ["-k", "rms_norm"]
         elif workers > 1:

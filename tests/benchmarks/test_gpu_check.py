@@ -258,6 +258,14 @@ def test_parts_of_a_stage_run_at_the_same_time_on_cores_of_their_own(tmp_path: P
     assert sum(map(len, shares)) == (len(own) if len(own) >= 3 else 3 * len(own))
 
 
+def test_parts_find_this_tree_first_and_packages_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where their own processes run in another folder."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((".", "", "packages")))
+    record = Record(tmp_path / "check.json")
+    gpu_check.run(record, [Stage(1.0, {"a": STUBS + "tells_its_path"})], ["a"], PATIENCE, False)
+    assert record.details["a"] == [[str(ROOT), os.getcwd(), os.path.abspath("packages")]]
+
+
 def test_a_value_that_json_lacks_comes_back(tmp_path: Path) -> None:
     record = Record(tmp_path / "check.json")
     gpu_check.run(record, [Stage(1.0, {"a": STUBS + "is_wrong"})], ["a"], PATIENCE, False)

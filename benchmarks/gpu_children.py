@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -35,6 +34,8 @@ LEAVING = 5.0
 """Seconds for a process to end after its last message, and to be gone once it was killed."""
 OWN_SHARE = 0.95
 """Share of its time that a part plans with: what it cuts short itself needs no killing."""
+PAUSE = 0.05
+"""Seconds between two looks at the pipes."""
 LONGEST = 200
 """Number of characters shown of a line that is no message."""
 
@@ -168,24 +169,20 @@ def follow(children: Sequence[Child], tell: Callable[[Child, Message], None]) ->
     """
     running = list(children)
     try:
-        with selectors.DefaultSelector() as waiting:
-            for child in children:
-                waiting.register(child.reader, selectors.EVENT_READ)
-            while running:
-                waiting.select(0.1)
-                for child in list(running):
-                    over = child.over()  # asked before reading: all that it wrote is there then
-                    late = over and child.spent > child.seconds
-                    if over:
-                        child.kill()
-                        running.remove(child)
-                        waiting.unregister(child.reader)
-                    for message in child.messages():
-                        child.take(message)
-                        if "ended" not in message:
-                            tell(child, message)
-                    if over:
-                        tell(child, {"ended": child.outcome(late)})
+        while running:
+            time.sleep(PAUSE)
+            for child in list(running):
+                over = child.over()  # asked before reading: all that it wrote is there then
+                late = over and child.spent > child.seconds
+                if over:
+                    child.kill()
+                    running.remove(child)
+                for message in child.messages():
+                    child.take(message)
+                    if "ended" not in message:
+                        tell(child, message)
+                if over:
+                    tell(child, {"ended": child.outcome(late)})
     finally:
         for child in children:
             child.close()

@@ -21,6 +21,7 @@ from benchmarks.gpu_check import Record, Stage
 from benchmarks.gpu_children import Child, Message
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parts are watched and killed as Linux allows")
 STUBS = "tests.benchmarks.gpu_stubs:"
 PATIENCE = 60.0
 """Seconds after which something that should happen at once does not."""

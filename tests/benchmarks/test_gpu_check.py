@@ -189,6 +189,18 @@ def test_who_is_stopped_keeps_the_rows_and_leaves_nobody(
     assert number == signal.SIGKILL or "b: stopped" in printed
 
 
+def test_every_figure_is_on_disk_when_it_is_there(tmp_path: Path) -> None:
+    seen = []
+
+    class Read(Record):
+        def take(self, child: Child, message: Message) -> None:
+            super().take(child, message)
+            seen.append((len(kept(self.out)["rows"]), kept(self.out)["parts"]["a"]["state"]))
+
+    gpu_check.run(Read(tmp_path / "check.json"), [Stage(1.0, {"a": STUBS + "good"})], ["a"], PATIENCE, False)
+    assert seen == [(1, "running"), (2, "running"), (2, "done")]
+
+
 def test_a_header_comes_first(tmp_path: Path) -> None:
     """The file is there before the GPU is asked anything, and says what is to come before the first part begins."""
     out = tmp_path / "sub" / "check.json"
@@ -252,11 +264,13 @@ def test_parts_of_a_stage_run_at_the_same_time_on_cores_of_their_own(tmp_path: P
     record = Record(tmp_path / "check.json")
     gpu_check.run(record, [Stage(1.0, {"a": STUBS + "meets", "b": STUBS + "meets"})], ["a", "b"], PATIENCE, False)
     assert items(kept(record.out)) == {"a": ["met"], "b": ["met"]}
-    parts = dict.fromkeys("abc", STUBS + "counts_cores")
-    gpu_check.run(record, [Stage(1.0, parts)], ["a", "b", "c"], PATIENCE, False)
-    own, shares = os.sched_getaffinity(0), [set(record.details[name][0]) for name in parts]
-    assert set().union(*shares) == own
-    assert sum(map(len, shares)) == (len(own) if len(own) >= 3 else 3 * len(own))
+    own = os.sched_getaffinity(0)
+    for count in (2, len(own) + 1):
+        parts = {f"{count}.{number}": STUBS + "counts_cores" for number in range(count)}
+        gpu_check.run(record, [Stage(1.0, parts)], list(parts), PATIENCE, False)
+        shares = [set(record.details[name][0]) for name in parts]
+        assert set().union(*shares) == own
+        assert sum(map(len, shares)) == (len(own) if count <= len(own) else count * len(own))
 
 
 def test_parts_find_this_tree_first_and_packages_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

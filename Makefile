@@ -61,7 +61,8 @@ smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; ag
 cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
 	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "cuda and not slow" $(SPREAD) $(COMPILED)
 
-# Without a device this says so in one line, and nothing is tried.
+# Without a device this says so in one line, and nothing is tried. Where nothing can be installed, a Python that has
+# numba-cuda does without make: python3 -m benchmarks.gpu_check (docs/explanation/cuda.md).
 gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU, in 8 minutes: right, how fast, as predicted? A table and out/gpu_check.json
 	@$(PY) -m benchmarks.gpu_check -o $(OUT)/gpu_check.json
 

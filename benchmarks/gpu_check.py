@@ -4,183 +4,152 @@
     python -m benchmarks.gpu_check --only models      one part
     python -m benchmarks.gpu_check --rehearse         without a GPU: compiled kernels on this processor, tiny sizes
 
-Parts, each with its share of the time (``gpu_models``, ``gpu_products``, ``gpu_speed``):
+Parts, in this order; those that are timed run alone, the last two but one beside one another:
 
-    models     golden models if present, the random model, and a slice of Flash's dimensions: logits in every mode
+    basics     one launch, chains and lanes of launches in a graph, copies, one pack: 20 seconds
     products   GB/s of every format against a measured copy, and against what its machine code predicts; torch beside it
     speed      decode and prefill on slices of 4 and 6 layers, extrapolated to 43 layers, against the bound
+    models     golden models if present, the random model, and a slice of Flash's dimensions: logits in every mode
     ops        the tests of the op table and of the products, on the device
+    races      compute-sanitizer's racecheck on one token, where compute-sanitizer is
 
-Nothing is downloaded: models are generated, in the model cache. The JSON is rewritten after every figure, so a part
-that fails, times out or is stopped by Ctrl-C loses only its remaining figures. Exit code: 0 if all bars are met, 1 if
+Every part is a process of its own (``gpu_children``), and this one never touches a GPU: a part that fails, crashes,
+hangs or is stopped by Ctrl-C loses only its remaining figures. The JSON is written before the first part and anew after
+every figure. Nothing is downloaded: models are generated, in the model cache. Exit code: 0 if all bars are met, 1 if
 one is missed, a part failed or there is no device, 2 for wrong arguments, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import math
-import os
-import re
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ds4ref.files import atomic_write
 from ds4ref.runs.provenance import stamp
 
-from . import gpu_models, gpu_products, gpu_speed
-from .report import Row, print_table
-from .timing import Budget, OutOfTime
+from .gpu_children import Child, Message, as_row, follow
+from .report import print_table
 
-ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470.0
-"""Default time limit of all parts: eight minutes, less start and stop."""
+"""Default time limit of everything: eight minutes, less start and stop."""
+ASKING = 60.0
+"""Seconds at most for the question which GPU there is."""
+LEAST = 1.0
+"""Seconds under which no part is started."""
+DEVICE = "benchmarks.gpu_part:device"
+"""The part that tells which GPU there is."""
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the run: parts are not the terminal's, and would go on."""
+
+
+class Stage(NamedTuple):
+    """Parts that run at the same time (each with its share of the cores), as MODULE:FUNCTION by name, and their share
+    of the time; what one stage leaves is the later ones'."""
+
+    share: float
+    parts: Mapping[str, str]
+
+
+STAGES = (
+    Stage(0.06, {"basics": "benchmarks.gpu_basics:measure"}),
+    Stage(0.20, {"products": "benchmarks.gpu_products:measure"}),
+    Stage(0.22, {"speed": "benchmarks.gpu_speed:measure"}),
+    Stage(0.40, {"models": "benchmarks.gpu_models:measure", "ops": "benchmarks.gpu_ops:measure"}),
+    Stage(0.12, {"races": "benchmarks.gpu_races:measure"}),
+)
+
+
+def names(stages: Sequence[Stage]) -> list[str]:
+    """Return the names of all parts in their order."""
+    return [name for stage in stages for name in stage.parts]
 
 
 @dataclass
-class Check:
+class Record:
     """The results of one run, and the file they are saved to.
 
-    rehearsal   whether it runs without a GPU, so that timed figures mean nothing and are left out
-    facts       machine and versions
-    rows        rows of the table as (part, row)
-    parts       how each part ended
-    details     further data of each part, for the JSON
-    part        the running part
-    budget      its time budget
+    facts     machine, versions, device
+    rows      rows of the table, each with its part
+    parts     how each part ended
+    details   further data of each part
     """
 
-    out: Path | None
-    rehearsal: bool
+    out: Path
     facts: dict[str, Any] = field(default_factory=dict)
-    rows: list[tuple[str, Row]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     details: dict[str, list[Any]] = field(default_factory=dict)
-    part: str = ""
-    budget: Budget = field(default_factory=lambda: Budget(None))
 
-    def add(
-        self, item: str, value: float | None, unit: str = "", bar: float | None = None, better: str = "higher",
-        note: str = "", timed: bool = False,
-    ) -> None:  # fmt: skip
-        """Add a row to the table; ``timed``: whether the value depends on the clock."""
-        if timed and self.rehearsal:
-            value, bar, note = None, None, "a rehearsal has no speed"
-        number = None if value is None else float(value)
-        self.rows.append((self.part, Row(item, number, bar, None, unit, better, n=1, note=note)))
+    def take(self, child: Child, message: Message) -> None:
+        """Add what a part said."""
+        if "row" in message:
+            self.rows.append({"part": child.name, **message["row"]})
+        elif "detail" in message:
+            self.details.setdefault(child.name, []).append(message["detail"])
+        elif "facts" in message:
+            self.facts |= message["facts"]
+        else:
+            self.parts[child.name] = {"state": message["ended"], "seconds": round(child.spent, 1)}
         self.save()
-
-    def keep(self, entry: Any) -> None:
-        """Add an entry to the running part's details in the JSON."""
-        self.details.setdefault(self.part, []).append(entry)
-
-    def need(self, seconds: float) -> None:
-        """Raise OutOfTime unless the running part has ``seconds`` left."""
-        self.budget.need(seconds)
-
-    def document(self) -> dict[str, Any]:
-        """Return the results as JSON values."""
-        rows = [{"part": part, **{k: sayable(v) for k, v in asdict(row).items()}, "met": row.met}
-                for part, row in self.rows]  # fmt: skip
-        return {**self.facts, "rehearsal": self.rehearsal, "parts": self.parts, "rows": rows, "details": self.details}
 
     def save(self) -> None:
         """Write the results so far to the output file."""
-        if self.out is not None:
-            text = json.dumps(self.document(), indent=1, allow_nan=False)
-            with atomic_write(self.out) as file:
-                file.write(text.encode() + b"\n")
+        document = {**self.facts, "parts": self.parts, "rows": self.rows, "details": self.details}
+        with atomic_write(self.out) as file:
+            file.write(json.dumps(document, indent=1).encode() + b"\n")
+
+    def stop(self) -> None:
+        """Say of the parts that are running that they were stopped."""
+        for part in self.parts.values():
+            if part["state"] == "running":
+                part["state"] = "stopped"
+        self.save()
+
+    def good(self) -> bool:
+        """Return whether no part failed and no bar was missed."""
+        well = all(part["state"].startswith(("done", "cut short", "not asked for")) for part in self.parts.values())
+        return well and not any(row["met"] is False for row in self.rows)
 
 
-def sayable(value: Any) -> Any:
-    """Return ``value`` with NaN and infinities, which JSON lacks, replaced by their names."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def run(record: Record, stages: Sequence[Stage], chosen: Collection[str], seconds: float, rehearsal: bool) -> None:
+    """Run the chosen parts within ``seconds``."""
+    start = time.monotonic()
+    for name in names(stages):
+        record.parts[name] = {"state": "not started" if name in chosen else "not asked for"}
+    asked = [Stage(stage.share, {k: v for k, v in stage.parts.items() if k in chosen}) for stage in stages]
+    asked = [stage for stage in asked if stage.parts]
+    shares = sum(stage.share for stage in asked)
+    for stage in asked:
+        left = (seconds - (time.monotonic() - start)) * stage.share / shares
+        shares -= stage.share
+        say(f"{' and '.join(stage.parts)}, {max(0, left):.0f} s at most")
+        together(record, stage.parts, left, rehearsal)
 
 
-def ops(check: Check) -> None:
-    """Run the tests that compare every op and product with the reference, in a separate process."""
-    files = [
-        f"tests/kernels/{name}.py" for name in ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording")
+def together(record: Record, parts: Mapping[str, str], seconds: float, rehearsal: bool) -> None:
+    """Run parts at the same time, for ``seconds`` at most, each on its share of the cores."""
+    if seconds < LEAST:
+        record.parts |= {name: {"state": "cut short: no time was left", "seconds": 0.0} for name in parts}
+        record.save()
+        return
+    record.parts |= {name: {"state": "running"} for name in parts}
+    record.save()
+    known = {key: record.facts[key] for key in ("device", "capability") if key in record.facts}
+    options = ["--facts", json.dumps(known), *(["--rehearse"] if rehearsal else [])]
+    children = [
+        Child(name, work, seconds, [*options, "--share", f"{place}/{len(parts)}"])
+        for place, (name, work) in enumerate(parts.items(), 1)
     ]
-    without = ("-p", "no:cacheprovider", "-p", "no:benchmark")  # beside xdist the latter's warning is an error
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", *without, *files]
-    if check.rehearsal:
-        command += ["-k", "rms_norm"]
-    elif find_workers() > 1:
-        command += ["-n", str(find_workers())]
-    environment = os.environ | ({} if check.rehearsal else {"DS4_TEST_CUDA": "device"})
-    check.need(20)
-    left = None if check.budget.seconds is None else check.budget.seconds - check.budget.spent
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=left, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise OutOfTime(f"the tests were not through after {left:.0f} s") from None
-    lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", lines[-1])}
-    for line in lines:
-        if line.startswith(("FAILED", "ERROR")):
-            check.keep(line[:300])
-    passed, failed = counts.get("passed", 0), counts.get("failed", 0) + counts.get("error", 0)
-    if not passed and not failed:
-        raise RuntimeError(f"pytest said: {lines[-1][:200]}")
-    check.add("tests that passed", passed, "", note=lines[-1].strip("= "))
-    check.add("tests that failed", failed, "", bar=0, better="lower")
-
-
-def find_workers() -> int:
-    """Return the number of parallel test processes; most of their time is spent compiling kernels."""
-    from importlib.util import find_spec
-
-    return min(8, os.cpu_count() or 1) if find_spec("xdist") else 1
-
-
-PARTS: dict[str, tuple[Callable[[Check], None], float]] = {
-    "models": (gpu_models.measure, 0.27),
-    "products": (gpu_products.measure, 0.23),
-    "speed": (gpu_speed.measure, 0.25),
-    "ops": (ops, 0.25),
-}
-"""Each part's function and its share of the time; unused time goes to later parts."""
-
-
-def run(check: Check, chosen: Sequence[str], seconds: float | None, parts: Any = None) -> int:
-    """Run the chosen parts; return the exit code. KeyboardInterrupt ends the run, keeping the results so far."""
-    parts = parts or PARTS
-    start, code = time.monotonic(), 0
-    shares = sum(parts[name][1] for name in chosen)
-    for name in parts:
-        if name not in chosen:
-            check.parts[name] = {"state": "not asked for"}
-    for name in chosen:
-        work, share = parts[name]
-        left = None if seconds is None else (seconds - (time.monotonic() - start)) * share / shares
-        shares -= share
-        check.part, check.budget, state = name, Budget(left), "done"
-        say(f"{name}{'' if left is None else f', {left:.0f} s at most'}")
-        try:
-            check.need(0)
-            work(check)
-        except OutOfTime as late:
-            state = f"cut short: {late}"
-        except KeyboardInterrupt:
-            state, code = "stopped", 130
-        except Exception as error:  # one failing part must not stop the others
-            state, code = f"failed: {type(error).__name__}: {' '.join(str(error).split())}", 1
-        check.parts[name] = {"state": state, "seconds": round(check.budget.spent, 1)}
-        check.save()
-        if code == 130:
-            break
-    missed = any(row.met is False for _, row in check.rows)
-    return code or int(missed)
+    follow(children, record.take)
 
 
 def say(text: str) -> None:
@@ -188,55 +157,54 @@ def say(text: str) -> None:
     print(f"gpu_check: {text}", file=sys.stderr, flush=True)
 
 
-def printed(check: Check) -> None:
+def printed(record: Record) -> None:
     """Print the table, and how each part ended."""
-    print_table([row for _, row in check.rows], title="GPU")
-    for name, outcome in check.parts.items():
-        if outcome["state"] != "done":
-            print(f"{name}: {outcome['state']}")
+    order = list(record.parts)
+    rows = sorted(record.rows, key=lambda row: order.index(row["part"]))
+    try:
+        print_table([as_row({k: v for k, v in row.items() if k != "part"}) for row in rows], title="GPU")
+    except ImportError:  # a rented machine may lack rich
+        for row in rows:
+            print(*(row[key] for key in ("part", "item", "value", "unit", "bar", "note")), sep="\t")
+    for name, part in record.parts.items():
+        if part["state"] != "done":
+            print(f"{name}: {part['state']}")
 
 
-def first_device() -> dict[str, Any]:
-    """Return name and compute capability of the GPU; raises RuntimeError if none can be used."""
-    from ds4ref.kernels.cuda.driver.devices import devices, refusal
-
-    if reason := refusal():
-        raise RuntimeError(reason)
-    device = devices()[0]
-    return {"device": device.name, "capability": list(device.capability)}
+def stop(*signal_and_frame: Any) -> None:
+    """End as Ctrl-C does, but once: a second one would come while parts are being killed."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
-def compiled_kernels() -> Any:
-    """Return a context manager in which CUDA kernels run on this processor; raises RuntimeError if they cannot."""
-    from tests.kernels.cuda.lowering.hosted import hosted, missing
-
-    if reason := missing():
-        raise RuntimeError(f"CUDA kernels cannot be compiled and run here: {reason}")
-    return hosted()
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the check; return the exit code."""
+def main(argv: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES, device: str = DEVICE) -> int:
+    """Run the check; return the exit code. ``stages`` and ``device`` are other ones in tests."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    order = names(stages)
     parser.add_argument("-o", "--output", metavar="FILE", default="out/gpu_check.json", help="figures (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--only", nargs="+", choices=order, metavar="PART", help=", ".join(order))
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="for everything (%(default)s)")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, tiny sizes, no speeds")
     args = parser.parse_args(argv)
-    try:
-        device = {"device": "none", "capability": [9, 0]} if args.rehearse else first_device()
-        kernels = compiled_kernels() if args.rehearse else contextlib.nullcontext()
-    except (ImportError, OSError, RuntimeError) as error:
-        print(f"gpu_check: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    out = Path(args.output)
+    start, out = time.monotonic(), Path(args.output)
+    for number in STOPPING:
+        signal.signal(number, stop)
     out.parent.mkdir(parents=True, exist_ok=True)
-    check = Check(out, args.rehearse, device | stamp())
-    with kernels:
-        code = run(check, args.only or list(PARTS), args.seconds)
-    printed(check)
+    record = Record(out, {**stamp(), "rehearsal": args.rehearse})
+    try:
+        together(record, {"device": device}, min(ASKING, args.seconds), args.rehearse)
+        if not record.facts.get("device"):
+            say(record.facts.get("refusal") or f"the GPU did not answer: {record.parts['device']['state']}")
+            return 1
+        run(record, stages, args.only or order, args.seconds - (time.monotonic() - start), args.rehearse)
+        code = 0 if record.good() else 1
+    except KeyboardInterrupt:
+        record.stop()
+        code = 130
+    printed(record)
     print(f"written: {out}")
     return code
 

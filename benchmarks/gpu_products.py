@@ -26,7 +26,8 @@ import numpy as np
 from ds4ref.kernels.formats import FORMATS, Matrix
 
 if TYPE_CHECKING:
-    from .gpu_check import Check
+    from .cuda_code import Device
+    from .gpu_part import Check
 
 BUFFER_BYTES = 1 << 30
 GRAPH_BYTES = 3 << 30
@@ -323,15 +324,14 @@ def kept(f: Figure, copy: float) -> dict[str, Any]:
     return {**f._asdict(), "bandwidth": round(f.bandwidth, 1), "of_copy": round(f.bandwidth / copy, 3)}
 
 
-def predicted(f: Figure, capability: Sequence[int]) -> float | None:
+def predicted(f: Figure, device: Device | None) -> float | None:
     """Return the GB/s predicted from the product's machine code (cuda.md); None if the stored table lacks it."""
-    from . import cuda_code
+    from . import cuda_code, gpu_names
 
-    arch = next((name for name, device in cuda_code.DEVICES.items() if device.cc == tuple(capability)), None)
-    if arch is None or not cuda_code.TABLE.exists():
+    if device is None or not cuda_code.TABLE.exists():
         return None
-    device, chosen = cuda_code.DEVICES[arch], USED if f.name.startswith("expert") else 1
-    for row in json.loads(cuda_code.TABLE.read_text())["kernels"].get(arch, []):
+    chosen = USED if f.name.startswith("expert") else 1
+    for row in json.loads(cuda_code.TABLE.read_text())["kernels"].get(gpu_names.architecture(device), []):
         same = row.get("weights") == [f.fmt, chosen, f.rows, f.n] and "instructions" in row
         if same and row["case"].endswith("/exact" if f.act == "float" and f.fmt not in plain_formats() else "/ds4"):
             return device.bandwidth * cuda_code.predicted(device, row["bytes"], row)["units"]
@@ -352,13 +352,16 @@ BAR = 0.7
 
 def measure(check: Check) -> None:
     """Run the part "products" of ``gpu_check``: every figure, with the copy and the prediction."""
+    from .gpu_names import device_named
+
+    device = device_named(check.facts["device"], check.facts["capability"])
     bench = Bench(check.rehearsal)
     copy = bench.copy()
     check.add("copy", copy, "GB/s", note="bytes read and written", timed=True)
     for f in figures(bench, True):
         check.need(2)
         item = f"{f.name} {f.fmt} {f.act} {f.rows} x {f.n}"
-        expected = predicted(f, check.facts.get("capability", ()))
+        expected = predicted(f, device)
         note = f"{f.microseconds:.1f} us, {f.bandwidth:.0f} GB/s"
         if expected is not None:
             note += f"; predicted {expected:.0f}, measured {f.bandwidth / expected:.2f} of it"

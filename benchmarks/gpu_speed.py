@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from .depth import session_at
 from .gpu_models import SLICE
 
 if TYPE_CHECKING:
-    from .gpu_check import Check
+    from .gpu_part import Check
 
 SHORT, LONG = 4, 6
 DEPTHS = (2048, 16384)
@@ -103,18 +103,19 @@ def chunk_seconds(
     return statistics.median(taken[warm:])
 
 
-def predicted_token(capability: tuple[int, int]) -> dict[str, Any] | None:
-    """Return the stored prediction for a token of recipe q2 in mode ds4, from machine code; None if there is none."""
+def predicted_token(name: str, capability: Sequence[int]) -> dict[str, Any] | None:
+    """Return the stored prediction for a token of recipe q2 in mode ds4, from machine code; None if there is none for
+    the GPU of this name."""
     import json
 
-    from . import cuda_code
+    from . import cuda_code, gpu_names
 
-    arch = next((name for name, device in cuda_code.DEVICES.items() if device.cc == capability), None)
-    if arch is None or not cuda_code.TABLE.exists():
+    device = gpu_names.device_named(name, capability)
+    if device is None or not cuda_code.TABLE.exists():
         return None
-    rows = json.loads(cuda_code.TABLE.read_text())["kernels"].get(arch, [])
+    rows = json.loads(cuda_code.TABLE.read_text())["kernels"].get(gpu_names.architecture(device), [])
     rows = [row for row in rows if row["case"] == "q2/ds4"]
-    return {"device": cuda_code.DEVICES[arch].name, **cuda_code.token(arch, rows)} if rows else None
+    return {"device": device.name, **gpu_names.token(device, rows)} if rows else None
 
 
 def measure(check: Check) -> None:
@@ -177,9 +178,9 @@ def carry(
         check.add(f"43 layers, decode at {depth}", 1 / whole.seconds, "tok/s", note=whole.arithmetic(), timed=True)
         note = f"{costs.decode(depth).bytes / 1e9:.2f} GB a token, {1e3 * bound:.2f} ms"
         check.add(f"43 layers, decode at {depth} / bound", bound / whole.seconds, note=note, timed=True)
-    prediction = predicted_token(tuple(check.facts.get("capability", ())))  # type: ignore[arg-type]
+    prediction = predicted_token(check.facts["device"], check.facts["capability"])
     if prediction is None:
-        check.add("43 layers, decode, predicted", None, note="no prediction for this architecture")
+        check.add("43 layers, decode, predicted", None, note="no prediction for this GPU")
     else:
         note = f"{prediction['launches']:.0f} launches on {prediction['device']}, from cuda_code.json"
         check.add("43 layers, decode, predicted", 1 / prediction["predicted"], "tok/s", note=note)

@@ -5,11 +5,11 @@
     python -m benchmarks.cuda_code --arch sm_90 --json one architecture, to stdout
 
 Every kernel that a decoded token of DeepSeek V4 Flash launches (``cuda_launches``) is compiled for three architectures:
-registers, spills, shared memory, occupancy, SASS. Products with weights are also run here for a few blocks of their
-real grid, on the emitted PTX, which tells how many instructions a warp executes; cuda.md has the formula that turns
-them into a share of bandwidth. Stored in ``cuda_code.json``, which tests/benchmarks/test_cuda_code.py checks. A row
-carries a digest of what was compiled and launched: if it equals the stored row's, by the same versions, only NVVM runs,
-and an interrupted ``--write`` resumes with the next architecture.
+registers, spills, shared memory, occupancy, SASS. A few blocks of its real grid are also run here, on the emitted PTX,
+which tells how many instructions warps execute; ``cuda_price`` turns them into time. Stored in ``cuda_code.json``,
+which tests/benchmarks/test_cuda_code.py checks. A row carries a digest of what was compiled and launched: if it equals
+the stored row's, by the same versions, only NVVM runs, and an interrupted ``--write`` resumes with the next
+architecture.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import numpy as np
 from ds4ref.files import atomic_write
 
 from .cuda_compile import Built, assembled, missing, ptx_of
+from .cuda_price import COMPILED, DEVICES, RESERVED, UNITS, Device, fits, occupancy, predicted, prefill_shares, token
 
 TABLE = Path(__file__).with_name("cuda_code.json")
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
@@ -42,43 +43,6 @@ PREFILL = "prefill"
 """The case of products with many tokens (``cuda_launches.PREFILL``)."""
 
 
-class Device(NamedTuple):
-    """A GPU as the prediction sees it: data sheet, and limits of its compute capability (CUDA programming guide).
-
-    clock     GHz under load, an assumption
-    bandwidth GB/s of its memory, as advertised
-    """
-
-    name: str
-    cc: tuple[int, int]
-    multiprocessors: int
-    clock: float
-    bandwidth: float
-    threads: int
-    blocks: int
-    shared: int
-
-
-DEVICES = {
-    "sm_80": Device("A100 80 GB SXM", (8, 0), 108, 1.41, 2039, 2048, 32, 164 << 10),
-    "sm_90": Device("H100 SXM", (9, 0), 132, 1.755, 3350, 2048, 32, 228 << 10),
-    "sm_120": Device("RTX 5090", (12, 0), 170, 2.41, 1792, 1536, 24, 100 << 10),
-}
-
-TENSOR = {"sm_80": (0.5, 0.5), "sm_90": (1.0, 1.0), "sm_120": (0.125, 0.25)}
-"""``mma`` instructions per multiprocessor and cycle, from the data sheets' dense rates: m16n8k16 of 16 bits,
-accumulated in float32, and m16n8k32 of int8. On Hopper the sheets give them for ``wgmma``."""
-
-# Warp instructions that one multiprocessor starts per cycle, by kind ("Throughput of native arithmetic instructions" of
-# the programming guide, over 32): all together, and what shares a unit. sm_120's integer rate counts as sm_90's.
-ISSUE = 4.0
-UNITS = {
-    "integer": 2.0,  # adders, logic, shifts, byte permutes, comparisons: 64 lanes a cycle
-    "multiply": 2.0,  # integer multiply-add and dp4a
-    "float": 4.0,
-    "convert": 0.5,  # conversions between types, reciprocals, roots, exponentials, counting bits
-    "memory": 1.0,  # loads, stores, shuffles: 128 bytes of shared memory a cycle, so 16-byte loads count four times
-}
 _KINDS = [
     ("convert", r"I2F|F2I|F2F|MUFU|POPC|FLO|I2I|FRND"),
     ("multiply", r"IMAD|IDP|IMUL"),
@@ -89,12 +53,8 @@ _KINDS = [
         r"IADD|LOP3|SHF|PRMT|ISETP|FSETP|SEL|FSEL|MNMX|IMNMX|FMNMX|VIMNMX|LEA|MOV|IABS|SGXT|BMSK|VIADD|PLOP3|P2R|R2P|VOTE",
     ),
 ]
-RESERVED = 1024
-"""Bytes of shared memory that each block costs besides its own."""
 SAMPLED = 6
 """Blocks of a grid to run for counting instructions: some get more work than others."""
-LAUNCH = 1.5e-6
-"""Seconds between dependent kernels of a graph, an assumption."""
 
 
 def kind_of(line: str) -> tuple[str, float]:
@@ -274,23 +234,6 @@ def executed(launch: Any, compiled: Compiled) -> Executed:
     return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS}, sum(longest) / ran)
 
 
-def occupancy(device: Device, threads: int, registers: int, shared: int) -> int:
-    """Blocks that a multiprocessor holds at once: by threads, registers (in 256s a warp) and shared memory (with the
-    1 KB that each block costs)."""
-    warps = -(-threads // 32)
-    by_registers = 65536 // (warps * -(-max(registers, 1) * 32 // 256) * 256)
-    return min(device.threads // (32 * warps), device.blocks, by_registers, device.shared // (shared + RESERVED))
-
-
-def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, float]:
-    """Return shares of bandwidth that a launch can reach, by issue alone and by its busiest unit (cuda.md)."""
-    moving = traffic / (device.bandwidth * 1e9)
-    cycles = device.multiprocessors * device.clock * 1e9
-    issue = ran["instructions"] / (cycles * ISSUE)
-    busiest = max([issue, *(turns / (cycles * UNITS[kind]) for kind, turns in ran["units"].items())])
-    return {"issue": min(1.0, moving / issue), "units": min(1.0, moving / busiest)}
-
-
 def tensor_products(launch: Any) -> tuple[float, bool]:
     """Return the ``mma`` instructions of a product of PREFILL_TOKENS inputs, and whether they are int8."""
     from ds4ref.kernels.cuda.products.matmat_float import multiplied_limbs
@@ -304,20 +247,6 @@ def tensor_products(launch: Any) -> tuple[float, bool]:
     return work * multiplied_limbs(fmt) / (16 * 8 * 16), False
 
 
-def prefill_shares(arch: str, row: Mapping[str, Any]) -> dict[str, float]:
-    """Return, for a row with many tokens, each resource's time as a share of the slowest one's; ``tensor`` 1.0 means
-    bound by the tensor cores."""
-    device = DEVICES[arch]
-    cycles = device.multiprocessors * device.clock * 1e9
-    needs = {
-        "tensor": row["tensor"] / (cycles * TENSOR[arch][row["int8"]]),
-        "issue": row["instructions"] / (cycles * ISSUE),
-        "units": max(turns / (cycles * UNITS[kind]) for kind, turns in row["units"].items()),
-        "memory": row["bytes"] / (device.bandwidth * 1e9),
-    }
-    return {name: need / max(needs.values()) for name, need in needs.items()} | {"seconds": max(needs.values())}
-
-
 def survey(
     arch: str, case: str, built: dict[Any, Compiled], kept: Mapping[str, dict[str, Any]], only: str = ""
 ) -> list[dict[str, Any]]:
@@ -328,7 +257,7 @@ def survey(
     """
     from .cuda_launches import prefill_launches, token_launches
 
-    device = DEVICES[arch]
+    device = COMPILED[arch]
     limits = {"multiprocessors": device.multiprocessors, "shared_limit": device.shared - RESERVED}
     if case == PREFILL:
         all_launches = [launch for launch in prefill_launches(**limits) if launch.name.startswith(("matmat", "limbs"))]
@@ -369,9 +298,12 @@ def survey(
 
 
 COLUMNS = (
-    "registers", "stack", "spills", "shared", "sass", "blocks_held", "occupancy", "instructions", "units", "per_byte",
+    "registers", "stack", "spills", "shared", "sass", "blocks_held", "occupancy", "instructions", "longest", "units",
+    "per_byte",
 )  # fmt: skip
 """Columns that ``described`` computes."""
+UNCOUNTED = ("ranking.ranks_kernel",)
+"""Kernels that read places named by what they are given, which zeros do not name; once a token."""
 
 
 def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]:
@@ -384,10 +316,11 @@ def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]
         "shared": shared, "sass": len(code_of(made.sass)), "blocks_held": held,
         "occupancy": round(held * -(-threads // 32) * 32 / device.threads, 3),
     }  # fmt: skip
-    if launch.weights[0]:
+    if launch.name not in UNCOUNTED:
         ran = executed(launch, compiled)
-        columns["instructions"] = round(ran.instructions)
+        columns["instructions"], columns["longest"] = round(ran.instructions), round(ran.longest)
         columns["units"] = {kind: round(turns) for kind, turns in ran.units.items()}
+    if launch.weights[0]:
         columns["per_byte"] = round(ran.instructions * 32 / launch.traffic, 3)
     return columns
 
@@ -417,7 +350,7 @@ def keep(arch: str, rows: list[dict[str, Any]]) -> None:
     kernels = kept_kernels() | {arch: rows}
     lines = [
         f'  "{name}": [\n' + ",\n".join("    " + json.dumps(row) for row in kernels[name]) + "\n  ]"
-        for name in DEVICES
+        for name in COMPILED
         if name in kernels
     ]
     text = '{"versions": ' + json.dumps(versions()) + ',\n "kernels": {\n' + ",\n".join(lines) + "\n}}\n"
@@ -438,24 +371,10 @@ def surveyed(arch: str, cases: Sequence[str], only: str = "") -> list[dict[str, 
     return [row for case in cases for row in survey(arch, case, built, kept, only)]
 
 
-def token(arch: str, rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return a whole token's figures from the rows of one mode: seconds to move its bytes, seconds predicted, the
-    share."""
-    device = DEVICES[arch]
-    bound = seconds = 0.0
-    for row in rows:
-        moving = row["bytes"] / (device.bandwidth * 1e9)
-        share = predicted(device, row["bytes"], row)["units"] if "instructions" in row else 1.0
-        bound += row["launches"] * (moving if "weights" in row else 0.0)
-        seconds += row["launches"] * (LAUNCH + (moving / share if row["bytes"] else 0.0))
-    launches = sum(row["launches"] for row in rows)
-    return {"bound": bound, "predicted": seconds, "share": bound / seconds, "launches": launches}
-
-
 def printed(table: dict[str, Any]) -> None:
     """Print the table."""
     for arch, rows in table["kernels"].items():
-        device = DEVICES[arch]
+        device = COMPILED[arch]
         print(f"\n{arch}: {device.name}, {device.bandwidth:.0f} GB/s")
         print(
             f"{'kernel':34} {'weights':22} {'regs':>4} {'spill':>5} {'shared':>6} {'held':>4} {'occ':>5} {'i/B':>6} "
@@ -465,7 +384,7 @@ def printed(table: dict[str, Any]) -> None:
             fmt, count, height, width = row.get("weights", ("", 0, 0, 0))
             matrix = f"{fmt} {count}x{height}x{width}" if fmt else ""
             shares = ("", "")
-            if "instructions" in row and "tensor" not in row:
+            if "weights" in row and "instructions" in row and "tensor" not in row:
                 token_figures = predicted(device, row["bytes"], row)
                 shares = f"{token_figures['issue']:.2f}", f"{token_figures['units']:.2f}"
             print(
@@ -474,24 +393,25 @@ def printed(table: dict[str, Any]) -> None:
                 f"{shares[1]:>5} {row['launches']:9}  {row['case']}"
             )
         for row in (row for row in rows if "tensor" in row and "instructions" in row):
-            shares = prefill_shares(arch, row)
+            shares = prefill_shares(device, row)
             text = ", ".join(f"{name} {shares[name]:.2f}" for name in ("tensor", "issue", "units", "memory"))
             fmt, _, height, width = row["weights"]
             print(f"prefill, {row['kernel']}, {height} x {width}: {1e6 * shares['seconds']:.0f} us: {text}")
-        for case in dict.fromkeys(row["case"] for row in rows if row["case"] != PREFILL):
-            token_figures = token(arch, [row for row in rows if row["case"] == case])
-            print(
-                f"a token, {case}: {token_figures['launches']:.0f} launches, "
-                f"{1e3 * token_figures['bound']:.2f} ms to move the weights, "
-                f"{1e3 * token_figures['predicted']:.2f} ms predicted, share {token_figures['share']:.2f}"
-            )
+        for other in (other for other in DEVICES.values() if other.arch == arch):
+            for case in dict.fromkeys(row["case"] for row in rows if row["case"] != PREFILL):
+                found = token(other, [row for row in rows if row["case"] == case])
+                print(
+                    f"a token, {case}, {other.name}{'' if fits(other) else ' (which the q2 file does not fit)'}: "
+                    f"{found['launches']:.0f} launches, {1e3 * found['bound']:.2f} ms to move the weights, "
+                    f"{1e3 * found['perfect']:.2f} at perfect issue, {1e3 * found['predicted']:.2f} expected"
+                )
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
-    parser.add_argument("--arch", choices=list(DEVICES), help="compile for this one")
+    parser.add_argument("--arch", choices=list(COMPILED), help="compile for this one")
     parser.add_argument("--cases", default=",".join((*CASES, PREFILL)), help="recipe/mode of tokens (%(default)s)")
     parser.add_argument("--only", default="", help="compile kernels whose names match this; others are as kept")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
@@ -509,7 +429,7 @@ def main() -> int:
             printed({"kernels": {args.arch: rows}})
         return 0
     if args.write:
-        for arch in DEVICES:  # a process each: Numba keeps device functions for one architecture
+        for arch in COMPILED:  # a process each: Numba keeps device functions for one architecture
             command = [sys.executable, "-m", "benchmarks.cuda_code", "--arch", arch, "--cases", args.cases, "--json"]
             command += ["--only", args.only]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)

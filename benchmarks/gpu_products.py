@@ -26,7 +26,7 @@ import numpy as np
 from ds4ref.kernels.formats import FORMATS, Matrix
 
 if TYPE_CHECKING:
-    from .cuda_code import Device
+    from .cuda_price import Device
     from .gpu_part import Check
 
 BUFFER_BYTES = 1 << 30
@@ -326,15 +326,15 @@ def kept(f: Figure, copy: float) -> dict[str, Any]:
 
 def predicted(f: Figure, device: Device | None) -> float | None:
     """Return the GB/s predicted from the product's machine code (cuda.md); None if the stored table lacks it."""
-    from . import cuda_code, gpu_names
+    from . import cuda_code, cuda_price
 
     if device is None or not cuda_code.TABLE.exists():
         return None
     chosen = USED if f.name.startswith("expert") else 1
-    for row in json.loads(cuda_code.TABLE.read_text())["kernels"].get(gpu_names.architecture(device), []):
+    for row in json.loads(cuda_code.TABLE.read_text())["kernels"].get(device.arch, []):
         same = row.get("weights") == [f.fmt, chosen, f.rows, f.n] and "instructions" in row
         if same and row["case"].endswith("/exact" if f.act == "float" and f.fmt not in plain_formats() else "/ds4"):
-            return device.bandwidth * cuda_code.predicted(device, row["bytes"], row)["units"]
+            return device.bandwidth * cuda_price.predicted(device, row["bytes"], row)["units"]
     return None
 
 
@@ -352,7 +352,7 @@ BAR = 0.7
 
 def measure(check: Check) -> None:
     """Run the part "products" of ``gpu_check``: every figure, with the copy and the prediction."""
-    from .gpu_names import device_named
+    from .cuda_price import device_named
 
     device = device_named(check.facts["device"], check.facts["capability"])
     bench = Bench(check.rehearsal)

@@ -108,14 +108,14 @@ def predicted_token(name: str, capability: Sequence[int]) -> dict[str, Any] | No
     the GPU of this name."""
     import json
 
-    from . import cuda_code, gpu_names
+    from . import cuda_code, cuda_price
 
-    device = gpu_names.device_named(name, capability)
+    device = cuda_price.device_named(name, capability)
     if device is None or not cuda_code.TABLE.exists():
         return None
-    rows = json.loads(cuda_code.TABLE.read_text())["kernels"].get(gpu_names.architecture(device), [])
+    rows = json.loads(cuda_code.TABLE.read_text())["kernels"].get(device.arch, [])
     rows = [row for row in rows if row["case"] == "q2/ds4"]
-    return {"device": device.name, **gpu_names.token(device, rows)} if rows else None
+    return {"device": device.name, **cuda_price.token(device, rows)} if rows else None
 
 
 def measure(check: Check) -> None:

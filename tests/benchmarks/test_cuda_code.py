@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
 from benchmarks.cuda_code import (
     CASES,
-    DEVICES,
-    ISSUE,
     PREFILL,
     TABLE,
+    UNCOUNTED,
     code_of,
     kind_of,
-    occupancy,
     often,
-    predicted,
-    prefill_shares,
-    token,
     versions,
 )
 from benchmarks.cuda_compile import Built, sass_lines
+from benchmarks.cuda_price import (
+    COMPILED,
+    DEVICES,
+    FILE,
+    ISSUE,
+    LAUNCH,
+    ROOM,
+    fits,
+    occupancy,
+    predicted,
+    prefill_shares,
+    price,
+    token,
+)
 
 TABLE_NOW = json.loads(TABLE.read_text())
 ROWS = [(arch, row) for arch, rows in TABLE_NOW["kernels"].items() for row in rows if "registers" in row]
@@ -111,11 +121,11 @@ def test_how_often_a_line_runs() -> None:
 )
 def test_blocks_that_an_h100_holds(threads: int, registers: int, shared: int, blocks: int) -> None:
     """Worked out by hand from the limits: 2048 threads, 65536 registers, 228 KB of which a block costs 1 KB more."""
-    assert occupancy(DEVICES["sm_90"], threads, registers, shared) == blocks
+    assert occupancy(DEVICES["H100"], threads, registers, shared) == blocks
 
 
 def test_the_formula() -> None:
-    device = DEVICES["sm_90"]
+    device = DEVICES["H100"]
     cycles = device.multiprocessors * device.clock * 1e9
     moved = device.bandwidth * 1e9  # a second's worth
     row = {"instructions": 2 * ISSUE * cycles, "units": {"integer": 0, "convert": 0, "memory": 0}}
@@ -124,25 +134,63 @@ def test_the_formula() -> None:
     assert predicted(device, moved, row) == {"issue": 1.0, "units": 0.25}
 
 
+H100 = DEVICES["H100"]
+CLOCK = H100.clock * 1e9
+
+
+def row(**columns: Any) -> dict[str, Any]:
+    """A launch of one block of one warp that does nothing."""
+    plain = {"grid": [1], "block": [32], "blocks_held": 1, "bytes": 0, "launches": 1, "instructions": 0, "units": {}}
+    return {**plain, "longest": 0, **columns}
+
+
+@pytest.mark.parametrize(
+    ("columns", "seconds"),
+    [
+        ({"bytes": H100.bandwidth}, 1e-9),
+        # one block has one multiprocessor, and its warp one of four schedulers
+        ({"instructions": 1000}, 1000 / CLOCK),
+        ({"instructions": 1000, "block": [128]}, 250 / CLOCK),
+        ({"instructions": 1000, "block": [1024]}, 250 / CLOCK),
+        # 133 blocks: one multiprocessor has two of them, side by side if it holds two
+        ({"instructions": 1330, "grid": [133]}, 20 / CLOCK),
+        ({"instructions": 1330, "grid": [133], "blocks_held": 2}, 10 / CLOCK),
+        ({"units": {"convert": 50.0, "float": 100.0}}, 100 / CLOCK),
+        ({"longest": 100}, 100 / CLOCK),
+        ({"longest": 100, "grid": [19, 7]}, 200 / CLOCK),
+        ({"longest": 100, "grid": [133], "blocks_held": 2}, 100 / CLOCK),
+    ],
+)
+def test_the_price_of_a_launch(columns: dict[str, Any], seconds: float) -> None:
+    """Worked out by hand, at perfect issue."""
+    assert price(H100, row(**columns), 1.0).seconds == pytest.approx(LAUNCH + seconds)
+
+
+def test_what_a_warp_waits_for_counts_its_own_instructions_alone() -> None:
+    launch = row(longest=100, instructions=1000)
+    assert price(H100, launch, 10.0).seconds == pytest.approx(LAUNCH + 1000 / CLOCK)
+    assert price(H100, launch, 20.0).seconds == pytest.approx(LAUNCH + 2000 / CLOCK)
+
+
 def test_a_token_is_the_sum_of_its_launches() -> None:
-    device = DEVICES["sm_90"]
-    plain = {"bytes": 0, "launches": 2}
-    product = {
-        "bytes": device.bandwidth * 1e9,
-        "launches": 1,
-        "weights": ["Q8_0", 1, 1, 1],
-        "instructions": 1,
-        "units": {},
-    }
-    found = token("sm_90", [plain, product])
-    assert found["launches"] == 3 and found["bound"] == 1.0 and found["predicted"] == pytest.approx(1 + 3 * 1.5e-6)
+    uncounted = {"bytes": H100.bandwidth * 1e9, "launches": 2}
+    product = row(bytes=H100.bandwidth * 1e9, weights=["Q8_0", 1, 1, 1])
+    found = token(H100, [uncounted, product])
+    assert found["launches"] == 3 and found["bound"] == 1.0
+    assert found["predicted"] == found["perfect"] == pytest.approx(3 + 3 * LAUNCH)
+    assert found["share"] == pytest.approx(1 / 3, rel=1e-5)
+
+
+def test_which_gpu_the_file_fits() -> None:
+    assert {name for name, device in DEVICES.items() if fits(device)} == {"H200", "RTX PRO 6000"}
+    assert fits(H100, 80e9 - ROOM) and not fits(H100, 80e9 - ROOM + 1) and FILE > 80e9
 
 
 # --- what the kept table says
 
 
 def test_all_architectures_and_formats_are_there() -> None:
-    assert TABLE_NOW["kernels"].keys() == DEVICES.keys()
+    assert TABLE_NOW["kernels"].keys() == COMPILED.keys()
     for rows in TABLE_NOW["kernels"].values():
         formats = {row["weights"][0] for row in rows if "weights" in row}
         assert formats >= {"Q8_0", "F16", "Q4_K", "Q2_K", "IQ2_XXS"}
@@ -158,10 +206,10 @@ def test_instructions_leave_room_for_the_bandwidth(fmt: str) -> None:
     products = [(arch, row) for arch, row in ROWS if row["kernel"].startswith(("matvec.", "plain."))]
     rows = [(arch, row) for arch, row in products if row["weights"][0] == fmt and row["case"].endswith("ds4")]
     shares = {
-        (arch, row["kernel"], *row["weights"]): predicted(DEVICES[arch], row["bytes"], row)["issue"]
+        (arch, row["kernel"], *row["weights"]): predicted(COMPILED[arch], row["bytes"], row)["issue"]
         for arch, row in rows
     }
-    assert len({arch for arch, _ in rows}) == len(DEVICES)
+    assert len({arch for arch, _ in rows}) == len(COMPILED)
     assert not {key: share for key, share in shares.items() if share < BARS[fmt]}
 
 
@@ -171,17 +219,17 @@ def test_every_launch_says_what_a_multiprocessor_holds() -> None:
         assert {row["case"] for row in rows} == {*CASES, PREFILL}
         for row in rows:
             threads = math.prod(row["block"])
-            held = occupancy(DEVICES[arch], threads, row["registers"], row["shared"])
+            held = occupancy(COMPILED[arch], threads, row["registers"], row["shared"])
             assert row["blocks_held"] == held
-            assert row["occupancy"] == pytest.approx(held * -(-threads // 32) * 32 / DEVICES[arch].threads, abs=1e-3)
+            assert row["occupancy"] == pytest.approx(held * -(-threads // 32) * 32 / COMPILED[arch].threads, abs=1e-3)
 
 
 def test_what_bounds_a_product_of_many_tokens() -> None:
-    device = DEVICES["sm_80"]
+    device = DEVICES["A100"]
     cycles = device.multiprocessors * device.clock * 1e9
     row = {"tensor": cycles / 2, "int8": False, "instructions": ISSUE * cycles / 2, "units": {"memory": cycles / 4},
            "bytes": device.bandwidth * 1e8}  # fmt: skip
-    assert prefill_shares("sm_80", row) == {"tensor": 1.0, "issue": 0.5, "units": 0.25, "memory": 0.1, "seconds": 1.0}
+    assert prefill_shares(device, row) == {"tensor": 1.0, "issue": 0.5, "units": 0.25, "memory": 0.1, "seconds": 1.0}
 
 
 def test_every_format_is_prefilled_on_tensor_cores() -> None:
@@ -192,6 +240,12 @@ def test_every_format_is_prefilled_on_tensor_cores() -> None:
         assert found.keys() == {f"matmat.multiply {fmt}" for fmt in formats} | {
             f"matmat_float.multiply {fmt}" for fmt in formats | {"F16", "BF16", "F32"}
         }
+
+
+def test_every_kernel_is_priced_by_its_instructions() -> None:
+    uncounted = {row["kernel"] for _, row in ROWS if "longest" not in row}
+    assert uncounted == set(UNCOUNTED)
+    assert all(0 < row["longest"] <= row["instructions"] for _, row in ROWS if "longest" in row)
 
 
 def test_nothing_spills_in_products() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cuda_code, gpu_basics, gpu_models, gpu_names, gpu_ops, gpu_products, gpu_races, gpu_speed
+from benchmarks import cuda_code, cuda_price, gpu_basics, gpu_models, gpu_ops, gpu_products, gpu_races, gpu_speed
 from benchmarks.gpu_part import Check, perform
 from ds4ref.engine import Engine
 from tests.kernels.cuda.test_decode import idle
@@ -86,26 +86,27 @@ def test_slices_are_carried_to_all_layers() -> None:
 def test_devices_by_name(
     name: str, capability: tuple[int, int], architecture: str, bandwidth: float, multiprocessors: int
 ) -> None:
-    device = gpu_names.device_named(name, capability)
-    assert device is not None and gpu_names.architecture(device) == architecture
-    assert (device.name, device.bandwidth, device.multiprocessors) == (name, bandwidth, multiprocessors)
-    assert gpu_names.device_named(name, [7, 5]) is None
+    device = cuda_price.device_named(name, capability)
+    assert device is not None and device.arch == architecture
+    assert (device.reported, device.bandwidth, device.multiprocessors) == (name, bandwidth, multiprocessors)
+    assert cuda_price.device_named(name, [7, 5]) is None
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 PCIe", "NVIDIA H200 NVL", "NVIDIA GH200 480GB", "none", ""])
 def test_no_device_is_taken_for_another(name: str) -> None:
-    assert gpu_names.device_named(name, (9, 0)) is None and gpu_speed.predicted_token(name, (9, 0)) is None
+    assert cuda_price.device_named(name, (9, 0)) is None and gpu_speed.predicted_token(name, (9, 0)) is None
 
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A table of compiled code with one product, whose instructions take an H100 twice as long as its bytes."""
-    device = cuda_code.DEVICES["sm_90"]
+    device = cuda_price.DEVICES["H100"]
     cycles = device.multiprocessors * device.clock * 1e9
     seconds = 1e6 / (device.bandwidth * 1e9)
     known = {
         "kernel": "k", "case": "q2/ds4", "launches": 2, "bytes": 1e6, "weights": ["Q8_0", 1, 1024, 4096],
-        "instructions": 2 * seconds * cycles * cuda_code.ISSUE, "units": {},
+        "instructions": 2 * seconds * cycles * cuda_price.ISSUE, "units": {}, "longest": 1,
+        "grid": [132], "block": [128], "blocks_held": 1,
     }  # fmt: skip
     path = tmp_path / "code.json"
     path.write_text(json.dumps({"kernels": {"sm_90": [known]}}))
@@ -115,11 +116,11 @@ def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_product_beside_its_prediction(table: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Bound by instructions, the faster memory of an H200 changes nothing."""
     figure = gpu_products.Figure("linear", "Q8_0", "a8", 1024, 4096, 1_000_000, 2.0)
-    h100, h200 = (gpu_names.device_named(name, (9, 0)) for name in (H100, H200))
+    h100, h200 = (cuda_price.device_named(name, (9, 0)) for name in (H100, H200))
     assert gpu_products.predicted(figure, h100) == pytest.approx(3350 / 2)
     assert gpu_products.predicted(figure, h200) == pytest.approx(3350 / 2)
     assert gpu_products.predicted(figure, None) is None
-    assert gpu_products.predicted(figure, cuda_code.DEVICES["sm_80"]) is None
+    assert gpu_products.predicted(figure, cuda_price.DEVICES["A100"]) is None
     assert gpu_products.predicted(figure._replace(rows=1025), h100) is None
     assert gpu_products.predicted(figure._replace(act="float"), h100) is None
     assert gpu_products.predicted(figure._replace(name="expert_linear"), h100) is None
@@ -131,10 +132,9 @@ def test_a_token_beside_its_prediction(table: None) -> None:
     """What moves the bytes is the card's own memory, what executes is equal."""
     h100, h200 = (gpu_speed.predicted_token(name, (9, 0)) for name in (H100, H200))
     moving = 1e6 / 3350e9
-    assert h100 is not None and h100["predicted"] == pytest.approx(2 * (2 * moving + cuda_code.LAUNCH))
-    assert h200 is not None and h200["predicted"] == pytest.approx(h100["predicted"]) and h200["device"] == H200
+    assert h100 is not None and h100["predicted"] == pytest.approx(2 * (2 * moving + cuda_price.LAUNCH))
+    assert h200 is not None and h200["predicted"] == pytest.approx(h100["predicted"]) and h200["device"] == "H200"
     assert h100["bound"] == pytest.approx(2 * moving) and h200["bound"] == pytest.approx(2 * 1e6 / 4800e9)
-    assert cuda_code.DEVICES["sm_90"].bandwidth == 3350
 
 
 def test_rows_of_all_layers_show_their_arithmetic(check: Told) -> None:

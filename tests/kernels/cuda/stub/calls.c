@@ -12,7 +12,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static FILE *record;
-static char details[400];
+static char details[4000]; /* names of kernels are long */
 static const char *under_way;
 static Result lasting; /* the error that ended the context */
 static int initialized;
@@ -189,4 +189,23 @@ Result cuGetProcAddress_v2(const char *name, void **function, int version, uint6
     if (status)
         *status = *function ? 0 : 1;
     return leave(*function ? OK : NOT_FOUND);
+}
+
+/* Not the driver's: a line between calls in the log, and counting from the start again. */
+
+void stub_mark(void) {
+    pthread_mutex_lock(&lock);
+    write_line("mark", OK, "");
+    pthread_mutex_unlock(&lock);
+}
+
+/* For a process that was forked: its own log, and its own orders for faults. */
+void stub_restart(void) {
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
+        counters[i].calls = 0;
+    if (record)
+        fclose(record);
+    record = NULL;
+    pthread_mutex_unlock(&lock);
 }

@@ -3,16 +3,17 @@
    An image is what nvJitLink made (ELF: a section ".text.NAME" for every kernel, ".nv.shared.NAME" of the size of its
    static shared memory) or, from the linker below, the PTX itself. */
 
+#define _GNU_SOURCE
 #include "stub.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KERNELS = 8, PLAIN_SHARED = 48 << 10 };
+enum { KERNELS = 32, PLAIN_SHARED = 48 << 10 };
 
 typedef struct {
-    char name[600];
+    char *name;
     int fixed;   /* bytes of static shared memory */
     int allowed; /* bytes of dynamic shared memory */
     void *library;
@@ -41,10 +42,10 @@ static Kernel *kernel_named(Library *library, const char *name, size_t length) {
 }
 
 static Result add_kernel(Library *library, const char *name, size_t length) {
-    if (library->count == KERNELS || length >= sizeof library->kernels[0].name)
+    if (library->count == KERNELS)
         return INVALID_IMAGE;
     Kernel *kernel = &library->kernels[library->count++];
-    memcpy(kernel->name, name, length);
+    kernel->name = strndup(name, length);
     kernel->library = library;
     return OK;
 }

@@ -9,8 +9,10 @@ driver's error, also where ``numba.cuda`` met it.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import ctypes.util
+import functools
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -146,10 +148,12 @@ class Device(Driver):
             cuda.select_device(number)
             self._context, self._entered = cuda.current_context(), threading.local()
             self._lib = _library()
-            self.stream = cuda.stream()
+        self._handles: list[ctypes.c_void_p] = []
+        self.stream = self._new_stream()
         self._handle = ctypes.c_void_p(int(self.stream))
         self._beside = ctypes.c_void_p()
         self._others: list[Any] = []
+        _nothing_freed_at_exit()
         self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
 
     def _call(self, name: str, *args: Any) -> None:
@@ -340,9 +344,20 @@ class Device(Driver):
 
     def stream_of(self, branch: int) -> Any:
         while len(self._others) < branch:
-            with self._told():
-                self._others.append(cuda.stream())
+            self._others.append(self._new_stream())
         return self._others[branch - 1] if branch else self.stream
+
+    def _new_stream(self) -> Any:
+        """A stream of our own: those of ``numba.cuda`` print a traceback when they cannot be destroyed any more."""
+        handle = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(handle), ctypes.c_uint(0))
+        self._handles.append(handle)
+        return cuda.external_stream(handle.value)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # the context went first, or there never was one
+            for handle in self._handles:
+                self._call("cuStreamDestroy_v2", handle)
 
     def _handle_of(self, branch: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(int(self.stream_of(branch)))
@@ -350,6 +365,13 @@ class Device(Driver):
     def _copy_node(self, name: str, to: Any, source: int, nbytes: int) -> None:
         start = ctypes.c_uint64(source) if "DtoH" in name else ctypes.c_void_p(source)
         self._call(name, to, start, ctypes.c_size_t(nbytes), self._handle)
+
+
+@functools.cache
+def _nothing_freed_at_exit() -> None:
+    """When Python ends the driver frees everything anyway, and an error that ended the context and was not met before
+    would be told then, as a traceback a module. Called once modules are loaded: what is registered last runs first."""
+    atexit.register(leave_as_it_is)
 
 
 class _Captured:

@@ -75,8 +75,8 @@ _left: list[Any] = []
 
 
 def leave_as_it_is() -> None:
-    """Free nothing any more, after an error that ended the context: ``numba.cuda`` would print a traceback for every
-    module and stream that it fails to free, the last ones when Python ends."""
+    """Let ``numba.cuda`` free nothing any more, after an error that ended the context: it would print a traceback for
+    every module that it fails to free, most of them when Python ends."""
     deferring = cuda.defer_cleanup()
     deferring.__enter__()
     _left.append(deferring)  # as garbage it would end

@@ -43,7 +43,10 @@ CALLS = {
 """Which of the calls of each name fail."""
 
 FAULTS = [f"{name}:{number}:{ILLEGAL_ADDRESS}" for name, numbers in CALLS.items() for number in numbers]
-FAULTS += [f"cuGraphLaunch:2:{LAUNCH_FAILED}", f"cuMemAlloc:3:{OUT_OF_MEMORY}"]
+FULL = f"cuMemAlloc:20:{OUT_OF_MEMORY},cuMemAlloc:21:{OUT_OF_MEMORY}"
+FAULTS += [f"cuGraphLaunch:2:{LAUNCH_FAILED}", FULL]
+
+BRIEFLY_FULL = f"cuMemAlloc:20:{OUT_OF_MEMORY}"
 
 AT_LAST = ("cuMemFree", "cuGraphExecDestroy", "cuStreamDestroy", "cuEventDestroy", "cuGraphDestroy")
 """Calls that give something back: the command may have its answer before, and ends as if nothing had been."""
@@ -54,7 +57,7 @@ ARGUMENTS = ["-p", "the sea", "-n", 2, "--temp", 0]
 @pytest.fixture(scope="module")
 def ended(stub: Stub, story: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
     """How the command ended with every fault; with "none", too."""
-    folder, faults = tmp_path_factory.mktemp("faults"), ["none", *FAULTS]
+    folder, faults = tmp_path_factory.mktemp("faults"), ["none", BRIEFLY_FULL, *FAULTS]
     done = stub.python("-m", "tests.kernels.cuda.forked", folder, *faults, "--", "--cuda", "-m", story, *ARGUMENTS)
     assert done.code == 0, done.err[-3000:]
     ends = {}
@@ -76,7 +79,7 @@ def test_without_a_fault_there_is_an_answer_and_no_call_fails(ended: dict[str, D
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_line_and_an_exit_code(ended: dict[str, Done], fault: str) -> None:
     done = ended[fault]
-    name, _, code = fault.split(":")
+    name, _, code = fault.rpartition(",")[2].split(":")
     assert any(call.name == name and call.code == int(code) for call in done.calls), "nothing was made to fail"
     told = [line for line in done.lines() if not line.startswith("ds4: prefill: ")]
     assert all(line.startswith("ds4: ") for line in told), done.err
@@ -88,6 +91,12 @@ def test_a_fault_is_one_line_and_an_exit_code(ended: dict[str, Done], fault: str
     assert wanted in told[0] and "internal error" not in told[0]
     if name not in AT_LAST and int(code) != OUT_OF_MEMORY:
         assert name in told[0] or "the GPU failed: " in told[0]  # the first failure is told, not one that followed
+
+
+def test_memory_that_is_there_after_the_pool_is_emptied_is_enough(ended: dict[str, Done]) -> None:
+    done = ended[BRIEFLY_FULL]
+    assert done.code == 0 and done.out == ended["none"].out
+    assert [(call.name, call.code) for call in done.refused()] == [("cuMemAlloc", OUT_OF_MEMORY)]
 
 
 @pytest.mark.parametrize(("fault", "begun"), [("cuLibraryLoadData:2", True), ("cuLibraryGetKernel:3", True),

@@ -30,12 +30,9 @@ class DeviceInfo:
 
 def refusal(number: int | None = None) -> str | None:
     """Say why no kernel can run here, or none on device ``number``; None if one can."""
-    try:
-        there = cuda.is_available()
-    except Exception as error:  # libraries that cannot be loaded
-        return f"no CUDA device: {one_line(error)}"
-    if not there:
-        return f"no CUDA device: {_driver_error()}"
+    count, reason = _found()
+    if not count:
+        return f"no CUDA device: {reason}"
     present = devices()
     if number is not None and number >= len(present):
         return f"no CUDA device {number}: there are {len(present)}"
@@ -47,12 +44,19 @@ def refusal(number: int | None = None) -> str | None:
 
 def devices() -> list[DeviceInfo]:
     """List all devices of this process, in the driver's order. The first call compiles and loads a kernel for each."""
-    if not cuda.is_available():
-        return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a driver older than NVIDIA's packages, which is told below if it matters
-        count = len(cuda.gpus)
-    return [_device(number) for number in range(count)]
+    return [_device(number) for number in range(_found()[0])]
+
+
+@functools.cache
+def _found() -> tuple[int, str]:
+    """Number of devices, and why there are none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a driver older than NVIDIA's packages: ``_device`` sees if it matters
+            count = len(cuda.gpus) if cuda.is_available() else 0
+    except Exception as error:  # libraries that cannot be loaded, or a driver that cannot say what it has
+        return 0, _told(error)
+    return count, "" if count else _driver_error()
 
 
 @functools.cache
@@ -113,7 +117,7 @@ def _versions() -> tuple[tuple[int, int], tuple[int, int]]:
     from numba.cuda.cudadrv.runtime import runtime
 
     major, minor = runtime.get_version()
-    return tuple(driver.get_version()), (major, minor)  # type: ignore[return-value]
+    return driver.get_version(), (major, minor)
 
 
 def _reason(error: Any) -> str:
@@ -143,12 +147,17 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def _driver_error() -> str:
+    error: Any
     try:
         from numba.cuda.cudadrv.driver import driver
 
         driver.ensure_initialized()
         error = driver.initialization_error
     except Exception as e:  # whatever it is, it is the reason
-        error = str(e)
-    text = one_line(error) if error else "the driver lists none"
-    return text.split(" (<")[0].split(". ")[0].rstrip(".:")  # without the code, whose name came before
+        error = e
+    return _told(error) if error else "the driver lists none"
+
+
+def _told(error: Any) -> str:
+    """The first sentence, without the error's number, before which its name came."""
+    return one_line(error).split(" (<")[0].split(". ")[0].rstrip(".:")

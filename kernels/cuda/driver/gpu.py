@@ -3,8 +3,8 @@
 ``Device`` calls the driver's C interface by ctypes, so it works with any ``numba.cuda``. One stream orders all work, so
 memory that one op gave back may serve the next op at once. ``watch`` counts calls by name.
 
-Errors: MemoryError names the wanted and the free bytes; RuntimeError, or the class that a ``Device`` was given, names the
-driver's error, also where ``numba.cuda`` met it.
+Errors: MemoryError names the wanted and the free bytes; RuntimeError, or the class that a ``Device`` was given, names
+the driver's error, also where ``numba.cuda`` met it.
 """
 
 from __future__ import annotations

@@ -55,8 +55,10 @@ def extending() -> tuple[Any, Any, Any, Any]:
     return intrinsic, types, cgutils, signature
 
 
-LASTING = ("ILLEGAL_ADDRESS", "LAUNCH_TIMEOUT", "ERROR_ASSERT", "HARDWARE_STACK", "ILLEGAL_INSTRUCTION",
-           "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "ECC_UNCORRECTABLE")  # fmt: skip
+LASTING = (
+    "ILLEGAL_ADDRESS", "LAUNCH_TIMEOUT", "ERROR_ASSERT", "HARDWARE_STACK", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS",
+    "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "ECC_UNCORRECTABLE",
+)  # fmt: skip
 """Parts of names of errors after which every call of the driver fails in this process."""
 
 

@@ -77,6 +77,12 @@ def test_a_device_that_gives_no_context_is_told_and_the_next_one_listed(stub: St
     assert "OUT_OF_MEMORY" in first and second.endswith(": usable")
 
 
+@pytest.mark.parametrize("call", ["cuDeviceGetCount:1", "cuDeviceGetCount:2", "cuDeviceGetUuid:1", "cuInit:1"])
+def test_a_driver_that_cannot_say_what_it_has_is_one_line(stub: Stub, call: str) -> None:
+    line = device_line(stub.ds4("--devices", fail=f"{call}:{MISMATCH}"))
+    assert line.startswith("cuda: no CUDA device: ") and "SYSTEM_DRIVER_MISMATCH" in line
+
+
 def test_commands_use_the_first_device_or_none(stub: Stub, story: Path) -> None:
     """Another one that is usable does not help device 0, which is what commands open."""
     done = stub.ds4("--cuda", "-m", story, "-p", "sea", "-n", 1, devices=2, fail="cuDevicePrimaryCtxRetain:1:2")

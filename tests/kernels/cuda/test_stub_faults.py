@@ -99,8 +99,16 @@ def test_memory_that_is_there_after_the_pool_is_emptied_is_enough(ended: dict[st
     assert [(call.name, call.code) for call in done.refused()] == [("cuMemAlloc", OUT_OF_MEMORY)]
 
 
-@pytest.mark.parametrize(("fault", "begun"), [("cuLibraryLoadData:2", True), ("cuLibraryGetKernel:3", True),
-                                              ("cuLibraryLoadData:1", False), ("cuCtxPushCurrent:1", False)])  # fmt: skip
+NOT_LOADED = {
+    "cuLibraryLoadData:1": False,
+    "cuCtxPushCurrent:1": False,
+    "cuLibraryLoadData:2": True,
+    "cuLibraryGetKernel:3": True,
+}
+"""Faults, and whether the command had begun."""
+
+
+@pytest.mark.parametrize(("fault", "begun"), NOT_LOADED.items())
 def test_a_kernel_that_cannot_be_loaded_is_one_line(stub: Stub, story: Path, fault: str, begun: bool) -> None:
     """The first one is the trial of the device, later ones the model's."""
     done = stub.ds4("--cuda", "-m", story, *ARGUMENTS, fail=f"{fault}:{ILLEGAL_ADDRESS}")

@@ -89,7 +89,7 @@ class Stub:
             environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
         command = [sys.executable, *map(str, argv)]
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
         )
         return Done(done.returncode, done.stdout, done.stderr, calls_in(log))
 

@@ -35,7 +35,7 @@ def missing() -> str | None:
     except ImportError as error:
         return str(error)
     if getattr(cuda, "implementation", "") != "NVIDIA":
-        return "needs numba-cuda and its compiler: pip install 'ds4ref[cuda]'"
+        return "needs numba-cuda and its compiler: pip install 'ds4ref[cuda13]'"
     return None
 
 

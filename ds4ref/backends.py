@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import BackendError, UsageError
 
@@ -40,16 +40,16 @@ def load_backend(
     if name not in BACKENDS:
         raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}")
     module, kind = BACKENDS[name]
-    options = {}
+    options: dict[str, Any] = {}
     if name == "cuda":
         limit = _gpu_memory(gpu_memory)
-        options = {} if limit is None else {"limit": int(limit * (1 << 30))}
+        options = {"raises": BackendError, "limit": None if limit is None else int(limit * (1 << 30))}
     elif gpu_memory is not None:
         raise UsageError(f"GPU memory is for the backend cuda, not {name}")
     try:
         backend: Backend = getattr(importlib.import_module(module), kind)(**options)
         backend.load(progress)
-    except (ImportError, OSError, RuntimeError) as e:
+    except (ImportError, OSError, RuntimeError, MemoryError, BackendError) as e:
         raise BackendError(f"backend {name} cannot run here: {e}") from e
     if threads is not None:
         try:

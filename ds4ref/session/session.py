@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -62,6 +63,8 @@ class Session:
         self._streams: Any
         self._logits: np.ndarray | None
         self._replayed: TokenOutputs | None
+        self._stale: bool
+        """Whether the cache is of tokens that are gone."""
         self.invalidate()
 
     # --- state
@@ -134,6 +137,19 @@ class Session:
         """Drop all tokens and caches."""
         self._start(self._new_cache(), [])
 
+    def _give_up(self) -> None:
+        """Invalidate after a failure, the error of which is the one to tell: a device that is lost, or full, may have
+        no new cache either. Then the next use asks for one (``_renew``)."""
+        self._tokens, self._stale = [], True
+        self._set_outputs(None, None)
+        with suppress(Exception):
+            self.invalidate()
+
+    def _renew(self) -> None:
+        """Make the cache that could not be made when the session was given up."""
+        if self._stale:
+            self.invalidate()
+
     def _new_cache(self) -> Any:
         # hooks may change what is rounded, so only without them are rows known to fit a smaller type
         return self.model.cache(self.ctx, exact=self._hooks is not None)
@@ -141,7 +157,7 @@ class Session:
     def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
         """Continue from another cache; recordings of the old one are dropped."""
         self._cache, self._decoder = cache, Decoder.of(self.model, cache)
-        self._tokens = tokens
+        self._tokens, self._stale = tokens, False
         self._set_outputs(None, logits)
 
     def _set_outputs(self, streams: Any, logits: np.ndarray | None, replayed: TokenOutputs | None = None) -> None:
@@ -196,7 +212,7 @@ class Session:
         try:
             replayed = self._decoder.run(token)
         except BaseException:
-            self.invalidate()
+            self._give_up()
             raise
         self._tokens.append(int(token))
         self._set_outputs(replayed.streams, None, replayed)
@@ -209,6 +225,7 @@ class Session:
         """
         if self.hooks is not None or self._decoder is None or self.pos == self.ctx:
             return 0
+        self._renew()
         return self._decoder.prepare(positions)
 
     def extend(
@@ -274,13 +291,14 @@ class Session:
             self._cache.reset(frontier)
             raise
         except BaseException:
-            self.invalidate()
+            self._give_up()
             raise
         self._tokens.extend(int(t) for t in tokens)
         self._set_outputs(X if len(X) <= STREAMS_KEPT else self._last(X), None)
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:
+        self._renew()
         vocab = self.model.shape.vocab
         ids = np.asarray(tokens)
         if len(ids) and ids.dtype.kind not in "iu":
@@ -348,6 +366,7 @@ class Session:
             raise SessionError("a snapshot can be restored only in the engine it was taken from")
         if len(snapshot.tokens) > self.ctx:
             raise ContextError(f"a snapshot of {len(snapshot.tokens)} tokens does not fit the context of {self.ctx}")
+        self._renew()
         self._cache.reset(snapshot.cache)
         self._tokens = list(snapshot.tokens)
         self._set_outputs(None, snapshot.logits.copy())

@@ -55,6 +55,7 @@ class CUDA(Ops):
     """Ops on device ``number``. ``threads`` is ignored.
 
     limit: most bytes of device memory to use, None for all. Raises MemoryError when they do not suffice.
+    raises: class of the exceptions for what the driver refuses and for a device that failed.
     Python threads may share a backend; their ops take turns.
     """
 
@@ -63,8 +64,8 @@ class CUDA(Ops):
     branches = BRANCHES
     """Most launches of a recording that run side by side; assign it before ``record``."""
 
-    def __init__(self, number: int = 0, limit: int | None = None):
-        self.driver: Any = open_driver(number)
+    def __init__(self, number: int = 0, limit: int | None = None, raises: type[Exception] = RuntimeError):
+        self.driver: Any = open_driver(number, raises)
         self.memory = Memory(self.driver, limit)
         self.lock = threading.RLock()
         self._desk = threading.local()

@@ -261,6 +261,40 @@ def test_a_failure_inside_the_pass_invalidates(engine: Engine, ids: list[int]) -
     session.sync(ids[:10])
 
 
+def test_a_failure_is_told_also_where_no_new_cache_can_be_had(
+    engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that failed gives no memory either: what it says then is not what went wrong. Later uses begin anew."""
+    session, other = engine.session(CTX), engine.session(CTX)
+    session.sync(ids[:10])
+    kept, wanted = session.snapshot(), session.eval(ids[10]).copy()
+
+    def fails(*ignored: object) -> None:
+        raise MemoryError("no cache")
+
+    for way in ("append", "sync"):
+        session.sync(ids[:10])
+        with monkeypatch.context() as patch:
+            patch.setattr(type(session), "_new_cache", fails)
+            patch.setattr(session._decoder, "run", fails_first)
+            patch.setattr(engine.model, "forward", fails_first)
+            with pytest.raises(RuntimeError, match="the device is lost"):
+                session.append(ids[10]) if way == "append" else session.sync(ids[:12])
+            assert not session.valid and session.tokens == []
+            with pytest.raises(MemoryError):
+                session.sync(ids[:10])
+            with pytest.raises(MemoryError):
+                session.restore(kept)
+        session.sync(ids[:10])
+        assert np.array_equal(session.eval(ids[10]), wanted)
+    other.restore(kept)
+    assert np.array_equal(other.eval(ids[10]), wanted)
+
+
+def fails_first(*ignored: object) -> None:
+    raise RuntimeError("the device is lost")
+
+
 def test_a_cache_has_a_capacity(engine: Engine) -> None:
     cache = engine.model.cache(10)
     cache.reserve(10)

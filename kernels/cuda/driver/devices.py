@@ -1,10 +1,17 @@
-"""What CUDA devices there are, and why one cannot be used, each in one line."""
+"""What CUDA devices there are, and why one cannot be used, each in one line.
+
+A device is usable if a tiny kernel could be compiled and loaded into it: a driver that is too old, or a compiler of
+which a part is missing, shows only then.
+"""
 
 from __future__ import annotations
 
+import functools
+import warnings
 from dataclasses import dataclass
+from typing import Any
 
-from .shim import IMPLEMENTATION, cuda
+from .shim import IMPLEMENTATION, cuda, one_line
 
 OLDEST = (8, 0)
 """Compute capability that the kernels need at least: asynchronous copies into shared memory, int8 matrix products."""
@@ -12,7 +19,7 @@ OLDEST = (8, 0)
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device: name, compute capability, memory in bytes, and why it cannot be used (None: it can)."""
+    """One device: name, compute capability, memory in bytes (0: unknown), and why it cannot be used (None: it can)."""
 
     number: int
     name: str
@@ -21,41 +28,115 @@ class DeviceInfo:
     refusal: str | None
 
 
-def refusal() -> str | None:
-    """Say why no kernel can run here; None if one can."""
-    if not cuda.is_available():
-        return f"no CUDA device: {_driver_error()}"
+def refusal(number: int | None = None) -> str | None:
+    """Say why no kernel can run here, or none on device ``number``; None if one can."""
+    count, reason = _found()
+    if not count:
+        return f"no CUDA device: {reason}"
     present = devices()
-    if any(device.refusal is None for device in present):
+    if number is not None and number >= len(present):
+        return f"no CUDA device {number}: there are {len(present)}"
+    if any(device.refusal is None for device in present if number in (None, device.number)):
         return None
-    return "no usable CUDA device: " + "; ".join(f"{device.name}: {device.refusal}" for device in present)
+    told = "; ".join(f"{device.name}: {device.refusal}" for device in present if number in (None, device.number))
+    return f"no usable CUDA device: {told}"
 
 
 def devices() -> list[DeviceInfo]:
-    """List all devices of this process, in the driver's order."""
-    if not cuda.is_available():
-        return []
-    infos = []
-    for number, device in enumerate(cuda.gpus):
-        name = device.name.decode() if isinstance(device.name, bytes) else device.name
-        capability = tuple(device.compute_capability)
-        too_old = (
-            f"compute capability {_dotted(capability)} is below {_dotted(OLDEST)}" if capability < OLDEST else None
-        )
+    """List all devices of this process, in the driver's order. The first call compiles and loads a kernel for each."""
+    return [_device(number) for number in range(_found()[0])]
+
+
+@functools.cache
+def _found() -> tuple[int, str]:
+    """Number of devices, and why there are none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a driver older than NVIDIA's packages: ``_device`` sees if it matters
+            count = len(cuda.gpus) if cuda.is_available() else 0
+    except Exception as error:  # libraries that cannot be loaded, or a driver that cannot say what it has
+        return 0, _told(error)
+    return count, "" if count else _driver_error()
+
+
+@functools.cache
+def _device(number: int) -> DeviceInfo:
+    device = cuda.gpus[number]
+    name = device.name.decode() if isinstance(device.name, bytes) else device.name
+    capability = tuple(device.compute_capability)
+    memory, reason = 0, None
+    try:
         with device:
-            memory = cuda.current_context().get_memory_info().total
-        infos.append(DeviceInfo(number, name, capability, int(memory), too_old))
-    return infos
+            memory = int(cuda.current_context().get_memory_info().total)
+            if capability < OLDEST:
+                reason = f"compute capability {_dotted(capability)} is below {_dotted(OLDEST)}"
+            else:
+                _load_a_kernel()
+    except Exception as error:  # of any of a dozen classes in four packages; whatever it is, it is the reason
+        reason = _too_old(error) or _reason(error)
+    return DeviceInfo(number, name, capability, memory, reason)
+
+
+def _load_a_kernel() -> None:
+    """Compile a kernel that does nothing for the current device and load it."""
+
+    @cuda.jit
+    def nothing() -> None:
+        pass
+
+    nothing.compile(())._codelibrary.get_cufunc()
+
+
+OF_OLD_DRIVERS = (
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+)  # fmt: skip
+"""Errors of a driver that cannot read what a newer compiler made."""
+
+
+def _too_old(error: Exception) -> str | None:
+    """Say which driver or extra is needed, if ``error`` comes from a driver older than the compiler; else None."""
+    try:
+        has, made_by = _versions()
+    except Exception:  # without both versions there is nothing to compare
+        return None
+    if has[0] >= made_by[0] and not any(name in str(error) for name in OF_OLD_DRIVERS):
+        return None
+    if has >= made_by:
+        return None
+    needed = (made_by[0], 0) if has[0] < made_by[0] else made_by
+    instead = f", or pip install 'ds4ref[cuda{has[0]}]'" if has[0] >= 12 else ""
+    return (
+        f"the driver is for CUDA {_dotted(has)}, kernels are compiled by CUDA {_dotted(made_by)}: "
+        f"install a driver for CUDA {_dotted(needed)} or newer{instead}"
+    )
+
+
+def _versions() -> tuple[tuple[int, int], tuple[int, int]]:
+    """CUDA versions of the driver and of the compiler."""
+    from numba.cuda.cudadrv.driver import driver
+    from numba.cuda.cudadrv.runtime import runtime
+
+    major, minor = runtime.get_version()
+    return driver.get_version(), (major, minor)
+
+
+def _reason(error: Any) -> str:
+    text = one_line(error)
+    if type(error).__name__.startswith("DynamicLib"):  # cuda.pathfinder, about what the extra brings
+        return f"{text.split(': ')[0]}: pip install 'ds4ref[cuda13]', or [cuda12] for a driver for CUDA 12"
+    return f"no kernel can run on it: {text}"
 
 
 def report() -> list[str]:
     """Lines for people: the ``numba.cuda`` in use, the devices, why none can be used."""
     target = (
-        "numba-cuda" if IMPLEMENTATION == "NVIDIA" else "numba's bundled target (pip install 'ds4ref[cuda]' is newer)"
+        "numba-cuda" if IMPLEMENTATION == "NVIDIA" else "numba's bundled target (pip install 'ds4ref[cuda13]' is newer)"
     )
     lines = [f"numba.cuda: {target}"]
     for d in devices():
-        about = f"compute capability {_dotted(d.capability)}, {d.memory / 2**30:.1f} GiB"
+        about = f"compute capability {_dotted(d.capability)}"
+        if d.memory:
+            about += f", {d.memory / 2**30:.1f} GiB"
         lines.append(f"{d.number}: {d.name}, {about}: {d.refusal or 'usable'}")
     reason = refusal()
     return lines if reason is None or len(lines) > 1 else [*lines, reason]
@@ -66,12 +147,17 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def _driver_error() -> str:
+    error: Any
     try:
         from numba.cuda.cudadrv.driver import driver
 
         driver.ensure_initialized()
         error = driver.initialization_error
     except Exception as e:  # whatever it is, it is the reason
-        error = str(e)
-    text = " ".join(str(error).split()) if error else "the driver lists none"
-    return text.split(". ")[0].rstrip(".:")
+        error = e
+    return _told(error) if error else "the driver lists none"
+
+
+def _told(error: Any) -> str:
+    """The first sentence, without the error's number, before which its name came."""
+    return one_line(error).split(" (<")[0].split(". ")[0].rstrip(".:")

@@ -3,24 +3,28 @@
 ``Device`` calls the driver's C interface by ctypes, so it works with any ``numba.cuda``. One stream orders all work, so
 memory that one op gave back may serve the next op at once. ``watch`` counts calls by name.
 
-Errors: MemoryError names the wanted and the free bytes; RuntimeError names the driver's error.
+Errors: MemoryError names the wanted and the free bytes; RuntimeError, or the class that a ``Device`` was given, names
+the driver's error, also where ``numba.cuda`` met it.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import ctypes.util
+import functools
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .shim import cuda
+from .shim import LASTING, cuda, from_below, leave_as_it_is, one_line
 
 GIB = 1 << 30
 STAGED = 16 << 20
@@ -134,41 +138,68 @@ class Driver(ABC):
 
 
 class Device(Driver):
-    """Device ``number`` of this process, in Numba's context for it."""
+    """Device ``number`` of this process, in Numba's context for it. ``raises``: class of the exceptions for what the
+    driver refuses."""
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, raises: type[Exception] = RuntimeError) -> None:
         super().__init__()
-        cuda.select_device(number)
-        self._context, self._entered = cuda.current_context(), threading.local()
-        self._lib = _library()
-        self.stream = cuda.stream()
+        self.raises, self._lost = raises, False
+        with self._told():
+            cuda.select_device(number)
+            self._context, self._entered = cuda.current_context(), threading.local()
+            self._lib = _library()
+        self._handles: list[ctypes.c_void_p] = []
+        self.stream = self._new_stream()
         self._handle = ctypes.c_void_p(int(self.stream))
         self._beside = ctypes.c_void_p()
         self._others: list[Any] = []
+        _nothing_freed_at_exit()
         self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
 
     def _call(self, name: str, *args: Any) -> None:
         """Call a function of the driver in this thread's context."""
         if not hasattr(self._entered, "done"):
-            cuda.current_context()
+            with self._told():
+                cuda.current_context()
             self._entered.done = True
         code = getattr(self._lib, name)(*args)
         if code:
             text = ctypes.c_char_p()
             self._lib.cuGetErrorName(code, ctypes.byref(text))
-            raise RuntimeError(f"the CUDA driver's {name} failed: {(text.value or b'?').decode()}")
+            why = (text.value or str(code).encode()).decode()
+            self._note(why)
+            raise self.raises(f"the CUDA driver's {name} failed: {why}")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise what ``numba.cuda`` meets below it as ``raises``; a bug of ours passes as it is."""
+        try:
+            yield
+        except Exception as error:
+            if not from_below(error):
+                raise
+            text = one_line(error)
+            self._note(text)
+            raise self.raises(f"the GPU failed: {text}") from error
+
+    def _note(self, text: str) -> None:
+        """Take notice of an error that ended the context."""
+        if not self._lost and any(part in text for part in LASTING):
+            self._lost = True
+            with suppress(Exception):
+                leave_as_it_is()
 
     def alloc(self, nbytes: int) -> Block:
         self._count("alloc")
         pointer = ctypes.c_uint64()
         try:
             self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(nbytes, 1)))
-        except RuntimeError as e:
+        except self.raises as e:
             if "OUT_OF_MEMORY" not in str(e):
                 raise
             free, total = self.memory()
             raise MemoryError(
-                f"the GPU has no {nbytes / GIB:.2f} GiB left: {free / GIB:.2f} of {total / GIB:.2f} GiB are free"
+                f"the GPU has no {_size(nbytes)} left: {free / GIB:.2f} of {total / GIB:.2f} GiB are free"
             ) from e
         return Block(pointer.value, nbytes)
 
@@ -233,7 +264,8 @@ class Device(Driver):
         self._call("cuStreamSynchronize", self._handle)
 
     def run(self, call: Callable[[], None]) -> None:
-        call()
+        with self._told():
+            call()
 
     def capture(
         self, refresh: Sequence[tuple[Block, np.ndarray]], calls: Sequence[Callable[[], None]],
@@ -250,21 +282,34 @@ class Device(Driver):
                 )
             if order is None:
                 for call in calls:
-                    call()
+                    self.run(call)
             else:
                 self._branched(calls, order, made)
             for values, block in fetch:
                 to = ctypes.c_void_p(values.ctypes.data)
                 self._copy_node("cuMemcpyDtoHAsync_v2", to, block.pointer, values.nbytes)
-        finally:
             self._call("cuStreamEndCapture", self._handle, ctypes.byref(graph))
-            for event in made:
-                self._call("cuEventDestroy_v2", event)
-        nodes = ctypes.c_size_t()
-        self._call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
-        self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
-        self._call("cuGraphDestroy", graph)
+        except BaseException:
+            with suppress(self.raises):  # what went wrong first is the news; the stream must not stay in capture
+                if not graph:
+                    self._call("cuStreamEndCapture", self._handle, ctypes.byref(graph))
+            self._drop(graph, made)
+            raise
+        try:
+            nodes = ctypes.c_size_t()
+            self._call("cuGraphGetNodes", graph, None, ctypes.byref(nodes))
+            self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), graph, ctypes.c_uint64(0))
+        finally:
+            self._drop(graph, made)
         return _Captured(self, ready, nodes.value)
+
+    def _drop(self, graph: ctypes.c_void_p, events: Sequence[ctypes.c_void_p]) -> None:
+        """Destroy what a capture needed. An error here has been told by an earlier call or will be by a later one."""
+        with suppress(self.raises):
+            for event in events:
+                self._call("cuEventDestroy_v2", event)
+            if graph:
+                self._call("cuGraphDestroy", graph)
 
     def _branched(self, calls: Sequence[Callable[[], None]], order: Order, made: list[ctypes.c_void_p]) -> None:
         """Make the calls, with events between streams: a branch begins after the work captured so far, a call after the
@@ -290,7 +335,7 @@ class Device(Driver):
         for number, (call, turn) in enumerate(zip(calls, order.turns, strict=True)):
             for earlier in turn.waits:
                 wait(turn.branch, ended[earlier])
-            call()
+            self.run(call)
             if others and number in awaited:
                 ended[number] = event_after(turn.branch)
         for number in order.ends:
@@ -299,8 +344,20 @@ class Device(Driver):
 
     def stream_of(self, branch: int) -> Any:
         while len(self._others) < branch:
-            self._others.append(cuda.stream())
+            self._others.append(self._new_stream())
         return self._others[branch - 1] if branch else self.stream
+
+    def _new_stream(self) -> Any:
+        """A stream of our own: those of ``numba.cuda`` print a traceback when they cannot be destroyed any more."""
+        handle = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(handle), ctypes.c_uint(0))
+        self._handles.append(handle)
+        return cuda.external_stream(handle.value)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # the context went first, or there never was one
+            for handle in self._handles:
+                self._call("cuStreamDestroy_v2", handle)
 
     def _handle_of(self, branch: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(int(self.stream_of(branch)))
@@ -308,6 +365,13 @@ class Device(Driver):
     def _copy_node(self, name: str, to: Any, source: int, nbytes: int) -> None:
         start = ctypes.c_uint64(source) if "DtoH" in name else ctypes.c_void_p(source)
         self._call(name, to, start, ctypes.c_size_t(nbytes), self._handle)
+
+
+@functools.cache
+def _nothing_freed_at_exit() -> None:
+    """When Python ends the driver frees everything anyway, and an error that ended the context and was not met before
+    would be told then, as a traceback a module. Called once modules are loaded: what is registered last runs first."""
+    atexit.register(leave_as_it_is)
 
 
 class _Captured:
@@ -321,10 +385,12 @@ class _Captured:
         self._driver._call("cuGraphLaunch", self._ready, self._driver._handle)
 
     def __del__(self) -> None:
-        try:
+        with suppress(Exception):  # the context went first
             self._driver._call("cuGraphExecDestroy", self._ready)
-        except RuntimeError:  # the context went first
-            pass
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB" if nbytes > GIB // 100 else f"{nbytes} bytes"
 
 
 def _library() -> Any:
@@ -334,11 +400,11 @@ def _library() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def open_driver(number: int = 0) -> Driver:
-    """The GPU. RuntimeError with one line if none can be used."""
+def open_driver(number: int = 0, raises: type[Exception] = RuntimeError) -> Driver:
+    """The GPU. Raises ``raises`` with one line if it cannot be used, and for what its driver refuses later."""
     from .devices import refusal
 
-    reason = refusal()
+    reason = refusal(number)
     if reason is not None:
-        raise RuntimeError(reason)
-    return Device(number)
+        raise raises(reason)
+    return Device(number, raises)

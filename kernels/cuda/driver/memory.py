@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Buffer:
 
     def __del__(self) -> None:
         if self.owner is not None and self.block is not None:
-            self.owner.give_back(self.block)
+            with suppress(Exception):  # memory of a context that an error ended cannot be freed, and is free
+                self.owner.give_back(self.block)
 
 
 class Pinned:

@@ -55,6 +55,35 @@ def extending() -> tuple[Any, Any, Any, Any]:
     return intrinsic, types, cgutils, signature
 
 
+LASTING = (
+    "ILLEGAL_ADDRESS", "LAUNCH_TIMEOUT", "ERROR_ASSERT", "HARDWARE_STACK", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS",
+    "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "ECC_UNCORRECTABLE",
+)  # fmt: skip
+"""Parts of names of errors after which every call of the driver fails in this process."""
+
+
+def one_line(error: Any) -> str:
+    """The text of an error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def from_below(error: BaseException) -> bool:
+    """Whether an exception says that driver, device or NVIDIA's compiler failed, and not that our code is wrong. Numba
+    and the packages it calls have a dozen classes for that, which have only their modules in common."""
+    return type(error).__module__.startswith(("cuda.", "numba.cuda.cudadrv"))
+
+
+_left: list[Any] = []
+
+
+def leave_as_it_is() -> None:
+    """Let ``numba.cuda`` free nothing any more, after an error that ended the context: it would print a traceback for
+    every module that it fails to free, most of them when Python ends."""
+    deferring = cuda.defer_cleanup()
+    deferring.__enter__()
+    _left.append(deferring)  # as garbage it would end
+
+
 def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype) -> Any:
     """Wrap the array at a device address as a kernel argument."""
     described = {

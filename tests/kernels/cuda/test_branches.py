@@ -153,7 +153,7 @@ class Library:
         self.events: dict[int, frozenset[str]] = {}
         self.after: dict[str, frozenset[str]] = {}
         self.origin: int | None = None
-        self.destroyed = 0
+        self.destroyed = self.streams = 0
 
     def work(self, stream: int, name: str) -> None:
         assert stream in self.done, f"{name}: stream {stream} takes no part in the capture"
@@ -173,6 +173,11 @@ class Library:
     def cuEventCreate(self, event: Any, flags: Any) -> int:
         event._obj.value = len(self.events) + 1
         self.events[event._obj.value] = frozenset()
+        return 0
+
+    def cuStreamCreate(self, stream: Any, flags: Any) -> int:
+        self.streams += 1
+        stream._obj.value = 7 + self.streams
         return 0
 
     def cuEventDestroy_v2(self, event: Any) -> int:
@@ -210,8 +215,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> gpu.Device:
     gpu.Driver.__init__(made)
     made._lib, made._entered, made._others = Library(), threading.local(), []
     made._entered.done, made.stream, made._handle = True, 7, ctypes.c_void_p(7)
-    numbers = iter(range(8, 100))
-    monkeypatch.setattr(gpu.cuda, "stream", lambda: next(numbers))
+    made.raises, made._handles = RuntimeError, []
+    monkeypatch.setattr(gpu.cuda, "external_stream", lambda handle: handle)
     return made
 
 

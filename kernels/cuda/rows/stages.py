@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, threads_for
-from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float
+from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float, warp_sum
 from ..driver.shim import cuda, f64, i32
 from .maths import log2_64, rint32, sqrt32
 
 NORM, ROPE, HADAMARD, E4M3, E2M1, F16 = (1 << i for i in range(6))
 """Stages, in the order they run."""
 
-MOST = MOST_THREADS
+MOST, WARP = MOST_THREADS, 32
 PEAKS = 1024
 """Blocks of a small format supported per row: 64 k channels of E4M3."""
 
@@ -33,16 +33,24 @@ E4M3_BITS, E2M1_BITS = 6, 5
 
 @cuda.jit(device=True)
 def block_sum(value, sums):
-    """Return the sum of ``value`` over all threads of the block; ``sums`` is shared, one float64 a thread."""
+    """Return the sum of ``value`` over all threads of the block; ``sums`` is shared, one float64 a thread.
+
+    Halves are added until one thread is left; the last warp does it with shuffles.
+    """
     t = cuda.threadIdx.x
     sums[t] = value
     cuda.syncthreads()
     width = cuda.blockDim.x >> 1
-    while width > 0:
+    while width >= WARP:
         if t < width:
             sums[t] += sums[t + width]
         cuda.syncthreads()
         width >>= 1
+    if t < WARP:
+        total = warp_sum(sums[t])
+        if t == 0:
+            sums[0] = total
+    cuda.syncthreads()
     total = sums[0]
     cuda.syncthreads()
     return total

@@ -33,9 +33,10 @@ def repeat(stream, out, x, tokens, count, width):
 
 
 @cuda.jit(device=True)
-def gate(mix, scale, base, token, C, i):
-    """Return the sigmoid of logit i of a token, those of pre and then those of post."""
-    return sigmoid32(F32(mix[token * C * (C + 2) + i] * scale[i // C] + base[i]))
+def gate(mix, scale, base, token, C, part, i):
+    """Return the sigmoid of logit i of a token's pre (``part`` 0) or post (1)."""
+    at = part * C + i
+    return sigmoid32(F32(mix[token * C * (C + 2) + at] * scale[part] + base[at]))
 
 
 @cuda.jit(device=True)
@@ -47,7 +48,7 @@ def split_off(post, comb, mix, scale, base, token, C, iters, eps, table):
     """
     lane, n, m = cuda.threadIdx.x, C * C, token * C * (C + 2)
     for i in range(lane, C, WARP):
-        post[token * C + i] = TWO * gate(mix, scale, base, token, C, C + i)
+        post[token * C + i] = TWO * gate(mix, scale, base, token, C, 1, i)
     for j in range(lane, n, WARP):
         table[j] = F32(mix[m + 2 * C + j] * scale[2] + base[2 * C + j])
     sync_warp()
@@ -84,7 +85,7 @@ def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
     table = cuda.shared.array(TABLE, f32)
     token = cuda.blockIdx.x
     for i in range(cuda.threadIdx.x, C, WARP):
-        pre[token * C + i] = gate(mix, scale, base, token, C, i) + eps
+        pre[token * C + i] = gate(mix, scale, base, token, C, 0, i) + eps
     split_off(post, comb, mix, scale, base, token, C, iters, eps, table)
 
 
@@ -99,7 +100,7 @@ def normed_sum(out, mix, scale, base, X, weight, token, C, D, eps, weighted, nor
     one float a stream and one float64 a thread."""
     t, step = cuda.threadIdx.x, cuda.blockDim.x
     for i in range(t, C, step):
-        pre[i] = gate(mix, scale, base, token, C, i) + eps
+        pre[i] = gate(mix, scale, base, token, C, 0, i) + eps
     cuda.syncthreads()
     squares = 0.0
     for i in range(t, D, step):

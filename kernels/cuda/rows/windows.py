@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..driver.grids import blocks_for, threads_for
+from ..driver.grids import MOST_THREADS, blocks_for, threads_for
 from ..driver.shim import cuda
 from .maths import exp32
 
@@ -26,6 +26,26 @@ def position_bias(stream, out, gate, ape, at, tokens, ratio, width):
     size = tokens * width
     threads = threads_for(size, 256, 1)
     bias_kernel[blocks_for(size, threads), threads, stream](out, gate, ape, at, size, ratio, width)
+
+
+@cuda.jit
+def store_both_kernel(ring, ring2, x, x2, ape, at, tokens, n, slots, ratio):
+    """Store one of the newest min(tokens, slots) rows of both per block."""
+    token = cuda.blockIdx.x + max(tokens - slots, 0)
+    slot = (at[0] + token) % slots
+    place = (at[0] + token) % max(ratio, 1)
+    for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+        ring[slot * n + i] = x[token * n + i]
+        value = x2[token * n + i]
+        ring2[slot * n + i] = value + ape[place * n + i] if ratio > 0 else value
+
+
+def store_both(stream, ring, ring2, x, x2, ape, at, tokens, n, slots, ratio):
+    """Run ``stages.store_rows`` of x and of x2 (tokens, n), or, if ``ratio`` is not 0, of ``position_bias`` of x2
+    (``folding``)."""
+    store_both_kernel[min(tokens, slots), threads_for(n, MOST_THREADS), stream](
+        ring, ring2, x, x2, ape, at, tokens, n, slots, ratio
+    )
 
 
 @cuda.jit(device=True)

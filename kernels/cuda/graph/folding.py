@@ -5,16 +5,21 @@ costs microseconds. After ``sharing`` and ``joining``
 
     experts are counted by the launch that chose them
     the row a norm or a chain of stages made is packed by the block that made it
-    two rows that go into rings at the same place are stored by one launch, the second with its position bias
+    a chain of stages runs beside one that stores its rows
+    two rows that go into rings at the same place are stored by one launch, the second with its position bias, or by
+    the product that makes them
 
 Each computes the bits that the ops by themselves do.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
+
 from ..driver.arrays import DeviceArray
-from ..driver.launch import Launch, same_values, written_between
-from ..products import packed_rows, packing
+from ..driver.launch import Launch, same_values
+from ..products import dispatch, packed_rows, packing
 from ..rows import hyper, routing, stages, windows
 from .merging import merged
 
@@ -26,17 +31,22 @@ BLOCKS = {packing.pack_a8: 32, packing.pack_q8k: 256}
 """Values of a row that share a scale, by the function that packs them."""
 
 
-def folded(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[Launch]:
-    """Apply all kinds of folding. ``kept``: ids of buffers read after the launches; ``absent`` stands for a float array
-    that is not there."""
-    out = merged(launches, _counts, _counted)
-    out = merged(out, _packs, _packed)
+def folded(launches: list[Launch], kept: set[int], flags: set[int], absent: DeviceArray) -> list[Launch]:
+    """Apply all kinds of folding. ``kept``: ids of buffers read after the launches; ``flags``: of those written in any
+    order; ``absent`` stands for a float array that is not there."""
 
     def stored(launch: Launch, later: Launch) -> Launch:
         reads = [launch.reads[0], later.reads[0], absent, launch.reads[1]]
         return Launch(windows.store_both, [launch.writes[0], later.writes[0]], reads, (*launch.numbers, 0))
 
-    return _biased(merged(out, _stores, stored), kept)
+    out = merged(launches, _counts, _counted, flags)
+    out = merged(out, _packs, _packed, flags)
+    out = merged(out, _beside, _both_chains, flags)
+    out = merged(out, _stores, stored, flags)
+    reads = Counter(buffer for launch in out for buffer in {id(array.buffer) for array in launch.reads})
+    once = {buffer for buffer, times in reads.items() if times == 1} - kept
+    out = merged(out, partial(_biases, once), _biased, flags)
+    return merged(out, partial(_makes_rows, once), _stored_at_once, flags)
 
 
 def _counts(launch: Launch, later: Launch) -> bool:
@@ -76,42 +86,72 @@ def _packed(launch: Launch, later: Launch) -> Launch:
     return Launch(launch.function, [*results, *both], launch.reads, (*launch.numbers[:-2], True, True))
 
 
+def _reads_result(launch: Launch, later: Launch) -> bool:
+    """Whether ``later`` reads what ``launch`` writes."""
+    written = {id(array.buffer) for array in launch.writes}
+    return any(id(array.buffer) in written for array in later.reads)
+
+
 def _stores(launch: Launch, later: Launch) -> bool:
-    """Whether two rows go to the same place of different rings, neither of which is the other row."""
-    if launch.function is not stages.store_rows or later.function is not stages.store_rows:
-        return False
-    (ring, (x, at)), (ring2, (x2, at2)) = ((each.writes[0], each.reads) for each in (launch, later))
+    """Whether two rows go to the same place of two rings."""
     return (
-        list(launch.numbers) == list(later.numbers)
-        and same_values(at, at2)
-        and ring.dtype == ring2.dtype
-        and ring.buffer not in (ring2.buffer, x2.buffer)
-        and ring2.buffer is not x.buffer
+        launch.function is later.function is stages.store_rows
+        and list(launch.numbers) == list(later.numbers)
+        and same_values(launch.reads[1], later.reads[1])
+        and launch.writes[0].dtype == later.writes[0].dtype
+        and not _reads_result(launch, later)
     )
 
 
-def _biased(launches: list[Launch], kept: set[int]) -> list[Launch]:
-    """Add the position bias while storing where that is its only reader."""
-    readers: dict[int, list[int]] = {}
-    for number, launch in enumerate(launches):
-        for array in launch.reads:
-            readers.setdefault(id(array.buffer), []).append(number)
-    out: list[Launch | None] = list(launches)
-    for number, launch in enumerate(launches):
-        if launch.function is not windows.position_bias:
-            continue
-        result = launch.writes[0]
-        found = readers.get(id(result.buffer), [])
-        if len(found) != 1 or id(result.buffer) in kept:
-            continue
-        later = launches[found[0]]
-        if later.function is not windows.store_both or not same_values(later.reads[1], result):
-            continue
-        gate, ape, at = launch.reads
-        x, _, _, at2 = later.reads
-        tokens, ratio, width = launch.numbers
-        fits = same_values(at, at2) and tuple(later.numbers[:2]) == (tokens, width)
-        if fits and not written_between(launches[number + 1 : found[0]], launch):
-            numbers = *later.numbers[:3], ratio
-            out[found[0]], out[number] = Launch(later.function, later.writes, [x, gate, ape, at], numbers), None
-    return [launch for launch in out if launch is not None]
+def _biases(once: set[int], launch: Launch, later: Launch) -> bool:
+    """Whether ``later`` alone reads the biased rows that ``launch`` makes, and stores them as its second ones.
+    ``once``: ids of buffers that are read once."""
+    if launch.function is not windows.position_bias or later.function is not windows.store_both:
+        return False
+    tokens, _, width = launch.numbers
+    return (
+        same_values(launch.writes[0], later.reads[1])
+        and id(launch.writes[0].buffer) in once
+        and same_values(launch.reads[2], later.reads[3])
+        and tuple(later.numbers[:2]) == (tokens, width)
+    )
+
+
+def _biased(launch: Launch, later: Launch) -> Launch:
+    reads = [later.reads[0], *launch.reads]
+    return Launch(later.function, later.writes, reads, (*later.numbers[:3], launch.numbers[1]))
+
+
+def _makes_rows(once: set[int], launch: Launch, later: Launch) -> bool:
+    """Whether ``later`` alone reads the two results of products of plain numbers, and stores them."""
+    if launch.function is not dispatch.linear_both_plain or later.function is not windows.store_both:
+        return False
+    tokens, width, slots, _ = later.numbers
+    return (
+        all(map(same_values, launch.writes, later.reads))
+        and once.issuperset(id(array.buffer) for array in launch.writes)
+        and tokens <= slots
+        and all(w.rows == width for w in launch.matrices)
+    )
+
+
+def _stored_at_once(launch: Launch, later: Launch) -> Launch:
+    tokens, _, slots, ratio = later.numbers
+    reads, numbers = [*launch.reads, *later.reads[2:]], (tokens, slots, ratio)
+    return Launch(dispatch.linear_both_stored, later.writes, reads, numbers, matrices=launch.matrices)
+
+
+def _beside(launch: Launch, later: Launch) -> bool:
+    """Whether these are chains of stages on rows of the same length, of which ``later`` stores its rows."""
+    return (
+        launch.function is stages.chain
+        and later.function is stages.chain_store
+        and launch.numbers[1] == later.numbers[1]
+        and not _reads_result(launch, later)
+    )
+
+
+def _both_chains(launch: Launch, later: Launch) -> Launch:
+    (rows, n, *numbers), (rows2, _, *numbers2, slots) = launch.numbers, later.numbers
+    numbers = [rows, rows2, n, *numbers, *numbers2, slots]
+    return Launch(stages.chain_beside, [*launch.writes, *later.writes], [*launch.reads, *later.reads], numbers)

@@ -100,9 +100,10 @@ class Recording(Steps):
         if any(buffer.block is not None or buffer.slab is not None for buffer in results):
             raise ValueError("an output of a recording must be a result of its ops")
         ids = {id(buffer) for buffer in results}
-        launches = joined(shared(self.launches, ids, self.empty), ids, self.absent(F32))
-        self.launches = folded(launches, ids, self.absent(F32))
-        self.order = Schedule(needs(self.launches, {id(self.error.buffer)}), owner.branches)
+        flags, absent = {id(self.error.buffer)}, self.absent(F32)
+        launches = joined(shared(self.launches, ids, flags, self.empty), ids, absent)
+        self.launches = folded(launches, ids, flags, absent)
+        self.order = Schedule(needs(self.launches, flags), owner.branches)
         with owner.lock:
             self._results = self._placed(results)
             self._arena = owner.memory.buffer(self._planned(ids))

@@ -31,9 +31,10 @@ PACKED: dict[Callable[..., None], Callable[..., None]] = {
 """Functions of products by the function that packs, too."""
 
 
-def shared(launches: list[Launch], kept: set[int], empty: Callable[..., DeviceArray]) -> list[Launch]:
-    """Apply all kinds of sharing. ``kept``: ids of buffers read after the launches; ``empty`` makes new places."""
-    return _gated(merged(_packed(launches, empty), _fit, _both), kept)
+def shared(launches: list[Launch], kept: set[int], flags: set[int], empty: Callable[..., DeviceArray]) -> list[Launch]:
+    """Apply all kinds of sharing. ``kept``: ids of buffers read after the launches; ``flags``: of those written in any
+    order; ``empty`` makes new places."""
+    return _gated(merged(_packed(launches, empty), _fit, _both, flags), kept)
 
 
 def _packed(launches: list[Launch], empty: Callable[..., DeviceArray]) -> list[Launch]:

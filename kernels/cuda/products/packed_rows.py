@@ -30,8 +30,7 @@ def chain_packed_kernel(
         x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels, factor,
         sums, peaks,
     )  # fmt: skip
-    cuda.syncthreads()
-    pack_row(codes, scales, codes_k, scales_k, sums_k, out, row * n, n, a8, q8k)
+    pack_row(codes, scales, codes_k, scales_k, sums_k, out, row * n, n, a8, q8k)  # every stage ends with a barrier
 
 
 def chain_packed(

@@ -218,6 +218,44 @@ def chain_store(
 
 
 @cuda.jit
+def chain_beside_kernel(
+    out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, n, heads, stages, weighted, eps, half, gap,
+    sign, channels, factor, heads2, stages2, weighted2, eps2, half2, gap2, sign2, channels2, factor2, slots,
+):  # fmt: skip
+    """Run the first chain on the first ``rows`` rows, one a block, the second on the others, and store those."""
+    sums = cuda.shared.array(MOST, f64)
+    peaks = cuda.shared.array(PEAKS, i32)
+    row = cuda.blockIdx.x
+    if row < rows:
+        stages_of_row(
+            x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels,
+            factor, sums, peaks,
+        )  # fmt: skip
+    else:
+        row -= rows
+        stages_of_row(
+            x2, out2, weight2, cos2, sin2, row * n, row // heads2, n, stages2, weighted2, eps2, half2, gap2, sign2,
+            channels2, factor2, sums, peaks,
+        )  # fmt: skip
+        slot = (at[0] + row) % slots
+        for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+            ring[slot * n + i] = out2[row * n + i]
+
+
+def chain_beside(
+    stream, out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, rows2, n, heads, stages, weighted,
+    eps, half, gap, sign, channels, factor, heads2, stages2, weighted2, eps2, half2, gap2, sign2, channels2, factor2,
+    slots,
+):  # fmt: skip
+    """Run ``chain`` and, on other rows of n values, ``chain_store``."""
+    chain_beside_kernel[rows + rows2, threads_for(n, MOST), stream](
+        out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, n, heads, stages, weighted, F32(eps),
+        half, gap, F32(sign), channels, F32(factor), heads2, stages2, weighted2, F32(eps2), half2, gap2, F32(sign2),
+        channels2, F32(factor2), slots,
+    )  # fmt: skip
+
+
+@cuda.jit
 def store_kernel(ring, x, at, tokens, n, slots):
     """Store one of the newest min(tokens, slots) rows per block."""
     token = cuda.blockIdx.x + max(tokens - slots, 0)

@@ -15,6 +15,7 @@ Each computes the bits that the ops by themselves do.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from ..driver.arrays import DeviceArray
@@ -23,7 +24,10 @@ from ..products import dispatch, packed_rows, packing
 from ..rows import hyper, routing, stages, windows
 from .merging import merged
 
-PACKING = {stages.chain: packed_rows.chain_packed, hyper.hc_enter: packed_rows.enter_packed}
+PACKING: dict[Callable[..., None], Callable[..., None]] = {
+    stages.chain: packed_rows.chain_packed,
+    hyper.hc_enter: packed_rows.enter_packed,
+}
 """Launches of rows by the functions that pack their first result, too."""
 LENGTH_AT = {stages.chain: 1, packed_rows.chain_packed: 1, hyper.hc_enter: 2, packed_rows.enter_packed: 2}
 """Which number of such a launch is the length of its rows."""

@@ -6,6 +6,7 @@ costs microseconds. After ``sharing`` and ``joining``
     experts are counted by the launch that chose them
     the row a norm or a chain of stages made is packed by the block that made it
     a chain of stages runs beside one that stores its rows
+    windows of two rings are gathered by the launch that pools them
     two rows that go into rings at the same place are stored by one launch, the second with its position bias, or by
     the product that makes them
 
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..driver.arrays import DeviceArray
-from ..driver.launch import Launch, same_values
+from ..driver.launch import Launch, same_values, written_between
 from ..products import dispatch, packed_rows, packing
 from ..rows import hyper, routing, stages, windows
 from .merging import merged
@@ -50,7 +51,8 @@ def folded(launches: list[Launch], kept: set[int], flags: set[int], absent: Devi
     reads = Counter(buffer for launch in out for buffer in {id(array.buffer) for array in launch.reads})
     once = {buffer for buffer, times in reads.items() if times == 1} - kept
     out = merged(out, partial(_biases, once), _biased, flags)
-    return merged(out, partial(_makes_rows, once), _stored_at_once, flags)
+    out = merged(out, partial(_makes_rows, once), _stored_at_once, flags)
+    return _pooled(out, once)
 
 
 def _counts(launch: Launch, later: Launch) -> bool:
@@ -143,6 +145,28 @@ def _stored_at_once(launch: Launch, later: Launch) -> Launch:
     tokens, _, slots, ratio = later.numbers
     reads, numbers = [*launch.reads, *later.reads[2:]], (tokens, slots, ratio)
     return Launch(dispatch.linear_both_stored, later.writes, reads, numbers, matrices=launch.matrices)
+
+
+def _pooled(launches: list[Launch], once: set[int]) -> list[Launch]:
+    """Gather the windows of two rings while pooling them where that alone reads them."""
+    out: list[Launch | None] = list(launches)
+    makers = {id(each.writes[0].buffer): at for at, each in enumerate(launches) if each.function is windows.windows}
+    for number, launch in enumerate(launches):
+        if launch.function is not windows.pool:
+            continue
+        found = [makers[id(array.buffer)] for array in launch.reads if id(array.buffer) in makers.keys() & once]
+        if len(found) < 2:
+            continue
+        kv, score = (launches[at] for at in found)
+        fits = list(kv.numbers) == list(score.numbers) and same_values(kv.reads[2], score.reads[2])
+        count, slots, tokens, ratio, width, overlap = kv.numbers
+        if fits and tuple(launch.numbers) == (count, (2 if overlap else 1) * ratio, width):
+            if not any(written_between(launches[at + 1 : number], launches[at]) for at in found):
+                reads = [kv.reads[0], score.reads[0], kv.reads[1], score.reads[1], kv.reads[2]]
+                out[number] = Launch(windows.pool_windows, launch.writes, reads, kv.numbers)
+                for at in found:
+                    out[at] = None
+    return [launch for launch in out if launch is not None]
 
 
 def _beside(launch: Launch, later: Launch) -> bool:

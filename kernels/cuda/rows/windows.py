@@ -109,6 +109,49 @@ def pool(stream, out, kv, score, n, m, c):
     pool_kernel[blocks_for(n * c, threads), threads, stream](out, kv, score, n * c, m, c)
 
 
+@cuda.jit(device=True)
+def placed(ring, new, slot, fresh, slots, tokens, columns, column):
+    """Return one channel of a candidate: of new row ``fresh``, or, if that is negative, of ring row ``slot``, which may
+    count on past the end of the ring."""
+    if fresh >= 0:
+        return new[min(fresh, tokens - 1) * columns + column]
+    return ring[(slot - slots if slot >= slots else slot) * columns + column]
+
+
+@cuda.jit
+def pool_windows_kernel(out, ring, ring2, new, new2, at, size, slots, tokens, ratio, width, overlap, depth):
+    """Pool one channel of one window per thread, as ``pool_kernel`` does, from where ``windows_kernel`` would gather
+    it: slots of a window follow each other in the ring, so that the first one's place is enough."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        window, channel = i // width, i % width
+        columns = 2 * width if overlap else width
+        first = (at[0] // ratio + window) * ratio - (ratio if overlap else 0)
+        begin, fresh = (first + slots) % slots, at[0] - first  # the slot from which on rows are new
+        top = LOWEST
+        for j in range(depth):
+            column = channel + (width if overlap and j >= ratio else 0)
+            value = placed(ring2, new2, begin + j, j - fresh, slots, tokens, columns, column)
+            top = top if value <= top else value
+        total, mean = F32(0), F32(0)
+        for j in range(depth):
+            column = channel + (width if overlap and j >= ratio else 0)
+            value = placed(ring2, new2, begin + j, j - fresh, slots, tokens, columns, column)
+            weight = F32(0) if top <= ABSENT else exp32(F32(value - top))
+            total += weight
+            mean += F32(weight * placed(ring, new, begin + j, j - fresh, slots, tokens, columns, column))
+        out[i] = F32(mean / total) if total != 0 else F32(0)
+
+
+def pool_windows(stream, out, ring, ring2, new, new2, at, count, slots, tokens, ratio, width, overlap):
+    """Run ``windows`` of two rings and ``pool`` of both (``folding``)."""
+    depth = 2 * ratio if overlap else ratio
+    size = count * width
+    threads = threads_for(size, 128, 1)
+    pool_windows_kernel[blocks_for(size, threads), threads, stream](
+        out, ring, ring2, new, new2, at, size, slots, tokens, ratio, width, overlap, depth
+    )
+
+
 @cuda.jit
 def take_kernel(out, error, table, ids, size, width, rows, code):
     """Take rows in a grid-stride loop. An id out of range yields row 0 and sets ``error``."""

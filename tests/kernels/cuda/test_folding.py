@@ -71,8 +71,9 @@ def test_ids_that_come_from_a_table_are_counted_apart(ops: Any) -> None:
     assert written.same_bits(run) == ["route", "count"]
 
 
-def test_what_a_table_gave_is_counted_as_often_as_it_occurs(ops: Any) -> None:
-    """The ids that come out of routing are counted, each as often as it is there."""
+def test_what_a_table_gave_is_counted_as_often_as_it_occurs(ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids that come out of routing are counted, each as often as it is there, when all threads add at once, too."""
+    monkeypatch.setattr(ops.driver, "order", "interleaved", raising=False)
     logits, given = ops.upload(normal(1, 1, 40)), ops.upload(np.array([[7, 7, 0]], np.int32))
     written = Written(ops, counts=np.zeros(40, np.int64))
 
@@ -227,23 +228,58 @@ def test_more_rows_than_a_ring_has_are_stored_by_a_launch_of_their_own(ops: Any)
     assert written.same_bits(run) == ["linear_both_plain", "store_both"]
 
 
-def test_rows_that_somebody_else_reads_are_made_first(ops: Any) -> None:
-    """When a window closes its candidates are taken from the ring before and from the new rows."""
-    x, at, ape = ops.upload(normal(1, 1, 64)), ops.upload(np.array([7])), ops.upload(normal(2, 4, 24))
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("tokens", "start", "slots"), [(1, 7, 8), (3, 21, 8), (9, 6, 12)])
+def test_a_window_that_closes_is_pooled_from_both_rings(
+    ops: Any, overlap: bool, tokens: int, start: int, slots: int
+) -> None:
+    """Its candidates come from the rings as they were before, and from the new rows."""
+    x, at, ape = ops.upload(normal(1, tokens, 64)), ops.upload(np.array([start])), ops.upload(normal(2, 4, 24))
     placed = [ops.place(matrix("F16", 24, 64, seed=seed)) for seed in (1, 2)]
-    written = rows_of(ops, 8, 24)
+    written, count = rows_of(ops, slots, 24), (start + tokens) // 4 - start // 4
 
     def run(to: Any) -> list[Any]:
         kv, gate = (to.linear(x, w, "float") for w in placed)
         score = to.position_bias(gate, ape, at)
-        parts = [to.windows(written.arrays["kv"], kv, at, 1, 4, True)]
-        parts.append(to.windows(written.arrays["score"], score, at, 1, 4, True))
+        parts = [
+            to.windows(written.arrays["kv"], kv, at, count, 4, overlap),
+            to.windows(written.arrays["score"], score, at, count, 4, overlap),
+        ]
+        row = to.pool(*parts)
         to.store_rows(kv, written.arrays["kv"], at)
         to.store_rows(score, written.arrays["score"], at)
-        return [to.pool(*parts)]
+        return [row]
 
-    names = written.same_bits(run)
-    assert names == ["linear_both_plain", "position_bias", "windows", "windows", "store_both", "pool"]
+    assert written.same_bits(run) == ["linear_both_plain", "position_bias", "pool_windows", "store_both"]
+
+
+def test_windows_that_are_not_alike_or_read_twice_are_gathered(ops: Any) -> None:
+    kv, score, at, other = (
+        ops.upload(each) for each in (normal(1, 1, 24), normal(2, 1, 24), np.array([7]), np.array([3]))
+    )
+    written = rows_of(ops, 8, 24)
+
+    def run(to: Any, at2: Any, keep: bool) -> list[Any]:
+        a = to.windows(written.arrays["kv"], kv, at, 1, 4, True)
+        b = to.windows(written.arrays["score"], score, at2, 1, 4, True)
+        return [to.pool(a, b), *([b] if keep else [])]
+
+    assert written.same_bits(lambda to: run(to, at, False)) == ["pool_windows"]
+    assert written.same_bits(lambda to: run(to, other, False)) == ["windows", "windows", "pool"]
+    assert written.same_bits(lambda to: run(to, at, True)) == ["windows", "windows", "pool"]
+
+
+def test_windows_of_a_ring_that_is_stored_before_they_are_pooled_are_gathered_first(ops: Any) -> None:
+    kv, score, at = ops.upload(normal(1, 1, 24)), ops.upload(normal(2, 1, 24)), ops.upload(np.array([7]))
+    written = rows_of(ops, 8, 24)
+
+    def run(to: Any) -> list[Any]:
+        a = to.windows(written.arrays["kv"], kv, at, 1, 4, True)
+        b = to.windows(written.arrays["score"], score, at, 1, 4, True)
+        to.store_rows(kv, written.arrays["kv"], ops.upload(np.array([1])))
+        return [to.pool(a, b)]
+
+    assert written.same_bits(run) == ["windows", "windows", "store_rows", "pool"]
 
 
 def test_a_ring_that_is_read_between_is_stored_after_that(ops: Any) -> None:

@@ -54,7 +54,7 @@ class Weights(NamedTuple):
 
 class Place(NamedTuple):
     """Where a product's results go: those of token t into row (at[0] + t) % slots, those of a second matrix after row
-    (at[0] + t) % ratio of ``ape`` was added, unless ``ratio`` is 0. Without ``slots`` they go into row t."""
+    (at[0] + t) % ratio of ``ape`` was added, unless ``ratio`` is 0."""
 
     at: Any
     ape: Any

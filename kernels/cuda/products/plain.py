@@ -100,9 +100,9 @@ def _reader(fmt: str) -> tuple[Any, Any]:
 
 
 @cache
-def _rows(fmt: str, aligned: bool) -> Any:
+def _rows(fmt: str, aligned: bool, stored: bool) -> Any:
     """Make the kernel of a format; ``2^split_bits`` warps of a block share a row. Skip divisions where operands allow:
-    one costs as much as several weights of a lane."""
+    one costs as much as several weights of a lane. ``stored``: results go to a ``Place``; others need the registers."""
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
@@ -169,12 +169,12 @@ def _rows(fmt: str, aligned: bool) -> Any:
         if lane == 0 and part == 0 and pair < pairs:
             for k in range(1, split):
                 total += parts[warp + k]
-            into = np.int64(pair)
-            if place.slots > 0:
-                position = np.int64(place.at[0]) + pair
-                into = position % place.slots
+            into = pair
+            if stored:
+                position = I32(I32(place.at[0]) + pair)
+                into = remainder(position, I32(place.slots))
                 if second and place.ratio > 0:
-                    total += place.ape[position % place.ratio * height + row]
+                    total += place.ape[remainder(position, I32(place.ratio)) * height + row]
             if second:
                 matrices.out2[into * height + row] = total
             else:
@@ -196,12 +196,11 @@ def rows(
     place: Place | None = None,
 ) -> None:  # fmt: skip
     """Multiply ``pairs`` inputs with one or two ``weights`` for whose rows ``warps_a_row`` is the same."""
-    place = place or Place(x, x, 0, 0)
     split_bits = warps_a_row(weights[0].rows, pairs)
     size = n * VALUE_BYTES[fmt]
     grid = -(-(sum(w.rows for w in weights) * pairs) // (WARPS >> split_bits))
-    args = matrices_of(weights, size, n), routing, place, x, pairs, split_bits
-    _rows(fmt, size % 16 == 0 and n % 4 == 0)[grid, (32, WARPS), stream](*args)
+    args = matrices_of(weights, size, n), routing, place or Place(x, x, 0, 0), x, pairs, split_bits
+    _rows(fmt, size % 16 == 0 and n % 4 == 0, place is not None)[grid, (32, WARPS), stream](*args)
 
 
 @cache

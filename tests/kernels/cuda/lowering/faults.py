@@ -66,7 +66,7 @@ FAULTS = [
     Fault("rows/stages", "    while width >= WARP:\n", "    while width > WARP:\n", "rms_norm"),
     Fault("rows/hyper", "sync_warp()\n        half = n - half", "half = n - half", "hc_split"),
     Fault("rows/windows", "value + ape[place * n + i]", "value + ape[i]", FOLDING + " ring"),
-    Fault("products/plain", "into = position % place.slots", "into = np.int64(place.at[0]) % place.slots",
+    Fault("products/plain", "into = remainder(position, I32", "into = remainder(I32(place.at[0]), I32",
           FOLDING + " straight"),
     Fault("products/plain", "if second and place.ratio > 0:", "if place.ratio > 0:", FOLDING + " straight"),
     Fault("products/packed_rows", "        cuda.syncthreads()\n", "        pass\n", FOLDING + " layer"),

@@ -2,9 +2,9 @@
 
 An op called from Python costs tens of microseconds and memory for its result; a decoded token has hundreds. While a
 pass is recorded its ops launch nothing: they append their launches, and the arrays they return stand for places.
-``seal`` packs inputs once for all that read them (``sharing``), joins chains of row stages (``joining``), puts launches
-that do not need one another side by side (``branches``), gives places that are not in use at a time the same memory and
-captures everything. ``replay`` launches the graph, which
+``seal`` packs inputs once for all that read them (``sharing``), joins chains of row stages (``joining``), folds small
+launches into their neighbours (``folding``), puts launches that do not need one another side by side (``branches``),
+gives places that are not in use at a time the same memory and captures everything. ``replay`` launches the graph, which
 
     copies the inputs, all of them side by side, from host memory    one copy node
     runs the kernels
@@ -30,6 +30,7 @@ from ..driver.launch import Launch
 from ..driver.memory import ALIGNMENT, Buffer, Memory, Slab
 from ..ops.steps import Steps
 from .branches import Schedule, needs
+from .folding import folded
 from .joining import joined
 from .sharing import shared
 
@@ -99,8 +100,10 @@ class Recording(Steps):
         if any(buffer.block is not None or buffer.slab is not None for buffer in results):
             raise ValueError("an output of a recording must be a result of its ops")
         ids = {id(buffer) for buffer in results}
-        self.launches = joined(shared(self.launches, ids, self.empty), ids, self.absent(F32))
-        self.order = Schedule(needs(self.launches, {id(self.error.buffer)}), owner.branches)
+        flags, absent = {id(self.error.buffer)}, self.absent(F32)
+        launches = joined(shared(self.launches, ids, flags, self.empty), ids, absent)
+        self.launches = folded(launches, ids, flags, absent)
+        self.order = Schedule(needs(self.launches, flags), owner.branches)
         with owner.lock:
             self._results = self._placed(results)
             self._arena = owner.memory.buffer(self._planned(ids))

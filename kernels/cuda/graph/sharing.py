@@ -21,6 +21,7 @@ from ..driver.launch import Launch, same_values, written_between
 from ..products import dispatch, layouts, packing, plain
 from ..products.units import UNITS
 from ..rows import routing
+from .merging import merged
 
 PACKED: dict[Callable[..., None], Callable[..., None]] = {
     dispatch.linear: dispatch.linear_packed,
@@ -30,9 +31,10 @@ PACKED: dict[Callable[..., None], Callable[..., None]] = {
 """Functions of products by the function that packs, too."""
 
 
-def shared(launches: list[Launch], kept: set[int], empty: Callable[..., DeviceArray]) -> list[Launch]:
-    """Apply all kinds of sharing. ``kept``: ids of buffers read after the launches; ``empty`` makes new places."""
-    return _gated(_paired(_packed(launches, empty)), kept)
+def shared(launches: list[Launch], kept: set[int], flags: set[int], empty: Callable[..., DeviceArray]) -> list[Launch]:
+    """Apply all kinds of sharing. ``kept``: ids of buffers read after the launches; ``flags``: of those written in any
+    order; ``empty`` makes new places."""
+    return _gated(merged(_packed(launches, empty), _fit, _both, flags), kept)
 
 
 def _packed(launches: list[Launch], empty: Callable[..., DeviceArray]) -> list[Launch]:
@@ -76,20 +78,6 @@ def _pack(
     return codes, scales, sums
 
 
-def _paired(launches: list[Launch]) -> list[Launch]:
-    """Make one launch of two products of the same packed inputs, in the place of the first one."""
-    out: list[Launch | None] = list(launches)
-    for number, launch in enumerate(launches):
-        if out[number] is None or not _few(launch):
-            continue
-        for later in range(number + 1, len(launches)):
-            between = launches[number + 1 : later]
-            if out[later] is not None and _fit(launch, launches[later]) and not _in_the_way(between, launches[later]):
-                out[number], out[later] = _both(launch, launches[later]), None
-                break
-    return [launch for launch in out if launch is not None]
-
-
 def _few(launch: Launch) -> bool:
     """Whether this is a product of few tokens, whose kernel can take two matrices."""
     if launch.function in (dispatch.linear_packed, dispatch.linear):  # the latter with plain numbers
@@ -102,8 +90,8 @@ def _few(launch: Launch) -> bool:
 
 
 def _fit(launch: Launch, later: Launch) -> bool:
-    """Whether one launch of both gives the same bits."""
-    if later.function is not launch.function or list(later.numbers) != list(launch.numbers):
+    """Whether one launch of both, products of the same packed inputs, gives the same bits."""
+    if later.function is not launch.function or not _few(launch) or list(later.numbers) != list(launch.numbers):
         return False
     a, b = launch.matrices[0], later.matrices[0]
     if (a.fmt, a.cols) != (b.fmt, b.cols) or not all(map(same_values, launch.reads, later.reads)):
@@ -154,10 +142,3 @@ def _gated(launches: list[Launch], kept: set[int]) -> list[Launch]:
             out[found[0]] = Launch(function, later.writes, launch.reads, launch.numbers)  # type: ignore[arg-type]
             out[number] = None
     return [launch for launch in out if launch is not None]
-
-
-def _in_the_way(between: list[Launch], later: Launch) -> bool:
-    """Whether a launch ``between`` uses the result of ``later`` or writes what it reads, so that it cannot move up."""
-    result = id(later.writes[0].buffer)
-    uses = (array for launch in between for array in (*launch.writes, *launch.reads))
-    return written_between(between, later) or any(id(array.buffer) == result for array in uses)

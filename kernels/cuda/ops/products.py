@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...binding import I8, I16, I32, bind
+from ...binding import I8, I16, I32, I64, bind
 from ...formats.matrix import Matrix
 from ..driver import experts
 from ..driver.arrays import DeviceArray
@@ -134,9 +134,11 @@ class ProductOps(Steps):
 
     @bind
     def route(self, logits, bias, hash_ids, k, scale, floor, probs, ids, weights, T, E, failure):
+        if k > routing.MOST_CHOSEN:
+            raise ValueError(f"route to more than {routing.MOST_CHOSEN} experts: {k}")
         self.go(
             routing.route, [probs, ids, weights, self.error],
-            [logits, self.or_absent(bias), self.or_absent(hash_ids, I32)],
+            [logits, self.or_absent(bias), self.or_absent(hash_ids, I32), self.absent(I64)],
             T, E, k, scale, bool(floor), bias is not None, hash_ids is not None, self.failure(failure),
         )  # fmt: skip
 

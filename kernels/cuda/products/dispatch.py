@@ -15,7 +15,7 @@ import numpy as np
 from ...formats import FORMATS
 from ...formats.matrix import Matrix
 from . import embedding, grouping, matmat, matmat_float, matvec, packing, plain, tiling
-from .operands import Inputs, Routing, Weights
+from .operands import Inputs, Place, Routing, Weights
 from .units import UNITS
 
 Scratch = Callable[[tuple[int, ...], Any], Any]
@@ -117,6 +117,15 @@ def linear_both_plain(
     """Run ``linear`` with two matrices of plain numbers, without groups, in one launch (``sharing``)."""
     parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
     plain.rows(stream, parts, x, w.fmt, _in_groups(out, 1), w.cols, tokens)
+
+
+def linear_both_stored(
+    stream: Any, ring: Any, ring2: Any, x: Any, ape: Any, at: Any, w: Matrix, w2: Matrix, tokens: int, slots: int,
+    ratio: int, *, scratch: Scratch,
+) -> None:  # fmt: skip
+    """Run ``linear_both_plain``, and ``windows.store_both`` of its results (``folding``)."""
+    parts = [Weights(w.data, w.rows, ring), Weights(w2.data, w2.rows, ring2)]
+    plain.rows(stream, parts, x, w.fmt, _in_groups(ring, 1), w.cols, tokens, Place(at, ape, slots, ratio))
 
 
 def _in_tiles(fmt: str, act: str, pairs: int, experts: int) -> bool:

@@ -52,6 +52,16 @@ class Weights(NamedTuple):
     out: Any
 
 
+class Place(NamedTuple):
+    """Where a product's results go: those of token t into row (at[0] + t) % slots, those of a second matrix after row
+    (at[0] + t) % ratio of ``ape`` was added, unless ``ratio`` is 0."""
+
+    at: Any
+    ape: Any
+    slots: int
+    ratio: int
+
+
 def matrices_of(weights: Sequence[Weights], row_bytes: int, n: int) -> Matrices:
     """Return one or two ``weights`` in the form kernels take."""
     first, second = weights[0], weights[1] if len(weights) > 1 else weights[0]._replace(rows=0)

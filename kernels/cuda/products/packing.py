@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..driver.intrinsics import bits_to_float, divide, float_bits, lane_value, read4, shuffle_xor, warp_max
+from ..driver.intrinsics import (
+    bits_to_float,
+    divide,
+    float_bits,
+    lane_value,
+    read4,
+    shuffle_xor,
+    warp_max,
+    words_at,
+)
 from ..driver.shim import cuda
 from ..rows.routing import gated
 
@@ -122,17 +131,10 @@ def _eight(x, up, weight, at, row, limit, gates, weighted):
     return a, b
 
 
-@cuda.jit
-def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
-    """Quantize to A8; four lanes share a block of 32."""
-    lane = cuda.threadIdx.x
-    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
-    parts = (n + WARP_VALUES - 1) // WARP_VALUES
-    row = divide(number, parts)
-    column = (number - row * parts) * WARP_VALUES + LANE_VALUES * lane
-    inside = row < count and column < n
-    at = row * n + column if inside else 0
-    a, b = _eight(x, up, weight, at, row if inside else 0, limit, gates, weighted)
+@cuda.jit(device=True)
+def a8_of_warp(codes, scales, a, b, at, inside):
+    """Quantize the warp's values to A8, eight words a lane from value ``at`` on; four lanes share a block of 32. Lanes
+    that are not ``inside`` write nothing."""
     peak = _peak(a, b)
     peak = _larger(peak, shuffle_xor(peak, 1))
     peak = _larger(peak, shuffle_xor(peak, 2))
@@ -145,8 +147,22 @@ def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
         word = at >> 2
         codes[word] = _word(a, inverse) if good else I32(0)
         codes[word + 1] = _word(b, inverse) if good else I32(0)
-        if lane & 3 == 0:
+        if at & 31 == 0:
             scales[at >> 5] = scale if good else NOT_A_NUMBER
+
+
+@cuda.jit
+def _a8(codes, scales, x, up, weight, n, count, limit, gates, weighted):
+    """Quantize to A8."""
+    lane = cuda.threadIdx.x
+    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
+    parts = (n + WARP_VALUES - 1) // WARP_VALUES
+    row = divide(number, parts)
+    column = (number - row * parts) * WARP_VALUES + LANE_VALUES * lane
+    inside = row < count and column < n
+    at = row * n + column if inside else 0
+    a, b = _eight(x, up, weight, at, row if inside else 0, limit, gates, weighted)
+    a8_of_warp(codes, scales, a, b, at, inside)
 
 
 @cuda.jit(device=True)
@@ -160,15 +176,10 @@ def _pick(x, y, i):
     return r if i & 4 else p
 
 
-@cuda.jit
-def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
-    """Quantize to Q8_K; a warp takes a block. Two lanes share a sum of 16 codes; two sums share a word."""
-    lane = cuda.threadIdx.x
-    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
-    inside = number * WARP_VALUES < n * count
-    at = number * WARP_VALUES + LANE_VALUES * lane if inside else 0
-    row = divide(at, n)
-    a, b = _eight(x, up, weight, at, row, limit, gates, weighted)
+@cuda.jit(device=True)
+def q8k_of_warp(codes, scales, sums, a, b, at, lane, inside):
+    """Quantize the warp's block of values to Q8_K, eight words a lane from value ``at`` on. Two lanes share a sum of 16
+    codes; two sums share a word. A warp that is not ``inside`` writes nothing."""
     peak = warp_max(_peak(a, b))
     first = -warp_max(I32(-I32(LANE_VALUES * lane + _first(a, b, peak))))
     largest = bits_to_float(lane_value(_pick(a, b, first & 7), (first >> 3) & 31))
@@ -188,7 +199,38 @@ def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
             sums[at >> 5] = I32((total & 0xFFFF) | (other << 16))
         if lane == 0:
             scale = F32(ONE / inverse) if inverse != ZERO else ZERO
-            scales[number] = scale if good else NOT_A_NUMBER
+            scales[at >> 8] = scale if good else NOT_A_NUMBER
+
+
+@cuda.jit
+def _q8k(codes, scales, sums, x, up, weight, n, count, limit, gates, weighted):
+    """Quantize to Q8_K; a warp takes a block."""
+    lane = cuda.threadIdx.x
+    number = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
+    inside = number * WARP_VALUES < n * count
+    at = number * WARP_VALUES + LANE_VALUES * lane if inside else 0
+    row = divide(at, n)
+    a, b = _eight(x, up, weight, at, row, limit, gates, weighted)
+    q8k_of_warp(codes, scales, sums, a, b, at, lane, inside)
+
+
+@cuda.jit(device=True)
+def pack_row(codes, scales, codes_k, scales_k, sums_k, x, base, n, a8, q8k):
+    """Pack the row of n values from x[base] on, which this block wrote before a barrier, to A8, Q8_K or both, with the
+    warps of a block in x."""
+    lane, warps = cuda.threadIdx.x & 31, cuda.blockDim.x >> 5
+    parts = (n + WARP_VALUES - 1) // WARP_VALUES
+    kinds = 2 if a8 and q8k else 1
+    for unit in range(cuda.threadIdx.x >> 5, kinds * parts, warps):
+        part = unit if unit < parts else unit - parts
+        column = I32(part * WARP_VALUES + LANE_VALUES * lane)
+        inside = column < n
+        at = I32(base + (column if inside else 0))
+        a, b = words_at(x, 4 * at), words_at(x, 4 * at + 16)
+        if a8 and unit < parts:
+            a8_of_warp(codes, scales, a, b, at, inside)
+        else:
+            q8k_of_warp(codes_k, scales_k, sums_k, a, b, at, lane, inside)
 
 
 @cuda.jit

@@ -27,7 +27,7 @@ from ..driver.intrinsics import (
 )
 from ..driver.shim import cuda, f32, f64, multiprocessors
 from ..rows.maths import sqrt32
-from .operands import Routing, Weights, matrices_of
+from .operands import Place, Routing, Weights, matrices_of
 
 F32, F64, I32 = np.float32, np.float64, np.int32
 ZERO, ONE, NOTHING = F32(0), F32(1), F64(0)
@@ -100,15 +100,15 @@ def _reader(fmt: str) -> tuple[Any, Any]:
 
 
 @cache
-def _rows(fmt: str, aligned: bool) -> Any:
+def _rows(fmt: str, aligned: bool, stored: bool) -> Any:
     """Make the kernel of a format; ``2^split_bits`` warps of a block share a row. Skip divisions where operands allow:
-    one costs as much as several weights of a lane."""
+    one costs as much as several weights of a lane. ``stored``: results go to a ``Place``; others need the registers."""
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
 
     @cuda.jit
-    def multiply(matrices, routing, x, pairs, split_bits):
+    def multiply(matrices, routing, place, x, pairs, split_bits):
         lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
         parts = cuda.shared.array(WARPS, f32)
         split = I32(1 << split_bits)
@@ -169,10 +169,16 @@ def _rows(fmt: str, aligned: bool) -> Any:
         if lane == 0 and part == 0 and pair < pairs:
             for k in range(1, split):
                 total += parts[warp + k]
+            into = pair
+            if stored:
+                position = I32(I32(place.at[0]) + pair)
+                into = remainder(position, I32(place.slots))
+                if second and place.ratio > 0:
+                    total += place.ape[remainder(position, I32(place.ratio)) * height + row]
             if second:
-                matrices.out2[pair * height + row] = total
+                matrices.out2[into * height + row] = total
             else:
-                matrices.out[pair * height + row] = total
+                matrices.out[into * height + row] = total
 
     return multiply
 
@@ -186,14 +192,15 @@ def warps_a_row(rows: int, pairs: int) -> int:
 
 
 def rows(
-    stream: Any, weights: Sequence[Weights], x: Any, fmt: str, routing: Routing, n: int, pairs: int
+    stream: Any, weights: Sequence[Weights], x: Any, fmt: str, routing: Routing, n: int, pairs: int,
+    place: Place | None = None,
 ) -> None:  # fmt: skip
     """Multiply ``pairs`` inputs with one or two ``weights`` for whose rows ``warps_a_row`` is the same."""
     split_bits = warps_a_row(weights[0].rows, pairs)
     size = n * VALUE_BYTES[fmt]
     grid = -(-(sum(w.rows for w in weights) * pairs) // (WARPS >> split_bits))
-    args = matrices_of(weights, size, n), routing, x, pairs, split_bits
-    _rows(fmt, size % 16 == 0 and n % 4 == 0)[grid, (32, WARPS), stream](*args)
+    args = matrices_of(weights, size, n), routing, place or Place(x, x, 0, 0), x, pairs, split_bits
+    _rows(fmt, size % 16 == 0 and n % 4 == 0, place is not None)[grid, (32, WARPS), stream](*args)
 
 
 @cache

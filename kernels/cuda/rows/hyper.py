@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, blocks_for, threads_for
+from ..driver.intrinsics import sync_warp
 from ..driver.shim import cuda, f32, f64
 from .maths import ONE, exp32, sigmoid32, sqrt32
 from .stages import block_sum
 
 F32 = np.float32
 TWO, LOWEST = F32(2), F32(-np.inf)
-MOST = MOST_THREADS
+MOST, WARP = MOST_THREADS, 32
 MOST_STREAMS = 16
 """Hyper-connection streams supported."""
 TABLE = 2 * MOST_STREAMS * MOST_STREAMS
@@ -32,19 +33,26 @@ def repeat(stream, out, x, tokens, count, width):
 
 
 @cuda.jit(device=True)
-def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
-    """Compute ``hc_split`` for one token with the threads of a block, one or more entries of comb each.
+def gate(mix, scale, base, token, C, part, i):
+    """Return the sigmoid of logit i of a token's pre (``part`` 0) or post (1)."""
+    at = part * C + i
+    return sigmoid32(F32(mix[token * C * (C + 2) + at] * scale[part] + base[at]))
 
-    ``table`` is shared, two times C C floats; a Sinkhorn pass goes from one half of it to the other. ``pre`` is shared.
+
+@cuda.jit(device=True)
+def split_off(post, comb, mix, scale, base, token, C, iters, eps, table):
+    """Compute post and comb of ``hc_split`` for one token with the first warp of a block, which alone calls this.
+
+    ``table`` is shared, two times C C floats; a Sinkhorn pass goes from one half of it to the other. So many short
+    passes would cost a whole block more in barriers than in arithmetic.
     """
-    t, step, n, m = cuda.threadIdx.x, cuda.blockDim.x, C * C, token * C * (C + 2)
-    for i in range(t, C, step):
-        pre[i] = sigmoid32(F32(mix[m + i] * scale[0] + base[i])) + eps
-        post[token * C + i] = TWO * sigmoid32(F32(mix[m + C + i] * scale[1] + base[C + i]))
-    for j in range(t, n, step):
+    lane, n, m = cuda.threadIdx.x, C * C, token * C * (C + 2)
+    for i in range(lane, C, WARP):
+        post[token * C + i] = TWO * gate(mix, scale, base, token, C, 1, i)
+    for j in range(lane, n, WARP):
         table[j] = F32(mix[m + 2 * C + j] * scale[2] + base[2 * C + j])
-    cuda.syncthreads()
-    for j in range(t, n, step):
+    sync_warp()
+    for j in range(lane, n, WARP):
         begin, top, total = j // C * C, LOWEST, F32(0)
         for c in range(C):
             value = table[begin + c]
@@ -52,49 +60,48 @@ def split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table):
         for c in range(C):
             total += exp32(F32(table[begin + c] - top))
         table[n + j] = F32(exp32(F32(table[j] - top)) / total) + eps
-    cuda.syncthreads()
+    sync_warp()
     half = n
-    row, col = t // C, t % C  # hoisted: an integer division is about a hundred instructions
+    row, col = lane // C, lane % C  # hoisted: an integer division is about a hundred instructions
     for turn in range(2 * iters - 1):  # columns, then rows and columns alternately
         first, stride = (1, C) if turn % 2 == 0 else (C, 1)
-        for j in range(t, n, step):
+        for j in range(lane, n, WARP):
             line = col if first == 1 else row
-            if j != t:
+            if j != lane:
                 line = j % C if first == 1 else j // C
             total = F32(0)
             for c in range(C):
                 total += table[half + line * first + c * stride]
             table[n - half + j] = F32(table[half + j] / F32(total + eps))
-        cuda.syncthreads()
+        sync_warp()
         half = n - half
-    for j in range(t, n, step):
+    for j in range(lane, n, WARP):
         comb[token * n + j] = table[half + j]
 
 
 @cuda.jit
 def split_kernel(pre, post, comb, mix, scale, base, C, iters, eps):
-    """Split one token per block."""
+    """Split one token per block of one warp."""
     table = cuda.shared.array(TABLE, f32)
-    weights = cuda.shared.array(MOST_STREAMS, f32)
     token = cuda.blockIdx.x
-    split_token(weights, post, comb, mix, scale, base, token, C, iters, eps, table)
-    for i in range(cuda.threadIdx.x, C, cuda.blockDim.x):
-        pre[token * C + i] = weights[i]
+    for i in range(cuda.threadIdx.x, C, WARP):
+        pre[token * C + i] = gate(mix, scale, base, token, C, 0, i) + eps
+    split_off(post, comb, mix, scale, base, token, C, iters, eps, table)
 
 
 def hc_split(stream, pre, post, comb, mix, scale, base, tokens, C, iters, eps):
     """Split mix (tokens, C C + 2 C) into pre, post (tokens, C) and comb (tokens, C, C)."""
-    split_kernel[tokens, threads_for(C * C, 256, 1), stream](pre, post, comb, mix, scale, base, C, iters, F32(eps))
+    split_kernel[tokens, WARP, stream](pre, post, comb, mix, scale, base, C, iters, F32(eps))
 
 
-@cuda.jit
-def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps, weighted, norm_eps):
-    """Compute the normed input of a layer from mixing logits, one token per block."""
-    table = cuda.shared.array(TABLE, f32)
-    pre = cuda.shared.array(MOST_STREAMS, f32)
-    sums = cuda.shared.array(MOST, f64)
-    token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
-    split_token(pre, post, comb, mix, scale, base, token, C, iters, eps, table)
+@cuda.jit(device=True)
+def normed_sum(out, mix, scale, base, X, weight, token, C, D, eps, weighted, norm_eps, pre, sums):
+    """Compute the normed input of a layer for one token with the threads of a block; ``pre`` and ``sums`` are shared,
+    one float a stream and one float64 a thread."""
+    t, step = cuda.threadIdx.x, cuda.blockDim.x
+    for i in range(t, C, step):
+        pre[i] = gate(mix, scale, base, token, C, 0, i) + eps
+    cuda.syncthreads()
     squares = 0.0
     for i in range(t, D, step):
         total = F32(0)
@@ -109,9 +116,23 @@ def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps,
         out[token * D + i] = F32(y * weight[i]) if weighted else y
 
 
+@cuda.jit
+def enter_kernel(out, post, comb, mix, scale, base, X, weight, C, D, iters, eps, weighted, norm_eps):
+    """Compute the normed input of a layer from mixing logits, one token per two blocks: what the layer waits for in
+    one, what only its end needs in the other."""
+    table = cuda.shared.array(TABLE, f32)
+    pre = cuda.shared.array(MOST_STREAMS, f32)
+    sums = cuda.shared.array(MOST, f64)
+    token = cuda.blockIdx.x >> 1
+    if cuda.blockIdx.x & 1 == 0:
+        normed_sum(out, mix, scale, base, X, weight, token, C, D, eps, weighted, norm_eps, pre, sums)
+    elif cuda.threadIdx.x < WARP:
+        split_off(post, comb, mix, scale, base, token, C, iters, eps, table)
+
+
 def hc_enter(stream, out, post, comb, mix, scale, base, X, weight, tokens, C, D, iters, eps, weighted, norm_eps):
     """Fuse ``hc_split``, ``hc_reduce`` of X with its first result, and RMS norm of that (``joining``)."""
-    enter_kernel[tokens, threads_for(D, MOST), stream](
+    enter_kernel[2 * tokens, threads_for(D, MOST), stream](
         out, post, comb, mix, scale, base, X, weight, C, D, iters, F32(eps), weighted, F32(norm_eps)
     )
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import blocks_for, threads_for
+from ..driver.intrinsics import shuffle_xor
 from ..driver.shim import cuda, f32, i32
 from .maths import INFINITY, sigmoid32, softplus32, sqrt32
 
 F32 = np.float32
+I32 = np.int32
 FLOOR, TINY = F32(2.0**-14), F32(1e-20)
-MOST = 256
+WARP, MOST = 32, 256
+MOST_WARPS = MOST // WARP
+ROOM = 2 * MOST_WARPS
+MOST_CHOSEN = 256
+"""Experts of a token supported."""
 
 
 @cuda.jit(device=True)
@@ -19,27 +25,43 @@ def comes_first(a, i, b, j):
     return a > b or (a == b and i < j)
 
 
+@cuda.jit(device=True)
+def first_of_warp(value, number):
+    """Return the first in order of all lanes' values and their experts, in every lane."""
+    mask = WARP >> 1
+    while mask > 0:
+        other, its = shuffle_xor(value, mask), shuffle_xor(number, mask)
+        if comes_first(other, its, value, number):
+            value, number = other, its
+        mask >>= 1
+    return value, number
+
+
 @cuda.jit
-def route_kernel(probs, ids, weights, error, logits, bias, hash_ids, E, k, scale, floor, biased, hashed, code):
+def route_kernel(
+    probs, ids, weights, error, counts, logits, bias, hash_ids, E, k, scale, floor, biased, hashed, counted, code
+):  # fmt: skip
     """Route one token per block. The i-th choice is the first in order after the previous choice."""
-    best = cuda.shared.array(MOST, f32)
-    where = cuda.shared.array(MOST, i32)
+    best = cuda.shared.array(ROOM, f32)
+    where = cuda.shared.array(ROOM, i32)
+    chosen = cuda.shared.array(MOST_CHOSEN, i32)
+    values = cuda.shared.array(MOST_CHOSEN, f32)
+    totals = cuda.shared.array(1, f32)
     token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
     for e in range(t, E, step):
         probs[token * E + e] = sqrt32(softplus32(logits[token * E + e]))
     cuda.syncthreads()
-    last, before = INFINITY, -1
-    for i in range(k):
-        if hashed:
-            chosen = hash_ids[token * k + i]
-            if chosen < 0 or chosen >= E:
-                chosen = 0
-                if t == 0:
-                    error[0] = code
-            if t == 0:
-                ids[token * k + i] = chosen
-        else:
-            top, at = -INFINITY, E
+    if hashed:
+        for i in range(t, k, step):
+            expert = hash_ids[token * k + i]
+            if expert < 0 or expert >= E:
+                expert = 0
+                error[0] = code
+            chosen[i] = expert
+    else:
+        last, before = INFINITY, I32(-1)
+        for i in range(k):
+            top, at = -INFINITY, I32(E)
             for e in range(t, E, step):
                 value = probs[token * E + e]
                 if biased:
@@ -47,41 +69,59 @@ def route_kernel(probs, ids, weights, error, logits, bias, hash_ids, E, k, scale
                 if not value == value:
                     value = -INFINITY
                 if comes_first(last, before, value, e) and comes_first(value, e, top, at):
-                    top, at = value, e
-            best[t], where[t] = top, at
+                    top, at = value, I32(e)
+            top, at = first_of_warp(top, at)
+            half = (i & 1) * MOST_WARPS  # the next choice writes where nobody reads any more
+            if t % WARP == 0:
+                best[half + t // WARP], where[half + t // WARP] = top, at
             cuda.syncthreads()
-            width = step >> 1
-            while width > 0:
-                if t < width and comes_first(best[t + width], where[t + width], best[t], where[t]):
-                    best[t], where[t] = best[t + width], where[t + width]
-                cuda.syncthreads()
-                width >>= 1
-            last, before = best[0], where[0]
-            cuda.syncthreads()
+            last, before = best[half], where[half]
+            for warp in range(1, step // WARP):
+                if comes_first(best[half + warp], where[half + warp], last, before):
+                    last, before = best[half + warp], where[half + warp]
             if t == 0:
-                ids[token * k + i] = min(before, E - 1)
+                chosen[i] = min(before, I32(E - 1))
+    cuda.syncthreads()
+    for i in range(t, k, step):
+        expert = chosen[i]
+        ids[token * k + i] = expert
+        values[i] = probs[token * E + expert]
+        if counted:
+            cuda.atomic.add(counts, expert, 1)
     cuda.syncthreads()
     if t == 0:
         total = F32(0)
         for i in range(k):
-            total += probs[token * E + ids[token * k + i]]
+            total += values[i]
         if floor:
             total = FLOOR if total < FLOOR else total
         else:
             total += TINY
-        for i in range(k):
-            weights[token * k + i] = F32(F32(probs[token * E + ids[token * k + i]] / total) * scale)
+        totals[0] = total
+    cuda.syncthreads()
+    for i in range(t, k, step):
+        weights[token * k + i] = F32(F32(values[i] / totals[0]) * scale)
 
 
 def route(
-    stream, probs, ids, weights, error, logits, bias, hash_ids, tokens, E, k, scale, floor, biased, hashed, code
+    stream, probs, ids, weights, error, logits, bias, hash_ids, counts, tokens, E, k, scale, floor, biased, hashed,
+    code,
 ):  # fmt: skip
     """Compute probs, the k chosen experts and their weights from logits (tokens, E).
 
-    Without ``biased`` (``hashed``) the operand bias (hash_ids) is not read.
+    Without ``biased`` (``hashed``) the operand bias (hash_ids) is not read; counts, any int64 array, never is.
     """
     route_kernel[tokens, threads_for(E, MOST, 1), stream](
-        probs, ids, weights, error, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, code
+        probs, ids, weights, error, counts, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, False, code
+    )
+
+
+def route_counted(
+    stream, probs, ids, weights, error, counts, logits, bias, hash_ids, tokens, E, k, scale, floor, biased, hashed, code
+):  # fmt: skip
+    """Run ``route`` and add to counts (E,) int64 how often each expert was chosen (``joining``)."""
+    route_kernel[tokens, threads_for(E, MOST, 1), stream](
+        probs, ids, weights, error, counts, logits, bias, hash_ids, E, k, F32(scale), floor, biased, hashed, True, code
     )
 
 

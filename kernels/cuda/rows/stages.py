@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, threads_for
-from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float
+from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float, warp_sum
 from ..driver.shim import cuda, f64, i32
 from .maths import log2_64, rint32, sqrt32
 
 NORM, ROPE, HADAMARD, E4M3, E2M1, F16 = (1 << i for i in range(6))
 """Stages, in the order they run."""
 
-MOST = MOST_THREADS
+MOST, WARP = MOST_THREADS, 32
 PEAKS = 1024
 """Blocks of a small format supported per row: 64 k channels of E4M3."""
 
@@ -33,16 +33,24 @@ E4M3_BITS, E2M1_BITS = 6, 5
 
 @cuda.jit(device=True)
 def block_sum(value, sums):
-    """Return the sum of ``value`` over all threads of the block; ``sums`` is shared, one float64 a thread."""
+    """Return the sum of ``value`` over all threads of the block; ``sums`` is shared, one float64 a thread.
+
+    Halves are added until one thread is left; the last warp does it with shuffles.
+    """
     t = cuda.threadIdx.x
     sums[t] = value
     cuda.syncthreads()
     width = cuda.blockDim.x >> 1
-    while width > 0:
+    while width >= WARP:
         if t < width:
             sums[t] += sums[t + width]
         cuda.syncthreads()
         width >>= 1
+    if t < WARP:
+        total = warp_sum(sums[t])
+        if t == 0:
+            sums[0] = total
+    cuda.syncthreads()
     total = sums[0]
     cuda.syncthreads()
     return total
@@ -206,6 +214,44 @@ def chain_store(
     chain_store_kernel[rows, threads_for(n, MOST), stream](
         out, ring, x, weight, cos, sin, at, n, heads, stages, weighted, F32(eps), half, gap, F32(sign), channels,
         F32(factor), slots,
+    )  # fmt: skip
+
+
+@cuda.jit
+def chain_beside_kernel(
+    out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, n, heads, stages, weighted, eps, half, gap,
+    sign, channels, factor, heads2, stages2, weighted2, eps2, half2, gap2, sign2, channels2, factor2, slots,
+):  # fmt: skip
+    """Run the first chain on the first ``rows`` rows, one a block, the second on the others, and store those."""
+    sums = cuda.shared.array(MOST, f64)
+    peaks = cuda.shared.array(PEAKS, i32)
+    row = cuda.blockIdx.x
+    if row < rows:
+        stages_of_row(
+            x, out, weight, cos, sin, row * n, row // heads, n, stages, weighted, eps, half, gap, sign, channels,
+            factor, sums, peaks,
+        )  # fmt: skip
+    else:
+        row -= rows
+        stages_of_row(
+            x2, out2, weight2, cos2, sin2, row * n, row // heads2, n, stages2, weighted2, eps2, half2, gap2, sign2,
+            channels2, factor2, sums, peaks,
+        )  # fmt: skip
+        slot = (at[0] + row) % slots
+        for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+            ring[slot * n + i] = out2[row * n + i]
+
+
+def chain_beside(
+    stream, out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, rows2, n, heads, stages, weighted,
+    eps, half, gap, sign, channels, factor, heads2, stages2, weighted2, eps2, half2, gap2, sign2, channels2, factor2,
+    slots,
+):  # fmt: skip
+    """Run ``chain`` and, on other rows of n values, ``chain_store``."""
+    chain_beside_kernel[rows + rows2, threads_for(n, MOST), stream](
+        out, out2, ring, x, weight, cos, sin, x2, weight2, cos2, sin2, at, rows, n, heads, stages, weighted, F32(eps),
+        half, gap, F32(sign), channels, F32(factor), heads2, stages2, weighted2, F32(eps2), half2, gap2, F32(sign2),
+        channels2, F32(factor2), slots,
     )  # fmt: skip
 
 

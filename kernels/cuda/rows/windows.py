@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..driver.grids import blocks_for, threads_for
+from ..driver.grids import MOST_THREADS, blocks_for, threads_for
 from ..driver.shim import cuda
 from .maths import exp32
 
@@ -26,6 +26,26 @@ def position_bias(stream, out, gate, ape, at, tokens, ratio, width):
     size = tokens * width
     threads = threads_for(size, 256, 1)
     bias_kernel[blocks_for(size, threads), threads, stream](out, gate, ape, at, size, ratio, width)
+
+
+@cuda.jit
+def store_both_kernel(ring, ring2, x, x2, ape, at, tokens, n, slots, ratio):
+    """Store one of the newest min(tokens, slots) rows of both per block."""
+    token = cuda.blockIdx.x + max(tokens - slots, 0)
+    slot = (at[0] + token) % slots
+    place = (at[0] + token) % max(ratio, 1)
+    for i in range(cuda.threadIdx.x, n, cuda.blockDim.x):
+        ring[slot * n + i] = x[token * n + i]
+        value = x2[token * n + i]
+        ring2[slot * n + i] = value + ape[place * n + i] if ratio > 0 else value
+
+
+def store_both(stream, ring, ring2, x, x2, ape, at, tokens, n, slots, ratio):
+    """Run ``stages.store_rows`` of x and of x2 (tokens, n), or, if ``ratio`` is not 0, of ``position_bias`` of x2
+    (``folding``)."""
+    store_both_kernel[min(tokens, slots), threads_for(n, MOST_THREADS), stream](
+        ring, ring2, x, x2, ape, at, tokens, n, slots, ratio
+    )
 
 
 @cuda.jit(device=True)
@@ -87,6 +107,49 @@ def pool(stream, out, kv, score, n, m, c):
     """Compute per channel the softmax of the m scores and the weighted sum of the m values, (n, c)."""
     threads = threads_for(n * c, 128, 1)
     pool_kernel[blocks_for(n * c, threads), threads, stream](out, kv, score, n * c, m, c)
+
+
+@cuda.jit(device=True)
+def placed(ring, new, slot, fresh, slots, tokens, columns, column):
+    """Return one channel of a candidate: of new row ``fresh``, or, if that is negative, of ring row ``slot``, which may
+    count on past the end of the ring."""
+    if fresh >= 0:
+        return new[min(fresh, tokens - 1) * columns + column]
+    return ring[(slot - slots if slot >= slots else slot) * columns + column]
+
+
+@cuda.jit
+def pool_windows_kernel(out, ring, ring2, new, new2, at, size, slots, tokens, ratio, width, overlap, depth):
+    """Pool one channel of one window per thread, as ``pool_kernel`` does, from where ``windows_kernel`` would gather
+    it: slots of a window follow each other in the ring, so that the first one's place is enough."""
+    for i in range(cuda.grid(1), size, cuda.gridsize(1)):
+        window, channel = i // width, i % width
+        columns = 2 * width if overlap else width
+        first = (at[0] // ratio + window) * ratio - (ratio if overlap else 0)
+        begin, fresh = (first + slots) % slots, at[0] - first  # the slot from which on rows are new
+        top = LOWEST
+        for j in range(depth):
+            column = channel + (width if overlap and j >= ratio else 0)
+            value = placed(ring2, new2, begin + j, j - fresh, slots, tokens, columns, column)
+            top = top if value <= top else value
+        total, mean = F32(0), F32(0)
+        for j in range(depth):
+            column = channel + (width if overlap and j >= ratio else 0)
+            value = placed(ring2, new2, begin + j, j - fresh, slots, tokens, columns, column)
+            weight = F32(0) if top <= ABSENT else exp32(F32(value - top))
+            total += weight
+            mean += F32(weight * placed(ring, new, begin + j, j - fresh, slots, tokens, columns, column))
+        out[i] = F32(mean / total) if total != 0 else F32(0)
+
+
+def pool_windows(stream, out, ring, ring2, new, new2, at, count, slots, tokens, ratio, width, overlap):
+    """Run ``windows`` of two rings and ``pool`` of both (``folding``)."""
+    depth = 2 * ratio if overlap else ratio
+    size = count * width
+    threads = threads_for(size, 128, 1)
+    pool_windows_kernel[blocks_for(size, threads), threads, stream](
+        out, ring, ring2, new, new2, at, size, slots, tokens, ratio, width, overlap, depth
+    )
 
 
 @cuda.jit

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,23 +69,6 @@ def ptx_of(kernel: Any, signature: Any, cc: tuple[int, int], lineinfo: bool = Tr
             function, signature, cc=cc, output="ptx", device=False, abi="numba", lineinfo=lineinfo, **options
         )
     return text if isinstance(text, str) else text.decode()
-
-
-def leaves(args: Iterable[Any]) -> list[Any]:
-    """Return the arguments of a kernel with tuples replaced by their items, as Numba passes them."""
-    return [leaf for arg in args for leaf in (leaves(arg) if isinstance(arg, tuple) else [arg])]
-
-
-def kind_of_argument(value: Any, kind_of_array: Callable[[Any], Any | None]) -> Any:
-    """Return Numba's type of a kernel argument; ``kind_of_array`` returns that of an array, None for other values."""
-    from numba import typeof, types
-
-    kind = kind_of_array(value)
-    if kind is not None:
-        return kind
-    if not isinstance(value, tuple) or not hasattr(value, "_fields"):
-        return typeof(value)
-    return types.NamedTuple([kind_of_argument(item, kind_of_array) for item in value], type(value))
 
 
 def tool(name: str) -> str:

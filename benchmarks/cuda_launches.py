@@ -20,10 +20,9 @@ import numpy as np
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.archs.deepseek4.tensors import expected_tensors, slots
 from ds4ref.archs.deepseek4.weights import LayerWeights, Weights
+from ds4ref.kernels.cuda.driver.launching import kind_of, leaves
 from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.numerics import numerics
-
-from .cuda_compile import kind_of_argument, leaves
 
 
 class NotedLaunch(NamedTuple):
@@ -153,7 +152,7 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
         def __call__(self, *args: Any) -> None:
             from numba import types
 
-            signature = types.void(*(kind_of_argument(arg, _kind_of_array) for arg in args))
+            signature = types.void(*(kind_of(arg, _kind_of_array) for arg in args))
             args = tuple(leaves(args))
             weights, traffic = _read(current[-1], args)
             numbers = tuple(None if isinstance(arg, _Place) else arg for arg in args)

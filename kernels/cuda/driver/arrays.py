@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .launching import KernelArray as as_kernel_array
 from .memory import Buffer
-from .shim import as_kernel_array
 
 
 class DeviceArray:

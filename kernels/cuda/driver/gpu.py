@@ -13,7 +13,6 @@ import atexit
 import ctypes
 import ctypes.util
 import functools
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .shim import LASTING, cuda, from_below, leave_as_it_is, one_line
+from .shim import LASTING, cuda, driver_library, from_below, leave_as_it_is, one_line
 
 GIB = 1 << 30
 STAGED = 16 << 20
@@ -147,7 +146,7 @@ class Device(Driver):
         with self._told():
             cuda.select_device(number)
             self._context, self._entered = cuda.current_context(), threading.local()
-            self._lib = _library()
+            self._lib = driver_library()
         self._handles: list[ctypes.c_void_p] = []
         self.stream = self._new_stream()
         self._handle = ctypes.c_void_p(int(self.stream))
@@ -391,13 +390,6 @@ class _Captured:
 
 def _size(nbytes: int) -> str:
     return f"{nbytes / GIB:.2f} GiB" if nbytes > GIB // 100 else f"{nbytes} bytes"
-
-
-def _library() -> Any:
-    """The driver's library. OSError if there is none."""
-    if sys.platform == "win32":
-        return ctypes.WinDLL("nvcuda.dll")  # type: ignore[attr-defined]
-    return ctypes.CDLL("libcuda.so.1")
 
 
 def open_driver(number: int = 0, raises: type[Exception] = RuntimeError) -> Driver:

@@ -3,9 +3,10 @@ target. Kernel modules say ``from ..driver.shim import cuda``."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import sys
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the bundled target announces its end, which is known here
     import numba.cuda as _numba_cuda
+    from numba import from_dtype as from_dtype
+    from numba import typeof as typeof
     from numba import types as _types
 
 cuda: Any = _numba_cuda
@@ -35,6 +38,7 @@ if IMPLEMENTATION == "NVIDIA":
             del numpy.row_stack
 else:
     from numba.core import config
+dispatcher_class: Any = importlib.import_module("numba.cuda.dispatcher").CUDADispatcher
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # what one token does is often little, and meant to be
 
 f16, f32, f64 = types.float16, types.float32, types.float64
@@ -70,7 +74,7 @@ def one_line(error: Any) -> str:
 def from_below(error: BaseException) -> bool:
     """Whether an exception says that driver, device or NVIDIA's compiler failed, and not that our code is wrong. Numba
     and the packages it calls have a dozen classes for that, which have only their modules in common."""
-    return type(error).__module__.startswith(("cuda.", "numba.cuda.cudadrv"))
+    return isinstance(error, DriverError) or type(error).__module__.startswith(("cuda.", "numba.cuda.cudadrv"))
 
 
 _left: list[Any] = []
@@ -84,43 +88,33 @@ def leave_as_it_is() -> None:
     _left.append(deferring)  # as garbage it would end
 
 
-def as_kernel_array(pointer: int, shape: Sequence[int], dtype: np.dtype) -> Any:
-    """Wrap the array at a device address as a kernel argument."""
-    described = {
-        "shape": tuple(shape), "strides": None, "typestr": dtype.str, "data": (pointer, False), "version": 3,
-    }  # fmt: skip
-    return cuda.from_cuda_array_interface(described, owner=None, sync=False)
+class DriverError(Exception):
+    """A call of the driver that we made failed."""
 
 
-PLAIN_SHARED = 48 << 10
-"""Bytes of shared memory of a block without ``allow_shared``."""
+def driver_library() -> Any:
+    """The driver's library. OSError if there is none."""
+    if sys.platform == "win32":
+        return ctypes.WinDLL("nvcuda.dll")  # type: ignore[attr-defined]
+    return ctypes.CDLL("libcuda.so.1")
 
-_allowed: set[tuple[Any, tuple[Any, ...]]] = set()
 
-
-def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any], fixed: int = 0) -> None:
-    """Allow launches of ``kernel`` with such arguments ``nbytes`` of dynamic shared memory besides ``fixed`` bytes of
-    static arrays. RuntimeError if the device refuses."""
-    if nbytes + fixed <= PLAIN_SHARED:
-        return
-    kinds = tuple(kernel.typeof_pyval(arg) for arg in args)
-    if (kernel, kinds) in _allowed:
-        return
+def compiled_function(kernel: Any, kinds: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Compile ``kernel`` for arguments of these types and load it: its handle, and what keeps it loaded."""
     function = kernel.compile(kinds)._codelibrary.get_cufunc()
-    maximum = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    if IMPLEMENTATION == "NVIDIA":
-        from numba.cuda.cudadrv.driver import binding, driver
+    handle = getattr(function.handle, "value", function.handle)
+    return ctypes.c_void_p(int(handle)), function
 
-        attribute = binding.CUfunction_attribute(maximum)
-        driver.cuKernelSetAttribute(attribute, nbytes, function.handle, cuda.current_context().device.id)
+
+def allow_dynamic(handle: Any, nbytes: int) -> None:
+    """Allow a function, by its handle, ``nbytes`` of dynamic shared memory. DriverError if the device refuses."""
+    maximum, library = 8, driver_library()  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    if IMPLEMENTATION == "NVIDIA":  # whose handles are of kernels of a library
+        code = library.cuKernelSetAttribute(maximum, nbytes, handle, int(cuda.current_context().device.id))
     else:
-        import ctypes
-
-        handle = ctypes.c_void_p(getattr(function.handle, "value", function.handle))
-        code = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(handle, maximum, nbytes)
-        if code:
-            raise RuntimeError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
-    _allowed.add((kernel, kinds))
+        code = library.cuFuncSetAttribute(handle, maximum, nbytes)
+    if code:
+        raise DriverError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
 
 
 def multiprocessors() -> int:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..driver.intrinsics import bits_to_float, copy16, copy_commit, copy_wait0, permute_bytes, sync_warp
-from ..driver.shim import allow_shared, cuda, i32
+from ..driver.launching import allow_shared
+from ..driver.shim import cuda, i32
 from .dots import BIASED, BYTE_BIAS, EXPONENT_23
 from .plain import VALUE_BYTES, _reader
 from .units import UNITS

@@ -21,35 +21,22 @@ from ..driver.intrinsics import (
     bits_to_float,
     element,
     float_bits,
-    float_to_half,
-    half_to_float,
     mma_bf16,
     mma_f16,
     permute_bytes,
     put4,
-    shift_left,
-    shift_right,
     warp_max,
 )
 from ..driver.shim import cuda, i32
+from ..rows.halves import MAGNITUDE, power_for, two_halves
 
 F32, I32, I64 = np.float32, np.int32, np.int64
-ZERO, ONE, NOT_A_NUMBER = F32(0), F32(1), F32(np.nan)
-MAGNITUDE, INFINITE, UPPER = I32(0x7FFFFFFF), I32(0x7F800000), I32(-0x10000)
+ZERO, ONE = F32(0), F32(1)
+UPPER = I32(-0x10000)
 UPPER_HALVES = 0x7632
 """Selector for ``permute_bytes``: the upper 16 bits of each of two words."""
-TOP, HIGHEST = 127 + 14, 126
-"""TOP: exponent that the largest input is scaled to; HIGHEST: largest k for which 2^k and 2^-k are normal."""
 WARPS = 8
 THREADS = 32 * WARPS
-
-
-@cuda.jit(device=True)
-def two_halves(a, b):
-    """Return both limbs of two numbers, the first number in the low half of each word."""
-    p, q = float_to_half(a), float_to_half(b)
-    r, s = float_to_half(F32(a - half_to_float(p))), float_to_half(F32(b - half_to_float(q)))
-    return I32(p | shift_left(q, 16)), I32(r | shift_left(s, 16))
 
 
 @cuda.jit(device=True)
@@ -118,12 +105,10 @@ def _packer(kind: Kind, column: Callable[..., Any], per_block: int) -> Any:
             cuda.syncthreads()
             for i in range(WARPS):
                 peak = peaks[i] if peaks[i] > peak else peak
-            k = I32(TOP - shift_right(peak, 23))
-            k = I32(HIGHEST) if k > HIGHEST else k
-            up = bits_to_float(shift_left(I32(127 + k), 23)) if peak < INFINITE else NOT_A_NUMBER
+            up, down = power_for(peak)
             if t == 0:
                 scales[2 * vector] = up
-                scales[2 * vector + 1] = bits_to_float(shift_left(I32(127 - k), 23))
+                scales[2 * vector + 1] = down
         for i in range(t, 4 * units, THREADS):
             number, c = i >> 2, i & 3
             j = number & (per_block - 1)

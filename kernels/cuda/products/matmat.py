@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..driver.intrinsics import divide, element, mma_s8, read4, shift_right
-from ..driver.shim import allow_shared, cuda, f32, i32
+from ..driver.launching import allow_shared
+from ..driver.shim import cuda, f32, i32
 from .grouping import TILE, Tiles
 from .tiling import finder, put_rows
 from .units import UNITS

@@ -37,7 +37,8 @@ from ..driver.intrinsics import (
     shift_right,
     store4,
 )
-from ..driver.shim import allow_shared, cuda, f32, i32
+from ..driver.launching import allow_shared
+from ..driver.shim import cuda, f32, i32
 from .decoding import straight
 from .filling import LIMB, ROWS, codes_of_blocks, key_of, piece_at, plain_values
 from .grouping import TILE, Tiles

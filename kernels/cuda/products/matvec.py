@@ -43,7 +43,8 @@ from ..driver.intrinsics import (
     sync_warp,
     warp_sum,
 )
-from ..driver.shim import allow_shared, cuda, f32, i32, multiprocessors
+from ..driver.launching import allow_shared
+from ..driver.shim import cuda, f32, i32, multiprocessors
 from .decoding import straight
 from .dots import dot_of, float_unit_of
 from .fetching import SECOND, Chunk, Cursor, Turns, Work, fetcher

@@ -3,7 +3,7 @@
 
 A block processes a token, a cache head, GROUP of the query heads that read it, and a run of rows: window rows first,
 then compressed rows. It takes a tile of rows at a time with an online softmax. Queries, rows and weights are split into
-two limbs of binary16 with a power of two each (``products.limbs``), whose products are exact: 16 heads are the rows of
+two limbs of binary16 with a power of two each (``halves``), whose products are exact: 16 heads are the rows of
 ``mma``, cached rows its columns for the scores, channels its columns for the sums. Every sum of at most 32 products
 begins at zero on the tensor cores and is added in float32, because they truncate where a float32 addition rounds.
 
@@ -21,19 +21,17 @@ import numpy as np
 
 from ..driver.grids import threads_for
 from ..driver.intrinsics import (
-    bits_to_float,
     divide,
     float_bits,
     matrices4,
     matrices4_turned,
     mma_f16,
-    shift_left,
-    shift_right,
     shuffle_xor,
     warp_max,
 )
-from ..driver.shim import allow_shared, cuda, f32, i32, shared_limit
-from ..products.limbs import HIGHEST, INFINITE, MAGNITUDE, TOP, two_halves
+from ..driver.launching import allow_shared
+from ..driver.shim import cuda, f32, i32, shared_limit
+from .halves import MAGNITUDE, power_for, two_halves
 from .maths import exp32
 
 F32, I32, U64 = np.float32, np.int32, np.uint64
@@ -53,15 +51,6 @@ LOWEST = F32(-1e30)
 MOST_RUNS = 64
 FILLED = 512
 """Blocks that keep a GPU busy: with fewer, rows are split into more runs."""
-
-
-@cuda.jit(device=True)
-def power_for(peak):
-    """Return 2^k that brings a magnitude, given as bits, between 2^14 and 2^15, and 2^-k; NaN if it is not finite."""
-    k = I32(TOP - shift_right(peak, 23))
-    k = I32(HIGHEST) if k > HIGHEST else k
-    up = bits_to_float(shift_left(I32(127 + k), 23)) if peak < INFINITE else NOT_A_NUMBER
-    return up, bits_to_float(shift_left(I32(127 - k), 23))
 
 
 @cuda.jit(device=True)

@@ -51,7 +51,7 @@ class _Launcher:
 
 
 def _array(pointer: int, shape: Any, dtype: np.dtype) -> np.ndarray:
-    """``shim.as_kernel_array`` over this process's memory."""
+    """``launching.KernelArray`` over this process's memory."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     raw = (ctypes.c_uint8 * size).from_address(pointer)
     return np.frombuffer(raw, dtype).reshape(shape)

@@ -25,7 +25,8 @@ import numba
 import numpy as np
 from numba import types
 
-from benchmarks.cuda_compile import FILE, files_of, kind_of_argument, leaves, ptx_of
+from benchmarks.cuda_compile import FILE, files_of, ptx_of
+from ds4ref.kernels.cuda.driver.launching import kind_of, leaves
 
 from . import checking, converting, fibers, meetings, memory, scalar  # noqa: F401
 from .fibers import STATE
@@ -262,7 +263,7 @@ def launch(
     """Run a kernel; LaunchError as the module says, PTXError where an instruction is not known."""
     shapes = [(n,) if isinstance(n, int) else tuple(n) for n in (grid, block)]
     grid, block = ((*shape, 1, 1)[:3] for shape in shapes)
-    found = [kind_of_argument(arg, _kind_of_array) for arg in args]
+    found = [kind_of(arg, _kind_of_array) for arg in args]
     compiled = lowered(kernel, types.void(*found), cc)
     numbers = [part for arg, kind in zip(args, found, strict=True) for part in flattened(arg, kind)]
     arrays = [*(arg for arg in leaves(args) if isinstance(arg, np.ndarray)), *also]

@@ -1,0 +1,181 @@
+"""Launch kernels by the driver's C interface: ``kernel[grid, block, stream, shared](*args)`` of numba.cuda, without the
+0.1 ms of Python that it spends on types and arguments each time.
+
+What a kind of arguments needs is made once: the compiled function, and memory that the driver reads parameters from, a
+word of 8 bytes each. A launch then packs numbers and addresses and calls ``cuLaunchKernel``. A kernel is given
+``KernelArray``, plain numbers, NumPy's numbers, and tuples of these.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .shim import (
+    DriverError,
+    allow_dynamic,
+    compiled_function,
+    dispatcher_class,
+    driver_library,
+    from_dtype,
+    typeof,
+    types,
+)
+
+
+class KernelArray:
+    """What a kernel is given for an array in device memory: address, shape, dtype; contiguous in C order."""
+
+    __slots__ = ("dtype", "key", "pointer", "shape", "words")
+
+    def __init__(self, pointer: int, shape: Sequence[int], dtype: Any) -> None:
+        self.pointer, self.shape, self.dtype = pointer, tuple(shape), np.dtype(dtype)
+        self.key = self.dtype.char, len(self.shape)
+        strides, size = [], self.dtype.itemsize
+        for length in reversed(self.shape):
+            strides.append(size)
+            size *= length
+        items = size // self.dtype.itemsize
+        # Numba's array: owner, parent, items, bytes of an item, address, shape, strides
+        self.words = 0, 0, items, self.dtype.itemsize, pointer, *self.shape, *reversed(strides)
+
+
+def kind_of_kernel_array(value: Any) -> Any | None:
+    """Return Numba's type of an array, None for other values."""
+    if not isinstance(value, KernelArray):
+        return None
+    return types.Array(from_dtype(value.dtype), len(value.shape), "C")
+
+
+def kind_of(value: Any, kind_of_array: Callable[[Any], Any | None] = kind_of_kernel_array) -> Any:
+    """Return Numba's type of an argument of a kernel."""
+    kind = kind_of_array(value)
+    if kind is not None:
+        return kind
+    if not isinstance(value, tuple) or not hasattr(value, "_fields"):
+        return typeof(value)
+    return types.NamedTuple([kind_of(item, kind_of_array) for item in value], type(value))
+
+
+LETTERS = {bool: "?7x", int: "q", float: "d", np.bool_: "?7x", np.float32: "f4x", np.float64: "d", np.int32: "i4x",
+           np.int64: "q", np.uint32: "I4x", np.uint64: "Q"}  # fmt: skip
+"""How ``struct`` packs a number into a word of 8 bytes."""
+
+
+def leaves(args: Iterable[Any]) -> list[Any]:
+    """Return the arguments of a kernel with tuples replaced by their items, as Numba passes them."""
+    found: list[Any] = []
+    for arg in args:
+        if isinstance(arg, tuple):
+            found += leaves(arg)
+        else:
+            found.append(arg)
+    return found
+
+
+class Prepared:
+    """A compiled kernel for one kind of arguments, and its parameters' memory."""
+
+    def __init__(self, kernel: Any, args: Sequence[Any], flat: Sequence[Any]) -> None:
+        self.handle, self.keep = compiled_function(kernel, tuple(kind_of(arg) for arg in args))
+        letters = ["q" * len(leaf.words) if isinstance(leaf, KernelArray) else LETTERS[type(leaf)] for leaf in flat]
+        self.packing = struct.Struct("=" + "".join(letters))
+        count = self.packing.size // 8
+        self.memory = (ctypes.c_uint64 * max(1, count))()
+        start = ctypes.addressof(self.memory)
+        self.parameters = (ctypes.c_void_p * max(1, count))(*range(start, start + 8 * count, 8))
+
+    def fill(self, flat: Sequence[Any]) -> None:
+        """Write parameters."""
+        values: list[Any] = []
+        for leaf in flat:
+            if isinstance(leaf, KernelArray):
+                values += leaf.words
+            else:
+                values.append(leaf)
+        self.packing.pack_into(self.memory, 0, *values)
+
+
+_prepared: dict[tuple[Any, ...], Prepared] = {}
+_lock = threading.RLock()
+
+
+def prepared(kernel: Any, args: Sequence[Any], flat: Sequence[Any]) -> Prepared:
+    """Return what launches of ``kernel`` with such arguments need; compile it the first time."""
+    key = kernel, *[leaf.key if isinstance(leaf, KernelArray) else type(leaf) for leaf in flat]
+    ready = _prepared.get(key)
+    if ready is None:
+        ready = _prepared[key] = Prepared(kernel, args, flat)
+    return ready
+
+
+PLAIN_SHARED = 48 << 10
+"""Bytes of shared memory of a block without ``allow_shared``."""
+
+_allowed: dict[Prepared, int] = {}
+
+
+def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any], fixed: int = 0) -> None:
+    """Allow launches of ``kernel`` with such arguments ``nbytes`` of dynamic shared memory besides ``fixed`` bytes of
+    static arrays. DriverError if the device refuses."""
+    if nbytes + fixed <= PLAIN_SHARED:
+        return
+    with _lock:
+        ready = prepared(kernel, args, leaves(args))
+        if _allowed.get(ready, 0) < nbytes:
+            allow_dynamic(ready.handle, nbytes)
+            _allowed[ready] = nbytes
+
+
+class Launcher:
+    """What ``kernel[grid, block, stream, shared]`` gives."""
+
+    library: Any = None
+
+    def __init__(self, kernel: Any, grid: Any, block: Any, stream: Any = 0, shared: int = 0) -> None:
+        self.kernel, self.stream, self.shared = kernel, stream, int(shared)
+        self.grid, self.block = _three(grid), _three(block)
+
+    def __call__(self, *args: Any) -> None:
+        """Launch it. DriverError if the driver refuses."""
+        library = Launcher.library
+        if library is None:
+            library = Launcher.library = driver_library()
+        flat = leaves(args)
+        with _lock:
+            ready = prepared(self.kernel, args, flat)
+            ready.fill(flat)
+            code = library.cuLaunchKernel(
+                ready.handle, *self.grid, *self.block, self.shared, ctypes.c_void_p(int(self.stream)),
+                ready.parameters, None,
+            )  # fmt: skip
+        if code:
+            text = ctypes.c_char_p()
+            library.cuGetErrorName(code, ctypes.byref(text))
+            raise DriverError(f"cuLaunchKernel failed: {(text.value or str(code).encode()).decode()}")
+
+
+def _three(sizes: Any) -> tuple[int, int, int]:
+    """Sizes of a grid or block in three dimensions."""
+    if isinstance(sizes, tuple):
+        x, y, z = (*sizes, 1, 1)[:3]
+        return int(x), int(y), int(z)
+    return int(sizes), 1, 1
+
+
+_numba_configure = dispatcher_class.configure
+
+
+def _configure(kernel: Any, *sizes: Any) -> Any:
+    """Stand in for ``CUDADispatcher.configure``: kernels of this package are launched here, all others by Numba."""
+    if kernel.py_func.__module__.startswith(__package__.rpartition(".")[0] + "."):
+        return Launcher(kernel, *sizes)
+    return _numba_configure(kernel, *sizes)
+
+
+dispatcher_class.configure = _configure

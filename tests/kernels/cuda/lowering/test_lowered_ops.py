@@ -131,6 +131,8 @@ def larger(name: str) -> list[list[Any]]:
             [normal(3, 300), normal(300), None, 6, 1.5, False], [tied, None, None, 9, 1.0, True],
             [least, None, None, 3, 1.5, True], [odd, None, None, 7, 1.5, False],
         ]  # fmt: skip
+    if name == "hc_split":  # more entries than a warp has lanes
+        return [[normal(2, C * C + 2 * C), normal(3), normal(C * C + 2 * C), 5, 1e-6] for C in (7, 16)]
     if name == "round_i8":
         ties = np.zeros((3, 128), np.float32)
         ties[:, ::64], ties[:, 1:64] = 127, np.arange(-31, 32) / 2
@@ -183,6 +185,7 @@ LARGER = (
     "expert_linear",
     "expert_sum",
     "grouped_linear",
+    "hc_split",
     "index_scores",
     "linear",
     "pool",

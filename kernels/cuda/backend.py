@@ -10,6 +10,7 @@ Ops return at once; the device runs them in order. An index out of range raises 
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -119,7 +120,7 @@ class CUDA(Ops):
     def array(self, *shape: int, dtype: DTypeLike = F32) -> Any:
         """Allocate an array on the device, not initialised."""
         kind = np.dtype(dtype)
-        return DeviceArray(self.memory.buffer(int(np.prod(shape, dtype=np.int64)) * kind.itemsize), shape, kind)
+        return DeviceArray(self.memory.buffer(math.prod(shape) * kind.itemsize), shape, kind)
 
     def upload(self, values: np.ndarray) -> Any:
         """Copy ``values`` to the device."""

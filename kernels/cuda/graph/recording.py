@@ -17,6 +17,7 @@ is read from memory when kernels run: arrays that did not come from the recordin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -73,7 +74,7 @@ class Recording(Steps):
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> DeviceArray:
         """A place for a result; ``seal`` gives it memory."""
         kind = np.dtype(dtype)
-        return DeviceArray(Buffer(None, int(np.prod(shape, dtype=np.int64)) * kind.itemsize), shape, kind)
+        return DeviceArray(Buffer(None, math.prod(shape) * kind.itemsize), shape, kind)
 
     def absent(self, dtype: DTypeLike) -> DeviceArray:
         return self.owner.absent(dtype)

@@ -120,7 +120,7 @@ def kernel(fmt: str, by_expert: bool) -> Any:
                 if minima:
                     lows[2 * i] = low * F32(m & 255)
                     lows[2 * i + 1] = low * F32(shift_right(m, 8))
-            for i in range(t, TILE_UNITS, THREADS):
+            for i in range(t, 4 * ((size + 7) & ~7), THREADS):
                 number = base + (i & 3)
                 pair = pairs_of[i >> 2]
                 to = (i >> 2) * PITCH + 8 * (i & 3)
@@ -152,23 +152,27 @@ def kernel(fmt: str, by_expert: bool) -> Any:
                     la, ma = element(lows, 8 * upper + 2 * u), element(lows, 8 * upper + 2 * u + 1)
                     lb, mb = element(lows, 8 * (upper + 8) + 2 * u), element(lows, 8 * (upper + 8) + 2 * u + 1)
                 for k in range(8):
-                    to = (8 * k + r) * PITCH + 8 * u + c
-                    p0, p1, p2, p3 = mma_s8(
-                        a0, a1, a2, a3, element(inputs, to), element(inputs, to + 4), I32(0), I32(0), I32(0), I32(0)
-                    )
-                    token = 8 * k + 2 * c
-                    sa, sb = element(shares, 4 * token + u), element(shares, 4 * token + 4 + u)
-                    parts[4 * k] += F32(p0) * (fa * sa)
-                    parts[4 * k + 1] += F32(p1) * (fa * sb)
-                    parts[4 * k + 2] += F32(p2) * (fb * sa)
-                    parts[4 * k + 3] += F32(p3) * (fb * sb)
-                    if minima:
-                        xa, ya = element(totals_of, 8 * token + 2 * u), element(totals_of, 8 * token + 2 * u + 1)
-                        xb, yb = element(totals_of, 8 * token + 8 + 2 * u), element(totals_of, 8 * token + 9 + 2 * u)
-                        parts[4 * k] -= la * xa + ma * ya
-                        parts[4 * k + 1] -= la * xb + ma * yb
-                        parts[4 * k + 2] -= lb * xa + mb * ya
-                        parts[4 * k + 3] -= lb * xb + mb * yb
+                    if 8 * k < size:
+                        to = (8 * k + r) * PITCH + 8 * u + c
+                        p0, p1, p2, p3 = mma_s8(
+                            a0, a1, a2, a3, element(inputs, to), element(inputs, to + 4), I32(0), I32(0), I32(0), I32(0)
+                        )
+                        token = 8 * k + 2 * c
+                        sa, sb = element(shares, 4 * token + u), element(shares, 4 * token + 4 + u)
+                        parts[4 * k] += F32(p0) * (fa * sa)
+                        parts[4 * k + 1] += F32(p1) * (fa * sb)
+                        parts[4 * k + 2] += F32(p2) * (fb * sa)
+                        parts[4 * k + 3] += F32(p3) * (fb * sb)
+                        if minima:
+                            xa, ya = element(totals_of, 8 * token + 2 * u), element(totals_of, 8 * token + 2 * u + 1)
+                            xb, yb = (
+                                element(totals_of, 8 * token + 8 + 2 * u),
+                                element(totals_of, 8 * token + 9 + 2 * u),
+                            )
+                            parts[4 * k] -= la * xa + ma * ya
+                            parts[4 * k + 1] -= la * xb + ma * yb
+                            parts[4 * k + 2] -= lb * xa + mb * ya
+                            parts[4 * k + 3] -= lb * xb + mb * yb
             cuda.syncthreads()
         row = first_row + 16 * warp + r
         for k in range(8):

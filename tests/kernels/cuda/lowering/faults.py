@@ -200,6 +200,8 @@ FAULTS = [
     Fault("driver/experts", "for i in range(0, len(used), slots)", "for i in range(0, slots, slots)", EXPERTS),
     Fault("products/matmat", "a0, a1 = element(weights, at), element(weights, at + 8 * PITCH)",
           "a1, a0 = element(weights, at), element(weights, at + 8 * PITCH)", PRODUCTS + " not_full and Q8_0"),
+    Fault("products/matmat", "if 8 * k < size:", "if 8 * k + 8 <= size:", PRODUCTS + " not_full and Q8_0"),
+    Fault("products/matmat", "4 * ((size + 7) & ~7)", "4 * (size & ~7)", PRODUCTS + " not_full and Q8_0"),
     Fault("products/plain", "                    while i < n:\n", "                    while i < n - (n & 1):\n",
           PRODUCTS + " plain_weights and F16 and 13"),
     Fault("products/widening", ".view(np.uint32) >> 16", ".view(np.uint32) >> 15", PRODUCTS + " widened"),

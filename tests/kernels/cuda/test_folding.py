@@ -282,6 +282,21 @@ def test_windows_of_a_ring_that_is_stored_before_they_are_pooled_are_gathered_fi
     assert written.same_bits(run) == ["windows", "windows", "store_rows", "pool"]
 
 
+def test_projections_that_are_kept_are_made(ops: Any) -> None:
+    x, at, ape = ops.upload(normal(1, 1, 64)), ops.upload(np.array([7])), ops.upload(normal(2, 4, 24))
+    placed = [ops.place(matrix("F16", 24, 64, seed=seed)) for seed in (1, 2)]
+    written = rows_of(ops, 8, 24)
+
+    def run(to: Any) -> list[Any]:
+        kv, gate = (to.linear(x, w, "float") for w in placed)
+        score = to.position_bias(gate, ape, at)
+        to.store_rows(kv, written.arrays["kv"], at)
+        to.store_rows(score, written.arrays["score"], at)
+        return [kv]
+
+    assert written.same_bits(run) == ["linear_both_plain", "store_both"]
+
+
 def test_a_ring_that_is_read_between_is_stored_after_that(ops: Any) -> None:
     """Only the second ring is read: what a launch writes besides its first result counts, too."""
     x, at, ape = ops.upload(normal(1, 1, 64)), ops.upload(np.array([7])), ops.upload(normal(2, 4, 24))

@@ -229,7 +229,7 @@ def test_more_rows_than_a_ring_has_are_stored_by_a_launch_of_their_own(ops: Any)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize(("tokens", "start", "slots"), [(1, 7, 8), (3, 21, 8), (9, 6, 12)])
+@pytest.mark.parametrize(("tokens", "start", "slots"), [(1, 11, 8), (3, 21, 8), (9, 6, 12)])
 def test_a_window_that_closes_is_pooled_from_both_rings(
     ops: Any, overlap: bool, tokens: int, start: int, slots: int
 ) -> None:

@@ -229,7 +229,7 @@ def test_more_rows_than_a_ring_has_are_stored_by_a_launch_of_their_own(ops: Any)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize(("tokens", "start", "slots"), [(1, 7, 8), (3, 21, 8), (9, 6, 12)])
+@pytest.mark.parametrize(("tokens", "start", "slots"), [(1, 11, 8), (3, 21, 8), (9, 6, 12)])
 def test_a_window_that_closes_is_pooled_from_both_rings(
     ops: Any, overlap: bool, tokens: int, start: int, slots: int
 ) -> None:
@@ -280,6 +280,21 @@ def test_windows_of_a_ring_that_is_stored_before_they_are_pooled_are_gathered_fi
         return [to.pool(a, b)]
 
     assert written.same_bits(run) == ["windows", "windows", "store_rows", "pool"]
+
+
+def test_projections_that_are_kept_are_made(ops: Any) -> None:
+    x, at, ape = ops.upload(normal(1, 1, 64)), ops.upload(np.array([7])), ops.upload(normal(2, 4, 24))
+    placed = [ops.place(matrix("F16", 24, 64, seed=seed)) for seed in (1, 2)]
+    written = rows_of(ops, 8, 24)
+
+    def run(to: Any) -> list[Any]:
+        kv, gate = (to.linear(x, w, "float") for w in placed)
+        score = to.position_bias(gate, ape, at)
+        to.store_rows(kv, written.arrays["kv"], at)
+        to.store_rows(score, written.arrays["score"], at)
+        return [kv]
+
+    assert written.same_bits(run) == ["linear_both_plain", "store_both"]
 
 
 def test_a_ring_that_is_read_between_is_stored_after_that(ops: Any) -> None:

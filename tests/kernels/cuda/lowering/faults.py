@@ -83,7 +83,7 @@ FAULTS = [
           "{id(array.buffer) for array in later.writes}\n    return", SHARING + " chosen_experts"),
     Fault("graph/folding", "        and id(launch.writes[0].buffer) in once\n", "", FOLDING + " kept"),
     Fault("graph/folding", "        and once.issuperset(id(array.buffer) for array in launch.writes)\n", "",
-          FOLDING + " closes"),
+          FOLDING + " projections_that"),
     Fault("graph/folding", "        and tokens <= slots\n", "", FOLDING + " more_rows"),
     Fault("graph/folding", "        and same_values(launch.reads[2], later.reads[3])\n", "", FOLDING + " kept"),
     Fault("graph/folding", "times == 1} - kept", "times == 1}", FOLDING + " kept"),

@@ -68,6 +68,8 @@ def hosted() -> Iterator[Any]:
     """Run kernels of ``ds4ref.kernels.cuda`` compiled; gives the driver that backends opened meanwhile use."""
     from numba.cuda.dispatcher import CUDADispatcher
 
+    from ds4ref.kernels.cuda import backend  # noqa: F401  (before ``configure`` is replaced: ``launching`` does, too)
+
     driver = CompiledDriver()
     _opened.append(driver)
     LAUNCHED.clear()

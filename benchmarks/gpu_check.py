@@ -7,6 +7,7 @@
 Parts, in this order; those that are timed run alone, the last two but one beside one another:
 
     basics     one launch, chains and lanes of launches in a graph, copies, one pack: 20 seconds
+    kernels    every launch of a decoded token by itself, against what its machine code predicts
     products   GB/s of every format against a measured copy, and against what its machine code predicts; torch beside it
     speed      decode and prefill on slices of 4 and 6 layers, extrapolated to 43 layers, against the bound
     models     golden models if present, the random model, and a slice of Flash's dimensions: logits in every mode
@@ -61,9 +62,10 @@ class Stage(NamedTuple):
 
 STAGES = (
     Stage(0.06, {"basics": "benchmarks.gpu_basics:measure"}),
-    Stage(0.20, {"products": "benchmarks.gpu_products:measure"}),
-    Stage(0.22, {"speed": "benchmarks.gpu_speed:measure"}),
-    Stage(0.40, {"models": "benchmarks.gpu_models:measure", "ops": "benchmarks.gpu_ops:measure"}),
+    Stage(0.07, {"kernels": "benchmarks.gpu_kernels:measure"}),
+    Stage(0.18, {"products": "benchmarks.gpu_products:measure"}),
+    Stage(0.19, {"speed": "benchmarks.gpu_speed:measure"}),
+    Stage(0.38, {"models": "benchmarks.gpu_models:measure", "ops": "benchmarks.gpu_ops:measure"}),
     Stage(0.12, {"races": "benchmarks.gpu_races:measure"}),
 )
 

@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cuda_code, cuda_price, gpu_basics, gpu_models, gpu_ops, gpu_products, gpu_races, gpu_speed
+from benchmarks import (
+    cuda_code,
+    cuda_price,
+    gpu_basics,
+    gpu_kernels,
+    gpu_models,
+    gpu_ops,
+    gpu_products,
+    gpu_races,
+    gpu_speed,
+)
 from benchmarks.gpu_part import Check, perform
 from ds4ref.engine import Engine
 from tests.kernels.cuda.test_decode import idle
@@ -159,6 +169,35 @@ def test_the_speed_part_runs_to_its_end(nano_path: str, monkeypatch: pytest.Monk
     assert "43 layers, prefill of 2" in check.rows and "the same at 64, one launch after the other" in check.rows
     assert check.messages[-1] == {"ended": "done"} and len(check.rows) == 11
     assert "on NVIDIA H200" in check.rows["43 layers, decode, predicted"]["note"]
+
+
+ENTER, ATTEND = gpu_kernels.Kernel("hyper.enter", (2,), (1024,)), gpu_kernels.Kernel("attending.rows", (84,), (32, 4))
+
+
+def test_kernels_beside_their_prices() -> None:
+    """Sizes of one are left out; of formats that share a kernel's name and size the mean; None if one is not known."""
+    counts = {"blocks_held": 1, "instructions": 1, "units": {}, "bytes": 0}
+    rows: list[dict[str, Any]] = [
+        {"kernel": "hyper.enter", "grid": [2], "block": [1024], "longest": 1755, **counts},
+        {"kernel": "attending.rows Q8_0", "grid": [84, 1], "block": [32, 4], "longest": 3510, **counts},
+        {"kernel": "attending.rows F16", "grid": [84], "block": [32, 4], "longest": 7020, **counts},
+        {"kernel": "attending.rows F16", "grid": [85], "block": [32, 4], "longest": 9, **counts},
+    ]
+    h100 = cuda_price.DEVICES["H100"]
+    launch = cuda_price.LAUNCH
+    found = gpu_kernels.predicted([ENTER], rows, h100)
+    assert found == pytest.approx((launch + 1e-6, launch + 1e-6 * cuda_price.CYCLES))
+    found = gpu_kernels.predicted([ENTER, ATTEND], rows, h100)
+    assert found == pytest.approx((2 * launch + 4e-6, 2 * launch + 4e-6 * cuda_price.CYCLES))
+    assert gpu_kernels.predicted([ENTER, ATTEND._replace(grid=(86,))], rows, h100) is None
+
+
+def test_the_kernels_part_runs_to_its_end() -> None:
+    """With a driver that launches nothing."""
+    check = Told(rehearsal=True, device=H200)
+    with idle():
+        perform(gpu_kernels.measure, check)
+    assert check.messages[-1] == {"ended": "done"} and "4 layers, all launches by themselves" in check.rows
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])

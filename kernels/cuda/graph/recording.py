@@ -182,6 +182,10 @@ class Recording(Steps):
 
         return call
 
+    def calls(self) -> list[Callable[[], None]]:
+        """One call for each launch of a sealed recording, into the first branch's stream: for who measures them."""
+        return [self._call(launch, 0) for launch in self.launches]
+
     def _room(self, shape: Any, dtype: DTypeLike = F32) -> Any:
         """A flat scratch array for one launch; the next launch of its branch reuses it."""
         scratch = self._scratch.setdefault(self._branch, [])

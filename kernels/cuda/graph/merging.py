@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 
 from ..driver.launch import Launch, written_between
 
+FAR = 100
+"""Launches between two that can become one, at most: a layer has half as many, and the next one reads its results. A
+token has thousands, and would take seconds of looking at each with every other."""
+
 
 def merged(
     launches: Sequence[Launch],
@@ -13,13 +17,14 @@ def merged(
     both: Callable[[Launch, Launch], Launch],
     flags: set[int],
 ) -> list[Launch]:
-    """Replace each launch and a later one that ``fit`` by ``both`` of them, if nothing between is in the way. What they
-    became may fit a third one. ``flags``: ids of buffers that launches may write in any order."""
+    """Replace each launch and a later one that ``fit`` by ``both`` of them, if nothing between is in the way and they
+    are not further apart than FAR. What they became may fit a third one. ``flags``: ids of buffers that launches may
+    write in any order."""
     out: list[Launch | None] = list(launches)
     for number, launch in enumerate(out):
         if launch is None:
             continue
-        for at in range(number + 1, len(out)):
+        for at in range(number + 1, min(len(out), number + 1 + FAR)):
             later = out[at]
             if later is None or not fit(launch, later) or _collide(launch, later, flags):
                 continue

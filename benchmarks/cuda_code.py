@@ -37,8 +37,8 @@ from .cuda_price import COMPILED, DEVICES, RESERVED, UNITS, Device, fits, occupa
 
 TABLE = Path(__file__).with_name("cuda_code.json")
 PACKAGES = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvdisasm")
-CASES = ("q2/ds4", "mixed/ds4", "q2/exact")
-"""Recipe of the file and numerics mode of a decoded token."""
+CASES = ("q2/ds4", "q2/ds4/2048", "mixed/ds4", "q2/exact")
+"""Recipe of the file, numerics mode, and depth of a decoded token (8,192 unless it says another)."""
 PREFILL = "prefill"
 """The case of products with many tokens (``cuda_launches.PREFILL``)."""
 
@@ -262,8 +262,8 @@ def survey(
     if case == PREFILL:
         all_launches = [launch for launch in prefill_launches(**limits) if launch.name.startswith(("matmat", "limbs"))]
     else:
-        recipe, mode = case.split("/")
-        all_launches = token_launches(recipe=recipe, mode=mode, **limits)
+        recipe, mode, depth = (*case.split("/"), "8192")[:3]
+        all_launches = token_launches(recipe=recipe, mode=mode, depth=int(depth), **limits)
     launches: dict[Any, list[Any]] = {}
     for launch in all_launches:
         shape = launch.kernel, launch.signature, launch.grid, launch.block, launch.dynamic, launch.weights

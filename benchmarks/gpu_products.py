@@ -77,9 +77,9 @@ class Bench:
     """Device memory for weights, and timing of launches that read it."""
 
     def __init__(self, small: bool = False) -> None:
-        from ds4ref.kernels.cuda.driver import gpu, shim
+        from ds4ref.kernels.cuda.driver import arrays, gpu
 
-        self.small, self._array = small, shim.as_kernel_array
+        self.small, self._array = small, arrays.as_kernel_array
         self.driver: Any = gpu.open_driver()
         self.size = (1 << 22) if small else BUFFER_BYTES
         self.buffer = self.driver.alloc(self.size)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, blocks_for, threads_for
-from ..driver.intrinsics import sync_warp
+from ..driver.intrinsics import divide, lane_value, sync_warp
 from ..driver.shim import cuda, f32, f64
 from .maths import ONE, exp32, sigmoid32, sqrt32
 from .stages import block_sum
 
-F32 = np.float32
+F32, I32 = np.float32, np.int32
 TWO, LOWEST = F32(2), F32(-np.inf)
 MOST, WARP = MOST_THREADS, 32
 MOST_STREAMS = 16
@@ -40,11 +40,64 @@ def gate(mix, scale, base, token, C, part, i):
 
 
 @cuda.jit(device=True)
+def lane_pass(value, source, stride, C, eps):
+    """Divide this lane's entry by the sum of the C entries of lanes source, source + stride ..."""
+    total = F32(0)
+    for _ in range(C):
+        total += lane_value(value, source)
+        source = I32(source + stride)
+    return F32(value / F32(total + eps))
+
+
+@cuda.jit(device=True)
+def lane_passes(comb, token, C, iters, eps, table):
+    """Run Sinkhorn on the second half of ``table`` -> comb, where every entry has a lane: columns, then rows and
+    columns alternately."""
+    lane, n = I32(cuda.threadIdx.x), I32(C * C)
+    at = lane if lane < n else I32(0)
+    row = divide(at, C)
+    col = I32(at - row * C)
+    value = lane_pass(table[n + at], col, C, C, eps)
+    for _ in range(iters - 1):
+        value = lane_pass(value, I32(row * C), 1, C, eps)
+        value = lane_pass(value, col, C, C, eps)
+    if lane < n:
+        comb[token * n + lane] = value
+
+
+@cuda.jit(device=True)
+def table_pass(table, half, C, columns, eps):
+    """Divide every entry by the sum of its column or row, from word ``half`` of ``table`` to its other half."""
+    n = C * C
+    for j in range(cuda.threadIdx.x, n, WARP):
+        source = j % C if columns else j // C * C
+        stride = C if columns else 1
+        total = F32(0)
+        for c in range(C):
+            total += table[half + source + c * stride]
+        table[n - half + j] = F32(table[half + j] / F32(total + eps))
+    sync_warp()
+
+
+@cuda.jit(device=True)
+def table_passes(comb, token, C, iters, eps, table):
+    """Run ``lane_passes`` for more entries than lanes; a pass goes from one half of ``table`` to the other."""
+    n = C * C
+    table_pass(table, n, C, True, eps)
+    half = 0
+    for _ in range(iters - 1):
+        table_pass(table, half, C, False, eps)
+        table_pass(table, n - half, C, True, eps)
+    for j in range(cuda.threadIdx.x, n, WARP):
+        comb[token * n + j] = table[half + j]
+
+
+@cuda.jit(device=True)
 def split_off(post, comb, mix, scale, base, token, C, iters, eps, table):
     """Compute post and comb of ``hc_split`` for one token with the first warp of a block, which alone calls this.
 
-    ``table`` is shared, two times C C floats; a Sinkhorn pass goes from one half of it to the other. So many short
-    passes would cost a whole block more in barriers than in arithmetic.
+    ``table`` is shared, two times C C floats. So many short passes would cost a whole block more in barriers than in
+    arithmetic.
     """
     lane, n, m = cuda.threadIdx.x, C * C, token * C * (C + 2)
     for i in range(lane, C, WARP):
@@ -61,22 +114,10 @@ def split_off(post, comb, mix, scale, base, token, C, iters, eps, table):
             total += exp32(F32(table[begin + c] - top))
         table[n + j] = F32(exp32(F32(table[j] - top)) / total) + eps
     sync_warp()
-    half = n
-    row, col = lane // C, lane % C  # hoisted: an integer division is about a hundred instructions
-    for turn in range(2 * iters - 1):  # columns, then rows and columns alternately
-        first, stride = (1, C) if turn % 2 == 0 else (C, 1)
-        for j in range(lane, n, WARP):
-            line = col if first == 1 else row
-            if j != lane:
-                line = j % C if first == 1 else j // C
-            total = F32(0)
-            for c in range(C):
-                total += table[half + line * first + c * stride]
-            table[n - half + j] = F32(table[half + j] / F32(total + eps))
-        sync_warp()
-        half = n - half
-    for j in range(lane, n, WARP):
-        comb[token * n + j] = table[half + j]
+    if n <= WARP:
+        lane_passes(comb, token, C, iters, eps, table)
+    else:
+        table_passes(comb, token, C, iters, eps, table)
 
 
 @cuda.jit

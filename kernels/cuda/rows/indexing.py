@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, tiles_for
-from ..driver.intrinsics import float_bits
+from ..driver.intrinsics import divide, float_bits
 from ..driver.shim import cuda, f32, i32
 
-F32 = np.float32
+F32, I32, U64 = np.float32, np.int32, np.uint64
 SIDE = 16
 """Threads of a block along rows and along heads; each computes 4 x 4 products."""
 TILE = 4 * SIDE
-CHUNK = 32
+CHUNK, CHUNK_BITS = 32, 5
+APART = SIDE * SIDE // CHUNK
+"""Rows from one that a thread stages to its next."""
 PITCH = CHUNK + 1
 """Floats from one staged row to the next: one more than a chunk, so that 32 threads hit 32 banks."""
 STAGED, PARTS = TILE * PITCH, TILE * SIDE
@@ -30,33 +32,41 @@ def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
     row_tile = cuda.shared.array(STAGED, f32)
     head_tile = cuda.shared.array(STAGED, f32)
     parts = cuda.shared.array(PARTS, f32)
-    token, first = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * TILE
+    token = divide(I32(cuda.blockIdx.x), tiles)
+    first = I32(cuda.blockIdx.x - token * tiles) * TILE
     limit = min(n, int(count[0]))
     if first >= limit:
         return
     t = cuda.threadIdx.x
     step, of_rows, of_heads = cuda.blockDim.x, t // SIDE, t % SIDE
+    row_at, head_at = of_rows * PITCH, of_heads * PITCH
     s0 = s1 = s2 = s3 = F32(0)
     for h0 in range(0, heads, TILE):
         a00 = a01 = a02 = a03 = a10 = a11 = a12 = a13 = F32(0)
         a20 = a21 = a22 = a23 = a30 = a31 = a32 = a33 = F32(0)
         for d0 in range(0, dim, CHUNK):
-            for i in range(t, TILE * CHUNK, step):
-                r, d = i // CHUNK, d0 + i % CHUNK
+            # a thread has one channel of every eighth row and head
+            d, r = d0 + (t & (CHUNK - 1)), t >> CHUNK_BITS
+            at_row, at_head = (first + r) * dim + d, (token * heads + h0 + r) * dim + d
+            to = r * PITCH + d - d0
+            for _ in range(TILE // APART):
                 x, y = F32(0), F32(0)
                 if d < dim and first + r < limit:
-                    x = F32(rows[(first + r) * dim + d])
+                    x = F32(rows[U64(at_row)])
                 if d < dim and h0 + r < heads:
-                    y = iq[(token * heads + h0 + r) * dim + d]
-                row_tile[r * PITCH + d - d0] = x
-                head_tile[r * PITCH + d - d0] = y
+                    y = iq[U64(at_head)]
+                row_tile[U64(to)] = x
+                head_tile[U64(to)] = y
+                r += APART
+                at_row += APART * dim
+                at_head += APART * dim
+                to += APART * PITCH
             cuda.syncthreads()
             for d in range(CHUNK):
-                at, query_at = of_rows * PITCH + d, of_heads * PITCH + d
-                x0, x1 = row_tile[at], row_tile[at + SIDE * PITCH]
-                x2, x3 = row_tile[at + 2 * SIDE * PITCH], row_tile[at + 3 * SIDE * PITCH]
-                y0, y1 = head_tile[query_at], head_tile[query_at + SIDE * PITCH]
-                y2, y3 = head_tile[query_at + 2 * SIDE * PITCH], head_tile[query_at + 3 * SIDE * PITCH]
+                x0, x1 = row_tile[U64(row_at + d)], row_tile[U64(row_at + SIDE * PITCH + d)]
+                x2, x3 = row_tile[U64(row_at + 2 * SIDE * PITCH + d)], row_tile[U64(row_at + 3 * SIDE * PITCH + d)]
+                y0, y1 = head_tile[U64(head_at + d)], head_tile[U64(head_at + SIDE * PITCH + d)]
+                y2, y3 = head_tile[U64(head_at + 2 * SIDE * PITCH + d)], head_tile[U64(head_at + 3 * SIDE * PITCH + d)]
                 a00 += x0 * y0
                 a01 += x0 * y1
                 a02 += x0 * y2

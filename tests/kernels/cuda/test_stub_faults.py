@@ -18,7 +18,7 @@ ILLEGAL_ADDRESS, LAUNCH_FAILED, OUT_OF_MEMORY = 700, 719, 2
 
 CALLS = {
     "cuCtxPushCurrent": (1,),
-    "cuStreamCreate": (1, 3),
+    "cuStreamCreate": (1, 2),
     "cuMemAlloc": (1, 20),
     "cuMemHostAlloc": (1,),
     "cuMemGetInfo": (1,),
@@ -30,7 +30,7 @@ CALLS = {
     "cuStreamBeginCapture": (1,),
     "cuEventCreate": (4,),
     "cuEventRecord": (4,),
-    "cuStreamWaitEvent": (5,),
+    "cuStreamWaitEvent": (2,),
     "cuEventDestroy": (1,),
     "cuStreamEndCapture": (1,),
     "cuGraphGetNodes": (1,),

@@ -168,7 +168,7 @@ def test_the_speed_part_runs_to_its_end(nano_path: str, monkeypatch: pytest.Monk
         perform(gpu_speed.measure, check)
     assert "43 layers, prefill of 2" in check.rows and "the same at 64, one launch after the other" in check.rows
     assert check.messages[-1] == {"ended": "done"} and len(check.rows) == 11
-    assert "on NVIDIA H200" in check.rows["43 layers, decode, predicted"]["note"]
+    assert "on H200" in check.rows["43 layers, decode, predicted"]["note"]
 
 
 ENTER, ATTEND = gpu_kernels.Kernel("hyper.enter", (2,), (1024,)), gpu_kernels.Kernel("attending.rows", (84,), (32, 4))

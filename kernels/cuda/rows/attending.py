@@ -82,7 +82,8 @@ def parts_of(tile: int) -> int:
 
 
 def fixed_bytes(tile: int) -> int:
-    """Return the static shared memory of a block."""
+    """Return the static shared memory of a block. Every array of it is a multiple of 16 bytes, so that they and the
+    dynamic one behind them begin where ``matrices4`` can read, in whatever order the compiler puts them."""
     return 4 * (3 * tile + 3 * GROUP + parts_of(tile) * GROUP * tile + 2 * GROUP * (tile // 2 + PAD))
 
 

@@ -220,7 +220,6 @@ def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
         ("kv_f16", LIBRARY["ring_wrap"], "float16"),
         ("indexer_fp4", LIBRARY["no_shared_expert"], "float16"),  # the rounding begins after the mistake
         ("qat", FAMILIES["window_rows"].fault(-2), "4 decimals"),
-        ("qat", FAMILIES["compressed_position"].fault(1), "4 decimals"),  # nearer to another set at first
     ],
     ids=lambda value: getattr(value, "name", value),
 )

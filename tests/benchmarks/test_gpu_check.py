@@ -314,13 +314,9 @@ def test_a_rehearsal(tmp_path: Path) -> None:
 
 @pytest.mark.cuda
 def test_a_short_rehearsal_measures_nothing_and_says_so(tmp_path: Path) -> None:
-    done = command("-o", tmp_path / "check.json", "--only", "basics", "ops", "--rehearse")
+    done = command("-o", tmp_path / "check.json", "--only", "basics", "--rehearse")
     assert done.returncode == 0, done.stdout + done.stderr
     found = kept(tmp_path / "check.json")
-    assert found["parts"]["ops"]["state"] == "done" and found["parts"]["speed"]["state"] == "not asked for"
-    by_part = items(found)
-    assert len(by_part["basics"]) == 8 and by_part.keys() == {"basics", "ops"}
-    assert all(row["value"] is None for row in found["rows"] if row["part"] == "basics")
-    counts = {row["item"]: row["value"] for row in found["rows"]}
-    assert counts["test_ops: tests that passed"] >= 2 and counts["test_ops: tests that failed"] == 0
-    assert "tests that passed" in done.stdout and "written: " in done.stdout
+    assert found["parts"]["basics"]["state"] == "done" and found["parts"]["speed"]["state"] == "not asked for"
+    assert len(items(found)["basics"]) == 8 and all(row["value"] is None for row in found["rows"])
+    assert "a chain of" in done.stdout and "written: " in done.stdout

@@ -251,6 +251,7 @@ def test_tests_are_counted_file_by_file(check: Told, monkeypatch: pytest.MonkeyP
         "Segmentation fault",
         "7 passed in 1s",
         "1 error in 1s",
+        "40 passed in 9s",
     )
     monkeypatch.setattr(subprocess, "run", ran(*last))
     gpu_ops.measure(check)
@@ -260,6 +261,7 @@ def test_tests_are_counted_file_by_file(check: Told, monkeypatch: pytest.MonkeyP
         "test_top: tests that passed": (0, False), "test_top: tests that failed": (0, True),
         "cuda/test_products: tests that passed": (7, True), "cuda/test_products: tests that failed": (0, True),
         "cuda/test_recording: tests that passed": (0, False), "cuda/test_recording: tests that failed": (1, False),
+        "cuda/test_folding: tests that passed": (40, True), "cuda/test_folding: tests that failed": (0, True),
     }  # fmt: skip
     assert check.rows["test_top: tests that passed"]["note"] == "Segmentation fault"
     assert {"detail": "FAILED x.py::t"} in check.messages
@@ -268,7 +270,7 @@ def test_tests_are_counted_file_by_file(check: Told, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("lacking", ["pytest", "hypothesis", "xdist"])
 def test_packages_that_are_missing_are_named(lacking: str, check: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
-    answer = ran(*["7 passed in 1s"] * 4, code=0)
+    answer = ran(*["7 passed in 1s"] * len(gpu_ops.FILES), code=0)
 
     def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
         commands.append(command)
@@ -279,7 +281,7 @@ def test_packages_that_are_missing_are_named(lacking: str, check: Told, monkeypa
     monkeypatch.setattr(subprocess, "run", run)
     gpu_ops.measure(check)
     assert any(lacking in row["note"] and row["value"] is None for row in check.rows.values())
-    assert len(commands) == (4 if lacking == "xdist" else 0) and not any("-n" in command for command in commands)
+    assert len(commands) == (len(gpu_ops.FILES) if lacking == "xdist" else 0) and not any("-n" in command for command in commands)
     assert all("addopts=" in command for command in commands), "which name an option of pytest-timeout"
 
 

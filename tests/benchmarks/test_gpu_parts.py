@@ -281,7 +281,9 @@ def test_packages_that_are_missing_are_named(lacking: str, check: Told, monkeypa
     monkeypatch.setattr(subprocess, "run", run)
     gpu_ops.measure(check)
     assert any(lacking in row["note"] and row["value"] is None for row in check.rows.values())
-    assert len(commands) == (len(gpu_ops.FILES) if lacking == "xdist" else 0) and not any("-n" in command for command in commands)
+    assert len(commands) == (len(gpu_ops.FILES) if lacking == "xdist" else 0) and not any(
+        "-n" in command for command in commands
+    )
     assert all("addopts=" in command for command in commands), "which name an option of pytest-timeout"
 
 

@@ -84,7 +84,7 @@ LAUNCH = 1.5e-6
 """Seconds between dependent kernels of a graph, an assumption."""
 CYCLES = 10.0
 """Cycles from one instruction of a warp to its next: with it the token that an H200 took 26.5 ms for (commit 29583b9,
-1,594 launches at depth 2,048) is priced at 26.1. Kernels that were measured alone took 5 to 15."""
+1,594 launches at depth 2,048) is priced at 26.1. Two small products that were measured alone took 6 to 7."""
 
 
 def device_named(reported: str, capability: Sequence[int]) -> Device | None:

@@ -1,7 +1,7 @@
 """What everything else on a GPU is made of: one launch, chains and lanes of launches, copies, one pack.
 
 A launch of a kernel that does nothing, with the arguments of a small one, shows what a launch costs by itself: from
-Python, where Numba looks at every argument, and as a node of a captured graph, where nothing of that is left.
+Python, and as a node of a captured graph, where nothing of Python is left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.kernels.cuda.driver.shim import cuda
+from ds4ref.kernels.cuda.driver.devices import nothing
 from ds4ref.kernels.cuda.graph.branches import Schedule
 
 from .gpu_products import Bench, packing
@@ -27,12 +27,6 @@ CHAIN = 200
 LANES = 3
 PINNED_BYTES = 256 << 20
 ROUNDS = 9
-
-
-@cuda.jit
-def nothing(out, x, n):
-    """Do nothing."""
-    return  # numba-cuda looks for a statement behind the text
 
 
 def median_seconds(work: Callable[[], Any], rounds: int) -> float:

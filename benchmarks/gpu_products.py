@@ -105,6 +105,18 @@ class Bench:
     def scratch(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.array(np.zeros(shape, dtype))
 
+    def reused(self) -> Callable[[tuple[int, ...], Any], Any]:
+        """Return ``scratch`` that makes an array of a kind once: to make one is a copy, which must not be timed."""
+        made: dict[tuple[Any, ...], Any] = {}
+
+        def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
+            key = shape, np.dtype(dtype)
+            if key not in made:
+                made[key] = self.scratch(shape, dtype)
+            return made[key]
+
+        return scratch
+
     def weights(self, nbytes: int) -> Iterator[Any]:
         """Yield consecutive slices of ``nbytes`` of the weight buffer, cyclically."""
         step = -(-nbytes // 256) * 256
@@ -209,15 +221,11 @@ def packing(bench: Bench, fmt: str, act: str, n: int) -> Figure:
     from ds4ref.kernels.cuda.products import dispatch
 
     x = bench.array(bench.rng.standard_normal(n).astype(np.float32))
-    kept: dict[tuple, Any] = {}
-
-    def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
-        return kept.setdefault((shape, np.dtype(dtype)), bench.scratch(shape, dtype))
+    scratch = bench.reused()
 
     def call() -> None:
         dispatch.pack(bench.driver.stream, x, 1, n, fmt, act, scratch)
 
-    call()
     return Figure("pack", fmt, act, 1, n, 4 * n, bench.time([call] * (1 if bench.small else 500)))
 
 
@@ -248,13 +256,7 @@ def prefill(bench: Bench, fmt: str, act: str, rows: int, n: int, tokens: int) ->
     nbytes = rows * FORMATS[fmt].row_bytes(n)
     x = bench.array(bench.rng.standard_normal((tokens, n)).astype(np.float32))
     out, source = bench.array(np.zeros(tokens * rows, np.float32)), bench.weights(nbytes)
-    kept: dict[tuple, Any] = {}
-
-    def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
-        key = shape, np.dtype(dtype)
-        if key not in kept:
-            kept[key] = bench.scratch(shape, dtype)
-        return kept[key]
+    scratch = bench.reused()
 
     def call(data: Any) -> None:
         w = Matrix(fmt, data, rows, n)

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from .shim import IMPLEMENTATION, cuda, one_line
+from .shim import IMPLEMENTATION, compiled_function, cuda, one_line, types
 
 OLDEST = (8, 0)
 """Compute capability that the kernels need at least: asynchronous copies into shared memory, int8 matrix products."""
@@ -77,14 +77,17 @@ def _device(number: int) -> DeviceInfo:
     return DeviceInfo(number, name, capability, memory, reason)
 
 
+@cuda.jit
+def nothing(out, x, n):
+    """Do nothing, with the arguments of a small kernel."""
+    return  # numba-cuda looks for a statement behind the text
+
+
 def _load_a_kernel() -> None:
     """Compile a kernel that does nothing for the current device and load it."""
-
-    @cuda.jit
-    def nothing() -> None:
-        pass
-
-    nothing.compile(())._codelibrary.get_cufunc()
+    floats = types.Array(types.float32, 1, "C")
+    anew = cuda.jit(nothing.py_func)  # what was compiled for one device would not be loaded into the next
+    compiled_function(anew, (floats, floats, types.int64))
 
 
 OF_OLD_DRIVERS = (

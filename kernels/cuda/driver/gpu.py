@@ -155,12 +155,16 @@ class Device(Driver):
         _nothing_freed_at_exit()
         self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
 
-    def _call(self, name: str, *args: Any) -> None:
-        """Call a function of the driver in this thread's context."""
+    def _enter(self) -> None:
+        """Make the device's context the one of this thread."""
         if not hasattr(self._entered, "done"):
             with self._told():
                 cuda.current_context()
             self._entered.done = True
+
+    def _call(self, name: str, *args: Any) -> None:
+        """Call a function of the driver in this thread's context."""
+        self._enter()
         code = getattr(self._lib, name)(*args)
         if code:
             text = ctypes.c_char_p()
@@ -263,6 +267,7 @@ class Device(Driver):
         self._call("cuStreamSynchronize", self._handle)
 
     def run(self, call: Callable[[], None]) -> None:
+        self._enter()
         with self._told():
             call()
 

@@ -121,3 +121,37 @@ def test_a_product_that_does_not_ask_is_refused(stub: Stub) -> None:
     assert done.code == 1 and done.err.splitlines()[-1].startswith("RuntimeError: the GPU failed: ")
     assert "INVALID_VALUE" in done.err.splitlines()[-1]
     assert [call.name for call in done.refused()] == ["cuLaunchKernel"]
+
+
+THREAD = """
+    import threading
+    import numpy as np
+    from ds4ref.kernels.cuda import CUDA
+    ops = CUDA()
+    x = ops.upload(np.ones(64, np.float32))
+    ops.add(x, x)  # whose memory is the next result's, so that a launch is the thread's first call
+    thread = threading.Thread(target=lambda: print("launched", ops.add(x, x).shape))
+    thread.start()
+    thread.join()
+"""
+
+
+def test_a_thread_may_begin_with_a_launch(stub: Stub) -> None:
+    done = script(stub, THREAD)
+    assert done.out == "launched (64,)\n" and done.refused() == []
+
+
+PARTS = """
+    from benchmarks import gpu_basics, gpu_products
+    from benchmarks.gpu_part import Check, perform
+    for part in (gpu_basics, gpu_products):
+        told = []
+        perform(part.measure, Check(told.append, True, {"device": "none", "capability": [9, 0]}))
+        print(told[-1]["ended"], sum("row" in message for message in told))
+"""
+
+
+def test_what_gpu_check_measures_is_launched_and_captured(stub: Stub) -> None:
+    """Nothing is copied from the host inside of a graph that is timed."""
+    done = script(stub, PARTS)
+    assert done.out == "done 8\ndone 17\n" and done.refused() == []

@@ -73,7 +73,7 @@ class ProductOps(Steps):
     def _choose(
         self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str, failure: str
     ) -> None:
-        """A product with experts ``ids`` (tokens, K) of a stack."""
+        """Multiply with the experts ``ids`` (tokens, K) of a stack."""
         if out.size and isinstance(w.data, CachedStack):
             self._choose_cached(function, out, x, ids, w, w.data, act)
         elif out.size:

@@ -104,6 +104,10 @@ class DeviceArray:
             self._flat = self.shaped((self.size,))
         return self._flat
 
+    def move(self, buffer: Buffer) -> None:
+        """Become an array at the beginning of another buffer. Views made before stay where they are."""
+        self.buffer, self.offset, self._flat = buffer, 0, None
+
     def shaped(self, shape: Sequence[int]) -> Any:
         """The kernel argument in this shape. Raises RuntimeError for a place of a recording that is not sealed."""
         block = self.buffer.block

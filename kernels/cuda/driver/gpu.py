@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .shim import LASTING, cuda, driver_library, from_below, leave_as_it_is, one_line
+from .shim import LASTING, cuda, driver_library, from_below, leave_as_it_is, one_line, select_device
 
 GIB = 1 << 30
 STAGED = 16 << 20
@@ -144,7 +144,7 @@ class Device(Driver):
         super().__init__()
         self.raises, self._lost = raises, False
         with self._told():
-            cuda.select_device(number)
+            select_device(number)
             self._context, self._entered = cuda.current_context(), threading.local()
             self._lib = driver_library()
         self._handles: list[ctypes.c_void_p] = []

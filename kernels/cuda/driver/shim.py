@@ -4,6 +4,7 @@ target. Kernel modules say ``from ..driver.shim import cuda``."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import sys
 import warnings
@@ -117,11 +118,23 @@ def allow_dynamic(handle: Any, nbytes: int) -> None:
         raise DriverError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
 
 
+def select_device(number: int) -> None:
+    """Make device ``number`` the one of this thread, and the one that launches are sized for."""
+    cuda.select_device(number)
+    _attribute.cache_clear()
+
+
+@functools.cache
+def _attribute(name: str) -> int:
+    """Return an attribute of the device. Numba takes 30 us to find out which device that is."""
+    return int(getattr(cuda.get_current_device(), name))
+
+
 def multiprocessors() -> int:
     """Number of multiprocessors of the device."""
-    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    return _attribute("MULTIPROCESSOR_COUNT")
 
 
 def shared_limit() -> int:
     """Bytes of shared memory that a block can have at most."""
-    return int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+    return _attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")

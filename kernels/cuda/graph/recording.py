@@ -34,6 +34,7 @@ from .branches import Schedule, needs
 from .folding import folded
 from .joining import joined
 from .sharing import shared
+from .template import Plan, Template
 
 
 class Owner(Protocol):
@@ -50,6 +51,7 @@ class Owner(Protocol):
     def absent(self, dtype: DTypeLike) -> DeviceArray: ...
     def failure(self, text: str) -> int: ...
     def tell(self, code: int) -> None: ...
+    def host(self, array: Any) -> np.ndarray: ...
 
 
 class Recording(Steps):
@@ -104,11 +106,17 @@ class Recording(Steps):
         flags, absent = {id(self.error.buffer)}, self.absent(F32)
         launches = joined(shared(self.launches, ids, flags, self.empty), ids, absent)
         self.launches = folded(launches, ids, flags, absent)
-        self.order = Schedule(needs(self.launches, flags), owner.branches)
+        order = Schedule(needs(self.launches, flags), owner.branches)
+        self.lay_out(Plan(self.launches, order, *self._planned(order, ids), list(outputs), list(kept)))
+
+    def lay_out(self, plan: Plan) -> None:
+        """Give results memory and capture the launches."""
+        owner, self.plan, self.launches, self.order = self.owner, plan, plan.launches, plan.order
+        outputs, kept = plan.outputs, plan.kept
         with owner.lock:
-            self._results = self._placed(results)
-            self._arena = owner.memory.buffer(self._planned(ids))
-            for buffer, offset in self._offsets:
+            self._results = self._placed([out.buffer for out in (*outputs, *kept)])
+            self._arena = owner.memory.buffer(plan.nbytes)
+            for buffer, offset in plan.places:
                 buffer.block, buffer.start = self._arena.block, self._arena.start + offset
             self._fetched = owner.memory.pinned(self._results.nbytes)
             self._told = owner.memory.pinned(4)
@@ -140,8 +148,8 @@ class Recording(Steps):
             buffer.block, buffer.start = results.block, results.start + starts[id(buffer)]
         return results
 
-    def _planned(self, kept: set[int]) -> int:
-        """Choose the offset of every place; return the bytes of all."""
+    def _planned(self, order: Schedule, kept: set[int]) -> tuple[list[tuple[Buffer, int]], int]:
+        """Choose the offset of every place; return places with offsets, and the bytes of all."""
         uses: dict[int, list[int]] = {}
         buffers: dict[int, Buffer] = {}
         for number, launch in enumerate(self.launches):
@@ -151,9 +159,8 @@ class Recording(Steps):
                     uses.setdefault(id(buffer), []).append(number)
                     buffers[id(buffer)] = buffer
         sizes = {key: buffer.nbytes for key, buffer in buffers.items()}
-        offsets, total = share(self.order.spans(uses), sizes)
-        self._offsets = [(buffers[key], offset) for key, offset in offsets.items()]
-        return total
+        offsets, total = share(order.spans(uses), sizes)
+        return [(buffers[key], offset) for key, offset in offsets.items()], total
 
     def _output(self, out: DeviceArray, end: int) -> DeviceArray:
         """A result with a mirror on the host, filled by every replay, or on demand from byte ``end`` on."""
@@ -200,6 +207,13 @@ class Recording(Steps):
         array = scratch[self._used]
         self._used += 1
         return DeviceArray(array.buffer, (size,), kind).flat()
+
+    # --- the same launches on other arrays
+
+    def template(self, arrays: Sequence[DeviceArray]) -> Template:
+        """Return a template to run the same launches on other arrays in place of ``arrays``, each all of its buffer."""
+        kind, owner = type(self), self.owner
+        return Template(self.plan, self.slab, arrays, lambda: kind(owner))
 
     # --- running
 

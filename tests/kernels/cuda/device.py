@@ -6,7 +6,7 @@ so that a test may change them in between, and what it writes in place comes bac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,9 @@ class RecordedOnDevice:
     def seal(self, *outputs: Any) -> None:
         self.recording.seal(*outputs)  # type: ignore[attr-defined]
 
+    def template(self, arrays: Sequence[np.ndarray]) -> TemplateOnDevice:
+        return TemplateOnDevice(self, arrays)
+
     def replay(self) -> None:
         for value, array, _ in self._operands:
             self._backend.fill(array, value)
@@ -98,6 +101,23 @@ class RecordedOnDevice:
             if written:
                 value[...] = self._backend.host(array)
         self.outputs = [self._backend.host(out) for out in self.recording.outputs]  # type: ignore[attr-defined]
+
+
+class TemplateOnDevice:
+    """A template of such a recording."""
+
+    def __init__(self, recorded: RecordedOnDevice, arrays: Sequence[np.ndarray]):
+        self._ops, self._backend = recorded._ops, recorded._backend
+        placed = {id(value): (array, written) for value, array, written in recorded._operands}
+        self._written = [placed[id(value)][1] for value in arrays]
+        self._template = recorded.recording.template([placed[id(value)][0] for value in arrays])  # type: ignore
+
+    def on(self, arrays: Sequence[np.ndarray]) -> RecordedOnDevice:
+        made = RecordedOnDevice(self._ops, self._backend)
+        placed = [self._backend.moved(value) for value in arrays]
+        made.recording = self._template.on(placed)
+        made._operands = list(zip(arrays, placed, self._written, strict=True))
+        return made
 
 
 def _open_cuda() -> Any:

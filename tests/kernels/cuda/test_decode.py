@@ -64,6 +64,31 @@ def test_no_round_trip_and_no_allocation_inside_a_token(engine: Engine) -> None:
     assert 1 < recorded < 9
 
 
+def test_sessions_share_what_was_recorded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one records nothing, and its tokens ask for as little; a third one of other sizes records anew."""
+    made: list[int] = []
+    record = type(engine.model).record_token
+
+    def counted(self: Any, recording: Any, cache: Any, plan: Any) -> Any:
+        made.append(cache.pos)
+        return record(self, recording, cache, plan)
+
+    monkeypatch.setattr(type(engine.model), "record_token", counted)
+    ops, sizes = engine.model.ops, (400, 400, 900)
+    recorded = []
+    for size in sizes:
+        session = engine.session(size)
+        session.extend(np.zeros(100, np.int32))
+        for token in range(8):
+            session.append(token)
+        recorded.append(len(made))
+        counts = ops.driver.watch()
+        session.append(1)
+        counts.pop("kernels", None)
+        assert counts == {"launch": 1, "sync": 1}, size
+    assert recorded[0] == recorded[1] > 1 and recorded[2] > recorded[1]
+
+
 def generated(engine: Engine, temperature: float, top_k: int, limit: int = 50) -> tuple[int, Counter[str], Any]:
     """Tokens that were made, what was asked of the driver meanwhile, and the session."""
     session, ops = engine.session(200), engine.model.ops

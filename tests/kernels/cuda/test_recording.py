@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -362,3 +363,86 @@ def test_what_is_kept_is_fetched_once_a_replay_when_it_is_asked_for(ops: Any) ->
             for _ in range(2):
                 assert np.array_equal(ops.host(kept), factor * new) and counts["to_host"] == number
     ops.driver.watched = None
+
+
+def doubling(ops: Any) -> tuple[Any, Any, Any, Any]:
+    """A recording that stores twice its input, plus a constant of its slab, into a ring; with ring, input, position."""
+    ring, recording = ops.array(5, 3), ops.record()
+    x, position, constant = (ops.upload(each) for each in (normal(1, 2, 3), np.array([0]), np.ones((2, 3), np.float32)))
+    y = recording.scale(x, 2.0)
+    recording.store_rows(recording.add(y, constant), ring, position)
+    recording.seal(y, kept=(recording.scale(x[1:], 3.0),))
+    return recording, ring, x, position
+
+
+def test_a_recording_on_other_arrays_has_inputs_of_its_own(ops: Any) -> None:
+    """What is filled from then on is copied by the replay; the first recording goes on; constants come along."""
+    recording, ring, x, position = doubling(ops)
+    template = recording.template([ring, x, position])
+    values = normal(7, 2, 3)
+    other = [ops.array(5, 3), ops.moved(values), ops.moved(np.array([3]))]
+    ops.scale(other[1], 1.0)
+    made = template.on(other)
+    third = template.on([ops.array(5, 3), ops.moved(values), ops.moved(np.array([3]))])
+    for each in (ring, other[0]):
+        ops.fill(each, 0)
+    counts = ops.driver.watch()
+    made.replay()
+    assert counts["launch"] == 1 and not counts["to_device"]
+    assert np.array_equal(ops.host(made.outputs[0]), 2 * values)
+    assert np.array_equal(ops.host(made.kept[0]), np.float32(3) * values[1:])
+    wanted = np.zeros((5, 3), np.float32)
+    wanted[[3, 4]] = 2 * values + 1
+    assert np.array_equal(ops.host(other[0]), wanted) and not ops.host(ring).any()
+    counts.clear()
+    more = normal(8, 2, 3)
+    ops.fill(other[1], more)
+    assert not counts, "written to the slab only"
+    assert np.array_equal(ops.host(ops.scale(other[1], 1.0)), more)
+    third.replay()
+    made.replay()
+    assert np.array_equal(ops.host(made.outputs[0]), 2 * more)
+    recording.replay()
+    assert np.array_equal(ops.host(recording.outputs[0]), 2 * normal(1, 2, 3))
+    assert np.array_equal(ops.host(made.outputs[0]), 2 * more), "results of one are not the other's"
+    ops.driver.watched = None
+
+
+def test_a_template_keeps_no_memory_of_the_device(ops: Any) -> None:
+    def pooled() -> int:
+        gc.collect()  # a graph of the host's driver keeps its calls, and they their recording
+        return sum(map(len, ops.memory._free.values()))
+
+    first = doubling(ops)
+    template = first[0].template(list(first[1:]))
+    before = pooled()
+    del first
+    blocks = pooled() - before
+    assert blocks >= 4  # ring, slab, results, flags
+    made = template.on([ops.array(5, 3), ops.moved(normal(7, 2, 3)), ops.moved(np.array([3]))])
+    made.replay()
+    before = pooled()
+    del made
+    assert pooled() - before >= 3
+
+
+def test_a_view_cannot_be_replaced(ops: Any) -> None:
+    recording, ring, x, position = doubling(ops)
+    for part in (ring[1:], ring[:4]):
+        with pytest.raises(ValueError, match="all of its buffer"):
+            recording.template([part, x, position])
+
+
+def test_a_recording_on_other_arrays_tells_of_numbers_out_of_range(ops: Any) -> None:
+    table, ids = ops.upload(np.arange(12, dtype=np.int32).reshape(4, 3)), np.array([[1], [3]], np.int32)
+    recording = ops.record()
+    at = ops.upload(ids[:, 0].copy())
+    recording.seal(recording.take_rows(table, at))
+    other = ops.moved(np.array([0, 4], np.int32))
+    made = recording.template([at]).on([other])
+    with pytest.raises(IndexError):
+        made.replay()
+    recording.replay()
+    ops.fill(other, np.array([0, 2], np.int32))
+    made.replay()
+    assert np.array_equal(ops.host(made.outputs[0]), [[0, 1, 2], [6, 7, 8]])

@@ -11,7 +11,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from .shim import IMPLEMENTATION, compiled_function, cuda, one_line, types
+from .loading import compiled
+from .shim import IMPLEMENTATION, cuda, one_line, types
 
 OLDEST = (8, 0)
 """Compute capability that the kernels need at least: asynchronous copies into shared memory, int8 matrix products."""
@@ -87,7 +88,7 @@ def _load_a_kernel() -> None:
     """Compile a kernel that does nothing for the current device and load it."""
     floats = types.Array(types.float32, 1, "C")
     anew = cuda.jit(nothing.py_func)  # what was compiled for one device would not be loaded into the next
-    compiled_function(anew, (floats, floats, types.int64))
+    compiled(anew, (floats, floats, types.int64))
 
 
 OF_OLD_DRIVERS = (

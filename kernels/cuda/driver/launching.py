@@ -16,16 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .shim import (
-    DriverError,
-    allow_dynamic,
-    compiled_function,
-    dispatcher_class,
-    driver_library,
-    from_dtype,
-    typeof,
-    types,
-)
+from .loading import function_of
+from .shim import DriverError, dispatcher_class, driver_library, from_dtype, typeof, types
 
 
 class KernelArray:
@@ -82,7 +74,7 @@ class Prepared:
     """A compiled kernel for one kind of arguments, and its parameters' memory."""
 
     def __init__(self, kernel: Any, args: Sequence[Any], flat: Sequence[Any]) -> None:
-        self.handle, self.keep = compiled_function(kernel, tuple(kind_of(arg) for arg in args))
+        self.function = function_of(kernel, tuple(kind_of(arg) for arg in args))
         letters = ["q" * len(leaf.words) if isinstance(leaf, KernelArray) else LETTERS[type(leaf)] for leaf in flat]
         self.packing = struct.Struct("=" + "".join(letters))
         count = self.packing.size // 8
@@ -128,7 +120,7 @@ def allow_shared(kernel: Any, nbytes: int, args: Sequence[Any], fixed: int = 0) 
     with _lock:
         ready = prepared(kernel, args, leaves(args))
         if _allowed.get(ready, 0) < nbytes:
-            allow_dynamic(ready.handle, nbytes)
+            ready.function.allow_dynamic(nbytes)
             _allowed[ready] = nbytes
 
 
@@ -151,7 +143,7 @@ class Launcher:
             ready = prepared(self.kernel, args, flat)
             ready.fill(flat)
             code = library.cuLaunchKernel(
-                ready.handle, *self.grid, *self.block, self.shared, ctypes.c_void_p(int(self.stream)),
+                ready.function.handle, *self.grid, *self.block, self.shared, ctypes.c_void_p(int(self.stream)),
                 ready.parameters, None,
             )  # fmt: skip
         if code:

@@ -100,22 +100,11 @@ def driver_library() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def compiled_function(kernel: Any, kinds: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Compile ``kernel`` for arguments of these types and load it: its handle, and what keeps it loaded."""
-    function = kernel.compile(kinds)._codelibrary.get_cufunc()
-    handle = getattr(function.handle, "value", function.handle)
-    return ctypes.c_void_p(int(handle)), function
-
-
-def allow_dynamic(handle: Any, nbytes: int) -> None:
-    """Allow a function, by its handle, ``nbytes`` of dynamic shared memory. DriverError if the device refuses."""
-    maximum, library = 8, driver_library()  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    if IMPLEMENTATION == "NVIDIA":  # whose handles are of kernels of a library
-        code = library.cuKernelSetAttribute(maximum, nbytes, handle, int(cuda.current_context().device.id))
-    else:
-        code = library.cuFuncSetAttribute(handle, maximum, nbytes)
-    if code:
-        raise DriverError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
+def machine_code(kernel: Any, kinds: tuple[Any, ...]) -> tuple[bytes, str]:
+    """Compile ``kernel`` for arguments of these types and this device; return machine code and the entry's name."""
+    made = importlib.import_module("numba.cuda.dispatcher")._Kernel(kernel.py_func, kinds, **kernel.targetoptions)
+    code = made._codelibrary.get_cubin()
+    return bytes(getattr(code, "code", code)), made.entry_name
 
 
 def select_device(number: int) -> None:
@@ -124,17 +113,23 @@ def select_device(number: int) -> None:
     _attribute.cache_clear()
 
 
+def compute_capability() -> tuple[int, int]:
+    """Compute capability of the device, as (9, 0)."""
+    major, minor = _attribute("compute_capability")
+    return major, minor
+
+
 @functools.cache
-def _attribute(name: str) -> int:
+def _attribute(name: str) -> Any:
     """Return an attribute of the device. Numba takes 30 us to find out which device that is."""
-    return int(getattr(cuda.get_current_device(), name))
+    return getattr(cuda.get_current_device(), name)
 
 
 def multiprocessors() -> int:
     """Number of multiprocessors of the device."""
-    return _attribute("MULTIPROCESSOR_COUNT")
+    return int(_attribute("MULTIPROCESSOR_COUNT"))
 
 
 def shared_limit() -> int:
     """Bytes of shared memory that a block can have at most."""
-    return _attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    return int(_attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))

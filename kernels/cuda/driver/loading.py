@@ -1,0 +1,68 @@
+"""Functions that the driver can launch: kernels compiled for this device, or loaded from what was kept (``cubins``)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+from . import cubins
+from .shim import DriverError, compute_capability, cuda, driver_library, machine_code
+
+MOST_DYNAMIC = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+
+
+class Function:
+    """A kernel in the device's memory; ``handle`` is what ``cuLaunchKernel`` takes."""
+
+    def __init__(self, code: bytes, entry: str):
+        """DriverError if the driver cannot load the machine code."""
+        self._lib, self._code = driver_library(), code
+        self.handle, loaded = ctypes.c_void_p(), ctypes.c_void_p()
+        self._of_library = hasattr(self._lib, "cuLibraryLoadData")  # CUDA 12; before it there are modules
+        with contextlib.ExitStack() as undo:
+            if self._of_library:
+                self._call("cuLibraryLoadData", ctypes.byref(loaded), code, None, None, 0, None, None, 0)
+                undo.callback(self._lib.cuLibraryUnload, loaded)
+                self._call("cuLibraryGetKernel", ctypes.byref(self.handle), loaded, entry.encode())
+            else:
+                self._call("cuModuleLoadData", ctypes.byref(loaded), code)
+                undo.callback(self._lib.cuModuleUnload, loaded)
+                self._call("cuModuleGetFunction", ctypes.byref(self.handle), loaded, entry.encode())
+            undo.pop_all()  # stays loaded until the process ends
+
+    def allow_dynamic(self, nbytes: int) -> None:
+        """Allow a block ``nbytes`` of dynamic shared memory. DriverError if the device refuses."""
+        if self._of_library:
+            device = int(cuda.current_context().device.id)
+            code = self._lib.cuKernelSetAttribute(MOST_DYNAMIC, nbytes, self.handle, device)
+        else:
+            code = self._lib.cuFuncSetAttribute(self.handle, MOST_DYNAMIC, nbytes)
+        if code:
+            raise DriverError(f"the GPU does not give a block {nbytes} bytes of shared memory (error {code})")
+
+    def _call(self, name: str, *args: Any) -> None:
+        code = getattr(self._lib, name)(*args)
+        if code:
+            text = ctypes.c_char_p()
+            self._lib.cuGetErrorName(code, ctypes.byref(text))
+            raise DriverError(f"{name} failed: {(text.value or str(code).encode()).decode()}")
+
+
+def compiled(kernel: Any, kinds: tuple[Any, ...]) -> Function:
+    """Compile ``kernel`` for arguments of these types, and load it."""
+    return Function(*machine_code(kernel, kinds))
+
+
+def function_of(kernel: Any, kinds: tuple[Any, ...]) -> Function:
+    """The same, without compiling where the machine code was kept."""
+    key, architecture = cubins.key_of(kernel, kinds), "sm_{}{}".format(*compute_capability())
+    found = cubins.find(key, architecture) if key else None
+    if found is not None:
+        with contextlib.suppress(DriverError):  # made for another device or by a newer compiler: made anew
+            return Function(*found)
+    made = machine_code(kernel, kinds)
+    if key:
+        cubins.keep(key, architecture, *made)
+    return Function(*made)

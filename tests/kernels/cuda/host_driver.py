@@ -18,12 +18,15 @@ from ds4ref.kernels.cuda.driver.gpu import Block, Driver
 from ds4ref.kernels.cuda.graph.branches import Schedule
 
 
+LARGE = 1 << 30
+
+
 class HostBlock(Block):
     """Memory of this process at its real address; ``memory`` are its bytes. New memory is full of NaNs, so that a test
-    sees values that nothing wrote."""
+    sees values that nothing wrote; large one is zeros, which take no room before they are written."""
 
     def __init__(self, nbytes: int):
-        raw = np.full(nbytes + 512, 0xFF, np.uint8)
+        raw = np.full(nbytes + 512, 0xFF, np.uint8) if nbytes < LARGE else np.zeros(nbytes + 512, np.uint8)
         start = -raw.ctypes.data % 256
         self.memory = raw[start : start + -(-nbytes // 256) * 256]
         super().__init__(self.memory.ctypes.data, nbytes)

@@ -17,7 +17,6 @@ import numpy as np
 from ds4ref.kernels.cuda.driver.gpu import Block, Driver
 from ds4ref.kernels.cuda.graph.branches import Schedule
 
-
 LARGE = 1 << 30
 
 

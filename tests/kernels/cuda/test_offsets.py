@@ -13,7 +13,6 @@ import pytest
 from ds4ref.kernels.cuda.products import dispatch
 from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.kernels.reference import Reference
-
 from tests.marking import sampled
 
 from .device import cuda
@@ -41,8 +40,10 @@ WAYS = [
     (*kind, in_tiles) for in_tiles in (True, False) for kind in (("Q2_K", "q8k"), ("Q8_0", "float"), ("F16", "float"))
 ]
 
+EACH_KERNEL = [("Q2_K", "q8k", True), ("Q8_0", "float", True), ("Q2_K", "q8k", False), ("F16", "float", False)]
 
-@pytest.mark.parametrize(("fmt", "act", "in_tiles"), sampled(WAYS, 4, pytest.mark.slow))
+
+@pytest.mark.parametrize(("fmt", "act", "in_tiles"), sampled(WAYS, EACH_KERNEL, pytest.mark.slow))
 def test_experts_beyond_four_gibibytes(fmt: str, act: str, in_tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "worth_sorting", lambda pairs, experts: in_tiles)
     n = 8192

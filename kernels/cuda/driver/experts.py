@@ -36,7 +36,7 @@ from .memory import Buffer, Memory
 from .residency import Move, Residency
 from .shim import cuda
 
-MOVES = 8
+MOVES = 16
 """Experts that get a slot between two tokens, at most: their copies share the bus with what tokens miss."""
 STAGE_BYTES = 64 << 20
 """Bytes of each of two pieces of device memory that experts of large chunks pass through."""

@@ -260,7 +260,9 @@ def report(traces: Sequence[Trace], cards: Sequence[Card], rates: Rates, policie
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.expert_cache", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.expert_cache", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--trace", action="append", default=[], help="recorded trace (.npz), repeatable")
     parser.add_argument("--skew", default="0.5,1.0", help="exponents of drawn traces, without --trace (%(default)s)")
     parser.add_argument("--topic", type=int, default=256, help="tokens of a topic of a drawn trace (%(default)s)")

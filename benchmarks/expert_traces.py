@@ -91,7 +91,9 @@ def drawn(
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.expert_traces", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.expert_traces", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("out", help="file to write (.npz)")
     parser.add_argument("-m", "--model", help="model file (default: the embedded model)")
     parser.add_argument("-n", "--tokens", type=int, default=512)

@@ -298,6 +298,7 @@ class Device(Driver):
         """The stream of copies; made at first use, with its event and staging buffers, which the first copies need."""
         if not self._beside:
             self._call("cuStreamCreate", ctypes.byref(self._beside), ctypes.c_uint(1))
+            self._handles.append(self._beside)
             for event in (self._ended, self._before):
                 self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
         return self._beside

@@ -17,6 +17,9 @@ import numpy as np
 READERS = 8
 """Threads that read at a time: a fast disk needs several requests under way."""
 PIECE = 8 << 20
+FAILED = (errno.EFAULT, 133)
+"""Errors of pages that cannot be read: behind the file's end or after an error of the disk, memory that is broken
+(EHWPOISON)."""
 POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14: read pages now, and fail where an access would kill the process."""
 
@@ -32,7 +35,8 @@ def available(path: Path = Path("/proc/meminfo")) -> int | None:
 
 def pages_of(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
     """Start and size of the ranges of whole pages around arrays, none of them touching another."""
-    page, ranges = mmap.PAGESIZE, []
+    page = mmap.PAGESIZE
+    ranges: list[list[int]] = []
     for start, size in sorted((array.ctypes.data, array.nbytes) for array in arrays):
         low, high = start // page * page, -(-(start + size) // page) * page
         if ranges and low <= ranges[-1][1]:
@@ -44,14 +48,16 @@ def pages_of(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
 
 def read_in(arrays: Iterable[np.ndarray]) -> None:
     """Bring the pages of mapped files into memory, with READERS threads. OSError in one line if they cannot be read."""
-    pieces = [
-        (start + at, min(PIECE, size - at)) for start, size in pages_of(arrays) for at in range(0, size, PIECE)
-    ]
+    pieces = [(start + at, min(PIECE, size - at)) for start, size in pages_of(arrays) for at in range(0, size, PIECE)]
     if len(pieces) == 1:
-        return _read_piece(pieces[0])
-    with ThreadPoolExecutor(READERS) as readers:
+        _read_piece(pieces[0])
+        return
+    readers = ThreadPoolExecutor(READERS)
+    try:
         for _ in readers.map(_read_piece, pieces):
             pass
+    finally:
+        readers.shutdown(cancel_futures=True)  # after an error or Ctrl-C, no more than the pieces under way
 
 
 def _read_piece(piece: tuple[int, int]) -> None:
@@ -59,8 +65,7 @@ def _read_piece(piece: tuple[int, int]) -> None:
     library = _library()
     if library is None or not library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), POPULATE_READ):
         return
-    why = ctypes.get_errno()
-    if why in (errno.EFAULT, errno.EHWPOISON):
+    if ctypes.get_errno() in FAILED:
         raise OSError("the model's file cannot be read any more: it was cut short, or its disk failed")
     # other errors: an older kernel does not know the request, and pages come when they are touched
 

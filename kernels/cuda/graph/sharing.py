@@ -96,7 +96,11 @@ def _fit(launch: Launch, later: Launch) -> bool:
     if later.function is not launch.function or not _few(launch) or list(later.numbers) != list(launch.numbers):
         return False
     a, b = launch.matrices[0], later.matrices[0]
-    if (a.fmt, a.cols) != (b.fmt, b.cols) or _slots(a) != _slots(b) or not all(map(same_values, launch.reads, later.reads)):
+    if (
+        (a.fmt, a.cols) != (b.fmt, b.cols)
+        or _slots(a) != _slots(b)
+        or not all(map(same_values, launch.reads, later.reads))
+    ):
         return False
     pairs, act = launch.numbers[0], launch.numbers[2]
     if launch.function is dispatch.expert_linear_packed:

@@ -199,16 +199,16 @@ def test_nothing_moves_that_pays_nothing() -> None:
 def slow_copies(driver: Any) -> Iterator[list[Callable[[], None]]]:
     """Copies on the other stream happen when they are called; until then they are under way."""
     pending: list[Callable[[], None]] = []
-    begin = type(driver).begin_copy
+    begin, done = driver.begin_copy, driver.copies_done
 
     def begin_copy(*args: Any) -> None:
-        pending.append(lambda: begin(driver, *args))
+        pending.append(lambda: begin(*args))
 
     driver.begin_copy, driver.copies_done = begin_copy, lambda: not pending
     try:
         yield pending
     finally:
-        del driver.begin_copy, driver.copies_done
+        driver.begin_copy, driver.copies_done = begin, done
 
 
 @here
@@ -316,23 +316,66 @@ def test_a_chunk_decides_who_has_slots() -> None:
 
 @here
 def test_experts_of_a_chunk_pass_through_two_pieces_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of which is copied to while the other one is read."""
+    """One of which is copied to while the other one is read, and not before what read it has ended."""
     c = cached(1)
     monkeypatch.setattr(module, "STAGE_BYTES", c.host[0].data[0].nbytes)  # one expert at a time
-    used = []
-    to_stage = ExpertCache._to_stage
+    driver, asked = c.ops.driver, []
 
-    def noted(self: Any, stack: CachedStack, group: np.ndarray, turn: int) -> None:
-        used.append((turn % 2, group.tolist()))
-        to_stage(self, stack, group, turn)
+    def noting(patch: pytest.MonkeyPatch, name: str, letter: Callable[..., str]) -> None:
+        call = getattr(driver, name)
 
-    monkeypatch.setattr(ExpertCache, "_to_stage", noted)
+        def noted(*args: Any) -> None:
+            asked.append(letter(*args))
+            call(*args)
+
+        patch.setattr(driver, name, noted)
+
+    places: list[int] = []
+
+    def staged(block: Any, *args: Any) -> str:
+        if block.pointer not in places:
+            places.append(block.pointer)
+        return str(places.index(block.pointer))
+
     ids = np.array([[i % E, (i + 1) % E] for i in range(24)], np.int32)
     x = normal(1, 24, N)
-    got = c.ops.host(c.ops.expert_linear(c.ops.upload(x), c.ops.upload(ids), c.there[0], "float"))
+    on, inputs = c.ops.upload(ids), c.ops.upload(x)
+    with lazy_copies(driver), monkeypatch.context() as patch:
+        noting(patch, "hold_copies", lambda: "hold ")
+        noting(patch, "await_copies", lambda: "await ")
+        noting(patch, "begin_copy", staged)
+        noting(patch, "run", lambda call: ".")
+        got = c.ops.host(c.ops.expert_linear(inputs, on, c.there[0], "float"))
     assert_close(got, reference.expert_linear(x, ids, c.host[0], "float"), 3e-6)
-    resident = held(c.cache)[0]
-    assert used == [(turn % 2, [e]) for turn, e in enumerate(e for e in range(E) if e != resident)]
+    group = "await hold ..."
+    assert "".join(asked) == "hold 0..." + "".join(group + place for place in "1010") + group
+
+
+@contextmanager
+def lazy_copies(driver: Any) -> Iterator[None]:
+    """Copies on the other stream happen when something waits for them."""
+    await_copies = driver.await_copies
+    with slow_copies(driver) as pending:
+
+        def now() -> None:
+            await_copies()
+            while pending:
+                pending.pop(0)()
+
+        driver.await_copies = now
+        yield
+        driver.await_copies = await_copies
+
+
+@here
+def test_what_is_brought_is_waited_for() -> None:
+    c = cached(2, reachable=False)
+    with lazy_copies(c.ops.driver):
+        for experts in ([0, 5], [3, 5], [1, 2]):
+            chosen, x = np.array([experts], np.int32), normal(1, 1, N)
+            got = c.ops.host(c.ops.expert_linear(c.ops.upload(x), c.ops.upload(chosen), c.there[0], "float"))
+            assert_close(got, reference.expert_linear(x, chosen, c.host[0], "float"), 3e-6)
+            check_bytes(c)
 
 
 # --- host memory

@@ -27,7 +27,7 @@ import numpy as np
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.archs.deepseek4.tensors import expected_tensors
-from ds4ref.kernels.cuda.driver.residency import Residency
+from ds4ref.kernels.cuda.driver.residency import Move, Residency
 
 from . import expert_traces
 from .cuda_price import DEVICES, Device, token
@@ -54,7 +54,8 @@ class Card(NamedTuple):
 
 
 CARDS = (
-    Card(24, DEVICES["RTX 5090"]), Card(32, DEVICES["RTX 5090"]), Card(48, DEVICES["RTX 5090"]), Card(80, DEVICES["H100"]),
+    Card(24, DEVICES["RTX 5090"]), Card(32, DEVICES["RTX 5090"]), Card(48, DEVICES["RTX 5090"]),
+    Card(80, DEVICES["H100"]),
 )  # fmt: skip
 """Cards of 24 and 48 GB are priced as if an RTX 5090 had that much memory: no table is kept for theirs."""
 
@@ -99,22 +100,25 @@ def counts_of(trace: Trace) -> np.ndarray:
 
 
 def engine(trace: Trace, slots: int, moves: int = MOVES) -> Run:
-    """Replay a trace as the backend does: a move that is chosen while a token runs is begun before the next one, and
-    has arrived before the one after that."""
+    """Replay a trace as the backend does: while a token runs the host looks at the one before and chooses moves, they
+    are under way while the next one runs, and have arrived before the one after that."""
     residency = Residency(trace.ids.shape[1], trace.experts, slots)
     residency.fill()
-    moved = 0
-    counts, flying = counts_of(trace), []
+    counts, flying = counts_of(trace), list[Move]()
     start = min(WARM, len(counts) // 2)
+    hits = misses = moved = 0
     for number, used in enumerate(counts):
-        if number == start:
-            residency.hits = residency.misses = moved = 0
         residency.arrived(flying)
         flying = list(residency.coming)
-        residency.used(used)
-        residency.choose(moves - len(residency.coming))
-        moved += len(flying)
-    return _run(residency.hits, residency.misses, moved, len(counts) - start)
+        if number >= start:
+            chosen = used > 0
+            found = int(np.count_nonzero(chosen & (residency.slot_of >= 0)))
+            hits, misses = hits + found, misses + int(np.count_nonzero(chosen)) - found
+            moved += len(flying)
+        if number:
+            residency.used(counts[number - 1])
+            residency.choose(moves - len(residency.coming))
+    return _run(hits, misses, moved, len(counts) - start)
 
 
 def lru(trace: Trace, slots: int) -> Run:
@@ -217,8 +221,8 @@ def kernels_of(device: Device, case: str = "q2/ds4/2048") -> float:
 def line(name: str, slots: Any, run: Run, model: Sizes, found: Parts) -> str:
     """A row of the table."""
     return (
-        f"{name:34} {slots:>5} {run.hits:6.3f} {run.misses:6.1f} {run.moves:6.1f} {run.misses * model.expert / 1e6:8.0f} "
-        f"{found.kernels:8.1f} {found.missed:7.1f} {found.waits:6.1f} {found.disk:7.1f} {found.moves:6.1f} "
+        f"{name:34} {slots:>5} {run.hits:6.3f} {run.misses:6.1f} {run.moves:6.1f} "
+        f"{run.misses * model.expert / 1e6:8.0f} {found.kernels:8.1f} {found.missed:7.1f} {found.waits:6.1f} {found.disk:7.1f} {found.moves:6.1f} "
         f"{found.tokens_per_second:9.1f} {found.prefetched:9.1f}"
     )
 

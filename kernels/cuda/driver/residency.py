@@ -2,8 +2,8 @@
 
 A layer has ``slots`` slots, each for one expert with all its matrices. ``hot`` counts the uses of every expert; all
 counts of a layer are halved after every SHIFT tokens, so that what was wanted long ago is forgotten. An expert without
-a slot that is hotter by MARGIN than the coldest one that has a slot takes its place. ``benchmarks.expert_cache`` replays
-routing traces on this class, beside other policies.
+a slot that is hotter by MARGIN than the coldest one that has a slot takes its place. ``benchmarks.expert_cache``
+replays routing traces on this class, beside other policies.
 """
 
 from __future__ import annotations

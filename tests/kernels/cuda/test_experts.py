@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 
 from ds4ref.kernels.cuda import CUDA
 from ds4ref.kernels.cuda.driver import experts as module
-from ds4ref.kernels.cuda.driver.experts import CachedStack, ExpertCache
-from ds4ref.kernels.formats import Matrix
+from ds4ref.kernels.cuda.driver.experts import ExpertCache
 
 from .. import reference
 from ..test_cpu_ops import assert_close, matrix, normal

@@ -29,6 +29,7 @@ def test_pages_around_arrays_are_named_once(tmp_path: Path) -> None:
     start = data.ctypes.data
     assert pages_of([data[:1]]) == [(start, PAGE)]
     assert pages_of([data[PAGE - 1 : PAGE + 1]]) == [(start, 2 * PAGE)]
+    assert pages_of([data[: 3 * PAGE], data[PAGE : PAGE + 1]]) == [(start, 3 * PAGE)]
     touching = [data[5 * PAGE : 6 * PAGE], data[10:20], data[PAGE + 1 : 2 * PAGE], data[30:40]]
     assert pages_of(touching) == [(start, 2 * PAGE), (start + 5 * PAGE, PAGE)]
     assert pages_of([data[:PAGE], data[2 * PAGE : 2 * PAGE + 1]]) == [(start, PAGE), (start + 2 * PAGE, PAGE)]

@@ -90,7 +90,7 @@ def test_a_free_slot_costs_nobody_anything() -> None:
 
 def test_settling_moves_everybody_that_pays() -> None:
     residency = one(experts=6, slots=3)
-    residency.hot[0] = [1, 9, 0, 5, 8, 1]
+    residency.hot[0] = [1, 9, 0, 5, 8, 4]
     moves = residency.settle(0)
     residency.arrived(moves)
     assert [(move.expert, move.slot) for move in moves] == [(4, 2), (3, 0)]

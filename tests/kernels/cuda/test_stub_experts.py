@@ -26,8 +26,8 @@ OPEN = """
 
 @pytest.fixture(scope="module")
 def decoded(stub: Stub, nano_path: str) -> Done:
-    """The small model of tests, six of sixteen experts of a layer in slots: three tokens at which nothing moves, then some at
-    which another expert seems to be used (the stand-in counts nothing)."""
+    """The small model of tests, six of sixteen experts of a layer in slots: three tokens at which nothing moves, then
+    some at which another expert seems to be used (the stand-in counts nothing)."""
     return script(
         stub,
         f"""{OPEN}

@@ -45,3 +45,22 @@ def test_a_model_that_does_not_fit_has_the_bits_of_one_that_does(
     assert np.array_equal(got, expected)
     moved = np.count_nonzero(cache.residency.expert_in != np.arange(cache.residency.slots))
     assert cache.reachable and moved and cache.residency.misses > 20
+
+
+@pytest.mark.slow
+def test_a_long_prompt_is_as_near_as_orders_of_adding_allow(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts of a chunk pass portion by portion."""
+
+    def prompted() -> tuple[np.ndarray, Any]:
+        with Engine.open(nano_path, backend="cuda", numerics="exact") as engine:
+            ids = np.random.default_rng(4).integers(1, engine.shape.vocab, 20)
+            return engine.session(64).extend(ids), engine.model.ops.experts
+
+    def prepare(self: Any, nbytes: int, of_experts: int) -> None:
+        self.share = 0.4
+
+    expected, _ = prompted()
+    monkeypatch.setattr(backend.CUDA, "prepare", prepare)
+    got, cache = prompted()
+    assert cache.residency.hot.any(), "the prompt was counted"
+    assert np.abs(got - expected).max() < 2e-4 * expected.std()

@@ -223,7 +223,8 @@ def line(name: str, slots: Any, run: Run, model: Sizes, found: Parts) -> str:
     return (
         f"{name:34} {slots:>5} {run.hits:6.3f} {run.misses:6.1f} {run.moves:6.1f} "
         f"{run.misses * model.expert / 1e6:8.0f} {found.kernels:8.1f} {found.missed:7.1f} "
-        f"{found.waits:6.1f} {found.disk:7.1f} {found.moves:6.1f} {found.tokens_per_second:9.1f} {found.prefetched:9.1f}"
+        f"{found.waits:6.1f} {found.disk:7.1f} {found.moves:6.1f} {found.tokens_per_second:9.1f} "
+        f"{found.prefetched:9.1f}"
     )
 
 

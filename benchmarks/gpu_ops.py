@@ -17,7 +17,7 @@ from .gpu_children import ROOT
 if TYPE_CHECKING:
     from .gpu_part import Check
 
-FILES = ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording", "cuda/test_folding")
+FILES = ("test_ops", "test_top", "cuda/test_products", "cuda/test_recording", "cuda/test_folding", "cuda/test_experts")
 WITHOUT = ("cacheprovider", "benchmark")
 """Plugins to leave out: beside xdist the latter's warning is an error."""
 NEEDED = ("pytest", "hypothesis")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .environment import memory_bytes
 from .errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def load_backend(
     options: dict[str, Any] = {}
     if name == "cuda":
         limit = _gpu_memory(gpu_memory)
-        options = {"raises": BackendError, "limit": None if limit is None else int(limit * (1 << 30))}
+        options = {
+            "raises": BackendError, "limit": None if limit is None else int(limit * (1 << 30)),
+            "host_memory": memory_bytes(),
+        }  # fmt: skip
     elif gpu_memory is not None:
         raise UsageError(f"GPU memory is for the backend cuda, not {name}")
     try:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from numpy.typing import DTypeLike
 from ..binding import F32, I32
 from ..formats.matrix import Matrix
 from .driver.arrays import DeviceArray
-from .driver.experts import CachedStack
+from .driver.experts import CachedStack, ExpertCache, Portion
 from .driver.gpu import open_driver
+from .driver.hostpages import available
 from .driver.launch import Launch
 from .driver.memory import Buffer, Memory
 from .graph.recording import Recording
@@ -56,6 +58,7 @@ class CUDA(Ops):
     """Ops on device ``number``. ``threads`` is ignored.
 
     limit: most bytes of device memory to use, None for all. Raises MemoryError when they do not suffice.
+    host_memory: bytes of the machine's memory that this process may use, None for what the system says is available.
     raises: class of the exceptions for what the driver refuses and for a device that failed.
     Python threads may share a backend; their ops take turns.
     """
@@ -65,7 +68,11 @@ class CUDA(Ops):
     branches = BRANCHES
     """Most launches of a recording that run side by side; assign it before ``record``."""
 
-    def __init__(self, number: int = 0, limit: int | None = None, raises: type[Exception] = RuntimeError):
+    def __init__(
+        self, number: int = 0, limit: int | None = None, raises: type[Exception] = RuntimeError,
+        host_memory: int | None = None,
+    ):  # fmt: skip
+        self.raises, self.host_memory = raises, host_memory
         self.driver: Any = open_driver(number, raises)
         self.memory = Memory(self.driver, limit)
         self.lock = threading.RLock()
@@ -73,14 +80,14 @@ class CUDA(Ops):
         self._absent: dict[np.dtype, DeviceArray] = {}
         self.failures: list[str] = []
         self.share: float | None = None
+        self.experts: ExpertCache | None = None
         self._seen: tuple[Buffer, int, np.ndarray] | None = None
         self.error = self.array(1, dtype=I32)
         self.fill(self.error, 0)
 
     def prepare(self, nbytes: int, of_experts: int) -> None:
         """Plan for weights of ``nbytes`` bytes, ``of_experts`` of them in expert stacks. If they do not fit, only a
-        part of every stack is resident (``driver.experts``), and nothing is recorded. Raises MemoryError if the dense
-        weights alone do not fit."""
+        part of every stack has slots (``driver.experts``). Raises MemoryError if the dense weights alone do not fit."""
         room = self.memory.room()
         spare = min(WORKING, room // 8)
         self.share = None
@@ -96,16 +103,30 @@ class CUDA(Ops):
 
     @property
     def fetching(self) -> bool:
-        """Whether experts are fetched on demand."""
+        """Whether not all experts are on the device."""
         return self.share is not None
+
+    def follow(self, counts: DeviceArray | None, stacks: Sequence[Sequence[Matrix]]) -> None:
+        """Share slots among the placed stacks of each layer, and let experts move by their use: counts int64 (layers,
+        experts) on the device, to which every token adds; None if nobody counts. Reads the experts' pages."""
+        data: Any = [[w.data for w in layer] for layer in stacks]
+        room = available()
+        if self.host_memory is not None:
+            room = self.host_memory if room is None else min(room, self.host_memory)
+        with self.lock:
+            try:
+                self.experts = ExpertCache(self, counts, data, room)
+            except OSError as error:
+                raise self.raises(str(error)) from error
 
     def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Do nothing: kernels compile at first launch, and a model uses only some of them."""
 
     def record(self) -> Recorded | None:
-        """Begin a recording: ops called on it become launches of one graph. None while experts are fetched on demand.
+        """Begin a recording: ops called on it become launches of one graph. None where the host must look at the
+        chosen experts, because kernels do not reach those without a slot.
         Small arrays that this thread uploads until it is sealed are its inputs, copied at every replay."""
-        if self.fetching:
+        if self.fetching and not (self.experts and self.experts.reachable):
             return None
         recording = Recorded(self)
         self._desk.recording = weakref.ref(recording)
@@ -248,30 +269,43 @@ class CUDA(Ops):
             self._copy(out, x)
         return out
 
-    # --- experts that are not all resident
+    # --- experts that are not all on the device
 
-    def seen_ids(self, ids: DeviceArray, experts: int) -> np.ndarray:
+    def at_hand(self, stack: CachedStack, ids: DeviceArray) -> bool:
+        with self._following(stack) as cache:
+            return cache.reachable or cache.bring(stack.layer, self._on_host(ids, len(stack)))
+
+    def portions(self, stack: CachedStack, ids: DeviceArray) -> Iterator[tuple[np.ndarray, Portion]]:
+        with self._following(stack) as cache:
+            chosen = self._on_host(ids, len(stack))
+            for portion in cache.portions(stack, chosen):
+                yield chosen, portion
+
+    @contextmanager
+    def _following(self, stack: CachedStack) -> Iterator[ExpertCache]:
+        """The cache of a stack, for this thread alone; ``raises`` if the file cannot be read any more."""
+        with self.lock:
+            try:
+                yield stack.cache
+            except OSError as error:
+                raise self.raises(str(error)) from error
+
+    def _on_host(self, ids: DeviceArray, experts: int) -> np.ndarray:
+        """``ids`` on the host, the same array while they are asked for again. IndexError if one is not below
+        ``experts``."""
         if self._seen is None or self._seen[0] is not ids.buffer or self._seen[1] != ids.offset:
-            values = self.host(ids)
+            values = self.host(ids).reshape(ids.shape)
             self._seen = ids.buffer, ids.offset, values  # keeps the buffer, so that its address stays unique
         values = self._seen[2]
         if values.size and (values.min() < 0 or values.max() >= experts):
             raise IndexError(f"an expert id lies outside 0..{experts - 1}")
-        return values.reshape(ids.shape)
-
-    def make_resident(self, stack: CachedStack, experts: np.ndarray, wait: bool) -> None:
-        with self.lock:
-            if wait:
-                self.driver.sync()
-            stack.ensure(experts, self.driver)
+        return values
 
     def run(self, launch: Launch) -> None:
         with self.lock:
             for array in launch.reads:
                 if array.buffer.slab is not None:
                     array.buffer.slab.flush()
-            if any(isinstance(w.data, CachedStack) for w in launch.matrices):
-                self.driver.await_copies()
             held: list[Buffer] = []
             self.driver.run(lambda: launch.call(self.driver.stream, self.scratch(held)))
 

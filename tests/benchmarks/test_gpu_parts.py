@@ -252,6 +252,7 @@ def test_tests_are_counted_file_by_file(check: Told, monkeypatch: pytest.MonkeyP
         "7 passed in 1s",
         "1 error in 1s",
         "40 passed in 9s",
+        "20 passed in 2s",
     )
     monkeypatch.setattr(subprocess, "run", ran(*last))
     gpu_ops.measure(check)
@@ -262,6 +263,7 @@ def test_tests_are_counted_file_by_file(check: Told, monkeypatch: pytest.MonkeyP
         "cuda/test_products: tests that passed": (7, True), "cuda/test_products: tests that failed": (0, True),
         "cuda/test_recording: tests that passed": (0, False), "cuda/test_recording: tests that failed": (1, False),
         "cuda/test_folding: tests that passed": (40, True), "cuda/test_folding: tests that failed": (0, True),
+        "cuda/test_experts: tests that passed": (20, True), "cuda/test_experts: tests that failed": (0, True),
     }  # fmt: skip
     assert check.rows["test_top: tests that passed"]["note"] == "Segmentation fault"
     assert {"detail": "FAILED x.py::t"} in check.messages

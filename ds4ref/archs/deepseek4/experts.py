@@ -27,6 +27,8 @@ class ExpertUse:
         ops.fill(self.counts, 0)
         self.advise = advise
         self._layers, self._host = layers, ops.host
+        if getattr(ops, "fetching", False):
+            ops.follow(self.counts, [(w.ffn_gate_exps, w.ffn_up_exps, w.ffn_down_exps) for w in layers])
 
     def chosen(self, ops: Any, layer: int, ids: np.ndarray) -> None:
         """Count the routing of a layer's tokens, expert ids (T, K), and prefetch these experts if enabled."""

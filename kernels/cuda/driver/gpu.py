@@ -23,11 +23,18 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .hostpages import available
 from .shim import LASTING, cuda, driver_library, from_below, leave_as_it_is, one_line, select_device
 
 GIB = 1 << 30
 STAGED = 16 << 20
 """Bytes of one pinned staging buffer."""
+
+INTEGRATED, SAME_ADDRESS, READ_ONLY_REGISTERED = 18, 91, 113
+"""Attributes of a device: its memory is the machine's; kernels use a registered page by the host's address; pages that
+may only be read can be registered."""
+MAPPED, READ_ONLY = 2, 8
+"""Flags of cuMemHostRegister."""
 
 
 @dataclass(eq=False)
@@ -97,7 +104,11 @@ class Driver(ABC):
 
     @abstractmethod
     def pinned(self, nbytes: int) -> np.ndarray:
-        """Page-locked host memory (uint8), never freed."""
+        """Page-locked host memory (uint8), not freed before ``unpin``. MemoryError if the host has too little."""
+
+    @abstractmethod
+    def unpin(self, values: np.ndarray) -> None:
+        """Free what ``pinned`` gave."""
 
     @abstractmethod
     def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
@@ -108,12 +119,30 @@ class Driver(ABC):
         """Wait for the stream, then copy bytes into a contiguous array."""
 
     @abstractmethod
-    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
-        """Begin ``to_device`` on a stream of its own; ``await_copies`` orders later launches behind it."""
+    def register(self, start: int, nbytes: int) -> bool:
+        """Let kernels read these whole pages of host memory where they are, and copies from them take no detour. False
+        if the driver refuses."""
+
+    @abstractmethod
+    def unregister(self, start: int) -> None:
+        """Take back ``register``."""
+
+    @abstractmethod
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray, registered: bool = False) -> None:
+        """Begin ``to_device`` on a stream of its own; ``await_copies`` orders later launches behind it. Other than
+        ``registered`` memory may change afterwards."""
+
+    @abstractmethod
+    def hold_copies(self) -> None:
+        """Let later copies wait for what was launched before."""
 
     @abstractmethod
     def await_copies(self) -> None:
         """Let later launches wait for the copies that were begun."""
+
+    @abstractmethod
+    def copies_done(self) -> bool:
+        """Whether the copies that were begun have ended; does not wait."""
 
     @abstractmethod
     def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
@@ -145,12 +174,13 @@ class Device(Driver):
         self.raises, self._lost = raises, False
         with self._told():
             select_device(number)
+            self._number = int(cuda.current_context().device.id)
             self._context, self._entered = cuda.current_context(), threading.local()
             self._lib = driver_library()
         self._handles: list[ctypes.c_void_p] = []
         self.stream = self._new_stream()
         self._handle = ctypes.c_void_p(int(self.stream))
-        self._beside = ctypes.c_void_p()
+        self._beside, self._ended, self._before = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         self._others: list[Any] = []
         _nothing_freed_at_exit()
         self._staging: list[tuple[np.ndarray, ctypes.c_void_p]] = []
@@ -213,12 +243,22 @@ class Device(Driver):
     def memory(self) -> tuple[int, int]:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        if self._attribute(INTEGRATED):  # the machine's memory, which the driver counts without caches of files
+            return min(total.value, max(free.value, available() or 0)), total.value
         return free.value, total.value
 
     def pinned(self, nbytes: int) -> np.ndarray:
         pointer = ctypes.c_void_p()
-        self._call("cuMemHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(nbytes), ctypes.c_uint(0))
+        try:
+            self._call("cuMemHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(nbytes), ctypes.c_uint(0))
+        except self.raises as e:
+            if "OUT_OF_MEMORY" not in str(e):
+                raise
+            raise MemoryError(f"the system gives no {_size(nbytes)} of page-locked memory") from e
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer.value or 0))
+
+    def unpin(self, values: np.ndarray) -> None:
+        self._call("cuMemFreeHost", ctypes.c_void_p(values.ctypes.data))
 
     def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
         self._count("to_device")
@@ -233,29 +273,82 @@ class Device(Driver):
         self._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(values.ctypes.data), start, size, self._handle)
         self._call("cuStreamSynchronize", self._handle)
 
-    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
-        """Fill one of two pinned staging buffers while the other one is copied."""
-        self._count("begin_copy")
-        if not self._staging:
+    def register(self, start: int, nbytes: int) -> bool:
+        self._count("register")
+        if not self._attribute(SAME_ADDRESS):
+            return False
+        flags = ctypes.c_uint(MAPPED | (READ_ONLY if self._attribute(READ_ONLY_REGISTERED) else 0))
+        try:
+            self._call("cuMemHostRegister_v2", ctypes.c_void_p(start), ctypes.c_size_t(nbytes), flags)
+        except self.raises:
+            if self._lost:
+                raise
+            return False
+        return True
+
+    def unregister(self, start: int) -> None:
+        self._call("cuMemHostUnregister", ctypes.c_void_p(start))
+
+    def _attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(number), ctypes.c_int(self._number))
+        return value.value
+
+    def _side(self) -> ctypes.c_void_p:
+        """The stream of copies; made at first use, with its event and staging buffers, which the first copies need."""
+        if not self._beside:
             self._call("cuStreamCreate", ctypes.byref(self._beside), ctypes.c_uint(1))
+            self._handles.append(self._beside)
+            for event in (self._ended, self._before):
+                self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
+        return self._beside
+
+    def _stages(self) -> list[tuple[np.ndarray, ctypes.c_void_p]]:
+        if not self._staging:
             for _ in range(2):
                 event = ctypes.c_void_p()
                 self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(2))
                 self._staging.append((self.pinned(STAGED), event))
-        raw = values.reshape(-1).view(np.uint8)
-        for start in range(0, raw.size, STAGED):
-            piece = raw[start : start + STAGED]
-            self._staging.reverse()
-            pinned, event = self._staging[0]
-            self._call("cuEventSynchronize", event)
-            np.copyto(pinned[: piece.size], piece)
-            to, source = ctypes.c_uint64(block.pointer + offset + start), ctypes.c_void_p(pinned.ctypes.data)
-            self._call("cuMemcpyHtoDAsync_v2", to, source, ctypes.c_size_t(piece.size), self._beside)
-            self._call("cuEventRecord", event, self._beside)
+        return self._staging
+
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray, registered: bool = False) -> None:
+        """From memory that is not registered: fill one of two pinned staging buffers while the other one is copied."""
+        self._count("begin_copy")
+        side, raw = self._side(), values.reshape(-1).view(np.uint8)
+        for start in range(0, raw.size, raw.size if registered else STAGED):
+            piece = raw[start:] if registered else raw[start : start + STAGED]
+            source, event = piece, None
+            if not registered:
+                self._stages().reverse()
+                pinned, event = self._staging[0]
+                self._call("cuEventSynchronize", event)
+                source = pinned[: piece.size]
+                np.copyto(source, piece)
+            to, at = ctypes.c_uint64(block.pointer + offset + start), ctypes.c_void_p(source.ctypes.data)
+            self._call("cuMemcpyHtoDAsync_v2", to, at, ctypes.c_size_t(piece.size), side)
+            if event is not None:
+                self._call("cuEventRecord", event, side)
+        self._call("cuEventRecord", self._ended, side)
+
+    def hold_copies(self) -> None:
+        side = self._side()
+        self._call("cuEventRecord", self._before, self._handle)
+        self._call("cuStreamWaitEvent", side, self._before, ctypes.c_uint(0))
 
     def await_copies(self) -> None:
-        for _, event in self._staging:
-            self._call("cuStreamWaitEvent", self._handle, event, ctypes.c_uint(0))
+        if self._beside:
+            self._call("cuStreamWaitEvent", self._handle, self._ended, ctypes.c_uint(0))
+
+    def copies_done(self) -> bool:
+        if not self._beside:
+            return True
+        try:
+            self._call("cuEventQuery", self._ended)
+        except self.raises as error:
+            if "NOT_READY" not in str(error):
+                raise
+            return False
+        return True
 
     def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
         self._count("copy")

@@ -184,6 +184,20 @@ def element(typingctx: Any, array: Any, index: Any) -> Any:
     return signature(array.dtype, array, I64), generate
 
 
+@intrinsic
+def apart(typingctx: Any, array: Any, other: Any) -> Any:
+    """Bytes from the start of an array to that of another one, whatever memory it is in."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        starts = [
+            builder.ptrtoint(context.make_array(kind)(context, builder, value).data, LL[I64])
+            for kind, value in zip(sig.args, args, strict=True)
+        ]
+        return builder.sub(starts[1], starts[0])
+
+    return signature(I64, array, other), generate
+
+
 def _byte(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
     """Pointer to a byte of an array."""
     start = context.make_array(kind)(context, builder, array).data

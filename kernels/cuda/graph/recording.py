@@ -18,7 +18,7 @@ is read from memory when kernels run: arrays that did not come from the recordin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import DTypeLike
 
 from ...binding import F32
 from ..driver.arrays import DeviceArray
+from ..driver.experts import ExpertCache, Portion
 from ..driver.gpu import Driver
 from ..driver.launch import Launch
 from ..driver.memory import ALIGNMENT, Buffer, Memory, Slab
@@ -45,6 +46,7 @@ class Owner(Protocol):
     error: DeviceArray
     lock: Any  # threading.RLock, which is no type
     branches: int
+    experts: ExpertCache | None
 
     def recorded(self) -> None: ...
     def array(self, *shape: int, dtype: DTypeLike = F32) -> DeviceArray: ...
@@ -86,6 +88,17 @@ class Recording(Steps):
 
     def whole(self, x: DeviceArray, name: str) -> DeviceArray:
         raise ValueError(f"{name} has gaps between its values, which a recording cannot close")
+
+    def at_hand(self, stack: Any, ids: DeviceArray) -> bool:
+        if not stack.cache.reachable:
+            raise ValueError("a recording cannot look at the experts that were chosen")
+        return True
+
+    def portions(self, stack: Any, ids: DeviceArray) -> Iterator[tuple[np.ndarray, Portion]]:
+        raise ValueError("a recording has no experts that come and go while it runs")
+
+    def moved(self, values: np.ndarray) -> DeviceArray:
+        raise ValueError("a recording cannot bring values to the device")
 
     def run(self, launch: Launch) -> None:
         if any(array.buffer.slab is self.slab for array in launch.writes):
@@ -130,7 +143,7 @@ class Recording(Steps):
             refresh = [(self.slab.block, self.slab.host[: self.slab.used])] if self.slab.used else []
             block = self.error.buffer.block
             assert block is not None
-            fetch = [(self._flag, block)]
+            fetch = [(self._flag, block), *(owner.experts.fetches() if owner.experts else [])]
             if outputs:
                 assert self._results.block is not None
                 fetch.insert(0, (self._fetched.values[:end], self._results.block))
@@ -223,7 +236,11 @@ class Recording(Steps):
         with owner.lock:
             self.slab.busy = True
             self._there.clear()
+            if owner.experts:
+                owner.experts.before_token()
             self._graph.launch()
+            if owner.experts:
+                owner.experts.while_running()
             owner.driver.sync()
             self.slab.busy = self.slab.dirty = False
             code = int(self._flag.view(np.int32)[0])

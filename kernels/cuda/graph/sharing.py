@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ...formats.matrix import Matrix
 from ..driver.arrays import DeviceArray
+from ..driver.experts import CachedStack
 from ..driver.launch import Launch, same_values, written_between
 from ..products import dispatch, layouts, packing, plain
 from ..products.units import UNITS
@@ -94,7 +96,11 @@ def _fit(launch: Launch, later: Launch) -> bool:
     if later.function is not launch.function or not _few(launch) or list(later.numbers) != list(launch.numbers):
         return False
     a, b = launch.matrices[0], later.matrices[0]
-    if (a.fmt, a.cols) != (b.fmt, b.cols) or not all(map(same_values, launch.reads, later.reads)):
+    if (
+        (a.fmt, a.cols) != (b.fmt, b.cols)
+        or _slots(a) != _slots(b)
+        or not all(map(same_values, launch.reads, later.reads))
+    ):
         return False
     pairs, act = launch.numbers[0], launch.numbers[2]
     if launch.function is dispatch.expert_linear_packed:
@@ -104,6 +110,12 @@ def _fit(launch: Launch, later: Launch) -> bool:
     if launch.function is dispatch.linear:
         return plain.warps_a_row(a.rows, pairs) == plain.warps_a_row(b.rows, pairs)
     return layouts.together(a.fmt, act, [a.rows, b.rows], a.cols, pairs)
+
+
+def _slots(w: Matrix) -> tuple[int, int] | None:
+    """Whose slots hold experts of a stack; None where all are on the device."""
+    data: Any = w.data
+    return (id(data.cache), data.layer) if isinstance(data, CachedStack) else None
 
 
 def _both(launch: Launch, later: Launch) -> Launch:

@@ -17,6 +17,12 @@ from ..rows import quantize, routing, windows
 from .steps import Steps
 
 
+def _many(ids: DeviceArray, experts: int) -> bool:
+    """Whether each expert that is read serves several of the tokens ids (tokens, K): too much for a mat-vec from host
+    memory, which reads it for each."""
+    return ids.shape[0] >= dispatch.MANY_TOKENS or dispatch.worth_sorting(ids.size, experts)
+
+
 class ProductOps(Steps):
     """Everything that multiplies with weights, and what chooses them."""
 
@@ -74,47 +80,43 @@ class ProductOps(Steps):
         self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, act: str, failure: str
     ) -> None:
         """Multiply with the experts ``ids`` (tokens, K) of a stack."""
-        if out.size and isinstance(w.data, CachedStack):
-            self._choose_cached(function, out, x, ids, w, w.data, act)
-        elif out.size:
+        if not out.size:
+            return
+        stack: Any = w.data
+        with self.lock:  # another thread would push out what is at hand
+            if isinstance(stack, CachedStack) and (_many(ids, w.experts) or not self.at_hand(stack, ids)):
+                return self._choose_by_portions(function, out, x, ids, w, stack, act)
             numbers = *ids.shape, w.experts, act, self.failure(failure)
             self.run(Launch(function, [out, self.error], [x, ids], numbers, matrices=(w,)))
 
-    def _choose_cached(
+    def _choose_by_portions(
         self, function: Any, out: DeviceArray, x: DeviceArray, ids: DeviceArray, w: Matrix, stack: CachedStack, act: str
     ) -> None:
-        """The same where not all experts are resident: by slots if those wanted are at a time, else group by group, the
-        inputs of a group's pairs gathered and its results put back."""
-        chosen = self.seen_ids(ids, w.experts)
-        parts, summed = experts.groups(chosen, stack.slots), function is dispatch.expert_sum
-        if len(parts) == 1:
-            self.make_resident(stack, parts[0], wait=False)
-            where = self.moved(stack.slot_of[chosen])
-            numbers = *ids.shape, stack.slots, act, 0
-            return self.run(Launch(function, [out, self.error], [x, where], numbers, matrices=(w,)))
-        tokens, K = ids.shape
-        n, rows = w.cols, w.rows
+        """The same for many tokens where not all experts are on the device: portion by portion, the inputs of its
+        pairs gathered and its results put back."""
+        (tokens, K), n, rows = ids.shape, w.cols, w.rows
+        summed = function is dispatch.expert_sum
         pairs = self.empty(tokens, K, rows) if summed else out
-        for part in parts:
-            self.make_resident(stack, part, wait=True)
-            some = np.flatnonzero(np.isin(chosen, part)).astype(np.int32)
+        for chosen, part in self.portions(stack, ids):
+            some = np.flatnonzero(np.isin(chosen, part.experts)).astype(np.int32)
             inputs, results = self.empty(len(some), n), self.empty(len(some), 1, rows)
             source = self.moved(some if summed else some // np.int32(K))
             self.go(experts.gather, [inputs], [x, source], len(some), n)
-            where = self.moved(stack.slot_of[chosen.ravel()[some]][:, None])
-            numbers = len(some), 1, stack.slots, act, 0
-            reads = [inputs, where]
-            self.run(Launch(dispatch.expert_linear, [results, self.error], reads, numbers, matrices=(w,)))
+            where = self.moved(part.number[chosen.ravel()[some]][:, None])
+            there: Any = part.data
+            matrices = (Matrix(w.fmt, there, rows, n),)
+            numbers = len(some), 1, len(there), act, 0
+            self.run(Launch(dispatch.expert_linear, [results, self.error], [inputs, where], numbers, matrices=matrices))
             self.go(experts.scatter, [pairs], [results, self.moved(some)], len(some), rows)
         if summed:
             self.go(experts.sum_slots, [out], [pairs], tokens, K, rows)
 
     @bind
     def advise(self, ids, w, E, failure):
-        if isinstance(w.data, CachedStack):
-            wanted = experts.groups(self.seen_ids(ids, E), w.data.slots)
-            if len(wanted) == 1:  # more than fit would push each other out
-                self.make_resident(w.data, wanted[0], wait=False)
+        stack: Any = w.data
+        if isinstance(stack, CachedStack):
+            if ids.size and not _many(ids, E):  # a chunk's experts pass portion by portion
+                self.at_hand(stack, ids)
         elif ids.size:  # weights are on the device already, so nothing else is to be done
             self.go(routing.check_ids, [self.error], [ids], ids.size, E, self.failure(failure))
 

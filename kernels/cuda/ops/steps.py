@@ -8,7 +8,8 @@ it. Both compute the same bits, because there is nothing else to an op.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import DTypeLike
 
 from ...binding import F32, Binding
 from ..driver.arrays import DeviceArray
+from ..driver.experts import Portion
 from ..driver.launch import Launch
 
 
@@ -25,6 +27,8 @@ class Steps(Binding, ABC):
 
     array_type = DeviceArray
     gapless = staticmethod(attrgetter("contiguous"))
+    lock: Any = nullcontext()
+    """What makes ops of several threads take turns."""
     error: DeviceArray
     """int32 (1,): a kernel that meets a number out of range writes the failure's code there."""
 
@@ -58,17 +62,17 @@ class Steps(Binding, ABC):
         if writes[0].size:
             self.run(Launch(function, writes, reads, numbers))
 
-    # --- experts that are not all resident, which recordings do not meet
+    # --- experts that are not all on the device (``driver.experts``)
 
-    def seen_ids(self, ids: DeviceArray, experts: int) -> np.ndarray:
-        """``ids`` on the host. IndexError if one is not below ``experts``."""
-        raise ValueError("a recording cannot look at the experts that were chosen")
+    @abstractmethod
+    def at_hand(self, stack: Any, ids: DeviceArray) -> bool:
+        """Whether mat-vec kernels find the experts ``ids`` of a few tokens, of a ``CachedStack``, once this returns.
+        ValueError if only the host could tell, and this is a recording."""
 
+    @abstractmethod
+    def portions(self, stack: Any, ids: DeviceArray) -> Iterator[tuple[np.ndarray, Portion]]:
+        """Bring the experts ``ids`` of many tokens to the device, portion by portion, with ``ids`` on the host."""
+
+    @abstractmethod
     def moved(self, values: np.ndarray) -> DeviceArray:
         """A copy of ``values`` on the device."""
-        raise ValueError("a recording cannot bring values to the device")
-
-    def make_resident(self, stack: Any, experts: np.ndarray, wait: bool) -> None:
-        """Have these experts of a ``CachedStack`` in its slots when what is launched next runs. ``wait``: what was
-        launched before may still read the slots."""
-        raise ValueError("a recording cannot bring experts to the device")

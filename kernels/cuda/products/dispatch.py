@@ -7,15 +7,16 @@ stored in the file. What each product computes: ``ds4ref.kernels.ops``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...formats import FORMATS
 from ...formats.matrix import Matrix
+from ..driver.experts import Spread
 from . import embedding, grouping, matmat, matmat_float, matvec, packing, plain, tiling
-from .operands import Inputs, Place, Routing, Weights
+from .operands import Elsewhere, Inputs, Place, Routing, Weights
 from .units import UNITS
 
 Scratch = Callable[[tuple[int, ...], Any], Any]
@@ -54,11 +55,29 @@ def pack(stream: Any, x: Any, count: int, n: int, fmt: str, act: str, scratch: S
     return Inputs(codes, scales, sums)
 
 
+def _parts(matrices: Sequence[Matrix], outs: Sequence[Any]) -> list[Weights]:
+    """Return matrices or stacks with the arrays of their results."""
+    data: list[Any] = [w.data for w in matrices]
+    raws = [each.near if isinstance(each, Spread) else each for each in data]
+    return [Weights(raw, w.rows, out) for raw, w, out in zip(raws, matrices, outs, strict=True)]
+
+
+def _routing(
+    matrices: Sequence[Matrix], ids: Any, experts: int, slots: int, share: int, error: Any, failure: int
+) -> Routing:
+    """Return the routing of pairs to experts ``ids`` of one or two stacks."""
+    first: Any = matrices[0].data
+    last: Any = matrices[-1].data
+    elsewhere = Elsewhere(first.held, first.far, last.far) if isinstance(first, Spread) else 0
+    return Routing(ids, experts, 1, slots, share, error, failure, elsewhere)
+
+
 def _launch(
     stream: Any, parts: list[Weights], routing: Routing, inputs: Inputs, w: Matrix, act: str, pairs: int
 ) -> None:  # fmt: skip
     """Multiply packed inputs with ``parts``, which share the format and row length of ``w``, by mat-vec."""
-    kernel = matvec.chosen(w.fmt, act, [part.rows for part in parts], w.cols, pairs, routing.slots)
+    spread = isinstance(routing.elsewhere, Elsewhere)
+    kernel = matvec.chosen(w.fmt, act, [part.rows for part in parts], w.cols, pairs, routing.slots, spread)
     matvec.launch(stream, kernel, parts, FORMATS[w.fmt].row_bytes(w.cols), w.cols, routing, inputs, pairs)
 
 
@@ -171,8 +190,8 @@ def expert_linear(
             inputs, pairs = Inputs(x, x, x), tokens * slots
             _by_tiles(stream, out, error, inputs, ids, w, pairs, slots, experts, act, failure, scratch)
             return
-        routing = Routing(ids, experts, 1, 1, slots, error, failure)
-        plain.rows(stream, [Weights(w.data, w.rows, out)], x, w.fmt, routing, w.cols, tokens * slots)
+        routing = _routing([w], ids, experts, 1, slots, error, failure)
+        plain.rows(stream, _parts([w], [out]), x, w.fmt, routing, w.cols, tokens * slots)
         return
     inputs = pack(stream, x, tokens, w.cols, w.fmt, act, scratch)
     expert_linear_packed(
@@ -189,8 +208,8 @@ def expert_linear_packed(
     if _in_tiles(w.fmt, act, tokens * slots, experts):
         _by_tiles(stream, out, error, inputs, ids, w, tokens * slots, slots, experts, act, failure, scratch)
         return
-    routing = Routing(ids, experts, 1, 1, slots, error, failure)
-    _launch(stream, [Weights(w.data, w.rows, out)], routing, inputs, w, act, tokens * slots)
+    routing = _routing([w], ids, experts, 1, slots, error, failure)
+    _launch(stream, _parts([w], [out]), routing, inputs, w, act, tokens * slots)
 
 
 def expert_linear_both(
@@ -198,9 +217,8 @@ def expert_linear_both(
     tokens: int, slots: int, experts: int, act: str, failure: int, *, scratch: Scratch,
 ) -> None:  # fmt: skip
     """Run ``expert_linear_packed`` with two stacks of one format, few tokens, in one launch (``sharing``)."""
-    parts = [Weights(w.data, w.rows, out), Weights(w2.data, w2.rows, out2)]
-    routing = Routing(ids, experts, 1, 1, slots, error, failure)
-    _launch(stream, parts, routing, Inputs(codes, scales, sums), w, act, tokens * slots)
+    routing = _routing([w, w2], ids, experts, 1, slots, error, failure)
+    _launch(stream, _parts([w, w2], [out, out2]), routing, Inputs(codes, scales, sums), w, act, tokens * slots)
 
 
 def expert_sum(
@@ -215,8 +233,8 @@ def expert_sum(
             inputs = Inputs(mid, mid, mid)
             _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
             return
-        routing = Routing(ids, experts, 1, slots, 1, error, failure)
-        plain.rows(stream, [Weights(w.data, w.rows, out)], mid, w.fmt, routing, w.cols, tokens)
+        routing = _routing([w], ids, experts, slots, 1, error, failure)
+        plain.rows(stream, _parts([w], [out]), mid, w.fmt, routing, w.cols, tokens)
         return
     inputs = pack(stream, mid, tokens * slots, w.cols, w.fmt, act, scratch)
     expert_sum_packed(stream, out, error, *inputs, ids, w, tokens, slots, experts, act, failure, scratch=scratch)
@@ -231,8 +249,8 @@ def expert_sum_packed(
     if _in_tiles(w.fmt, act, tokens * slots, experts):
         _sum_by_tiles(stream, out, error, inputs, ids, w, tokens, slots, experts, act, failure, scratch)
         return
-    routing = Routing(ids, experts, 1, slots, 1, error, failure)
-    _launch(stream, [Weights(w.data, w.rows, out)], routing, inputs, w, act, tokens)
+    routing = _routing([w], ids, experts, slots, 1, error, failure)
+    _launch(stream, _parts([w], [out]), routing, inputs, w, act, tokens)
 
 
 def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *, scratch: Scratch) -> None:

@@ -94,9 +94,13 @@ def _sum2(a, b):
 
 
 @cache
-def kernel(fmt: str, act: str, layout: Layout, whole: bool = False, split_bits: int = 0) -> Kernel:
-    """Make the kernel of a format and activation rounding (float, or the format's integer one)."""
-    return Kernel(_kernel(fmt, act == "float", layout, whole), layout, shared_bytes(UNITS[fmt], layout), split_bits)
+def kernel(
+    fmt: str, act: str, layout: Layout, whole: bool = False, split_bits: int = 0, spread: bool = False
+) -> Kernel:  # fmt: skip
+    """Make the kernel of a format and activation rounding (float, or the format's integer one). ``spread``: of a stack
+    that is not all on the device."""
+    run = _kernel(fmt, act == "float", layout, whole, spread)
+    return Kernel(run, layout, shared_bytes(UNITS[fmt], layout), split_bits)
 
 
 def _consume(fmt: str, floats: bool, layout: Layout, whole: bool) -> Callable[..., Any]:
@@ -218,7 +222,7 @@ def _merge(layout: Layout, stage_words: int) -> Callable[..., Any]:
 
 
 @cache
-def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
+def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool, spread: bool) -> Any:
     unit = UNITS[fmt]
     words_of_table, chunk_bits = table_words(unit), bits_of(32 * layout.passes)
     chunk_units, stages, warps, at_once, row_bits = (
@@ -232,7 +236,7 @@ def _kernel(fmt: str, floats: bool, layout: Layout, whole: bool) -> Any:
     assert stages in (2, 3) and at_once in (1, 2, 4)
     wait = copy_wait1 if stages == 3 else copy_wait0
     table = np.zeros(1, np.int32) if unit.table is None else unit.table
-    fetch, consume = fetcher(fmt, layout, whole), _consume(fmt, floats, layout, whole)
+    fetch, consume = fetcher(fmt, layout, whole, spread), _consume(fmt, floats, layout, whole)
     finish, merge = _finish(layout), _merge(layout, stage_words)
 
     @cuda.jit(device=True)
@@ -307,7 +311,9 @@ def launch(
     compiled.run[grid, (32, layout.warps), stream, compiled.shared_bytes](*args)
 
 
-def chosen(fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int = 1) -> Kernel:
+def chosen(
+    fmt: str, act: str, rows: Sequence[int], n: int, pairs: int, slots: int = 1, spread: bool = False
+) -> Kernel:  # fmt: skip
     """Return the kernel for ``pairs`` products with matrices of ``rows`` rows of n weights (``layouts.choose``)."""
     layout, split_bits = choose(fmt, act, rows, n, pairs, slots)
-    return kernel(fmt, act, layout, is_whole(UNITS[fmt], layout, n), split_bits)
+    return kernel(fmt, act, layout, is_whole(UNITS[fmt], layout, n), split_bits, spread)

@@ -19,12 +19,21 @@ class Matrices(NamedTuple):
     out2: Any
 
 
+class Elsewhere(NamedTuple):
+    """Where a stack's matrices are that are not all on the device (``driver.experts``): matrix e is number held[e] of
+    those at ``raw``, or if that is negative number e of those at ``far``, in host memory; ``far2`` beside ``raw2``."""
+
+    held: Any
+    far: Any
+    far2: Any
+
+
 class Routing(NamedTuple):
     """Which matrix and which inputs belong to a pair.
 
     Of pair p, result o is the sum over slots s of row o of a matrix times input (p slots + s) // share. The matrix is
     number ids[p slots + s] of ``experts``; without experts, p mod ``groups``. ``error[0]`` becomes ``failure`` if an id
-    is not below ``experts``.
+    is not below ``experts``. ``elsewhere``: ``Elsewhere``, or 0 where all matrices are on the device.
     """
 
     ids: Any
@@ -34,6 +43,7 @@ class Routing(NamedTuple):
     share: int
     error: Any
     failure: int
+    elsewhere: Any = 0
 
 
 class Inputs(NamedTuple):

@@ -27,7 +27,8 @@ from ..driver.intrinsics import (
 )
 from ..driver.shim import cuda, f32, f64, multiprocessors
 from ..rows.maths import sqrt32
-from .operands import Place, Routing, Weights, matrices_of
+from .locating import locator
+from .operands import Elsewhere, Place, Routing, Weights, matrices_of
 
 F32, F64, I32 = np.float32, np.float64, np.int32
 ZERO, ONE, NOTHING = F32(0), F32(1), F64(0)
@@ -100,12 +101,13 @@ def _reader(fmt: str) -> tuple[Any, Any]:
 
 
 @cache
-def _rows(fmt: str, aligned: bool, stored: bool) -> Any:
+def _rows(fmt: str, aligned: bool, stored: bool, spread: bool) -> Any:
     """Make the kernel of a format; ``2^split_bits`` warps of a block share a row. Skip divisions where operands allow:
     one costs as much as several weights of a lane. ``stored``: results go to a ``Place``; others need the registers."""
     dot, one = _reader(fmt)
     size = VALUE_BYTES[fmt]
     step = 16 // size
+    locate = locator(spread)
 
     @cuda.jit
     def multiply(matrices, routing, place, x, pairs, split_bits):
@@ -136,7 +138,8 @@ def _rows(fmt: str, aligned: bool, stored: bool) -> Any:
                     if matrix_id < 0 or matrix_id >= routing.experts:
                         routing.error[0] = I32(routing.failure)
                         matrix_id = I32(0)
-                start = (np.int64(matrix_id) * height + row) * (n * size)
+                base, matrix_id = locate(matrices, routing, matrix_id, second)
+                start = base + (np.int64(matrix_id) * height + row) * (n * size)
                 if routing.share > 1:
                     vector = divide(vector, routing.share)
                 vector = I32(vector * n)
@@ -200,7 +203,8 @@ def rows(
     size = n * VALUE_BYTES[fmt]
     grid = -(-(sum(w.rows for w in weights) * pairs) // (WARPS >> split_bits))
     args = matrices_of(weights, size, n), routing, place or Place(x, x, 0, 0), x, pairs, split_bits
-    _rows(fmt, size % 16 == 0 and n % 4 == 0, place is not None)[grid, (32, WARPS), stream](*args)
+    spread = isinstance(routing.elsewhere, Elsewhere)
+    _rows(fmt, size % 16 == 0 and n % 4 == 0, place is not None, spread)[grid, (32, WARPS), stream](*args)
 
 
 @cache

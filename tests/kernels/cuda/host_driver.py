@@ -47,6 +47,9 @@ class HostDriver(Driver):
     def pinned(self, nbytes: int) -> np.ndarray:
         return np.zeros(nbytes, np.uint8)
 
+    def unpin(self, values: np.ndarray) -> None:
+        self._count("unpin")
+
     def to_device(self, block: Block, offset: int, values: np.ndarray) -> None:
         self._count("to_device")
         bytes_of(block)[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
@@ -55,12 +58,25 @@ class HostDriver(Driver):
         self._count("to_host")
         values.reshape(-1).view(np.uint8)[...] = bytes_of(block)[offset : offset + values.nbytes]
 
-    def begin_copy(self, block: Block, offset: int, values: np.ndarray) -> None:
+    def register(self, start: int, nbytes: int) -> bool:
+        self._count("register")
+        return True
+
+    def unregister(self, start: int) -> None:
+        self._count("unregister")
+
+    def begin_copy(self, block: Block, offset: int, values: np.ndarray, registered: bool = False) -> None:
         self._count("begin_copy")
         bytes_of(block)[offset : offset + values.nbytes] = values.reshape(-1).view(np.uint8)
 
+    def hold_copies(self) -> None:
+        pass
+
     def await_copies(self) -> None:
         pass
+
+    def copies_done(self) -> bool:
+        return True
 
     def copy(self, to: Block, at: int, block: Block, offset: int, nbytes: int) -> None:
         self._count("copy")

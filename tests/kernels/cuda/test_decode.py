@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ds4ref import backends
 from ds4ref.cli import ds4
 from ds4ref.engine import Engine
 from ds4ref.generate import Generation
@@ -127,27 +129,52 @@ def test_a_token_drawn_from_all_brings_its_logits_once(engine: Engine) -> None:
     assert counts["to_host"] == made + 1
 
 
-@pytest.fixture
-def crowded(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """An engine half of whose experts are resident at a time; whatever the host asks for is 0."""
+class Zeros(Idle):
+    """Whatever the host asks for is 0."""
 
-    class Zeros(Idle):
-        def to_host(self, values: np.ndarray, block: gpu.Block, offset: int) -> None:
-            self._count("to_host")
-            values[...] = 0
+    def to_host(self, values: np.ndarray, block: gpu.Block, offset: int) -> None:
+        self._count("to_host")
+        values[...] = 0
+
+
+@pytest.fixture
+def crowded(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], Engine]]:
+    """Opens an engine half of whose experts have slots, on a host with so much memory."""
 
     def prepare(self: Any, nbytes: int, of_experts: int) -> None:
         self.share = 0.5
 
+    def opened(host_memory: int | None) -> Engine:
+        monkeypatch.setattr(backends, "memory_bytes", lambda: host_memory)
+        return engines.enter_context(Engine.open(nano_path, backend="cuda", numerics="ds4"))
+
     monkeypatch.setattr(backend.CUDA, "prepare", prepare)
-    with idle(Zeros()), Engine.open(nano_path, backend="cuda", numerics="ds4") as engine:
-        yield engine
+    with ExitStack() as engines:
+        engines.enter_context(idle(Zeros()))
+        yield opened
 
 
-def test_where_experts_come_and_go_a_token_waits_once_a_layer(crowded: Engine) -> None:
+def test_where_experts_do_not_fit_a_token_waits_as_often(crowded: Callable[[int | None], Engine]) -> None:
+    """One graph and one wait; its counts come with it."""
+    engine = crowded(None)
+    session, ops = engine.session(200), engine.model.ops
+    session.extend([1, 2, 3])
+    for token in range(8):
+        session.append(token)
+    counts: Counter[str] = ops.driver.watch()
+    for token in range(8):
+        session.append(token)
+    counts.pop("kernels")
+    assert counts == {"launch": 8, "sync": 8}
+    brought = [values.nbytes for values, _ in session._decoder.last._graph.fetch]
+    assert 8 * engine.shape.n_layers * engine.shape.n_experts in brought
+
+
+def test_without_memory_for_experts_a_token_waits_once_a_layer(crowded: Callable[[int | None], Engine]) -> None:
     """The exception: the host looks at the ids of every layer, and at the logits, each with the error flag; nothing is
     recorded. Once the experts are there nothing is fetched, and memory that one token gave back serves the next."""
-    session, ops = crowded.session(200), crowded.model.ops
+    engine = crowded(0)
+    session, ops = engine.session(200), engine.model.ops
     session.extend([1, 2, 3])
     counts: Counter[str] = ops.driver.watch()
     for token in range(8):
@@ -157,7 +184,7 @@ def test_where_experts_come_and_go_a_token_waits_once_a_layer(crowded: Engine) -
         for token in range(24):
             counts.clear()
             session.eval(token % 5)
-            assert counts["to_host"] <= 2 * crowded.shape.n_layers + 2 + 2 * crowded.shape.n_hash_layers
+            assert counts["to_host"] <= 2 * engine.shape.n_layers + 2 + 2 * engine.shape.n_hash_layers
             assert not counts.keys() & {"launch", "begin_copy", "sync", "alloc"}, (token, counts)
     finally:
         gc.enable()

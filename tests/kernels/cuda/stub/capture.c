@@ -261,6 +261,13 @@ Result cuEventSynchronize(Event *event) {
     return leave(event->capture ? CAPTURED_EVENT : OK);
 }
 
+Result cuEventQuery(Event *event) {
+    BEGIN("cuEventQuery", IN_CONTEXT);
+    if (!event || !event->living)
+        return leave(INVALID_HANDLE);
+    return leave(event->capture ? CAPTURED_EVENT : OK);
+}
+
 Result cuStreamWaitEvent(void *handle, Event *event, unsigned flags) {
     BEGIN("cuStreamWaitEvent", IN_CONTEXT);
     Stream *stream;

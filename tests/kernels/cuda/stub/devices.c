@@ -85,7 +85,8 @@ static int attribute(int which) {
     case 10: return 32;                              /* threads of a warp */
     case 12: case 82: return 65536;                  /* registers */
     case 16: return (int)setting("STUB_CUDA_SMS", 8);
-    case 19: case 41: return 1;                      /* maps host memory; one space of addresses */
+    case 18: return (int)setting("STUB_CUDA_INTEGRATED", 0);
+    case 19: case 41: case 91: return 1;             /* maps host memory; one space of addresses, for all of it */
     case 39: return 2048;                            /* threads of a multiprocessor */
     case 75: return capability() / 10;
     case 76: return capability() % 10;

@@ -29,16 +29,22 @@ int inside(Address start, size_t size, int kinds) {
     return around(start, size, kinds) != NULL;
 }
 
-static Address allocate(size_t size, int kind) {
+static void keep(Allocation one) {
     if (held == room) {
         room = room ? 2 * room : 64;
         allocations = realloc(allocations, room * sizeof *allocations);
+        if (!allocations)
+            abort();
     }
+    allocations[held++] = one;
+}
+
+static Address allocate(size_t size, int kind) {
     void *raw = calloc(size + 256, 1);
-    if (!allocations || !raw)
+    if (!raw)
         abort();
     Address start = ((Address)raw + 255) & ~(Address)255;
-    allocations[held++] = (Allocation){start, size, kind, raw};
+    keep((Allocation){start, size, kind, raw});
     return start;
 }
 
@@ -103,6 +109,28 @@ Result cuMemHostAlloc(void **start, size_t size, unsigned flags) {
 
 Result cuMemFreeHost(void *start) {
     BEGIN("cuMemFreeHost", IN_CONTEXT);
+    return leave(release((Address)start, PINNED_MEMORY));
+}
+
+/* Pages of the process that kernels can read: whole ones, none twice. */
+Result cuMemHostRegister_v2(void *from, size_t size, unsigned flags) {
+    BEGIN("cuMemHostRegister", IN_CONTEXT);
+    Address start = (Address)from;
+    note("%zu %u", size, flags);
+    if (capturing_strictly())
+        return leave(spoil_all(CAPTURE_UNSUPPORTED));
+    if (!size || start % 4096 || size % 4096 || flags & 8)
+        return leave(INVALID_VALUE); /* 8: attribute 113 says that there is no such thing */
+    for (size_t i = 0; i < held; i++)
+        if (allocations[i].kind == PINNED_MEMORY && allocations[i].start < start + size &&
+            start < allocations[i].start + allocations[i].size)
+            return leave(HOST_MEMORY_REGISTERED);
+    keep((Allocation){start, size, PINNED_MEMORY, NULL});
+    return leave(OK);
+}
+
+Result cuMemHostUnregister(void *start) {
+    BEGIN("cuMemHostUnregister", IN_CONTEXT);
     return leave(release((Address)start, PINNED_MEMORY));
 }
 

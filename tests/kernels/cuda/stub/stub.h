@@ -8,6 +8,7 @@
        STUB_CUDA_CAPABILITY   compute capability, "9.0"
        STUB_CUDA_MEMORY       bytes of memory of a device (16 GiB)
        STUB_CUDA_FREE         bytes of it that others left free (all)
+       STUB_CUDA_INTEGRATED   1: the device's memory is the machine's (0)
        STUB_CUDA_SMS          multiprocessors (8)
        STUB_CUDA_DRIVER       CUDA version of the driver, 1000 major + 10 minor (13050)
        STUB_CUDA_LOG          file to which every call is appended: name, result, details
@@ -37,6 +38,7 @@ enum {
     NOT_FOUND = 500,
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
+    HOST_MEMORY_REGISTERED = 712,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     CAPTURE_MERGE = 902,

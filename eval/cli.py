@@ -48,7 +48,7 @@ def body(argv: Sequence[str]) -> int:
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     """Import the module of a subcommand and return its body."""
     if name == "calibrate":
-        from .cli_calibrate import calibrate as found
+        from .cli_calibrate import calibrate_logs as found
     elif name == "compare":
         from .cli_compare import compare as found
     elif name == "import":

@@ -20,7 +20,7 @@ import itertools
 import math
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -62,8 +62,8 @@ INTRODUCTION = (
 ASKED = "Which locker does {} have at the end of these notes? Give its number."
 ASKED_HOP = "Which locker does the person to whom {} writes letters have at the end of these notes? Give its number."
 
-_FIRST = [a + b for a in ("Ma", "Be", "Ka", "Lo", "Ri", "Sa", "To", "Vi")
-          for b in ("rin", "len", "dra", "sko", "bel", "mo", "nia", "tus")]  # fmt: skip
+_FIRST = [a + b for a in ("Ma", "Be", "Ka", "Lo", "Ri", "Sa", "To", "Vi", "Ne", "Ju")
+          for b in ("rin", "len", "dra", "sko", "bel", "mo", "nia", "tus", "gar", "wyn")]  # fmt: skip
 _LAST = [a + b for a in ("Hol", "Bren", "Var", "Kes", "Mar", "Tol", "Win", "Dor", "Fal", "Gren", "Lind", "Ost")
          for b in ("berg", "mann", "sen", "ton", "ley", "wick", "well", "ford", "by", "stad")]  # fmt: skip
 _BLOCK = ("has",) * 6 + ("moved",) * 2 + ("writes",) * 2
@@ -149,10 +149,12 @@ def _far(lines: Sequence[_Line], depth: int, count: Count) -> list[_Line]:
 def _notes(rng: random.Random, depth: int, count: Count) -> list[_Line]:
     """Write notes of ``depth`` tokens and the margin before it.
 
-    Nobody moves or writes twice, or has a locker that another one has had.
+    Nobody moves or writes twice, or has a locker that another one has had. Names are so few that many share one.
     """
-    people = iter(_shuffled(rng, [f"{first} {last}" for first in _FIRST for last in _LAST]))
-    lockers = iter(_shuffled(rng, range(10_000, 100_000)))
+    several = math.ceil(math.sqrt(depth / 8))
+    first, last = (_shuffled(rng, names)[:several] for names in (_FIRST, _LAST))
+    people = iter(_shuffled(rng, [f"{one} {other}" for one in first for other in last]))
+    lockers = _unlike(rng, 10_000, 100_000)
     left, settled, silent = depth * (1 + MARGIN), [], []
     lines: list[_Line] = []
     kinds: list[str] = ["has"] * len(_BLOCK)  # somebody must be there who can move or write
@@ -186,6 +188,16 @@ def _draw(rng: random.Random, among: Sequence[T]) -> T:
 
 def _take(rng: random.Random, among: list[T]) -> T:
     return among.pop(_below(rng, len(among)))
+
+
+def _unlike(rng: random.Random, low: int, high: int) -> Iterator[int]:
+    """Yield numbers from ``low`` to ``high - 1``, none twice."""
+    seen: set[int] = set()
+    while True:
+        number = low + _below(rng, high - low)
+        if number not in seen:
+            seen.add(number)
+            yield number
 
 
 def _shuffled(rng: random.Random, values: Sequence[T]) -> list[T]:

@@ -126,6 +126,16 @@ def test_engines_that_answered_other_questions_are_comparable():
     assert abs(part.r - whole.r) < 0.12 < abs(naive - whole.r)
 
 
+def test_only_questions_of_the_same_pack_are_the_others():
+    right, other = table(9, 30, 15), graded(letters_of(table(10, 30, 25)))
+    for log in other:
+        log.header.pack = {**log.header.pack, "pack": "other"}
+        log.header.questions = [msgspec.structs.replace(q, question=f"{q.question} Now?") for q in log.header.questions]
+    alone, both = calibrate(graded(letters_of(right))), calibrate([*graded(letters_of(right)), *other])
+    assert both.engines == 30 and both.items[:15] == alone.items
+    assert both.items[15:] == calibrate(other).items and {item.pack for item in both.items[15:]} == {"other"}
+
+
 def test_no_spread_is_no_correlation():
     right = table(5, 25, 20)
     right[:, 3] = True

@@ -10,7 +10,7 @@ name that finds the line. ``ds4-eval verify long`` computes the answers from the
 The notes depend on seed, sizes and the tokenizer that measures them, and on nothing else: the only draws are those of
 ``random.Random(text).random()``, which Python promises to keep.
 
-    python -m ds4ref.eval.long_pack FILE.jsonl [-m MODEL.gguf]      the same questions for several engines
+    python -m ds4ref.eval.long_pack FILE.jsonl 4096,16384 0 MODEL.gguf      the same questions for several engines
 """
 
 from __future__ import annotations
@@ -212,17 +212,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the pack as a file; return the exit code."""
     made = argparse.ArgumentParser(description="Write pack long as a file, to ask several engines the same.")
     made.add_argument("file", metavar="FILE.jsonl", type=Path)
-    made.add_argument("--long-tokens", metavar="LIST", type=integers(LEAST, MOST), default=list(SIZES))
-    made.add_argument("--long-seed", metavar="N", type=integer(0), default=0)
-    made.add_argument("-m", "--model", metavar="FILE", help="whose tokenizer measures depths; without one: estimated")
+    made.add_argument("sizes", metavar="LIST", nargs="?", type=integers(LEAST, MOST), default=list(SIZES))
+    made.add_argument("seed", metavar="SEED", nargs="?", type=integer(0), default=0)
+    made.add_argument("model", metavar="MODEL.gguf", nargs="?", help="whose tokenizer measures; without one: estimated")
     args = made.parse_args(argv)
     if args.model is None:
-        packs.write(make(args.long_tokens, None, args.long_seed), args.file)
+        packs.write(make(args.sizes, None, args.seed), args.file)
         return 0
     from ds4ref.targets.local import LocalTarget
 
     with LocalTarget.open(args.model) as target:
-        packs.write(make(args.long_tokens, lambda text: len(target.tokenize(text)), args.long_seed), args.file)
+        packs.write(make(args.sizes, lambda text: len(target.tokenize(text)), args.seed), args.file)
     return 0
 
 

@@ -17,7 +17,7 @@ from ds4ref.console.common import Progress, columns, is_tty, run, say
 from ds4ref.console.options import parsed
 
 from .log import Log, Sample, Writer, header_of
-from .options import PROG, Job, build_parser, read_job
+from .options import PROG, Job, build_parser, measured, read_job
 from .plan import Key, keys
 from .signals import Signals
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .runner import Event, Runner
     from .scores import Summary
 
-COMMANDS = ("compare", "import", "regrade", "verify", "view")
+COMMANDS = ("calibrate", "compare", "import", "regrade", "verify", "view")
 
 
 def body(argv: Sequence[str]) -> int:
@@ -47,7 +47,9 @@ def body(argv: Sequence[str]) -> int:
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
     """Import the module of a subcommand and return its body."""
-    if name == "compare":
+    if name == "calibrate":
+        from .cli_calibrate import calibrate_logs as found
+    elif name == "compare":
         from .cli_compare import compare as found
     elif name == "import":
         from .cli_import import import_pack as found
@@ -71,6 +73,7 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         target = stack.enter_context(_open(job, args))
+        job = _measured(job, target)
         log = stack.enter_context(_log(job, target, command))
         wanted = keys(job.asked, job.epochs)
         todo = missing(log, wanted, args.retry_incomplete)
@@ -104,6 +107,18 @@ def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
     facts = {**stamp(command), "selection": job.selection}
     header = header_of(job.pack, job.settings, job.epochs, target.identity(), facts)
     return Writer.resume(job.path, header) if job.goes_on else Writer.create(job.path, header)
+
+
+def _measured(job: Job, target: Target) -> Job:
+    """Return the job with texts measured by the target's tokenizer, if that is here."""
+    from ds4ref.targets.local import LocalTarget
+
+    if isinstance(target, LocalTarget):
+        tokenizer = target.tokenizer
+        return measured(job, lambda text: len(tokenizer.encode(text)))
+    if job.notes is not None and not job.goes_on:
+        say(PROG, "depths are estimates for DeepSeek's tokenizer: the engine's own is not at hand")
+    return job
 
 
 def _ctx(target: Target, job: Job) -> int | None:

@@ -24,7 +24,7 @@ from ds4ref.console.options import choice, parsed, printable
 from ds4ref.console.tool import finish, parser, rows
 from ds4ref.errors import DataError, UsageError
 
-from . import packs
+from . import library, packs
 from .imports.collect import Told, collect
 from .imports.shapes import NAMES
 
@@ -73,7 +73,7 @@ def import_pack(argv: Sequence[str]) -> int:
 def _name(text: str) -> str:
     if not re.fullmatch(r"[\w.+-]{1,100}", text):
         raise argparse.ArgumentTypeError("up to 100 letters, digits and . _ + - are needed")
-    if text in (packs.DEFAULT, packs.NANO):
+    if text in library.names():
         raise argparse.ArgumentTypeError("a pack that comes with the program has this name")
     return text
 
@@ -81,7 +81,7 @@ def _name(text: str) -> str:
 def _name_of(out: Path) -> str:
     """Name a pack after its file, but never as one that comes with the program."""
     name = re.sub(r"[^\w.+-]+", "-", out.name.removesuffix(".jsonl").removesuffix(".pack"))[:100] or "imported"
-    return name if name not in (packs.DEFAULT, packs.NANO) else f"imported-{name}"
+    return name if name not in library.names() else f"imported-{name}"
 
 
 def _check(out: Path, files: Sequence[Path], force: bool) -> None:

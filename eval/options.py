@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref.console.flags import add
-from ds4ref.console.options import Parser, integer, number
+from ds4ref.console.options import Parser, integer, integers, number
 from ds4ref.console.tool import add_target
 from ds4ref.environment import data_dir
 from ds4ref.errors import DataError, UsageError
 
+from . import library, long_pack, packs
 from . import log as logs
-from . import packs
 from .plan import Settings, chosen, settings_of
 
 PROG = "ds4-eval"
@@ -27,6 +27,7 @@ USAGE = """ds4-eval [options]                   ask the questions, grade the ans
        ds4-eval view LOG [QUESTION]         look at what was answered
        ds4-eval compare A B                 two logs, question by question
        ds4-eval regrade LOG                 grade again what was answered
+       ds4-eval calibrate LOG...            how hard questions are, and what they tell apart
        ds4-eval import FILE...              a pack out of other people's questions
        ds4-eval verify [PACK]               compute the right answers of a pack of ours
        (each with --help)"""
@@ -34,7 +35,8 @@ USAGE = """ds4-eval [options]                   ask the questions, grade the ans
 EPILOG = """\
 Without --target and -m the embedded model is asked, with a pack made for it (nano); any other
 engine gets the 93 questions of ds4ref: 25 science, 25 scholar (both multiple choice), 25 maths,
-18 security. --pack names another one, or the .jsonl file of one.
+18 security. --pack names another one, or the .jsonl file of one: recall (60 facts that few bits
+lose first, in five languages), long (facts 4 k to 64 k tokens back).
 
 Every sample is a line of the log (-o FILE; else one in the data folder) as soon as it is finished.
 Ctrl-C, q and any signal still give the report; --resume LOG goes on and repeats no finished
@@ -69,7 +71,10 @@ def build_parser() -> Parser:
     made = Parser(PROG, usage=USAGE, description="Hard questions to an engine, graded, with error bars.",
                   epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
     g = made.add_argument_group("questions")
-    g.add_argument("--pack", metavar="NAME", help=f"{', '.join(packs.names())}, or a .jsonl file")
+    g.add_argument("--pack", metavar="NAME", help=f"{', '.join(library.names())}, or a .jsonl file")
+    g.add_argument("--long-tokens", metavar="LIST", type=integers(long_pack.LEAST, long_pack.MOST),
+                   help="pack long: how many tokens back the facts lie (4096,8192,16384,32768,65536)")  # fmt: skip
+    g.add_argument("--long-seed", metavar="N", type=integer(0), help="pack long: another text for each N (0)")
     add(g, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
     add(g, "--limit", "--questions", help="only the first N of them")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
@@ -131,6 +136,7 @@ class Job:
     path       path of the log
     goes_on    whether the log is resumed
     selection  options that chose ``asked`` from the pack
+    notes      depths and seed of pack ``long``, whose texts the target's tokenizer measures; None for any other
     """
 
     pack: packs.Pack
@@ -141,6 +147,7 @@ class Job:
     path: Path
     goes_on: bool
     selection: dict[str, Any]
+    notes: tuple[tuple[int, ...], int] | None = None
 
 
 def read_job(args: Namespace) -> Job:
@@ -154,11 +161,22 @@ def read_job(args: Namespace) -> Job:
         return _resumed(args, given)
     spec = args.target or (f"local:{args.model}" if args.model else "local")
     embedded = spec.partition("?")[0] in ("local", "local:")
-    pack = packs.load(args.pack or (packs.NANO if embedded else packs.DEFAULT))
+    name = args.pack or (packs.NANO if embedded else packs.DEFAULT)
+    pack = library.load(name, args.long_tokens, args.long_seed)
     asked = tuple(chosen(pack.questions, args.only, args.limit))
     path = Path(args.output) if args.output else _new_path(pack.name)
     selection = {"only": args.only, "limit": args.limit, "spec": spec}
-    return Job(pack, asked, settings_of(pack.header, given), args.epochs or 1, spec, path, False, selection)
+    notes = (tuple(args.long_tokens or long_pack.SIZES), args.long_seed or 0) if name == long_pack.NAME else None
+    return Job(pack, asked, settings_of(pack.header, given), args.epochs or 1, spec, path, False, selection, notes)
+
+
+def measured(job: Job, count: long_pack.Count) -> Job:
+    """Return the job with the texts of pack ``long`` measured by ``count``; any other job as it is."""
+    if job.notes is None:
+        return job
+    pack = long_pack.make(job.notes[0], count, job.notes[1])
+    asked = tuple(chosen(pack.questions, job.selection["only"], job.selection["limit"]))
+    return replace(job, pack=pack, asked=asked)
 
 
 def _given(args: Namespace) -> dict[str, Any]:
@@ -174,6 +192,8 @@ def _given(args: Namespace) -> dict[str, Any]:
 def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
     if args.output is not None:
         raise UsageError("--resume goes on with its log: --output is not for it")
+    if args.long_tokens is not None or args.long_seed is not None or args.pack == long_pack.NAME:
+        raise UsageError("--resume asks the questions of its log: no pack long is made for it")
     path = latest() if args.resume == "latest" else Path(args.resume)
     header = logs.read(path).header
     if args.pack is not None:

@@ -60,6 +60,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     distractors  for each wrong choice the mistake that leads to it
     explanation  why the answer is right
     verifier     name of the function (``ds4ref.eval.verify``) that computes the answer, "" for none
+    references   independent standard works that state the answer, where nothing computes it
     think        thinking mode of this question, whatever the run's is; "" for the run's
     tools        JSON text of the tools that are shown
     called       a call that the assistant has already made, written as an answer of kind "call"; "" for none
@@ -86,6 +87,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     result: str = ""
     guess: float = 0.0
     depth: int = 0
+    references: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -129,7 +131,7 @@ class Pack(msgspec.Struct, frozen=True):
 
 
 def names() -> list[str]:
-    """Return the names of the packs that come with the program."""
+    """Return the names of the packs that come with the program as files (all packs: ``library``)."""
     folder = resources.files("ds4ref.eval") / "questions"
     return sorted(entry.name.removesuffix(".jsonl") for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
 
@@ -140,7 +142,7 @@ def load(name: str) -> Pack:
         return read(Path(str(resources.files("ds4ref.eval") / "questions" / f"{name}.jsonl")))
     path = Path(name)
     if not path.is_file():
-        raise UsageError(f"no pack {name}: choose from {', '.join(names())}, or name a .jsonl file")
+        raise UsageError(f"no pack {name}: choose from {', '.join((*names(), 'long'))}, or name a .jsonl file")
     return read(path)
 
 
@@ -279,6 +281,6 @@ def near_duplicates(questions: Sequence[Question], limit: float = 0.25) -> list[
 
 
 def _shingles(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"[a-z]+|[0-9]+", text.lower())
+    words = re.findall(r"[0-9]+|[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+", text.lower())  # a Han character is a word
     words = ["0" if word.isdigit() else word for word in words]
     return {tuple(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}

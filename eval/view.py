@@ -111,6 +111,7 @@ def sections(
     why += [f"{letter}: {text}" for letter, text in zip(LETTERS, question.distractors, strict=False) if text]
     if why and any(sample.order for sample in samples):
         why.insert(0, "(letters here are those of the pack)")
+    why += [f"stated by: {work}" for work in question.references]
     if why:
         yield f"why it is {question.answer}", _block("\n".join(why))
 

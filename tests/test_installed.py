@@ -82,7 +82,7 @@ print(len(read_prompts(None)), calibration.PATH.exists(), len(packs.load("ds4ref
       CASES.is_dir())
 """.replace("sys.argv[1]", repr(str(installed[1])))
     done = run(code, installed[1], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "4 True 93 ['ds4ref', 'nano'] True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "4 True 93 ['ds4ref', 'nano', 'recall'] True\n"), done.stderr
 
 
 @pytest.mark.oracle

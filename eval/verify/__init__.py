@@ -4,7 +4,7 @@
 
 There is a module for each source or subject. For multiple choice a function takes the choices and returns the index of
 the right one; for integers it returns the integer. A security item is compiled and run under sanitizers, once as shown
-and once with the lines of its answer fixed.
+and once with the lines of its answer fixed. The notes of ``long`` are read again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ SOURCES = {
     "scholar": ("scholar",),
     "maths": ("maths",),
     "security": ("security",),
+    "recall-zh": ("recall",),
+    **dict.fromkeys(("long-lookup", "long-latest", "long-hop"), ("notes",)),
 }
 """Modules with the verifiers, by source of a question."""
 
@@ -30,7 +32,7 @@ def verify(question: Question) -> None:
     if not question.verifier or question.source not in SOURCES:
         raise LookupError(f"{question.id} has no verifier")
     modules = [import_module(f"{__name__}.{name}") for name in SOURCES[question.source]]
-    if question.kind == "lines":
+    if hasattr(modules[0], "check"):
         modules[0].check(question)
         return
     function = next(getattr(module, question.verifier) for module in modules if hasattr(module, question.verifier))

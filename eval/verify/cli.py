@@ -10,7 +10,7 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import parsed
 from ds4ref.console.tool import finish, parser
 
-from .. import packs
+from .. import library, packs
 from ..plan import chosen
 from . import Unverified, verify
 from .security import NoCompiler
@@ -27,7 +27,7 @@ def verify_pack(argv: Sequence[str]) -> int:
     args = parsed(made, argv)
     if args is None:
         return 0
-    pack = packs.load(args.pack[0] if args.pack else packs.DEFAULT)
+    pack = library.load(args.pack[0] if args.pack else packs.DEFAULT)
     asked = chosen(pack.questions, args.only)
     agreed, wrong, skipped = [], [], []
     with Progress("answers") as progress:

@@ -1,0 +1,230 @@
+"""Make the pack ``long``: facts 4 k to 64 k tokens back in notes that consist of such facts.
+
+A porter's notes say who has which locker, who moved to another one, and who writes letters to whom, a line each. Six
+questions share one text: two ask for a locker (``long-lookup``), two for that of somebody who moved (``long-latest``),
+two for that of the person to whom somebody writes (``long-hop``). What decides lies at most as many tokens before the
+end of the notes as the question states, and at least ``NEAREST`` of that: farther than the rows that the indexer keeps
+reach, which are 512 of 4 tokens each (ds4ref/archs/deepseek4). All other lines have the same forms, so that it is the
+name that finds the line. ``ds4-eval verify long`` computes the answers from the text alone.
+
+The notes depend on seed, sizes and the tokenizer that measures them, and on nothing else: the only draws are those of
+``random.Random(text).random()``, which Python promises to keep.
+
+    python -m ds4ref.eval.long_pack FILE.jsonl 4096,16384 0 MODEL.gguf      the same questions for several engines
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from ds4ref.console.options import integer, integers
+from ds4ref.errors import DataError
+
+from . import packs
+from .packs import Header, Pack, Question
+
+NAME = "long"
+SIZES = (4096, 8192, 16384, 32768, 65536)
+LEAST, MOST = 4096, 65536
+"""Smallest and largest depth in tokens."""
+NEAREST = 3 / 4
+"""Where what decides begins, as a share of the depth."""
+MARGIN = 1 / 16
+"""What lies before it, as a share of the depth."""
+TEXTS, EACH = 5, 2
+"""Texts of a pack at least, and questions of each source about one text."""
+SOURCES = LOOKUP, LATEST, HOP = "long-lookup", "long-latest", "long-hop"
+SETTINGS: dict[str, int | float | str] = {
+    "think": "none", "tokens": 256, "soft_limit": 0, "hard_limit": 0, "temperature": 0.0
+}  # fmt: skip
+CANARY = "ds4ref-eval long canary 3b8e5d07-61f2-4c9a-a0d4-94e7c2f15a68: not for training data"
+CHARACTERS = 3.3
+"""Characters of the notes a token of DeepSeek's tokenizer (measured); what ``estimate`` goes by."""
+ATTEMPTS = 100
+"""Texts that are written at most until one has enough to ask about far back."""
+
+Count = Callable[[str], int]
+T = TypeVar("T")
+
+INTRODUCTION = (
+    "These are a porter's notes, oldest first, one a line. If somebody has moved, the new locker counts and the old "
+    "one does not."
+)
+ASKED = "Which locker does {} have at the end of these notes? Give its number."
+ASKED_HOP = "Which locker does the person to whom {} writes letters have at the end of these notes? Give its number."
+
+_FIRST = [a + b for a in ("Ma", "Be", "Ka", "Lo", "Ri", "Sa", "To", "Vi", "Ne", "Ju")
+          for b in ("rin", "len", "dra", "sko", "bel", "mo", "nia", "tus", "gar", "wyn")]  # fmt: skip
+_LAST = [a + b for a in ("Hol", "Bren", "Var", "Kes", "Mar", "Tol", "Win", "Dor", "Fal", "Gren", "Lind", "Ost")
+         for b in ("berg", "mann", "sen", "ton", "ley", "wick", "well", "ford", "by", "stad")]  # fmt: skip
+_BLOCK = ("has",) * 6 + ("moved",) * 2 + ("writes",) * 2
+"""Kinds of ten successive lines, in an order that is drawn."""
+_FORMS = {"has": "{} has locker {}.", "moved": "{} has moved to locker {}.", "writes": "{} writes letters to {}."}
+
+
+def estimate(text: str) -> int:
+    """Return about how many tokens a text of the notes has, for engines whose tokenizer is elsewhere."""
+    return round(len(text) / CHARACTERS)
+
+
+def make(sizes: Sequence[int] = SIZES, count: Count | None = None, seed: int = 0) -> Pack:
+    """Return the pack with facts at these depths, from the least on; ``count``: tokens of a text (``estimate``)."""
+    depths = sorted(set(sizes))
+    measured = "in tokens of the model's tokenizer" if count else "in tokens, estimated from characters"
+    texts = math.ceil(TEXTS / len(depths))
+    asked = [q for depth in depths for i in range(texts) for q in _questions(depth, f"{seed} {i}", count or estimate)]
+    header = Header(NAME, 1, CANARY, "MIT", f"facts far back in generated notes, depths {measured}", SETTINGS)
+    return Pack(header, tuple(asked))
+
+
+class _Line(NamedTuple):
+    """One note: whose it is, and the locker or the other person."""
+
+    kind: str
+    who: str
+    what: str
+
+    @property
+    def text(self) -> str:
+        return _FORMS[self.kind].format(self.who, self.what)
+
+
+def _questions(depth: int, seed: str, count: Count) -> list[Question]:
+    """Return the questions about one text, the sources in turns."""
+    for attempt in range(ATTEMPTS):
+        rng = random.Random(f"{NAME} {seed} {depth} {attempt}")
+        lines = _notes(rng, depth, count)
+        chosen = _chosen(rng, lines, _far(lines, depth, count))
+        if chosen:
+            break
+    else:
+        raise DataError(f"no notes of {depth} tokens: the tokenizer's tokens are too short")
+    text = "\n".join([INTRODUCTION, "", *(line.text for line in lines), ""])
+    made = []
+    for source, who, answer in chosen:
+        asked = (ASKED_HOP if source == HOP else ASKED).format(who)
+        plain = Question("-", source, f"{depth} tokens back", "unmeasured", "integer", f"{text}\n{asked}", (), answer,
+                         verifier="notes", licence="MIT", depth=depth)  # fmt: skip
+        made.append(msgspec.structs.replace(plain, id=packs.stamped(plain)))
+    return made
+
+
+def _chosen(rng: random.Random, lines: Sequence[_Line], far: Sequence[_Line]) -> list[tuple[str, str, str]]:
+    """Draw what is asked about lines ``far``, as (source, whom, answer) without an answer twice; empty if too few."""
+    moved = {line.who for line in lines if line.kind == "moved"}
+    stays = {line.who: line.what for line in far if line.kind == "has" and line.who not in moved}
+    found = {
+        LOOKUP: list(stays.items()),
+        LATEST: [(line.who, line.what) for line in far if line.kind == "moved"],
+        HOP: [(line.who, stays[line.what]) for line in far if line.kind == "writes" and line.what in stays],
+    }
+    chosen: list[tuple[str, str, str]] = []
+    for _, source in itertools.product(range(EACH), (HOP, LATEST, LOOKUP)):  # the rarest first
+        left = [(who, answer) for who, answer in found[source] if answer not in {entry[2] for entry in chosen}]
+        if not left:
+            return []
+        chosen.append((source, *_draw(rng, left)))
+    return chosen
+
+
+def _far(lines: Sequence[_Line], depth: int, count: Count) -> list[_Line]:
+    """Return the lines that begin at most ``depth`` tokens before the end, and at least ``NEAREST`` of that."""
+    found, back = [], 0
+    for line in reversed(lines):
+        back += count(line.text + "\n")
+        if NEAREST * depth <= back <= depth:
+            found.append(line)
+    return found[::-1]
+
+
+def _notes(rng: random.Random, depth: int, count: Count) -> list[_Line]:
+    """Write notes of ``depth`` tokens and the margin before it.
+
+    Nobody moves or writes twice, or has a locker that another one has had. Names are so few that many share one.
+    """
+    several = math.ceil(math.sqrt(depth / 8))
+    first, last = (_shuffled(rng, names)[:several] for names in (_FIRST, _LAST))
+    people = iter(_shuffled(rng, [f"{one} {other}" for one in first for other in last]))
+    lockers = _unlike(rng, 10_000, 100_000)
+    left, settled, silent = depth * (1 + MARGIN), [], []
+    lines: list[_Line] = []
+    kinds: list[str] = ["has"] * len(_BLOCK)  # somebody must be there who can move or write
+    while left > 0:
+        kinds = kinds or _shuffled(rng, _BLOCK)
+        kind = kinds.pop()
+        if kind == "has":
+            who = next(people)
+            line = _Line(kind, who, str(next(lockers)))
+            settled.append(who)
+            silent.append(who)
+        elif kind == "moved":
+            line = _Line(kind, _take(rng, settled), str(next(lockers)))
+        else:
+            # To one of the latest, so that both lines of a hop are equally far.
+            other = _draw(rng, [one.who for one in lines[-20:] if one.kind == "has"])
+            line = _Line(kind, _take(rng, [one for one in silent if one != other]), other)
+            silent.remove(line.who)
+        lines.append(line)
+        left -= count(line.text + "\n")
+    return lines
+
+
+def _below(rng: random.Random, n: int) -> int:
+    return int(rng.random() * n)
+
+
+def _draw(rng: random.Random, among: Sequence[T]) -> T:
+    return among[_below(rng, len(among))]
+
+
+def _take(rng: random.Random, among: list[T]) -> T:
+    return among.pop(_below(rng, len(among)))
+
+
+def _unlike(rng: random.Random, low: int, high: int) -> Iterator[int]:
+    """Yield numbers from ``low`` to ``high - 1``, none twice."""
+    seen: set[int] = set()
+    while True:
+        number = low + _below(rng, high - low)
+        if number not in seen:
+            seen.add(number)
+            yield number
+
+
+def _shuffled(rng: random.Random, values: Sequence[T]) -> list[T]:
+    mixed = list(values)
+    for i in range(len(mixed) - 1, 0, -1):
+        j = _below(rng, i + 1)
+        mixed[i], mixed[j] = mixed[j], mixed[i]
+    return mixed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the pack as a file; return the exit code."""
+    made = argparse.ArgumentParser(description="Write pack long as a file, to ask several engines the same.")
+    made.add_argument("file", metavar="FILE.jsonl", type=Path)
+    made.add_argument("sizes", metavar="LIST", nargs="?", type=integers(LEAST, MOST), default=list(SIZES))
+    made.add_argument("seed", metavar="SEED", nargs="?", type=integer(0), default=0)
+    made.add_argument("model", metavar="MODEL.gguf", nargs="?", help="whose tokenizer measures; without one: estimated")
+    args = made.parse_args(argv)
+    if args.model is None:
+        packs.write(make(args.sizes, None, args.seed), args.file)
+        return 0
+    from ds4ref.targets.local import LocalTarget
+
+    with LocalTarget.open(args.model) as target:
+        packs.write(make(args.sizes, lambda text: len(target.tokenize(text)), args.seed), args.file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .costs import PREFILL_CHUNK
 from .errors import ContextError, SessionError, TokenError
 
 if TYPE_CHECKING:
@@ -128,6 +129,39 @@ def prefill(
         timing.prefill_s = time.perf_counter() - start
         done = session.pos if session.valid else timing.reused_tokens
         timing.prefill_tokens = max(0, done - timing.reused_tokens)
+
+
+def prefill_steps(
+    session: Session, tokens: Sequence[int], timing: Timing, *, progress: Progress, cancel: Cancel
+) -> Iterator[None]:
+    """Do as ``prefill``, and yield after every chunk but the last, so that other sessions may compute in between.
+
+    The chunks are those of ``prefill``, and so are the logits. ``timing`` is added to; ``progress`` is called once for
+    each position, with the total of all chunks.
+    """
+    total, told = len(tokens), -1
+    check_fits(total, session.ctx)
+
+    def tell(done: int, _: int) -> None:
+        nonlocal told
+        if done != told:
+            told = done
+            progress(done, total)
+
+    common = session.common_prefix(tokens)
+    at = common if common == session.pos else 0
+    while True:
+        end = min(total, (at // PREFILL_CHUNK + 1) * PREFILL_CHUNK)
+        part = Timing()
+        try:
+            prefill(session, tokens[:end], part, progress=tell, cancel=cancel)
+        finally:
+            timing.prefill_s += part.prefill_s
+            timing.prefill_tokens += part.prefill_tokens
+        if end == total:
+            return
+        at = end
+        yield
 
 
 def decode(

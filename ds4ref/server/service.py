@@ -90,7 +90,7 @@ class Service:
         worker = self.worker
         return {
             "ds4_queue_length": len(worker.queue),
-            "ds4_running": worker.running is not None,
+            "ds4_running": len(worker.running),
             "ds4_timelines": len(worker.timelines),
             "ds4_timelines_bytes": worker.timelines.nbytes,
             "ds4_bodies_bytes": self.body_budget.bytes,
@@ -113,7 +113,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     async def drain(self) -> None:
-        """Stop accepting turns, fail the queued ones, and wait until the running one has ended."""
+        """Stop accepting turns, fail the queued ones, and wait until the running ones have ended."""
         self.draining = True
         done = asyncio.get_running_loop().create_future()
 

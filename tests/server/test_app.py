@@ -222,7 +222,7 @@ def test_a_full_queue_says_when_to_come_back(serving):
     server = serving(queue_limit=1)
     server.engine.hold()
     running = begin(server)
-    server.until(lambda: server.worker.running is not None)
+    server.until(lambda: server.worker.running)
     waiting = begin(server)
     server.until(lambda: len(server.worker.queue) == 1)
     answer = server.ask()
@@ -245,7 +245,7 @@ def test_signs_of_life_while_waiting_and_in_prefill(serving):
         lines = answer.iter_lines()
         for _ in range(3):
             assert next(lines) == ": keep-alive" and next(lines) == ""
-        while server.worker.running in (first, None):
+        while server.worker.running in (first, ()):
             server.engine.step()
         server.engine.step(2)  # chunks of this one's prefill
         while (line := next(lines)) != 'data: {"begin": true}':
@@ -299,8 +299,8 @@ def test_who_leaves_is_not_worked_for(serving, stream, phase):
     else:
         server.engine.held()
         if phase == "decode":
-            server.engine.step(-(-server.worker.running.ids.__len__() // 16) + 2)
-    job = None if phase == "queue" else server.worker.running
+            server.engine.step(-(-len(server.worker.running[0].ids) // 16) + 2)
+    job = None if phase == "queue" else server.worker.running[0]
     before = server.worker.finished
     sock.close()
     if phase == "queue":
@@ -384,7 +384,7 @@ def test_shutdown_ends_what_takes_too_long(serving, stream):
     running = begin(server, stream=stream)
     server.engine.held()
     server.background.server.end()
-    server.until(lambda: server.worker.running is None)
+    server.until(lambda: not server.worker.running)
     running.join()
     if stream:
         assert events(running.answer.text)[-1] == {"error": {"message": "server shutting down", "code": "shutdown"}}

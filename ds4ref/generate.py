@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .sampling import Sampler
+    from .sampling.adjust import Adjustment
     from .session.session import Session
     from .text.stream import StreamDecoder
     from .text.tokenizer import Tokenizer
@@ -206,7 +207,8 @@ class Generation:
     text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
     free (text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
-    never text that looks like them.
+    never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``steer`` included,
+    but not a token that ``steer`` takes.
     """
 
     def __init__(
@@ -221,8 +223,9 @@ class Generation:
         timing: Timing | None = None,
         steer: Steer | None = None,
         last: bool = True,
+        adjust: Adjustment | None = None,
     ):
-        self.session, self.tokenizer, self.sampler = session, tokenizer, sampler
+        self.session, self.tokenizer, self.sampler, self.adjust = session, tokenizer, sampler, adjust
         self.limit = max(0, min(limit, session.ctx - session.pos - last))
         self.steer, self.last = steer, last
         self.thinking = thinking
@@ -253,14 +256,16 @@ class Generation:
         def pick(session: Session) -> int:
             if self.cancel():
                 raise _Cancelled
-            if self.steer is None:
+            if self.steer is None and self.adjust is None:
                 return self.sampler.choose(session)
             logits = session.logits
-            wanted = self.steer(self, logits)
+            wanted = None if self.steer is None else self.steer(self, logits)
             if isinstance(wanted, (int, np.integer)):
                 if not 0 <= wanted < len(logits):
                     raise TokenError(f"steered to token {wanted}, outside the vocabulary (0..{len(logits) - 1})")
                 return int(wanted)
+            if self.adjust is not None:
+                return self.sampler.pick(self.adjust(logits if wanted is None else wanted, self.tokens))
             return self.sampler.choose(session) if wanted is None else self.sampler.pick(wanted)
 
         steps = decode(self.session, pick, self.limit, tok.ends, last=self.last)

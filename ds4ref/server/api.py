@@ -109,8 +109,11 @@ class Reply(abc.ABC):
         """Return the bytes that keep an idle stream open: an SSE comment, or an event if clients ignore comments."""
         return b": keep-alive\n\n"
 
-    def remember(self, answer: Message) -> Message:
-        """Return the answer as the client will send it back in its history: with the ids assigned to its tool calls."""
+    def remember(self, answer: Message, choice: int = 0) -> Message:
+        """Return the answer as the client will send it back in its history: with the ids assigned to its tool calls.
+
+        Called in the inference thread, once for each of the turn's answers (``choice``, from 0).
+        """
         return answer
 
 

@@ -71,7 +71,8 @@ class Plain:
     async def model(self, request: Request) -> Response:
         """Return the description of one model by id."""
         if unquote(request.path_params["id"]) != self.service.settings.model:
-            raise refusals.refused("", 404, "unknown endpoint")
+            name = unquote(request.path_params["id"])[:100]
+            raise refusals.refused("", 404, f"there is no model {name!r}", extra={"code": "model_not_found"})
         return answer(self._model())
 
     def _model(self) -> dict[str, Any]:

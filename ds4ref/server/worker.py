@@ -27,6 +27,7 @@ from ..engine import Engine
 from ..errors import BackendError, Cancelled, ContextError, Ds4Error, TokenError
 from ..generate import Generation, Piece
 from ..sampling import sampler_of
+from ..sampling.adjust import Adjustment
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, live_tail
@@ -131,7 +132,7 @@ class Worker:
         self,
         turn: Turn,
         listen: Callable[[Event], None],
-        remember: Callable[[Message], Message] = lambda message: message,
+        remember: Callable[..., Message] = lambda message: message,
     ) -> Job:
         """Queue a turn; ``listen`` receives its events in the inference thread.
 
@@ -139,11 +140,14 @@ class Worker:
         prompt does not fit, TokenError for ids outside the vocabulary, TextError for an unsupported constraint, Busy if
         the queue is full or closed.
         """
-        prompts = [self._prompt(one) for one in (turn, *turn.more)]
+        prompts = self._prompts((turn, *turn.more))
         longest = max(len(ids) for _, ids in prompts)
         if longest >= self.ctx:
             raise Overflow(longest, self.ctx)
         (prompt, ids), more = prompts[0], tuple((t, *p) for t, p in zip(turn.more, prompts[1:], strict=True))
+        for token, _ in turn.sampling.bias:
+            if token >= len(self.engine.tokenizer):
+                raise TokenError(f"logit_bias: token {token} is outside the vocabulary of {len(self.engine.tokenizer)}")
         demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
         with self._lock:
             self._count += 1
@@ -274,6 +278,17 @@ class Worker:
         job.finish, job.ended = str(finish), time.monotonic()
         self.finished += 1
 
+    def _prompts(self, turns: Sequence[Turn]) -> list[tuple[Rendered, list[int]]]:
+        """Return the prompts of the turns of one request; one that is the same as before is not rendered again."""
+        prompts: list[tuple[Rendered, list[int]]] = []
+        before: Turn | None = None
+        for turn in turns:
+            same = before is not None and before.messages is turn.messages
+            same = same and before is not None and (before.text, before.ids) == (turn.text, turn.ids)
+            prompts.append(prompts[-1] if same else self._prompt(turn))
+            before = turn
+        return prompts
+
     def _prompt(self, turn: Turn) -> tuple[Rendered, list[int]]:
         tokenizer = self.engine.tokenizer
         if turn.ids is not None:
@@ -374,6 +389,7 @@ class Worker:
         generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
             cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
+            adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency) if drawn.adjusts else None,
         )  # fmt: skip
         begun, generated = time.perf_counter(), 0
         for piece in generation:

@@ -58,7 +58,7 @@ def test_a_stream(scripted):
     scripted.engine.say("Good day.")
     answer = scripted.ask(stream=True)
     assert answer.status_code == 200
-    assert answer.headers["content-type"] == "text/event-stream"
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["cache-control"] == "no-cache"
     first, *middle, last, done = events(answer.text)
     assert first == {"begin": True} and last["finish"] == "stop" and done == "[DONE]"

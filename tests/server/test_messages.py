@@ -333,7 +333,7 @@ def test_defaults():
         "metadata": {"user_id": "u"},
     }  # fmt: skip
     turn, reply = read(PATH, more, headers={"x-claude-code-session-id": "abc"})
-    assert turn.sampling == Sampling(0.0, 0.5, 0.05, 3, None), "min_p and seed are no fields of this API"
+    assert turn.sampling == Sampling(0.0, 0.5, 0.5, 3, 5)
     assert reply.stream and turn.affinity == "abc"
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from .clients import Kind
 from .install import Place
 from .results import Check, State
-from .talk import shown
+from .talk import no_end, progress, shown
 from .task import Task, task
 
 KEPT = ("LANG", "LC_ALL", "TZ", "TMPDIR", "SYSTEMROOT")
@@ -71,11 +71,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished process: exit code (None: it timed out), standard output and standard error."""
+    """A finished process: exit code (None: it timed out), standard output and standard error.
+
+    ``under_way``: if it timed out, how far the server was with the answers that it waited for, "" where unknown.
+    """
 
     code: int | None
     out: str
     err: str
+    under_way: str = ""
 
     @property
     def tail(self) -> str:
@@ -88,7 +92,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
     """Run a command until it ends or times out, then kill its process group; output goes to ``name``.out and .err."""
     env = {key: os.environ[key] for key in KEPT if key in os.environ}
     env |= {"HOME": str(setting.home), "PATH": setting.place.path, "NO_COLOR": "1", "TERM": "dumb", **how.env}
-    paths = [setting.work / f"{name}.{end}" for end in ("out", "err")]
+    paths, under_way = [setting.work / f"{name}.{end}" for end in ("out", "err")], ""
     with open(paths[0], "wb") as out, open(paths[1], "wb") as err:
         process = subprocess.Popen(
             how.command, cwd=setting.folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
@@ -98,6 +102,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
             code: int | None = process.wait(setting.timeout)
         except subprocess.TimeoutExpired:
             code = None
+            under_way = progress(setting.url)
         finally:
             # opencode ignores SIGTERM while it loops, and agents leave children behind
             try:
@@ -106,7 +111,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
                 pass
             process.wait()
     out_text, err_text = (path.read_text(errors="replace") for path in paths)
-    return Done(code, out_text, err_text)
+    return Done(code, out_text, err_text, under_way)
 
 
 # --- how each is started
@@ -208,7 +213,7 @@ def agent(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
     begun = time.monotonic()
     done = run(setting, how, "turn")
     seconds = round(time.monotonic() - begun, 1)
-    ended = f"exit code {done.code}" if done.code is not None else f"no end within {setting.timeout:.0f} s"
+    ended = f"exit code {done.code}" if done.code is not None else no_end(setting.timeout, done.under_way)
     expected = "it ends by itself, with exit code 0"
     got = "" if done.code == 0 else f"{ended}: {done.tail}"
     yield Check(f"{name}.turn", "turn", _state(done.code == 0), True, expected, got, "", seconds)

@@ -70,6 +70,7 @@ class About:
     headers     request headers, names in lower case
     tools       the memory of tool calls by id, or None
     options     which deviations from the reference server are on, by name (``deviations``)
+    usual_tokens  limit on the length of an answer to a request that names none, None for ``max_tokens``
     """
 
     model: str
@@ -79,6 +80,7 @@ class About:
     headers: Mapping[str, str] = field(default_factory=dict)
     tools: Calls | None = None
     options: Mapping[str, bool] = field(default_factory=dict)
+    usual_tokens: int | None = None
 
 
 class Reply(abc.ABC):

@@ -41,13 +41,9 @@ class Schedule(Generic[T]):
 
     def next(self, ready: Callable[[T], bool] = lambda entry: True) -> T:
         """Return the entry that computes next, of those that are ``ready``; raise ValueError if there is none."""
-
-        def used(key: int) -> tuple[float, float]:
-            client = self._clients[self._entries[key][0]]
-            return client.seconds, client.entries[key]
-
-        key = min((key for key, (_, entry) in self._entries.items() if ready(entry)), key=used)
-        client = self._clients[self._entries[key][0]]
+        able = [(self._clients[name], key) for key, (name, entry) in self._entries.items() if ready(entry)]
+        client = min((used for used, _ in able), key=lambda used: used.seconds)
+        key = min((key for used, key in able if used is client), key=client.entries.__getitem__)
         self._floor, client.floor = client.seconds, client.entries[key]
         return self._entries[key][1]
 

@@ -36,7 +36,8 @@ class Settings:
     model        id of the served model
     title        display name of the model
     created      creation time of the model in Unix seconds, as listed by /v1/models
-    max_tokens   default and upper limit of an answer in tokens; None: the context length
+    max_tokens   upper limit of an answer in tokens; None: the context length
+    usual_tokens limit of an answer to a request that names none; None: max_tokens
     options      which deviations from the reference server are on, by name (docs/reference/server.md)
     facts        further lines of the status page: file, backend, numerics
     """
@@ -45,6 +46,7 @@ class Settings:
     title: str = "DeepSeek V4 Flash"
     created: int = 1767225600
     max_tokens: int | None = None
+    usual_tokens: int | None = None
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
     options: Mapping[str, bool] = field(default_factory=dict)
@@ -101,7 +103,9 @@ class Service:
     def about(self, headers: Mapping[str, str]) -> About:
         """Return the context of a request with ``headers``, as its API module needs it."""
         s = self.settings
-        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options)
+        return About(
+            s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options, s.usual_tokens
+        )
 
     def api_at(self, path: str) -> Api | Question | None:
         """Return the API whose path is ``path`` or its longest parent, None if there is none."""

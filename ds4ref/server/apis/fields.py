@@ -176,8 +176,12 @@ def model(body: Body, about: About) -> str:
 
 
 def limit(body: Body, about: About, *names: str) -> int | None:
-    """Return the maximum length of the answer in tokens: the lower of the request's and the server's limit, or None."""
-    limits = [n for n in (body.count(*names), about.max_tokens) if n is not None]
+    """Return the maximum length of the answer in tokens: the lower of the request's and the server's limit, or None.
+
+    A request that names no limit has the server's usual one.
+    """
+    asked = body.count(*names)
+    limits = [n for n in (about.usual_tokens if asked is None else asked, about.max_tokens) if n is not None]
     return min(limits, default=None)
 
 

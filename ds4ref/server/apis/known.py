@@ -58,6 +58,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "background_options": "counts with background: true alone, which is refused",
         "access_programs": _ACCOUNT,
         "image": "about images; they are replaced by a note",
+        "stream_options": "pads events so that their lengths tell nothing; none is padded here",
         "client_metadata": _ACCOUNT,
         "truncation": "a history that does not fit is refused either way, so none is answered that lacks its beginning",
     },
@@ -92,7 +93,7 @@ REFUSED: Mapping[str, Mapping[str, frozenset[str]]] = {
         "prompt": _OFF, "input": _OFF, "output_format": _OFF, "output_config": _OFF, "text": _OFF, "reasoning": _OFF,
     },
     "completions": {
-        **_NOWHERE, "suffix": _OFF, "tools": _OFF, "tool_choice": _OFF | {'"none"', '"auto"'},
+        **_NOWHERE, "best_of": _ONE, "suffix": _OFF, "tools": _OFF, "tool_choice": _OFF | {'"none"', '"auto"'},
         "response_format": _FORMS, "max_completion_tokens": _OFF, "max_output_tokens": _OFF, "stop_sequences": _OFF,
         "system": _OFF, "instructions": _OFF, "messages": _OFF, "input": _OFF, "top_logprobs": _OFF, "reasoning": _OFF,
     },
@@ -121,8 +122,8 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "text": "response_format", "reasoning": "reasoning_effort",
     },
     "completions": {
-        "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "stop_sequences": "stop",
-        "top_logprobs": "logprobs", "messages": "prompt", "input": "prompt", "reasoning": "reasoning_effort",
+        "best_of": "n", "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens",
+        "stop_sequences": "stop", "top_logprobs": "logprobs", "messages": "prompt", "input": "prompt", "reasoning": "reasoning_effort",
     },
     "messages": {
         "stop": "stop_sequences", "response_format": "output_config.format", "text": "output_config.format",
@@ -148,14 +149,11 @@ CLEARING = "clear_thinking"
 def check(body: Body, api: str) -> None:
     """Raise Refused (400), naming the field, if the request asks for what this server does not do."""
     for name in body.names:
-        neutral = REFUSED[api].get(name)
-        if neutral is not None and "".join(body.needed(name).split()) not in neutral:
+        neutral, raw = REFUSED[api].get(name), "".join(body.needed(name).split())
+        if name == "best_of" and raw == body.raw("n"):
+            continue  # the best of as many as are returned is what happens anyway
+        if neutral is not None and raw not in neutral:
             raise unsupported(name, INSTEAD[api].get(name) or (EVERYWHERE.get(name, "") if api == "chat" else ""))
-    if api == "completions":
-        # The best of as many as are returned is what happens anyway.
-        best = body.raw("best_of")
-        if best is not None and best not in _ONE and best != body.raw("n"):
-            raise unsupported("best_of", "n")
     with reading():
         if api == "responses":
             wanted = body.raw("include")

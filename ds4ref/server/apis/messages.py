@@ -100,6 +100,7 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
     config = body.object("output_config")
     thinking = _thinking(body, about, model, config)
     choice = _choice(body.raw("tool_choice"), tools)
+    named = "output_config.format" if "format" in config else "output_format"
     form = config.get("format") or body.raw("output_format")
     return Turn(
         "messages",
@@ -111,7 +112,7 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
         sampling=fields.sampling(body, about, thinking),
         stop=fields.stops(body, "stop_sequences"),
         choice=choice,
-        format=fields.schema_format(form, "format"),
+        format=fields.schema_format(form, named),
         affinity=fields.affinity(body, about),
         hoist=hoist,
         recover=on(about.options, "recover-calls"),

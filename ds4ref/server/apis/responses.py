@@ -81,7 +81,7 @@ class Responses(Api):
             max_tokens=fields.limit(request, about, "max_output_tokens", "max_tokens"),
             sampling=fields.sampling(request, about, thinking),
             choice=choice,
-            format=fields.schema_format(request.object("text").get("format"), "format"),
+            format=fields.schema_format(request.object("text").get("format"), "text.format"),
             affinity=fields.affinity(request, about),
             hoist=fields.hoist(about),
             recover=on(about.options, "recover-calls"),

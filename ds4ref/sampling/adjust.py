@@ -1,6 +1,6 @@
 """What a request adds to logits before a token is chosen: a bias of single tokens, and penalties for repeating.
 
-As OpenAI's API defines it: ``logit + bias - count * frequency - (count > 0) * presence``, where ``count`` says how often
+As OpenAI's API defines it: ``logit + bias - count * frequency - (count > 0) * presence``, where ``count`` is how often
 the answer has the token so far. Tokens of the prompt do not count. A logit of -inf stays one.
 """
 

@@ -103,9 +103,7 @@ class Service:
     def about(self, headers: Mapping[str, str]) -> About:
         """Return the context of a request with ``headers``, as its API module needs it."""
         s = self.settings
-        return About(
-            s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options, s.usual_tokens
-        )
+        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options, s.usual_tokens)
 
     def api_at(self, path: str) -> Api | Question | None:
         """Return the API whose path is ``path`` or its longest parent, None if there is none."""

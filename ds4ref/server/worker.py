@@ -38,7 +38,7 @@ from .job import Job
 from .queue import Closed, FairQueue, Full
 from .schedule import Schedule
 from .scoring import echo, step
-from .timelines import LEAST, Start, Timelines, begins
+from .timelines import Start, Timelines, begins
 from .turn import Event, Failed, Prefill, Queued, Turn
 
 if TYPE_CHECKING:
@@ -427,9 +427,7 @@ class Worker:
             return Step(Token(raw(token), None, token), (), now)
         return step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now)
 
-    def _remember(
-        self, job: Job, session: Session, generation: Generation, reader: AnswerReader, finish: str
-    ) -> None:
+    def _remember(self, job: Job, session: Session, generation: Generation, reader: AnswerReader, finish: str) -> None:
         """Cache the timeline, end-of-sequence token included, under every text its history may be rendered as."""
         turn = job.turn
         if turn.echo:

@@ -199,7 +199,9 @@ def test_what_the_embedded_model_is_stands_in_the_first_line(tmp_path, monkeypat
 
     monkeypatch.chdir(tmp_path)
     choose_model("ds4-server", None)
-    assert "the embedded model, a test instrument trained on generated tasks, not an assistant" in capsys.readouterr().err
+    assert (
+        "the embedded model, a test instrument trained on generated tasks, not an assistant" in capsys.readouterr().err
+    )
 
 
 def chat(url, **more):

@@ -15,8 +15,8 @@ import pytest
 from ds4ref.cli import server
 from ds4ref.conformance import agents, clients, harnesses, install, runner
 from ds4ref.conformance.servers import Own
-from ds4ref.server.worker import Worker
 from ds4ref.conformance.talk import no_end, progress
+from ds4ref.server.worker import Worker
 from tests.server.conftest import post, running
 from tests.server.scripted import ScriptedEngine, ScriptedWorker
 

@@ -162,7 +162,8 @@ def test_a_form_that_is_not_kept_is_refused(kind):
 
 
 def test_a_schema_is_kept_as_it_is():
-    raw = '{"messages":[{"role":"user"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"z":1.50,  "z":2}}}}'
+    form = '{"type":"json_schema","json_schema":{"schema":{"z":1.50,  "z":2}}}'
+    raw = f'{{"messages":[{{"role":"user"}}],"response_format":{form}}}'
     assert read(PATH, raw)[0].format == '{"z":1.50,  "z":2}'
     with pytest.raises(Refused, match="not a JSON object"):
         read(PATH, {**ASK, "response_format": {"type": "json_schema", "json_schema": {"schema": 5}}})

@@ -171,8 +171,8 @@ def test_a_token_with_all_the_bias_is_the_answer(server, path):
     """In every API, greedy and drawn."""
     token = server.worker.engine.tokenizer.encode("Q")[0]
     for temperature in (0, 1):
-        found = post(server, path, **asked(path, temperature=temperature, logit_bias={str(token): 100},
-                                           **{"max_output_tokens" if path == RESPONSES else "max_tokens": 7}))  # fmt: skip
+        limit = {"max_output_tokens" if path == RESPONSES else "max_tokens": 7}
+        found = post(server, path, **asked(path, temperature=temperature, logit_bias={str(token): 100}, **limit))
         assert "QQQQQQQ" in found.text
 
 

@@ -293,7 +293,12 @@ def test_the_embedded_model_calls_what_it_has_to(worker) -> None:
 # --- bounds that doubles do not keep
 
 B = 2**53
-HOLDS = {"minimum": operator.ge, "exclusiveMinimum": operator.gt, "maximum": operator.le, "exclusiveMaximum": operator.lt}
+HOLDS = {
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+}
 
 
 @pytest.mark.parametrize(
@@ -343,7 +348,8 @@ def test_numbers_beyond_them_are_refused_in_a_line(bounds):
 
 def test_what_only_looks_like_a_bound_stays():
     schema = {
-        "const": {"maximum": 10**300}, "enum": [{"minimum": -(10**300)}], "default": {"maximum": 2**60}, "maximum": True,
+        "const": {"maximum": 10**300}, "enum": [{"minimum": -(10**300)}], "default": {"maximum": 2**60},
+        "maximum": True,
         "properties": {"maximum": {"type": "integer", "maximum": 2**60}, "enum": {"exclusiveMinimum": -(2**60)}},
         "items": [{"maximum": 2**60}, True], "$defs": {"a": {"exclusiveMaximum": 2**60, "maximum": 7}},
     }  # fmt: skip

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from ds4ref.engine import Engine
 from ds4ref.errors import BackendError
 from ds4ref.nano import random_path
-from ds4ref.engine import Engine
 from ds4ref.server import worker as module
 from ds4ref.server.job import Job
 from ds4ref.server.timelines import Timelines

@@ -26,7 +26,8 @@ DONE: Mapping[str, frozenset[str]] = {
                        "response_format", "parallel_tool_calls")),
     "completions": frozenset((*SAMPLING, *_OPENAI, "prompt", "echo", "logprobs", "prompt_cache_key")),
     "messages": frozenset((*SAMPLING, *_TOOLS, "model", "stream", "messages", "system", "max_tokens", "thinking",
-                           "stop_sequences", "output_config", "output_format", "reasoning_effort", "context_management")),
+                           "stop_sequences", "output_config", "output_format", "reasoning_effort",
+                           "context_management")),
     "responses": frozenset((*SAMPLING, *_TOOLS, "model", "stream", "input", "instructions", "max_output_tokens",
                             "max_tokens", "reasoning", "text", "parallel_tool_calls", "include")),
 }  # fmt: skip
@@ -123,7 +124,8 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
     },
     "completions": {
         "best_of": "n", "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens",
-        "stop_sequences": "stop", "top_logprobs": "logprobs", "messages": "prompt", "input": "prompt", "reasoning": "reasoning_effort",
+        "stop_sequences": "stop", "top_logprobs": "logprobs", "messages": "prompt", "input": "prompt",
+        "reasoning": "reasoning_effort",
     },
     "messages": {
         "stop": "stop_sequences", "response_format": "output_config.format", "text": "output_config.format",
@@ -157,7 +159,9 @@ def check(body: Body, api: str) -> None:
     with reading():
         if api == "responses":
             wanted = body.raw("include")
-            if wanted is not None and LOGPROBS in [text(one, "an entry of include") for one in array(wanted, "include")]:
+            if wanted is not None and LOGPROBS in [
+                text(one, "an entry of include") for one in array(wanted, "include")
+            ]:
                 raise unsupported(f"include: {LOGPROBS}", "/v1/chat/completions")
             _only(body, "reasoning", {"context": ("auto",), "mode": ("standard",)})
         if api == "messages":

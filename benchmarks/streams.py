@@ -5,7 +5,7 @@
 
 Each round asks, in an order of its own: N clients at the same moment, for N of 1, 2, 4, 8, of a server that runs all of
 them in turns and of one that runs them one after the other; and four answers of 10 tokens beside one of 1,000, of both.
-The four are also asked alone: their time to the first token is what their prefill takes. No prompt is like another, none
+The four are also asked alone: their time to the first token is what a prefill takes. No prompt is like another, none
 is cached. Every text is compared with the same request alone (temperature 0, and a seed at temperature 1).
 
 Prints a table of medians and quartiles over rounds, and a line of JSON. The clients are a process of their own on the

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 PARAMETERS = (
     "tools", "tool_choice", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "stream",
-    "reasoning_effort", "response_format", "logprobs", "top_logprobs",
+    "reasoning_effort", "response_format", "logprobs", "top_logprobs", "n", "logit_bias", "presence_penalty",
+    "frequency_penalty",
 )  # fmt: skip
 
 EFFORTS = {"none": "answers at once", "high": "thinks first", "max": "thinks as long as it likes"}

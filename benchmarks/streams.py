@@ -8,7 +8,8 @@ them in turns and of one that runs them one after the other; and four answers of
 The four are also asked alone: their time to the first token is what a prefill takes. No prompt is like another, none
 is cached. Every text is compared with the same request alone (temperature 0, and a seed at temperature 1).
 
-Prints a table of medians and quartiles over rounds, and a line of JSON. The clients are a process of their own on the
+Prints a table of medians and quartiles over rounds, and a line of JSON. Tokens per second of the server's processor time
+tell what turns cost on a machine that does other things, too. The clients are a process of their own on the
 same machine; excludes the network.
 """
 
@@ -95,7 +96,7 @@ def ask(url: str, wanted: Sequence[dict[str, Any]], long: dict[str, Any] | None 
 
 def measure(rounds: int, tokens: int, threads: int | None, model: str | None) -> dict[str, Any]:
     """Return what was measured: a list of values for each setting, and the number of texts that differed."""
-    found: dict[str, Any] = {"first": {}, "speed": {}, "beside": {}, "ratio": [], "differ": 0, "texts": 0}
+    found: dict[str, Any] = {"first": {}, "speed": {}, "work": {}, "beside": {}, "ratio": [], "differ": 0, "texts": 0}
     fresh, rng = itertools.count(1), random.Random(0)
     with Engine.open(model or random_path(), threads=threads) as engine:
         worker = Worker(engine, ctx=CTX, timelines=Timelines(engine.tokenizer, 0))
@@ -108,9 +109,12 @@ def measure(rounds: int, tokens: int, threads: int | None, model: str | None) ->
                     which = "in turns" if worker.streams > 1 else "one by one"
                     if count:
                         many = [body(next(fresh), tokens, None if n % 2 else n + 1) for n in range(count)]
+                        work = time.process_time()
                         done = ask(url, many)
+                        work = time.process_time() - work
                         said = sum(one[2] for one in done["answers"])
                         found["speed"].setdefault(f"{count} {which}", []).append(said / done["seconds"])
+                        found["work"].setdefault(f"{count} {which}", []).append(said / work)
                         found["first"].setdefault(f"{count} {which}", []).extend(one[0] for one in done["answers"])
                     else:
                         many = [body(next(fresh), SHORT, None) for _ in range(BESIDE)]
@@ -118,11 +122,13 @@ def measure(rounds: int, tokens: int, threads: int | None, model: str | None) ->
                         found["beside"].setdefault(which, []).extend(one[0] for one in done["answers"])
                     worker.timelines.clear()
                     for what, (first, _, _, text) in zip(many, done["answers"], strict=True):
+                        if worker.streams == 1:
+                            break  # what is asked for is that turns change nothing
                         alone = ask(url, [what])["answers"][0]
                         worker.timelines.clear()
                         found["texts"] += 1
                         found["differ"] += alone[3] != text
-                        if not count and worker.streams > 1:
+                        if not count:
                             found["ratio"].append(first / (SLICE + alone[0]))
     return found
 
@@ -146,11 +152,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(asyncio.run(together(**json.load(sys.stdin)))))
         return
     found = measure(args.rounds, args.tokens, args.threads, args.model)
-    print("| streams | first token, in turns, s | one by one, s | tokens/s in turns | one by one |")
-    print("|---|---|---|---|---|")
+    print("| streams | first token, in turns, s | one by one, s | tokens/s in turns | one by one | "
+          "tokens per processor second in turns | one by one |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|")
     for count in COUNTS:
         ways = [f"{count} in turns", f"{count} one by one"]
-        cells = [spread(found["first"][way], 3) for way in ways] + [spread(found["speed"][way], 1) for way in ways]
+        cells = [spread(found[name][way], digits) for name, digits in (("first", 3), ("speed", 0), ("work", 0))
+                 for way in ways]  # fmt: skip
         print("| " + " | ".join([str(count), *cells]) + " |")
     for way, values in found["beside"].items():
         print(f"{BESIDE} beside one of {LONG} tokens, {way}: first token after {spread(values, 3)} s, "

@@ -205,6 +205,8 @@ class Worker:
         """Begin queued answers while there is room; wait for one if none is under way. False after the last one."""
         while len(self._schedule) < self.streams:
             busy = bool(len(self._schedule))
+            if busy and not len(self.queue):
+                break  # no session is made for nobody
             try:
                 self._idle = self._idle or [self.engine.session(self.ctx)]
             except BackendError as error:

@@ -64,6 +64,15 @@ def test_what_is_tolerated(path):
 
 
 @EACH
+def test_commas_may_be_missing_between_the_members_of_the_request_alone(path):
+    """As docs/reference/server.md says."""
+    name, value = PROMPTS[path]
+    read(path, f'{{"a":1 "{name}":{value} "b":{{"c":2,"d":3}}}}')
+    for wrong in ('"b":{"c":2 "d":3}', '"b":[1 2]', '"stop":["x" "y"]', '"b":[{"c":[3 4]}]'):
+        refused(path, body(path, wrong))
+
+
+@EACH
 def test_the_last_of_two_counts(path):
     assert read(path, body(path, '"temperature":"no","temperature":0.5'))[0].sampling.temperature == 0.5
     assert "temperature" in refused(path, body(path, '"temperature":0.5,"temperature":null'))

@@ -8,9 +8,9 @@ them in turns and of one that runs them one after the other; and four answers of
 The four are also asked alone: their time to the first token is what a prefill takes. No prompt is like another, none
 is cached. Every text is compared with the same request alone (temperature 0, and a seed at temperature 1).
 
-Prints a table of medians and quartiles over rounds, and a line of JSON. Tokens per second of the server's processor time
-tell what turns cost on a machine that does other things, too. The clients are a process of their own on the
-same machine; excludes the network.
+Prints a table of medians and quartiles over rounds, and a line of JSON. Tokens per second of the server's processor
+time tell what turns cost on a machine that does other things, too. The clients are a process of their own on the same
+machine; excludes the network.
 """
 
 from __future__ import annotations

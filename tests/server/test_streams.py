@@ -264,7 +264,7 @@ def test_checkpoints_are_those_of_each_conversation(random_engine):
 
     disk = Disk()
     worker = Worker(random_engine, ctx=CTX, timelines=Timelines(random_engine.tokenizer, disk=disk))
-    turns = [turn(f"{n} " + "word after word " * 350, n=2, client=str(n)) for n in range(3)]
+    turns = [turn(f"{n} " + "word after word " * 170, n=2, client=str(n)) for n in range(3)]
     together = [Asked(worker, one) for one in turns]
     for one in together:
         one.wait()
@@ -276,14 +276,14 @@ def test_checkpoints_are_those_of_each_conversation(random_engine):
         Asked(quiet, one).wait()
         quiet.shut_down()
     assert saved == sorted((pos, tokens) for reason, pos, tokens in single.saved if reason == "continued")
-    assert len(saved) >= 3 * 2 and {pos for pos, _ in saved} >= {512, 1024}
+    assert len(saved) >= 3 and 512 in {pos for pos, _ in saved}
 
 
 def test_prefill_is_told_once_for_each_position(worker):
-    found = Asked(worker, turn("word " * 1500, n=1)).wait()
+    found = Asked(worker, turn("word " * 700, n=1)).wait()
     told = [event.done for _, event in found.told if isinstance(event, Prefill)]
     rest = told[1:] if told[0] == told[1] else told
-    assert rest == sorted(rest) and rest[-1] == len(found.job.ids) and len(rest) > 3
+    assert rest == sorted(rest) and rest[-1] == len(found.job.ids) and len(rest) > 1
 
 
 def test_events_of_one_turn_keep_their_order(worker):

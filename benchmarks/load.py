@@ -84,7 +84,7 @@ class Watched(Worker):
     def abandon(self, job: Job) -> None:
         """Record that the job's client disconnected, then abandon the job."""
         self.left += 1
-        if self.running is job:
+        if job in self.running:
             self._pressed[job.number] = [time.monotonic()]
         super().abandon(job)
 

@@ -17,12 +17,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .costs import PREFILL_CHUNK
 from .errors import ContextError, SessionError, TokenError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from .sampling import Sampler
+    from .sampling.adjust import Adjustment
     from .session.session import Session
     from .text.stream import StreamDecoder
     from .text.tokenizer import Tokenizer
@@ -130,6 +132,39 @@ def prefill(
         timing.prefill_tokens = max(0, done - timing.reused_tokens)
 
 
+def prefill_steps(
+    session: Session, tokens: Sequence[int], timing: Timing, *, progress: Progress, cancel: Cancel
+) -> Iterator[None]:
+    """Do as ``prefill``, and yield after every chunk but the last, so that other sessions may compute in between.
+
+    The chunks are those of ``prefill``, and so are the logits. ``timing`` is added to; ``progress`` is called once for
+    each position, with the total of all chunks.
+    """
+    total, told = len(tokens), -1
+    check_fits(total, session.ctx)
+
+    def tell(done: int, _: int) -> None:
+        nonlocal told
+        if done != told:
+            told = done
+            progress(done, total)
+
+    common = session.common_prefix(tokens)
+    at = common if common == session.pos else 0
+    while True:
+        end = min(total, (at // PREFILL_CHUNK + 1) * PREFILL_CHUNK)
+        part = Timing()
+        try:
+            prefill(session, tokens[:end], part, progress=tell, cancel=cancel)
+        finally:
+            timing.prefill_s += part.prefill_s
+            timing.prefill_tokens += part.prefill_tokens
+        if end == total:
+            return
+        at = end
+        yield
+
+
 def decode(
     session: Any,
     pick: Callable[[Any], int],
@@ -172,7 +207,8 @@ class Generation:
     text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
     free (text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
-    never text that looks like them.
+    never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``steer`` included,
+    but not a token that ``steer`` takes.
     """
 
     def __init__(
@@ -187,8 +223,9 @@ class Generation:
         timing: Timing | None = None,
         steer: Steer | None = None,
         last: bool = True,
+        adjust: Adjustment | None = None,
     ):
-        self.session, self.tokenizer, self.sampler = session, tokenizer, sampler
+        self.session, self.tokenizer, self.sampler, self.adjust = session, tokenizer, sampler, adjust
         self.limit = max(0, min(limit, session.ctx - session.pos - last))
         self.steer, self.last = steer, last
         self.thinking = thinking
@@ -219,14 +256,16 @@ class Generation:
         def pick(session: Session) -> int:
             if self.cancel():
                 raise _Cancelled
-            if self.steer is None:
+            if self.steer is None and self.adjust is None:
                 return self.sampler.choose(session)
             logits = session.logits
-            wanted = self.steer(self, logits)
+            wanted = None if self.steer is None else self.steer(self, logits)
             if isinstance(wanted, (int, np.integer)):
                 if not 0 <= wanted < len(logits):
                     raise TokenError(f"steered to token {wanted}, outside the vocabulary (0..{len(logits) - 1})")
                 return int(wanted)
+            if self.adjust is not None:
+                return self.sampler.pick(self.adjust(logits if wanted is None else wanted, self.tokens))
             return self.sampler.choose(session) if wanted is None else self.sampler.pick(wanted)
 
         steps = decode(self.session, pick, self.limit, tok.ends, last=self.last)

@@ -10,6 +10,7 @@ import pytest
 from ds4ref.errors import Cancelled, ContextError, SessionError
 from ds4ref.generate import Generation, Timing, check_fits, prefill
 from ds4ref.sampling import Sampler
+from ds4ref.sampling.adjust import Adjustment
 from tests.cli.fake import VOCAB, FakeSession, byte_tokenizer
 
 TOK = byte_tokenizer()
@@ -236,3 +237,49 @@ def test_context_is_checked_before_anything_is_evaluated():
     check_fits(9, 10)
     with pytest.raises(ContextError):
         check_fits(9, 10, room=2)
+
+
+# --- adjusted logits
+
+
+class Counted:
+    """A session that says how often it chose a token itself, as a device does."""
+
+    def __init__(self, session):
+        self._session, self.chosen = session, 0
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def argmax(self, exclude=None):
+        self.chosen += 1
+        return self._session.argmax(exclude)
+
+
+def test_the_device_does_not_choose_where_logits_are_adjusted():
+    session = Counted(start(b"aaaa"))
+    assert "".join(piece.text for piece in generation(session)) == "aaaa" and session.chosen == 5
+    session = Counted(start(b"aaaa"))
+    run = generation(session, adjust=Adjustment({ord("b"): 100.0}), limit=3)
+    assert "".join(piece.text for piece in run) == "bbb" and session.chosen == 0
+
+
+def test_a_penalty_is_for_what_the_answer_has_and_not_for_its_prompt():
+    """The script has 50 for its token, and the next best has 1."""
+    run = generation(start(b"xxxx", prompt=[ord("x")] * 5), adjust=Adjustment({}, presence=0, frequency=20.0), limit=4)
+    assert list(run) and bytes(run.tokens[:3]) == b"xxx", "50, 30, 10"
+    assert run.tokens[3] != ord("x"), "-10"
+    run = generation(start(b"xxxx"), adjust=Adjustment({}, presence=60.0), limit=3)
+    assert list(run) and run.tokens[0] == ord("x") and ord("x") not in run.tokens[1:]
+
+
+def test_what_is_steered_is_adjusted_too_but_not_a_token_that_is_taken():
+    def steer(run, logits):
+        if len(run.tokens) == 1:
+            return ord("s")
+        masked = np.full_like(logits, -np.inf)
+        masked[[ord("p"), ord("q")]] = [1, 0]
+        return masked
+
+    run = generation(start(b"aaaa"), steer=steer, adjust=Adjustment({ord("q"): 5.0, ord("z"): 100.0}), limit=3)
+    assert list(run) and bytes(run.tokens) == b"qsq"

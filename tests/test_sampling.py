@@ -18,6 +18,7 @@ from ds4ref.sampling import (
     token_logprob,
     top_logprobs,
 )
+from ds4ref.sampling.adjust import Adjustment
 from tests.growth import cpu_seconds
 
 LOGITS = np.array([1, 3, 2, 3, -1, 0], dtype=np.float32)
@@ -397,3 +398,30 @@ def test_fast_at_real_size():
     loop = cpu_seconds(lambda: [float(logit) for logit in logits], 7)
     for name, (function, limit) in cases.items():
         assert cpu_seconds(function, 7) < limit * loop, name
+
+
+# --- bias and penalties
+
+
+@given(
+    st.lists(st.integers(0, 19), max_size=30),
+    st.dictionaries(st.integers(0, 19), st.floats(-100, 100), max_size=5),
+    st.floats(-2, 2),
+    st.floats(-2, 2),
+    st.integers(1, 30),
+)
+def test_adjusted_logits_are_those_of_the_formula(tokens, bias, presence, frequency, step):
+    """However many tokens come between two calls."""
+    adjust, logits = Adjustment(bias, presence, frequency), np.linspace(-3, 3, 20, dtype=np.float32)
+    for end in [*range(0, len(tokens), step), len(tokens)]:
+        found = adjust(logits, tokens[:end])
+        counts = np.bincount(tokens[:end], minlength=20)
+        wanted = logits + [bias.get(i, 0.0) for i in range(20)] - counts * frequency - (counts > 0) * presence
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+        assert found.dtype == np.float32 and found is not logits
+    assert logits[0] == -3
+
+
+def test_what_is_forbidden_stays_so():
+    logits = np.array([0, -np.inf, 1], np.float32)
+    assert list(Adjustment({1: 100.0, 2: -5.0})(logits, ())) == [0, -np.inf, -4]

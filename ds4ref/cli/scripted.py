@@ -102,6 +102,10 @@ class Script:
         self.text, self.tokenizer = text, tokenizer
         self.ids: list[int] | None = None
 
+    def fresh(self) -> Script:
+        """Return the same script for another answer."""
+        return Script(self.text, self.tokenizer)
+
     def __call__(self, generation: Any, logits: np.ndarray) -> int:
         """Return the script's next token; if the prompt ends inside ``<think>``, a scripted thought comes first."""
         if self.ids is None:

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 PROG = "ds4-server"
 MODEL = "deepseek-v4-flash"
 TOKENS = 393216
+CONTEXTS = (65536, 32768)
+"""Contexts in tokens by default, the first that fits: an agent's first prompt may have 40,000 tokens."""
+SHARE = 16
+"""A context fits if its caches take at most one part in so many of memory: there are several, and snapshots of them."""
+STREAMS = 16
+EMBEDDED_TOKENS = 512
+"""Length of an answer of the embedded model to a request that names none."""
 PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client", "llguidance")
 
 USAGE = (
@@ -89,7 +96,7 @@ def build_parser() -> Parser:
     )
     g = parser.add_argument_group("model and engine")
     add(g, "--model", help="GGUF file (default: ./ds4flash.gguf if there, else the small embedded model)")
-    add(g, "--ctx", default=32768, help="context, tokens (32768)")
+    add(g, "--ctx", help="context, tokens (65536, or 32768 where memory is short)")
     add(g, "--tokens", default=TOKENS, help=f"most tokens of an answer; clipped to the context ({TOKENS})")
     add(g, "--backend", default=DEFAULT_BACKEND)
     add(g, "--cpu")
@@ -114,6 +121,8 @@ def build_parser() -> Parser:
     g.add_argument("--cors", action="store_true", help="web pages of any site may ask, and read the answers")
 
     g = parser.add_argument_group("how much")
+    g.add_argument("--streams", metavar="N", type=integer(1, 1024), default=STREAMS, help="answers under way at once, "
+                   f"which take turns ({STREAMS})")  # fmt: skip
     g.add_argument("--queue", metavar="N", type=integer(), default=256, help="requests that may wait; more are told "
                    "to come back (256)")  # fmt: skip
     g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for conversations "
@@ -232,8 +241,20 @@ def make_service(
     disk = checkpoints(engine, args)
     calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
-    worker = Worker(engine, ctx=args.ctx, timelines=timelines, queue_limit=args.queue, constrain=constrain)
+    ctx = args.ctx or default_ctx(engine)
+    worker = Worker(
+        engine, ctx=ctx, timelines=timelines, queue_limit=args.queue, streams=args.streams, constrain=constrain
+    )
     return Service(worker, apis(), how, tools=calls, trace=trace)
+
+
+def default_ctx(engine: Engine) -> int:
+    """Return the context in tokens where the user names none: the largest of CONTEXTS that fits into memory."""
+    from ..environment import memory_bytes
+
+    device = getattr(engine.model.ops, "memory", None)
+    room = device.room() if device is not None else memory_bytes() or 0
+    return next((ctx for ctx in CONTEXTS if SHARE * engine.shape.kv_bytes(ctx) <= room), CONTEXTS[-1])
 
 
 def policy_of(args: Namespace) -> Policy:
@@ -304,6 +325,8 @@ def serve(
         logs.listen(sys.stderr, args.log_format, has_colour(sys.stderr))
         how = facts(how, engine)
         service = make_service(engine, args, how, trace, constrain)
+        if how.usual_tokens is not None:
+            listen.log.info("an answer has at most %d tokens unless its request names a limit", how.usual_tokens)
         if trace is not None:
             listen.log.warning("tracing to %s: every prompt and answer, whatever secrets they hold", args.trace)
         if args.insecure and not how.access.key and args.host not in ("127.0.0.1", "localhost", "::1"):
@@ -313,10 +336,14 @@ def serve(
 
 
 def facts(how: Settings, engine: Engine) -> Settings:
-    """Return the settings with facts about the model file added, for the status page."""
+    """Return the settings with what depends on the model: its file, for the status page, and the usual limit."""
     from dataclasses import replace
 
-    return replace(how, facts={"file": Path(engine.path).name, **how.facts})
+    from ..nano import embedded_path
+
+    embedded = Path(engine.path) == Path(embedded_path())
+    facts = {"file": Path(engine.path).name, **how.facts}
+    return replace(how, facts=facts, usual_tokens=EMBEDDED_TOKENS if embedded else None)
 
 
 def check_packages() -> None:

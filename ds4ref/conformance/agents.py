@@ -22,7 +22,7 @@ from typing import Any
 from .clients import Kind
 from .install import Place
 from .results import Check, State
-from .talk import shown
+from .talk import no_end, progress, shown
 from .task import Task, task
 
 KEPT = ("LANG", "LC_ALL", "TZ", "TMPDIR", "SYSTEMROOT")
@@ -71,11 +71,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished process: exit code (None: it timed out), standard output and standard error."""
+    """A finished process: exit code (None: it timed out), standard output and standard error.
+
+    ``late``: what to say if it timed out: of how long, and how far the server was with the answers that it waited for.
+    """
 
     code: int | None
     out: str
     err: str
+    late: str = ""
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in a few words."""
+        return self.late if self.code is None else f"exit code {self.code}"
 
     @property
     def tail(self) -> str:
@@ -88,7 +97,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
     """Run a command until it ends or times out, then kill its process group; output goes to ``name``.out and .err."""
     env = {key: os.environ[key] for key in KEPT if key in os.environ}
     env |= {"HOME": str(setting.home), "PATH": setting.place.path, "NO_COLOR": "1", "TERM": "dumb", **how.env}
-    paths = [setting.work / f"{name}.{end}" for end in ("out", "err")]
+    paths, late = [setting.work / f"{name}.{end}" for end in ("out", "err")], ""
     with open(paths[0], "wb") as out, open(paths[1], "wb") as err:
         process = subprocess.Popen(
             how.command, cwd=setting.folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
@@ -98,6 +107,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
             code: int | None = process.wait(setting.timeout)
         except subprocess.TimeoutExpired:
             code = None
+            late = no_end(setting.timeout, progress(setting.url))
         finally:
             # opencode ignores SIGTERM while it loops, and agents leave children behind
             try:
@@ -106,7 +116,7 @@ def run(setting: Setting, how: Run, name: str) -> Done:
                 pass
             process.wait()
     out_text, err_text = (path.read_text(errors="replace") for path in paths)
-    return Done(code, out_text, err_text)
+    return Done(code, out_text, err_text, late)
 
 
 # --- how each is started
@@ -208,9 +218,8 @@ def agent(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
     begun = time.monotonic()
     done = run(setting, how, "turn")
     seconds = round(time.monotonic() - begun, 1)
-    ended = f"exit code {done.code}" if done.code is not None else f"no end within {setting.timeout:.0f} s"
     expected = "it ends by itself, with exit code 0"
-    got = "" if done.code == 0 else f"{ended}: {done.tail}"
+    got = "" if done.code == 0 else f"{done.ended}: {done.tail}"
     yield Check(f"{name}.turn", "turn", _state(done.code == 0), True, expected, got, "", seconds)
     yield from outcome(name, job, done, setting.led)
 

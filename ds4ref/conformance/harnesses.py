@@ -84,7 +84,7 @@ def lm_eval(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
 def _scores(folder: Path, suite: str, done: Done) -> str:
     """What is wrong with the results of one suite; "" if nothing is."""
     if done.code != 0:
-        return f"exit code {done.code}: {done.tail}"
+        return f"{done.ended}: {done.tail}"
     files = sorted(folder.rglob("results*.json"))
     if not files:
         return f"no results: {done.tail}"
@@ -123,7 +123,7 @@ def inspect_ai(kind: Kind, api: str, setting: Setting) -> Iterator[Check]:
     status = logs[-1].get("status") if logs else "no log"
     good = done.code == 0 and status == "success"
     name, expected = f"inspect.{api}", "the evaluation ends with status success"
-    got = "" if good else f"exit code {done.code}, {status}: {done.tail}"
+    got = "" if good else f"{done.ended}, {status}: {done.tail}"
     yield Check(f"{name}.turn", "turn", "ok" if good else "fail", True, expected, got, "", seconds)
     samples = (logs[-1].get("samples") or []) if logs else []
     answers = " ".join(str((sample.get("output") or {}).get("completion")) for sample in samples)

@@ -24,7 +24,7 @@ from .checks import groups
 from .clients import Kind
 from .results import INTERRUPTED, Check, Client, Report
 from .servers import Own
-from .talk import Talk, shown
+from .talk import Talk, no_end, progress, shown
 
 CTX, LONG_CTX = 8192, 65536
 """Context lengths in tokens of our own servers: for short questions, and for agents with their long first prompts."""
@@ -199,7 +199,7 @@ def probe(kind: Kind, place: install.Place, work: Path, talk: Talk, o: Options) 
             )
         ended = f"exit code {done.returncode}" if done.returncode else ""
     except subprocess.TimeoutExpired:
-        ended = f"no end within {o.timeout * 2:.0f} s"
+        ended = no_end(o.timeout * 2, progress(talk.url))
     lines = out.read_text().splitlines() if out.exists() else []
     checks = [Check(**json.loads(line)) for line in lines]
     if ended or not checks:

@@ -8,7 +8,8 @@ app         routes, access control (auth), the wording of errors (refusals)
 endpoint    the handler of generating endpoints: body (limits), turn, events (mailbox), answer, slow and lost clients
 plain       endpoints without generation: models, tokens, health, metrics, the status page (status.html, board)
 apis/       one module per API: converts requests to turns and events to answers (interface: api)
-worker      the inference thread: a fair queue, jobs, cancellation, events (turn)
+worker      the inference thread: answers under way, cancellation, events (turn); a fair queue (queue) in front of it
+schedule    which of the answers under way computes next
 timelines   cached prefixes: evaluated conversations that a later prompt can continue
 exchange    the record of one request, and its watchers: logs, metrics, board, trace
 service     state shared by all routes

@@ -70,6 +70,7 @@ class About:
     headers     request headers, names in lower case
     tools       the memory of tool calls by id, or None
     options     which deviations from the reference server are on, by name (``deviations``)
+    usual_tokens  limit on the length of an answer to a request that names none, None for ``max_tokens``
     """
 
     model: str
@@ -79,6 +80,7 @@ class About:
     headers: Mapping[str, str] = field(default_factory=dict)
     tools: Calls | None = None
     options: Mapping[str, bool] = field(default_factory=dict)
+    usual_tokens: int | None = None
 
 
 class Reply(abc.ABC):
@@ -109,8 +111,11 @@ class Reply(abc.ABC):
         """Return the bytes that keep an idle stream open: an SSE comment, or an event if clients ignore comments."""
         return b": keep-alive\n\n"
 
-    def remember(self, answer: Message) -> Message:
-        """Return the answer as the client will send it back in its history: with the ids assigned to its tool calls."""
+    def remember(self, answer: Message, choice: int = 0) -> Message:
+        """Return the answer as the client will send it back in its history: with the ids assigned to its tool calls.
+
+        Called in the inference thread, once for each of the turn's answers (``choice``, from 0).
+        """
         return answer
 
 

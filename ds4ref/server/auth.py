@@ -57,6 +57,8 @@ class Access:
         """
         if self.cors:
             return True
+        if headers.get("origin", "").strip().lower() == "null":
+            return False  # what a page says that hides where it comes from: a sandboxed frame, a file, a data: URL
         scheme, separator, host = headers.get("origin", "").partition("://")
         foreign = bool(separator) and scheme in ("http", "https") and not self.knows_host({"host": host})
         return not foreign and headers.get("sec-fetch-site") != "cross-site"

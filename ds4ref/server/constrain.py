@@ -26,7 +26,7 @@ import numpy as np
 from ..errors import Ds4Error, TextError
 from ..text.protocol import CANONICAL
 from ..text.schemas import by_name
-from .grammar import PRETTY, CallGrammar, call_grammar, check_schema, json_rule
+from .grammar import PRETTY, CallGrammar, bounded, call_grammar, check_schema, json_rule
 from .vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def steering(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
 
 def _answer(text: str) -> str:
     """The expression of an answer that fits the schema ``text``; ``{}`` stands for any object."""
-    schema = json.loads(text)
+    schema = bounded("the schema of the answer", json.loads(text))
     if isinstance(schema, dict):
         check_schema("the schema of the answer", schema, PRETTY)
     return json_rule({"type": "object"} if schema == {} else schema, PRETTY)
@@ -95,6 +95,10 @@ class Steer:
         self._seen: int | None = None  # tokens of the generation that were looked at; None during the reasoning
         self._text = bytearray()  # since the last marker
         self._tag = False  # the last marker stood behind "<"
+
+    def fresh(self) -> Steer:
+        """Return the same constraint for another answer; call it before the first token."""
+        return Steer(self._words, self._matcher.deep_copy(), self._demanded, self._max_reasoning)
 
     def __call__(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray | None:
         """Constrain the next token, given its ``logits`` (V,).

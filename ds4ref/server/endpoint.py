@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ds4-server")
 
 JSON = "application/json"
+STREAM = "text/event-stream; charset=utf-8"
+"""With the encoding: without it clients such as requests take any text for Latin-1."""
 
 PACE = 0.01
 """Minimum time in seconds between two writes to a stream; tokens generated in between are sent together."""
@@ -154,7 +156,7 @@ class _Answer:
             ready, out = True, bytearray(self.reply.alive())
         if ready and not self.begun:
             self.begun = True
-            await self._write(start(200, "text/event-stream", {"cache-control": "no-cache", **self._times()}))
+            await self._write(start(200, STREAM, {"cache-control": "no-cache", **self._times()}))
         if out or self.over:
             await self._write({"type": "http.response.body", "body": bytes(out), "more_body": not self.over})
         if self.x.first is not None:

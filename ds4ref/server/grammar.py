@@ -44,6 +44,14 @@ _OF_STRINGS = frozenset(
     "type enum const anyOf oneOf allOf not if then else pattern format minLength maxLength $ref $dynamicRef".split()
 )
 """JSON schema keywords that constrain a string."""
+MOST = 2**53 - 1
+"""The largest integer up to which every integer is a double of its own."""
+_BOUNDS = {"maximum": (1, "maximum"), "exclusiveMaximum": (1, "maximum"),
+           "minimum": (-1, "minimum"), "exclusiveMinimum": (-1, "minimum")}  # fmt: skip
+"""Keywords that bound numbers: the sign of their direction, and the inclusive one."""
+_MAPS = frozenset("properties patternProperties dependentSchemas $defs definitions".split())
+_VALUES = frozenset("enum const default examples".split())
+"""JSON schema keywords whose members are names of schemas, and those whose values are no schemas."""
 _WHOLE = frozenset(
     "$ref $dynamicRef allOf anyOf oneOf not if enum const patternProperties propertyNames minProperties maxProperties "
     "dependentRequired dependentSchemas dependencies unevaluatedProperties".split()
@@ -54,6 +62,31 @@ _WHOLE = frozenset(
 def literal(text: str) -> str:
     """Return ``text`` as a quoted Lark string."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def bounded(where: str, schema: Any) -> Any:
+    """Return a schema with bounds of numbers within +-MOST, where llguidance, which has doubles, keeps them exactly.
+
+    What fits the result fits ``schema``. Raise TextError if only numbers beyond fit.
+    """
+    if not isinstance(schema, dict):
+        return [bounded(where, one) for one in schema] if isinstance(schema, list) else schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _MAPS and isinstance(value, dict):
+            found[key] = {name: bounded(where, one) for name, one in value.items()}
+        elif key in _VALUES:
+            found[key] = value
+        elif key in _BOUNDS and isinstance(value, (int, float)) and not isinstance(value, bool):
+            sign, least = _BOUNDS[key]
+            if sign * value < -MOST or (key.startswith("exclusive") and sign * value <= -MOST):
+                raise TextError(f"{where}: {key} {value} leaves only numbers beyond {MOST}, which are not supported")
+            if sign * value > MOST:
+                key, value = least, sign * MOST
+            found[key] = sign * min(sign * value, sign * found[key]) if key in found else value
+        else:
+            found[key] = bounded(where, value)
+    return found
 
 
 def json_rule(schema: Any, options: Mapping[str, Any]) -> str:
@@ -258,7 +291,7 @@ class _Writer:
         spellings = [self.text(terminal)] if terminal else []
         if not complete:
             inner = node if isinstance(node, dict) else {}
-            document = inner | {key: root[key] for key in _DEFINITIONS if key in root}
+            document = bounded(where, inner | {key: root[key] for key in _DEFINITIONS if key in root})
             for ref in sorted(references(document)):
                 if ref.startswith("#") and not ref.startswith(("#/$defs/", "#/definitions/")):
                     raise TextError(f"{where}: $ref to {ref[:80]!r} is not supported, only #/$defs and #/definitions")

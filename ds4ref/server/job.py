@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..cancellation import Cancellation
@@ -23,7 +24,8 @@ class Job:
     """A turn submitted to the worker.
 
     listen      callback for the turn's events, called in the inference thread
-    remember    returns the finished answer as the client will send it back in its history
+    remember    returns the finished answer as the client will send it back in its history; of a request with several
+                answers it is also told ``choice``, the number of the answer from 0
     more        further prompts of the same request, each with its turn and token ids
     demanded    the constraint on the answer, None for none
     submitted, began, decoding, ended   seconds of ``time.monotonic``; None before that stage
@@ -34,7 +36,7 @@ class Job:
     prompt: Rendered
     ids: list[int]
     listen: Callable[[Event], None]
-    remember: Callable[[Message], Message] = lambda message: message
+    remember: Callable[..., Message] = lambda message: message
     more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
     demanded: Steer | None = None
     cancel: Cancellation = field(default_factory=Cancellation)
@@ -58,10 +60,14 @@ class Job:
 
         turns = ((self.turn, self.prompt, self.ids), *self.more)
         for number, (turn, prompt, ids) in enumerate(turns, 1):
-            if number == len(turns):
-                yield self if number == 1 else replace(self, turn=turn, prompt=prompt, ids=ids)
+            if len(turns) == 1:
+                yield self
                 return
-            part = replace(self, turn=turn, prompt=prompt, ids=ids, listen=listen)
+            part = replace(
+                self, turn=turn, prompt=prompt, ids=ids, listen=self.listen if number == len(turns) else listen,
+                remember=partial(self.remember, choice=number - 1),
+                demanded=None if self.demanded is None else self.demanded.fresh(),
+            )  # fmt: skip
             yield part
             if part.finish == Finish.CANCELLED:
                 return

@@ -17,7 +17,6 @@ Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
-NUMBER: Schema = {"type": "number"}
 FLAG: Schema = {"type": "boolean"}
 THING: Schema = {"type": "object"}
 
@@ -55,12 +54,21 @@ EFFORT = nullable(one_of("none", "minimal", "low", "medium", "high", "xhigh", "m
 STOP = nullable({"anyOf": [TEXT, many(TEXT, maxItems=256)]})
 CONTENT = nullable({"anyOf": [TEXT, many(ref("Part"))]})
 
-SAMPLING = {"temperature": NUMBER, "top_p": NUMBER, "min_p": NUMBER, "top_k": COUNT, "seed": {"type": "integer"}}
+PENALTY = nullable({"type": "number", "minimum": -2, "maximum": 2})
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+SAMPLING = {
+    "temperature": {"type": "number", "minimum": 0}, "top_p": SHARE, "min_p": SHARE, "top_k": COUNT,
+    "seed": {"type": "integer"}, "presence_penalty": PENALTY, "frequency_penalty": PENALTY,
+    "logit_bias": nullable({"type": "object", "additionalProperties": {"type": "number", "minimum": -100,
+                                                                       "maximum": 100},
+                            "propertyNames": {"pattern": "^[0-9]{1,9}$"}}),
+}  # fmt: skip
 COMMON = {"model": TEXT, "stream": FLAG, **SAMPLING}
 OPENAI = {
     **COMMON,
     "max_tokens": COUNT,
     "stop": STOP,
+    "n": nullable({"type": "integer", "minimum": 1, "maximum": 128}),
     "stream_options": nullable(thing(include_usage=nullable(FLAG))),
     "reasoning_effort": EFFORT,
     "thinking": nullable({"anyOf": [FLAG, thing(type=TEXT)]}),
@@ -98,7 +106,7 @@ SCHEMAS: dict[str, Schema] = {
         reasoning_content=CONTENT, tool_calls=nullable(many(CALL)), tool_call_id=TEXT,
     ),
     "ChatRequest": thing(
-        "messages", messages=many(ref("Message")), tools=nullable(many(THING)),
+        "messages", messages=many(ref("Message"), minItems=1), tools=nullable(many(THING)),
         tool_choice=nullable({"anyOf": [one_of("none", "auto", "required"), THING]}), max_completion_tokens=COUNT,
         response_format=nullable(thing("type", type=TEXT, json_schema=THING)), logprobs=FLAG,
         top_logprobs={"type": "integer", "minimum": 0, "maximum": 20}, **OPENAI,
@@ -120,7 +128,8 @@ SCHEMAS: dict[str, Schema] = {
         choices=many(thing("index text finish_reason", index=COUNT, text=TEXT, finish_reason=TEXT)),
     ),
     "MessagesRequest": thing(
-        "messages", messages=many(thing("role", role=one_of("system", "user", "assistant"), content=CONTENT)),
+        "messages",
+        messages=many(thing("role", role=one_of("system", "user", "assistant"), content=CONTENT), minItems=1),
         system=CONTENT, tools=nullable(many(THING)), tool_choice=nullable(thing("type", type=TEXT, name=TEXT)),
         max_tokens=COUNT, stop_sequences=nullable(many(TEXT, maxItems=256)), metadata=THING,
         thinking=nullable({"anyOf": [FLAG, thing(type=TEXT, budget_tokens=COUNT)]}),
@@ -135,7 +144,7 @@ SCHEMAS: dict[str, Schema] = {
     "ResponsesRequest": thing(
         "input", input={"anyOf": [TEXT, many(thing(type=TEXT))]}, instructions=nullable(TEXT),
         tools=nullable(many(THING)), tool_choice=nullable({"anyOf": [one_of("none", "auto", "required"), THING]}),
-        max_output_tokens=COUNT, max_tokens=COUNT, model=TEXT, stream=FLAG, temperature=NUMBER, top_p=NUMBER,
+        max_output_tokens=COUNT, max_tokens=COUNT, **COMMON,
         reasoning=nullable(thing(effort=EFFORT, summary=nullable(TEXT))), text=nullable(thing(format=nullable(THING))),
     ),
     "Response": thing(

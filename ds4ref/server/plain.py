@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 PARAMETERS = (
     "tools", "tool_choice", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "stream",
-    "reasoning_effort", "response_format", "logprobs", "top_logprobs",
+    "reasoning_effort", "response_format", "logprobs", "top_logprobs", "n", "logit_bias", "presence_penalty",
+    "frequency_penalty",
 )  # fmt: skip
 
 EFFORTS = {"none": "answers at once", "high": "thinks first", "max": "thinks as long as it likes"}
@@ -71,7 +72,8 @@ class Plain:
     async def model(self, request: Request) -> Response:
         """Return the description of one model by id."""
         if unquote(request.path_params["id"]) != self.service.settings.model:
-            raise refusals.refused("", 404, "unknown endpoint")
+            name = unquote(request.path_params["id"])[:100]
+            raise refusals.refused("", 404, f"there is no model {name!r}", extra={"code": "model_not_found"})
         return answer(self._model())
 
     def _model(self) -> dict[str, Any]:

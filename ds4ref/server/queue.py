@@ -44,13 +44,19 @@ class FairQueue(Generic[T]):
             self._notify_positions()
             self._changed.notify()
 
-    def take(self, timeout: float | None = None) -> T | None:
-        """Remove and return the next entry; None after ``timeout`` seconds, or once the queue is closed and empty."""
+    def take(self, timeout: float | None = None, may: Callable[[str], bool] = lambda client: True) -> T | None:
+        """Remove and return the next entry of a client that ``may`` go; None after ``timeout`` seconds, or once the
+        queue is closed and empty."""
+
+        def first() -> str | None:
+            return next(filter(may, self._waiting), None)
+
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed, timeout)
-            if not self._waiting:
+            self._changed.wait_for(lambda: first() is not None or self._closed, timeout)
+            client = first()
+            if client is None:
                 return None
-            client, line = next(iter(self._waiting.items()))
+            line = self._waiting[client]
             entry = line.popleft()
             del self._waiting[client]
             if line:

@@ -8,7 +8,7 @@ it is taken at the next possible position.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .. import generate
@@ -28,15 +28,16 @@ def prefill(
     timing: Timing,
     progress: Progress,
     cancel: Callable[[], bool],
-) -> None:
+) -> Iterator[None]:
     """Prefill a prompt and save checkpoints: "cold" ones of its beginning if nothing was cached, and "continued" ones.
 
-    ``timing`` measures the whole prefill, excluding the writing of checkpoints.
+    Yields after every chunk but the last: others may compute there. ``timing`` measures the whole prefill, excluding
+    the writing of checkpoints.
     """
-    total, tokenizer, cold = len(start.tokens), timelines.tokenizer, 0
-    if start.source == "none":
-        cold = timelines.policy.cold(start.tokens, tokenizer.user, tokenizer.assistant)
-    before = timelines.frontiers.cold_begins(cold) if cold else 0
+    total, cold = len(start.tokens), cold_length(timelines, start)
+    frontiers = timelines.frontiers(session)
+    before = frontiers.cold_begins(cold) if cold else 0
+    timing.reused_tokens = start.cached
 
     def report(done: int, _: int) -> None:
         progress(done, total)
@@ -44,24 +45,27 @@ def prefill(
             _continued(timelines, session)
 
     for length in [cold, total] if 0 < cold < total else [total]:
-        part = Timing()
-        try:
-            generate.prefill(session, start.tokens[:length], part, progress=report, cancel=cancel)
-        finally:
-            timing.prefill_s += part.prefill_s
-            timing.prefill_tokens += part.prefill_tokens
-            timing.reused_tokens = start.cached
+        yield from generate.prefill_steps(session, start.tokens[:length], timing, progress=report, cancel=cancel)
         if length == cold:
             _cold(timelines, session, before)
             if length < total:
                 timelines.keep(session, ())
+                yield
+
+
+def cold_length(timelines: Timelines, start: Start) -> int:
+    """Return the number of tokens after which the beginning of a new prompt is saved, 0 for never."""
+    tokenizer = timelines.tokenizer
+    if start.source != "none":
+        return 0
+    return timelines.policy.cold(start.tokens, tokenizer.user, tokenizer.assistant)
 
 
 def _cold(timelines: Timelines, session: Session, before: int) -> None:
     if timelines.disk is not None and timelines.disk.save(session, (), "cold"):
-        timelines.frontiers.saved(session.pos)
+        timelines.frontiers(session).saved(session.pos)
     else:
-        timelines.frontiers.cold_failed(session.pos, before)
+        timelines.frontiers(session).cold_failed(session.pos, before)
 
 
 def decoded(timelines: Timelines, session: Session, in_block: bool) -> None:
@@ -71,6 +75,6 @@ def decoded(timelines: Timelines, session: Session, in_block: bool) -> None:
 
 
 def _continued(timelines: Timelines, session: Session) -> None:
-    if timelines.disk is not None and timelines.frontiers.due(session.pos):
+    if timelines.disk is not None and timelines.frontiers(session).due(session.pos):
         if timelines.disk.save(session, (), "continued"):
-            timelines.frontiers.saved(session.pos)
+            timelines.frontiers(session).saved(session.pos)

@@ -6,11 +6,12 @@ Used by lm-evaluation-harness and ds4-vectors. The first token has no log probab
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..generate import prefill
+from ..generate import prefill_steps
 from ..sampling import token_logprob, top_logprobs
 from ..targets.answer import Delta, Step, Token
 from ..text.stream import StreamDecoder
@@ -25,8 +26,11 @@ ROWS = 128
 """Maximum number of positions whose logits are in memory at once."""
 
 
-def echo(session: Session, tokenizer: Tokenizer, job: Job) -> None:
-    """Prefill the job's prompt and send its tokens with log probabilities as deltas; raises Cancelled."""
+def echo(session: Session, tokenizer: Tokenizer, job: Job) -> Iterator[None]:
+    """Prefill the job's prompt and send its tokens with log probabilities as deltas; raises Cancelled.
+
+    Yields after every chunk but the last: others may compute there.
+    """
     ids, top, total = job.ids, job.turn.top_logprobs, len(job.ids)
     decoder = StreamDecoder(tokenizer)
 
@@ -39,19 +43,21 @@ def echo(session: Session, tokenizer: Tokenizer, job: Job) -> None:
 
     progress(0, total)
     session.invalidate()
-    begun = time.perf_counter()
     if top is None:
-        prefill(session, ids, job.timing, progress=progress, cancel=job.cancel)
+        yield from prefill_steps(session, ids, job.timing, progress=progress, cancel=job.cancel)
         say([Step(Token(tokenizer.token_bytes(i), None, i)) for i in ids])
     else:
         say([Step(Token(tokenizer.token_bytes(ids[0]), None, ids[0]))])
         for start in range(0, total, ROWS):
+            if start:
+                yield
+            begun = time.perf_counter()
             fed, known = ids[start : start + ROWS], ids[start + 1 : start + ROWS + 1]
             rows = session.extend(fed, cancel=job.cancel)
             progress(start + len(fed), total)
             say([step(tokenizer, row, token, top) for row, token in zip(rows, known, strict=False)])
-        job.timing.prefill_tokens = total
-        job.timing.prefill_s = time.perf_counter() - begun
+            job.timing.prefill_tokens += len(fed)
+            job.timing.prefill_s += time.perf_counter() - begun
     rest = decoder.finish()
     if rest:
         job.listen(Delta(rest))

@@ -36,7 +36,8 @@ class Settings:
     model        id of the served model
     title        display name of the model
     created      creation time of the model in Unix seconds, as listed by /v1/models
-    max_tokens   default and upper limit of an answer in tokens; None: the context length
+    max_tokens   upper limit of an answer in tokens; None: the context length
+    usual_tokens limit of an answer to a request that names none; None: max_tokens
     options      which deviations from the reference server are on, by name (docs/reference/server.md)
     facts        further lines of the status page: file, backend, numerics
     """
@@ -45,6 +46,7 @@ class Settings:
     title: str = "DeepSeek V4 Flash"
     created: int = 1767225600
     max_tokens: int | None = None
+    usual_tokens: int | None = None
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
     options: Mapping[str, bool] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class Service:
         worker = self.worker
         return {
             "ds4_queue_length": len(worker.queue),
-            "ds4_running": worker.running is not None,
+            "ds4_running": len(worker.running),
             "ds4_timelines": len(worker.timelines),
             "ds4_timelines_bytes": worker.timelines.nbytes,
             "ds4_bodies_bytes": self.body_budget.bytes,
@@ -101,7 +103,7 @@ class Service:
     def about(self, headers: Mapping[str, str]) -> About:
         """Return the context of a request with ``headers``, as its API module needs it."""
         s = self.settings
-        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options)
+        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options, s.usual_tokens)
 
     def api_at(self, path: str) -> Api | Question | None:
         """Return the API whose path is ``path`` or its longest parent, None if there is none."""
@@ -113,7 +115,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     async def drain(self) -> None:
-        """Stop accepting turns, fail the queued ones, and wait until the running one has ended."""
+        """Stop accepting turns, fail the queued ones, and wait until the running ones have ended."""
         self.draining = True
         done = asyncio.get_running_loop().create_future()
 

@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from ..session.boundaries import Frontiers, Policy
 from ..session.session import Session, Snapshot
@@ -97,17 +98,19 @@ class Timelines:
     budget: int = 1 << 30
     disk: Checkpoints | None = None
     clock: Callable[[], float] = time.monotonic
-    frontiers: Frontiers = field(init=False)
     _kept: OrderedDict[int, Timeline] = field(default_factory=OrderedDict)
     _count: int = 0
     _ctx: int = 0
+    _frontiers: WeakKeyDictionary[Session, Frontiers] = field(default_factory=WeakKeyDictionary)
 
-    def __post_init__(self) -> None:
-        self._restart_frontiers(0)
+    def frontiers(self, session: Session) -> Frontiers:
+        """Return the schedule of checkpoints of the timeline that ``session`` is evaluating."""
+        return self._frontiers.get(session) or self._restart_frontiers(session, 0)
 
-    def _restart_frontiers(self, tokens: int) -> None:
-        """Restart the schedule of checkpoints at this number of tokens."""
-        self.frontiers = Frontiers(self.policy, tokens)
+    def _restart_frontiers(self, session: Session, tokens: int) -> Frontiers:
+        """Restart the schedule of checkpoints of ``session`` at this number of tokens."""
+        found = self._frontiers[session] = Frontiers(self.policy, tokens)
+        return found
 
     @property
     def policy(self) -> Policy:
@@ -121,7 +124,7 @@ class Timelines:
         rest, known, source = list(ids), 0, "none"
         for timeline in self._kept.values():
             n = len(timeline.tokens)
-            if _begins(ids, timeline.tokens) and (best is None or n >= len(best.tokens)):
+            if begins(ids, timeline.tokens) and (best is None or n >= len(best.tokens)):
                 best, rest, source = timeline, list(ids[n:]), "memory-token"
                 known = len(self.tokenizer.decode(timeline.tokens))
         match = self._by_text(text, prompt)
@@ -133,7 +136,7 @@ class Timelines:
         if best is not None:
             self.resume(session, best)
             return Start([*best.tokens, *rest], len(best.tokens), source)
-        self._restart_frontiers(0)
+        self._restart_frontiers(session, 0)
         session.invalidate()
         return Start(rest, 0, source)
 
@@ -143,15 +146,15 @@ class Timelines:
         """Start from a checkpoint on disk with more than ``known`` bytes of the prompt, None if there is none."""
 
         def fit(stored: Sequence[int], length: int) -> bool:
-            return _begins(ids, stored) or self._may_be(prompt, length, stored)
+            return begins(ids, stored) or self._may_be(prompt, length, stored)
 
         loaded = None if self.disk is None else self.disk.load(session, text, fit, known)
         if loaded is None:
             return None
         tokens = session.tokens
-        self._restart_frontiers(len(tokens))
+        self._restart_frontiers(session, len(tokens))
         # If the tokens match, the rest is as in a cold start; a match of text may tokenize differently at the cut.
-        rest = list(ids[len(tokens) :]) if _begins(ids, tokens) else self._tail(prompt, loaded[0])
+        rest = list(ids[len(tokens) :]) if begins(ids, tokens) else self._tail(prompt, loaded[0])
         return Start(tokens + rest, len(tokens), loaded[1])
 
     def resume(self, session: Session, timeline: Timeline) -> None:
@@ -159,7 +162,7 @@ class Timelines:
         session.restore(timeline.snapshot)
         timeline.used, timeline.hits = self.clock(), timeline.hits + 1
         self._touch(timeline)
-        self._restart_frontiers(len(timeline.tokens))
+        self._restart_frontiers(session, len(timeline.tokens))
 
     def answering(self, calls: Iterable[str]) -> Timeline | None:
         """Return the last used timeline whose last turn made exactly the tool calls ``calls`` (ids), or None."""
@@ -180,9 +183,10 @@ class Timelines:
         self._count += 1
         self._kept[self._count] = timeline
         self._ctx = session.ctx
-        if self.disk is not None and self.frontiers.due(session.pos):
+        frontiers = self.frontiers(session)
+        if self.disk is not None and frontiers.due(session.pos):
             if self.disk.save(session, timeline.texts, "continued"):
-                self.frontiers.saved(session.pos)
+                frontiers.saved(session.pos)
         self._fit()
 
     def write_out(self) -> None:
@@ -269,14 +273,14 @@ class Timelines:
         """Save a timeline to disk unless a longer one in memory extends it."""
         if self.disk is None or len(timeline.tokens) < self.disk.policy.min_tokens:
             return
-        if any(len(t.tokens) > len(timeline.tokens) and _begins(t.tokens, timeline.tokens) for t in self.kept()):
+        if any(len(t.tokens) > len(timeline.tokens) and begins(t.tokens, timeline.tokens) for t in self.kept()):
             return
         session = Session(timeline.snapshot.model, self._ctx)
         session.restore(timeline.snapshot)
         self.disk.save(session, timeline.texts, reason)
 
 
-def _begins(ids: Sequence[int], tokens: Sequence[int]) -> bool:
+def begins(ids: Sequence[int], tokens: Sequence[int]) -> bool:
     """Return whether ``ids`` begin with ``tokens``."""
     n = len(tokens)
     return n <= len(ids) and (n == 0 or ids[n - 1] == tokens[-1]) and tuple(ids[:n]) == tuple(tokens)

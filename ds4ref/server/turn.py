@@ -6,7 +6,7 @@ independent of HTTP, of the protocols' JSON, and of sessions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..targets.answer import Delta
@@ -21,8 +21,10 @@ Api = Literal["chat", "completions", "messages", "responses"]
 class Sampling:
     """Sampling parameters.
 
-    temperature   0 for greedy
-    seed          None for a random one from the operating system
+    temperature           0 for greedy
+    seed                  None for a random one from the operating system
+    presence, frequency   penalties for tokens that the answer has already (``sampling.adjust``)
+    bias                  token ids, each with what is added to its logit
     """
 
     temperature: float = 1.0
@@ -30,6 +32,18 @@ class Sampling:
     min_p: float = 0.05
     top_k: int = 0
     seed: int | None = None
+    presence: float = 0.0
+    frequency: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before a token is chosen."""
+        return bool(self.presence or self.frequency or self.bias)
+
+    def numbered(self, number: int) -> Sampling:
+        """Return the parameters of choice ``number`` of a request: each has a seed of its own."""
+        return self if self.seed is None else replace(self, seed=(self.seed + number) % 2**64)
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,7 @@ class Turn:
     top_logprobs      number of alternatives per token; None: no log probabilities
     echo              completions: the answer starts with the prompt's tokens and their log probabilities
     raw               completions: the text includes reasoning and its tags
-    more              completions: further prompts of the same request, answered one after the other
+    more              further turns of the same request, answered one after the other: other prompts, other choices
     client            name of the client, for the fair queue
     affinity          the client's id of the conversation, "" for none
     results_only      the messages have tool results without their calls, so only a timeline in memory can continue

@@ -5,8 +5,10 @@
     job.cancel.press()                            # ends the turn at the next token, or layer of a prefill
     worker.shut_down(seconds=10)
 
-One turn runs at a time: two at once on one CPU or GPU would each be half as fast. Switching between conversations is
-cheap, since cached prefixes are not evaluated again (``timelines``).
+Several answers are under way at once, each in a session of its own: a generator that stops after every chunk of its
+prompt and every token. The thread runs them in turns of ``SLICE`` seconds (``schedule``), so a short answer need not
+wait for the end of a long one; what each computes is what it computes alone. A prompt whose beginning another answer
+is just evaluating waits for that, since it may go on from there.
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..engine import Engine
-from ..errors import Cancelled, ContextError, Ds4Error, TokenError
+from ..errors import BackendError, Cancelled, ContextError, Ds4Error, TokenError
 from ..generate import Generation, Piece
 from ..sampling import sampler_of
+from ..sampling.adjust import Adjustment
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
 from ..text.chat import Message, ends_in_thinking, live_tail
@@ -33,8 +36,9 @@ from . import saving
 from .constrain import GrammarError
 from .job import Job
 from .queue import Closed, FairQueue, Full
+from .schedule import Schedule
 from .scoring import echo, step
-from .timelines import Start, Timelines
+from .timelines import Start, Timelines, begins
 from .turn import Event, Failed, Prefill, Queued, Turn
 
 if TYPE_CHECKING:
@@ -46,6 +50,11 @@ log = logging.getLogger("ds4-server")
 
 QUEUE_LIMIT = 256
 
+STREAMS = 16
+"""Answers under way at once."""
+
+SLICE = 0.1
+"""Seconds that an answer computes before it is another one's turn; at least one chunk of a prompt, or one token."""
 
 CERTAIN = 1 << 20
 """Length in characters up to which a prompt is always tokenized; a longer one may be refused by an estimate."""
@@ -70,6 +79,23 @@ class Overflow(Exception):
         self.tokens, self.ctx = tokens, ctx
 
 
+@dataclass(eq=False)
+class Stream:
+    """An answer under way.
+
+    steps   what is left of the work; yields True where another answer should come next, False where it may
+    ids     tokens of the prompt that is evaluated next, or now; () if it shares nothing with others
+    saves   number of them after which their timeline is cached; 0 before it is known, and when it is over
+    """
+
+    job: Job
+    session: Session
+    steps: Iterator[bool]
+    ids: Sequence[int] = ()
+    saves: int = 0
+    begun: bool = False
+
+
 class Worker:
     """The inference thread and its queue; only this thread evaluates with ``engine`` while it runs.
 
@@ -84,14 +110,17 @@ class Worker:
         ctx: int = 32768,
         timelines: Timelines | None = None,
         queue_limit: int = QUEUE_LIMIT,
+        streams: int = STREAMS,
         constrain: Callable[[Turn, Any], Steer | None] | None = None,
     ):
         self.engine, self.ctx, self.constrain = engine, ctx, constrain
         self.timelines = Timelines(engine.tokenizer) if timelines is None else timelines  # an empty one is false
         self.queue: FairQueue[Job] = FairQueue(queue_limit, lambda job, ahead: job.listen(Queued(ahead)))
-        self.running: Job | None = None
+        self.streams = streams
+        self.running: tuple[Job, ...] = ()
         self.finished = 0
-        self._session: Session = engine.session(ctx)
+        self._schedule: Schedule[Stream] = Schedule()
+        self._idle: list[Session] = [engine.session(ctx)]
         self._lock = threading.Lock()
         self._count = 0
         self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
@@ -103,7 +132,7 @@ class Worker:
         self,
         turn: Turn,
         listen: Callable[[Event], None],
-        remember: Callable[[Message], Message] = lambda message: message,
+        remember: Callable[..., Message] = lambda message: message,
     ) -> Job:
         """Queue a turn; ``listen`` receives its events in the inference thread.
 
@@ -111,11 +140,14 @@ class Worker:
         prompt does not fit, TokenError for ids outside the vocabulary, TextError for an unsupported constraint, Busy if
         the queue is full or closed.
         """
-        prompts = [self._prompt(one) for one in (turn, *turn.more)]
+        prompts = self._prompts((turn, *turn.more))
         longest = max(len(ids) for _, ids in prompts)
         if longest >= self.ctx:
             raise Overflow(longest, self.ctx)
         (prompt, ids), more = prompts[0], tuple((t, *p) for t, p in zip(turn.more, prompts[1:], strict=True))
+        for token, _ in turn.sampling.bias:
+            if token >= len(self.engine.tokenizer):
+                raise TokenError(f"logit_bias: token {token} is outside the vocabulary of {len(self.engine.tokenizer)}")
         demanded = None if self.constrain is None else self.constrain(turn, self.engine.tokenizer)
         with self._lock:
             self._count += 1
@@ -135,15 +167,15 @@ class Worker:
             self._end(job, Finish.CANCELLED)
 
     def shut_down(self, seconds: float = 30.0) -> None:
-        """Stop accepting turns; finish the running one within ``seconds``; fail queued ones with "shutting down"."""
+        """Stop accepting turns; finish the running ones within ``seconds``; fail queued ones with "shutting down"."""
         for job in self.queue.close():
             job.listen(Failed("shutdown", "server shutting down"))
             self._end(job, Finish.ERROR)
         self._thread.join(seconds)
-        running = self.running
-        if running is not None:
-            running.cancel.press()
-            self._thread.join()
+        while self._thread.is_alive():
+            for job in self.running:
+                job.cancel.press()
+            self._thread.join(0.05)
         self.timelines.write_out()
 
     @property
@@ -159,33 +191,105 @@ class Worker:
     # --- the thread
 
     def _work(self) -> None:
-        while (job := self.queue.take()) is not None:
-            self.running = job
-            job.began = time.monotonic()
+        while self._admit():
+            stream = self._next()
+            begun = time.perf_counter()
+            goes_on = self._slice(stream, begun + SLICE)
+            self._schedule.charge(stream, time.perf_counter() - begun)
+            if not goes_on:
+                self._schedule.remove(stream)
+                self.running = tuple(one.job for one in self._schedule)
+                self._end(stream.job, stream.job.finish or Finish.ERROR)
+
+    def _admit(self) -> bool:
+        """Begin queued answers while there is room; wait for one if none is under way. False after the last one."""
+        while len(self._schedule) < self.streams:
+            busy = bool(len(self._schedule))
+            if busy and not len(self.queue):
+                break  # no session is made for nobody
             try:
-                for part in job.per_prompt():
-                    self._answer(part)
-                    job.start, job.decoding, job.finish = part.start, part.decoding, part.finish
-            except Overflow as error:
-                job.listen(Failed("context", str(error), error.tokens))
-            except ContextError as error:
-                job.listen(Failed("context", str(error)))
-            except GrammarError as error:
-                job.listen(Failed("form", str(error)))
-            except Ds4Error as error:
-                job.listen(Failed("engine", str(error)))
-            except Exception:
-                # One request's bug must not end the server.
-                log.exception("request %d", job.number)
-                self._session = self.engine.session(self.ctx)
-                job.listen(Failed("engine", "internal error"))
-            finally:
-                self.running = None
-                self._end(job, job.finish or Finish.ERROR)
+                self._idle = self._idle or [self.engine.session(self.ctx)]
+            except BackendError as error:
+                if busy:
+                    self.streams = len(self._schedule)
+                    log.warning("%d answers at once from now on: %s", self.streams, error)
+                    break
+            job = self.queue.take(0 if busy else None, self._may_begin)
+            if job is None:
+                return busy
+            job.began = time.monotonic()
+            if not self._idle:
+                job.listen(Failed("engine", "no memory for a conversation"))
+                self._end(job, Finish.ERROR)
+                continue
+            stream = Stream(job, self._idle.pop(), iter(()))
+            stream.ids = () if job.turn.echo or job.turn.results_only else job.ids
+            stream.steps = self._steps(stream)
+            self._schedule.add(job.turn.client, stream)
+            self.running = (*self.running, job)
+        return True
+
+    def _may_begin(self, client: str) -> bool:
+        """Half of the room is for clients without an answer under way, so that one with many does not take it all."""
+        return not self._schedule.count(client) or len(self._schedule) < (self.streams + 1) // 2
+
+    def _next(self) -> Stream:
+        """Return the answer that computes next. One that was cancelled comes first: it only ends."""
+        for stream in self._schedule:
+            if stream.job.cancel():
+                return stream
+        return self._schedule.next(self._ready)
+
+    def _ready(self, stream: Stream) -> bool:
+        """Return whether a prompt cannot gain by waiting until another one with the same beginning is evaluated."""
+        if stream.begun:
+            return True
+        return not any(begins(stream.ids, one.ids[: one.saves]) for one in self._schedule if one.saves)
+
+    def _slice(self, stream: Stream, end: float) -> bool:
+        """Compute until the time ``end``, or until the answer should make way; return whether it goes on."""
+        job, stream.begun = stream.job, True
+        try:
+            for makes_way in stream.steps:
+                if makes_way or time.perf_counter() >= end or (len(self.queue) and len(self._schedule) < self.streams):
+                    return True
+        except Overflow as error:
+            job.listen(Failed("context", str(error), error.tokens))
+        except ContextError as error:
+            job.listen(Failed("context", str(error)))
+        except GrammarError as error:
+            job.listen(Failed("form", str(error)))
+        except Ds4Error as error:
+            job.listen(Failed("engine", str(error)))
+        except Exception:
+            # One request's bug must not end the server, and what it left in the session nobody knows.
+            log.exception("request %d", job.number)
+            job.listen(Failed("engine", "internal error"))
+            return False
+        self._idle = [stream.session]
+        return False
+
+    def _steps(self, stream: Stream) -> Iterator[bool]:
+        """Answer the prompts of a request one after the other."""
+        job = stream.job
+        for part in job.per_prompt():
+            yield from self._answer(part, stream)
+            job.start, job.decoding, job.finish = part.start, part.decoding, part.finish
 
     def _end(self, job: Job, finish: str) -> None:
         job.finish, job.ended = str(finish), time.monotonic()
         self.finished += 1
+
+    def _prompts(self, turns: Sequence[Turn]) -> list[tuple[Rendered, list[int]]]:
+        """Return the prompts of the turns of one request; one that is the same as before is not rendered again."""
+        prompts: list[tuple[Rendered, list[int]]] = []
+        before: Turn | None = None
+        for turn in turns:
+            same = before is not None and before.messages is turn.messages
+            same = same and before is not None and (before.text, before.ids) == (turn.text, turn.ids)
+            prompts.append(prompts[-1] if same else self._prompt(turn))
+            before = turn
+        return prompts
 
     def _prompt(self, turn: Turn) -> tuple[Rendered, list[int]]:
         tokenizer = self.engine.tokenizer
@@ -208,12 +312,12 @@ class Worker:
         tokenizer = self.engine.tokenizer
         return max(len(tokenizer.token_bytes(i)) for i in range(len(tokenizer)))
 
-    def _answer(self, job: Job) -> None:
-        turn, session = job.turn, self._session
+    def _answer(self, job: Job, stream: Stream) -> Iterator[bool]:
+        turn, session = job.turn, stream.session
         if turn.echo:
-            self._echo(job)
+            yield from self._echo(job, session)
             return
-        start = self._begin(job)
+        start = self._begin(job, session)
         if start is None:
             job.listen(Failed("continuation", "continuation state is not available"))
             return
@@ -222,40 +326,47 @@ class Worker:
             raise Overflow(len(start.tokens), self.ctx)
         usage = Usage(len(start.tokens), 0, start.cached, 0)
         job.listen(Prefill(start.cached, len(start.tokens), start.cached, start.source))
+        stream.ids, cold = start.tokens, saving.cold_length(self.timelines, start)
+        stream.saves = cold or len(start.tokens)
         try:
-            saving.prefill(self.timelines, session, start, job.timing, lambda done, total: job.listen(
-                Prefill(done, total, start.cached, start.source)), job.cancel)  # fmt: skip
+            for _ in saving.prefill(self.timelines, session, start, job.timing, lambda done, total: job.listen(
+                    Prefill(done, total, start.cached, start.source)), job.cancel):  # fmt: skip
+                stream.saves = cold if session.pos < cold else len(start.tokens)
+                yield False
         except Cancelled:
             self.timelines.keep(session, ())
             job.finish = Finish.CANCELLED
             job.listen(Delta(finish=Finish.CANCELLED, usage=usage))
             return
+        finally:
+            stream.saves = 0
         if len(start.tokens) > start.cached:
             self.timelines.keep(session, ())
         job.decoding = time.monotonic()
-        self._generate(job, start)
+        yield from self._generate(job, session, start)
 
-    def _echo(self, job: Job) -> None:
+    def _echo(self, job: Job, session: Session) -> Iterator[bool]:
         """Answer a turn whose prompt is part of the answer; its timeline is not cached."""
         job.start = Start(job.ids, 0, "none")
         try:
-            echo(self._session, self.engine.tokenizer, job)
+            for _ in echo(session, self.engine.tokenizer, job):
+                yield False
         except Cancelled:
             job.finish = Finish.CANCELLED
             job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
             return
         job.decoding = time.monotonic()
-        self._generate(job, job.start)
+        yield from self._generate(job, session, job.start)
 
-    def _begin(self, job: Job) -> Start | None:
+    def _begin(self, job: Job, session: Session) -> Start | None:
         """Bring the session to the longest cached prefix; None if the turn needs a cached timeline that is gone."""
         turn = job.turn
         if not turn.results_only:
-            return self.timelines.begin(self._session, job.prompt, job.ids)
+            return self.timelines.begin(session, job.prompt, job.ids)
         timeline = self.timelines.answering(i for message in turn.messages for i in message.result_ids)
         if timeline is None:
             return None
-        self.timelines.resume(self._session, timeline)
+        self.timelines.resume(session, timeline)
         first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
         tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
         tokens = list(timeline.tokens)
@@ -263,8 +374,8 @@ class Worker:
             tail = tail[1:]
         return Start(tokens + tail, len(tokens), f"{turn.api}-tool-output")
 
-    def _generate(self, job: Job, start: Start) -> None:
-        turn, session, tokenizer = job.turn, self._session, self.engine.tokenizer
+    def _generate(self, job: Job, session: Session, start: Start) -> Iterator[bool]:
+        turn, tokenizer = job.turn, self.engine.tokenizer
         reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover)
         drawn = turn.sampling
         sampler = sampler_of(
@@ -280,6 +391,7 @@ class Worker:
         generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
             cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
+            adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency) if drawn.adjusts else None,
         )  # fmt: skip
         begun, generated = time.perf_counter(), 0
         for piece in generation:
@@ -290,11 +402,12 @@ class Worker:
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
+            yield generated == 1  # who has waited for the first token need not wait for the others' second
         ended = "" if reader.done else generation.finish
         rest = reader.finish(ended, generation.thinking)
         finish = reader.reason(ended)
         usage = Usage(len(start.tokens), generated, start.cached, reader.reasoning_tokens)
-        self._remember(job, generation, reader, finish)
+        self._remember(job, session, generation, reader, finish)
         job.finish = finish
         if turn.echo and generation.end is not None:
             # Harnesses that score expect one entry after the prompt.
@@ -316,9 +429,9 @@ class Worker:
             return Step(Token(raw(token), None, token), (), now)
         return step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now)
 
-    def _remember(self, job: Job, generation: Generation, reader: AnswerReader, finish: str) -> None:
+    def _remember(self, job: Job, session: Session, generation: Generation, reader: AnswerReader, finish: str) -> None:
         """Cache the timeline, end-of-sequence token included, under every text its history may be rendered as."""
-        session, turn = self._session, job.turn
+        turn = job.turn
         if turn.echo:
             return
         plain = turn.raw or turn.text is not None or turn.ids is not None

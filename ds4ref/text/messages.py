@@ -157,8 +157,8 @@ def _anthropic_message(message: Fields, placeholders: bool, references: Mapping[
             output = _anthropic_result(block.get("content"), placeholders, references)
             content += "".join(part.text for part in render_result(output))
             results.append(text(block.get("tool_use_id"), "tool_use_id"))
-        elif placeholders and kind in ("image", "document"):
-            content += _placeholder(block)
+        elif placeholders and kind != "redacted_thinking":  # that one nobody can read
+            content += block_text or _placeholder(block)
     role = text(message.get("role"), "role", "user")
     return Message(role, content, reasoning, tuple(calls), result_ids=tuple(results))
 

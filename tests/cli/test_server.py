@@ -53,7 +53,8 @@ def test_flags_of_the_reference_are_there_or_explained():
 
 def test_defaults_are_those_of_the_reference():
     args = parsed()
-    assert (args.host, args.port, args.ctx, args.tokens) == ("127.0.0.1", 8000, 32768, 393216)
+    assert (args.host, args.port, args.tokens) == ("127.0.0.1", 8000, 393216)
+    assert args.ctx is None and args.streams == 16, "not the reference's: 32768, and one at a time"
     assert not args.cors and args.trace is None
     assert server.policy_of(args) == Policy() and args.kv_disk_dir is None and args.kv_disk_space_mb == 4096
     assert not args.kv_cache_reject_different_quant and not args.disable_exact_dsml_tool_replay
@@ -156,7 +157,51 @@ def test_nothing_heavy_for_help():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def engine_of(kv_bytes_a_token, **ops):
+    shape = SimpleNamespace(kv_bytes=lambda tokens: kv_bytes_a_token * tokens)
+    return SimpleNamespace(shape=shape, model=SimpleNamespace(ops=SimpleNamespace(**ops)))
+
+
+@pytest.mark.parametrize(
+    ("a_token", "memory", "wanted"),
+    [(1024, 1 << 30, 65536), (1025, 1 << 30, 32768), (1024, (1 << 30) - 1, 32768), (10**9, 1 << 30, 32768),
+     (1024, None, 32768)],
+)  # fmt: skip
+def test_the_context_is_what_memory_allows(monkeypatch, a_token, memory, wanted):
+    """Qwen Code begins with 40,719 tokens (clients.md 6)."""
+    monkeypatch.setattr("ds4ref.environment.memory_bytes", lambda: memory)
+    assert server.default_ctx(engine_of(a_token)) == wanted
+    if memory is not None:
+        monkeypatch.setattr("ds4ref.environment.memory_bytes", lambda: 0)
+        device = SimpleNamespace(room=lambda: memory)
+        assert server.default_ctx(engine_of(a_token, memory=device)) == wanted, "a device has its own"
+
+
 # --- a process
+
+
+def test_the_embedded_model_says_what_it_is_and_ends(tmp_path):
+    """Without a limit a request gets 512 tokens at most; one that names more gets more. The context holds an agent."""
+    from ds4ref.nano import embedded_path
+
+    with process(embedded_path()) as one:
+        token = httpx2.post(f"{one.url}/tokenize", json={"prompt": "Q"}, trust_env=False).json()["tokens"][0]
+        forced = {"logit_bias": {str(token): 100}}
+        assert chat(one.url, **forced).json()["usage"]["completion_tokens"] == 512
+        assert chat(one.url, **forced, max_tokens=600).json()["usage"]["completion_tokens"] == 600
+        models = httpx2.get(f"{one.url}/v1/models", trust_env=False).json()
+        assert models["data"][0]["context_length"] == 65536
+    assert any("at most 512 tokens unless" in line for line in one.lines)
+
+
+def test_what_the_embedded_model_is_stands_in_the_first_line(tmp_path, monkeypatch, capsys):
+    from ds4ref.console.model import choose_model
+
+    monkeypatch.chdir(tmp_path)
+    choose_model("ds4-server", None)
+    assert (
+        "the embedded model, a test instrument trained on generated tasks, not an assistant" in capsys.readouterr().err
+    )
 
 
 def chat(url, **more):

@@ -15,8 +15,10 @@ import pytest
 from ds4ref.cli import server
 from ds4ref.conformance import agents, clients, harnesses, install, runner
 from ds4ref.conformance.servers import Own
+from ds4ref.conformance.talk import no_end, progress
 from ds4ref.server.worker import Worker
-from tests.server.conftest import running
+from tests.server.conftest import post, running
+from tests.server.scripted import ScriptedEngine, ScriptedWorker
 
 from .faults import FORMED
 
@@ -157,6 +159,29 @@ def test_an_agent_that_fails_or_hangs_or_never_reads(tmp_path):
     while alive(child):
         assert time.monotonic() < deadline, "it lives on"
         time.sleep(0.05)
+
+
+def test_who_ran_out_of_time_is_told_how_far_the_server_was(nano_engine):
+    """An agent's first prompt takes a while, and a failure without a word of it looks like the client's."""
+    worker = ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 64), ctx=8192, streams=2)
+    with running(worker) as one:
+        assert progress(one.url) == "" and progress("http://127.0.0.1:9") == ""
+        worker.engine.hold()
+        for n in range(3):
+            sock = one.connect()
+            body = json.dumps({"prompt": [5 + n] * 1280, "stream": True}).encode()
+            sock.sendall(post("/v1/completions", body))
+            one.until(lambda n=n: len(one.service.board.state()["live"]) == n + 1)
+            if n == 0:
+                worker.engine.held()
+                worker.engine.step(8)
+        said = ""
+        one.until(lambda: "512 of 1280" in progress(one.url))
+        said = progress(one.url)
+        assert "512 of 1280 tokens of a prompt evaluated (40 %)" in said and "a prompt of 1280 tokens waits" in said
+        assert no_end(300, said).startswith("no end within 300 s (") and "--timeout" in no_end(300, said)
+        assert no_end(300, "") == "no end within 300 s"
+        worker.engine.release()
 
 
 def test_an_agent_sees_nothing_of_the_user(tmp_path, monkeypatch):

@@ -145,6 +145,7 @@ def serving(nano_engine):
         settings = settings or Settings()
         settings = replace(settings, limits=limits or QUICK)
         worker.setdefault("constrain", steering)
+        worker.setdefault("streams", 1)  # so that it is known who runs and who waits; ``test_streams`` has several
         if real:
             made = Worker(nano_engine, ctx=ctx, **worker)
         else:

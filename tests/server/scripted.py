@@ -189,6 +189,6 @@ class ScriptedSession:
 class ScriptedWorker(Worker):
     """The worker; each answer is the engine's next script."""
 
-    def _generate(self, job, start):
-        self._session.script, self._session.at = self.engine.script(), 0
-        super()._generate(job, start)
+    def _generate(self, job, session, start):
+        session.script, session.at = self.engine.script(), 0
+        yield from super()._generate(job, session, start)

@@ -125,8 +125,8 @@ def test_pages_of_other_sites(serving, site, wanted):
     ("origin", "wanted"),
     [
         ("http://evil.example", 403), ("https://evil.example:8000", 403), ("http://localhost.evil.example", 403),
-        ("http://localhost:3000", 200), ("https://127.0.0.1", 200), ("http://[::1]:5", 200), ("null", 200),
-        ("vscode-webview://abc", 200),
+        ("http://localhost:3000", 200), ("https://127.0.0.1", 200), ("http://[::1]:5", 200), ("null", 403),
+        ("NULL", 403), ("vscode-webview://abc", 200),
     ],
 )  # fmt: skip
 def test_where_a_page_is_from(serving, origin, wanted):

@@ -409,7 +409,7 @@ def test_log_probabilities_that_nothing_goes_with_come_at_the_end():
     ("fields", "top"),
     [
         ({}, None),
-        ({"logprobs": False, "top_logprobs": 3}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
         ({"logprobs": True}, 0),
         ({"logprobs": True, "top_logprobs": 20}, 20),
         ({"logprobs": None}, None),
@@ -421,7 +421,7 @@ def test_whether_log_probabilities_are_wanted(fields, top):
     assert ("logprobs" in json.loads(play(reply, deltas("x")))["choices"][0]) == (top is not None)
 
 
-@pytest.mark.parametrize("fields", [{"logprobs": 5}, {"logprobs": True, "top_logprobs": 21}])
+@pytest.mark.parametrize("fields", [{"logprobs": 5}, {"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 21}])
 def test_log_probabilities_that_there_are_none_of(fields):
     with pytest.raises(Refused):
         read(PATH, {**ASK, **fields})

@@ -149,15 +149,21 @@ def test_one_call_at_a_time():
         ({"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {"b": 1, "a": 2}}},
          '{"b": 1, "a": 2}'),
         ({"type": "json_schema", "json_schema": {"name": "n"}}, "{}"),
-        ({"type": "something new"}, ""),
     ],
 )  # fmt: skip
 def test_formats(form, wanted):
     assert read(PATH, {**ASK, "response_format": form})[0].format == wanted
 
 
+@pytest.mark.parametrize("kind", ["xml", "something new", "", "JSON_OBJECT"])
+def test_a_form_that_is_not_kept_is_refused(kind):
+    with pytest.raises(Refused, match="choose from text, json_object, json_schema"):
+        read(PATH, {**ASK, "response_format": {"type": kind}})
+
+
 def test_a_schema_is_kept_as_it_is():
-    raw = '{"messages":[],"response_format":{"type":"json_schema","json_schema":{"schema":{"z":1.50,  "z":2}}}}'
+    form = '{"type":"json_schema","json_schema":{"schema":{"z":1.50,  "z":2}}}'
+    raw = f'{{"messages":[{{"role":"user"}}],"response_format":{form}}}'
     assert read(PATH, raw)[0].format == '{"z":1.50,  "z":2}'
     with pytest.raises(Refused, match="not a JSON object"):
         read(PATH, {**ASK, "response_format": {"type": "json_schema", "json_schema": {"schema": 5}}})

@@ -95,17 +95,23 @@ def test_defaults():
         ("a", ["a"]),
         (["a"], ["a"]),
         (["a", "b", "c"], ["a", "b", "c"]),
-        (["a", 5, "b"], ["a", "b"]),
-        ([], [""]),
-        ({}, [""]),
-        (None, [""]),
-        (7, [""]),
+        ("", [""]),
     ],
 )
 def test_prompts_of_text(prompt, texts):
     turn, _ = read(PATH, {"prompt": prompt})
     assert [one.messages[1].content for one in (turn, *turn.more)] == texts
     assert all(one.raw and one.more == () for one in turn.more)
+
+
+@pytest.mark.parametrize(
+    "prompt", [["a", 5, "c"], [5, "a"], [[1], "a"], ["a", None], ["a", ["b"]], [], [[]], {}, {"x": 1}, None, 7, True,
+               [1, 10**30], [1, 2.5], [1, True]]
+)  # fmt: skip
+def test_what_is_no_prompt_is_refused(prompt):
+    """Not answered as if a part of it, or nothing, had been asked."""
+    with pytest.raises(Refused, match="prompt"):
+        read(PATH, {"prompt": prompt})
 
 
 @pytest.mark.parametrize(("prompt", "ids"), [([1, 2], [(1, 2)]), ([[1, 2]], [(1, 2)]), ([[1], [2, 3]], [(1,), (2, 3)])])

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import re
 import threading
+from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from ds4ref.errors import TextError
 from ds4ref.server.constrain import GrammarError, steering
+from ds4ref.server.grammar import bounded
 from ds4ref.server.turn import Choice, Sampling
 from ds4ref.server.vocabulary import MAX_BYTES, vocabulary
 from ds4ref.server.worker import Worker
@@ -285,3 +288,72 @@ def test_the_embedded_model_calls_what_it_has_to(worker) -> None:
     arguments = "".join(call.arguments for delta in deltas for call in delta.calls)
     assert json.loads(arguments)["n"] in (7, 8, 9) and events[-1].markup.startswith(f"\n\n<{D}tool_calls>")
     assert "".join(delta.text for delta in deltas) == ""
+
+
+# --- bounds that doubles do not keep
+
+B = 2**53
+HOLDS = {
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least", "most"),
+    [
+        ({"minimum": B - 2, "exclusiveMaximum": B}, B - 2, B - 1),
+        ({"exclusiveMinimum": B - 2, "maximum": B + 1}, B - 1, B - 1),
+        ({"exclusiveMinimum": B - 2, "exclusiveMaximum": B + 3}, B - 1, B - 1),
+        ({"minimum": B - 1, "maximum": 2**63 - 1}, B - 1, B - 1),
+        ({"minimum": -(2**63), "maximum": 1 - B}, 1 - B, 1 - B),
+        ({"exclusiveMinimum": -B - 7, "maximum": 2 - B}, 1 - B, 2 - B),
+        ({"minimum": B - 3, "exclusiveMinimum": B - 2, "maximum": 1e300}, B - 1, B - 1),
+        ({"minimum": 5, "maximum": 6}, 5, 6),
+    ],
+)
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_bounds_near_the_end_of_exact_integers(kind, bounds, least, most):
+    """They can be met, and are: not off by one, and not called unsatisfiable."""
+    schema = {"type": kind, **bounds}
+    for where in (schema, {"type": "object", "properties": {"maximum": schema}, "required": ["maximum"],
+                           "additionalProperties": False}):  # fmt: skip
+        for seed in range(3):
+            done = walk(json_turn(where), TOK, 60, seed, closing=4)
+            if done.finish == Finish.STOP:
+                value = json.loads(done.text, parse_float=Decimal)  # a double would round it back to a bound
+                value = value["maximum"] if isinstance(value, dict) else value
+                assert all(HOLDS[name](value, bound) for name, bound in bounds.items())
+                assert kind == "number" or least <= value <= most
+    tool = function(strict=True, type="object", properties={"x": schema})
+    assert steering(tool_turn(tool), TOK) is not None
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [{"minimum": B}, {"exclusiveMinimum": B - 1}, {"maximum": -B}, {"exclusiveMaximum": 1 - B},
+     {"exclusiveMinimum": B - 1, "exclusiveMaximum": B + 1}, {"minimum": 2**63 - 1, "maximum": 2**63 - 1},
+     {"minimum": 1 - 2**63, "maximum": 1 - 2**63}, {"minimum": 1e300}, {"maximum": -1e19}],
+)  # fmt: skip
+def test_numbers_beyond_them_are_refused_in_a_line(bounds):
+    """And nothing overflows the stack of what compiles them, as two equal bounds of -2**63 + 1 do."""
+    for kind in ("integer", "number"):
+        with pytest.raises(TextError, match="only numbers beyond 9007199254740991"):
+            steering(json_turn({"type": "object", "properties": {"n": {"anyOf": [{"type": kind, **bounds}]}}}), TOK)
+        with pytest.raises(TextError, match="tool f, parameter x: .* only numbers beyond 9007199254740991"):
+            steering(tool_turn(function(strict=True, type="object", properties={"x": {"type": kind, **bounds}})), TOK)
+
+
+def test_what_only_looks_like_a_bound_stays():
+    schema = {
+        "const": {"maximum": 10**300}, "enum": [{"minimum": -(10**300)}], "default": {"maximum": 2**60},
+        "maximum": True,
+        "properties": {"maximum": {"type": "integer", "maximum": 2**60}, "enum": {"exclusiveMinimum": -(2**60)}},
+        "items": [{"maximum": 2**60}, True], "$defs": {"a": {"exclusiveMaximum": 2**60, "maximum": 7}},
+    }  # fmt: skip
+    assert bounded("x", schema) == {
+        **schema, "properties": {"maximum": {"type": "integer", "maximum": B - 1}, "enum": {"minimum": 1 - B}},
+        "items": [{"maximum": B - 1}, True], "$defs": {"a": {"maximum": 7}},
+    }  # fmt: skip

@@ -62,7 +62,7 @@ class Client:
                 block["input"] = dict(sorted(block["input"].items()))
         self.history.append({"role": "assistant", "content": kept})
         usage = found["usage"]
-        cached, new = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
+        cached, new = usage["cache_read_input_tokens"], usage["input_tokens"]
         return cached + new, cached, usage["output_tokens"]
 
     def responses(self, found):
@@ -124,7 +124,7 @@ def test_what_was_cut_off_is_not_gone_on_from(scripted, path, how):
     if how == "stop" and path == RESPONSES:
         return  # which has no stop strings
     client = Client(scripted, path, False)
-    more = {"max_tokens": 2} if how == "limit" else {"stop": "END", "stop_sequences": ["END"]}
+    more = {"max_tokens": 2} if how == "limit" else {"stop_sequences" if path == MESSAGES else "stop": ["END"]}
     prompt, _, made = client.ask("One, two, three. END and four.", client.user("Count! " * 5), **more)
     if path == RESPONSES:
         client.history[-1]["status"] = "completed"

@@ -51,7 +51,7 @@ def test_what_is_tolerated(path):
     wanted = read(path, body(path))[0]
     name, value = PROMPTS[path]
     for raw in (
-        body(path, '"unknown":{"a":[1,{"b":null}]},"user":"x","metadata":{},"logit_bias":{},"n":3'),
+        body(path, '"unknown":{"a":[1,{"b":null}]},"user":"x","metadata":{},"logit_bias":{},"n":1'),
         f' \n\t{{ "{name}" : {value} }} and more',
         f'{{"{name}":"first","{name}":{value}}}',
         f'{{"x":1 "{name}":{value} "y":2}}',
@@ -61,6 +61,15 @@ def test_what_is_tolerated(path):
         body(path, '"prompt_cache_key":5,"output_config":null,"text":null,"parallel_tool_calls":null'),
     ):
         assert read(path, raw)[0] == wanted, raw
+
+
+@EACH
+def test_commas_may_be_missing_between_the_members_of_the_request_alone(path):
+    """As docs/reference/server.md says."""
+    name, value = PROMPTS[path]
+    read(path, f'{{"a":1 "{name}":{value} "b":{{"c":2,"d":3}}}}')
+    for wrong in ('"b":{"c":2 "d":3}', '"b":[1 2]', '"stop":["x" "y"]', '"b":[{"c":[3 4]}]'):
+        refused(path, body(path, wrong))
 
 
 @EACH
@@ -101,16 +110,70 @@ def test_numbers_of_any_size(path):
     for value in ("1e999", big, "1E+400"):
         assert read(path, body(path, f'"max_tokens":{value}'))[0].max_tokens == 2**31 - 1
         assert 1e38 < read(path, body(path, f'"temperature":{value}'))[0].sampling.temperature < float("inf")
-    for value in ("-5", "-0", "0", "-1e999", "0.9"):
+    for value in ("-0", "0", "0.9"):
         assert read(path, body(path, f'"max_tokens":{value}'))[0].max_tokens == 0
     assert read(path, body(path, '"max_tokens":7.9'))[0].max_tokens == 7
 
 
-def test_seeds():
-    path = "/v1/chat/completions"
-    for value, seed in (("5", 5), ("5.9", 5), ("0", None), ("-3", None), ("0.5", None), ("1e999", 2**64 - 1),
-                        (str(2**53 + 1), 2**53 + 1), ("9" * 9000, 2**64 - 1)):  # fmt: skip
+NONSENSE = {
+    "max_tokens": "-5 -1 -1e999", "temperature": "-1 -0.01 -1e999", "top_p": "-3 1.01 5 1e999", "min_p": "5 -0.5 1.5",
+    "top_k": "-1 -1e9", "presence_penalty": "2.5 -3 1e999", "frequency_penalty": "2.01 -100", "seed": "0.5 5.9",
+    "logit_bias": '{"5":101} {"5":-101} {"a":1} {"-5":1} {"5.0":1} {"\u0665":1} {"5":"1"} {"5":true} [] 5 "x"',
+}  # fmt: skip
+
+
+@EACH
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_refused_in_a_line(path, name):
+    for value in NONSENSE[name].split():
+        assert name in refused(path, body(path, f'"{name}":{value}'))
+
+
+@EACH
+def test_what_lies_at_the_edge_is_no_nonsense(path):
+    for name, value in (("top_p", 1), ("min_p", 1), ("min_p", 0), ("top_k", 0), ("presence_penalty", -2),
+                        ("presence_penalty", 2), ("frequency_penalty", -2), ("frequency_penalty", 2),
+                        ("temperature", 0)):  # fmt: skip
+        drawn = read(path, body(path, f'"{name}":{value}'))[0].sampling
+        assert getattr(drawn, name.removesuffix("_penalty")) == value
+    assert 0 < read(path, body(path, '"top_p":0'))[0].sampling.top_p < 1e-20, "the likeliest token alone"
+    assert read(path, body(path, '"logit_bias":{"7":-100,"3":100,"5":0.5}'))[0].sampling.bias == (
+        (3, 100.0), (5, 0.5), (7, -100.0))  # fmt: skip
+
+
+@EACH
+def test_seeds(path):
+    """Every whole number is one, 0 too."""
+    for value, seed in (("5", 5), ("0", 0), ("-0", 0), ("-3", 2**64 - 3), (str(2**53 + 1), 2**53 + 1), ("2e3", 2000),
+                        (str(2**64 - 1), 2**64 - 1)):  # fmt: skip
         assert read(path, body(path, f'"seed":{value}'))[0].sampling.seed == seed
+    for value in ("1e999", "9" * 9000):
+        assert 0 <= read(path, body(path, f'"seed":{value}'))[0].sampling.seed < 2**64
+    assert read(path, body(path))[0].sampling.seed is None
+
+
+@EACH
+def test_roles_that_are_not_rendered_are_refused(path):
+    """Not answered as if the message were not there."""
+    if path == "/v1/completions":
+        return
+    name, _ = PROMPTS[path]
+    for role in ("User", "human", "", "ai", "SYSTEM", "tool " * 100):
+        said = refused(path, json.dumps({name: [{"role": "user", "content": "q"}, {"role": role, "content": "lost"}]}))
+        assert "role" in said and "user" in said
+    for role in ("user", "assistant", "system"):
+        read(path, json.dumps({name: [{"role": role, "content": "q"}, {"role": "user", "content": "q"}]}))
+
+
+@EACH
+def test_nothing_said_is_refused(path):
+    if path == "/v1/completions":
+        return
+    name, _ = PROMPTS[path]
+    refused(path, f'{{"{name}":[]}}')
+    refused(path, f'{{"{name}":[],"system":"x"}}' if path == "/v1/messages" else f'{{"{name}":[]}}')
+    if path == "/v1/responses":
+        refused(path, '{"input":[],"instructions":"Be brief."}')
 
 
 @EACH
@@ -213,7 +276,7 @@ def test_nothing_comes_after_the_end(path, end):
         ("user system", True, True),
         ("user assistant system", True, False),
         ("user assistant developer", True, False),
-        ("", False, False),
+        ("system", False, False),
     ],
 )
 def test_where_an_answer_begins(roles, leading, hoisted):

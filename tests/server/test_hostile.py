@@ -311,7 +311,7 @@ def test_half_closed_connections(scripted, sent, wanted):
     answer = scripted.raw(sent, shut=True)
     assert status(answer) == wanted
     scripted.engine.release()
-    scripted.until(lambda: scripted.worker.running is None)
+    scripted.until(lambda: not scripted.worker.running)
     assert scripted.ask().status_code == 200
 
 
@@ -327,7 +327,7 @@ def test_a_pipelined_request_does_not_hide_that_the_client_left(scripted):
     sock = scripted.connect()
     sock.sendall(post("/v1/echo", OK) + GET)
     scripted.engine.held()
-    job = scripted.worker.running
+    (job,) = scripted.worker.running
     sock.close()
     scripted.until(lambda: job.cancel.requested)
     scripted.engine.release()

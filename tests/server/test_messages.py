@@ -95,7 +95,7 @@ def test_the_tool_turn_of_the_reference(monkeypatch):
         Delta(calls=(CallDelta(0, arguments='"'), CallDelta(0, arguments="}"))),
         Delta(finish=Finish.TOOL_CALLS, usage=Usage(1351, 19, 0, 7)),
     ]
-    usage = '{"input_tokens":0,"output_tokens":0,"cache_read_input_tokens":0,"cache_creation_input_tokens":1351}'
+    usage = '{"input_tokens":1351,"output_tokens":0,"cache_read_input_tokens":0,"cache_creation_input_tokens":0}'
     wanted = [
         '{"type":"message_start","message":{"id":"chatcmpl-3","type":"message","role":"assistant",'
         f'"model":"{MODEL}","content":[],"stop_reason":null,"stop_sequence":null,"usage":{usage}}}}}',
@@ -197,17 +197,19 @@ def test_what_keeps_a_client_waiting():
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_usage_tells_what_was_cached(stream):
-    """anthropic_usage_reports_cache_details: no input is neither read from nor written to the cache."""
+    """anthropic_usage_reports_cache_details: what was evaluated is input, from the start of a stream on; for ds4 it was
+    written to the cache."""
     said = deltas("Hi", cached=1000, prompt=1351)
-    _, reply = read(PATH, {**ASK, "stream": stream})
-    out = play(reply, said, 1000, 1351)
-    usage = joined(out)[0]["usage"] if stream else json.loads(out)["usage"]
-    assert usage == {
-        "input_tokens": 0,
-        "output_tokens": 2,
-        "cache_read_input_tokens": 1000,
-        "cache_creation_input_tokens": 351,
-    }
+    for options, fresh, written in (({}, 351, 0), ({"input-tokens": False}, 0, 351)):
+        _, reply = read(PATH, {**ASK, "stream": stream}, options=options)
+        out = play(reply, said, 1000, 1351)
+        usage = joined(out)[0]["usage"] if stream else json.loads(out)["usage"]
+        assert usage == {
+            "input_tokens": fresh, "output_tokens": 2, "cache_read_input_tokens": 1000,
+            "cache_creation_input_tokens": written,
+        }  # fmt: skip
+        if stream:
+            assert f'"input_tokens":{fresh},' in out.decode().split("\n\n")[0], "message_start says it"
 
 
 # --- ends
@@ -333,7 +335,7 @@ def test_defaults():
         "metadata": {"user_id": "u"},
     }  # fmt: skip
     turn, reply = read(PATH, more, headers={"x-claude-code-session-id": "abc"})
-    assert turn.sampling == Sampling(0.0, 0.5, 0.05, 3, None), "min_p and seed are no fields of this API"
+    assert turn.sampling == Sampling(0.0, 0.5, 0.5, 3, 5)
     assert reply.stream and turn.affinity == "abc"
 
 
@@ -486,8 +488,8 @@ def test_results_alone_go_on_from_the_live_turn(scripted):
     assert second.status_code == 200 and second.json()["content"][-1]["text"] == "Two files."
     usage, before = second.json()["usage"], first["usage"]
     # All that was evaluated is found again, and only the end of the call's turn and what is new is evaluated.
-    assert usage["cache_read_input_tokens"] >= before["cache_creation_input_tokens"] + before["output_tokens"]
-    assert usage["cache_creation_input_tokens"] < 60
+    assert usage["cache_read_input_tokens"] >= before["input_tokens"] + before["output_tokens"]
+    assert usage["input_tokens"] < 60
     lost = {**body, "messages": [{"role": "user", "content": [{**result, "tool_use_id": "toolu_0"}]}]}
     refused = scripted.client.post(PATH, json=lost)
     assert refused.status_code == 400 and "for tool_use_id toolu_0; retry" in refused.json()["error"]["message"]

@@ -26,12 +26,12 @@ def test_defaults():
     assert (turn.api, turn.model, turn.max_tokens, turn.tools, reply.stream) == ("responses", MODEL, None, (), False)
     body = {
         **ASK, "instructions": "Be brief.", "max_output_tokens": 7, "temperature": 0.5, "top_p": 0.5, "seed": 3,
-        "stop": ["x"], "stream": True, "store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key":
+        "stream": True, "store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key":
         "k", "truncation": "auto", "text": {"verbosity": "low"}, "parallel_tool_calls": True, "client_metadata": {},
         "previous_response_id": None, "conversation": None, "background": False,
     }  # fmt: skip
     turn, reply = read(PATH, body)
-    assert turn.sampling == Sampling(0.5, 0.5) and turn.max_tokens == 7 and turn.stop == () and reply.stream
+    assert turn.sampling == Sampling(0.5, 0.5, seed=3) and turn.max_tokens == 7 and turn.stop == () and reply.stream
     assert turn.messages[0] == Message("system", "Be brief.") and turn.affinity == "k" and turn.format == ""
     assert read(PATH, {**ASK, "max_tokens": 5})[0].max_tokens == 5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,13 @@ class Running:
     def __exit__(self, *error: object) -> None:
         self.worker.shut_down()
 
+    @property
+    def logits(self) -> np.ndarray:
+        """What follows the last answer."""
+        while not self.worker._idle:
+            time.sleep(0.001)
+        return self.worker._idle[-1].logits
+
     def ask(self, one: Turn) -> tuple[Job, list[int], list[Any]]:
         """The job, the tokens of its answer, and everything that was told."""
         events: list[Any] = []
@@ -113,7 +121,7 @@ def test_a_cold_prompt_is_kept_up_to_its_last_user_message(nano: Engine) -> None
     with Running(nano, disk) as with_disk, Running(nano) as without:
         job, tokens, events = with_disk.ask(one)
         _, wanted, _ = without.ask(one)
-        np.testing.assert_array_equal(with_disk.worker._session.logits, without.worker._session.logits)
+        np.testing.assert_array_equal(with_disk.logits, without.logits)
         assert disk.saved == [("cold", anchor(nano, one))]
     assert tokens == wanted and len(tokens) == 6
     assert (job.timing.reused_tokens, job.timing.prefill_tokens) == (0, len(job.ids))
@@ -203,12 +211,12 @@ def test_what_could_not_be_saved_is_tried_again(nano: Engine) -> None:
     session = nano.session(CTX)
     tokens = [5] * 150
     timelines.begin(session, Rendered(), tokens)
-    saving.prefill(timelines, session, Start(tokens, 0, "none"), Timing(), lambda done, total: None, lambda: False)
+    list(saving.prefill(timelines, session, Start(tokens, 0, "none"), Timing(), lambda d, t: None, lambda: False))
     assert disk.saved[0] == ("cold", 128)
-    assert timelines.frontiers.due(session.pos), "nothing is kept yet"
+    assert timelines.frontiers(session).due(session.pos), "nothing is kept yet"
     disk.works = True
     saving.decoded(timelines, session, in_block=False)
-    assert disk.saved[-1] == ("continued", 150) and not timelines.frontiers.due(session.pos)
+    assert disk.saved[-1] == ("continued", 150) and not timelines.frontiers(session).due(session.pos)
 
 
 def test_a_prefill_that_is_cancelled_on_the_way(nano: Engine) -> None:
@@ -217,8 +225,8 @@ def test_a_prefill_that_is_cancelled_on_the_way(nano: Engine) -> None:
     tokens, done = [5] * 1100, []
     timelines.begin(session, Rendered(), tokens)
     with pytest.raises(Cancelled):
-        saving.prefill(timelines, session, Start(tokens, 0, "none"), timing,
-                       lambda n, total: done.append((n, total)), lambda: len(done) > 1)  # fmt: skip
+        list(saving.prefill(timelines, session, Start(tokens, 0, "none"), timing,
+                            lambda n, total: done.append((n, total)), lambda: len(done) > 1))  # fmt: skip
     assert disk.saved == [] and session.pos == timing.prefill_tokens == 512 and done[-1] == (512, 1100)
 
 
@@ -276,10 +284,10 @@ def test_after_a_restart_only_the_suffix_of_a_prompt_is_evaluated(nano: Engine, 
         running.ask(one)
     with Running(nano, Store.open(nano, tmp_path)) as running:
         job, tokens, _ = running.ask(two)
-        logits = running.worker._session.logits
+        logits = running.logits
     with Running(nano) as running:
         cold, wanted, _ = running.ask(two)
-        np.testing.assert_array_equal(logits, running.worker._session.logits)
+        np.testing.assert_array_equal(logits, running.logits)
     assert job.start is not None and cold.start is not None
     assert (job.start.source, job.start.cached) == ("disk-text", anchor(nano, two))
     assert job.timing.prefill_tokens == len(job.ids) - anchor(nano, two) < 40
@@ -298,7 +306,7 @@ def test_a_question_of_one_word_is_no_exception(nano: Engine, tmp_path: Path) ->
                 running.ask(turn("How so?", system=shared))
             job, tokens, _ = running.ask(two)
             assert job.start is not None
-            found.append((job.start.source, tokens, running.worker._session.logits))
+            found.append((job.start.source, tokens, running.logits))
     assert [source for source, *_ in found] == ["memory-token", "disk-text", "none", "memory-token"]
     for _, tokens, logits in found:
         assert tokens == found[0][1]

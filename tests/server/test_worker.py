@@ -90,9 +90,9 @@ def test_results_alone_continue_the_turn_that_called(worker):
 )
 def test_after_a_bug_the_next_turn_has_a_session_of_its_own(worker, error, said):
     """What a bug leaves in the caches nobody knows; an error that the engine tells of leaves it as it says."""
-    session = worker._session
+    session = worker._idle[-1]
     worker.engine.fail = error
     job, events = events_of(worker, asked("hello"))
     assert events[-1] == Failed("engine", said) and job.finish == "error"
-    assert (worker._session is session) == isinstance(error, BackendError)
+    assert (worker._idle == [session]) == isinstance(error, BackendError)
     assert events_of(worker, asked("hello"))[1][-1].finish == Finish.STOP

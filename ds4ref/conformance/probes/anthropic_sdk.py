@@ -130,7 +130,7 @@ def _():
 def _():
     reply = client.beta.messages.create(
         messages=HELLO, betas=["interleaved-thinking-2025-05-14"],
-        context_management={"edits": [{"type": "clear_tool_uses_20250919"}]}, **usual(),
+        context_management={"edits": [{"type": "clear_thinking_20251015"}]}, **usual(),
     )  # fmt: skip
     expect("text" in kinds(reply), reply)
 

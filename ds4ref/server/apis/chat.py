@@ -1,7 +1,7 @@
 """/v1/chat/completions: OpenAI's chat completions (docs/reference/server.md).
 
-Left out on purpose: several choices (``n`` is ignored), audio, penalties, logit bias. Reasoning is sent as
-``reasoning_content``, as in DeepSeek's API; log probabilities have reasoning under the same name.
+Left out on purpose: audio, functions (the older form of tools). Reasoning is sent as ``reasoning_content``, as in
+DeepSeek's API; log probabilities have reasoning under the same name.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ...text.schemas import Schema, read_schemas
 from ..api import About, Api, Refused, sse
 from ..deviations import on
 from ..turn import Choice, Failed, Turn
-from . import fields
+from . import fields, known
 from .common import (
     Base,
+    Collected,
     PlainInput,
     Thinking,
     Tool,
@@ -30,12 +31,14 @@ from .common import (
     on_the_wire,
     openai_error,
     openai_usage,
+    per_prompt,
     plain_input,
+    several,
     stands_in_thinking,
 )
 
 MAX_TOP = 20
-SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 class Chat(Api):
@@ -47,8 +50,9 @@ class Chat(Api):
     def read(self, body: bytes, about: About) -> tuple[Turn, ChatReply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
         request = fields.Body(body)
+        known.check(request, self.name)
         with fields.reading():
-            messages = from_openai(request.needed("messages"), placeholders=True)
+            messages = fields.known_roles(from_openai(request.needed("messages"), placeholders=True), *ROLES)
             tools = read_schemas(request.raw("tools"))
         model = fields.model(request, about)
         thinking = fields.thinking(request, about, model)
@@ -61,7 +65,7 @@ class Chat(Api):
             tuple(tools),
             thinking,
             max_tokens=fields.limit(request, about, "max_tokens", "max_completion_tokens"),
-            sampling=fields.sampling(request, about, thinking, SAMPLING),
+            sampling=fields.sampling(request, about, thinking),
             stop=fields.stops(request, "stop"),
             choice=choice,
             format=fields.schema_format(request.raw("response_format"), "response_format", "json_schema"),
@@ -70,6 +74,7 @@ class Chat(Api):
             hoist=fields.hoist(about),
             recover=on(about.options, "recover-calls"),
         )
+        turn = several([turn], request.choices())
         return turn, ChatReply(turn, about, stream, fields.include_usage(request))
 
     def error(self, refused: Refused) -> bytes:
@@ -80,12 +85,14 @@ class Chat(Api):
 def _top_logprobs(body: fields.Body) -> int | None:
     """Return the number of alternatives per token, None for no log probabilities."""
     wanted, top = body.raw("logprobs"), body.raw("top_logprobs")
-    if wanted is None or not fields.truth(wanted, "logprobs"):
-        return None
     count = 0 if top is None else int(fields.value(top, "top_logprobs"))
     if not 0 <= count <= MAX_TOP:
         raise fields.bad(f"top_logprobs is not between 0 and {MAX_TOP}")
-    return count
+    if wanted is not None and fields.truth(wanted, "logprobs"):
+        return count
+    if count:
+        raise fields.bad("top_logprobs needs logprobs: true")
+    return None
 
 
 def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
@@ -119,15 +126,31 @@ class ChatReply(Base):
     def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
         super().__init__(turn, about, stream)
         self._usage = usage
+        self._done: list[Collected] = []  # the choices before the one that is being generated
+        self._begin_choice()
+
+    def _begin_choice(self) -> None:
+        self.collected, self.choice = Collected(), len(self._done)
+        self.begun = self._dropping = False
         self._inputs: dict[int, PlainInput | None] = {}
-        self._dropping = False
-        self._thinking = Thinking(turn.top_logprobs is not None and stands_in_thinking(turn))
+        self._thinking = Thinking(self.turn.top_logprobs is not None and stands_in_thinking(self.turn))
         self._steps: list[Step] = []
+
+    def answered(self, delta: Delta) -> bytes:
+        """Finish one of several choices; return the server-sent events that end it."""
+        out = self._pieces(delta) + self._close() if self.stream else b""
+        self._done.append(self.collected)
+        self._begin_choice()
+        return out
 
     # --- a stream
 
     def delta(self, delta: Delta) -> bytes:
         """Return the chunks that carry ``delta``, as server-sent events."""
+        out = self._pieces(delta)
+        return out + self._end() if delta.finish else out
+
+    def _pieces(self, delta: Delta) -> bytes:
         out = b"" if self.begun else self._chunk({"role": "assistant"})
         self.begun = True
         self._steps += delta.steps
@@ -140,7 +163,7 @@ class ChatReply(Base):
             out += self._chunk({"content": delta.text})
         for call in delta.calls:
             out += self._call(call)
-        return out + self._end() if delta.finish else out
+        return out
 
     def _call(self, call: CallDelta) -> bytes:
         out = b""
@@ -157,7 +180,7 @@ class ChatReply(Base):
                 out += self._chunk({"tool_calls": [{"index": call.index, name: {member: text}}]})
         return out
 
-    def _end(self) -> bytes:
+    def _close(self) -> bytes:
         out = b""
         if not self.collected.void:
             for index, plain in self._inputs.items():
@@ -166,13 +189,19 @@ class ChatReply(Base):
                     out += self._chunk({"tool_calls": [{"index": index, "custom": {"input": rest}}]})
         if self.turn.top_logprobs is not None and self._steps:
             out += self._chunk({"content": ""})
-        out += self._chunk({}, str(self.collected.finish))
+        return out + self._chunk({}, str(self.collected.finish))
+
+    def _end(self) -> bytes:
+        out = self._close()
         if self._usage:
-            out += self._event({"choices": [], "usage": openai_usage([self.collected.counts])})
+            out += self._event({"choices": [], "usage": self._counted()})
         return out + sse("[DONE]")
 
+    def _counted(self) -> dict[str, Any]:
+        return openai_usage(per_prompt([*self._done, self.collected], len(self._done) + 1))
+
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish}
+        choice: dict[str, Any] = {"index": self.choice, "delta": delta, "finish_reason": finish}
         if self.turn.top_logprobs is not None and "role" not in delta and finish is None:
             choice["logprobs"], self._steps = self._logprobs(self._steps), []
         return self._event({"choices": [choice]})
@@ -197,20 +226,24 @@ class ChatReply(Base):
     def document(self) -> bytes:
         """Return the whole answer as a ``chat.completion`` JSON document."""
         self.whole()
-        answer = self.collected
+        choices = [self._choice(index, answer) for index, answer in enumerate([*self._done, self.collected])]
+        document = self._head("chat.completion") | {"choices": choices, "usage": self._counted()}
+        return encoded(compact(document) + "\n")
+
+    def _choice(self, number: int, answer: Collected) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning
         if answer.calls:
             message["tool_calls"] = [
-                _call_entry(self.call_id(index), _full(on_the_wire(self.turn.tools, name)), arguments)
+                _call_entry(self.call_id(index, number), _full(on_the_wire(self.turn.tools, name)), arguments)
                 for index, name, arguments in answer.calls
             ]
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": str(answer.finish)}
+        choice: dict[str, Any] = {"index": number, "message": message, "finish_reason": str(answer.finish)}
         if self.turn.top_logprobs is not None:
+            self._thinking = Thinking(stands_in_thinking(self.turn))
             choice["logprobs"] = self._logprobs(answer.steps)
-        usage = openai_usage([answer.counts])
-        return encoded(compact(self._head("chat.completion") | {"choices": [choice], "usage": usage}) + "\n")
+        return choice
 
     # --- log probabilities
 

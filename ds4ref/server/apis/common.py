@@ -13,7 +13,7 @@ from typing import Any
 
 from ...targets.answer import Delta, Finish, Step, Usage
 from ...text import rawjson
-from ...text.chat import Message
+from ...text.chat import Message, leading_system
 from ...text.protocol import THINK_CLOSE, THINK_OPEN
 from ...text.schemas import Schema
 from ..api import About, Refused, Reply
@@ -147,6 +147,18 @@ def openai_usage(counts: Sequence[tuple[int, int, int, int]], thought: bool = Tr
     } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if thought else {})
 
 
+def several(turns: Sequence[Turn], count: int) -> Turn:
+    """Return one turn that answers each of ``turns`` ``count`` times, the choices of a prompt one after the other."""
+    first, *more = [replace(turn, sampling=turn.sampling.numbered(n)) for turn in turns for n in range(count)]
+    return replace(first, more=tuple(more))
+
+
+def per_prompt(answers: Sequence[Collected], choices: int) -> list[tuple[int, int, int, int]]:
+    """Return the token counts of answers, ``choices`` to each prompt: a prompt counts once."""
+    counts = [answer.counts for answer in answers]
+    return [found if n % choices == 0 else (0, 0, *found[2:]) for n, found in enumerate(counts)]
+
+
 # --- tools as the client declared them
 
 
@@ -254,19 +266,22 @@ class Base(Reply):
         self.collected = Collected()
         self.prefill: Prefill | None = None
         self.begun = self.over = False
-        self._ids: dict[int, str] = {}
+        self.choice = 0
+        self._remembered = 0
+        self._ids: dict[tuple[int, int], str] = {}
 
     @cached_property
     def number(self) -> int:
         """The sequence number of this answer in the process, from 1."""
         return next(_numbers)
 
-    def call_id(self, index: int) -> str:
-        """Return the id of the answer's tool call number ``index``, generated at first use.
+    def call_id(self, index: int, choice: int | None = None) -> str:
+        """Return the id of tool call number ``index`` of a choice (None: the present one), generated at first use.
 
         Called from two threads: the inference thread stores the id, the event loop sends it.
         """
-        return self._ids.get(index) or self._ids.setdefault(index, new_id(self.call_prefix))
+        key = self.choice if choice is None else choice, index
+        return self._ids.get(key) or self._ids.setdefault(key, new_id(self.call_prefix))
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
@@ -310,9 +325,9 @@ class Base(Reply):
         """Return the error as OpenAI's JSON document."""
         return openai_error(refused)
 
-    def remember(self, answer: Message) -> Message:
+    def remember(self, answer: Message, choice: int = 0) -> Message:
         """Return the answer with ids assigned to its tool calls, and store the calls in the memory of calls."""
-        calls = tuple(replace(call, id=self.call_id(index)) for index, call in enumerate(answer.calls))
+        calls = tuple(replace(call, id=self.call_id(index, choice)) for index, call in enumerate(answer.calls))
         answer = replace(answer, calls=calls)
         if self.about.tools is not None:
             self.about.tools.remember(answer)
@@ -324,7 +339,10 @@ _CUT_OFF = Failed("shutdown", "server shutting down")
 
 def stands_in_thinking(turn: Turn) -> bool:
     """Return whether the rendered prompt ends inside ``<think>``, so that the answer begins with reasoning."""
-    asked = [m.role for m in turn.messages if turn.hoist == "leading" or m.role not in ("system", "developer")]
+    if turn.hoist == "leading":
+        asked = [m.role for m in turn.messages[leading_system(turn.messages) :]]
+    else:
+        asked = [m.role for m in turn.messages if m.role not in ("system", "developer")]
     return turn.thinking != "none" and bool(asked) and asked[-1] != "assistant"
 
 

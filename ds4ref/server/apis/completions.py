@@ -2,7 +2,7 @@
 
 A text prompt becomes a user message, as in ds4, and the answer is all generated text, including reasoning and its tags.
 A prompt of token ids, or one with ``echo``, is evaluated unchanged: no chat template, no BOS. Left out on purpose:
-``n``, ``best_of``, ``suffix``.
+``best_of``, ``suffix``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from ...text.protocol import DEFAULT_SYSTEM
 from ...text.rawjson import is_string, string
 from ..api import About, Api, Refused, sse
 from ..turn import Failed, Turn
-from . import fields
-from .common import Base, Collected, compact, encoded, openai_error, openai_usage
+from . import fields, known
+from .common import Base, Collected, compact, encoded, openai_error, openai_usage, per_prompt, several
 
 MAX_TOP = 20
 PROMPTS = 256
-SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed")
 
 Prompt = str | tuple[int, ...]
 
@@ -38,6 +37,7 @@ class Completions(Api):
     def read(self, body: bytes, about: About) -> tuple[Turn, CompletionsReply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
         request = fields.Body(body)
+        known.check(request, self.name)
         prompts = _prompts(request.needed("prompt"))
         model = fields.model(request, about)
         thinking = fields.thinking(request, about, model)
@@ -47,16 +47,18 @@ class Completions(Api):
             model,
             thinking=thinking,
             max_tokens=fields.limit(request, about, "max_tokens"),
-            sampling=fields.sampling(request, about, thinking, SAMPLING),
+            sampling=fields.sampling(request, about, thinking),
             stop=fields.stops(request, "stop"),
             top_logprobs=_top_logprobs(request.raw("logprobs")),
             echo=echo,
             raw=True,
             affinity=fields.affinity(request, about),
         )
-        first, *more = [_asked(plain, prompt) for prompt in prompts]
-        turn = replace(first, more=tuple(more))
-        return turn, CompletionsReply(turn, about, stream, fields.include_usage(request))
+        choices = request.choices()
+        if choices * len(prompts) > PROMPTS:
+            raise fields.bad(f"prompts and n ask for more than {PROMPTS} choices")
+        turn = several([_asked(plain, prompt) for prompt in prompts], choices)
+        return turn, CompletionsReply(turn, about, stream, fields.include_usage(request), choices)
 
     def error(self, refused: Refused) -> bytes:
         """Return the error as OpenAI's JSON document."""
@@ -64,20 +66,22 @@ class Completions(Api):
 
 
 def _prompts(raw: str) -> list[Prompt]:
-    """Return the prompts, each a text or token ids; anything else is an empty text."""
+    """Return the prompts, each a text or token ids."""
     if is_string(raw):
         return [string(raw)]
-    if not raw.startswith("["):
-        return [""]
     with fields.reading():
         entries = array(raw, "prompt")
         if len(entries) > PROMPTS and not _is_number(entries[0]):
             raise fields.bad(f"prompt has more than {PROMPTS} entries")
-        if entries and all(map(_is_number, entries)):
+        if not entries:
+            raise fields.bad("prompt is empty")
+        if all(map(_is_number, entries)):
             return [_ids(entries)]
-        if entries and all(entry.startswith("[") for entry in entries):
+        if all(entry.startswith("[") for entry in entries):
             return [_ids(array(entry, "an entry of prompt")) for entry in entries]
-        return [string(entry) for entry in entries if is_string(entry)] or [""]
+        if not all(map(is_string, entries)):
+            raise fields.bad("the entries of prompt are neither all strings, nor all token ids, nor all arrays of them")
+        return [string(entry) for entry in entries]
 
 
 def _is_number(raw: str) -> bool:
@@ -117,9 +121,9 @@ def _top_logprobs(raw: str | None) -> int | None:
 class CompletionsReply(Base):
     """Formats an answer as chunks, or as one ``text_completion`` document with one choice per prompt."""
 
-    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
+    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool, choices: int = 1):
         super().__init__(turn, about, stream)
-        self._usage = usage
+        self._usage, self._choices = usage, choices
         self._done: list[Collected] = []  # the choices before the one that is being generated
         self._steps: list[Step] = []
         self._offsets = _Offsets()
@@ -144,8 +148,7 @@ class CompletionsReply(Base):
             return out
         out += self._last(self.collected)
         if self._usage:
-            counts = [answer.counts for answer in (*self._done, self.collected)]
-            usage = openai_usage(counts, thought=False)
+            usage = self._counted()
             out += sse(compact(self._head() | {"choices": [], "usage": usage}))
         return out + sse("[DONE]")
 
@@ -187,8 +190,10 @@ class CompletionsReply(Base):
             if self.turn.top_logprobs is not None:
                 choice["logprobs"] = _logprobs(answer.steps, _Offsets())
             choices.append(choice | {"finish_reason": str(answer.finish)})
-        usage = openai_usage([answer.counts for answer in answers], thought=False)
-        return encoded(compact(self._head() | {"choices": choices, "usage": usage}) + "\n")
+        return encoded(compact(self._head() | {"choices": choices, "usage": self._counted()}) + "\n")
+
+    def _counted(self) -> dict[str, Any]:
+        return openai_usage(per_prompt([*self._done, self.collected], self._choices), thought=False)
 
 
 class _Offsets:

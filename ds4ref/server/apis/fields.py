@@ -1,8 +1,9 @@
 """Parsers of the request fields that the four APIs have in common.
 
-As tolerant as ds4's parser: unknown fields are ignored, the last of several members of the same name counts, commas may
-be missing, text after the object is ignored. And as strict: a supported field must have the right type, and null is an
-error where a field needs a value. Every error is a Refused with status 400.
+As tolerant as ds4's parser: unknown fields are ignored (but see ``known``), the last of several members of the same
+name counts, commas between the members of the request itself may be missing, text after the object is ignored. And as
+strict: a supported field must have the right type, and null is an error where a field needs a value. Every error is a
+Refused with status 400.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from ..turn import Choice, Sampling
 
 MOST = 2**31 - 1
 HUGE = 3.0e38
+LEAST_P = 1.0e-30
+CHOICES = 128
+"""Maximum number of answers to one prompt."""
+
 STOPS = 256
 """Maximum number of stop strings in a request; every generated token is checked against all of them."""
 
@@ -101,21 +106,51 @@ class Body:
         raw = self._raw.get(name)
         return None if raw is None else value(raw, name)
 
+    def within(self, name: str, least: float, most: float) -> float | None:
+        """Return the value of a number field, None if it is absent; raise Refused if it is not from least to most."""
+        number = self.number(name)
+        if number is not None and not least <= number <= most:
+            limits = f"from {least:g} to {most:g}" if most < HUGE else f"{least:g} or more"
+            raise bad(f"{name} is not {limits}")
+        return number
+
     def count(self, *names: str) -> int | None:
-        """Return an integer clamped to [0, 2**31), from the last present field of ``names``; None if all are absent."""
-        present = [name for name in self._raw if name in names]
-        values = [self.number(name) for name in present]
-        return None if not values or values[-1] is None else int(min(max(values[-1], 0), MOST))
+        """Return an integer, at most 2**31 - 1, from the last present field of ``names``; None if all are absent.
+
+        Raise Refused if one is negative.
+        """
+        values = [self.within(name, 0, HUGE) for name in self._raw if name in names]
+        return None if not values or values[-1] is None else int(min(values[-1], MOST))
 
     def seed(self) -> int | None:
-        """Return the field ``seed`` as an exact 64-bit integer, None if it is absent or below 1."""
+        """Return the field ``seed``, a whole number, modulo 2**64; None if it is absent."""
         number = self.number("seed")
-        if number is None or number < 1:
+        if number is None:
             return None
         raw = self._raw["seed"]
-        return min(
-            int(raw) if raw.isascii() and raw.isdigit() and len(raw) <= 20 else int(min(number, 2.0**64)), 2**64 - 1
-        )
+        if number != int(number):
+            raise bad("seed is not a whole number")
+        digits = raw.removeprefix("-")
+        exact = digits.isdigit() and len(digits) <= 4000  # Python converts no more of them
+        return (int(raw) if exact else int(number)) % 2**64
+
+    def bias(self) -> tuple[tuple[int, float], ...]:
+        """Return ``logit_bias``: token ids in ascending order, each with what is added to its logit."""
+        found: dict[int, float] = {}
+        for name, raw in self.object("logit_bias").items():
+            if not (name.isascii() and name.isdigit() and len(name) < 10):
+                raise bad(f"logit_bias: {name[:40]!r} is not a token id")
+            found[int(name)] = number = value(raw, f"logit_bias of {name}")
+            if not -100 <= number <= 100:
+                raise bad(f"logit_bias of {name} is not from -100 to 100")
+        return tuple(sorted(found.items()))
+
+    def choices(self) -> int:
+        """Return ``n``, the number of answers to each prompt."""
+        number = 1.0 if self.raw("n") is None else self.within("n", 1, CHOICES)
+        if number is None or number != int(number):
+            raise bad("n is not a whole number")
+        return int(number)
 
 
 def truth(raw: str, name: str) -> bool:
@@ -141,8 +176,12 @@ def model(body: Body, about: About) -> str:
 
 
 def limit(body: Body, about: About, *names: str) -> int | None:
-    """Return the maximum length of the answer in tokens: the lower of the request's and the server's limit, or None."""
-    limits = [n for n in (body.count(*names), about.max_tokens) if n is not None]
+    """Return the maximum length of the answer in tokens: the lower of the request's and the server's limit, or None.
+
+    A request that names no limit has the server's usual one.
+    """
+    asked = body.count(*names)
+    limits = [n for n in (about.usual_tokens if asked is None else asked, about.max_tokens) if n is not None]
     return min(limits, default=None)
 
 
@@ -158,22 +197,37 @@ def stops(body: Body, name: str) -> tuple[str, ...]:
         return tuple(filter(None, (string(one, f"an entry of {name}") for one in entries)))
 
 
-def sampling(body: Body, about: About, thinking: str, names: Sequence[str]) -> Sampling:
-    """Return the sampling parameters of a request, from its fields ``names``.
+def sampling(body: Body, about: About, thinking: str) -> Sampling:
+    """Return the sampling parameters of a request, the same for all APIs.
 
     ds4 ignores the request's values while thinking is on; this server uses them unless ``client-sampling`` is off.
     """
-    values: dict[str, Any] = {}
-    for name in names:
-        if name == "top_k":
-            values[name] = body.count(name)
-        elif name != "seed":
-            values[name] = body.number(name)
-    seed = body.seed() if "seed" in names else None
+    values: dict[str, Any] = {
+        "temperature": body.within("temperature", 0, HUGE),
+        "top_p": body.within("top_p", 0, 1),
+        "min_p": body.within("min_p", 0, 1),
+        "top_k": body.count("top_k"),
+    }
+    if values["top_p"] == 0:
+        values["top_p"] = LEAST_P  # the smallest nucleus has one token; the sampler takes 0 for "off"
+    penalties = {
+        "presence": 0.0 if body.raw("presence_penalty") is None else body.within("presence_penalty", -2, 2),
+        "frequency": 0.0 if body.raw("frequency_penalty") is None else body.within("frequency_penalty", -2, 2),
+    }
     if thinking != "none" and not on(about.options, "client-sampling"):
         values = {}
     chosen = {name: value for name, value in values.items() if value is not None}
-    return Sampling(**chosen, seed=seed)
+    return Sampling(**chosen, **penalties, seed=body.seed(), bias=body.bias())  # type: ignore[arg-type]
+
+
+def known_roles(messages: Sequence[Message], *roles: str) -> Sequence[Message]:
+    """Return the messages; raise Refused if there are none, or one has a role that is not rendered."""
+    if not messages:
+        raise bad("there are no messages")
+    for message in messages:
+        if message.role not in roles:
+            raise bad(f"the role {message.role[:100]!r} is not known: choose from {', '.join(roles)}")
+    return messages
 
 
 def switched(body: Body, *names: str) -> tuple[bool | None, bool]:
@@ -262,8 +316,10 @@ def schema_format(raw: str | None, where: str, nested: str = "") -> str:
         kind = string(form.get("type"), f"type of {where}")
         if kind == "json_object":
             return "{}"
-        if kind != "json_schema":
+        if kind == "text":
             return ""
+        if kind != "json_schema":
+            raise bad(f"type of {where} is {kind[:100]!r}: choose from text, json_object, json_schema")
         inner = members(form.get(nested, "{}"), nested) if nested else form
         schema = inner.get("schema", "{}")
         if schema not in ("true", "false"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...targets.answer import CallDelta, Delta, Finish
 from ...text.chat import Message
+from ...text.fields import array
 from ...text.fields import fields as members
 from ...text.fields import text as string
 from ...text.messages import from_anthropic, tool_references
@@ -17,13 +18,13 @@ from ...text.schemas import Schema, found_in, read_schemas
 from ..api import About, Api, Question, Refused, sse
 from ..deviations import on
 from ..turn import Choice, Failed, Turn
-from . import fields
+from . import fields, known
 from .common import Base, Splice, compact, encoded, openai_error
 
 if TYPE_CHECKING:
     from ...text.tokenizer import Tokenizer
 
-SAMPLING = ("temperature", "top_p", "top_k")
+ROLES = ("user", "assistant", "system")
 
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
           429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
@@ -80,6 +81,7 @@ def _error(refused: Refused) -> bytes:
 
 def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
     """Parse a request; ``counted``: only its prompt is used."""
+    known.check(body, "messages")
     raw = body.needed("messages")
     hoist = fields.hoist(about)
     with fields.reading():
@@ -91,10 +93,14 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
             leading=hoist == "leading",
             references={tool.name: tool.text for tool in tools},
         )
+        if not array(raw, "messages"):
+            raise fields.bad("there are no messages")
+        fields.known_roles(messages, *ROLES)
     model = fields.model(body, about)
     config = body.object("output_config")
     thinking = _thinking(body, about, model, config)
     choice = _choice(body.raw("tool_choice"), tools)
+    named = "output_config.format" if "format" in config else "output_format"
     form = config.get("format") or body.raw("output_format")
     return Turn(
         "messages",
@@ -103,10 +109,10 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
         tuple(tools),
         thinking,
         max_tokens=fields.limit(body, about, "max_tokens"),
-        sampling=fields.sampling(body, about, thinking, SAMPLING),
+        sampling=fields.sampling(body, about, thinking),
         stop=fields.stops(body, "stop_sequences"),
         choice=choice,
-        format=fields.schema_format(form, "format"),
+        format=fields.schema_format(form, named),
         affinity=fields.affinity(body, about),
         hoist=hoist,
         recover=on(about.options, "recover-calls"),
@@ -184,7 +190,7 @@ class MessagesReply(Base):
             return b""
         self.begun = True
         prompt, cached = (0, 0) if self.prefill is None else (self.prefill.total, self.prefill.cached)
-        return _event("message_start", message=self._message([], None, None, _usage(prompt, cached, 0)))
+        return _event("message_start", message=self._message([], None, None, self._usage(prompt, cached, 0)))
 
     def _piece(self, kind: str, delta: dict[str, Any]) -> bytes:
         out = b""
@@ -250,7 +256,7 @@ class MessagesReply(Base):
             content.append({"type": "text", "text": answer.text})
         for index, name, arguments in answer.calls:
             content.append(_tool_use(self.call_id(index), name) | {"input": splice(arguments)})
-        message = self._message(content, *self._reason(), _usage(*answer.counts[:3]))
+        message = self._message(content, *self._reason(), self._usage(*answer.counts[:3]))
         return encoded(splice.compact(message) + "\n")
 
     def error(self, refused: Refused) -> bytes:
@@ -259,6 +265,18 @@ class MessagesReply(Base):
         return _error(refused) if shaped else openai_error(refused)
 
     # --- both
+
+    def _usage(self, prompt: int, cached: int, completion: int) -> dict[str, int]:
+        """Return the usage object. ``input_tokens`` are those that were evaluated; for ds4 all of them count as written
+        to the cache."""
+        fresh = prompt - cached
+        ours = on(self.about.options, "input-tokens")
+        return {
+            "input_tokens": fresh if ours else 0,
+            "output_tokens": completion,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0 if ours else fresh,
+        }
 
     def _message(self, content: list[Any], reason: str | None, sequence: str | None, usage: Any) -> dict[str, Any]:
         return {
@@ -281,16 +299,6 @@ class MessagesReply(Base):
 
 def _tool_use(call_id: str, name: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-
-
-def _usage(prompt: int, cached: int, completion: int) -> dict[str, int]:
-    """Return the usage object: all input is read from the cache or written to it, so ``input_tokens`` is 0."""
-    return {
-        "input_tokens": 0,
-        "output_tokens": completion,
-        "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": prompt - cached,
-    }
 
 
 def _event(kind: str, **members: Any) -> bytes:

@@ -21,7 +21,7 @@ from ...text.schemas import Schema, brought, read_schemas
 from ..api import About, Api, Refused, sse
 from ..deviations import on
 from ..turn import Choice, Failed, Turn
-from . import fields
+from . import fields, known
 from .common import (
     Base,
     PlainInput,
@@ -36,7 +36,7 @@ from .common import (
     stands_in_thinking,
 )  # fmt: skip
 
-SAMPLING = ("temperature", "top_p")
+ROLES = ("user", "assistant", "system", "developer", "tool")
 SUMMARIES = ("auto", "concise", "detailed")
 DIGITS = 24
 
@@ -55,13 +55,16 @@ class Responses(Api):
         for name in ("previous_response_id", "conversation"):
             if request.raw(name) is not None:
                 raise Refused(400, f"{name} is not supported; replay full input instead")
+        known.check(request, self.name)
         with fields.reading():
             instructions = string(request.raw("instructions"), "instructions")
             in_place = on(about.options, "tools-in-place")
             messages, loaded = from_responses(
                 request.needed("input"), instructions, placeholders=True, in_place=in_place
             )
-            messages = _asked_again(messages)
+            if not messages or (len(messages) == 1 and instructions):
+                raise fields.bad("input is empty")
+            messages = _asked_again(list(fields.known_roles(messages, *ROLES)))
             late = brought(loaded) if in_place else read_schemas("[" + ",".join(loaded) + "]")
             tools = _merged(read_schemas(request.raw("tools")), late, in_place)
         model = fields.model(request, about)
@@ -76,9 +79,9 @@ class Responses(Api):
             tuple(tools),
             thinking,
             max_tokens=fields.limit(request, about, "max_output_tokens", "max_tokens"),
-            sampling=fields.sampling(request, about, thinking, SAMPLING),
+            sampling=fields.sampling(request, about, thinking),
             choice=choice,
-            format=fields.schema_format(request.object("text").get("format"), "format"),
+            format=fields.schema_format(request.object("text").get("format"), "text.format"),
             affinity=fields.affinity(request, about),
             hoist=fields.hoist(about),
             recover=on(about.options, "recover-calls"),
@@ -269,8 +272,18 @@ class ResponsesReply(Base):
     def _end(self, finish: Finish | str) -> bytes:
         status = _status(finish)
         last = "completed" if status == "completed" else "incomplete"
-        out = self._close_reasoning(self._thought(last)) + self._close_message(last) + self._close_call()
+        out = b""
+        if self._cut_in_reasoning(status) and self._reasoning is None:
+            item = self._open("rs_")
+            out += self._added(item.at, {"id": item.id, "type": "reasoning", "status": "in_progress", "summary": []})
+            out += self._done(item.at, _reasoning_item(item.id, "", "incomplete"))
+        out += self._close_reasoning(self._thought(last)) + self._close_message(last) + self._close_call()
         return out + self._event(f"response.{status}", response=self._response(status, self._items))
+
+    def _cut_in_reasoning(self, status: str) -> bool:
+        """Whether nothing but reasoning was generated: then its item is sent even to who wants no summary of it."""
+        answer = self.collected
+        return status == "incomplete" and bool(answer.reasoning) and not (answer.text or answer.calls)
 
     def _thought(self, last: str) -> str:
         """The status of reasoning that is open at the end: completed only if something came after it."""
@@ -303,6 +316,8 @@ class ResponsesReply(Base):
             for step in answer.steps:
                 self._thinking.thought(step)
             items.append(_reasoning_item(new_id("rs_", DIGITS), answer.reasoning, self._thought(last)))
+        elif self._cut_in_reasoning(status):
+            items.append(_reasoning_item(new_id("rs_", DIGITS), "", "incomplete"))
         if answer.text:
             items.append(_message_item(new_id("msg_", DIGITS), answer.text, last))
         for index, name, arguments in answer.calls:
@@ -398,7 +413,7 @@ def _output_text(text: str) -> Item:
 
 
 def _reasoning_item(item_id: str, text: str, status: str) -> Item:
-    summary = [{"type": "summary_text", "text": text}]
+    summary = [{"type": "summary_text", "text": text}] if text else []
     return {"id": item_id, "type": "reasoning", "status": status, "summary": summary}
 
 

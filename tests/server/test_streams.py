@@ -1,0 +1,298 @@
+"""Several answers at once: in turns, each as if alone."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.errors import BackendError
+from ds4ref.nano import random_path
+from ds4ref.server import worker as module
+from ds4ref.server.job import Job
+from ds4ref.server.timelines import Timelines
+from ds4ref.server.turn import Failed, Prefill, Sampling, Turn
+from ds4ref.server.worker import Busy, Worker
+from ds4ref.targets.answer import Delta, Finish
+from ds4ref.text.chat import Message
+
+from .scripted import ScriptedEngine, ScriptedWorker
+
+CTX = 4096
+
+
+@pytest.fixture(scope="module")
+def random_engine():
+    with Engine.open(random_path(), threads=1) as engine:
+        yield engine
+
+
+def turn(text, n=20, client="x", seed=None, system="You are brief.", **more):
+    drawn = Sampling(0.0) if seed is None else Sampling(1.0, seed=seed)
+    messages = (Message("system", system), Message("user", text))
+    return Turn("chat", messages=messages, thinking="none", sampling=drawn, max_tokens=n, client=client, **more)
+
+
+class Asked:
+    """A turn that was submitted: what was told of it, and when."""
+
+    def __init__(self, worker, asked):
+        self.told: list = []
+        self.ended = threading.Event()
+        self.begun = time.perf_counter()
+        self.job: Job = worker.submit(asked, self.listen)
+
+    def listen(self, event):
+        self.told.append((time.perf_counter() - self.begun, event))
+        if isinstance(event, Failed) or (isinstance(event, Delta) and event.finish):
+            self.ended.set()
+
+    def wait(self):
+        assert self.ended.wait(300)
+        return self
+
+    @property
+    def tokens(self):
+        return [step.token.id for _, event in self.told if isinstance(event, Delta) for step in event.steps]
+
+    @property
+    def first(self):
+        """Seconds to the first token."""
+        return next(at for at, event in self.told if isinstance(event, Delta) and event.steps)
+
+
+def alone(engine, asked):
+    """The tokens of the same turn on a worker of its own."""
+    worker = Worker(engine, ctx=CTX)
+    found = Asked(worker, asked).wait()
+    worker.shut_down()
+    return found.tokens
+
+
+@pytest.fixture
+def worker(random_engine):
+    worker = Worker(random_engine, ctx=CTX)
+    yield worker
+    worker.shut_down(0)
+
+
+def test_texts_are_those_of_each_alone(random_engine, worker):
+    """Greedy and with a seed, short and long prompts, one with a penalty: whatever computes in between."""
+    turns = [
+        turn("One"), turn("Two " * 300, seed=5), turn("Three", seed=0, client="y"), turn("Four " * 800, client="z"),
+        turn("Five", n=60), turn("Six " * 600, n=3, client="y", seed=7),
+    ]  # fmt: skip
+    together = [Asked(worker, one) for one in turns]
+    for found in together:
+        found.wait()
+    wanted = [alone(random_engine, one) for one in turns]
+    assert [found.tokens for found in together] == wanted and all(wanted)
+    order = sorted((at + found.begun, n) for n, found in enumerate(together) for at, e in found.told if
+                   isinstance(e, Delta))  # fmt: skip
+    changes = sum(a != b for (_, a), (_, b) in zip(order, order[1:], strict=False))
+    assert changes > len(turns), "they did take turns"
+
+
+def test_short_answers_do_not_wait_for_a_long_one(worker):
+    long = Asked(worker, turn("Long", n=1000))
+    while len(long.tokens) < 10:
+        time.sleep(0.002)
+    short = [Asked(worker, turn(f"Short {n}", n=10)) for n in range(4)]
+    for one in short:
+        one.wait()
+    assert not long.ended.is_set(), "it has not even half"
+    assert len(long.wait().tokens) == 1000
+
+
+def test_two_go_on_from_one_conversation_at_the_same_time(random_engine, worker):
+    """Its snapshot is shared, what is written after it is not."""
+    ids = tuple(random_engine.tokenizer.encode("Tell me of " + "rivers and " * 60))
+    first, *both = (Turn("completions", ids=ids + more, thinking="none", sampling=Sampling(0.0), max_tokens=60)
+                    for more in ((), (77,), (78, 79)))  # fmt: skip
+    Asked(worker, first).wait()
+    found = [Asked(worker, one) for one in (*both, first)]
+    for one in found:
+        one.wait()
+    assert all(one.job.start.cached >= len(ids) for one in found) and found[0].tokens != found[1].tokens
+    quiet = Worker(random_engine, ctx=CTX)
+    Asked(quiet, first).wait()
+    for one, asked in zip(found, (*both, first), strict=True):
+        assert Asked(quiet, asked).wait().tokens == one.tokens
+    quiet.shut_down()
+
+
+def test_a_beginning_that_is_being_evaluated_is_waited_for(worker):
+    """Agents start several requests with one system prompt: it is evaluated once."""
+    system = "Here are the rules of the house, all of which hold. " * 80
+    found = [Asked(worker, turn(f"Question {n}", n=4, system=system, client=f"c{n}")) for n in range(4)]
+    for one in found:
+        one.wait()
+    first, *others = found
+    assert first.job.start.cached == 0 and len(first.job.ids) > 600
+    assert all(one.job.start.cached > 500 for one in others)
+    assert all(isinstance(one.told[-1][1], Delta) and one.told[-1][1].finish for one in found)
+
+
+def test_who_leaves_frees_its_turn_for_those_who_wait_for_the_same_beginning(nano_engine):
+    worker = ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 16), ctx=CTX)
+    worker.engine.hold()
+    text = "word " * 700
+    one = Asked(worker, turn(text))
+    worker.engine.held()
+    two = Asked(worker, turn(text))
+    worker.abandon(one.job)
+    worker.engine.release()
+    assert one.wait().told[-1][1].finish == Finish.CANCELLED
+    assert two.wait().told[-1][1].finish == Finish.STOP
+    worker.shut_down()
+
+
+def slow(nano_engine, **more):
+    """A worker whose slices are over after every step, so that who comes next shows."""
+    return ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 16), ctx=CTX, **more)
+
+
+def test_a_client_with_many_answers_gets_no_more_than_one_with_one(nano_engine, monkeypatch):
+    monkeypatch.setattr(module, "SLICE", 0.0)
+    worker = slow(nano_engine)
+    script = " ".join(map(str, range(300)))
+    worker.engine.say(*[script] * 6)
+    real = worker.engine.tick
+
+    def tick(cancel=None):
+        time.sleep(0.002)
+        real(cancel)
+
+    worker.engine.tick = tick
+    many = [Asked(worker, turn(f"many {n}", n=200, client="many")) for n in range(5)]
+    one = Asked(worker, turn("one", n=60, client="one")).wait()
+    assert sum(len(other.tokens) for other in many) < 3 * len(one.tokens)
+    for other in many:
+        other.job.cancel.press()
+        other.wait()
+    worker.shut_down()
+
+
+def test_half_of_the_room_is_for_those_who_have_nothing(nano_engine):
+    worker = slow(nano_engine, streams=4)
+    worker.engine.hold()
+    greedy = [Asked(worker, turn(f"greedy {n}", client="greedy")) for n in range(6)]
+    worker.engine.held()
+    others = [Asked(worker, turn(f"other {n}", client=f"other {n}")) for n in range(3)]
+    while len(worker.running) < 4:
+        worker.engine.step()
+    clients = sorted(job.turn.client for job in worker.running)
+    assert clients == ["greedy", "greedy", "other 0", "other 1"] and len(worker.queue) == 5
+    worker.engine.release()
+    for one in (*greedy, *others):
+        assert one.wait().told[-1][1].finish == Finish.STOP
+    began = [one.job.began for one in greedy]
+    assert others[2].job.began < max(began) and began == sorted(began)
+    worker.shut_down()
+
+
+def test_without_memory_for_another_conversation_the_next_one_waits(nano_engine, monkeypatch):
+    engine = ScriptedEngine(nano_engine.tokenizer, 16)
+    worker, made = ScriptedWorker(engine, ctx=CTX), []
+    real = engine.session
+
+    def session(ctx):
+        made.append(ctx)
+        if len(made) > 1:
+            raise BackendError("no memory for a context")
+        return real(ctx)
+
+    engine.session = session  # the first one was made already: two at once, no more
+    engine.hold()
+    found = [Asked(worker, turn(f"word {n} " * 20)) for n in range(4)]
+    while worker.streams > 2:
+        engine.step()
+    assert len(worker.running) == 2
+    engine.release()
+    for one in found:
+        assert one.wait().told[-1][1].finish == Finish.STOP
+    worker.shut_down()
+
+
+def test_a_bug_in_one_answer_ends_that_one_alone(nano_engine):
+    worker = slow(nano_engine)
+    worker.engine.hold()
+    found = [Asked(worker, turn(f"word {n} " * 20)) for n in range(3)]
+    worker.engine.held()
+    worker.engine.fail = ZeroDivisionError()
+    worker.engine.release()
+    ends = [one.wait().told[-1][1] for one in found]
+    assert sorted(isinstance(end, Failed) for end in ends) == [False, False, True]
+    worker.shut_down()
+
+
+def test_all_that_run_end_at_shutdown(nano_engine):
+    worker = slow(nano_engine)
+    worker.engine.hold()
+    found = [Asked(worker, turn(f"word {n} " * 20)) for n in range(3)]
+    worker.engine.step(3)
+    closing = threading.Thread(target=worker.shut_down, args=(0.05,))
+    closing.start()
+    ends = [one.wait().told[-1][1] for one in found]
+    worker.engine.release()
+    closing.join(60)
+    assert not closing.is_alive() and not worker.alive
+    assert all(isinstance(end, Failed) or end.finish == Finish.CANCELLED for end in ends)
+    with pytest.raises(Busy):
+        worker.submit(turn("late"), lambda event: None)
+
+
+def test_checkpoints_are_those_of_each_conversation(random_engine):
+    """The schedule of one's checkpoints is not the other's."""
+    from ds4ref.session.boundaries import Policy
+
+    class Disk:
+        policy = Policy(32, cold_max=0, interval=512, trim=0, align=512)
+
+        def __init__(self):
+            self.saved: list = []
+
+        def load(self, *args):
+            return None
+
+        def save(self, session, texts, reason):
+            self.saved.append((reason, session.pos, tuple(session.tokens[:40])))
+            return True
+
+    disk = Disk()
+    worker = Worker(random_engine, ctx=CTX, timelines=Timelines(random_engine.tokenizer, disk=disk))
+    turns = [turn(f"{n} " + "word after word " * 170, n=2, client=str(n)) for n in range(3)]
+    together = [Asked(worker, one) for one in turns]
+    for one in together:
+        one.wait()
+    saved = sorted((pos, tokens) for reason, pos, tokens in disk.saved if reason == "continued")
+    worker.shut_down()
+    single = Disk()
+    for one in turns:
+        quiet = Worker(random_engine, ctx=CTX, timelines=Timelines(random_engine.tokenizer, disk=single))
+        Asked(quiet, one).wait()
+        quiet.shut_down()
+    assert saved == sorted((pos, tokens) for reason, pos, tokens in single.saved if reason == "continued")
+    assert len(saved) >= 3 and 512 in {pos for pos, _ in saved}
+
+
+def test_prefill_is_told_once_for_each_position(worker):
+    found = Asked(worker, turn("word " * 700, n=1)).wait()
+    told = [event.done for _, event in found.told if isinstance(event, Prefill)]
+    rest = told[1:] if told[0] == told[1] else told
+    assert rest == sorted(rest) and rest[-1] == len(found.job.ids) and len(rest) > 1
+
+
+def test_events_of_one_turn_keep_their_order(worker):
+    box: queue.SimpleQueue = queue.SimpleQueue()
+    jobs = [worker.submit(turn(f"q{n}", n=15), lambda event, n=n: box.put((n, event))) for n in range(5)]
+    ended, kinds = 0, {n: [] for n in range(5)}
+    while ended < len(jobs):
+        n, event = box.get(timeout=60)
+        kinds[n].append(type(event).__name__)
+        ended += isinstance(event, Delta) and bool(event.finish)
+    for names in kinds.values():
+        assert names == sorted(names, key=["Queued", "Prefill", "Delta"].index)

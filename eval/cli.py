@@ -217,6 +217,8 @@ def _conclude(
     if found.failed:
         say(PROG, f"{found.failed} samples failed: --resume {job.path} --retry-incomplete repeats them")
         return 1
+    if left:
+        return 1
     if args.fail_below is not None and not 100 * found.whole.share >= args.fail_below:
         say(PROG, f"{found.whole.said()} is below {args.fail_below:g} %")
         return 1
@@ -245,7 +247,8 @@ def _keep(args: Namespace, log: Writer, samples: list[Sample], status: str) -> i
 def _document(job: Job, found: Summary, left: int, number: int | None) -> Mapping[str, Any]:
     interval = found.whole.interval
     return {
-        "pack": job.pack.name, "version": job.pack.header.version, "n": len(job.asked), "epochs": job.epochs,
+        "pack": job.pack.name, "version": job.pack.header.version, "asked": len(job.asked), "epochs": job.epochs,
+        "n": 0 if interval is None else interval.n,
         "score": None if interval is None else interval.estimate,
         "interval": None if interval is None else [interval.low, interval.high],
         "per_source": {score.name: score.to_json() for score in found.sources},

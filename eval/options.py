@@ -48,7 +48,8 @@ be steered: there only its own limit on tokens counts, and the log says so.
 On a terminal a live screen (? lists its keys); --plain, or any other stdout: a line a sample.
 --json: one JSON document on stdout and nothing else.
 
-exit codes: 0 done, 1 below --fail-below or samples failed, 2 usage, 130 Ctrl-C, 128 + N signal N
+exit codes: 0 done, 1 below --fail-below, samples failed or q left some out, 2 usage, 130 Ctrl-C,
+128 + N signal N
 
 examples:
   ds4-eval                                             a demonstration: embedded model, nano pack
@@ -70,7 +71,7 @@ def build_parser() -> Parser:
                   epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
     g = made.add_argument_group("questions")
     g.add_argument("--pack", metavar="NAME", help=f"{', '.join(packs.names())}, or a .jsonl file")
-    add(g, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
+    add(g, "--only", metavar="WORDS", help="sources (maths,security), or else words in id, source or domain")
     add(g, "--limit", "--questions", help="only the first N of them")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
     g.add_argument("--shuffle-choices", action="store_true", help="choices in an order of their own for each sample")
@@ -184,6 +185,8 @@ def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
         pack = packs.Pack(about, tuple(header.questions))
     before = dict(header.facts.get("selection") or {})
     only, limit = args.only or before.get("only"), args.limit or before.get("limit")
+    if limit and not args.limit:  # a log of a version that took more than there are
+        limit = min(limit, len(pack.questions))
     spec = args.target or (f"local:{args.model}" if args.model else None) or str(before.get("spec") or "local")
     asked = tuple(chosen(pack.questions, only, limit))
     selection = {"only": only, "limit": limit, "spec": spec}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .runner import Event, Runner
     from .scores import Summary
 
-COMMANDS = ("compare", "import", "regrade", "verify", "view")
+COMMANDS = ("compare", "export", "import", "judge", "regrade", "verify", "view")
 
 
 def body(argv: Sequence[str]) -> int:
@@ -51,6 +51,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         from .cli_compare import compare as found
     elif name == "import":
         from .cli_import import import_pack as found
+    elif name == "judge":
+        from .cli_judge import judge_file as found
+    elif name == "export":
+        from .cli_judge import export as found
     elif name == "regrade":
         from .cli_regrade import regrade as found
     elif name == "verify":

@@ -27,6 +27,8 @@ USAGE = """ds4-eval [options]                   ask the questions, grade the ans
        ds4-eval view LOG [QUESTION]         look at what was answered
        ds4-eval compare A B                 two logs, question by question
        ds4-eval regrade LOG                 grade again what was answered
+       ds4-eval judge FILE                  grade what inspect_ai, lm-eval or ds4 asked for
+       ds4-eval export LOG                  a log as inspect_ai's
        ds4-eval import FILE...              a pack out of other people's questions
        ds4-eval verify [PACK]               compute the right answers of a pack of ours
        (each with --help)"""

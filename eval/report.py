@@ -140,8 +140,8 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
     costs = [
         f"{value:,.0f} {what}" if value >= 100 else f"{value:.3g} {what}"
         for value, what in (
-            (found.tokens, "tokens"), (found.median, "the median"), (found.reasoning, "of them thought"), (found.seconds, "s"),
-            (found.rate, "tokens/s"),
+            (found.tokens, "tokens"), (found.median, "the median"), (found.reasoning, "of them thought"),
+            (found.seconds or None, "s"), (found.rate, "tokens/s"),
         )
         if value is not None
     ]  # fmt: skip

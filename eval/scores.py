@@ -120,7 +120,8 @@ class Summary:
             "failed": self.failed, "stopped": self.stopped, "exhausted": self.exhausted,
             "pass_at": {str(k): v for k, v in self.passes.items()},
             "majority_of": {str(k): v for k, v in self.majority.items()},
-            "tokens_per_sample": self.tokens, "median_tokens": self.median, "tokens_per_right_answer": self.price, "reasoning_tokens_per_sample": self.reasoning,
+            "tokens_per_sample": self.tokens, "median_tokens": self.median, "tokens_per_right_answer": self.price,
+            "reasoning_tokens_per_sample": self.reasoning,
             "seconds_per_sample": self.seconds, "tokens_per_second": self.rate,
         }  # fmt: skip
 

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from ds4ref.errors import UsageError
-from ds4ref.eval import prompt
-from ds4ref.eval import packs
+from ds4ref.eval import packs, prompt
 from ds4ref.eval.packs import Header, Question
 from ds4ref.eval.plan import Key, Settings, chosen, keys, settings_of
 

@@ -97,7 +97,9 @@ def test_what_it_adds_up_to(folder):
         guess = [] if score.guess is None else [f"{100 * score.guess:.1f}"]
         assert line[5:] == [*guess, str(score.interval.n), *(str(score.outcomes.get(w, 0)) for w in ("right", "wrong", "ambiguous", "missing"))]  # fmt: skip  # noqa: E501
     assert "failed: 1 sample, in no score" in text and "asked:" not in text and "pass@" not in text
-    assert "an answer: 210 tokens, 210 the median, 150 of them thought, 10.5 s, 20.9 tokens/s; all: 4,830 tokens" in text
+    assert (
+        "an answer: 210 tokens, 210 the median, 150 of them thought, 10.5 s, 20.9 tokens/s; all: 4,830 tokens" in text
+    )
     assert "; 268 tokens a right answer" in text and "longer answers" not in text and "\nhard" not in text
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Progress, columns, is_tty, run, say
 from ds4ref.console.options import parsed
+from ds4ref.errors import UsageError
 
 from .log import Log, Sample, Writer, header_of
 from .options import PROG, Job, build_parser, read_job
@@ -39,6 +40,12 @@ def body(argv: Sequence[str]) -> int:
         return 0
     if args.self_test_extractors:
         return _self_test()
+    if args.replay is not None:
+        from .cli_replay import replay
+
+        return replay(args)
+    if args.speed is not None:
+        raise UsageError("--speed is for --replay LOG")
     job = read_job(args)
     if args.list:
         return _list(job)

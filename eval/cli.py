@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Progress, columns, is_tty, run, say
 from ds4ref.console.options import parsed
+from ds4ref.errors import UsageError
 
 from .log import Log, Sample, Writer, header_of
 from .options import PROG, Job, build_parser, measured, read_job
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .runner import Event, Runner
     from .scores import Summary
 
-COMMANDS = ("calibrate", "compare", "import", "regrade", "verify", "view")
+COMMANDS = ("calibrate", "compare", "export", "import", "judge", "regrade", "verify", "view")
 
 
 def body(argv: Sequence[str]) -> int:
@@ -39,6 +40,12 @@ def body(argv: Sequence[str]) -> int:
         return 0
     if args.self_test_extractors:
         return _self_test()
+    if args.replay is not None:
+        from .cli_replay import replay
+
+        return replay(args)
+    if args.speed is not None:
+        raise UsageError("--speed is for --replay LOG")
     job = read_job(args)
     if args.list:
         return _list(job)
@@ -53,6 +60,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         from .cli_compare import compare as found
     elif name == "import":
         from .cli_import import import_pack as found
+    elif name == "judge":
+        from .cli_judge import judge_file as found
+    elif name == "export":
+        from .cli_judge import export as found
     elif name == "regrade":
         from .cli_regrade import regrade as found
     elif name == "verify":
@@ -232,6 +243,8 @@ def _conclude(
     if found.failed:
         say(PROG, f"{found.failed} samples failed: --resume {job.path} --retry-incomplete repeats them")
         return 1
+    if left:
+        return 1
     if args.fail_below is not None and not 100 * found.whole.share >= args.fail_below:
         say(PROG, f"{found.whole.said()} is below {args.fail_below:g} %")
         return 1
@@ -260,7 +273,8 @@ def _keep(args: Namespace, log: Writer, samples: list[Sample], status: str) -> i
 def _document(job: Job, found: Summary, left: int, number: int | None) -> Mapping[str, Any]:
     interval = found.whole.interval
     return {
-        "pack": job.pack.name, "version": job.pack.header.version, "n": len(job.asked), "epochs": job.epochs,
+        "pack": job.pack.name, "version": job.pack.header.version, "asked": len(job.asked), "epochs": job.epochs,
+        "n": 0 if interval is None else interval.n,
         "score": None if interval is None else interval.estimate,
         "interval": None if interval is None else [interval.low, interval.high],
         "per_source": {score.name: score.to_json() for score in found.sources},

@@ -28,7 +28,7 @@ def view(argv: Sequence[str]) -> int:
     )  # fmt: skip
     made.add_argument("names", metavar="NAME", nargs="*",
                       help="a log, or latest; then a question: its number, its id or how that begins")  # fmt: skip
-    add(made, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
+    add(made, "--only", metavar="WORDS", help="sources (maths,security), or else words in id, source or domain")
     made.add_argument("--outcome", metavar="LIST", help=f"only these: {', '.join(OUTCOMES)}")
     add(made, "--json")
     args = parsed(made, argv)

@@ -16,7 +16,7 @@ from ds4ref.console.tables import Column, fitted
 from ds4ref.errors import UsageError
 from ds4ref.runs import scored
 from ds4ref.runs.scored import Contrast, Cost, Pairing
-from ds4ref.runs.stats import Interval
+from ds4ref.runs.stats import Interval, p_said
 
 from .keep import about, rows_of
 from .log import Log, Sample
@@ -105,7 +105,7 @@ def _line(c: Contrast) -> list[str]:
     i = c.points
     return [
         c.name, str(i.n), f"{100 * c.a.estimate:.1f}", _span(c.a), f"{100 * c.b.estimate:.1f}", _span(c.b),
-        f"{i.estimate:+.1f}", f"{i.low:+.1f} to {i.high:+.1f}" if i.known else "too few", f"{c.p:.2g}",
+        f"{i.estimate:+.1f}", f"{i.low:+.1f} to {i.high:+.1f}" if i.known else "too few", p_said(c.p),
         "" if i.detectable is None else scored.brief(i.detectable),
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ds4ref.runs.evals import eval_facts, same_log
-from ds4ref.runs.store.rows import eval_row
+from ds4ref.runs.store.rows import eval_row, in_order
 
 from .log import Log
 from .scores import summary
@@ -49,9 +49,10 @@ def keep(
 
 
 def rows_of(log: Log) -> list[dict[str, Any]]:
-    """Return a row of the run store for each sample."""
+    """Return a row of the run store for each sample, in the order of the pack."""
     questions = {q.id: msgspec.to_builtins(q) for q in log.header.questions}
-    return [eval_row(msgspec.to_builtins(sample), questions[sample.id]) for sample in log.samples]
+    rows = [eval_row(msgspec.to_builtins(sample), questions[sample.id]) for sample in log.samples]
+    return in_order(rows, questions)
 
 
 def about(log: Log) -> dict[str, Any]:

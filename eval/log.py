@@ -287,6 +287,8 @@ VOLATILE = ("name", "threads", "url", "file")
 
 
 def _refuse_others(path: Path, old: LogHeader, new: LogHeader) -> None:
+    if old.target.get("kind") == "judged":
+        raise UsageError(f"{path} holds answers of {old.target.get('engine')}: there is no run of ours to go on with")
     differing = [
         f"{name} ({_short(old.settings.get(name))} there, {_short(value)} now)"
         for name, value in new.settings.items()

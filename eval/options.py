@@ -28,6 +28,8 @@ USAGE = """ds4-eval [options]                   ask the questions, grade the ans
        ds4-eval compare A B                 two logs, question by question
        ds4-eval regrade LOG                 grade again what was answered
        ds4-eval calibrate LOG...            how hard questions are, and what they tell apart
+       ds4-eval judge FILE                  grade what inspect_ai, lm-eval or ds4 asked for
+       ds4-eval export LOG                  a log as inspect_ai's
        ds4-eval import FILE...              a pack out of other people's questions
        ds4-eval verify [PACK]               compute the right answers of a pack of ours
        (each with --help)"""
@@ -50,13 +52,15 @@ be steered: there only its own limit on tokens counts, and the log says so.
 On a terminal a live screen (? lists its keys); --plain, or any other stdout: a line a sample.
 --json: one JSON document on stdout and nothing else.
 
-exit codes: 0 done, 1 below --fail-below or samples failed, 2 usage, 130 Ctrl-C, 128 + N signal N
+exit codes: 0 done, 1 below --fail-below, samples failed or q left some out, 2 usage, 130 Ctrl-C,
+128 + N signal N
 
 examples:
   ds4-eval                                             a demonstration: embedded model, nano pack
   ds4-eval -m MODEL.gguf -o run.jsonl                  93 questions, greedy, thinking
   ds4-eval --target http://127.0.0.1:8000/v1 --concurrency 4 --epochs 4 --temp 1 --plain
-  ds4-eval --resume run.jsonl                          go on where it stopped"""
+  ds4-eval --resume run.jsonl                          go on where it stopped
+  ds4-eval --replay run.jsonl --speed 10               see it again"""
 
 UNAVAILABLE = {
     "--trace": "the log (-o FILE) has every prompt and answer, and ds4-eval view shows them",
@@ -75,7 +79,7 @@ def build_parser() -> Parser:
     g.add_argument("--long-tokens", metavar="LIST", type=integers(long_pack.LEAST, long_pack.MOST),
                    help="pack long: how many tokens back the facts lie (4096,8192,16384,32768,65536)")  # fmt: skip
     g.add_argument("--long-seed", metavar="N", type=integer(0), help="pack long: another text for each N (0)")
-    add(g, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
+    add(g, "--only", metavar="WORDS", help="sources (maths,security), or else words in id, source or domain")
     add(g, "--limit", "--questions", help="only the first N of them")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
     g.add_argument("--shuffle-choices", action="store_true", help="choices in an order of their own for each sample")
@@ -106,6 +110,8 @@ def build_parser() -> Parser:
     add(g, "--output", metavar="LOG", help="the log, a new .jsonl file")
     add(g, "--resume", metavar="LOG", help="go on with a log (latest: the newest in the data folder)")
     g.add_argument("--retry-incomplete", action="store_true", help="with --resume: also what failed or was cut off")
+    g.add_argument("--replay", metavar="LOG", help="show a run again, on the screen or with --plain (latest)")
+    g.add_argument("--speed", metavar="X", type=number(0.01, 10_000), help="with --replay: X times as fast (1)")
     add(g, "--concurrency", type=integer(1, 1024), default=1, help="answers at once (1)")
     add(g, "--scheduler")
     add(g, "--workers", help="spread samples over so many processes of this machine, through Dask")
@@ -204,6 +210,8 @@ def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
         pack = packs.Pack(about, tuple(header.questions))
     before = dict(header.facts.get("selection") or {})
     only, limit = args.only or before.get("only"), args.limit or before.get("limit")
+    if limit and not args.limit:  # a log of a version that took more than there are
+        limit = min(limit, len(pack.questions))
     spec = args.target or (f"local:{args.model}" if args.model else None) or str(before.get("spec") or "local")
     asked = tuple(chosen(pack.questions, only, limit))
     selection = {"only": only, "limit": limit, "spec": spec}

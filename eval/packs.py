@@ -101,6 +101,11 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
         return question_digest(self.kind, self.question, self.choices, self.answer, shown)
 
     @property
+    def chance(self) -> float:
+        """Return the probability of a right answer by guessing: as stated, else one in the choices, else 0."""
+        return self.guess or (1 / len(self.choices) if self.choices else 0.0)
+
+    @property
     def letters(self) -> str:
         """Return the letters of the choices."""
         return LETTERS[: len(self.choices)]

@@ -90,12 +90,23 @@ def keys(questions: Sequence[Question], epochs: int) -> list[Key]:
 
 
 def chosen(questions: Sequence[Question], only: str | None = None, limit: int | None = None) -> list[Question]:
-    """Return the first ``limit`` questions that match ``only``; UsageError if none does.
+    """Return the first ``limit`` questions that match ``only``; UsageError if there are fewer, or none for a word.
 
-    ``only``: comma-separated words, one of which must be in a question's id, source or domain.
+    ``only``: comma-separated words. One that is a source, or the part of sources before a slash, stands for these; any
+    other for the questions that have it in id, source or domain.
     """
     words = [word.strip().lower() for word in (only or "").split(",") if word.strip()]
-    found = [q for q in questions if not words or any(w in f"{q.id} {q.source} {q.domain}".lower() for w in words)]
-    if not found:
-        raise UsageError(f"no question has {only!r} in its id, source or domain")
+    wanted = set(itertools.chain.from_iterable(_matching(questions, word) for word in words))
+    found = [q for q in questions if not words or q.id in wanted]
+    if limit is not None and limit > len(found):
+        raise UsageError(f"there are {len(found)} questions{f' of {only}' if words else ''}, not {limit}")
     return found[:limit]
+
+
+def _matching(questions: Sequence[Question], word: str) -> list[str]:
+    """Return the ids of the questions that ``word`` stands for."""
+    found = [q.id for q in questions if word in (q.source.lower(), q.source.lower().partition("/")[0])]
+    found = found or [q.id for q in questions if word in f"{q.id} {q.source} {q.domain}".lower()]
+    if not found:
+        raise UsageError(f"no question has {word!r} in its id, source or domain")
+    return found

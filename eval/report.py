@@ -5,6 +5,7 @@ Tables fit the given width without wrapping.
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -84,7 +85,8 @@ def summary_text(
     outcomes = ", ".join(f"{found.whole.outcomes.get(name, 0)} {word}" for name, word in WORDS.items())
     guess = "" if found.whole.guess is None else f", guessing {100 * found.whole.guess:.1f} %"
     parts = [_filled(f"score: {found.whole.said()}{guess}" + (f": {outcomes}" if found.whole.samples else ""), width)]
-    every = [*(found.sources if len(found.sources) > 1 else ()), *found.depths]
+    groups = [group for group in (found.sources, found.difficulties) if len(group) > 1]
+    every = [*itertools.chain.from_iterable(groups), *found.depths, *found.lengths]
     if found.ds4.samples == found.whole.samples > 0:
         every.append(found.ds4)
     if every:
@@ -138,14 +140,15 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
     costs = [
         f"{value:,.0f} {what}" if value >= 100 else f"{value:.3g} {what}"
         for value, what in (
-            (found.tokens, "tokens"), (found.reasoning, "of them thought"), (found.seconds, "s"),
-            (found.rate, "tokens/s"),
+            (found.tokens, "tokens"), (found.median, "the median"), (found.reasoning, "of them thought"),
+            (found.seconds or None, "s"), (found.rate, "tokens/s"),
         )
         if value is not None
     ]  # fmt: skip
     if costs:
         tokens, seconds = sum(sample.tokens or 0 for sample in samples), sum(sample.seconds for sample in samples)
-        lines.append(f"an answer: {', '.join(costs)}; all: {tokens:,} tokens, {duration(seconds)} of answering")
+        lines.append(f"an answer: {', '.join(costs)}; all: {tokens:,} tokens, {duration(seconds)} of answering"
+                     + (f"; {found.price:,.0f} tokens a right answer" if found.price else ""))  # fmt: skip
     return lines
 
 

@@ -135,6 +135,10 @@ class Runner:
         self._failed = 0
         self.left = False  # by ``leave``
 
+    def clock(self) -> float:
+        """Return the time in seconds by which the run is timed."""
+        return time.monotonic()
+
     # --- control, from any thread
 
     def pause(self) -> None:

@@ -79,7 +79,11 @@ class Summary:
     exhausted  number of graded samples that used up their tokens, or whose thinking had to be closed
     passes     by k: share of questions with a right answer among k samples; empty with one epoch
     majority   by k: share of questions whose most frequent answer of the first k is right; empty with one epoch
+    difficulties   scores by difficulty
+    lengths    scores of the shorter and of the longer half of the answers, by tokens
     tokens     mean generated tokens of a sample; None if not counted
+    median     median of the same
+    price      generated tokens of all samples for each right one; None if not counted, or none is right
     reasoning  mean thinking tokens of a sample; None if not counted
     seconds    mean seconds of a sample
     rate       tokens per second while generating; None if not counted
@@ -99,6 +103,10 @@ class Summary:
     seconds: float | None = None
     rate: float | None = None
     depths: tuple[Score, ...] = ()
+    difficulties: tuple[Score, ...] = ()
+    lengths: tuple[Score, ...] = ()
+    median: float | None = None
+    price: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return scores and costs as plain data."""
@@ -106,11 +114,14 @@ class Summary:
             **self.whole.to_json(), "per_source": {s.name: s.to_json() for s in self.sources},
             "per_domain": {s.name: s.to_json() for s in self.domains},
             **({"per_depth": {s.name: s.to_json() for s in self.depths}} if self.depths else {}),
+            "per_difficulty": {s.name: s.to_json() for s in self.difficulties},
+            "per_length": {s.name: s.to_json() for s in self.lengths},
             "ds4_grader": self.ds4.to_json(),
             "failed": self.failed, "stopped": self.stopped, "exhausted": self.exhausted,
             "pass_at": {str(k): v for k, v in self.passes.items()},
             "majority_of": {str(k): v for k, v in self.majority.items()},
-            "tokens_per_sample": self.tokens, "reasoning_tokens_per_sample": self.reasoning,
+            "tokens_per_sample": self.tokens, "median_tokens": self.median, "tokens_per_right_answer": self.price,
+            "reasoning_tokens_per_sample": self.reasoning,
             "seconds_per_sample": self.seconds, "tokens_per_second": self.rate,
         }  # fmt: skip
 
@@ -122,15 +133,23 @@ def summary(log: Log) -> Summary:
 
 def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> Summary:
     """Return scores and costs of ``samples``, one for each key; ``questions`` are by id."""
-    every = list(samples)
+    places = {name: place for place, name in enumerate(questions)}
+    every = sorted(samples, key=lambda sample: (places[sample.id], sample.epoch))  # however they were made
     done = [sample for sample in every if sample.status == "done" and sample.grade is not None]
     epochs = max((sample.epoch for sample in done), default=1)
     deep = sorted((sample for sample in done if questions[sample.id].depth), key=lambda s: questions[s.id].depth)
+    counted = [sample for sample in done if sample.tokens is not None]
+    tokens, right = [sample.tokens or 0 for sample in counted], sum(sample.right for sample in counted)
+    middle = float(np.median(tokens)) if counted else None
     return Summary(
         whole=score("all", done, questions=questions),
         sources=tuple(_grouped(done, questions, lambda q: q.source)),
         domains=tuple(_grouped(done, questions, lambda q: q.domain.partition("/")[0])),
         depths=tuple(_grouped(deep, questions, lambda q: f"{q.depth:,} tokens back")),
+        difficulties=tuple(_grouped(done, questions, lambda q: q.difficulty or "not stated")),
+        lengths=_halves(counted, middle, questions) if middle is not None else (),
+        median=middle,
+        price=sum(tokens) / right if right else None,
         ds4=score("ds4's grader", done, ds4=True),
         failed=sum(sample.status == "failed" for sample in every),
         stopped=sum(sample.status == "stopped" for sample in every),
@@ -159,7 +178,7 @@ def score(
             outcomes[found.outcome] += 1
             right[sample.id].append(float(found.outcome == "right"))
     means = [float(np.mean(values)) for values in right.values()]
-    guesses = [questions[name].guess for name in right] if questions else []
+    guesses = [questions[name].chance for name in right] if questions else []
     guess = float(np.mean(guesses)) if guesses and all(guesses) else None
     return Score(name, share_interval(means) if means else None, sum(outcomes.values()), outcomes, guess)
 
@@ -230,6 +249,16 @@ def _grouped(done: Sequence[Sample], questions: Mapping[str, Question], name: Ca
     for sample in done:
         groups[name(questions[sample.id])].append(sample)
     return [score(key, samples, questions=questions) for key, samples in groups.items()]
+
+
+def _halves(counted: Sequence[Sample], middle: float, questions: Mapping[str, Question]) -> tuple[Score, ...]:
+    """Return the scores of the answers up to ``middle`` tokens and of the longer ones; none if one side is empty."""
+    short = [sample for sample in counted if (sample.tokens or 0) <= middle]
+    if len(short) == len(counted):
+        return ()
+    long = [sample for sample in counted if (sample.tokens or 0) > middle]
+    names = (f"up to {middle:,.0f} tokens", "longer answers")
+    return tuple(score(name, side, questions=questions) for name, side in zip(names, (short, long), strict=True))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -16,6 +16,7 @@ from ds4ref.errors import DataError
 from ds4ref.runs import drift, marks
 from ds4ref.runs.provenance import age
 from ds4ref.runs.spread import band_name, median_band, quantile
+from ds4ref.runs.stats import p_said
 from ds4ref.version import __version__
 
 from . import figures
@@ -149,6 +150,7 @@ def render(template: str, report: Report, **extra: Any) -> str:
         "shown": printable,
         "signed": signed,
         "spanned": spanned,
+        "p_said": p_said,
     }
     return env.get_template(template).render(r=report, **extra)
 

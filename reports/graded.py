@@ -75,13 +75,14 @@ def _table(measured: Measured, bench: Sequence[Measured]) -> dict[str, Any]:
     return {
         **_line(printable(measured.name), whole, scored.guessed(questions)),
         "groups": _lines(questions, lambda q: q.source),
-        "domains": _lines(questions, lambda q: q.domain.partition("/")[0] or "?"),
+        "domains": [d for d in _lines(questions, lambda q: q.domain.partition("/")[0] or "?") if d["n"] > 1],
+        "difficulties": _lines(questions, lambda q: q.difficulty or "difficulty not stated"),
         "depths": _depths(questions),
         "samples": graded, "ungraded": sum(q.ungraded for q in questions), "status": run.status,
         "epochs": max((int(row.get("epoch") or 1) for row in rows), default=1),
         "outcomes": {name: outcomes[name] for name in OUTCOMES} if outcomes else None,
         "exhausted": exhausted / graded if outcomes else None,
-        "tokens": _mean(questions, "tokens"), "seconds": _mean(questions, "seconds"),
+        "tokens": _mean(questions, "tokens"), **_prices(rows), "seconds": _mean(questions, "seconds"),
         "rate": rate, "bench_rate": bench_rate, "speed": bench_rate if rate is None else rate,
         "model": printable(str(model_name(run.facts) or "")),
         "pack": printable(f"{pack.get('pack', '')} {pack.get('version', '')}".strip()),
@@ -115,6 +116,13 @@ def _depths(questions: Sequence[Answered]) -> list[dict[str, Any]]:
 def _mean(questions: Sequence[Answered], name: str) -> float | None:
     known = [value for q in questions if (value := getattr(q, name)) is not None]
     return sum(known) / len(known) if known else None
+
+
+def _prices(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Return the median tokens of a sample, and the tokens of all samples for each right one; None if not counted."""
+    counted = [row for row in rows if scored.score_of(row) is not None and finite(row.get("tokens"))]
+    tokens, right = [float(row["tokens"]) for row in counted], sum(scored.score_of(row) or 0 for row in counted)
+    return {"median": median(tokens) if tokens else None, "price": sum(tokens) / right if right else None}
 
 
 def _exhausted(row: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ds4ref.console.common import columns as terminal_columns
 from ds4ref.console.tables import Column, fitted
-from ds4ref.runs import scored
+from ds4ref.runs import scored, stats
 from ds4ref.runs.store import Run
 
 from .compare import REFUSED, Comparison, signed, spanned
@@ -158,7 +158,7 @@ def _print_pairs(pairs: scored.Pairing) -> None:
         )  # fmt: skip
         lines = [
             [printable(c.name), str(c.difference.n), f"{100 * c.a.estimate:.1f}", f"{100 * c.b.estimate:.1f}",
-             signed(c.points.estimate), spanned(c.points), f"{c.p:.2g}"]
+             signed(c.points.estimate), spanned(c.points), stats.p_said(c.p)]
             for c in pairs.sources
         ]  # fmt: skip
         print(fitted(columns, lines, _width()))

@@ -15,13 +15,13 @@ from typing import Any
 
 from ..errors import DataError
 from .store import Run, Store
-from .store.rows import eval_row
+from .store.rows import eval_row, in_order
 
 SCHEMA = "ds4-eval-log-v1"
 
 
 def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the facts and rows of a log, rows in the order of its samples; raise DataError if it is no log or
+    """Return the facts and rows of a log, rows in the order of the pack; raise DataError if it is no log or
     damaged."""
     path = Path(path)
     try:
@@ -51,7 +51,7 @@ def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[st
         rows.pop(key, None)
         rows[key] = row
     facts["epochs"] = max([facts["epochs"], *(epoch for _, epoch in rows)])
-    return facts, list(rows.values())
+    return facts, in_order(rows.values(), questions)
 
 
 def eval_facts(header: Mapping[str, Any], path: str, line: bytes) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Answered:
     seconds   mean duration, None if unknown
     guess     probability of a right answer by guessing, None if not stated
     depth     number of tokens between what is asked for and the answer, None if not stated
+    difficulty  as the pack states it, "" if it does not
     """
 
     name: str
@@ -55,6 +56,7 @@ class Answered:
     seconds: float | None
     guess: float | None = None
     depth: int | None = None
+    difficulty: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,7 @@ def _answered(rows: Rows) -> Answered:
     return Answered(
         str(first.get("id")), source, str(first.get("domain") or ""), fmean(scores) if scores else None,
         len(scores), len(rows) - len(scores), mean("tokens"), mean("seconds"), first.get("guess"), first.get("depth"),
+        str(first.get("difficulty") or ""),
     )  # fmt: skip
 
 

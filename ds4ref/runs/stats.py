@@ -21,6 +21,8 @@ LEAST, LEAST_GRADED = 3, 20
 EXACT_TO = 100
 RESAMPLES = 4999
 FLIPS = 1000
+LEAST_P = 2 / (RESAMPLES + 1)
+"""p-value of a permutation test in which no redrawing came near: all that is known is that p is smaller."""
 SEED = 20261121
 POWER = 0.8
 TRIM = 0.2
@@ -252,6 +254,11 @@ def sign_flip(differences: ArrayLike) -> float:
         (d,), _mean, permutation_type="samples", n_resamples=RESAMPLES, rng=np.random.default_rng(SEED)
     )
     return float(done.pvalue)
+
+
+def p_said(p: float) -> str:
+    """Format a p-value; one that is the floor of its resampling as a bound."""
+    return f"< {LEAST_P:g}" if math.isclose(p, LEAST_P) else f"{p:.2g}"
 
 
 def _t(estimate: float, error: float, freedom: float, confidence: float, n: int, method: str) -> Interval:

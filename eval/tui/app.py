@@ -13,7 +13,7 @@ from textual.screen import Screen
 from ..log import Writer
 from ..packs import Question
 from ..runner import Event, Runner
-from .board import Board
+from .board import Board, Pace
 from .screen import MainScreen
 from .theme import THEME
 from .work import Work
@@ -49,7 +49,7 @@ class EvalApp(App[None]):
         super().__init__()
         self.animation_level = "none"
         self.work = Work(make_runner, pause_s)
-        self.board = Board(questions, epochs, log.samples)
+        self.board = Board(questions, epochs, log.samples, Pace(self.work.runner.clock))
         self.main = MainScreen(self.board, self.work, title)
         self.stay = stay
         self.stop_requested = self.leave_requested = False

@@ -29,6 +29,7 @@ p                    pause, go on
 f                    filter: unanswered, wrong, failed, a source
 /  n N               search id, source, text; next, previous hit
 Tab                  switch between table and answer
++ -                  a replay faster, slower
 q  Ctrl-C            stop and report; twice: without waiting"""
 STATES = """\
 PEND                 waiting

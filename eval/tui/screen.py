@@ -12,6 +12,7 @@ from textual.widgets import DataTable, Footer
 
 from ds4ref.targets import Ability
 
+from ..replay import Replay
 from . import document
 from .board import Board
 from .dialogs import FilterDialog, SearchDialog, TextDialog, help_text
@@ -40,6 +41,8 @@ class MainScreen(Screen[None]):
         Binding("l", "live", "Live", show=False),
         Binding("n", "hit(1)", "Next hit", show=False),
         Binding("N", "hit(-1)", "Previous hit", show=False),
+        Binding("plus", "speed(2)", "Faster", key_display="+"),
+        Binding("minus", "speed(0.5)", "Slower", key_display="-"),
         Binding("left", "epoch(-1)", "Earlier epoch", show=False),
         Binding("right", "epoch(1)", "Later epoch", show=False),
         Binding("tab,shift+tab", "switch", "Other pane", show=False),
@@ -102,7 +105,10 @@ class MainScreen(Screen[None]):
             return "stopping" if alive else "stopped"
         if self.work.runner.paused:
             return "paused"
-        return "" if alive or self.work.alive else "done"
+        if not alive and not self.work.alive:
+            return "done"
+        runner = self.work.runner
+        return f"replay {runner.speed:g}×" if isinstance(runner, Replay) else ""
 
     def _follow(self) -> None:
         """Select a running sample, else the latest; stay while the selected one runs."""
@@ -195,6 +201,16 @@ class MainScreen(Screen[None]):
             self.board.queued.add(key)
             self.work.runner.again(key)
             self.table.update_rows([i])
+            self.look()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer other speeds for a replay only."""
+        return action != "speed" or isinstance(self.work.runner, Replay)
+
+    def action_speed(self, factor: float) -> None:
+        """Play faster or slower."""
+        if isinstance(runner := self.work.runner, Replay):
+            runner.speed *= factor
             self.look()
 
     def action_leave(self) -> None:

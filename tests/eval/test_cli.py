@@ -61,6 +61,7 @@ def test_json_is_alone_on_stdout(path, capsys, model):
     found = json.loads(out)
     assert out.count("\n") == 1
     assert (found["pack"], found["n"], found["score"], found["left"]) == ("nano", 2, 0.0, 0)
+    assert found["asked"] == 2
     assert found["interval"][1] > 0 and found["log"] == str(path)
     assert set(found["per_source"]) == {"lists/copy", "lists/reverse"}
     assert "[2/2]" in err
@@ -102,6 +103,8 @@ def test_a_log_of_other_settings_is_refused(path, capsys, more, said, model):
     [
         (["--pack", "nonsense"], "no pack nonsense: choose from ds4ref, nano"),
         (["--only", "nonsense"], "no question has 'nonsense'"),
+        (["--questions", "195"], "there are 194 questions, not 195"),
+        (["--pack", "ds4ref", "--questions", "94"], "there are 93 questions, not 94"),
         (["--retry-incomplete"], "--retry-incomplete is for --resume"),
         (["--resume", "latest"], "no log in"),
         (["-m", "x.gguf", "--target", "local"], "choose one of --model and --target"),

@@ -183,6 +183,16 @@ def test_mistakes_are_one_line(folder, capsys, argv, code, message):
     assert (found, out) == (code, "") and message in err and err.count("\n") == 1
 
 
+def test_the_floor_of_resampling_is_a_bound():
+    """With 60 questions, all better by a half, no redrawing of signs comes near: p is smaller than one in so many."""
+    same, better = ["w" * 60] * 2, ["r" * 60, "w" * 60]
+    found = compare_logs(made.build("a", same), made.build("b", better))
+    assert found.pairs.whole.p == pytest.approx(0.0004)
+    assert "< 0.0004" in text(found, 160) and document(found)["whole"]["p"] == found.pairs.whole.p
+    exact = compare_logs(made.build("a", ["w" * 60]), made.build("b", ["r" * 60]))
+    assert "1.7e-18" in text(exact, 160) and "< 0.0004" not in text(exact, 160), "McNemar's is exact"
+
+
 @settings(max_examples=30)
 @given(
     st.integers(30, 200),

@@ -39,7 +39,7 @@ def test_a_run_has_a_row_for_each_sample(store, tmp_path):
         "id": "maths-000", "question": log.questions["maths-000"].digest[:32], "source": "maths",
         "domain": "maths/part 0", "epoch": 1, "status": "done", "outcome": "right", "given": "100", "expected": "100",
         "ds4": "right", "prompt_tokens": 50, "tokens": 210, "reasoning_tokens": 150, "ttft": 0.5, "seconds": 10.5,
-        "finish": "stop", "close": "natural",
+        "finish": "stop", "close": "natural", "difficulty": "hard",
     }  # fmt: skip
     assert (failed["outcome"], failed["status"], stopped["status"]) == (None, "failed", "stopped")
     assert not any("prompt" in row or "output" in row for row in store.rows(run.id))
@@ -60,7 +60,9 @@ def test_a_log_can_be_read_without_ds4_eval(tmp_path):
         file.write(logs.msgspec.json.encode(again) + b'\n\n{"id": "torn')
     log = logs.read(log.path)
     facts, rows = evals.read_log(log.path)
-    assert rows == rows_of(log) and len(rows) == 10 and rows[-1]["id"] == "science-001"
+    assert rows == rows_of(log) and len(rows) == 10 and log.samples[-1].id == "science-001"
+    places = [(row["epoch"], row["id"][-3:]) for row in rows]
+    assert places == sorted(places), "in the order of the pack, not in which they were made"
     with Store.open(tmp_path / "s.sqlite") as store:
         kept = store.run(keep(store, log)).facts
     assert {name: value for name, value in kept.items() if name != "summary"} == json.loads(json.dumps(facts))

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from ds4ref.eval import packs
+from ds4ref.eval.grading import grade
 from ds4ref.eval.packs import LETTERS, load, near_duplicates, stamped
 from ds4ref.eval.prompt import user_text
 from ds4ref.eval.verify import verify
@@ -40,6 +41,32 @@ def test_keys_are_balanced(source, size):
     counts = Counter(q.answer for q in asked)
     assert all(len(q.choices) == size for q in asked)
     assert all(abs(counts[letter] - len(asked) / size) <= 3 for letter in LETTERS[:size])
+
+
+ALWAYS = (*LETTERS, "", "yes", "no", "true", "none", *map(str, range(-1, 20)), "0-999", "1,2,3", "all of them")
+"""What says the same to everything."""
+
+
+@pytest.mark.parametrize("name", packs.names())
+def test_no_constant_answer_is_above_chance(name):
+    """Of whole packs and of every source: 5 points above, or a question more than chance gives."""
+    every = load(name).questions
+    answers = dict.fromkeys([*ALWAYS, *(q.answer for q in every)])
+    groups = [every, *([q for q in every if q.source == source] for source in load(name).sources())]
+    for asked in groups:
+        allowed = 100 * sum(q.chance for q in asked) / len(asked) + max(5, 100 / len(asked))
+        for answer in answers:
+            for form in ("{}", "Answer: {}", "</think>{}", "<think>so</think>\nAnswer: {}"):
+                right = sum(grade(q, form.format(answer), finish="stop").outcome == "right" for q in asked)
+                assert 100 * right / len(asked) <= allowed, (asked[0].source, form.format(answer))
+
+
+def test_chance_is_stated_where_it_is_not_one_in_the_choices():
+    """The commonest key of security is 0: nothing is wrong in five functions of 18."""
+    chances = {source: {q.chance for q in QUESTIONS if q.source == source} for source in COUNTS}
+    assert chances == {"science": {0.25}, "scholar": {0.1}, "maths": {0.001}, "security": {0.2778}}
+    keys = Counter(q.answer for q in QUESTIONS if q.source == "security")
+    assert keys.most_common(1) == [("0", 5)] and round(5 / 18, 4) == 0.2778
 
 
 def test_keys_do_not_stand_out():

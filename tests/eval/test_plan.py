@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from ds4ref.errors import UsageError
-from ds4ref.eval import prompt
+from ds4ref.eval import packs, prompt
 from ds4ref.eval.packs import Header, Question
 from ds4ref.eval.plan import Key, Settings, chosen, keys, settings_of
 
@@ -86,5 +86,24 @@ def test_questions_are_chosen_by_id_source_or_domain():
     assert chosen(every, "q-2, algebra") == [CHOICE, INTEGER]
     assert chosen(every, "SECUR") == [LINES]
     assert chosen(every, None, 2) == [CHOICE, INTEGER]
-    with pytest.raises(UsageError, match="'nothing'"):
-        chosen(every, "nothing")
+    for words in ("nothing", "q-2,nothing"):
+        with pytest.raises(UsageError, match="'nothing'"):
+            chosen(every, words)
+
+
+@pytest.mark.parametrize(("pack", "words", "count"), [
+    ("ds4ref", "science", 25), ("ds4ref", "Maths, science", 50), ("ds4ref", "scien", 27), ("ds4ref", "physics", 9),
+    ("nano", "tools", 34), ("nano", "choice", 12), ("nano", "think", 28), ("nano", "recall/far", 14),
+])  # fmt: skip
+def test_a_source_is_that_source_alone(pack, words, count):
+    """Two domains of scholar have "science" in their names."""
+    assert len(chosen(packs.load(pack).questions, words)) == count
+
+
+def test_no_more_questions_than_there_are():
+    every = packs.load("ds4ref").questions
+    assert len(chosen(every, None, 93)) == 93 and len(chosen(every, "maths", 25)) == 25
+    with pytest.raises(UsageError, match="there are 93 questions, not 94"):
+        chosen(every, None, 94)
+    with pytest.raises(UsageError, match="there are 25 questions of maths, not 26"):
+        chosen(every, "maths", 26)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ds4ref.eval.log import Grade
-from ds4ref.eval.scores import majority_of, pass_at, summary
+from ds4ref.eval.scores import majority_of, pass_at, summarize, summary
 from ds4ref.runs.stats import share_interval
 
 from . import logs as made
@@ -68,6 +68,39 @@ def test_costs_are_means_of_what_is_known() -> None:
     assert (summed.tokens, summed.reasoning, summed.seconds) == (215, 150, pytest.approx(41.5 / 3))
     assert summed.rate == pytest.approx((209 + 219) / 20) and summed.exhausted == 2
     assert summed.to_json()["tokens_per_sample"] == 215 and summed.to_json()["seconds_per_sample"] == summed.seconds
+
+
+def test_medians_halves_and_the_price_of_a_right_answer() -> None:
+    """Answers of 10, 20, 30 and 1,000 tokens; only the shorter two are right."""
+    log = made.build("x", ["rrww"])
+    for sample, tokens in zip(log.samples, (10, 20, 30, 1000), strict=True):
+        sample.tokens = tokens
+    summed = summary(log)
+    assert (summed.median, summed.price, summed.tokens) == (25.0, 530.0, 265.0)
+    assert [(s.name, s.share, s.samples) for s in summed.lengths] == [
+        ("up to 25 tokens", 1.0, 2), ("longer answers", 0.0, 2)
+    ]  # fmt: skip
+    assert found("ww").price is None and found("rr").lengths == (), "all are as long"
+    for sample in log.samples:
+        sample.tokens = None
+    assert (summary(log).median, summary(log).price, summary(log).lengths) == (None, None, ())
+
+
+def test_scores_by_difficulty() -> None:
+    log = made.build("x", ["rwrw"])
+    names = ("hard", "very hard", "hard", "")
+    asked = [msgspec.structs.replace(q, difficulty=d) for q, d in zip(log.header.questions, names, strict=True)]
+    summed = summarize({q.id: q for q in asked}, log.samples)
+    assert [(s.name, s.share) for s in summed.difficulties] == [("hard", 1.0), ("very hard", 0.0), ("not stated", 0.0)]
+    assert set(summed.to_json()["per_difficulty"]) == {"hard", "very hard", "not stated"}
+
+
+def test_two_reports_of_one_run_have_one_order() -> None:
+    """Whatever order the samples were made in: several at once, resumed, taken from the log or from the plan."""
+    log = made.build("x", ["rwamrr", "rrwwar"])
+    backwards = summarize(log.questions, log.samples[::-1])
+    assert backwards == summary(log)
+    assert list(backwards.to_json()["per_source"]) == ["maths", "science", "security"]
 
 
 def test_json_says_what_people_read() -> None:

@@ -94,9 +94,13 @@ def test_what_it_adds_up_to(folder):
     for score in found.sources:
         line = lines_of(text, "score")[score.name]
         assert line[1] == f"{100 * score.share:.1f}" and line[2] == f"{100 * score.interval.low:.1f}"
-        assert line[5:] == [str(score.interval.n), *(str(score.outcomes.get(w, 0)) for w in ("right", "wrong", "ambiguous", "missing"))]  # fmt: skip  # noqa: E501
+        guess = [] if score.guess is None else [f"{100 * score.guess:.1f}"]
+        assert line[5:] == [*guess, str(score.interval.n), *(str(score.outcomes.get(w, 0)) for w in ("right", "wrong", "ambiguous", "missing"))]  # fmt: skip  # noqa: E501
     assert "failed: 1 sample, in no score" in text and "asked:" not in text and "pass@" not in text
-    assert "an answer: 210 tokens, 150 of them thought, 10.5 s, 20.9 tokens/s; all: 4,830 tokens, 4 min" in text
+    assert (
+        "an answer: 210 tokens, 210 the median, 150 of them thought, 10.5 s, 20.9 tokens/s; all: 4,830 tokens" in text
+    )
+    assert "; 268 tokens a right answer" in text and "longer answers" not in text and "\nhard" not in text
 
 
 def test_budgets_epochs_and_the_other_grader(folder):
@@ -132,7 +136,8 @@ def test_numbers_survive_narrow_terminals(folder, width):
     text = report(log, width)
     for line in text.splitlines():
         assert cell_len(line) <= width, line
-    assert len([line for line in text.splitlines() if re.match(r"\s*\d+ ", line)]) == 180
+    table = text.split("\n\n")[0]
+    assert len([line for line in table.splitlines() if re.match(r"\s*\d+ ", line)]) == 180
     head = text.splitlines()[0].split()
     assert {"#", "outcome", "given", "expected", "question"} <= set(head)
     if width == 80:

@@ -46,6 +46,27 @@ def test_scores_whole_by_source_and_by_domain():
     assert sum(g["n"] for g in table["domains"]) == sum(g["n"] for g in table["groups"]) == 60
 
 
+def test_domains_of_one_question_are_left_out():
+    rows = [{"id": f"q{i}", "outcome": "right", "domain": d} for i, d in enumerate("aab")]
+    (table,) = part(run("x", rows, kind="eval")).graded
+    assert [(d["name"], d["n"]) for d in table["domains"]] == [("a", 2)] and table["difficulties"] == []
+
+
+def test_difficulty_median_and_price():
+    rows = [{"id": f"q{i}", "outcome": o, "difficulty": d, "tokens": t}
+            for i, (o, d, t) in enumerate(zip(("right", "wrong", "wrong"), ("hard", "easy", ""), (10, 20, 300)))]  # fmt: skip  # noqa: B905, E501
+    (table,) = part(run("x", rows, kind="eval")).graded
+    assert [(d["name"], d["score"]) for d in table["difficulties"]] == [
+        ("hard", 1.0), ("easy", 0.0), ("difficulty not stated", 0.0)
+    ]  # fmt: skip
+    assert (table["median"], table["price"]) == (20, 330)
+    rows[0]["outcome"] = "wrong"
+    assert part(run("x", rows, kind="eval")).graded[0]["price"] is None
+    for row in rows:
+        del row["tokens"]
+    assert part(run("x", rows, kind="eval")).graded[0]["median"] is None
+
+
 def test_what_became_of_the_answers():
     measured = evaluation(count=40)
     (table,) = part(measured).graded

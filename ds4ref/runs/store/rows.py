@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -68,5 +68,12 @@ def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str
         "seconds": sample.get("seconds", 0.0),
         "finish": sample.get("finish", ""),
         "close": sample.get("close", ""),
-        **{name: question[name] for name in ("guess", "depth") if question.get(name)},
+        **({"guess": guess} if (guess := question.get("guess") or (1 / len(choices) if choices else 0)) else {}),
+        **{name: question[name] for name in ("depth", "difficulty") if question.get(name)},
     }
+
+
+def in_order(rows: Iterable[dict[str, Any]], questions: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the rows of samples by epoch and in the order of the pack, whose ``questions`` are given by id."""
+    places = {name: place for place, name in enumerate(questions)}
+    return sorted(rows, key=lambda row: (row["epoch"], places[row["id"]]))

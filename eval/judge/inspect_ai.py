@@ -1,0 +1,122 @@
+"""Read logs of inspect_ai: a .json file, or the .eval archive of one JSON file a sample.
+
+.eval archives are compressed by Zstandard, which Python can read from 3.14 on; before that the package zipfile-zstd
+teaches it. ``inspect log convert --to json`` needs neither.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import zipfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ds4ref.errors import DataError
+
+from .answers import Answer, Source
+
+FIELD = "output.choices[0].message.content"
+FINISHES = {"max_tokens": "length", "model_length": "length", "unknown": ""}
+_VERSION = 2
+
+
+def fits(path: Path, head: bytes) -> bool:
+    """Return whether a file that begins with ``head`` may be a log of inspect_ai."""
+    return head.startswith(b"PK\3\4") or (head.lstrip().startswith(b"{") and b'"version"' in head[:200])
+
+
+def read(path: Path) -> Source:
+    """Read a log; DataError if it is damaged, of another version, or cannot be decompressed here."""
+    log = _archive(path) if zipfile.is_zipfile(path) else _object(path, path.read_bytes(), path.name)
+    about, samples = log.get("eval"), log.get("samples")
+    if log.get("version") != _VERSION or not isinstance(about, dict) or not isinstance(samples, list):
+        raise DataError(f"{path}: no log of inspect_ai with samples, of version {_VERSION}")
+    notes = [] if log.get("status") == "success" else [f"the run's status is {log.get('status')}"]
+    version = (about.get("packages") or {}).get("inspect_ai", "")
+    try:
+        answers = [_answer(sample, str(about.get("model") or "")) for sample in samples]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{path}: a damaged sample: {error!r}") from None
+    return Source(f"inspect_ai {version}".strip(), FIELD, answers, tuple(notes))
+
+
+def _archive(path: Path) -> dict[str, Any]:
+    with suppress(ImportError):
+        importlib.import_module("zipfile_zstd")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if "header.json" not in names:
+                raise DataError(f"{path}: no header.json in it: the run did not end, or this is no log of inspect_ai")
+            log = _object(path, archive.read("header.json"), "header.json")
+            parts = [name for name in names if name.startswith("samples/")]
+            return {**log, "samples": [_object(path, archive.read(name), name) for name in parts]}
+    except NotImplementedError:
+        raise DataError(f"{path}: compressed by Zstandard, which this Python cannot read: inspect log convert --to "
+                        "json makes a file that it can; so does pip install zipfile-zstd") from None  # fmt: skip
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _object(path: Path, data: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {name} is no JSON, or cut off: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: {name} is no JSON object")
+    return found
+
+
+def _answer(sample: dict[str, Any], model: str) -> Answer:
+    name, epoch = str(sample["id"]), int(sample.get("epoch", 1))
+    where = f"sample {name}, epoch {epoch}"
+    sample = _resolved(sample, sample.get("attachments") or {})
+    sent = [_text(m["content"]) for m in sample.get("messages") or () if m["role"] in ("system", "user")]
+    asked = sample["input"]
+    asked = _text(asked) if isinstance(asked, str) else _text(asked[-1]["content"])
+    output = sample.get("output") or {}
+    choices, usage, error = output.get("choices") or [], output.get("usage") or {}, sample.get("error") or {}
+    begun = Answer(
+        where, name, epoch, (asked,), "\n\n".join(sent), theirs=_score(sample.get("scores") or {}),
+        model=str(output.get("model") or model), started=str(sample.get("started_at") or ""),
+        prompt_tokens=usage.get("input_tokens"), cached_tokens=usage.get("input_tokens_cache_read"),
+        tokens=usage.get("output_tokens"), reasoning_tokens=usage.get("reasoning_tokens"),
+        seconds=float(sample.get("total_time") or 0), error=str(error.get("message") or output.get("error") or ""),
+    )  # fmt: skip
+    if not choices:
+        return begun if begun.error else replace(begun, error="no answer in the log")
+    message, finish = choices[0]["message"], str(choices[0].get("stop_reason") or "")
+    if message.get("tool_calls"):
+        return replace(begun, refused="it ends in a tool call")
+    content = message["content"]
+    parts = [] if isinstance(content, str) else content
+    reasoning = "".join(str(part.get("reasoning") or "") for part in parts if part["type"] == "reasoning")
+    return replace(begun, output=_text(content), reasoning=reasoning, finish=FINISHES.get(finish, finish))
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    """Join the texts of a message; what is no text cannot have been a question of a pack."""
+    return content if isinstance(content, str) else "".join(p["text"] for p in content if p["type"] == "text")
+
+
+def _resolved(value: Any, attachments: dict[str, str]) -> Any:
+    """Put attachments back where they were taken out."""
+    if isinstance(value, dict):
+        return {key: _resolved(inner, attachments) for key, inner in value.items() if key not in ("events", "store")}
+    if isinstance(value, list):
+        return [_resolved(inner, attachments) for inner in value]
+    if isinstance(value, str) and value.startswith("attachment://"):
+        return attachments.get(value.removeprefix("attachment://"), value)
+    return value
+
+
+def _score(scores: dict[str, Any]) -> float | None:
+    """Return the first score as a number: C and I are right and wrong, P is half, N is none."""
+    value = next((score.get("value") for score in scores.values()), None)
+    if isinstance(value, str):
+        return {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}.get(value)
+    return float(value) if isinstance(value, (int, float)) else None

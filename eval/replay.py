@@ -1,0 +1,129 @@
+"""Play a log again as if its questions were being asked: nothing is asked, and nothing is written.
+
+Answers come in the order in which they were finished, one after the other, word by word over the time that they took,
+``speed`` times as fast. Grades are those of the log.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ds4ref.cancellation import Cancellation
+from ds4ref.errors import TargetError
+from ds4ref.targets import Ability, Delta, Request, Target
+
+from .log import Log, Sample, Writer
+from .packs import Question
+from .plan import Key, chosen
+from .runner import Abandoned, Event, Finished, Runner, Started, Streamed
+
+LEAST_NAP = 0.01
+"""Seconds of waiting that are collected before it is waited, so that fast replays are not slowed by naps."""
+SLOWEST, FASTEST = 0.01, 10000.0
+
+
+class Recorded(Target):
+    """The target of a replay, which answers nothing; ``steered``: whether its thinking could be closed."""
+
+    kind, name = "replay", "replay"
+
+    def __init__(self, steered: bool):
+        self.abilities = frozenset({Ability.STEER}) if steered else frozenset()
+
+    def stream(self, request: Request) -> Iterator[Delta]:
+        """Raise TargetError."""
+        raise TargetError("a replay asks nothing")
+
+
+class Replay(Runner):
+    """A runner whose answers are those of ``log``; ``speed`` may be changed at any time."""
+
+    def __init__(self, log: Log, speed: float = 1.0, listen: Callable[[Event], None] = lambda event: None):
+        self.recorded = {sample.key: sample for sample in log.samples}
+        played = Writer(Path(log.path), io.BytesIO(), log.header, {})
+        target = Recorded(log.header.target.get("kind") == "local")
+        super().__init__(target, played, list(self.recorded), settings=log.header.plan,
+                         questions=log.header.questions, listen=listen)  # fmt: skip
+        self._clock_lock = threading.Lock()
+        self._speed, self._since, self._before = speed, time.monotonic(), 0.0
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast as the run was."""
+        return self._speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        now = self.clock()
+        with self._clock_lock:
+            self._before, self._since = now, time.monotonic()
+            self._speed = min(FASTEST, max(SLOWEST, speed))
+
+    def clock(self) -> float:
+        """Return the seconds of the run that have been played."""
+        with self._clock_lock:
+            return self._before + (time.monotonic() - self._since) * self._speed
+
+    def _one(self, key: Key) -> None:
+        cancel = Cancellation()
+        with self._lock:
+            self._running[key] = cancel
+            self._abandoned.pop(key, None)
+        if self.stopped:
+            cancel.press()
+        self.listen(Started(key))
+        sample = self.recorded.get(key)
+        whole = sample is not None and self._play(sample, cancel)
+        with self._lock:
+            self._running.pop(key, None)
+            wait_again = self._abandoned.pop(key, None)
+        if whole and sample is not None:
+            self.log.samples[key] = sample
+            self.listen(Finished(sample))
+            return
+        if wait_again is not None:
+            wait_again(key)
+        self.listen(Abandoned(key))
+
+    def _play(self, sample: Sample, cancel: Cancellation) -> bool:
+        """Report the pieces of an answer when they are due; return whether it was played to its end."""
+        pieces = [(True, piece) for piece in _pieces(sample.reasoning)]
+        pieces += [(False, piece) for piece in _pieces(sample.output)]
+        first = min(sample.seconds, sample.ttft or 0.0)
+        gap = (sample.seconds - first) / max(1, len(pieces) - 1)
+        total, due = len(pieces) if sample.tokens is None else sample.tokens, first
+        for at, (thinking, text) in enumerate(pieces, 1):
+            due = self._wait(due, cancel)
+            if cancel():
+                return False
+            played = first + gap * (at - 1)
+            self._streamed(Streamed(sample.key, text, thinking, total * at // len(pieces), played))
+            due += gap if at < len(pieces) or at == 1 else 0.0
+        self._wait(due if pieces else sample.seconds, cancel, last=True)
+        return not cancel()
+
+    def _wait(self, due: float, cancel: Cancellation, last: bool = False) -> float:
+        """Wait for ``due`` seconds of the run if they are worth it; return what is left to wait."""
+        nap = due / self._speed
+        if nap < LEAST_NAP and not last:
+            return due
+        cancel.wait(nap)
+        return 0.0
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a text into words, each with the white space before it."""
+    return re.findall(r"\s*\S+|\s+$", text)
+
+
+def asked(log: Log) -> list[Question]:
+    """Return the questions that the run was to ask: those that it chose, and all that it answered."""
+    chosen_by = log.header.facts.get("selection") or {}
+    wanted = chosen(log.header.questions, chosen_by.get("only"))[: chosen_by.get("limit")]
+    ids = {q.id for q in wanted} | {sample.id for sample in log.samples}
+    return [q for q in log.header.questions if q.id in ids]

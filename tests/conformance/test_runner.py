@@ -139,7 +139,7 @@ def test_an_agent_that_comes_through(tmp_path):
     )
 
 
-def test_an_agent_that_fails_or_hangs_or_never_reads(tmp_path):
+def test_an_agent_that_fails_or_hangs_or_never_reads(tmp_path, monkeypatch):
     crashed = agent(tmp_path, READS + "sys.exit('no connection')")
     assert crashed["turn"].state == "fail" and "exit code 1: " in crashed["turn"].got and crashed["tools"].state == "ok"
     silent = agent(tmp_path, "print('I do not know')")
@@ -152,8 +152,10 @@ def test_an_agent_that_fails_or_hangs_or_never_reads(tmp_path):
     hangs += "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     hangs += f"open({str(tmp_path / 'child')!r}, 'w').write(str(p.pid))\n"
     hangs += "if sys.argv[1] != '--version': time.sleep(600)\n"
+    monkeypatch.setattr(agents, "progress", lambda url: "half of a prompt evaluated" if url else "")
     late = agent(tmp_path, hangs, timeout=5.0)
-    assert late["turn"].state == "fail" and late["turn"].got.startswith("no end within 5 s")
+    assert late["turn"].state == "fail"
+    assert late["turn"].got.startswith("no end within 5 s (half of a prompt evaluated; --timeout gives more time): ")
     child = int((tmp_path / "child").read_text())
     deadline = time.monotonic() + 30
     while alive(child):

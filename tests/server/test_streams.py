@@ -176,6 +176,22 @@ def test_a_client_with_many_answers_gets_no_more_than_one_with_one(nano_engine, 
     worker.shut_down()
 
 
+def test_nobody_says_a_second_token_while_others_wait_for_their_first(nano_engine, monkeypatch):
+    monkeypatch.setattr(module, "SLICE", 1000.0)
+    worker, told = slow(nano_engine), []
+    worker.engine.say(*["one two three four five six seven"] * 4)
+    worker.engine.hold()
+    for n in range(4):
+        worker.submit(turn(f"word {n} " * 20), lambda event, n=n: told.append((n, event)))
+    worker.engine.held()
+    worker.engine.release()
+    while sum(isinstance(event, Delta) and bool(event.finish) for _, event in told) < 4:
+        time.sleep(0.005)
+    said = [n for n, event in told if isinstance(event, Delta) and event.steps]
+    assert sorted(said[:4]) == [0, 1, 2, 3] and said[4:8].count(said[4]) == 4, "then a whole slice each"
+    worker.shut_down()
+
+
 def test_half_of_the_room_is_for_those_who_have_nothing(nano_engine):
     worker = slow(nano_engine, streams=4)
     worker.engine.hold()

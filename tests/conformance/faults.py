@@ -3,8 +3,8 @@
 with faulty(server.url, FAULTS["no done"]) as url: ...
 
 A fault is (path it spoils, function of (request, status, content type, body) -> the same three). Bodies are whole, since
-most faults are about what arrives, not when. Streams whose pace is looked at (``said.COUNT``) are passed on as they
-come, unless the proxy ``holds`` them back.
+most faults are about what arrives, not when. Streams whose pace is looked at (``said.COUNT``) come in two halves, or as
+``holds`` passes them on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from typing import Any
 
 import httpx2
 
-from ds4ref.conformance.checks.said import COUNT
+from ds4ref.conformance.checks.said import COUNT, SOON
 from ds4ref.conformance.servers import THINKING
 from ds4ref.server.constrain import steering
 from ds4ref.targets.transport import tls_context
@@ -71,9 +72,11 @@ def faulty(url, path="", fault=right, known=None, dropped=(), holds=None):
             if here and set(dropped) & set(asked):
                 asked = {name: value for name, value in asked.items() if name not in dropped}
                 body = json.dumps(asked).encode()
-            if here and asked.get("stream") and COUNT.encode() in body and fault is right and holds is not None:
+            paced = asked.get("stream") and COUNT.encode() in body
+            if here and paced and holds is not None:
                 self._paced(body)
                 return
+            begun = time.monotonic()
             status, kind, data = right_answer(self.command, self.path, body, self.headers.get("content-type") or "")
             if here:
                 status, kind, data = fault(asked, status, kind, data)
@@ -82,6 +85,11 @@ def faulty(url, path="", fault=right, known=None, dropped=(), holds=None):
                 self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
+                if paced:
+                    half = data.find(b"\n\n", len(data) // 2) + 2
+                    self.wfile.write(data[:half])
+                    time.sleep(1.2 * SOON + (time.monotonic() - begun) / 2)
+                    data = data[half:]
                 self.wfile.write(data)
             except OSError:
                 self.close_connection = True  # who asked has left

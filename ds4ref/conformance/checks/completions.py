@@ -8,7 +8,7 @@ from typing import Any
 from ..talk import Answer, NotOffered, Talk, expect, shown
 from . import Checks
 from .common import counts, event_stream, one_id, openai_error, overflow_known, too_long
-from .said import COUNT, Said, agree, as_written, counted, grows, named, offered, scored, stop_string, stopped
+from .said import COUNT, Said, agree, as_written, counted, grows, named, offered, scored, stop_string, stopped, text_or_none
 
 PATH = "/v1/completions"
 check = Checks("completions", PATH)
@@ -40,7 +40,7 @@ def read(answer: Answer) -> Said:
     pieces: list[dict[str, Any]] = []
     finish, used = None, None
     for chunk in chunks:
-        for name in ("id", "created", "model"):
+        for name in ("id", "model"):
             expect(chunk.get(name) == chunks[0].get(name), f"{name} {shown(chunk.get(name))}, first {shown(chunks[0].get(name))}")
         used = chunk.get("usage") or used
         for one in chunk.get("choices") or ():
@@ -59,8 +59,7 @@ def _said(head: dict[str, Any], pieces: Sequence[dict[str, Any]], finish: object
     text, scores, any_scores = "", list[tuple[str, float]](), False
     for one in pieces:
         expect(one.get("index") == 0, f"index {shown(one.get('index'))}")
-        expect(isinstance(one.get("text"), str), f"text {shown(one.get('text'))}")
-        text += one["text"]
+        text += text_or_none(one.get("text"), "text")
         entries = one.get("logprobs")
         if entries is not None:
             any_scores = True

@@ -10,6 +10,7 @@ from ..talk import Answer, NotOffered, Talk, expect, parsed, shown
 from . import Checks
 from .common import (
     ASK,
+    FAILURES,
     FORM,
     OTHER,
     PARAMETERS,
@@ -65,12 +66,16 @@ TOO_LONG = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
 
 
 def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, Any]:
+    """Build the body of a request to /v1/messages, with thinking off if the server accepts that."""
     messages = (
         content
         if isinstance(content, list) and content and "role" in content[0]
         else [{"role": "user", "content": content}]
     )
-    return {"model": talk.model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0, **more}
+    plain = {"model": talk.model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0}
+    off = {"thinking": {"type": "disabled"}}
+    probe = {**plain, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **off}
+    return {**plain, **(off if talk.ask(PATH, probe).status == 200 else {}), **more}
 
 
 def plain(talk: Talk) -> Answer:
@@ -168,6 +173,8 @@ def _assembled(answer: Answer) -> dict[str, Any]:
         if kind == "content_block_start":
             expect(event.get("index") == len(blocks), f"a start of {shown(event.get('index'))}")
             blocks.append(dict(event["content_block"]))
+            begun = blocks[-1].get("input", {})
+            expect(isinstance(begun, dict), f"input {shown(begun)} of a block that begins")
             texts.append("")
         elif kind == "content_block_delta":
             at, delta = event.get("index"), event.get("delta") or {}
@@ -460,11 +467,11 @@ def _thinking(talk: Talk, **more: Any) -> Answer:
     return talk.ask(PATH, asked)
 
 
-@check("thinking", "content[].thinking, .signature", "claude pi inspect")
+@check("thinking", "content[].thinking", "claude pi inspect")
 def thinking_on(talk: Talk) -> None:
-    """thinking that is enabled: the first block has thinking and a signature."""
+    """thinking that is enabled comes as the first block."""
     answer = offered(_thinking(talk), "thinking")
-    if not any(block.get("type") == "thinking" for block in answer.document()["content"]):
+    if not read(answer).reasoning and not read(_thinking(talk, **STREAM)).reasoning:
         raise NotOffered("blocks of thinking")
     thought = blocks(answer, "thinking")[0]
     kinds = [block.get("type") for block in answer.document()["content"]]
@@ -472,25 +479,35 @@ def thinking_on(talk: Talk) -> None:
     expect(
         isinstance(thought.get("thinking"), str) and thought["thinking"], f"thinking {shown(thought.get('thinking'))}"
     )
-    signature = thought.get("signature")
-    expect(isinstance(signature, str) and signature, f"signature {shown(signature)}")
 
 
-@check("thinking", "delta.thinking, .signature", "claude pi anthropic")
+@check("thinking", "content[].signature; delta.signature", "anthropic", required=False)
+def signature(talk: Talk) -> None:
+    """thinking has a signature, in documents and in streams."""
+    whole = offered(_thinking(talk), "thinking").document()["content"]
+    for content in (whole, _assembled(_thinking(talk, **STREAM))["content"]):
+        thoughts = [block for block in content if block.get("type") == "thinking"]
+        if not thoughts:
+            raise NotOffered("blocks of thinking")
+        signed = [one.get("signature") for one in thoughts]
+        expect(all(isinstance(one, str) and one for one in signed), f"signatures {shown(signed)}")
+
+
+@check("thinking", "delta.thinking", "claude pi anthropic")
 def stream_thinking(talk: Talk) -> None:
-    """streamed: a first block of thinking, its pieces and its signature."""
-    if not read(offered(_thinking(talk), "thinking")).reasoning:
+    """streamed: a first block of thinking, and its pieces."""
+    if not read(offered(_thinking(talk), "thinking")).reasoning and not read(_thinking(talk, **STREAM)).reasoning:
         raise NotOffered("blocks of thinking")
     first = _assembled(_thinking(talk, **STREAM))["content"][0]
     expect(first.get("type") == "thinking" and first.get("thinking"), f"the first block {shown(first)}")
-    expect(isinstance(first.get("signature"), str) and first["signature"], f"signature {shown(first.get('signature'))}")
     read(_thinking(talk, **STREAM))
 
 
 @check("thinking", "content[].type", "claude", required=False)
 def thinking_off(talk: Talk) -> None:
     """thinking that is not mentioned, or disabled, is off."""
-    for answer in (plain(talk), talk.ask(PATH, body(talk, thinking={"type": "disabled"}))):
+    silent = {name: value for name, value in body(talk).items() if name != "thinking"}
+    for answer in (talk.ask(PATH, silent), talk.ask(PATH, body(talk, thinking={"type": "disabled"}))):
         kinds = [block.get("type") for block in answer.document()["content"]]
         expect("thinking" not in kinds, f"blocks {shown(kinds)}")
 
@@ -529,14 +546,23 @@ def stream_limit(talk: Talk) -> None:
     expect(said.tokens is None or said.tokens <= 3, f"{said.tokens} tokens")
 
 
-@check("limits", "stop_reason, stop_sequence", "inspect anthropic")
+@check("limits", "content[].text, stop_reason", "inspect anthropic")
 def stop(talk: Talk) -> None:
-    """a stop sequence ends the answer in front of it, and is told, in documents and in streams."""
+    """a stop sequence ends the answer in front of it, in documents and in streams."""
     before = read(plain(talk))
     word = stop_string(before.text)
     for more in ({}, STREAM):
         answer = offered(talk.ask(PATH, body(talk, stop_sequences=[word], **more)), "stop_sequences")
-        stopped(before, read(answer), word, (f"stop_sequence {word}",))
+        stopped(before, read(answer), word, (f"stop_sequence {word}", "stop_sequence", "end_turn"))
+
+
+@check("limits", "stop_reason, stop_sequence", "anthropic", required=False)
+def stop_told(talk: Talk) -> None:
+    """the stop sequence that ended an answer is told, in documents and in streams."""
+    word = stop_string(read(plain(talk)).text)
+    for more in ({}, STREAM):
+        said = read(offered(talk.ask(PATH, body(talk, stop_sequences=[word], **more)), "stop_sequences"))
+        expect(said.finish == f"stop_sequence {word}", f"the end {said.finish}")
 
 
 @check("limits", "stop_reason, usage.output_tokens", "claude pi")
@@ -556,23 +582,30 @@ def overflow(talk: Talk) -> None:
 
 
 def _error(answer: Answer, *statuses: int) -> str:
-    """The message of an error in Anthropic's shape."""
-    document = refused(answer, *statuses)
-    error = document.get("error")
-    shape = document.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("type"), str)
-    expect(shape and isinstance(error, dict) and error.get("message"), f"a document {shown(document)}")
+    """The message of an error, in Anthropic's shape or in OpenAI's, which Claude Code knows, too."""
+    error = refused(answer, *statuses).get("error")
+    expect(isinstance(error, dict) and error.get("message"), f"error {shown(error)}")
     assert isinstance(error, dict)
     return str(error["message"])
 
 
-@check("errors", "type, error.type, error.message", "claude pi anthropic inspect")
+@check("errors", "type, error.type", "anthropic", required=False)
+def error_type(talk: Talk) -> None:
+    """errors of Anthropic's shape."""
+    document = refused(talk.raw(PATH, b'{"messages": ['))
+    error = document.get("error")
+    shape = document.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("type"), str)
+    expect(shape, f"a document {shown(document)}")
+
+
+@check("errors", "error.message", "claude pi anthropic inspect")
 def bad_json(talk: Talk) -> None:
-    """an error of Anthropic's shape for what is no JSON."""
+    """400 and an error object for what is no JSON."""
     _error(talk.raw(PATH, b'{"messages": ['))
 
 
-@check("errors", "type, error.type, error.message", "claude pi anthropic inspect")
+@check("errors", "error.message", "claude pi anthropic inspect")
 def bad_field(talk: Talk) -> None:
-    """an error of Anthropic's shape for messages of the wrong type, with a status of its own for streams, too."""
+    """an error object and a status of its own for messages of the wrong type, also where a stream is asked for."""
     for more in ({}, STREAM):
-        _error(talk.ask(PATH, {"model": talk.model, "max_tokens": 5, "messages": 5, **more}))
+        _error(talk.ask(PATH, {"model": talk.model, "max_tokens": 5, "messages": 5, **more}), *FAILURES)

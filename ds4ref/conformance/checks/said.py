@@ -17,11 +17,16 @@ from typing import Any
 
 from ..talk import Answer, NotOffered, Skip, Talk, Wrong, expect, parsed, shown
 
+_CONTROL = r"(?:<\|[a-z0-9_ ]{2,40}\|>|<\uff5c[^\uff5c<>]{2,40}\uff5c>|</?s>)"
 MARKUP = re.compile(
-    r"</?think(?:ing)?>|</?reasoning>|<\|[a-z0-9_ ]{2,40}\|>|<\uff5c(?:User|Assistant|begin|end|tool|DSML)[^\uff5c<>]{0,40}\uff5c>|</?tool_calls?>"
-    r"|\[/?INST\]|\[TOOL_CALLS\]|<function=|</?s>$"
+    r"</?think(?:ing)?>|<\uff5cDSML\uff5c|</?tool_calls?>|\[/?INST\]|\[TOOL_CALLS\]|<function="
+    rf"|\A\s*{_CONTROL}|{_CONTROL}\s*\Z",
+    re.IGNORECASE,
 )
-"""Markup of chat templates, which a server has to take out of what it calls text."""
+"""Markup of chat templates, which a server has to take out of what it calls text.
+
+Control tokens count at both ends, where templates have them: random weights write some anywhere.
+"""
 THINK = re.compile(r"</?think(?:ing)?>")
 """The markup that must not be in reasoning either; there a model may speak of all other."""
 COUNT = "Count from one to a thousand, in words."

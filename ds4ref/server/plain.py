@@ -1,4 +1,4 @@
-"""Endpoints without generation: models, tokens, health, metrics, status page."""
+"""Endpoints without generation: models, tokens, health, metrics, and the two pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGENT = (
 )
 """The base system prompt of Codex when it takes its model catalogue from this server."""
 
-CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
+CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
 
@@ -51,7 +51,7 @@ class Plain:
 
     def __init__(self, service: Service):
         self.service = service
-        self._page = files(__package__).joinpath("status.html").read_bytes()
+        self._chat, self._watch = (files(__package__).joinpath(f"{name}.html").read_bytes() for name in ("chat", "status"))
 
     # --- models
 
@@ -237,10 +237,18 @@ class Plain:
             },
         }
 
-    async def page(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Response:
+        """Return the HTML of the page to chat with the model, which asks /v1/chat/completions."""
+        return _page(self._chat)
+
+    async def watch(self, request: Request) -> Response:
         """Return the HTML of the status page, which polls /status."""
-        headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
-        return Response(self._page, headers={**headers, "x-content-type-options": "nosniff"})
+        return _page(self._watch)
+
+
+def _page(html: bytes) -> Response:
+    headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
+    return Response(html, headers={**headers, "x-content-type-options": "nosniff"})
 
 
 class Asked:

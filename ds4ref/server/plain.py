@@ -51,7 +51,9 @@ class Plain:
 
     def __init__(self, service: Service):
         self.service = service
-        self._chat, self._watch = (files(__package__).joinpath(f"{name}.html").read_bytes() for name in ("chat", "status"))
+        self._chat, self._watch = (
+            files(__package__).joinpath(f"{name}.html").read_bytes() for name in ("chat", "status")
+        )
 
     # --- models
 

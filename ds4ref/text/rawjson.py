@@ -19,7 +19,9 @@ _CHARACTERS = r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\
 _STRING = f'"{_CHARACTERS}"'
 _SHORT = r'"[^"\\\x00-\x1f]{0,1000}+"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-_TOKEN = re.compile(rf"[ \t\n\r]*+(?:(?P<key>{_SHORT}|\x22)|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))")
+_TOKEN = re.compile(
+    rf"[ \t\n\r]*+(?:(?P<key>{_SHORT}|\x22)|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))"
+)
 _INSIDE = re.compile(_CHARACTERS)
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -66,7 +68,7 @@ def value_end(text: str, start: int = 0) -> int:
 
 
 def _string_end(text: str, at: int) -> int:
-    """Return the index after the string whose opening quote is in front of ``at``; raise ValueError if it has no end."""
+    """Return the index after a string, ``at`` is behind its opening quote; raise ValueError if it does not end."""
     begun = at
     while True:
         end = _end(text, at, len(text))

@@ -2,9 +2,9 @@
 
 with faulty(server.url, FAULTS["no done"]) as url: ...
 
-A fault is (path it spoils, function of (request, status, content type, body) -> the same three). Bodies are whole, since
-most faults are about what arrives, not when. Streams whose pace is looked at (``said.COUNT``) come in two halves, or as
-``holds`` passes them on.
+A fault is (path it spoils, function of (request, status, content type, body) -> the same three). Bodies are whole,
+since most faults are about what arrives, not when. Streams whose pace is looked at (``said.COUNT``) come in two halves, or
+as ``holds`` passes them on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Every fault that is planted is found by the check that is there for it, and else by those alone that read whole answers.
+"""Every fault that is planted is found by the check that is there for it.
+
+Those checks that read whole answers (READERS) may find it, too, and no other.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Browser:
             os.dup2(spare[0], 3)
             os.dup2(spare[1], 4)
 
-        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu",
                    "--remote-debugging-pipe", f"--user-data-dir={folder}", "--window-size=800,900", "about:blank"]  # fmt: skip
         self.process = subprocess.Popen(command, preexec_fn=pipes, close_fds=False, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
@@ -66,11 +66,15 @@ class Browser:
         """Send a command; its result."""
         self.last += 1
         session = {"sessionId": self.session} if self.session and not method.startswith(("Target", "Browser")) else {}
-        os.write(self.writes, json.dumps({"id": self.last, "method": method, "params": params, **session}).encode() + b"\0")
+        os.write(
+            self.writes, json.dumps({"id": self.last, "method": method, "params": params, **session}).encode() + b"\0"
+        )
         end = time.monotonic() + SECONDS
         while True:
             while b"\0" not in self.rest:
-                assert select.select([self.reads], [], [], max(0.0, end - time.monotonic()))[0], f"no answer to {method}"
+                assert select.select([self.reads], [], [], max(0.0, end - time.monotonic()))[0], (
+                    f"no answer to {method}"
+                )
                 data = os.read(self.reads, 1 << 16)
                 assert data, "the browser has ended"
                 self.rest += data
@@ -105,7 +109,11 @@ class Browser:
         """Exceptions, errors in the log (of policies, too), and requests to other hosts."""
         self.run("1")
         bad = [one for one in self.events if one["method"] == "Runtime.exceptionThrown"]
-        return bad + [one for one in self.events if one["method"] == "Log.entryAdded" and one["params"]["entry"]["level"] == "error"]
+        return bad + [
+            one
+            for one in self.events
+            if one["method"] == "Log.entryAdded" and one["params"]["entry"]["level"] == "error"
+        ]
 
     def asked(self):
         """The addresses of all requests."""

@@ -136,13 +136,15 @@ def test_depth_is_bounded_and_time_linear():
     assert rawjson.value_end("9" * 10**6) == 10**6  # no number is ever converted
 
 
-@pytest.mark.parametrize("text", ["a" * 50, '\\"\\\\' * 20, "\\u00e9\\ud83d\\ude00" * 9, "x\\ud83d", "\\ude00y", "é🚲" * 20])
+@pytest.mark.parametrize(
+    "text", ["a" * 50, '\\"\\\\' * 20, "\\u00e9\\ud83d\\ude00" * 9, "x\\ud83d", "\\ude00y", "é🚲" * 20]
+)
 @pytest.mark.parametrize("piece", [6, 7, 8, 11, 12, 13, 64])
 def test_long_strings_are_walked_in_pieces(monkeypatch, text, piece):
     """With the same result, wherever a piece ends: inside an escape, or between the halves of a character."""
     monkeypatch.setattr(rawjson, "PIECE", piece)
     raw = f'"{text}"'
-    whole = f'[{raw}, {{{raw}: {raw}}}]'
+    whole = f"[{raw}, {{{raw}: {raw}}}]"
     assert rawjson.value_end(whole) == len(whole)
     assert rawjson.string(raw) == re.sub("[\ud800-\udfff]", "\ufffd", json.loads(raw))
     for wrong in (raw[:-1], raw[:-1] + "\\", '"' + text + '\n"', '"' + text + '\\x"'):

@@ -109,7 +109,7 @@ def read(answer: Answer) -> Said:
 def _read_document(answer: Answer) -> Said:
     document, one = answer.document(), choice(answer)
     expect(one.get("index") == 0, f"index {shown(one.get('index'))}")
-    message = one.get("message")
+    message: Any = one.get("message")
     expect(isinstance(message, dict), f"message {shown(message)}")
     calls = message.get("tool_calls")
     expect(calls is None or isinstance(calls, list), f"tool_calls {shown(calls)}")
@@ -129,7 +129,7 @@ def _read_stream(answer: Answer) -> Said:
         head = head or chunk
         for name in ("id", "model"):
             expect(chunk[name] == head[name], f"{name} {shown(head[name])}, then {shown(chunk[name])}")
-        choices = chunk.get("choices")
+        choices: Any = chunk.get("choices")
         expect(isinstance(choices, list), f"choices {shown(choices)}")
         if chunk.get("usage") is not None:
             used = chunk["usage"]
@@ -329,7 +329,6 @@ def usage(talk: Talk) -> None:
     counts(counted, PARTS, "total_tokens")
     assert counted is not None
     expect(counted["prompt_tokens"] > 0, f"usage {shown(counted)}")
-
 
 
 @check("usage", "usage.prompt_tokens, .completion_tokens", "opencode pi qwen inspect")

@@ -8,7 +8,20 @@ from typing import Any
 from ..talk import Answer, NotOffered, Talk, expect, shown
 from . import Checks
 from .common import counts, event_stream, one_id, openai_error, overflow_known, too_long
-from .said import COUNT, Said, agree, as_written, counted, grows, named, offered, scored, stop_string, stopped, text_or_none
+from .said import (
+    COUNT,
+    Said,
+    agree,
+    as_written,
+    counted,
+    grows,
+    named,
+    offered,
+    scored,
+    stop_string,
+    stopped,
+    text_or_none,
+)
 
 PATH = "/v1/completions"
 check = Checks("completions", PATH)
@@ -41,7 +54,10 @@ def read(answer: Answer) -> Said:
     finish, used = None, None
     for chunk in chunks:
         for name in ("id", "model"):
-            expect(chunk.get(name) == chunks[0].get(name), f"{name} {shown(chunk.get(name))}, first {shown(chunks[0].get(name))}")
+            expect(
+                chunk.get(name) == chunks[0].get(name),
+                f"{name} {shown(chunk.get(name))}, first {shown(chunks[0].get(name))}",
+            )
         used = chunk.get("usage") or used
         for one in chunk.get("choices") or ():
             expect(finish is None or not (one.get("text") or one.get("finish_reason")), f"behind the end {shown(one)}")
@@ -191,7 +207,9 @@ def _scored(one: dict[str, Any], text: str, tokens: int | None = None) -> None:
     for value, top in zip(values[1:], tops[1:], strict=True):
         best = max(top.values())
         expect(best <= 0, f"a log probability of {best} in top_logprobs")
-        expect(best >= value - 1e-3, f"top_logprobs {shown(top)} without the most likely token: the one there has {value}")
+        expect(
+            best >= value - 1e-3, f"top_logprobs {shown(top)} without the most likely token: the one there has {value}"
+        )
     # the last one was generated at temperature 0: it is the most likely one, which is what a harness looks for
     expect(max(tops[-1].values()) - values[-1] < 0.05, f"top_logprobs {shown(tops[-1])} of a token of {values[-1]}")
     expect(str(one.get("text")).startswith(text), f"text {shown(one.get('text'))}")

@@ -125,21 +125,20 @@ def read(answer: Answer) -> Said:
     for name in ("id", "model"):
         named(message.get(name), name)
     expect(message.get("type") == "message" and message.get("role") == "assistant", f"a document {shown(message)}")
-    content = message.get("content")
+    content: Any = message.get("content")
     expect(isinstance(content, list), f"content {shown(content)}")
     calls: list[Call] = []
     said, thought = "", ""
-    for at, block in enumerate(content):
+    for block in content:
         kind = block.get("type")
-        expect(kind in ("text", "tool_use", "thinking"), f"a block {shown(block)}")
+        expect(kind in ("text", "tool_use", "thinking", "redacted_thinking"), f"a block {shown(block)}")
         if kind == "text":
             expect(isinstance(block.get("text"), str), f"text {shown(block.get('text'))}")
             said += block["text"]
         elif kind == "thinking":
-            expect(at == 0 or content[at - 1]["type"] == "thinking", "thinking behind another block")
             expect(isinstance(block.get("thinking"), str), f"thinking {shown(block.get('thinking'))}")
             thought += block["thinking"]
-        else:
+        elif kind == "tool_use":
             expect(isinstance(block.get("input"), dict), f"input {shown(block.get('input'))}")
             called = json.dumps(block["input"], ensure_ascii=False)
             calls.append(Call(named(block.get("id"), "id"), named(block.get("name"), "name"), called))
@@ -162,7 +161,9 @@ def read(answer: Answer) -> Said:
 def _assembled(answer: Answer) -> dict[str, Any]:
     """Put the events of a stream together as the SDKs do; raises Wrong where they cannot."""
     stream = events(answer)
-    expect(stream and stream[0].get("type") == "message_start", f"first {shown(stream[0].get('type') if stream else None)}")
+    expect(
+        stream and stream[0].get("type") == "message_start", f"first {shown(stream[0].get('type') if stream else None)}"
+    )
     message = dict(stream[0]["message"])
     blocks: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -177,7 +178,8 @@ def _assembled(answer: Answer) -> dict[str, Any]:
             expect(isinstance(begun, dict), f"input {shown(begun)} of a block that begins")
             texts.append("")
         elif kind == "content_block_delta":
-            at, delta = event.get("index"), event.get("delta") or {}
+            at: Any = event.get("index")
+            delta = event.get("delta") or {}
             expect(isinstance(at, int) and at == len(blocks) - 1, f"a piece of block {shown(at)}")
             expect(delta.get("type") in PIECES, f"a piece {shown(delta)}")
             of, member = PIECES[delta["type"]]
@@ -269,7 +271,11 @@ def usage(talk: Talk) -> None:
     expect(read(plain(talk)).prompt, "no tokens of the prompt")
 
 
-@check("usage", "usage.input_tokens, .cache_read_input_tokens, .cache_creation_input_tokens, .output_tokens", "claude pi inspect")
+@check(
+    "usage",
+    "usage.input_tokens, .cache_read_input_tokens, .cache_creation_input_tokens, .output_tokens",
+    "claude pi inspect",
+)
 def usage_counts(talk: Talk) -> None:
     """usage counts: a longer prompt has more tokens, cached or not, and so has a longer answer."""
     short = read(talk.ask(PATH, body(talk, COUNT, max_tokens=3)))

@@ -40,7 +40,6 @@ from .said import (
     named,
     offered,
     place_fits,
-    text_or_none,
 )  # fmt: skip
 
 PATH = "/v1/responses"
@@ -145,7 +144,7 @@ def read(answer: Answer) -> Said:
     expect(whole.get("status") in ("completed", "incomplete"), f"status {shown(whole.get('status'))}")
     said, thought = "", ""
     calls: list[Call] = []
-    output = whole.get("output")
+    output: Any = whole.get("output")
     expect(isinstance(output, list), f"output {shown(output)}")
     for item in output:
         kind = item.get("type")
@@ -170,9 +169,7 @@ def read(answer: Answer) -> Said:
         integers(used.get("input_tokens_details"), "cached_tokens")
         integers(used.get("output_tokens_details"), "reasoning_tokens")
     finish = f"{whole['status']} {details.get('reason') or ''}".strip()
-    return Said(
-        said, thought, tuple(calls), finish, used and used["input_tokens"], used and used["output_tokens"]
-    )
+    return Said(said, thought, tuple(calls), finish, used and used["input_tokens"], used and used["output_tokens"])
 
 
 def _head(whole: dict[str, Any]) -> None:
@@ -197,25 +194,42 @@ def _assembled(answer: Answer) -> None:
         expect(event.name in ("", kind), f"an event {shown(event.name)} of type {kind}")
         if isinstance(one.get("response"), dict):
             for name in ("id", "model"):
-                expect(one["response"].get(name) == whole.get(name), f"{name} {shown(one['response'].get(name))} in {kind}, at the end {shown(whole.get(name))}")
+                expect(
+                    one["response"].get(name) == whole.get(name),
+                    f"{name} {shown(one['response'].get(name))} in {kind}, at the end {shown(whole.get(name))}",
+                )
         if kind == "response.output_item.added":
-            expect(one.get("output_index") == len(items), f"output_index {shown(one.get('output_index'))} of item {len(items)}")
+            expect(
+                one.get("output_index") == len(items),
+                f"output_index {shown(one.get('output_index'))} of item {len(items)}",
+            )
             items.append(dict(one["item"]))
             continue
         if "output_index" not in one and "item_id" not in one:
             continue
-        at = one.get("output_index")
-        expect(isinstance(at, int) and 0 <= at < len(items), f"output_index {shown(at)} of {kind}, of {len(items)} items")
+        at: Any = one.get("output_index")
+        expect(
+            isinstance(at, int) and 0 <= at < len(items), f"output_index {shown(at)} of {kind}, of {len(items)} items"
+        )
         item = items[at]
         expect(at not in done, f"{kind} of an item that is done")
         if kind == "response.output_item.done":
-            expect(one["item"].get("id") == item.get("id"), f"an item {shown(item.get('id'))} that is {shown(one['item'].get('id'))} when done")
-            expect(one["item"].get("type") == item.get("type"), f"{shown(item.get('type'))} that is {shown(one['item'].get('type'))} when done")
+            expect(
+                one["item"].get("id") == item.get("id"),
+                f"an item {shown(item.get('id'))} that is {shown(one['item'].get('id'))} when done",
+            )
+            expect(
+                one["item"].get("type") == item.get("type"),
+                f"{shown(item.get('type'))} that is {shown(one['item'].get('type'))} when done",
+            )
             _grown(item, one["item"])
             items[at] = dict(one["item"])
             done.add(at)
             continue
-        expect(one.get("item_id") == item.get("id"), f"item_id {shown(one.get('item_id'))} of {kind}, the item is {shown(item.get('id'))}")
+        expect(
+            one.get("item_id") == item.get("id"),
+            f"item_id {shown(one.get('item_id'))} of {kind}, the item is {shown(item.get('id'))}",
+        )
         name, _, step = kind.rpartition(".")
         if name in ("response.content_part", "response.reasoning_summary_part") and step == "added":
             parts = item.setdefault("content" if name == "response.content_part" else "summary", [])
@@ -234,28 +248,43 @@ def _piece(one: dict[str, Any], item: dict[str, Any], name: str, step: str) -> N
     expect(item.get("type") == kind, f"{one['type']} of {shown(item.get('type'))}")
     place = item
     if parts:
-        index = one.get("summary_index" if parts == "summary" else "content_index")
+        index: Any = one.get("summary_index" if parts == "summary" else "content_index")
         within = item.get(parts) or []
-        expect(isinstance(index, int) and 0 <= index < len(within), f"{one['type']} at {shown(index)}, of {len(within)} parts")
+        expect(
+            isinstance(index, int) and 0 <= index < len(within),
+            f"{one['type']} at {shown(index)}, of {len(within)} parts",
+        )
         place = within[index]
     if step == "delta":
         expect(isinstance(one.get("delta"), str), f"delta {shown(one.get('delta'))}")
         place[member] = (place.get(member) or "") + one["delta"]
     elif step == "done":
-        expect(one.get(member) == (place.get(member) or ""), f"{one['type']}: {shown(one.get(member))[:50]}, pieces {shown(place.get(member))[:50]}")
+        expect(
+            one.get(member) == (place.get(member) or ""),
+            f"{one['type']}: {shown(one.get(member))[:50]}, pieces {shown(place.get(member))[:50]}",
+        )
 
 
 def _grown(item: dict[str, Any], done: dict[str, Any]) -> None:
     """Raise Wrong unless an item that is done has what its pieces made of it."""
     for member in ("arguments", "input"):
         if item.get(member):
-            expect(item[member] == done.get(member), f"{member} {shown(done.get(member))[:50]}, pieces {shown(item[member])[:50]}")
+            expect(
+                item[member] == done.get(member),
+                f"{member} {shown(done.get(member))[:50]}, pieces {shown(item[member])[:50]}",
+            )
     for member in ("name", "call_id"):
-        expect(item.get(member) == done.get(member), f"{member} {shown(item.get(member))}, when done {shown(done.get(member))}")
+        expect(
+            item.get(member) == done.get(member),
+            f"{member} {shown(item.get(member))}, when done {shown(done.get(member))}",
+        )
     for parts in ("content", "summary"):
         if item.get(parts):
             made = [part.get("text") for part in item[parts]]
-            expect(made == [part.get("text") for part in done.get(parts) or ()], f"{parts} {shown(done.get(parts))[:50]}, pieces {shown(made)[:50]}")
+            expect(
+                made == [part.get("text") for part in done.get(parts) or ()],
+                f"{parts} {shown(done.get(parts))[:50]}, pieces {shown(made)[:50]}",
+            )
 
 
 @check("turn", "object, id, status, output[].type, .content[].type, .text", "openai inspect litellm")
@@ -317,7 +346,7 @@ def markup(talk: Talk) -> None:
 @check("usage", "usage.input_tokens, .output_tokens, .total_tokens", "openai inspect")
 def usage(talk: Talk) -> None:
     """usage: input, output and their total."""
-    used = response(plain(talk)).get("usage")
+    used: Any = response(plain(talk)).get("usage")
     counts(used, ("input_tokens", "output_tokens"), "total_tokens")
     expect(used["input_tokens"] > 0, f"usage {shown(used)}")
 
@@ -395,7 +424,7 @@ def stream_numbers(talk: Talk) -> None:
 @check("usage", "response.completed: response.usage", "codex pi")
 def stream_usage(talk: Talk) -> None:
     """usage in the event that ends the stream, or Codex never compacts."""
-    used = response(streamed(talk)).get("usage")
+    used: Any = response(streamed(talk)).get("usage")
     counts(used, ("input_tokens", "output_tokens"), "total_tokens")
     expect(used["input_tokens"] > 0, f"usage {shown(used)}")
 

@@ -176,7 +176,10 @@ def grows(few: Said, many: Said, limits: tuple[int, int], length: str) -> None:
         expect(said.tokens is not None, "no usage")
         expect(0 < (said.tokens or 0) <= limit, f"{said.tokens} tokens where {limit} are the limit")
     if few.finish == many.finish == length:
-        expect((few.tokens or 0) < (many.tokens or 0), f"{few.tokens} tokens, and {many.tokens} of an answer of {limits[1]}")
+        expect(
+            (few.tokens or 0) < (many.tokens or 0),
+            f"{few.tokens} tokens, and {many.tokens} of an answer of {limits[1]}",
+        )
 
 
 def scored(scores: Sequence[tuple[str, float]] | None, text: str, tokens: int | None) -> None:
@@ -185,11 +188,17 @@ def scored(scores: Sequence[tuple[str, float]] | None, text: str, tokens: int | 
     assert scores is not None
     values = [value for _, value in scores]
     for value in values:
-        expect(isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0, f"a log probability {shown(value)}")
+        expect(
+            isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0,
+            f"a log probability {shown(value)}",
+        )
     expect(len(values) < 3 or len(set(values)) > 1, f"the log probability {values[0]} for every token")
     expect(tokens is None or len(values) == tokens, f"{len(values)} log probabilities for {tokens} tokens")
     plain = [token for token, _ in scores if token.isascii() and not token.startswith("bytes:")]
-    expect(all(token in text for token in plain), f"tokens {shown([t for t in plain if t not in text])} that are not in the text")
+    expect(
+        all(token in text for token in plain),
+        f"tokens {shown([t for t in plain if t not in text])} that are not in the text",
+    )
 
 
 def as_written(talk: Talk, path: str, body: Mapping[str, Any], has_text: Callable[[dict[str, Any]], bool]) -> None:

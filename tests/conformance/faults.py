@@ -3,8 +3,8 @@
 with faulty(server.url, FAULTS["no done"]) as url: ...
 
 A fault is (path it spoils, function of (request, status, content type, body) -> the same three). Bodies are whole,
-since most faults are about what arrives, not when. Streams whose pace is looked at (``said.COUNT``) come in two halves, or
-as ``holds`` passes them on.
+since most faults are about what arrives, not when. Streams whose pace is looked at (``said.COUNT``) come in two
+halves, or as ``holds`` passes them on.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def faulty(url, path="", fault=right, known=None, dropped=(), holds=None):
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
                 if paced:
-                    half = data.find(b"\n\n", len(data) // 2) + 2
+                    half = len(data) // 2
                     self.wfile.write(data[:half])
                     time.sleep(1.2 * SOON + (time.monotonic() - begun) / 2)
                     data = data[half:]

@@ -293,10 +293,13 @@ def test_a_fault_is_found_by_its_check(good, path, fault, wanted):
     assert wanted <= set(found) and set(found) - wanted <= READERS, found
 
 
+CERTAIN = {"token_logprobs": [None, 0, -0.5], "top_logprobs": [None, {"b": 0}, {"c": -0.5}]}
+
+
 @pytest.mark.parametrize(
     ("changed", "wrong"),
     [
-        ({}, ""), ({"token_logprobs": [None, 0, -0.5]}, ""), ({"token_logprobs": [None, 1e-9, -0.5]}, "token_logprobs"),
+        ({}, ""), (CERTAIN, ""), ({"token_logprobs": [None, 1e-9, -0.5]}, "token_logprobs"),
         ({"token_logprobs": [None, None, -0.5]}, "token_logprobs"), ({"top_logprobs": [None, {}, {"c": -1}]}, "top_"),
         ({"tokens": ["a", "b"]}, "entries"), ({name: [None] for name in ("tokens", "token_logprobs", "top_logprobs")},
                                               "entries"),
@@ -313,7 +316,7 @@ def test_scores_that_a_harness_takes(changed, wrong):
 
 
 FORCED = {"tool_call", "tool_arguments", "answer"}
-STREAMED = {"stream_type", "stream_done", "stream_chunks", "stream_finish", "stream_same", "stream_usage",
+STREAMED = {"stream_type", "stream_done", "stream_chunks", "stream_finish", "stream_usage",
             "stream_tool_call", "stream_tool_arguments", "format_stream"}  # fmt: skip
 PIECES = {"stream_tool_call", "stream_tool_arguments"}
 
@@ -332,7 +335,6 @@ PIECES = {"stream_tool_call", "stream_tool_arguments"}
             (MESSAGES, "output_config", {"format_schema", "format_stream"}),
             (COMPLETIONS, "echo", {"score", "score_ids"}),
             (CHAT, "stop", {"stop", "stream_stop"}),
-            (CHAT, "max_tokens", {"limit", "stream_limit"}),
             (COMPLETIONS, "stop", {"stop"}),
             (MESSAGES, "stop_sequences", {"stop"}),
         ],

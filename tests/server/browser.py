@@ -39,7 +39,7 @@ class Browser:
             os.dup2(spare[1], 4)
 
         command = [program, "--headless=new", "--no-sandbox", "--disable-gpu",
-                   "--remote-debugging-pipe", f"--user-data-dir={folder}", "--window-size=800,900", "about:blank"]  # fmt: skip
+                   "--remote-debugging-pipe", f"--user-data-dir={folder}", "--window-size=800,900"]  # fmt: skip
         self.process = subprocess.Popen(command, preexec_fn=pipes, close_fds=False, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
         os.close(theirs_in)

@@ -3,6 +3,7 @@
 ds4-server smoke --client quick                 SDKs and plain HTTP: what CI runs, in about two minutes
 ds4-server smoke --install                      all clients, including agents from npm
 ds4-server smoke --url http://127.0.0.1:8080    test another server
+ds4-server smoke checks                         what is checked, and which client needs it
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ def body(argv: Sequence[str]) -> int:
 
     if argv and argv[0] == "page":
         return page(argv[1:])
+    if argv and argv[0] == "checks":
+        return checks(argv[1:])
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
@@ -137,6 +140,16 @@ def key_of(args: Namespace) -> str:
     if not key:
         raise UsageError(f"--key-env: the environment variable {printable(args.key_env)} is empty")
     return key
+
+
+def checks(argv: Sequence[str]) -> int:
+    """Run ``smoke checks``: print what is checked, and for whom, as a Markdown page; return the exit code."""
+    from ..conformance.page import checks_page
+
+    if argv:
+        raise UsageError("smoke checks takes no arguments")
+    sys.stdout.write(checks_page())
+    return 0
 
 
 def page(argv: Sequence[str]) -> int:

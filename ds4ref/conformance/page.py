@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .checks import CLIENTS, groups
 from .clients import KINDS
 from .results import FEATURES, Client, Report, cells, features
 
@@ -25,6 +26,32 @@ Of our own server, what a client cannot force is scripted: the embedded model is
 from a script (`ds4ref/cli/scripted.py`), and all else, from the evaluation of the prompt to the last event, is
 the server as everybody starts it.
 """
+
+
+CHECKS = """\
+# What smoke checks
+
+Made by `ds4-server smoke checks` from the checks themselves (`ds4ref/conformance/checks/`); a test holds this page to
+them. Every field that a client reads is looked at in documents and in streams.
+
+A check is required if a client of today stops working without it: it fails the run. The others are told. What a server
+need not have, and refuses (4xx) or shows no sign of, is "not offered", which is no failure; what it takes and does
+wrong, or ignores, is one. "-": that the request is taken at all.
+"""
+
+
+def checks_page() -> str:
+    """Return the Markdown page of all checks: what each looks at, and which clients need it."""
+    out = [CHECKS, "| client | |", "|---|---|", *(f"| {name} | {text} |" for name, text in CLIENTS.items())]
+    for group in groups():
+        out += ["", f"## {group.name}" + (f": `{group.path}`" if group.path else ""), ""]
+        out += ["| check | expects | fields | clients | required |", "|---|---|---|---|---|"]
+        for spec in group.specs:
+            name, fields = spec.name.partition(".")[2], spec.reads
+            must = "yes" if spec.required else "no"
+            shown = fields if fields == "-" else f"`{fields}`"
+            out.append(f"| {name} | {_plain(spec.expected)} | {shown} | {', '.join(spec.clients)} | {must} |")
+    return "\n".join(out) + "\n"
 
 
 def merged(reports: Sequence[Report]) -> list[Report]:

@@ -10,6 +10,8 @@ Several checks use the same answer, so equal requests are sent once. Nothing is 
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +31,10 @@ class Wrong(Exception):
 
 class Skip(Exception):
     """Raised by a check that cannot be run; the message says why."""
+
+
+class NotOffered(Skip):
+    """Raised by a check of what this server says that it does not offer, or shows no sign of; says what."""
 
 
 def expect(true: object, got: object) -> None:
@@ -101,12 +107,14 @@ class Answer:
 
     status   HTTP status, 0 if there was no response
     cut      why the connection broke before the end of the response, "" if it did not
+    times    (bytes received so far, seconds since the request) of each piece of the body
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     cut: str = ""
+    times: tuple[tuple[int, float], ...] = ()
 
     @property
     def kind(self) -> str:
@@ -139,6 +147,22 @@ class Answer:
         """Return the events of a stream; raises Wrong if it is malformed or incomplete."""
         self.arrived()
         return list(_events(self.text))
+
+    def timed(self) -> list[tuple[Event, float]]:
+        """Return the events of a stream, each with the seconds from the request until all of it was there."""
+        self.arrived()
+        ends = [match.end() for match in _BLANK.finditer(self.body)]
+        events, found, begun = [], iter(self.times), 0
+        have, time = 0, 0.0
+        for end in ends:
+            while have < end:
+                have, time = next(found)
+            events += [(event, time) for event in _events(self.body[begun:end].decode("utf-8", "replace"))]
+            begun = end
+        return events
+
+
+_BLANK = re.compile(rb"(?:\r\n|\n|\r){2}")
 
 
 def _events(text: str) -> Iterator[Event]:
@@ -225,6 +249,10 @@ class Talk:
             self._asked[key] = self._send("GET" if body is None else "POST", path, body)
         return self._asked[key]
 
+    def again(self, path: str, body: Mapping[str, Any]) -> Answer:
+        """POST ``body`` once more, whether or not it was sent before, and return the answer to that."""
+        return self._send("POST", path, body)
+
     def raw(self, path: str, body: bytes) -> Answer:
         """POST raw bytes and return the answer."""
         return self._read("POST", path, body, {"content-type": "application/json"})
@@ -251,15 +279,16 @@ class Talk:
         return self._read(method, path, data, {"content-type": "application/json"})
 
     def _read(self, method: str, path: str, data: bytes, headers: Mapping[str, str]) -> Answer:
-        data_read = b""
+        data_read, times, begun = b"", list[tuple[int, float]](), time.monotonic()
         try:
             with self.client.stream(method, self.url + path, content=data or None, headers=headers) as response:
                 status, answer_headers = response.status_code, {k.lower(): v for k, v in response.headers.items()}
                 try:
                     for more in response.iter_bytes():
                         data_read += more
+                        times.append((len(data_read), time.monotonic() - begun))
                 except httpx2.HTTPError as error:
-                    return Answer(status, answer_headers, data_read, f"{type(error).__name__}: {error}")
-                return Answer(status, answer_headers, data_read)
+                    return Answer(status, answer_headers, data_read, f"{type(error).__name__}: {error}", tuple(times))
+                return Answer(status, answer_headers, data_read, "", tuple(times))
         except httpx2.HTTPError as error:
             return Answer(0, {}, b"", f"{type(error).__name__}: {error}")

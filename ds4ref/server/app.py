@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from . import refusals
 from .api import Api, Question, Refused
-from .auth import CORS, OPEN
+from .auth import CORS, OPEN, PAGES
 from .endpoint import Generate, respond, whole
 from .exchange import LEFT, Exchange
 from .limits import Disconnected
@@ -56,7 +56,8 @@ def create_app(service: Service) -> Front:
         return answer(openapi(service))
 
     routes = [
-        Route("/", plain.page),
+        Route("/", plain.chat),
+        Route("/watch", plain.watch),
         Route("/status", plain.status),
         Route("/health", plain.health),
         Route("/metrics", plain.metrics),
@@ -154,7 +155,7 @@ class Front:
         if not access.knows_host(headers):
             log.warning("refused Host %r (--allow-host adds a name)", headers["host"])
             return refusals.refused(api, 403, "this server does not answer to that Host")
-        if path != "/" and not access.knows_site(headers):
+        if path not in PAGES and not access.knows_site(headers):
             return refusals.refused(api, 403, "pages of other sites may not ask (--cors allows it)")
         if method != "OPTIONS" and path not in OPEN and not access.has_key(headers):
             return refusals.refused(api, 401, "a valid API key is needed", headers={"www-authenticate": "Bearer"})

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 from ..errors import UsageError
 
-OPEN = ("/", "/health")
-"""Paths that need no API key: the status page, which holds no data itself, and health."""
+PAGES = ("/", "/watch")
+"""Pages, which hold no data themselves: links of other sites may lead there."""
+OPEN = (*PAGES, "/health")
+"""Paths that need no API key."""
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,8 @@ def document(service: Service) -> dict[str, Any]:
 
     name = {"name": "id", "in": "path", "required": True, "schema": one_of(service.settings.model)}
     paths: dict[str, Any] = {
-        "/": get("The status page", None, "text/html; charset=utf-8"),
+        "/": get("A page to chat with the model", None, "text/html; charset=utf-8"),
+        "/watch": get("The status page", None, "text/html; charset=utf-8"),
         "/status": get("What the status page shows", ref("Status")),
         "/health": get("Whether requests are taken on", ref("Health")),
         "/metrics": get("Figures for Prometheus", None, "text/plain"),

@@ -1,9 +1,10 @@
-"""Endpoints without generation: models, tokens, health, metrics, status page."""
+"""Endpoints without generation: models, tokens, health, metrics, and the two pages."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ AGENT = (
 )
 """The base system prompt of Codex when it takes its model catalogue from this server."""
 
-CSP = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
+CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
 
@@ -51,7 +52,9 @@ class Plain:
 
     def __init__(self, service: Service):
         self.service = service
-        self._page = files(__package__).joinpath("status.html").read_bytes()
+        self._chat, self._watch = (
+            files(__package__).joinpath(f"{name}.html").read_bytes() for name in ("chat", "status")
+        )
 
     # --- models
 
@@ -142,30 +145,39 @@ class Plain:
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of the request's ``prompt``; names of control tokens become control tokens."""
-        request_body = await self._object(request)
-        text, bos = request_body.get("prompt"), request_body.get("add_special_tokens", False)
+        return await self._answered(request, self._tokens)
+
+    def _tokens(self, asked: dict[str, Any]) -> dict[str, Any]:
+        text, bos = asked.get("prompt"), asked.get("add_special_tokens", False)
         if not isinstance(text, str):
             raise Refused(400, "prompt must be a string")
         if not isinstance(bos, bool):
             raise Refused(400, "add_special_tokens must be true or false")
         tokenizer = self.service.worker.engine.tokenizer
-        ids = await self.service.aside(tokenizer.encode_rendered, text)
+        ids = tokenizer.encode_rendered(text)
         tokens = [tokenizer.bos, *ids] if bos else ids
-        return answer({"tokens": tokens, "count": len(tokens), "max_model_len": self.service.ctx})
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": self.service.ctx}
 
     async def detokenize(self, request: Request) -> Response:
         """Return the text of the request's ``tokens``; invalid UTF-8 becomes U+FFFD."""
-        ids = (await self._object(request)).get("tokens")
+        return await self._answered(request, self._text)
+
+    def _text(self, asked: dict[str, Any]) -> dict[str, Any]:
+        ids = asked.get("tokens")
         tokenizer = self.service.worker.engine.tokenizer
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < len(tokenizer) for i in ids):
             raise Refused(400, f"tokens must be a list of token ids (0..{len(tokenizer) - 1})")
-        return answer({"prompt": tokenizer.decode(ids).decode("utf-8", "replace")})
+        return {"prompt": tokenizer.decode(ids).decode("utf-8", "replace")}
 
-    async def _object(self, request: Request) -> dict[str, Any]:
-        """Receive a request's body and parse it as a JSON object."""
+    async def _answered(self, request: Request, work: Callable[[dict[str, Any]], dict[str, Any]]) -> Response:
+        """Receive a request's JSON object and answer with what ``work`` makes of it, all of that in a thread.
+
+        A prompt may have a million tokens: the event loop has other clients meanwhile.
+        """
         body = await body_of(request.scope, request.receive, self.service, request.scope["state"]["exchange"])
         try:
-            return await self.service.aside(self._parse, body, request.headers.get("content-encoding", ""))
+            coding = request.headers.get("content-encoding", "")
+            return await self.service.aside(lambda: answer(work(self._parse(body, coding))))
         finally:
             self.service.body_budget.give(len(body))
 
@@ -229,10 +241,18 @@ class Plain:
             },
         }
 
-    async def page(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Response:
+        """Return the HTML of the page to chat with the model, which asks /v1/chat/completions."""
+        return _page(self._chat)
+
+    async def watch(self, request: Request) -> Response:
         """Return the HTML of the status page, which polls /status."""
-        headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
-        return Response(self._page, headers={**headers, "x-content-type-options": "nosniff"})
+        return _page(self._watch)
+
+
+def _page(html: bytes) -> Response:
+    headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
+    return Response(html, headers={**headers, "x-content-type-options": "nosniff"})
 
 
 class Asked:

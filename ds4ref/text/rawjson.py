@@ -12,9 +12,18 @@ import re
 
 MAX_DEPTH = 256
 
-_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+PIECE = 1 << 20
+"""Characters of a long string that are walked at once: no other thread runs meanwhile."""
+
+_CHARACTERS = r'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
+_STRING = f'"{_CHARACTERS}"'
+_SHORT = r'"[^"\\\x00-\x1f]{0,1000}+"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-_TOKEN = re.compile(rf"[ \t\n\r]*+(?:(?P<key>{_STRING})|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))")
+_TOKEN = re.compile(
+    rf"[ \t\n\r]*+(?:(?P<key>{_SHORT}|\x22)|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))"
+)
+_INSIDE = re.compile(_CHARACTERS)
+_LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _OUTSIDE_STRINGS = re.compile(rf"({_STRING})|[ \t\n\r]+")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -29,8 +38,9 @@ def value_end(text: str, start: int = 0) -> int:
         match = _TOKEN.match(text, at)
         if match is None:
             raise ValueError(f"no JSON at character {at}")
-        at = match.end()
-        mark = match["mark"]
+        at, mark = match.end(), match["mark"]
+        if match["key"] == '"':
+            at = _string_end(text, at)
         if mark is None and want in ("key", "key-or-end") and match["key"] is not None:
             want = "colon"
             continue
@@ -55,6 +65,25 @@ def value_end(text: str, start: int = 0) -> int:
         if not stack:
             return at
         want = "comma-or-end"
+
+
+def _string_end(text: str, at: int) -> int:
+    """Return the index after a string, ``at`` is behind its opening quote; raise ValueError if it does not end."""
+    begun = at
+    while True:
+        end = _end(text, at, len(text))
+        if text[end : end + 1] == '"':
+            return end + 1
+        if end == at:
+            raise ValueError(f"no JSON at character {begun - 1}")
+        at = end
+
+
+def _end(text: str, at: int, most: int) -> int:
+    """Return the index after the next characters of a string, whole escapes, at most PIECE of them."""
+    match = _INSIDE.match(text, at, min(at + PIECE, most))
+    assert match is not None
+    return match.end()
 
 
 def members(text: str) -> list[tuple[str, str]]:
@@ -99,7 +128,21 @@ def minify(text: str) -> str:
 
 def string(raw: str) -> str:
     """Return the value of a raw JSON string; a lone surrogate escape becomes U+FFFD."""
-    return _LONE_SURROGATE.sub("\ufffd", json.loads(raw))
+    return _LONE_SURROGATE.sub("\ufffd", json.loads(raw) if len(raw) <= PIECE else _long(raw))
+
+
+def _long(raw: str) -> str:
+    """Return the value of a long raw string, piece by piece."""
+    at, last, parts = 1, len(raw) - 1, []
+    while at < last:
+        end = _end(raw, at, last)
+        if end == at or raw[0] != '"' or raw[last] != '"':
+            return str(json.loads(raw))  # which says what is wrong
+        if _LOW_SURROGATE.match(raw, end):
+            end += 6  # it may be half of a character
+        parts.append(json.loads(f'"{raw[at:end]}"'))
+        at = end
+    return "".join(parts)
 
 
 def quote(text: str) -> str:

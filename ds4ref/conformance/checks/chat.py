@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from ..talk import Answer, Talk, expect, parsed, shown
+from ..talk import Answer, NotOffered, Talk, expect, parsed, shown
 from . import Checks
 from .common import (
     ASK,
+    FAILURES,
     FORM,
     OTHER,
     PARAMETERS,
@@ -25,10 +27,33 @@ from .common import (
     overflow_known,
     too_long,
 )  # fmt: skip
+from .said import (
+    COUNT,
+    UNICODE_FORM,
+    Call,
+    Said,
+    agree,
+    as_written,
+    clean,
+    counted,
+    different,
+    grows,
+    integers,
+    named,
+    offered,
+    place_fits,
+    scored,
+    stop_string,
+    stopped,
+    text_or_none,
+)  # fmt: skip
 
 PATH = "/v1/chat/completions"
 check = Checks("chat", PATH)
 
+AGENTS = "opencode pi qwen"
+ALL = "opencode pi qwen openai litellm llm aider"
+DOCUMENTS = "openai litellm inspect lm-eval"
 FINISHES = ("stop", "length", "tool_calls")
 PARTS = ("prompt_tokens", "completion_tokens")
 TOOLS = [
@@ -39,6 +64,7 @@ TOOLS = [
     {"type": "function", "function": {"name": "clock", "description": "The time", "parameters": OTHER}},
 ]
 WEATHER = {"type": "function", "function": {"name": "weather"}}
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, Any]:
@@ -52,6 +78,9 @@ def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, A
     probe = {**plain, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "reasoning_effort": "none"}
     quiet = {"reasoning_effort": "none"} if talk.ask(PATH, probe).status == 200 else {}
     return {**plain, **quiet, **more}
+
+
+# --- answers as clients read them
 
 
 def choice(answer: Answer) -> dict[str, Any]:
@@ -72,16 +101,139 @@ def deltas(answer: Answer) -> list[dict[str, Any]]:
     return [one.get("delta") or {} for chunk in chunks(answer) for one in chunk.get("choices") or ()]
 
 
+def read(answer: Answer) -> Said:
+    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    return _read_stream(answer) if answer.kind == "text/event-stream" else _read_document(answer)
+
+
+def _read_document(answer: Answer) -> Said:
+    document, one = answer.document(), choice(answer)
+    expect(one.get("index") == 0, f"index {shown(one.get('index'))}")
+    message: Any = one.get("message")
+    expect(isinstance(message, dict), f"message {shown(message)}")
+    calls = message.get("tool_calls")
+    expect(calls is None or isinstance(calls, list), f"tool_calls {shown(calls)}")
+    return _said(
+        document, message, [_call(call) for call in calls or ()], one.get("finish_reason"), one.get("logprobs")
+    )
+
+
+def _read_stream(answer: Answer) -> Said:
+    message: dict[str, str] = {}
+    pieces: list[dict[str, Any]] = []
+    entries: list[Any] = []
+    head: dict[str, Any] = {}
+    finish, scores, used = "", None, None
+    for chunk in chunks(answer):
+        _head(chunk)
+        head = head or chunk
+        for name in ("id", "model"):
+            expect(chunk[name] == head[name], f"{name} {shown(head[name])}, then {shown(chunk[name])}")
+        choices: Any = chunk.get("choices")
+        expect(isinstance(choices, list), f"choices {shown(choices)}")
+        if chunk.get("usage") is not None:
+            used = chunk["usage"]
+        for one in choices:
+            expect(one.get("index") == 0, f"index {shown(one.get('index'))}")
+            delta = one.get("delta")
+            expect(isinstance(delta, dict), f"delta {shown(delta)}")
+            said = any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls"))
+            expect(not finish or not (said or one.get("finish_reason")), f"behind the finish reason {shown(one)}")
+            expect(delta.get("role") in (None, "assistant"), f"role {shown(delta.get('role'))}")
+            for name in ("content", "reasoning_content", "reasoning"):
+                text = text_or_none(delta.get(name), name)
+                if text:
+                    message[name] = message.get(name, "") + text
+            for piece in delta.get("tool_calls") or ():
+                _put(piece, pieces)
+            scored_here = one.get("logprobs")
+            if scored_here is not None:
+                scores = {"content": entries}
+                entries += scored_here.get("content") or ()
+            finish = finish or text_or_none(one.get("finish_reason"), "finish_reason")
+    return _said({**head, "usage": used}, message, [_call(piece) for piece in pieces], finish, scores)
+
+
+def _put(piece: Any, pieces: list[dict[str, Any]]) -> None:
+    """Add a piece of a call to the calls that were begun, as the SDKs do: by its index, texts one behind the other."""
+    expect(isinstance(piece, dict), f"a piece {shown(piece)}")
+    at = piece.get("index")
+    expect(isinstance(at, int) and 0 <= at <= len(pieces), f"a piece with the index {shown(at)}")
+    function = piece.get("function") or {}
+    text_or_none(function.get("arguments"), "arguments of a piece")
+    if at == len(pieces):
+        pieces.append({"id": piece.get("id"), "type": piece.get("type"), "function": {"arguments": "", **function}})
+        return
+    # clients put texts one behind the other, ids and names as well
+    expect(not piece.get("id") and not function.get("name"), f"id or name in a later piece {shown(piece)}")
+    whole = pieces[at]["function"]
+    whole["arguments"] = (whole["arguments"] or "") + (function.get("arguments") or "")
+
+
+def _call(call: Any) -> Call:
+    expect(isinstance(call, dict) and isinstance(call.get("function"), dict), f"a call {shown(call)}")
+    expect(call.get("type") == "function", f"type {shown(call.get('type'))}")
+    function = call["function"]
+    arguments = function.get("arguments")
+    expect(isinstance(arguments, str), f"arguments that are no text: {shown(arguments)}")
+    return Call(named(call.get("id"), "id"), named(function.get("name"), "name"), arguments)
+
+
+def _said(head: dict[str, Any], message: Mapping[str, Any], calls: list[Call], finish: Any, scores: Any) -> Said:
+    _head(head)
+    expect(finish in FINISHES, f"finish_reason {shown(finish)}")
+    expect(finish != "tool_calls" or calls, "finish_reason tool_calls without a call")
+    entries = scores.get("content") if isinstance(scores, dict) else None
+    used = head.get("usage")
+    if used is not None:
+        counts(used, PARTS, "total_tokens")
+        integers(used.get("prompt_tokens_details"), "cached_tokens")
+        integers(used.get("completion_tokens_details"), "reasoning_tokens")
+    return Said(
+        text_or_none(message.get("content"), "content"),
+        text_or_none(message.get("reasoning_content"), "reasoning_content")
+        or text_or_none(message.get("reasoning"), "reasoning"),
+        tuple(calls),
+        str(finish),
+        used and used["prompt_tokens"],
+        used and used["completion_tokens"],
+        None if entries is None else tuple((one["token"], one["logprob"]) for one in entries),
+        {"entries": entries or []},
+    )
+
+
+def _head(document: Mapping[str, Any]) -> None:
+    named(document.get("id"), "id")
+    named(document.get("model"), "model")
+    created = document.get("created")
+    expect(isinstance(created, int) and created > 0, f"created {shown(created)}")
+
+
+# --- what is asked
+
+
 def plain(talk: Talk) -> Answer:
     return talk.ask(PATH, body(talk))
 
 
 def streamed(talk: Talk) -> Answer:
-    return talk.ask(PATH, body(talk, stream=True, stream_options={"include_usage": True}))
+    return talk.ask(PATH, body(talk, **STREAM))
 
 
 def forced(talk: Talk, **more: Any) -> Answer:
-    return talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice=WEATHER, **more))
+    """A call that is demanded: by name or, where a server refuses that, as any call."""
+    named_one = talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice=WEATHER, **more))
+    if 400 <= named_one.status < 500:
+        return required(talk, **more)
+    return named_one
+
+
+def required(talk: Talk, **more: Any) -> Answer:
+    tools = body(talk, ASK, tools=TOOLS)
+    answer = talk.ask(PATH, {**tools, "tool_choice": "required", "parallel_tool_calls": False, **more})
+    if 400 <= answer.status < 500 and talk.ask(PATH, tools).status == 200:
+        raise NotOffered("tool_choice: tools are taken, but nothing forces a call")
+    return answer
 
 
 def calls(answer: Answer) -> list[dict[str, Any]]:
@@ -91,7 +243,7 @@ def calls(answer: Answer) -> list[dict[str, Any]]:
     return list(entries)
 
 
-@check("turn")
+@check("turn", "object, id, choices[].message.role, .content", DOCUMENTS)
 def document(talk: Talk) -> None:
     """a chat.completion with an id and one message of the assistant, its content a text."""
     completion = plain(talk).document()
@@ -102,27 +254,34 @@ def document(talk: Talk) -> None:
     expect(isinstance(message.get("content"), str), f"content {shown(message.get('content'))}")
 
 
-@check("turn")
+@check("turn", "created, model, choices[].index", DOCUMENTS)
+def head(talk: Talk) -> None:
+    """created as a number, the model's name, and the choice's index."""
+    _head(plain(talk).document())
+    expect(choice(plain(talk)).get("index") == 0, f"index {shown(choice(plain(talk)).get('index'))}")
+
+
+@check("turn", "choices[].finish_reason", DOCUMENTS)
 def finish(talk: Talk) -> None:
     """finish_reason "stop" or "length"."""
     reason = choice(plain(talk)).get("finish_reason")
     expect(reason in ("stop", "length"), f"finish_reason {shown(reason)}")
 
 
-@check("turn")
+@check("turn", "-", "pi openai")
 def parts(talk: Talk) -> None:
     """content in parts means the same as content as a text."""
     choice(talk.ask(PATH, body(talk, [{"type": "text", "text": "Say "}, {"type": "text", "text": "hello."}])))
 
 
-@check("turn")
+@check("turn", "-", "openai litellm")
 def developer(talk: Talk) -> None:
     """developer and system messages are taken."""
     messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Say hello."}]
     choice(talk.ask(PATH, body(talk, messages)))
 
 
-@check("turn")
+@check("turn", "-", "openai opencode pi qwen")
 def unknown_fields(talk: Talk) -> None:
     """fields that mean nothing to this server are no error."""
     more: dict[str, Any] = {
@@ -132,28 +291,38 @@ def unknown_fields(talk: Talk) -> None:
     choice(talk.ask(PATH, body(talk, **more)))
 
 
-@check("turn", required=False)
+@check("turn", "-", "openai qwen", required=False)
 def image(talk: Talk) -> None:
     """an image is answered or refused, never an error of the server."""
     url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     not_the_servers(talk.ask(PATH, body(talk, [{"type": "text", "text": "What is it?"}, url])))
 
 
-@check("turn")
+@check("turn", "-", AGENTS)
 def left(talk: Talk) -> None:
     """who leaves in the middle of a stream holds up nobody."""
     talk.leave(PATH, body(talk, "Count to a thousand.", stream=True, max_tokens=4 * talk.tokens))
     choice(talk.ask(PATH, body(talk, "Say hello after somebody left.")))
 
 
-@check("turn")
+@check("turn", "-", "opencode lm-eval")
 def four_at_once(talk: Talk) -> None:
     """four at once are all answered."""
     for answer in at_once(talk, PATH, [body(talk, f"Say the number {n}.", max_tokens=16) for n in range(4)]):
         choice(answer)
 
 
-@check("usage")
+@check("turn", "choices[].message.content, .reasoning_content", ALL + " lm-eval inspect")
+def markup(talk: Talk) -> None:
+    """no markup of a chat template in what was said: no <think>, no end-of-turn tokens."""
+    effort = {"reasoning_effort": "high"}
+    for answer in (plain(talk), streamed(talk), talk.ask(PATH, body(talk, **effort)),
+                   talk.ask(PATH, body(talk, **effort, **STREAM))):  # fmt: skip
+        if answer.status == 200:
+            clean(read(answer))
+
+
+@check("usage", "usage.prompt_tokens, .completion_tokens, .total_tokens", ALL + " inspect")
 def usage(talk: Talk) -> None:
     """usage: prompt, completion and their total."""
     counted = plain(talk).document().get("usage")
@@ -162,13 +331,23 @@ def usage(talk: Talk) -> None:
     expect(counted["prompt_tokens"] > 0, f"usage {shown(counted)}")
 
 
-@check("stream")
+@check("usage", "usage.prompt_tokens, .completion_tokens", "opencode pi qwen inspect")
+def usage_counts(talk: Talk) -> None:
+    """usage counts: a longer prompt has more tokens, cached or not, and so has a longer answer."""
+    short = read(talk.ask(PATH, body(talk, COUNT, max_tokens=3)))
+    longer = read(talk.ask(PATH, body(talk, COUNT, max_tokens=12)))
+    long = body(talk, "word " * 100 + COUNT, max_tokens=3)
+    counted(short, read(talk.ask(PATH, long)), read(talk.again(PATH, long)), 100)
+    grows(short, longer, (3, 12), "length")
+
+
+@check("stream", "Content-Type", ALL)
 def stream_type(talk: Talk) -> None:
     """content type text/event-stream."""
     event_stream(streamed(talk))
 
 
-@check("stream")
+@check("stream", "object, id, choices[].index, .delta.role", ALL)
 def stream_chunks(talk: Talk) -> None:
     """chunks of one id, the first with the role, each delta with its index."""
     events = chunks(streamed(talk))
@@ -183,41 +362,58 @@ def stream_chunks(talk: Talk) -> None:
     expect(roles and set(roles) == {"assistant"}, f"roles {shown(roles)}")
 
 
-@check("stream")
+@check("stream", "[DONE]", "openai litellm aider llm")
 def stream_done(talk: Talk) -> None:
     """[DONE] and nothing behind it."""
-    events = streamed(talk).events()
-    ends = [i for i, event in enumerate(events) if event.data == "[DONE]"]
-    expect(ends == [len(events) - 1], f"the last event is {shown(events[-1].data if events else 'none')}")
+    for answer in (streamed(talk), forced(talk, stream=True)):
+        events = answer.events()
+        ends = [i for i, event in enumerate(events) if event.data == "[DONE]"]
+        expect(ends == [len(events) - 1], f"the last event is {shown(events[-1].data if events else 'none')}")
 
 
-@check("stream")
+@check("stream", "choices[].finish_reason", AGENTS)
 def stream_finish(talk: Talk) -> None:
     """one finish reason that clients know, and no delta behind it."""
-    finishes = [one.get("finish_reason") for chunk in chunks(streamed(talk)) for one in chunk.get("choices") or ()]
-    reasons = [reason for reason in finishes if reason]
-    expect(len(reasons) == 1 and reasons[0] in FINISHES, f"finish reasons {shown(reasons)}")
-    expect(finishes[-1] == reasons[0], "a delta behind the finish reason")
+    for answer in (streamed(talk), talk.ask(PATH, body(talk, stream=True))):
+        finishes = [one.get("finish_reason") for chunk in chunks(answer) for one in chunk.get("choices") or ()]
+        reasons = [reason for reason in finishes if reason]
+        expect(len(reasons) == 1 and reasons[0] in FINISHES, f"finish reasons {shown(reasons)}")
+        read(answer)
 
 
-@check("stream", required=False)
+@check("stream", "choices[].delta.content, .finish_reason; usage", ALL)
 def stream_same(talk: Talk) -> None:
-    """a stream says what the document says."""
-    text = "".join(delta.get("content") or "" for delta in deltas(streamed(talk)))
-    whole = choice(plain(talk))["message"]["content"]
-    expect(text == whole, f"{shown(text)[:60]} and {shown(whole)[:60]}")
+    """a stream says what the document says: text, end and usage."""
+    agree(talk, PATH, body(talk), read, STREAM)
 
 
-@check("usage")
+@check("stream", "choices[].delta.content", "opencode pi qwen aider llm")
+def stream_written(talk: Talk) -> None:
+    """the answer is sent as it is written, not all at once."""
+    as_written(talk, PATH, body(talk, COUNT, stream=True, max_tokens=max(talk.tokens, 256)), _has_text)
+
+
+def _has_text(chunk: dict[str, Any]) -> bool:
+    deltas = [one.get("delta") or {} for one in chunk.get("choices") or ()]
+    return any(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") for delta in deltas)
+
+
+def _piece_of_call(chunk: dict[str, Any]) -> bool:
+    return any((one.get("delta") or {}).get("tool_calls") for one in chunk.get("choices") or ())
+
+
+@check("usage", "usage of the last chunk", AGENTS + " litellm inspect")
 def stream_usage(talk: Talk) -> None:
-    """usage as the last chunk, without choices, if stream_options ask for it."""
+    """usage in one chunk, behind the answer, if stream_options ask for it."""
     counted = [chunk for chunk in chunks(streamed(talk)) if chunk.get("usage")]
     expect(len(counted) == 1, f"{len(counted)} chunks with usage")
     counts(counted[0]["usage"], PARTS, "total_tokens")
-    expect(counted[0] is chunks(streamed(talk))[-1] or not counted[0].get("choices"), "a usage chunk with choices")
+    expect(counted[0]["usage"]["prompt_tokens"] > 0, f"usage {shown(counted[0]['usage'])}")
+    said = any(_has_text(chunk) or _piece_of_call(chunk) for chunk in counted)
+    expect(counted[0] is chunks(streamed(talk))[-1] or not said, "a usage chunk in the middle of the answer")
 
 
-@check("tools", how="forced")
+@check("tools", "choices[].message.tool_calls[].id, .type, .function.name", "openai litellm inspect", how="forced")
 def tool_call(talk: Talk) -> None:
     """tool_choice with a name: a call of that tool, with an id."""
     reply = choice(forced(talk))
@@ -228,9 +424,10 @@ def tool_call(talk: Talk) -> None:
     expect(call["function"].get("name") == "weather", f"name {shown(call['function'].get('name'))}")
     # OpenAI's own API says "stop" where the call was forced by name
     expect(reply.get("finish_reason") in ("tool_calls", "stop"), f"finish_reason {shown(reply.get('finish_reason'))}")
+    clean(read(forced(talk)))
 
 
-@check("tools", how="forced")
+@check("tools", "choices[].message.tool_calls[].function.arguments", "openai litellm inspect", how="forced")
 def tool_arguments(talk: Talk) -> None:
     """its arguments are JSON text that fits the schema."""
     arguments_fit(calls(forced(talk))[0]["function"].get("arguments"))
@@ -242,7 +439,7 @@ def _pieces(talk: Talk) -> list[dict[str, Any]]:
     return pieces
 
 
-@check("tools", how="forced")
+@check("tools", "choices[].delta.tool_calls[].index, .id, .type, .function.name", AGENTS + " openai llm", how="forced")
 def stream_tool_call(talk: Talk) -> None:
     """streamed: every piece with its index, the first with id, type and name."""
     pieces = _pieces(talk)
@@ -256,25 +453,51 @@ def stream_tool_call(talk: Talk) -> None:
     )
 
 
-@check("tools", how="forced")
+@check("tools", "choices[].delta.tool_calls[].function.arguments", AGENTS + " openai llm", how="forced")
 def stream_tool_arguments(talk: Talk) -> None:
     """streamed: the pieces of the arguments make JSON that fits the schema."""
     arguments_fit("".join((piece.get("function") or {}).get("arguments") or "" for piece in _pieces(talk)))
 
 
-@check("tools", how="forced")
+@check("tools", "choices[].delta.tool_calls[], .finish_reason", AGENTS + " openai llm", how="forced")
+def stream_tool_same(talk: Talk) -> None:
+    """streamed: the calls and the end of the document, put together by index."""
+    asked = body(talk, ASK, tools=TOOLS, tool_choice=WEATHER)
+    if 400 <= talk.ask(PATH, asked).status < 500:
+        required(talk)
+        asked = body(talk, ASK, tools=TOOLS, tool_choice="required")
+    agree(talk, PATH, asked, read, STREAM)
+
+
+@check("tools", "choices[].finish_reason", "opencode pi qwen inspect openai", how="forced")
 def tool_required(talk: Talk) -> None:
     """tool_choice "required": a call of one of the tools, finish_reason "tool_calls"."""
-    answer = talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice="required", parallel_tool_calls=False))
+    answer = required(talk)
     names = [call["function"]["name"] for call in calls(answer)]
     expect(set(names) <= {"weather", "clock"}, f"calls of {shown(names)}")
     expect(choice(answer).get("finish_reason") == "tool_calls", f"finish_reason {choice(answer).get('finish_reason')}")
 
 
-@check("tools")
+@check("tools", "choices[].finish_reason, .delta.tool_calls[]", AGENTS + " openai", how="forced")
+def stream_tool_finish(talk: Talk) -> None:
+    """streamed: finish_reason "tool_calls" behind a call, or the agent's turn is over."""
+    said = read(required(talk, **STREAM))
+    expect(said.calls, "a stream without a call")
+    expect(said.finish == "tool_calls", f"finish_reason {said.finish}")
+    clean(said)
+
+
+@check("tools", "choices[].message.tool_calls[].id", AGENTS + " inspect", how="forced")
+def tool_ids(talk: Talk) -> None:
+    """the calls of one conversation have ids of their own, by which results are told apart."""
+    answers = (forced(talk), required(talk), required(talk, **STREAM))
+    different([call.id for answer in answers for call in read(answer).calls])
+
+
+@check("tools", "choices[].message.tool_calls", "inspect opencode")
 def tool_none(talk: Talk) -> None:
     """tool_choice "none": no call."""
-    reply = choice(talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice="none")))
+    reply = choice(offered(talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice="none")), "tool_choice none"))
     expect(not reply["message"].get("tool_calls"), f"tool_calls {shown(reply['message'].get('tool_calls'))}")
 
 
@@ -291,14 +514,14 @@ def _history(talk: Talk, arguments: str | None = None, **more: Any) -> list[dict
     return [{"role": "user", "content": ASK}, message, {"role": "tool", "tool_call_id": call["id"], "content": RESULT}]
 
 
-@check("answer")
+@check("answer", "choices[].message.content", AGENTS + " inspect")
 def answer(talk: Talk) -> None:
     """the history with call and result is answered in text."""
     reply = choice(talk.ask(PATH, body(talk, _history(talk), tools=TOOLS, tool_choice="none")))
     expect(isinstance(reply["message"].get("content"), str), f"content {shown(reply['message'].get('content'))}")
 
 
-@check("answer")
+@check("answer", "-", "llm inspect opencode pi qwen litellm")
 def answer_rewritten(talk: Talk) -> None:
     """a history as clients rewrite it: arguments respelled, reasoning_content, content null."""
     history = _history(
@@ -307,43 +530,65 @@ def answer_rewritten(talk: Talk) -> None:
     choice(talk.ask(PATH, body(talk, history, tools=TOOLS, tool_choice="none")))
 
 
-@check("thinking", required=False)
+@check("thinking", "choices[].message.reasoning_content", "opencode openai", required=False)
 def thinking_off(talk: Talk) -> None:
     """reasoning_effort "none" is taken, and nothing is reasoned."""
     message = choice(talk.ask(PATH, body(talk, reasoning_effort="none")))["message"]
     expect(not message.get("reasoning_content"), f"reasoning_content {shown(message.get('reasoning_content'))}")
 
 
-@check("thinking", required=False)
+def _thought(talk: Talk, **more: Any) -> Said:
+    answer = offered(talk.ask(PATH, body(talk, reasoning_effort="high", **more)), "reasoning_effort")
+    return read(answer)
+
+
+@check("thinking", "choices[].message.reasoning_content or .reasoning", "opencode pi qwen litellm inspect")
 def thinking_on(talk: Talk) -> None:
     """reasoning comes apart from the content, as reasoning_content or reasoning."""
-    message = choice(talk.ask(PATH, body(talk, reasoning_effort="high")))["message"]
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    expect(isinstance(reasoning, str) and reasoning, f"a message of {shown(sorted(message))}")
+    if not _thought(talk).reasoning and not _thought(talk, **STREAM).reasoning:
+        raise NotOffered("reasoning of its own: there is none in reasoning_content and reasoning")
+    expect(_thought(talk).reasoning, "reasoning in the stream alone")
 
 
-def _formatted(talk: Talk, **more: Any) -> Answer:
-    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": FORM, "strict": True}}
-    return talk.ask(PATH, body(talk, "Is water wet? Answer in JSON.", response_format=form, **more))
+@check("thinking", "choices[].delta.reasoning_content or .reasoning", "opencode pi qwen litellm")
+def stream_thinking(talk: Talk) -> None:
+    """streamed: the reasoning of the document, apart from the content."""
+    asked = body(talk, reasoning_effort="high")
+    offered(talk.ask(PATH, asked), "reasoning_effort")
+    agree(talk, PATH, asked, read, STREAM)
 
 
-@check("format", how="forced")
+def _formatted(talk: Talk, schema: object = FORM, **more: Any) -> Answer:
+    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema, "strict": True}}
+    asked = body(talk, "Is water wet? Answer in JSON.", response_format=form, **more)
+    return offered(talk.ask(PATH, asked), "response_format json_schema")
+
+
+@check("format", "choices[].message.content", "openai litellm inspect", how="forced")
 def format_schema(talk: Talk) -> None:
     """response_format with a schema: content that fits it."""
     form_fits(choice(_formatted(talk))["message"].get("content"))
 
 
-@check("format", how="forced")
+@check("format", "choices[].delta.content", "openai", how="forced")
 def format_stream(talk: Talk) -> None:
     """the same as a stream."""
     form_fits("".join(delta.get("content") or "" for delta in deltas(_formatted(talk, stream=True))))
 
 
-@check("format", required=False, how="forced")
+@check("format", "choices[].message.content, .delta.content", AGENTS + " openai", how="forced")
+def format_unicode(talk: Talk) -> None:
+    """characters of several bytes arrive whole, in documents and in streams."""
+    for more in ({}, STREAM):
+        place_fits(read(_formatted(talk, UNICODE_FORM, **more)).text)
+
+
+@check("format", "choices[].message.content", "openai litellm", required=False, how="forced")
 def format_object(talk: Talk) -> None:
     """response_format "json_object": a JSON object, or its beginning where max_tokens cuts it."""
     form = {"type": "json_object"}
-    reply = choice(talk.ask(PATH, body(talk, 'Answer with the JSON {"a": 1}.', response_format=form)))
+    asked = body(talk, 'Answer with the JSON {"a": 1}.', response_format=form)
+    reply = choice(offered(talk.ask(PATH, asked), "response_format json_object"))
     content = reply["message"]["content"]
     expect(isinstance(content, str) and content, f"{shown(content)} in place of text")
     if reply.get("finish_reason") == "length":  # any object may be long, and random weights hardly end one
@@ -352,7 +597,7 @@ def format_object(talk: Talk) -> None:
         expect(isinstance(parsed(content), dict), shown(content))
 
 
-@check("limits")
+@check("limits", "choices[].finish_reason, usage.completion_tokens", "pi qwen opencode inspect lm-eval")
 def limit(talk: Talk) -> None:
     """max_tokens is kept, and told as finish_reason "length"."""
     answer = talk.ask(PATH, body(talk, "Count to a thousand.", max_tokens=3))
@@ -361,7 +606,15 @@ def limit(talk: Talk) -> None:
     expect(used is None or used <= 3, f"{used} tokens")
 
 
-@check("limits", required=False)
+@check("limits", "choices[].finish_reason", "pi qwen opencode")
+def stream_limit(talk: Talk) -> None:
+    """streamed: the same, since agents go on where they are told that an answer was cut."""
+    said = read(talk.ask(PATH, body(talk, "Count to a thousand.", max_tokens=3, **STREAM)))
+    expect(said.finish == "length", f"finish_reason {said.finish}")
+    expect(said.tokens is None or said.tokens <= 3, f"{said.tokens} tokens")
+
+
+@check("limits", "choices[].finish_reason", "openai", required=False)
 def limit_completion(talk: Talk) -> None:
     """max_completion_tokens, which OpenAI's clients send now, is kept, too."""
     asked = body(talk, "Count to a thousand.", max_completion_tokens=3)
@@ -370,34 +623,78 @@ def limit_completion(talk: Talk) -> None:
     expect(reason == "length", f"finish_reason {shown(reason)}")
 
 
-@check("limits")
+@check("limits", "choices[].message.content, .finish_reason", "lm-eval inspect openai")
+def stop(talk: Talk) -> None:
+    """a stop string ends the answer in front of it, with finish_reason "stop"."""
+    before = read(plain(talk))
+    word = stop_string(before.text)
+    stopped(before, read(offered(talk.ask(PATH, body(talk, stop=[word])), "stop")), word, ("stop",))
+
+
+@check("limits", "choices[].delta.content, .finish_reason", "openai litellm")
+def stream_stop(talk: Talk) -> None:
+    """streamed: the same, and no piece of the stop string is sent."""
+    before = read(plain(talk))
+    word = stop_string(before.text)
+    stopped(before, read(offered(talk.ask(PATH, body(talk, stop=[word], **STREAM)), "stop")), word, ("stop",))
+
+
+@check("limits", "error.message, error.code", "opencode pi qwen litellm")
 def overflow(talk: Talk) -> None:
     """a prompt that does not fit is refused in words that agents know."""
-    answer = talk.ask(PATH, body(talk, too_long(talk)))
-    openai_error(answer, 400, 413)
-    overflow_known(answer.text)
+    for more in ({}, STREAM):
+        answer = talk.ask(PATH, body(talk, too_long(talk), **more))
+        openai_error(answer, 400, 413)
+        overflow_known(answer.text)
 
 
-@check("errors")
+@check("errors", "error.message", ALL)
 def bad_json(talk: Talk) -> None:
     """400 and an error object for what is no JSON."""
     openai_error(talk.raw(PATH, b'{"messages": ['))
 
 
-@check("errors")
+@check("errors", "error.message", ALL)
 def bad_field(talk: Talk) -> None:
-    """an error object for messages of the wrong type."""
-    openai_error(talk.ask(PATH, {"model": talk.model, "messages": 5}))
+    """an error object and a status of its own for messages of the wrong type, also where a stream is asked for."""
+    for more in ({}, {"stream": True}):
+        openai_error(talk.ask(PATH, {"model": talk.model, "messages": 5, **more}), *FAILURES)
 
 
-@check("score", required=False)
+def _scored(talk: Talk, **more: Any) -> Said:
+    asked = body(talk, logprobs=True, top_logprobs=2, max_tokens=4, **more)
+    said = read(offered(talk.ask(PATH, asked), "logprobs"))
+    for one in said.more["entries"]:
+        tops = one.get("top_logprobs")
+        expect(isinstance(tops, list) and len(tops) == 2, f"top_logprobs {shown(tops)}")
+        values = [top["logprob"] for top in tops]
+        expect(values == sorted(values, reverse=True) and values[0] <= 0, f"top_logprobs {shown(values)}")
+        expect(values[0] >= one["logprob"] - 1e-3, f"a token of {one['logprob']} chosen before one of {values[0]}")
+        raw = one.get("bytes")
+        expect(raw is None or all(isinstance(b, int) and 0 <= b < 256 for b in raw), f"bytes {shown(raw)}")
+    return said
+
+
+@check("score", "choices[].logprobs.content[].token, .logprob, .bytes, .top_logprobs[]", "openai inspect")
 def logprobs(talk: Talk) -> None:
-    """logprobs with top_logprobs, one entry a token."""
-    entries = (
-        choice(talk.ask(PATH, body(talk, logprobs=True, top_logprobs=2, max_tokens=4))).get("logprobs") or {}
-    ).get("content")
-    expect(isinstance(entries, list) and entries, f"logprobs {shown(entries)}")
-    assert entries is not None
-    for one in entries:
-        expect(isinstance(one.get("token"), str) and one.get("logprob", 1) <= 0, f"an entry {shown(one)}")
-        expect(len(one.get("top_logprobs") or ()) == 2, f"top_logprobs {shown(one.get('top_logprobs'))}")
+    """logprobs with top_logprobs, one entry a token, no log probability above 0."""
+    said = _scored(talk)
+    if said.scores is None and _scored(talk, stream=True).scores is None:
+        raise NotOffered("logprobs: there are none")
+    scored(said.scores, said.text, said.tokens)
+
+
+@check("score", "choices[].logprobs.content[] of the pieces", "openai litellm")
+def stream_logprobs(talk: Talk) -> None:
+    """streamed: the same log probabilities as in the document."""
+    said = _scored(talk)
+    if said.scores is None and _scored(talk, stream=True).scores is None:
+        raise NotOffered("logprobs: there are none")
+    stream = _scored(talk, **STREAM)
+    scored(stream.scores, stream.text, stream.tokens)
+    if stream.text == said.text:
+        pairs = zip(said.scores or (), stream.scores or (), strict=False)
+        same = len(said.scores or ()) == len(stream.scores or ()) and all(
+            a[0] == b[0] and abs(a[1] - b[1]) < 0.05 for a, b in pairs
+        )
+        expect(same, f"{shown(said.scores)[:60]} as a document, {shown(stream.scores)[:60]} as a stream")

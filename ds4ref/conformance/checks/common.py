@@ -29,6 +29,8 @@ FORM = {
     "additionalProperties": False,
 }
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+FAILURES = tuple(range(400, 600))
+"""Statuses of errors, whosever mistake it was."""
 LARGEST = 200_000
 """Largest context in tokens for which the overflow of the context is tested."""
 OVERFLOWS = (

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ..talk import Answer, Skip, Talk, expect, shown
+from ..talk import Answer, NotOffered, Talk, expect, shown
 from . import Checks
 from .common import counts, event_stream, one_id, openai_error, overflow_known, too_long
+from .said import (
+    COUNT,
+    Said,
+    agree,
+    as_written,
+    counted,
+    grows,
+    named,
+    offered,
+    scored,
+    stop_string,
+    stopped,
+    text_or_none,
+)
 
 PATH = "/v1/completions"
 check = Checks("completions", PATH)
 
 TEXT = "Once upon a time"
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+FINISHES = ("stop", "length")
+PARTS = ("prompt_tokens", "completion_tokens")
 
 
 def body(talk: Talk, **more: Any) -> dict[str, Any]:
@@ -24,7 +42,54 @@ def choices(answer: Answer) -> list[dict[str, Any]]:
     return list(entries or ())
 
 
-@check("turn")
+def read(answer: Answer) -> Said:
+    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    if answer.kind != "text/event-stream":
+        document = answer.document()
+        (one,) = choices(answer)
+        return _said(document, [one], one.get("finish_reason"), document.get("usage"))
+    chunks = [event.json for event in answer.events() if event.data != "[DONE]"]
+    expect(chunks, "a stream without a chunk")
+    pieces: list[dict[str, Any]] = []
+    finish, used = None, None
+    for chunk in chunks:
+        for name in ("id", "model"):
+            expect(
+                chunk.get(name) == chunks[0].get(name),
+                f"{name} {shown(chunk.get(name))}, first {shown(chunks[0].get(name))}",
+            )
+        used = chunk.get("usage") or used
+        for one in chunk.get("choices") or ():
+            expect(finish is None or not (one.get("text") or one.get("finish_reason")), f"behind the end {shown(one)}")
+            pieces.append(one)
+            finish = finish or one.get("finish_reason")
+    return _said(chunks[0], pieces, finish, used)
+
+
+def _said(head: dict[str, Any], pieces: Sequence[dict[str, Any]], finish: object, used: Any) -> Said:
+    for name in ("id", "model"):
+        named(head.get(name), name)
+    expect(isinstance(head.get("created"), int), f"created {shown(head.get('created'))}")
+    expect(head.get("object") == "text_completion", f"object {shown(head.get('object'))}")
+    expect(finish in FINISHES, f"finish_reason {shown(finish)}")
+    text, scores, any_scores = "", list[tuple[str, float]](), False
+    for one in pieces:
+        expect(one.get("index") == 0, f"index {shown(one.get('index'))}")
+        text += text_or_none(one.get("text"), "text")
+        entries = one.get("logprobs")
+        if entries is not None:
+            any_scores = True
+            scores += zip(entries["tokens"], entries["token_logprobs"], strict=True)
+    if used is not None:
+        counts(used, PARTS, "total_tokens")
+    found = tuple(scores) if any_scores else None
+    return Said(
+        text, finish=str(finish), prompt=used and used["prompt_tokens"], tokens=used and used["completion_tokens"],
+        scores=found,
+    )  # fmt: skip
+
+
+@check("turn", "object, id, created, model, choices[].index, .text, .finish_reason", "lm-eval openai litellm")
 def document(talk: Talk) -> None:
     """a text_completion with the text of one choice."""
     completion = talk.ask(PATH, body(talk)).document()
@@ -32,28 +97,39 @@ def document(talk: Talk) -> None:
     (one,) = choices(talk.ask(PATH, body(talk)))
     expect(isinstance(one.get("text"), str), f"text {shown(one.get('text'))}")
     expect(one.get("finish_reason") in ("stop", "length"), f"finish_reason {shown(one.get('finish_reason'))}")
+    read(talk.ask(PATH, body(talk)))
 
 
-@check("usage")
+@check("usage", "usage.prompt_tokens, .completion_tokens, .total_tokens", "openai litellm")
 def usage(talk: Talk) -> None:
     """usage: prompt, completion and their total."""
     counts(talk.ask(PATH, body(talk)).document().get("usage"), ("prompt_tokens", "completion_tokens"), "total_tokens")
 
 
-@check("turn", required=False)
+@check("usage", "usage.prompt_tokens, .completion_tokens", "openai litellm")
+def usage_counts(talk: Talk) -> None:
+    """usage counts: a longer prompt has more tokens, cached or not, and so has a longer answer."""
+    short = read(talk.ask(PATH, body(talk, prompt=COUNT, max_tokens=3)))
+    longer = read(talk.ask(PATH, body(talk, prompt=COUNT, max_tokens=12)))
+    long = body(talk, prompt="word " * 100 + COUNT, max_tokens=3)
+    counted(short, read(talk.ask(PATH, long)), read(talk.again(PATH, long)), 100)
+    grows(short, longer, (3, 12), "length")
+
+
+@check("turn", "choices[].index", "lm-eval")
 def several(talk: Talk) -> None:
     """a list of prompts gets a choice each, with its index."""
-    entries = choices(talk.ask(PATH, body(talk, prompt=[TEXT, "Twice"], max_tokens=4)))
+    entries = choices(offered(talk.ask(PATH, body(talk, prompt=[TEXT, "Twice"], max_tokens=4)), "several prompts"))
     expect([one.get("index") for one in entries] == [0, 1], f"indices {shown([one.get('index') for one in entries])}")
 
 
-@check("stream")
+@check("stream", "Content-Type", "openai litellm")
 def stream_type(talk: Talk) -> None:
     """content type text/event-stream."""
     event_stream(talk.ask(PATH, body(talk, stream=True)))
 
 
-@check("stream")
+@check("stream", "id, [DONE]", "openai litellm")
 def stream_done(talk: Talk) -> None:
     """chunks of one id, then [DONE]."""
     events = talk.ask(PATH, body(talk, stream=True)).events()
@@ -61,18 +137,53 @@ def stream_done(talk: Talk) -> None:
     one_id([event.json for event in events[:-1]])
 
 
-@check("stream", required=False)
+@check("stream", "choices[].text, .finish_reason; usage", "openai litellm")
 def stream_same(talk: Talk) -> None:
-    """a stream says what the document says."""
-    chunks = [event.json for event in talk.ask(PATH, body(talk, stream=True)).events() if event.data != "[DONE]"]
-    text = "".join(one.get("text") or "" for chunk in chunks for one in chunk.get("choices") or ())
-    whole = choices(talk.ask(PATH, body(talk)))[0]["text"]
-    expect(text == whole, f"{shown(text)[:60]} and {shown(whole)[:60]}")
+    """a stream says what the document says: text, end and usage."""
+    agree(talk, PATH, body(talk), read, STREAM)
+
+
+@check("stream", "choices[].text", "openai litellm")
+def stream_written(talk: Talk) -> None:
+    """the answer is sent as it is written, not all at once."""
+    asked = body(talk, prompt=COUNT, stream=True, max_tokens=max(talk.tokens, 256))
+    as_written(talk, PATH, asked, lambda chunk: any(one.get("text") for one in chunk.get("choices") or ()))
+
+
+@check("usage", "usage", "openai litellm")
+def stream_usage(talk: Talk) -> None:
+    """usage in a chunk of a stream, if stream_options ask for it."""
+    said = read(offered(talk.ask(PATH, body(talk, **STREAM)), "stream_options"))
+    if said.prompt is None:
+        raise NotOffered("usage of streams")
+    expect(said.prompt > 0, f"{said.prompt} tokens of the prompt")
+
+
+@check("limits", "choices[].finish_reason, usage.completion_tokens", "lm-eval openai")
+def limit(talk: Talk) -> None:
+    """max_tokens is kept, and told as finish_reason "length", in documents and in streams."""
+    for more in ({}, STREAM):
+        said = read(talk.ask(PATH, body(talk, prompt=COUNT, max_tokens=3, **more)))
+        expect(said.finish == "length", f"finish_reason {said.finish}")
+        expect(said.tokens is None or said.tokens <= 3, f"{said.tokens} tokens")
+
+
+@check("limits", "choices[].text, .finish_reason", "lm-eval")
+def stop(talk: Talk) -> None:
+    """a stop string ends the answer in front of it, with finish_reason "stop", in documents and in streams."""
+    asked = body(talk, max_tokens=64)
+    before = read(talk.ask(PATH, asked))
+    word = stop_string(before.text)
+    for more in ({}, STREAM):
+        stopped(before, read(offered(talk.ask(PATH, {**asked, "stop": [word], **more}), "stop")), word, ("stop",))
 
 
 def _score(talk: Talk, prompt: object) -> list[dict[str, Any]]:
     asked = body(talk, prompt=prompt, max_tokens=1, logprobs=1, echo=True, seed=1234)
-    return choices(talk.ask(PATH, asked))
+    entries = choices(offered(talk.ask(PATH, asked), "echo with logprobs"))
+    if all(one.get("logprobs") is None for one in entries):
+        raise NotOffered("echo with logprobs: there are none")
+    return entries
 
 
 def _scored(one: dict[str, Any], text: str, tokens: int | None = None) -> None:
@@ -92,20 +203,29 @@ def _scored(one: dict[str, Any], text: str, tokens: int | None = None) -> None:
     )
     tops = scores["top_logprobs"]
     expect(all(isinstance(top, dict) and top for top in tops[1:]), f"top_logprobs {shown(tops)}")
+    expect(len(values) < 4 or len(set(values[1:])) > 1, f"token_logprobs {shown(values)}")
+    for value, top in zip(values[1:], tops[1:], strict=True):
+        best = max(top.values())
+        expect(best <= 0, f"a log probability of {best} in top_logprobs")
+        expect(
+            best >= value - 1e-3, f"top_logprobs {shown(top)} without the most likely token: the one there has {value}"
+        )
+    # the last one was generated at temperature 0: it is the most likely one, which is what a harness looks for
+    expect(max(tops[-1].values()) - values[-1] < 0.05, f"top_logprobs {shown(tops[-1])} of a token of {values[-1]}")
     expect(str(one.get("text")).startswith(text), f"text {shown(one.get('text'))}")
 
 
-@check("score", required=False)
+@check("score", "choices[].logprobs.tokens, .token_logprobs, .top_logprobs; .text", "lm-eval")
 def score(talk: Talk) -> None:
     """echo and logprobs: an entry a token of the prompt, and one for what comes next."""
     _scored(_score(talk, TEXT)[0], TEXT)
 
 
-@check("score", required=False)
+@check("score", "choices[].logprobs, .index", "lm-eval")
 def score_ids(talk: Talk) -> None:
     """the same of token ids, several at once."""
     if not talk.offers("/tokenize"):
-        raise Skip("there is no /tokenize")
+        raise NotOffered("/tokenize")
     ids = talk.ask("/tokenize", {"prompt": TEXT, "add_special_tokens": False}).document()["tokens"]
     scores = _score(talk, [ids, ids[:-1]])
     expect([one.get("index") for one in scores] == [0, 1], f"indices {shown([one.get('index') for one in scores])}")
@@ -113,7 +233,18 @@ def score_ids(talk: Talk) -> None:
     _scored(scores[1], "", len(ids) - 1)
 
 
-@check("limits", required=False)
+@check("score", "choices[].logprobs.tokens, .token_logprobs", "openai")
+def logprobs(talk: Talk) -> None:
+    """logprobs of an answer, one a token, no log probability above 0, and the same ones in a stream."""
+    asked = body(talk, logprobs=1, max_tokens=4)
+    said, stream = read(offered(talk.ask(PATH, asked), "logprobs")), read(talk.ask(PATH, {**asked, **STREAM}))
+    if said.scores is stream.scores is None:
+        raise NotOffered("logprobs: there are none")
+    for one in (said, stream):
+        scored(one.scores, one.text, one.tokens)
+
+
+@check("limits", "error.message", "litellm lm-eval", required=False)
 def overflow(talk: Talk) -> None:
     """a prompt that does not fit is refused in words that clients know."""
     answer = talk.ask(PATH, body(talk, prompt=too_long(talk)))
@@ -121,7 +252,7 @@ def overflow(talk: Talk) -> None:
     overflow_known(answer.text)
 
 
-@check("errors")
+@check("errors", "error.message", "openai lm-eval")
 def bad_json(talk: Talk) -> None:
     """an error object for what is no JSON."""
     openai_error(talk.raw(PATH, b'{"prompt": '))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
-from ..talk import Answer, Talk, expect, parsed, shown
+from ..talk import Answer, NotOffered, Talk, expect, parsed, shown
 from . import Checks
 from .common import (
     ASK,
+    FAILURES,
     FORM,
     OTHER,
     PARAMETERS,
@@ -24,12 +26,38 @@ from .common import (
     refused,
     too_long,
 )  # fmt: skip
+from .said import (
+    COUNT,
+    UNICODE_FORM,
+    Call,
+    Said,
+    agree,
+    as_written,
+    clean,
+    counted,
+    different,
+    grows,
+    named,
+    offered,
+    place_fits,
+    stop_string,
+    stopped,
+)  # fmt: skip
 
 PATH = "/v1/messages"
-COUNT = f"{PATH}/count_tokens"
+COUNTED = f"{PATH}/count_tokens"
 check = Checks("messages", PATH)
 
+STREAM = {"stream": True}
 REASONS = ("end_turn", "max_tokens")
+ENDS = (*REASONS, "tool_use", "stop_sequence")
+PIECES = {
+    "text_delta": ("text", "text"),
+    "input_json_delta": ("tool_use", "partial_json"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("thinking", "signature"),
+}
+"""Kinds of pieces: the type of the block that they belong to, and the member that has the piece."""
 TOOLS = [
     {"name": "weather", "description": "The weather in a city", "input_schema": PARAMETERS},
     {"name": "clock", "description": "The time", "input_schema": OTHER},
@@ -38,12 +66,16 @@ TOO_LONG = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
 
 
 def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, Any]:
+    """Build the body of a request to /v1/messages, with thinking off if the server accepts that."""
     messages = (
         content
         if isinstance(content, list) and content and "role" in content[0]
         else [{"role": "user", "content": content}]
     )
-    return {"model": talk.model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0, **more}
+    plain = {"model": talk.model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0}
+    off = {"thinking": {"type": "disabled"}}
+    probe = {**plain, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **off}
+    return {**plain, **(off if talk.ask(PATH, probe).status == 200 else {}), **more}
 
 
 def plain(talk: Talk) -> Answer:
@@ -55,7 +87,18 @@ def streamed(talk: Talk) -> Answer:
 
 
 def forced(talk: Talk, **more: Any) -> Answer:
-    return talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice={"type": "tool", "name": "weather"}, **more))
+    """A call that is demanded: by name or, where a server refuses that, as any call."""
+    return talk.ask(PATH, _forced(talk, **more))
+
+
+def _forced(talk: Talk, **more: Any) -> dict[str, Any]:
+    tools = body(talk, ASK, tools=TOOLS)
+    asked = {**tools, "tool_choice": {"type": "tool", "name": "weather"}}
+    if 400 <= talk.ask(PATH, asked).status < 500:
+        asked = {**tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
+        if 400 <= talk.ask(PATH, asked).status < 500 and talk.ask(PATH, tools).status == 200:
+            raise NotOffered("tool_choice: tools are taken, but nothing forces a call")
+    return {**asked, **more}
 
 
 def blocks(answer: Answer, kind: str) -> list[dict[str, Any]]:
@@ -76,7 +119,90 @@ def text(answer: Answer) -> str:
     return "".join(block["text"] for block in blocks(answer, "text"))
 
 
-@check("turn")
+def read(answer: Answer) -> Said:
+    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
+    message = _assembled(answer) if answer.kind == "text/event-stream" else answer.document()
+    for name in ("id", "model"):
+        named(message.get(name), name)
+    expect(message.get("type") == "message" and message.get("role") == "assistant", f"a document {shown(message)}")
+    content: Any = message.get("content")
+    expect(isinstance(content, list), f"content {shown(content)}")
+    calls: list[Call] = []
+    said, thought = "", ""
+    for block in content:
+        kind = block.get("type")
+        expect(kind in ("text", "tool_use", "thinking", "redacted_thinking"), f"a block {shown(block)}")
+        if kind == "text":
+            expect(isinstance(block.get("text"), str), f"text {shown(block.get('text'))}")
+            said += block["text"]
+        elif kind == "thinking":
+            expect(isinstance(block.get("thinking"), str), f"thinking {shown(block.get('thinking'))}")
+            thought += block["thinking"]
+        elif kind == "tool_use":
+            expect(isinstance(block.get("input"), dict), f"input {shown(block.get('input'))}")
+            called = json.dumps(block["input"], ensure_ascii=False)
+            calls.append(Call(named(block.get("id"), "id"), named(block.get("name"), "name"), called))
+    reason = message.get("stop_reason")
+    expect(reason in ENDS, f"stop_reason {shown(reason)}")
+    expect((reason == "tool_use") == bool(calls), f"stop_reason {reason} with {len(calls)} calls")
+    used = message.get("usage")
+    total = None
+    if used is not None:
+        counts(used, ("input_tokens", "output_tokens"))
+        total = used["input_tokens"]
+        for name in ("cache_read_input_tokens", "cache_creation_input_tokens"):
+            more = used.get(name)
+            expect(more is None or (isinstance(more, int) and more >= 0), f"{name} {shown(more)}")
+            total += more or 0
+    end = str(reason) + (f" {message['stop_sequence']}" if message.get("stop_sequence") else "")
+    return Said(said, thought, tuple(calls), end, total, used and used["output_tokens"])
+
+
+def _assembled(answer: Answer) -> dict[str, Any]:
+    """Put the events of a stream together as the SDKs do; raises Wrong where they cannot."""
+    stream = events(answer)
+    expect(
+        stream and stream[0].get("type") == "message_start", f"first {shown(stream[0].get('type') if stream else None)}"
+    )
+    message = dict(stream[0]["message"])
+    blocks: list[dict[str, Any]] = []
+    texts: list[str] = []
+    ended = False
+    for event in stream[1:]:
+        kind = event.get("type")
+        expect(kind != "message_start", "a second message_start")
+        if kind == "content_block_start":
+            expect(event.get("index") == len(blocks), f"a start of {shown(event.get('index'))}")
+            blocks.append(dict(event["content_block"]))
+            begun = blocks[-1].get("input", {})
+            expect(isinstance(begun, dict), f"input {shown(begun)} of a block that begins")
+            texts.append("")
+        elif kind == "content_block_delta":
+            at: Any = event.get("index")
+            delta = event.get("delta") or {}
+            expect(isinstance(at, int) and at == len(blocks) - 1, f"a piece of block {shown(at)}")
+            expect(delta.get("type") in PIECES, f"a piece {shown(delta)}")
+            of, member = PIECES[delta["type"]]
+            expect(blocks[at].get("type") == of, f"{delta['type']} in a block {shown(blocks[at].get('type'))}")
+            expect(isinstance(delta.get(member), str), f"a piece {shown(delta)}")
+            if member == "partial_json":
+                texts[at] += delta[member]
+            else:
+                blocks[at][member] = (blocks[at].get(member) or "") + delta[member]
+        elif kind == "message_delta":
+            message.update(event.get("delta") or {})
+            used = {name: n for name, n in (event.get("usage") or {}).items() if n is not None}
+            message["usage"] = {**(message.get("usage") or {}), **used}
+            ended = True
+    expect(ended, "no message_delta")
+    for block, made in zip(blocks, texts, strict=True):
+        if block.get("type") == "tool_use" and made:
+            block["input"] = parsed(made)
+    message["content"] = blocks
+    return message
+
+
+@check("turn", "type, role, id, content[].type, .text, stop_reason", "anthropic claude")
 def document(talk: Talk) -> None:
     """a message of the assistant with an id and a text."""
     message = plain(talk).document()
@@ -86,7 +212,7 @@ def document(talk: Talk) -> None:
     expect(message.get("stop_reason") in REASONS, f"stop_reason {shown(message.get('stop_reason'))}")
 
 
-@check("turn")
+@check("turn", "-", "claude")
 def as_claude_code(talk: Talk) -> None:
     """what Claude Code sends is taken: ?beta=true, system in blocks and among the messages, betas, edits."""
     hidden = {"type": "ephemeral"}
@@ -105,7 +231,7 @@ def as_claude_code(talk: Talk) -> None:
     talk.ask(f"{PATH}?beta=true", body(talk, history, **more)).document()
 
 
-@check("turn", required=False)
+@check("turn", "-", "claude", required=False)
 def image(talk: Talk) -> None:
     """an image among the content or in a result is no error."""
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
@@ -113,26 +239,61 @@ def image(talk: Talk) -> None:
     not_the_servers(talk.ask(PATH, body(talk, content)))
 
 
-@check("turn")
+@check("turn", "-", "claude pi anthropic inspect")
 def left(talk: Talk) -> None:
     """who leaves in the middle of a stream holds up nobody."""
     talk.leave(PATH, body(talk, "Count to a thousand.", stream=True, max_tokens=4 * talk.tokens))
     text(talk.ask(PATH, body(talk, "Say hello after somebody left.")))
 
 
-@check("usage")
+@check("turn", "model; message_start: message.id, .model, .role, .content", "claude pi anthropic inspect")
+def head(talk: Talk) -> None:
+    """the model's name, and in a stream an empty message to begin with."""
+    named(plain(talk).document().get("model"), "model")
+    start = events(streamed(talk))[0].get("message") or {}
+    for name in ("id", "model"):
+        named(start.get(name), f"{name} of message_start")
+    expect(start.get("role") == "assistant" and start.get("content") == [], f"message_start {shown(start)}")
+
+
+@check("turn", "content[].text, .thinking", "claude pi anthropic inspect")
+def markup(talk: Talk) -> None:
+    """no markup of a chat template in what was said: no <think>, no end-of-turn tokens."""
+    for answer in (plain(talk), streamed(talk), _thinking(talk), _thinking(talk, **STREAM)):
+        if answer.status == 200:
+            clean(read(answer))
+
+
+@check("usage", "usage.input_tokens, .output_tokens", "anthropic claude litellm")
 def usage(talk: Talk) -> None:
     """usage: input and output."""
     counts(plain(talk).document().get("usage"), ("input_tokens", "output_tokens"))
+    expect(read(plain(talk)).prompt, "no tokens of the prompt")
 
 
-@check("usage", required=False)
+@check(
+    "usage",
+    "usage.input_tokens, .cache_read_input_tokens, .cache_creation_input_tokens, .output_tokens",
+    "claude pi inspect",
+)
+def usage_counts(talk: Talk) -> None:
+    """usage counts: a longer prompt has more tokens, cached or not, and so has a longer answer."""
+    short = read(talk.ask(PATH, body(talk, COUNT, max_tokens=3)))
+    longer = read(talk.ask(PATH, body(talk, COUNT, max_tokens=12)))
+    long = body(talk, "word " * 100 + COUNT, max_tokens=3)
+    counted(short, read(talk.ask(PATH, long)), read(talk.again(PATH, long)), 100)
+    grows(short, longer, (3, 12), "max_tokens")
+
+
+@check("usage", "input_tokens", "claude inspect")
 def count_tokens(talk: Talk) -> None:
     """count_tokens counts the prompt, more of them with tools."""
+    if not talk.offers(COUNTED):
+        raise NotOffered(COUNTED)
 
     def counted(**more: Any) -> int:
         asked = {"model": talk.model, "messages": [{"role": "user", "content": "Say hello."}], **more}
-        count = talk.ask(COUNT, asked).document().get("input_tokens")
+        count = talk.ask(COUNTED, asked).document().get("input_tokens")
         expect(isinstance(count, int) and count > 0, f"input_tokens {shown(count)}")
         return int(count or 0)
 
@@ -140,13 +301,13 @@ def count_tokens(talk: Talk) -> None:
     expect(few < many, f"{few} without tools, {many} with them")
 
 
-@check("stream")
+@check("stream", "Content-Type", "claude pi anthropic inspect")
 def stream_type(talk: Talk) -> None:
     """content type text/event-stream."""
     event_stream(streamed(talk))
 
 
-@check("stream")
+@check("stream", "event:", "claude anthropic")
 def stream_names(talk: Talk) -> None:
     """every event is named by its type: who goes by names sees none otherwise."""
     named = [(event.name, event.json.get("type")) for event in streamed(talk).events()]
@@ -154,7 +315,7 @@ def stream_names(talk: Talk) -> None:
     expect(named and not wrong, f"event {shown(wrong[0][0])} of type {shown(wrong[0][1])}" if wrong else "no events")
 
 
-@check("stream")
+@check("stream", "type of the events", "claude pi anthropic inspect")
 def stream_order(talk: Talk) -> None:
     """message_start, blocks, message_delta, message_stop, in this order."""
     names = [name for name in names_of(streamed(talk).events()) if name != "ping"]
@@ -163,7 +324,7 @@ def stream_order(talk: Talk) -> None:
     expect(names[0] == "message_start" and names[-1] == "message_stop", f"{names[0]} first, {names[-1]} last")
 
 
-@check("stream")
+@check("stream", "index", "claude anthropic")
 def stream_blocks(talk: Talk) -> None:
     """blocks numbered from 0, each opened once and closed before the next."""
     _blocks(events(streamed(talk)))
@@ -191,7 +352,7 @@ def _blocks(stream: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return finished
 
 
-@check("stream")
+@check("stream", "message_delta: delta.stop_reason", "pi claude")
 def stream_finish(talk: Talk) -> None:
     """one stop_reason that clients know, in message_delta."""
     reasons = [
@@ -200,15 +361,20 @@ def stream_finish(talk: Talk) -> None:
     expect(len(reasons) == 1 and reasons[0] in REASONS, f"stop reasons {shown(reasons)}")
 
 
-@check("stream", required=False)
+@check("stream", "content_block_delta: delta.text; stop_reason, usage", "claude pi anthropic inspect")
 def stream_same(talk: Talk) -> None:
-    """a stream says what the document says."""
-    streamed_text = "".join(block["made"] for block in _blocks(events(streamed(talk))) if block["type"] == "text")
-    whole = text(plain(talk))
-    expect(streamed_text == whole, f"{shown(streamed_text)[:60]} and {shown(whole)[:60]}")
+    """a stream says what the document says: text, end and usage."""
+    agree(talk, PATH, body(talk), read, STREAM)
 
 
-@check("usage")
+@check("stream", "content_block_delta", "claude pi anthropic inspect")
+def stream_written(talk: Talk) -> None:
+    """the answer is sent as it is written, not all at once."""
+    asked = body(talk, COUNT, stream=True, max_tokens=max(talk.tokens, 256))
+    as_written(talk, PATH, asked, lambda event: event.get("type") == "content_block_delta")
+
+
+@check("usage", "message_start: message.usage; message_delta: usage", "pi claude")
 def stream_usage(talk: Talk) -> None:
     """usage in message_start, without which pi crashes, and in message_delta."""
     stream = events(streamed(talk))
@@ -216,9 +382,10 @@ def stream_usage(talk: Talk) -> None:
     counts(start.get("usage"), ("input_tokens",))
     last = next((event for event in stream if event["type"] == "message_delta"), {})
     counts(last.get("usage"), ("output_tokens",))
+    expect(read(streamed(talk)).prompt, "no tokens of the prompt")
 
 
-@check("tools", how="forced")
+@check("tools", "content[].id, .name, stop_reason", "anthropic claude", how="forced")
 def tool_call(talk: Talk) -> None:
     """tool_choice with a name: a tool_use with an id, stop_reason "tool_use"."""
     (call, *more) = blocks(forced(talk), "tool_use")
@@ -229,13 +396,13 @@ def tool_call(talk: Talk) -> None:
     expect(reason == "tool_use", f"stop_reason {shown(reason)}")
 
 
-@check("tools", how="forced")
+@check("tools", "content[].input", "anthropic claude", how="forced")
 def tool_arguments(talk: Talk) -> None:
     """its input is an object that fits the schema."""
     object_fits(blocks(forced(talk), "tool_use")[0].get("input"))
 
 
-@check("tools", how="forced")
+@check("tools", "content_block_start: content_block; delta.partial_json", "claude pi anthropic inspect", how="forced")
 def stream_tool(talk: Talk) -> None:
     """streamed: a block whose pieces make JSON that fits the schema."""
     uses = [block for block in _blocks(events(forced(talk, stream=True))) if block["type"] == "tool_use"]
@@ -243,15 +410,31 @@ def stream_tool(talk: Talk) -> None:
     object_fits(parsed(uses[0]["made"]))
 
 
-@check("tools", how="forced")
+@check("tools", "delta.type, .partial_json, .stop_reason", "claude pi anthropic inspect", how="forced")
+def stream_tool_same(talk: Talk) -> None:
+    """streamed: the calls of the document, and its stop_reason "tool_use"."""
+    agree(talk, PATH, _forced(talk), read, STREAM)
+    said = read(forced(talk, **STREAM))
+    expect(said.calls and said.finish == "tool_use", f"stop_reason {said.finish}")
+    clean(said)
+
+
+@check("tools", "content[].id", "claude pi anthropic inspect", how="forced")
+def tool_ids(talk: Talk) -> None:
+    """the calls of one conversation have ids of their own, by which results are told apart."""
+    different([call.id for more in ({}, STREAM) for call in read(forced(talk, **more)).calls])
+
+
+@check("tools", "content[].name, stop_reason", "inspect anthropic", how="forced")
 def tool_any(talk: Talk) -> None:
-    """tool_choice "any": a call of one of the tools."""
-    choice = {"type": "any", "disable_parallel_tool_use": True}
-    uses = blocks(talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice=choice)), "tool_use")
-    expect({call["name"] for call in uses} <= {"weather", "clock"}, f"calls {shown(uses)}")
+    """tool_choice "any": a call of one of the tools, stop_reason "tool_use", in documents and in streams."""
+    asked = body(talk, ASK, tools=TOOLS, tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    for more in ({}, STREAM):
+        said = read(offered(talk.ask(PATH, {**asked, **more}), "tool_choice any"))
+        expect(said.calls and {call.name for call in said.calls} <= {"weather", "clock"}, f"calls {shown(said.calls)}")
 
 
-@check("tools", required=False)
+@check("tools", "-", "claude", required=False)
 def tool_deferred(talk: Talk) -> None:
     """deferred tools are no error."""
     tools = [*TOOLS, {"name": "later", "description": "d", "input_schema": OTHER, "defer_loading": True}]
@@ -269,14 +452,14 @@ def _history(talk: Talk, content: object) -> list[dict[str, Any]]:
     ]
 
 
-@check("answer")
+@check("answer", "content[].text", "claude pi anthropic inspect")
 def answer(talk: Talk) -> None:
     """the history with call and result is answered in text."""
     history = _history(talk, [{"type": "text", "text": RESULT, "cache_control": {"type": "ephemeral"}}])
     text(talk.ask(PATH, body(talk, history, tools=TOOLS, tool_choice={"type": "none"})))
 
 
-@check("answer")
+@check("answer", "-", "claude")
 def answer_parts(talk: Talk) -> None:
     """results with an image or a reference to a tool are taken."""
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
@@ -284,49 +467,111 @@ def answer_parts(talk: Talk) -> None:
         talk.ask(PATH, body(talk, _history(talk, [part]), tools=TOOLS, tool_choice={"type": "none"})).document()
 
 
-@check("thinking", required=False)
-def thinking_on(talk: Talk) -> None:
-    """thinking that is enabled: the first block has thinking and a signature."""
+def _thinking(talk: Talk, **more: Any) -> Answer:
     tokens = max(talk.tokens, 1200)
-    asked = body(talk, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=tokens, temperature=1)
-    answer = talk.ask(PATH, asked)
+    asked = body(talk, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=tokens, temperature=1, **more)
+    return talk.ask(PATH, asked)
+
+
+@check("thinking", "content[].thinking", "claude pi inspect")
+def thinking_on(talk: Talk) -> None:
+    """thinking that is enabled comes as the first block."""
+    answer = offered(_thinking(talk), "thinking")
+    if not read(answer).reasoning and not read(_thinking(talk, **STREAM)).reasoning:
+        raise NotOffered("blocks of thinking")
     thought = blocks(answer, "thinking")[0]
     kinds = [block.get("type") for block in answer.document()["content"]]
     expect(kinds[0] == "thinking", f"blocks {shown(kinds)}")
     expect(
         isinstance(thought.get("thinking"), str) and thought["thinking"], f"thinking {shown(thought.get('thinking'))}"
     )
-    signature = thought.get("signature")
-    expect(isinstance(signature, str) and signature, f"signature {shown(signature)}")
 
 
-@check("thinking", required=False)
+@check("thinking", "content[].signature; delta.signature", "anthropic", required=False)
+def signature(talk: Talk) -> None:
+    """thinking has a signature, in documents and in streams."""
+    whole = offered(_thinking(talk), "thinking").document()["content"]
+    for content in (whole, _assembled(_thinking(talk, **STREAM))["content"]):
+        thoughts = [block for block in content if block.get("type") == "thinking"]
+        if not thoughts:
+            raise NotOffered("blocks of thinking")
+        signed = [one.get("signature") for one in thoughts]
+        expect(all(isinstance(one, str) and one for one in signed), f"signatures {shown(signed)}")
+
+
+@check("thinking", "delta.thinking", "claude pi anthropic")
+def stream_thinking(talk: Talk) -> None:
+    """streamed: a first block of thinking, and its pieces."""
+    if not read(offered(_thinking(talk), "thinking")).reasoning and not read(_thinking(talk, **STREAM)).reasoning:
+        raise NotOffered("blocks of thinking")
+    first = _assembled(_thinking(talk, **STREAM))["content"][0]
+    expect(first.get("type") == "thinking" and first.get("thinking"), f"the first block {shown(first)}")
+    read(_thinking(talk, **STREAM))
+
+
+@check("thinking", "content[].type", "claude", required=False)
 def thinking_off(talk: Talk) -> None:
     """thinking that is not mentioned, or disabled, is off."""
-    for answer in (plain(talk), talk.ask(PATH, body(talk, thinking={"type": "disabled"}))):
+    silent = {name: value for name, value in body(talk).items() if name != "thinking"}
+    for answer in (talk.ask(PATH, silent), talk.ask(PATH, body(talk, thinking={"type": "disabled"}))):
         kinds = [block.get("type") for block in answer.document()["content"]]
         expect("thinking" not in kinds, f"blocks {shown(kinds)}")
 
 
-def _formatted(talk: Talk, **more: Any) -> Answer:
-    form = {"format": {"type": "json_schema", "schema": FORM}}
-    return talk.ask(PATH, body(talk, "Is water wet? Answer in JSON.", output_config=form, **more))
+def _formatted(talk: Talk, schema: object = FORM, **more: Any) -> Answer:
+    form = {"format": {"type": "json_schema", "schema": schema}}
+    asked = body(talk, "Is water wet? Answer in JSON.", output_config=form, **more)
+    return offered(talk.ask(PATH, asked), "output_config.format")
 
 
-@check("format", how="forced")
+@check("format", "content[].text", "claude", how="forced")
 def format_schema(talk: Talk) -> None:
     """output_config.format with a schema: text that fits it."""
     form_fits(text(_formatted(talk)))
 
 
-@check("format", how="forced")
+@check("format", "delta.text", "claude", how="forced")
 def format_stream(talk: Talk) -> None:
     """the same as a stream."""
     finished = _blocks(events(_formatted(talk, stream=True)))
     form_fits("".join(block["made"] for block in finished if block["type"] == "text"))
 
 
-@check("limits")
+@check("format", "content[].text, delta.text", "claude pi anthropic inspect", how="forced")
+def format_unicode(talk: Talk) -> None:
+    """characters of several bytes arrive whole, in documents and in streams."""
+    for more in ({}, STREAM):
+        place_fits(read(_formatted(talk, UNICODE_FORM, **more)).text)
+
+
+@check("limits", "message_delta: delta.stop_reason", "claude pi")
+def stream_limit(talk: Talk) -> None:
+    """streamed: the same, in message_delta."""
+    said = read(talk.ask(PATH, body(talk, "Count to a thousand.", max_tokens=3, **STREAM)))
+    expect(said.finish == "max_tokens", f"stop_reason {said.finish}")
+    expect(said.tokens is None or said.tokens <= 3, f"{said.tokens} tokens")
+
+
+@check("limits", "content[].text, stop_reason", "inspect anthropic")
+def stop(talk: Talk) -> None:
+    """a stop sequence ends the answer in front of it, in documents and in streams."""
+    before = read(plain(talk))
+    word = stop_string(before.text)
+    for more in ({}, STREAM):
+        answer = offered(talk.ask(PATH, body(talk, stop_sequences=[word], **more)), "stop_sequences")
+        stopped(before, read(answer), word, (f"stop_sequence {word}", "stop_sequence", "end_turn"))
+
+
+@check("limits", "stop_reason, stop_sequence", "anthropic", required=False)
+def stop_told(talk: Talk) -> None:
+    """the stop sequence that ended an answer is told, in documents and in streams."""
+    word = stop_string(read(plain(talk)).text)
+    for more in ({}, STREAM):
+        said = read(offered(talk.ask(PATH, body(talk, stop_sequences=[word], **more)), "stop_sequences"))
+        expect(said.finish == f"stop_sequence {word}", f"the end {said.finish}")
+
+
+@check("limits", "stop_reason, usage.output_tokens", "claude pi")
 def limit(talk: Talk) -> None:
     """max_tokens is kept, and told as stop_reason "max_tokens"."""
     message = talk.ask(PATH, body(talk, "Count to a thousand.", max_tokens=3)).document()
@@ -334,31 +579,39 @@ def limit(talk: Talk) -> None:
     expect(message["usage"]["output_tokens"] <= 3, f"{message['usage']['output_tokens']} tokens")
 
 
-@check("limits")
+@check("limits", "error.message", "claude pi")
 def overflow(talk: Talk) -> None:
     """ "prompt is too long: N tokens > M maximum", by which Claude Code knows to compact."""
-    answer = talk.ask(PATH, body(talk, too_long(talk)))
-    message = _error(answer, 400, 413)
-    expect(TOO_LONG.search(message), shown(message))
+    for more in ({}, STREAM):
+        message = _error(talk.ask(PATH, body(talk, too_long(talk), **more)), 400, 413)
+        expect(TOO_LONG.search(message), shown(message))
 
 
 def _error(answer: Answer, *statuses: int) -> str:
-    """The message of an error in Anthropic's shape."""
-    document = refused(answer, *statuses)
-    error = document.get("error")
-    shape = document.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("type"), str)
-    expect(shape and isinstance(error, dict) and error.get("message"), f"a document {shown(document)}")
+    """The message of an error, in Anthropic's shape or in OpenAI's, which Claude Code knows, too."""
+    error = refused(answer, *statuses).get("error")
+    expect(isinstance(error, dict) and error.get("message"), f"error {shown(error)}")
     assert isinstance(error, dict)
     return str(error["message"])
 
 
-@check("errors")
+@check("errors", "type, error.type", "anthropic", required=False)
+def error_type(talk: Talk) -> None:
+    """errors of Anthropic's shape."""
+    document = refused(talk.raw(PATH, b'{"messages": ['))
+    error = document.get("error")
+    shape = document.get("type") == "error" and isinstance(error, dict) and isinstance(error.get("type"), str)
+    expect(shape, f"a document {shown(document)}")
+
+
+@check("errors", "error.message", "claude pi anthropic inspect")
 def bad_json(talk: Talk) -> None:
-    """an error of Anthropic's shape for what is no JSON."""
+    """400 and an error object for what is no JSON."""
     _error(talk.raw(PATH, b'{"messages": ['))
 
 
-@check("errors")
+@check("errors", "error.message", "claude pi anthropic inspect")
 def bad_field(talk: Talk) -> None:
-    """an error of Anthropic's shape for messages of the wrong type."""
-    _error(talk.ask(PATH, {"model": talk.model, "max_tokens": 5, "messages": 5}))
+    """an error object and a status of its own for messages of the wrong type, also where a stream is asked for."""
+    for more in ({}, STREAM):
+        _error(talk.ask(PATH, {"model": talk.model, "max_tokens": 5, "messages": 5, **more}), *FAILURES)

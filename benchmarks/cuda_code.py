@@ -33,6 +33,7 @@ import numpy as np
 from ds4ref.files import atomic_write
 
 from .cuda_compile import Built, assembled, missing, ptx_of
+from .cuda_prefill import CHUNK, print_prompt
 from .cuda_price import COMPILED, DEVICES, RESERVED, UNITS, Device, fits, occupancy, predicted, prefill_shares, token
 
 TABLE = Path(__file__).with_name("cuda_code.json")
@@ -41,12 +42,17 @@ CASES = ("q2/ds4", "q2/ds4/2048", "mixed/ds4", "q2/exact")
 """Recipe of the file, numerics mode, and depth of a decoded token (8,192 unless it says another)."""
 PREFILL = "prefill"
 """The case of products with many tokens (``cuda_launches.PREFILL``)."""
+PROMPTS = tuple(f"prompt/q2/ds4/{CHUNK}/{pos}" for pos in range(0, 8192, CHUNK))
+"""Chunks of a prompt: recipe, mode, tokens, position."""
 
 
 _KINDS = [
     ("convert", r"I2F|F2I|F2F|MUFU|POPC|FLO|I2I|FRND"),
     ("multiply", r"IMAD|IDP|IMUL"),
-    ("float", r"FFMA|FADD|FMUL|HADD2|HFMA2|HMUL2|HMMA|IMMA"),
+    ("double", r"DADD|DFMA|DMUL|DSETP|DMNMX"),
+    ("tensor", r"HMMA"),
+    ("tensor8", r"IMMA"),
+    ("float", r"FFMA|FADD|FMUL|HADD2|HFMA2|HMUL2"),
     ("memory", r"LDS|STS|LDG|STG|LDGSTS|LD\b|ST\b|SHFL|ATOM|RED|LDC|LDL|STL|LDSM"),
     (
         "integer",
@@ -55,6 +61,8 @@ _KINDS = [
 ]
 SAMPLED = 6
 """Blocks of a grid to run for counting instructions: some get more work than others."""
+SAMPLED_PROMPT = 12
+"""The same of a chunk of a prompt."""
 
 
 def kind_of(line: str) -> tuple[str, float]:
@@ -64,6 +72,8 @@ def kind_of(line: str) -> tuple[str, float]:
         return "", 0.0
     for kind, pattern in _KINDS:
         if re.match(pattern, name):
+            if kind.startswith("tensor"):  # of half the depth: ptxas cut an mma in two
+                return kind, 0.5 if re.search(r"\.(1688|16816\.S8)\b", name) else 1.0
             wide = 4.0 if name.startswith(("LDS", "STS")) and ".128" in name else 2.0 if ".64" in name else 1.0
             return kind, wide if kind == "memory" else 1.0
     return "", 0.0
@@ -145,7 +155,7 @@ class Compiled:
         code = "\n".join(line for line in lines if line and not line.startswith((".loc", ".file", "//")))
         names: dict[str, str] = {}
         code = re.sub(r"_Z\w+", lambda found: names.setdefault(found[0], f"_{len(names)}"), code)
-        sizes = launch.grid, launch.block, launch.dynamic, launch.numbers, launch.arrays, launch.weights
+        sizes = launch.grid, launch.block, launch.dynamic, launch.numbers, launch.arrays, launch.weights, given(launch)
         parameters = method(), self.limit, sizes
         return hashlib.sha256(f"{code}{parameters}".encode()).hexdigest()[:16]
 
@@ -156,11 +166,17 @@ class Compiled:
         return Lowered(self.text, counting=True)
 
 
+def given(launch: Any) -> str:
+    """Hash the values that a launch is given: they decide how often its instructions run, too."""
+    known = [values.tobytes() for values in launch.inputs if values is not None]
+    return hashlib.sha256(b"".join(known)).hexdigest() if known else ""
+
+
 @cache
 def method() -> str:
     """Return the source of the functions that make rows: digests change with it."""
     functions: tuple[Any, ...] = (kind_of, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
-    return "".join(inspect.getsource(function) for function in functions) + repr((_KINDS, MARKS, SAMPLED, RESERVED))
+    return "".join(inspect.getsource(function) for function in functions) + repr((_KINDS, MARKS, SAMPLED, SAMPLED_PROMPT, RESERVED))
 
 
 def often(body: list[Any], ran: Sequence[int], built: Built) -> list[float]:
@@ -204,9 +220,9 @@ def _leaf_kinds(kinds: Iterable[Any]) -> list[Any]:
     return [leaf for kind in kinds for leaf in (_leaf_kinds(kind) if hasattr(kind, "types") else [kind])]
 
 
-def executed(launch: Any, compiled: Compiled) -> Executed:
+def executed(launch: Any, compiled: Compiled, sampled: int = SAMPLED) -> Executed:
     """Run a few blocks of ``launch`` on their PTX, evenly from its grid, and carry what their warps executed over to
-    SASS (``often``). Inputs of the token have their values, all other arrays are zeros."""
+    SASS (``often``). Inputs of the token or chunk have their values, all other arrays are zeros."""
     from tests.kernels.cuda.lowering.lowered import flattened
 
     lowered = compiled.lowered
@@ -220,7 +236,8 @@ def executed(launch: Any, compiled: Compiled) -> Executed:
         numbers += flattened(value, kind)
     grid, block = ((*size, 1, 1)[:3] for size in (launch.grid, launch.block))
     blocks = int(np.prod(grid))
-    apart = max(1, blocks // SAMPLED)
+    apart = max(1, blocks // sampled)
+    apart += apart > 1 and apart % 2 == 0  # even numbers miss every other kind of block
     lowered.run(grid, block, numbers, arrays, launch.dynamic, "forward", slack=256, apart=apart)
     ran = -(-blocks // apart)
     share, body, counts = blocks / ran, lowered.module.entry.body, lowered.executed(int(np.prod(block)))
@@ -255,11 +272,16 @@ def survey(
     ``built`` caches compiled kernels; ``kept`` are stored rows by digest, which need no more than that, and by
     identity. Kernels whose names do not match ``only`` get their stored code, or none.
     """
-    from .cuda_launches import prefill_launches, token_launches
+    from .cuda_launches import chunk_launches, prefill_launches, token_launches
 
     device = COMPILED[arch]
     limits = {"multiprocessors": device.multiprocessors, "shared_limit": device.shared - RESERVED}
-    if case == PREFILL:
+    if case in PROMPTS:
+        _, recipe, mode, tokens, pos = case.split("/")
+        all_launches = chunk_launches(
+            recipe=recipe, mode=mode, tokens=int(tokens), pos=int(pos), cc=device.cc, **limits
+        )  # fmt: skip
+    elif case == PREFILL:
         all_launches = [launch for launch in prefill_launches(**limits) if launch.name.startswith(("matmat", "limbs"))]
     else:
         recipe, mode, depth = (*case.split("/"), "8192")[:3]
@@ -267,6 +289,8 @@ def survey(
     launches: dict[Any, list[Any]] = {}
     for launch in all_launches:
         shape = launch.kernel, launch.signature, launch.grid, launch.block, launch.dynamic, launch.weights
+        if case in PROMPTS:
+            shape += launch.numbers, given(launch)
         launches.setdefault(shape, []).append(launch)
     rows = []
     for launch, *repeats in launches.values():
@@ -286,12 +310,12 @@ def survey(
             row["code"] = built[key].digest(launch)
             stored = kept.get(row["code"])
             if stored is None:
-                row |= described(device, launch, built[key])
+                row |= described(device, launch, built[key], SAMPLED_PROMPT if case in PROMPTS else SAMPLED)
             else:
                 row |= {name: stored[name] for name in COLUMNS if name in stored}
         else:
             row |= kept.get(identity(row), {})
-        if "tensor" in row:
+        if case in (PREFILL, *PROMPTS):
             row.pop("per_byte", None)  # of weights that one token reads
         rows.append(row)
     return rows
@@ -306,7 +330,7 @@ UNCOUNTED = ("ranking.ranks_kernel",)
 """Kernels that read places named by what they are given, which zeros do not name; once a token."""
 
 
-def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]:
+def described(device: Device, launch: Any, compiled: Compiled, sampled: int = SAMPLED) -> dict[str, Any]:
     """What a launch's code is like, as columns of its row."""
     made = compiled.built
     threads, shared = int(np.prod(launch.block)), made.shared + launch.dynamic
@@ -317,7 +341,7 @@ def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]
         "occupancy": round(held * -(-threads // 32) * 32 / device.threads, 3),
     }  # fmt: skip
     if launch.name not in UNCOUNTED:
-        ran = executed(launch, compiled)
+        ran = executed(launch, compiled, sampled)
         columns["instructions"], columns["longest"] = round(ran.instructions), round(ran.longest)
         columns["units"] = {kind: round(turns) for kind, turns in ran.units.items()}
     if launch.weights[0]:
@@ -380,7 +404,7 @@ def printed(table: dict[str, Any]) -> None:
             f"{'kernel':34} {'weights':22} {'regs':>4} {'spill':>5} {'shared':>6} {'held':>4} {'occ':>5} {'i/B':>6} "
             "issue units  launches"
         )
-        for row in (row for row in rows if "registers" in row):
+        for row in (row for row in rows if "registers" in row and row["case"] not in PROMPTS):
             fmt, count, height, width = row.get("weights", ("", 0, 0, 0))
             matrix = f"{fmt} {count}x{height}x{width}" if fmt else ""
             shares = ("", "")
@@ -398,13 +422,14 @@ def printed(table: dict[str, Any]) -> None:
             fmt, _, height, width = row["weights"]
             print(f"prefill, {row['kernel']}, {height} x {width}: {1e6 * shares['seconds']:.0f} us: {text}")
         for other in (other for other in DEVICES.values() if other.arch == arch):
-            for case in dict.fromkeys(row["case"] for row in rows if row["case"] != PREFILL):
+            for case in dict.fromkeys(row["case"] for row in rows if row["case"] not in (PREFILL, *PROMPTS)):
                 found = token(other, [row for row in rows if row["case"] == case])
                 print(
                     f"a token, {case}, {other.name}{'' if fits(other) else ' (which the q2 file does not fit)'}: "
                     f"{found['launches']:.0f} launches, {1e3 * found['bound']:.2f} ms to move the weights, "
                     f"{1e3 * found['perfect']:.2f} at perfect issue, {1e3 * found['predicted']:.2f} expected"
                 )
+            print_prompt(other, [row for row in rows if row["case"] in PROMPTS])
 
 
 def main() -> int:
@@ -412,7 +437,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(COMPILED), help="compile for this one")
-    parser.add_argument("--cases", default=",".join((*CASES, PREFILL)), help="recipe/mode of tokens (%(default)s)")
+    parser.add_argument("--cases", default=",".join((*CASES, PREFILL, *PROMPTS)), help="recipe/mode of tokens (%(default)s)")
     parser.add_argument("--only", default="", help="compile kernels whose names match this; others are as kept")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
     args = parser.parse_args()

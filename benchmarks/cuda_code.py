@@ -74,6 +74,8 @@ def kind_of(line: str) -> tuple[str, float]:
         if re.match(pattern, name):
             if kind.startswith("tensor"):  # of half the depth: ptxas cut an mma in two
                 return kind, 0.5 if re.search(r"\.(1688|16816\.S8)\b", name) else 1.0
+            if name.startswith("LDSM"):  # matrices of 128 bytes
+                return kind, 4.0 if name.endswith(".4") else 2.0 if name.endswith(".2") else 1.0
             wide = 4.0 if name.startswith(("LDS", "STS")) and ".128" in name else 2.0 if ".64" in name else 1.0
             return kind, wide if kind == "memory" else 1.0
     return "", 0.0

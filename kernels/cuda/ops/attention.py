@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...binding import F32, I32, bind
-from ..rows import attending, hyper, indexing
+from ..rows import attending, attending_many, hyper, indexing
 from .steps import Steps
 
 
@@ -50,15 +52,28 @@ class AttentionOps(Steps):
             return
         picked = comp is None or selected is not None  # of no rows none is picked
         picks = k if comp is not None else 0
+        lossy = self.absent(I32)
+        many = attending_many.fits(T, d) and (comp is None or comp.dtype == np.float16)
+        if many:
+            halves, lossy = self.empty(N * d // 2, dtype=I32), self.empty(1, dtype=I32)
+            self.go(attending_many.halve, [halves, lossy], [raw], halves.size)
+            rows = self.absent(np.float16) if comp is None else comp
+            self.go(
+                attending_many.attention_many, [out, self.error],
+                [
+                    lossy, q, halves, raw_first, raw_count, rows, comp_count, selected if picks else lossy, sinks,
+                ],
+                T, H, d, N, M, picks, picked, scale, self.failure(failure),
+            )  # fmt: skip
         runs = attending.runs_for(T, 1, H, N + (picks if picked else M), attending.tile_rows(d))
         parts, tops, totals = self.empty(T, runs, H, d), self.empty(T, runs, H), self.empty(T, runs, H)
         self.go(
             attending.attention, [out, parts, tops, totals, self.error],
             [
                 q, raw, raw_first, raw_count, self.or_absent(comp), comp_count,
-                selected if picks else self.absent(I32), sinks,
+                selected if picks else self.absent(I32), sinks, lossy,
             ],
-            T, H, d, runs, N, M, picks, picked, scale, self.failure(failure),
+            T, H, d, runs, N, M, picks, picked, scale, self.failure(failure), many,
         )  # fmt: skip
 
     @bind

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...binding import F32, I32, bind
-from ..rows import attending, attending_many, hyper, indexing
+from ..driver.arrays import DeviceArray
+from ..rows import attending, attending_many, halving, hyper, indexing, indexing_many
 from .steps import Steps
 
 
@@ -44,6 +45,12 @@ class AttentionOps(Steps):
 
     # --- rows
 
+    def _halved(self, x: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """Return x as binary16, two values a word, and an int32 (1,) that is not 0 if that is not the same."""
+        halves, lossy = self.empty(x.size // 2, dtype=I32), self.empty(1, dtype=I32)
+        self.go(halving.halve, [halves, lossy], [x], halves.size)
+        return halves, lossy
+
     @bind
     def attention(
         self, q, raw, raw_first, raw_count, comp, comp_count, selected, sinks, scale, out, T, H, d, N, M, k, failure
@@ -55,8 +62,7 @@ class AttentionOps(Steps):
         lossy = self.absent(I32)
         many = attending_many.fits(T, d) and (comp is None or comp.dtype == np.float16)
         if many:
-            halves, lossy = self.empty(N * d // 2, dtype=I32), self.empty(1, dtype=I32)
-            self.go(attending_many.halve, [halves, lossy], [raw], halves.size)
+            halves, lossy = self._halved(raw)
             rows = self.absent(np.float16) if comp is None else comp
             self.go(
                 attending_many.attention_many, [out, self.error],
@@ -90,7 +96,12 @@ class AttentionOps(Steps):
 
     @bind
     def index_scores(self, iq, rows, w, count, out, T, H, d, n):
-        self.go(indexing.index_scores, [out], [iq, rows, w, count], T, n, H, d)
+        lossy = self.absent(I32)
+        many = indexing_many.fits(T, H, d) and rows.dtype == np.float16
+        if many and out.size:
+            halves, lossy = self._halved(iq)
+            self.go(indexing_many.index_scores_many, [out], [lossy, halves, rows, w, count], T, n, H, d)
+        self.go(indexing.index_scores, [out], [iq, rows, w, count, lossy], T, n, H, d, many)
 
     @bind
     def select_rows(self, scores, visible, k, out, T, n):

@@ -5,8 +5,8 @@ channels of 16 heads for the scores, and sums the same channels of rows for the 
 TILE at a time, while those before are multiplied; a row of binary16 is one limb, so that a product takes two ``mma``
 where ``attending`` takes three. Scores are partial sums of the warps, added in float32 like every sum of 32 products.
 
-Rings hold float32. ``halve`` copies one to binary16 and sets ``lossy`` if that is not the same; blocks then do nothing,
-and those of ``attending`` do.
+Rings hold float32: theirs is a copy (``halving``). Where that lost something blocks do nothing, and those of
+``attending`` do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..driver.grids import blocks_for
 from ..driver.intrinsics import (
     bits_to_float,
     copy16,
@@ -24,8 +23,6 @@ from ..driver.intrinsics import (
     copy_wait0,
     divide,
     float_bits,
-    float_to_half,
-    half_to_float,
     matrices4,
     matrices4_turned,
     mma_f16,
@@ -76,30 +73,6 @@ FIXED_BYTES = 4 * (2 * HEADS + FLAGS)
 def fits(tokens: int, dim: int) -> bool:
     """Whether this module attends for so many tokens with heads of ``dim`` channels on this device."""
     return tokens >= FEWEST and dim in DIMS and dynamic_bytes(dim) + FIXED_BYTES <= shared_limit()
-
-
-@cuda.jit
-def clear_kernel(lossy):
-    """Set the flag to 0."""
-    lossy[0] = 0
-
-
-@cuda.jit
-def halve_kernel(halves, lossy, x, size):
-    """Copy two values a thread to binary16, side by side in a word."""
-    i = I32(cuda.grid(1))
-    if i < size:
-        a, b = F32(x[U64(2 * i)]), F32(x[U64(2 * i + 1)])
-        p, q = float_to_half(a), float_to_half(b)
-        halves[U64(i)] = I32(p | (q << 16))
-        if half_to_float(p) != a or half_to_float(q) != b:  # of a NaN, too
-            lossy[0] = I32(1)
-
-
-def halve(stream, halves, lossy, x, size):
-    """Copy x (2 ``size``,) float32 to ``halves`` (size,) words of two binary16; lossy[0] is 0 if nothing was lost."""
-    clear_kernel[1, 1, stream](lossy)
-    halve_kernel[blocks_for(size, 256), 256, stream](halves, lossy, x, size)
 
 
 @cache

@@ -26,9 +26,12 @@ LOW31 = np.int32(0x7FFFFFFF)
 
 
 @cuda.jit
-def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
+def scores_kernel(out, iq, rows, w, count, lossy, n, heads, dim, tiles, left):
     """Score TILE rows for one token per block: a product of rows and heads, chunk of channels by chunk, then relu and
-    head weights; further heads follow in further rounds."""
+    head weights; further heads follow in further rounds. With ``left``, only if lossy[0]: ``indexing_many`` has done it
+    else."""
+    if left and lossy[0] == 0:
+        return
     row_tile = cuda.shared.array(STAGED, f32)
     head_tile = cuda.shared.array(STAGED, f32)
     parts = cuda.shared.array(PARTS, f32)
@@ -116,10 +119,13 @@ def weight_of(w, token, h, heads):
     return w[token * heads + h] if h < heads else F32(0)
 
 
-def index_scores(stream, out, iq, rows, w, count, tokens, n, heads, dim):
-    """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows. Rows are float32 or binary16."""
+def index_scores(stream, out, iq, rows, w, count, lossy, tokens, n, heads, dim, left):
+    """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows, with ``left`` only if lossy[0].
+    Rows are float32 or binary16."""
     tiles = tiles_for(n, TILE)
-    scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, n, heads, dim, tiles)
+    scores_kernel[tokens * tiles, SIDE * SIDE, stream](
+        out, iq, rows, w, count, lossy, n, heads, dim, tiles, left
+    )
 
 
 @cuda.jit(device=True)

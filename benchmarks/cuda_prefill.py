@@ -22,8 +22,8 @@ HOST = 43e-6, 66e-6
 PARTS = {
     "attention": ("attending.",),
     "indexer": ("indexing.",),
-    "streams": ("hyper.", "plain.mix"),
-    "packing": ("packing.", "limbs."),
+    "streams": ("hyper.", "plain.mix", "mixing."),
+    "packing": ("packing.", "limbs.", "halving."),
     "routing": ("routing.route", "routing.count", "grouping."),
 }
 """Kernels of a part, by how their names begin. What has weights and is none of these is a product."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...formats import FORMATS
 from ...formats.matrix import Matrix
-from . import embedding, grouping, matmat, matmat_float, matvec, packing, plain, tiling
+from . import embedding, grouping, matmat, matmat_float, matvec, mixing, packing, plain, tiling
 from .operands import Inputs, Place, Routing, Weights
 from .units import UNITS
 
@@ -241,6 +241,9 @@ def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *
         return
     if fn.fmt not in plain.VALUE_BYTES:
         raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
+    if mixing.fits(fn.fmt, tokens, fn.rows, fn.cols):
+        mixing.hc_mix(stream, out, x, fn.data, tokens, fn.rows, fn.cols, eps)
+        return
     plain.hc_mix(stream, out, x, fn.data, fn.fmt, tokens, fn.rows, fn.cols, eps)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...formats import FORMATS
 from ...formats.matrix import Matrix
-from . import embedding, grouping, matmat, matmat_float, matvec, mixing, packing, plain, tiling
+from . import embedding, grouping, matmat, matmat_float, matmat_half, matvec, mixing, packing, plain, tiling
 from .operands import Inputs, Place, Routing, Weights
 from .units import UNITS
 
@@ -76,6 +76,9 @@ def linear(
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
+        if tokens >= MANY_TOKENS and matmat_half.fits(w, groups):
+            matmat_half.in_order(stream, out, x, w, tokens, scratch=scratch)
+            return
         if tokens >= MANY_TOKENS:
             matmat_float.in_order(stream, out, x, x, w, tokens, groups, scratch=scratch)
             return

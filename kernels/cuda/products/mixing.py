@@ -32,7 +32,7 @@ def fits(fmt: str, tokens: int, rows: int, n: int) -> bool:
 
 
 @cuda.jit(device=True)
-def _peak(a, b):
+def peak_of(a, b):
     """Return the largest magnitude, as bits, of eight words."""
     p, q = max(I32(a[0] & MAGNITUDE), I32(a[1] & MAGNITUDE)), max(I32(a[2] & MAGNITUDE), I32(a[3] & MAGNITUDE))
     r, s = max(I32(b[0] & MAGNITUDE), I32(b[1] & MAGNITUDE)), max(I32(b[2] & MAGNITUDE), I32(b[3] & MAGNITUDE))
@@ -40,7 +40,7 @@ def _peak(a, b):
 
 
 @cuda.jit(device=True)
-def _limbs(a, up):
+def limbs_of(a, up):
     """Return both limbs of four values times ``up``, two words each, and the sum of their squares."""
     p, q = F32(bits_to_float(a[0]) * up), F32(bits_to_float(a[1]) * up)
     r, s = F32(bits_to_float(a[2]) * up), F32(bits_to_float(a[3]) * up)
@@ -73,16 +73,16 @@ def kernel(eights: int) -> Any:
         while column < n:
             a, b = read4(x, np.int64(upper) * n + column), read4(x, np.int64(upper) * n + column + 4)
             p, q = read4(x, np.int64(lower) * n + column), read4(x, np.int64(lower) * n + column + 4)
-            peak0, peak1 = _peak(a, b), _peak(p, q)
+            peak0, peak1 = peak_of(a, b), peak_of(p, q)
             peak0, peak1 = max(peak0, shuffle_xor(peak0, 1)), max(peak1, shuffle_xor(peak1, 1))
             peak0, peak1 = max(peak0, shuffle_xor(peak0, 2)), max(peak1, shuffle_xor(peak1, 2))
             up0, down0 = power_for(peak0)
             up1, down1 = power_for(peak1)
-            a0, a2, l0, l2, s = _limbs(a, up0)
-            b0, b2, m0, m2, v = _limbs(b, up0)
+            a0, a2, l0, l2, s = limbs_of(a, up0)
+            b0, b2, m0, m2, v = limbs_of(b, up0)
             square0 += F64(s + v) * (F64(down0) * F64(down0))
-            a1, a3, l1, l3, s = _limbs(p, up1)
-            b1, b3, m1, m3, v = _limbs(q, up1)
+            a1, a3, l1, l3, s = limbs_of(p, up1)
+            b1, b3, m1, m3, v = limbs_of(q, up1)
             square1 += F64(s + v) * (F64(down1) * F64(down1))
             for e in range(eights):
                 row = min(I32(8 * e + r), I32(rows - 1))

@@ -62,7 +62,9 @@ _KINDS = [
 SAMPLED = 6
 """Blocks of a grid to run for counting instructions: some get more work than others."""
 SAMPLED_PROMPT = 12
-"""The same of a chunk of a prompt."""
+"""The same of a chunk of a prompt, for kernels whose blocks may differ; of dense products with weights SAMPLED_DENSE
+run, which are alike."""
+SAMPLED_DENSE = 2
 
 
 def kind_of(line: str) -> tuple[str, float]:
@@ -79,6 +81,14 @@ def kind_of(line: str) -> tuple[str, float]:
             wide = 4.0 if name.startswith(("LDS", "STS")) and ".128" in name else 2.0 if ".64" in name else 1.0
             return kind, wide if kind == "memory" else 1.0
     return "", 0.0
+
+
+def reached(line: str) -> int:
+    """How many bytes of global memory a SASS instruction reaches with all lanes."""
+    name = line.split(None, 2)[1] if line.startswith("@") else line.split(None, 1)[0]
+    if not re.match(r"LDG|STG|LDGSTS|LD\b|ST\b|ATOM|RED", name):
+        return 0
+    return 32 * (16 if ".128" in name else 8 if ".64" in name else 4)
 
 
 def code_of(lines: Sequence[str]) -> list[str]:
@@ -128,12 +138,13 @@ def unrolled(sass: Sequence[str], ptx: Sequence[Any]) -> float:
 
 
 class Executed(NamedTuple):
-    """Counts of one launch: warp instructions of all its blocks, the turns of each unit they take, and the instructions
-    of the warp of a block that runs most."""
+    """Counts of one launch: warp instructions of all its blocks, the turns of each unit they take, the instructions of
+    the warp of a block that runs most, and the bytes that loads and stores could reach at most."""
 
     instructions: float
     units: dict[str, float]
     longest: float
+    reach: float
 
 
 class Compiled:
@@ -177,8 +188,9 @@ def given(launch: Any) -> str:
 @cache
 def method() -> str:
     """Return the source of the functions that make rows: digests change with it."""
-    functions: tuple[Any, ...] = (kind_of, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
-    return "".join(inspect.getsource(function) for function in functions) + repr((_KINDS, MARKS, SAMPLED, SAMPLED_PROMPT, RESERVED))
+    counting: tuple[Any, ...] = (kind_of, reached, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
+    numbers = _KINDS, MARKS, SAMPLED, SAMPLED_PROMPT, SAMPLED_DENSE, RESERVED
+    return "".join(inspect.getsource(function) for function in counting) + repr(numbers)
 
 
 def often(body: list[Any], ran: Sequence[int], built: Built) -> list[float]:
@@ -246,11 +258,13 @@ def executed(launch: Any, compiled: Compiled, sampled: int = SAMPLED) -> Execute
     rates = often(body, list(counts.sum(axis=0)), compiled.built)
     longest = often(body, list(counts[counts.sum(axis=1).argmax()]), compiled.built)
     turns: Counter[str] = Counter()
+    reach = 0.0
     for text, rate in zip(compiled.built.sass, rates, strict=True):
         if rate:
             kind, each = kind_of(text)
             turns[kind] += each * rate * share  # type: ignore[assignment]
-    return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS}, sum(longest) / ran)
+            reach += reached(text) * rate * share
+    return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS}, sum(longest) / ran, reach)
 
 
 def tensor_products(launch: Any) -> tuple[float, bool]:
@@ -312,7 +326,9 @@ def survey(
             row["code"] = built[key].digest(launch)
             stored = kept.get(row["code"])
             if stored is None:
-                row |= described(device, launch, built[key], SAMPLED_PROMPT if case in PROMPTS else SAMPLED)
+                dense = launch.name.startswith("mat") and launch.weights[1] == 1
+                sampled = SAMPLED if case not in PROMPTS else SAMPLED_DENSE if dense else SAMPLED_PROMPT
+                row |= described(device, launch, built[key], sampled)
             else:
                 row |= {name: stored[name] for name in COLUMNS if name in stored}
         else:
@@ -325,7 +341,7 @@ def survey(
 
 COLUMNS = (
     "registers", "stack", "spills", "shared", "sass", "blocks_held", "occupancy", "instructions", "longest", "units",
-    "per_byte",
+    "reach", "per_byte",
 )  # fmt: skip
 """Columns that ``described`` computes."""
 UNCOUNTED = ("ranking.ranks_kernel",)
@@ -346,6 +362,7 @@ def described(device: Device, launch: Any, compiled: Compiled, sampled: int = SA
         ran = executed(launch, compiled, sampled)
         columns["instructions"], columns["longest"] = round(ran.instructions), round(ran.longest)
         columns["units"] = {kind: round(turns) for kind, turns in ran.units.items()}
+        columns["reach"] = round(ran.reach)
     if launch.weights[0]:
         columns["per_byte"] = round(ran.instructions * 32 / launch.traffic, 3)
     return columns
@@ -439,7 +456,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(COMPILED), help="compile for this one")
-    parser.add_argument("--cases", default=",".join((*CASES, PREFILL, *PROMPTS)), help="recipe/mode of tokens (%(default)s)")
+    every = ",".join((*CASES, PREFILL, *PROMPTS))
+    parser.add_argument("--cases", default=every, help="recipe/mode of tokens (%(default)s)")
     parser.add_argument("--only", default="", help="compile kernels whose names match this; others are as kept")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
     args = parser.parse_args()

@@ -20,10 +20,10 @@ HOST = 43e-6, 66e-6
 """Seconds from one launch to the next of Python alone, measured on the stand-in for the driver (cuda.md)."""
 
 PARTS = {
-    "attention": ("attending.",),
-    "indexer": ("indexing.",),
+    "attention": ("attending",),
+    "indexer": ("indexing",),
     "streams": ("hyper.", "plain.mix", "mixing."),
-    "packing": ("packing.", "limbs.", "halving."),
+    "packing": ("packing.", "limbs.", "halving.", "matmat_half.split"),
     "routing": ("routing.route", "routing.count", "grouping."),
 }
 """Kernels of a part, by how their names begin. What has weights and is none of these is a product."""
@@ -44,7 +44,7 @@ def part_of(row: Mapping[str, Any], width: int) -> str:
     for part, beginnings in PARTS.items():
         if name.startswith(beginnings):
             return part
-    if name.startswith("tiling.add_slots") or name.startswith("tiling._add_slots"):
+    if name == "tiling._add_slots":
         return "experts out"
     _, count, _, cols = row.get("weights", ("", 0, 0, 0))
     if count > 1 and not name.startswith("embedding."):
@@ -74,13 +74,17 @@ def print_prompt(device: Device, rows: list[dict[str, Any]]) -> None:
     found = parts(device, rows)
     tokens = chunks * CHUNK
     launches, perfect, expected = (sum(its[i] for its in found.values()) for i in range(3))
+    where = device.name + ("" if fits(device) else " (which the q2 file does not fit)")
     print(
-        f"a prompt of {tokens} in chunks of {CHUNK}, {device.name}{'' if fits(device) else ' (which the q2 file does not fit)'}: "
-        f"{tokens / perfect:.0f} tokens/s at perfect issue, {tokens / expected:.0f} expected; the host "
-        f"{1e3 * HOST[0] * launches / chunks:.0f} to {1e3 * HOST[1] * launches / chunks:.0f} ms a chunk of "
-        f"{1e3 * expected / chunks:.0f}, for {launches / chunks:.0f} launches"
+        f"a prompt of {tokens} in chunks of {CHUNK}, {where}: {tokens / perfect:.0f} tokens/s at perfect issue, "
+        f"{tokens / expected:.0f} expected; the host {1e3 * HOST[0] * launches / chunks:.0f} to "
+        f"{1e3 * HOST[1] * launches / chunks:.0f} ms a chunk of {1e3 * expected / chunks:.0f}, for "
+        f"{launches / chunks:.0f} launches"
     )
-    print("    ms a chunk, at perfect issue and expected, launches: " + "; ".join(
-        f"{part} {1e3 * its.perfect / chunks:.1f}, {1e3 * its.expected / chunks:.1f}, {its.launches / chunks:.0f}"
-        for part, its in found.items()
-    ))
+    print(
+        "    ms a chunk, at perfect issue and expected, launches: "
+        + "; ".join(
+            f"{part} {1e3 * its.perfect / chunks:.1f}, {1e3 * its.expected / chunks:.1f}, {its.launches / chunks:.0f}"
+            for part, its in found.items()
+        )
+    )

@@ -148,8 +148,8 @@ class Price(NamedTuple):
 
 def price(device: Device, row: Mapping[str, Any], cycles: float = CYCLES) -> Price:
     """Price one launch of a row of the table; ``cycles`` between instructions of a warp, 1 for perfect issue. A row
-    without counts has only its bytes."""
-    memory = row["bytes"] / (device.bandwidth * 1e9)
+    without counts has only its bytes. A launch whose blocks leave at once moves no more than its instructions can."""
+    memory = min(row["bytes"], row.get("reach", row["bytes"])) / (device.bandwidth * 1e9)
     if "instructions" not in row:
         return Price(memory, 0.0, 0.0, 0.0)
     blocks, warps = math.prod(row["grid"]), -(-math.prod(row["block"]) // 32)

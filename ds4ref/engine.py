@@ -31,7 +31,7 @@ CTX_STEP = 4096
 if TYPE_CHECKING:
     import numpy as np
 
-    from .costs import Costs
+    from .costs import Costs, prefill_chunk
     from .generate import Generation
     from .sampling import Sampler
     from .text.tokenizer import Tokenizer
@@ -137,7 +137,14 @@ class Engine:
 
     def costs(self) -> Costs:
         """Return the cost model of this file in this numerics mode: bytes and operations per token."""
-        return costs_of(self.source, self.model.numerics.act_quant)
+        costs = costs_of(self.source, self.model.numerics.act_quant)
+        costs.chunk = self.prefill_chunk
+        return costs
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Return the default tokens per prefill chunk of sessions."""
+        return prefill_chunk(self.model.ops)
 
     def session(self, ctx: int) -> Session:
         """Return a new, empty session for ``ctx`` tokens; raise BackendError if memory does not suffice."""

@@ -79,7 +79,7 @@ def split(limbs, downs, x, n):
 
 @cuda.jit(device=True)
 def fetch(words, at, raw, limbs, upper, lower, vector, later, half, column):
-    """Begin to copy this thread's pieces of a step, from byte ``upper`` and ``lower`` of weights on, to word ``at``, and
+    """Begin to copy this thread's pieces of a step to word ``at``: from byte ``upper`` and ``lower`` of weights on, and
     from word ``vector`` and ``later`` of the first limb of inputs, ``half`` words before the second."""
     copy16(words, at, raw, upper + 2 * column)
     copy16(words, at + 32 * PITCH, raw, lower + 2 * column)

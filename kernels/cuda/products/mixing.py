@@ -109,10 +109,10 @@ def kernel(eights: int) -> Any:
             at += 8 * width
             parts[U64(at)], parts[U64(at + 1)] = total[4 * e + 2], total[4 * e + 3]
         cuda.syncthreads()
-        i = t
-        while i < TOKENS * rows:
-            token = divide(i, rows)
-            row = I32(i - token * rows)
+        number = t
+        while number < TOKENS * rows:
+            token = divide(number, rows)
+            row = I32(number - token * rows)
             value, square = ZERO, NOTHING
             for k in range(WARPS):
                 value += parts[U64((k * TOKENS + token) * width + row)]
@@ -120,7 +120,7 @@ def kernel(eights: int) -> Any:
             mean = F32(square / n)
             if first + token < tokens:
                 out[U64((first + token) * rows + row)] = value * F32(ONE / sqrt32(F32(mean + eps)))
-            i += I32(THREADS)
+            number += I32(THREADS)
 
     return mix
 

@@ -260,8 +260,8 @@ def kernel(dim: int) -> Any:
                 cuda.syncthreads()
                 if t < TILE:  # nobody reads this tile's numbers any more
                     numbers[U64(flip * TILE + t)] = number_of(
-                        I32(at + 2 * TILE + t), end, window, begin, raw_rows, comp_rows, picked, selected, pick_at, error,
-                        code,
+                        I32(at + 2 * TILE + t), end, window, begin, raw_rows, comp_rows, picked, selected, pick_at,
+                        error, code,
                     )  # fmt: skip
                 f0, f1 = factors[U64(16 * half + r)], factors[U64(16 * half + r + 8)]
                 high0, high1 = matrices4(store, p_at), matrices4(store, p_at + 8)

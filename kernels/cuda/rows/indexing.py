@@ -126,9 +126,7 @@ def index_scores(stream, out, iq, rows, w, count, lossy, tokens, n, heads, dim, 
     """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows, with ``left`` only if lossy[0].
     Rows are float32 or binary16."""
     tiles = tiles_for(n, TILE)
-    scores_kernel[tokens * tiles, SIDE * SIDE, stream](
-        out, iq, rows, w, count, lossy, n, heads, dim, tiles, left
-    )
+    scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, lossy, n, heads, dim, tiles, left)
 
 
 @cuda.jit(device=True)

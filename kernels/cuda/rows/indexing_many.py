@@ -95,7 +95,10 @@ def kernel(heads: int, dim: int) -> Any:
                 at, to = 32 * step + 4 * c, 4 * (m * steps + step)
                 mine[to], mine[to + 1] = word_at(rows, upper * (2 * dim) + at), word_at(rows, lower * (2 * dim) + at)
                 at += 16
-                mine[to + 2], mine[to + 3] = word_at(rows, upper * (2 * dim) + at), word_at(rows, lower * (2 * dim) + at)
+                mine[to + 2], mine[to + 3] = (
+                    word_at(rows, upper * (2 * dim) + at),
+                    word_at(rows, lower * (2 * dim) + at),
+                )
         token, flip = I32(group * TOKENS), I32(0)
         end = min(I32(token + TOKENS), I32(tokens))
         row = I32(first + 32 * warp + r + 8 * c)
@@ -111,14 +114,10 @@ def kernel(heads: int, dim: int) -> Any:
                 for two in range(steps // 2):
                     b = matrices4(store, flip * buffer + b_at + 8 * eight * pitch + 16 * two)
                     for k in range(2):
-                        a = 4 * (2 * two + k)
-                        d = mma_f16(
-                            mine[a], mine[a + 1], mine[a + 2], mine[a + 3], b[2 * k], b[2 * k + 1], d[0], d[1], d[2], d[3]
-                        )  # fmt: skip
+                        a, p, q = 4 * (2 * two + k), b[2 * k], b[2 * k + 1]
+                        d = mma_f16(mine[a], mine[a + 1], mine[a + 2], mine[a + 3], p, q, d[0], d[1], d[2], d[3])
                         a += 4 * steps
-                        e = mma_f16(
-                            mine[a], mine[a + 1], mine[a + 2], mine[a + 3], b[2 * k], b[2 * k + 1], e[0], e[1], e[2], e[3]
-                        )  # fmt: skip
+                        e = mma_f16(mine[a], mine[a + 1], mine[a + 2], mine[a + 3], p, q, e[0], e[1], e[2], e[3])
                 at = flip * MOST_HEADS + 8 * eight + 2 * c
                 w0, w1 = weights[U64(at)], weights[U64(at + 1)]
                 s0 += relu(d[0]) * w0 + relu(d[1]) * w1

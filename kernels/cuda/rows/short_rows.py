@@ -64,7 +64,7 @@ number, too."""
 
 @cuda.jit(device=True)
 def exponent_of(x):
-    """Return the least whole number that the base-2 logarithm of x, rounded to float32, does not exceed; x is normal."""
+    """Return the least whole number that the base-2 logarithm of a normal x, rounded to float32, does not exceed."""
     bits = float_bits(x)
     exponent = I32(shift_right(bits, 23) - 127)
     if bits & MANTISSA > EXACT:
@@ -102,7 +102,8 @@ def norm_kernel(out, x, weight, n, weighted, eps):
     for k in range(MOST_EACH // 4):
         at = I32(4 * (t + k * BLOCK))
         if at < n:
-            a, b, c, d = F32(v[4 * k] * rate), F32(v[4 * k + 1] * rate), F32(v[4 * k + 2] * rate), F32(v[4 * k + 3] * rate)
+            a, b = F32(v[4 * k] * rate), F32(v[4 * k + 1] * rate)
+            c, d = F32(v[4 * k + 2] * rate), F32(v[4 * k + 3] * rate)
             if weighted:
                 w = read4(weight, at)
                 a, b = F32(a * bits_to_float(w[0])), F32(b * bits_to_float(w[1]))

@@ -7,7 +7,8 @@
 Every kernel that a decoded token of DeepSeek V4 Flash launches (``cuda_launches``) is compiled for three architectures:
 registers, spills, shared memory, occupancy, SASS. A few blocks of its real grid are also run here, on the emitted PTX,
 which tells how many instructions warps execute; ``cuda_price`` turns them into time. Stored in ``cuda_code.json``,
-which tests/benchmarks/test_cuda_code.py checks. A row carries a digest of what was compiled and launched: if it equals
+which tests/benchmarks/test_cuda_code.py checks. Four chunks of a prompt are priced the same way (``cuda_prefill``).
+A row carries a digest of what was compiled and launched: if it equals
 the stored row's, by the same versions, only NVVM runs, and an interrupted ``--write`` resumes with the next
 architecture.
 """
@@ -23,6 +24,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -62,9 +64,9 @@ _KINDS = [
 SAMPLED = 6
 """Blocks of a grid to run for counting instructions: some get more work than others."""
 SAMPLED_PROMPT = 12
-"""The same of a chunk of a prompt, for kernels whose blocks may differ; of dense products with weights SAMPLED_DENSE
-run, which are alike."""
-SAMPLED_DENSE = 2
+"""The same of a chunk of a prompt, whose tiles of experts may be empty."""
+SAMPLED_ALIKE = {r"mat\S+\.multiply": 1, r"attending|indexing_many": 3}
+"""Blocks to run of other kernels of a chunk, by name: those whose blocks are alike, and cost most here."""
 
 
 def kind_of(line: str) -> tuple[str, float]:
@@ -179,6 +181,14 @@ class Compiled:
         return Lowered(self.text, counting=True)
 
 
+def sampled_of(launch: Any) -> int:
+    """How many blocks of a launch of a prompt to run."""
+    for pattern, blocks in SAMPLED_ALIKE.items():
+        if re.match(pattern, launch.name) and launch.weights[1] <= 1:
+            return blocks
+    return SAMPLED_PROMPT
+
+
 def given(launch: Any) -> str:
     """Hash the values that a launch is given: they decide how often its instructions run, too."""
     known = [values.tobytes() for values in launch.inputs if values is not None]
@@ -189,7 +199,7 @@ def given(launch: Any) -> str:
 def method() -> str:
     """Return the source of the functions that make rows: digests change with it."""
     counting: tuple[Any, ...] = (kind_of, reached, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
-    numbers = _KINDS, MARKS, SAMPLED, SAMPLED_PROMPT, SAMPLED_DENSE, RESERVED
+    numbers = _KINDS, MARKS, SAMPLED, SAMPLED_PROMPT, SAMPLED_ALIKE, RESERVED
     return "".join(inspect.getsource(function) for function in counting) + repr(numbers)
 
 
@@ -253,7 +263,7 @@ def executed(launch: Any, compiled: Compiled, sampled: int = SAMPLED) -> Execute
     apart = max(1, blocks // sampled)
     apart += apart > 1 and apart % 2 == 0  # even numbers miss every other kind of block
     lowered.run(grid, block, numbers, arrays, launch.dynamic, "forward", slack=256, apart=apart)
-    ran = -(-blocks // apart)
+    ran = len(range(apart // 2, blocks, apart))
     share, body, counts = blocks / ran, lowered.module.entry.body, lowered.executed(int(np.prod(block)))
     rates = often(body, list(counts.sum(axis=0)), compiled.built)
     longest = often(body, list(counts[counts.sum(axis=1).argmax()]), compiled.built)
@@ -326,9 +336,7 @@ def survey(
             row["code"] = built[key].digest(launch)
             stored = kept.get(row["code"])
             if stored is None:
-                dense = launch.name.startswith("mat") and launch.weights[1] == 1
-                sampled = SAMPLED if case not in PROMPTS else SAMPLED_DENSE if dense else SAMPLED_PROMPT
-                row |= described(device, launch, built[key], sampled)
+                row |= described(device, launch, built[key], sampled_of(launch) if case in PROMPTS else SAMPLED)
             else:
                 row |= {name: stored[name] for name in COLUMNS if name in stored}
         else:
@@ -474,11 +482,18 @@ def main() -> int:
             printed({"kernels": {args.arch: rows}})
         return 0
     if args.write:
-        for arch in COMPILED:  # a process each: Numba keeps device functions for one architecture
+
+        def made(arch: str) -> list[dict[str, Any]]:
             command = [sys.executable, "-m", "benchmarks.cuda_code", "--arch", arch, "--cases", args.cases, "--json"]
             command += ["--only", args.only]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-            keep(arch, json.loads(done.stdout))
+            rows: list[dict[str, Any]] = json.loads(done.stdout)
+            return rows
+
+        # a process each: Numba keeps device functions for one architecture; two at a time, for one core each
+        with ThreadPoolExecutor(2) as pool:
+            for arch, rows in zip(COMPILED, pool.map(made, COMPILED), strict=True):
+                keep(arch, rows)
     elif not TABLE.exists():
         print("cuda_code: no table is kept: --write makes it", file=sys.stderr)
         return 1

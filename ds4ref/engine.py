@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .archs import Model, arch_of, costs_of
 from .backends import DEFAULT_BACKEND, load_backend
+from .costs import prefill_chunk
 from .environment import memory_bytes
 from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
@@ -31,7 +32,7 @@ CTX_STEP = 4096
 if TYPE_CHECKING:
     import numpy as np
 
-    from .costs import Costs, prefill_chunk
+    from .costs import Costs
     from .generate import Generation
     from .sampling import Sampler
     from .text.tokenizer import Tokenizer

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ds4ref.kernels.cuda import CUDA
+from ds4ref.kernels.cuda.driver.launch import Launch
 from ds4ref.kernels.cuda.products import matmat_half, mixing
 from ds4ref.kernels.cuda.rows import attending_many, hyper, indexing, indexing_many, short_rows
 from ds4ref.kernels.formats import Matrix
@@ -192,6 +193,9 @@ def test_streams_in_fours_are_those_one_by_one(C: int, D: int, cuda: Any) -> Non
     found, reduced = expanded(cuda), run(cuda, "hc_reduce", X, pre)
     np.testing.assert_allclose(found, reference.hc_expand(X, a + b, post, comb), rtol=0, atol=2e-6)
     np.testing.assert_allclose(reduced, reference.hc_reduce(X, pre), rtol=0, atol=2e-6)
+    both, out = [cuda.upload(x) for x in (X, a, b, post, comb)], cuda.array(3, C, D)
+    cuda.run(Launch(hyper.hc_leave, [out], both, (3, C, D)))
+    np.testing.assert_array_equal(found, cuda.host(out))  # joining keeps bits
     with mock.patch.object(hyper, "in_fours", lambda C, D: False):
         np.testing.assert_allclose(found, expanded(cuda), rtol=0, atol=2e-6)
 
@@ -258,12 +262,17 @@ CHAINS: dict[str, tuple[Callable[..., tuple[Any, ...]], bool]] = {
 @pytest.mark.parametrize("n", short_rows.LENGTHS)
 @pytest.mark.parametrize("name", CHAINS)
 def test_short_rows_of_many(name: str, n: int, cuda: Any, any_many: None) -> None:
-    """9 rows are a block and one more. Blocks of zeros, values just above a power of two, infinities and NaNs."""
+    """9 rows are a block and one more. Blocks of zeros, scales just above a power of two, infinities and NaNs."""
     rng = np.random.default_rng(n)
     x = (rng.standard_normal((3, 3, n)) * np.exp(4 * rng.standard_normal((3, 3, 1)))).astype(np.float32)
     x[0, 0, :32] = 0
     x[0, 1, 5] = 2.0**-3 * 448
     x[2, 0] = 2.0 ** rng.integers(-20, 20, n) * (1 + rng.integers(0, 3, n) * 2.0**-23)
+    # of blocks of E4M3 and of E2M1 the largest value is just above one for which a scale is exact
+    x[2, 1:] /= np.abs(x[2, 1:]).max()
+    x[2, 1] *= 448 * 2.0**-12
+    x[2, 1, ::64] = np.nextafter(np.float32(448 * 2.0**-10), np.float32(1))
+    x[2, 2, ::32] = np.nextafter(np.float32(6 * 2.0**9), np.float32(1e9))
     if name != "rms_norm" and name != "rope":
         x[1, 2, 40], x[1, 1, n - 1] = np.inf, np.nan
     angles = rng.uniform(-3, 3, (3, 24)).astype(np.float32)

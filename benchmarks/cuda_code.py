@@ -7,7 +7,8 @@
 Every kernel that a decoded token of DeepSeek V4 Flash launches (``cuda_launches``) is compiled for three architectures:
 registers, spills, shared memory, occupancy, SASS. A few blocks of its real grid are also run here, on the emitted PTX,
 which tells how many instructions warps execute; ``cuda_price`` turns them into time. Stored in ``cuda_code.json``,
-which tests/benchmarks/test_cuda_code.py checks. A row carries a digest of what was compiled and launched: if it equals
+which tests/benchmarks/test_cuda_code.py checks. Four chunks of a prompt are priced the same way (``cuda_prefill``).
+A row carries a digest of what was compiled and launched: if it equals
 the stored row's, by the same versions, only NVVM runs, and an interrupted ``--write`` resumes with the next
 architecture.
 """
@@ -23,6 +24,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,6 +35,7 @@ import numpy as np
 from ds4ref.files import atomic_write
 
 from .cuda_compile import Built, assembled, missing, ptx_of
+from .cuda_prefill import CHUNK, print_prompt
 from .cuda_price import COMPILED, DEVICES, RESERVED, UNITS, Device, fits, occupancy, predicted, prefill_shares, token
 
 TABLE = Path(__file__).with_name("cuda_code.json")
@@ -41,12 +44,17 @@ CASES = ("q2/ds4", "q2/ds4/2048", "mixed/ds4", "q2/exact")
 """Recipe of the file, numerics mode, and depth of a decoded token (8,192 unless it says another)."""
 PREFILL = "prefill"
 """The case of products with many tokens (``cuda_launches.PREFILL``)."""
+PROMPTS = tuple(f"prompt/q2/ds4/{CHUNK}/{pos}" for pos in range(0, 8192, CHUNK))
+"""Chunks of a prompt: recipe, mode, tokens, position."""
 
 
 _KINDS = [
     ("convert", r"I2F|F2I|F2F|MUFU|POPC|FLO|I2I|FRND"),
     ("multiply", r"IMAD|IDP|IMUL"),
-    ("float", r"FFMA|FADD|FMUL|HADD2|HFMA2|HMUL2|HMMA|IMMA"),
+    ("double", r"DADD|DFMA|DMUL|DSETP|DMNMX"),
+    ("tensor", r"HMMA"),
+    ("tensor8", r"IMMA"),
+    ("float", r"FFMA|FADD|FMUL|HADD2|HFMA2|HMUL2"),
     ("memory", r"LDS|STS|LDG|STG|LDGSTS|LD\b|ST\b|SHFL|ATOM|RED|LDC|LDL|STL|LDSM"),
     (
         "integer",
@@ -55,6 +63,10 @@ _KINDS = [
 ]
 SAMPLED = 6
 """Blocks of a grid to run for counting instructions: some get more work than others."""
+SAMPLED_PROMPT = 12
+"""The same of a chunk of a prompt, whose tiles of experts may be empty."""
+SAMPLED_ALIKE = {r"mat\S+\.multiply": 1, r"attending|indexing_many": 3}
+"""Blocks to run of other kernels of a chunk, by name: those whose blocks are alike, and cost most here."""
 
 
 def kind_of(line: str) -> tuple[str, float]:
@@ -64,9 +76,21 @@ def kind_of(line: str) -> tuple[str, float]:
         return "", 0.0
     for kind, pattern in _KINDS:
         if re.match(pattern, name):
+            if kind.startswith("tensor"):  # of half the depth: ptxas cut an mma in two
+                return kind, 0.5 if re.search(r"\.(1688|16816\.S8)\b", name) else 1.0
+            if name.startswith("LDSM"):  # matrices of 128 bytes
+                return kind, 4.0 if name.endswith(".4") else 2.0 if name.endswith(".2") else 1.0
             wide = 4.0 if name.startswith(("LDS", "STS")) and ".128" in name else 2.0 if ".64" in name else 1.0
             return kind, wide if kind == "memory" else 1.0
     return "", 0.0
+
+
+def reached(line: str) -> int:
+    """How many bytes of global memory a SASS instruction reaches with all lanes."""
+    name = line.split(None, 2)[1] if line.startswith("@") else line.split(None, 1)[0]
+    if not re.match(r"LDG|STG|LDGSTS|LD\b|ST\b|ATOM|RED", name):
+        return 0
+    return 32 * (16 if ".128" in name else 8 if ".64" in name else 4)
 
 
 def code_of(lines: Sequence[str]) -> list[str]:
@@ -116,12 +140,13 @@ def unrolled(sass: Sequence[str], ptx: Sequence[Any]) -> float:
 
 
 class Executed(NamedTuple):
-    """Counts of one launch: warp instructions of all its blocks, the turns of each unit they take, and the instructions
-    of the warp of a block that runs most."""
+    """Counts of one launch: warp instructions of all its blocks, the turns of each unit they take, the instructions of
+    the warp of a block that runs most, and the bytes that loads and stores could reach at most."""
 
     instructions: float
     units: dict[str, float]
     longest: float
+    reach: float
 
 
 class Compiled:
@@ -145,7 +170,7 @@ class Compiled:
         code = "\n".join(line for line in lines if line and not line.startswith((".loc", ".file", "//")))
         names: dict[str, str] = {}
         code = re.sub(r"_Z\w+", lambda found: names.setdefault(found[0], f"_{len(names)}"), code)
-        sizes = launch.grid, launch.block, launch.dynamic, launch.numbers, launch.arrays, launch.weights
+        sizes = launch.grid, launch.block, launch.dynamic, launch.numbers, launch.arrays, launch.weights, given(launch)
         parameters = method(), self.limit, sizes
         return hashlib.sha256(f"{code}{parameters}".encode()).hexdigest()[:16]
 
@@ -156,11 +181,26 @@ class Compiled:
         return Lowered(self.text, counting=True)
 
 
+def sampled_of(launch: Any) -> int:
+    """How many blocks of a launch of a prompt to run."""
+    for pattern, blocks in SAMPLED_ALIKE.items():
+        if re.match(pattern, launch.name) and launch.weights[1] <= 1:
+            return blocks
+    return SAMPLED_PROMPT
+
+
+def given(launch: Any) -> str:
+    """Hash the values that a launch is given: they decide how often its instructions run, too."""
+    known = [values.tobytes() for values in launch.inputs if values is not None]
+    return hashlib.sha256(b"".join(known)).hexdigest() if known else ""
+
+
 @cache
 def method() -> str:
     """Return the source of the functions that make rows: digests change with it."""
-    functions: tuple[Any, ...] = (kind_of, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
-    return "".join(inspect.getsource(function) for function in functions) + repr((_KINDS, MARKS, SAMPLED, RESERVED))
+    counting: tuple[Any, ...] = (kind_of, reached, are_code, ptx_loops, unrolled, often, executed, occupancy, described)
+    numbers = _KINDS, MARKS, SAMPLED, SAMPLED_PROMPT, SAMPLED_ALIKE, RESERVED
+    return "".join(inspect.getsource(function) for function in counting) + repr(numbers)
 
 
 def often(body: list[Any], ran: Sequence[int], built: Built) -> list[float]:
@@ -204,9 +244,9 @@ def _leaf_kinds(kinds: Iterable[Any]) -> list[Any]:
     return [leaf for kind in kinds for leaf in (_leaf_kinds(kind) if hasattr(kind, "types") else [kind])]
 
 
-def executed(launch: Any, compiled: Compiled) -> Executed:
+def executed(launch: Any, compiled: Compiled, sampled: int = SAMPLED) -> Executed:
     """Run a few blocks of ``launch`` on their PTX, evenly from its grid, and carry what their warps executed over to
-    SASS (``often``). Inputs of the token have their values, all other arrays are zeros."""
+    SASS (``often``). Inputs of the token or chunk have their values, all other arrays are zeros."""
     from tests.kernels.cuda.lowering.lowered import flattened
 
     lowered = compiled.lowered
@@ -220,18 +260,21 @@ def executed(launch: Any, compiled: Compiled) -> Executed:
         numbers += flattened(value, kind)
     grid, block = ((*size, 1, 1)[:3] for size in (launch.grid, launch.block))
     blocks = int(np.prod(grid))
-    apart = max(1, blocks // SAMPLED)
+    apart = max(1, blocks // sampled)
+    apart += apart > 1 and apart % 2 == 0  # even numbers miss every other kind of block
     lowered.run(grid, block, numbers, arrays, launch.dynamic, "forward", slack=256, apart=apart)
-    ran = -(-blocks // apart)
+    ran = len(range(apart // 2, blocks, apart))
     share, body, counts = blocks / ran, lowered.module.entry.body, lowered.executed(int(np.prod(block)))
     rates = often(body, list(counts.sum(axis=0)), compiled.built)
     longest = often(body, list(counts[counts.sum(axis=1).argmax()]), compiled.built)
     turns: Counter[str] = Counter()
+    reach = 0.0
     for text, rate in zip(compiled.built.sass, rates, strict=True):
         if rate:
             kind, each = kind_of(text)
             turns[kind] += each * rate * share  # type: ignore[assignment]
-    return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS}, sum(longest) / ran)
+            reach += reached(text) * rate * share
+    return Executed(sum(rates) * share, {kind: turns[kind] for kind in UNITS}, sum(longest) / ran, reach)
 
 
 def tensor_products(launch: Any) -> tuple[float, bool]:
@@ -255,11 +298,16 @@ def survey(
     ``built`` caches compiled kernels; ``kept`` are stored rows by digest, which need no more than that, and by
     identity. Kernels whose names do not match ``only`` get their stored code, or none.
     """
-    from .cuda_launches import prefill_launches, token_launches
+    from .cuda_launches import chunk_launches, prefill_launches, token_launches
 
     device = COMPILED[arch]
     limits = {"multiprocessors": device.multiprocessors, "shared_limit": device.shared - RESERVED}
-    if case == PREFILL:
+    if case in PROMPTS:
+        _, recipe, mode, tokens, pos = case.split("/")
+        all_launches = chunk_launches(
+            recipe=recipe, mode=mode, tokens=int(tokens), pos=int(pos), cc=device.cc, **limits
+        )  # fmt: skip
+    elif case == PREFILL:
         all_launches = [launch for launch in prefill_launches(**limits) if launch.name.startswith(("matmat", "limbs"))]
     else:
         recipe, mode, depth = (*case.split("/"), "8192")[:3]
@@ -267,6 +315,8 @@ def survey(
     launches: dict[Any, list[Any]] = {}
     for launch in all_launches:
         shape = launch.kernel, launch.signature, launch.grid, launch.block, launch.dynamic, launch.weights
+        if case in PROMPTS:
+            shape += launch.numbers, given(launch)
         launches.setdefault(shape, []).append(launch)
     rows = []
     for launch, *repeats in launches.values():
@@ -286,12 +336,12 @@ def survey(
             row["code"] = built[key].digest(launch)
             stored = kept.get(row["code"])
             if stored is None:
-                row |= described(device, launch, built[key])
+                row |= described(device, launch, built[key], sampled_of(launch) if case in PROMPTS else SAMPLED)
             else:
                 row |= {name: stored[name] for name in COLUMNS if name in stored}
         else:
             row |= kept.get(identity(row), {})
-        if "tensor" in row:
+        if case in (PREFILL, *PROMPTS):
             row.pop("per_byte", None)  # of weights that one token reads
         rows.append(row)
     return rows
@@ -299,14 +349,14 @@ def survey(
 
 COLUMNS = (
     "registers", "stack", "spills", "shared", "sass", "blocks_held", "occupancy", "instructions", "longest", "units",
-    "per_byte",
+    "reach", "per_byte",
 )  # fmt: skip
 """Columns that ``described`` computes."""
 UNCOUNTED = ("ranking.ranks_kernel",)
 """Kernels that read places named by what they are given, which zeros do not name; once a token."""
 
 
-def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]:
+def described(device: Device, launch: Any, compiled: Compiled, sampled: int = SAMPLED) -> dict[str, Any]:
     """What a launch's code is like, as columns of its row."""
     made = compiled.built
     threads, shared = int(np.prod(launch.block)), made.shared + launch.dynamic
@@ -317,9 +367,10 @@ def described(device: Device, launch: Any, compiled: Compiled) -> dict[str, Any]
         "occupancy": round(held * -(-threads // 32) * 32 / device.threads, 3),
     }  # fmt: skip
     if launch.name not in UNCOUNTED:
-        ran = executed(launch, compiled)
+        ran = executed(launch, compiled, sampled)
         columns["instructions"], columns["longest"] = round(ran.instructions), round(ran.longest)
         columns["units"] = {kind: round(turns) for kind, turns in ran.units.items()}
+        columns["reach"] = round(ran.reach)
     if launch.weights[0]:
         columns["per_byte"] = round(ran.instructions * 32 / launch.traffic, 3)
     return columns
@@ -380,7 +431,7 @@ def printed(table: dict[str, Any]) -> None:
             f"{'kernel':34} {'weights':22} {'regs':>4} {'spill':>5} {'shared':>6} {'held':>4} {'occ':>5} {'i/B':>6} "
             "issue units  launches"
         )
-        for row in (row for row in rows if "registers" in row):
+        for row in (row for row in rows if "registers" in row and row["case"] not in PROMPTS):
             fmt, count, height, width = row.get("weights", ("", 0, 0, 0))
             matrix = f"{fmt} {count}x{height}x{width}" if fmt else ""
             shares = ("", "")
@@ -398,13 +449,14 @@ def printed(table: dict[str, Any]) -> None:
             fmt, _, height, width = row["weights"]
             print(f"prefill, {row['kernel']}, {height} x {width}: {1e6 * shares['seconds']:.0f} us: {text}")
         for other in (other for other in DEVICES.values() if other.arch == arch):
-            for case in dict.fromkeys(row["case"] for row in rows if row["case"] != PREFILL):
+            for case in dict.fromkeys(row["case"] for row in rows if row["case"] not in (PREFILL, *PROMPTS)):
                 found = token(other, [row for row in rows if row["case"] == case])
                 print(
                     f"a token, {case}, {other.name}{'' if fits(other) else ' (which the q2 file does not fit)'}: "
                     f"{found['launches']:.0f} launches, {1e3 * found['bound']:.2f} ms to move the weights, "
                     f"{1e3 * found['perfect']:.2f} at perfect issue, {1e3 * found['predicted']:.2f} expected"
                 )
+            print_prompt(other, [row for row in rows if row["case"] in PROMPTS])
 
 
 def main() -> int:
@@ -412,7 +464,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_code", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", action="store_true", help="compile for all architectures and keep the table")
     parser.add_argument("--arch", choices=list(COMPILED), help="compile for this one")
-    parser.add_argument("--cases", default=",".join((*CASES, PREFILL)), help="recipe/mode of tokens (%(default)s)")
+    every = ",".join((*CASES, PREFILL, *PROMPTS))
+    parser.add_argument("--cases", default=every, help="recipe/mode of tokens (%(default)s)")
     parser.add_argument("--only", default="", help="compile kernels whose names match this; others are as kept")
     parser.add_argument("--json", action="store_true", help="with --arch: rows to stdout, nothing else")
     args = parser.parse_args()
@@ -429,11 +482,18 @@ def main() -> int:
             printed({"kernels": {args.arch: rows}})
         return 0
     if args.write:
-        for arch in COMPILED:  # a process each: Numba keeps device functions for one architecture
+
+        def made(arch: str) -> list[dict[str, Any]]:
             command = [sys.executable, "-m", "benchmarks.cuda_code", "--arch", arch, "--cases", args.cases, "--json"]
             command += ["--only", args.only]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-            keep(arch, json.loads(done.stdout))
+            rows: list[dict[str, Any]] = json.loads(done.stdout)
+            return rows
+
+        # a process each: Numba keeps device functions for one architecture; two at a time, for one core each
+        with ThreadPoolExecutor(2) as pool:
+            for arch, rows in zip(COMPILED, pool.map(made, COMPILED), strict=True):
+                keep(arch, rows)
     elif not TABLE.exists():
         print("cuda_code: no table is kept: --write makes it", file=sys.stderr)
         return 1

@@ -2,6 +2,7 @@
 
     launches = token_launches()              # DeepSeek V4 Flash, recipe q2, mode ds4, 8192 tokens deep
     launches = prefill_launches()            # products of many tokens, format by format
+    launches = chunk_launches()              # the second chunk of 2048 tokens of a prompt, op by op
 
 The CUDA backend records a token's pass on arrays with fake addresses, and its launches are noted instead of made. So
 the list is the one that a GPU gets, including the backend's fusions.
@@ -10,7 +11,7 @@ the list is the one that a GPU gets, including the backend's fusions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from unittest import mock
@@ -35,7 +36,8 @@ class NotedLaunch(NamedTuple):
     weights    (format, matrices read by a token, rows, columns) of the launch's weights, format "" if it has none;
                rows of all matrices that share a launch, like gate and up
     traffic    bytes: weights read, once each, and all other arrays of the call, except caches (see ``rows``)
-    inputs     values of the arrays that are inputs of the recording (positions, counts), None for all others
+    inputs     values of the arrays that are inputs of the recording or of the chunk (positions, counts) or follow from
+               the experts that are assumed to be chosen, None for all others
     """
 
     kernel: Any
@@ -95,21 +97,67 @@ def _kind_of_array(value: Any) -> Any | None:
     return types.Array(from_dtype(value.dtype), value.ndim, "C") if isinstance(value, _Place) else None
 
 
+class _Known:
+    """Values of small integer arrays on the device that never was, by address: those that the host sent, and those that
+    a launch is said to have written. What any other launch writes is forgotten."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, np.ndarray] = {}
+
+    def put(self, pointer: int, values: np.ndarray) -> None:
+        if values.dtype.kind in "iu" and values.nbytes <= MOST_KNOWN:
+            self._at[pointer] = np.ascontiguousarray(values).reshape(-1).view(np.uint8).copy()
+
+    def forget(self, place: Any) -> None:
+        end = place.pointer + place.nbytes
+        for start in [at for at, its in self._at.items() if at < end and place.pointer < at + its.nbytes]:
+            del self._at[start]
+
+    def get(self, place: _Place) -> np.ndarray | None:
+        for start, values in self._at.items():
+            if start <= place.pointer and place.pointer + place.nbytes <= start + values.nbytes:
+                return values[place.pointer - start :][: place.nbytes].view(place.dtype).reshape(place.shape).copy()
+        return None
+
+
+MOST_KNOWN = 1 << 20
+"""Bytes of an array whose values are kept."""
+
+Chosen = Callable[[int, int, int], np.ndarray]
+"""Expert ids (tokens, k) int32 that tokens are assumed to choose, of a number of experts."""
+
+
+def evenly(tokens: int, k: int, experts: int) -> np.ndarray:
+    """All experts are chosen equally often, as nearly as can be."""
+    return (np.arange(tokens * k, dtype=np.int32) % experts).reshape(tokens, k)
+
+
 @contextlib.contextmanager
-def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Iterator[list[NotedLaunch]]:
+def planning(
+    multiprocessors: int = 132,
+    shared_limit: int = 227 << 10,
+    chosen: Chosen | None = None,
+    cc: tuple[int, int] = (9, 0),
+) -> Iterator[list[NotedLaunch]]:
     """Context manager that records the launches of ``ds4ref.kernels.cuda`` in a list instead of making them.
 
     multiprocessors, shared_limit   of the assumed GPU; shared memory in bytes per block
+    chosen                          experts that are chosen; launches that sort by them are then made, compiled, because
+                                    what they write decides what the products do
+    cc                              what such launches are compiled for
     """
     from numba.cuda.dispatcher import CUDADispatcher
 
     from ds4ref.kernels.cuda import backend
     from ds4ref.kernels.cuda.driver import gpu
     from ds4ref.kernels.cuda.driver.launch import Launch
+    from ds4ref.kernels.cuda.driver.memory import Buffer, Memory
+    from ds4ref.kernels.cuda.products import grouping
     from tests.kernels.cuda.host_driver import HostDriver, HostGraph, instead_of_a_device
 
     noted: list[NotedLaunch] = []
     current: list[Launch] = []
+    known = _Known()
     refreshed: list[tuple[int, np.ndarray]] = []
     """Addresses and bytes of the inputs of the recording that is captured."""
 
@@ -117,7 +165,7 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
         for start, values in refreshed:
             if start <= place.pointer < start + values.nbytes:
                 return values[place.pointer - start :][: place.nbytes].view(place.dtype).reshape(place.shape).copy()
-        return None
+        return known.get(place)
 
     class Nowhere(HostDriver):
         """Hands out fake addresses."""
@@ -125,11 +173,12 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
         used = 1 << 40
 
         def alloc(self, nbytes: int) -> Any:
+            block = gpu.Block(Nowhere.used, nbytes)
             Nowhere.used += -(-nbytes // 256) * 256
-            return gpu.Block(Nowhere.used, nbytes)
+            return block
 
-        def to_device(self, *ignored: Any) -> None:
-            pass
+        def to_device(self, block: Any, offset: int, values: np.ndarray) -> None:
+            known.put(block.pointer + offset, values)
 
         def to_host(self, values: np.ndarray, *ignored: Any) -> None:
             values[...] = 0
@@ -160,20 +209,55 @@ def planning(multiprocessors: int = 132, shared_limit: int = 227 << 10) -> Itera
             inputs = tuple(input_at(arg) if isinstance(arg, _Place) else None for arg in args)
             where = self.grid, self.block, self.shared
             noted.append(NotedLaunch(self.kernel, signature, numbers, arrays, *where, weights, traffic, inputs))
+            if chosen is not None and self.kernel.py_func.__module__ == grouping.__name__:
+                self.made(args)
+
+        def made(self, args: Sequence[Any]) -> None:
+            """Make the launch, and know what is in its arrays after it."""
+            from tests.kernels.cuda.lowering.lowered import launch
+
+            def filled(place: _Place) -> np.ndarray:
+                values = input_at(place)
+                return np.zeros(place.shape, place.dtype) if values is None else values
+
+            values = [filled(arg) if isinstance(arg, _Place) else arg for arg in args]
+            launch(self.kernel, self.grid, self.block, *values, shared=self.shared, cc=cc)
+            for arg, its in zip(args, values, strict=True):
+                if isinstance(arg, _Place):
+                    known.put(arg.pointer, its)
 
     def call(launch: Launch, stream: Any, scratch: Any) -> None:
         current.append(launch)
         launch_call(launch, stream, scratch)
         current.pop()
+        for array in launch.writes:
+            known.forget(array.flat())
+        if chosen is not None:
+            for array in _chosen_by(launch):
+                known.put(array.flat().pointer, chosen(*array.shape, launch.reads[0].shape[-1]))
 
-    launch_call = Launch.call
+    def buffer(memory: Memory, nbytes: int) -> Buffer:
+        made = allocate(memory, nbytes)
+        assert made.block is not None
+        known.forget(_Place(made.block.pointer, (nbytes,), np.dtype(np.uint8)))
+        return made
+
+    launch_call, allocate = Launch.call, Memory.buffer
     with (
         mock.patch.object(CUDADispatcher, "configure", lambda self, *sizes: Launcher(self, *sizes)),
         mock.patch.object(Launch, "call", call),
+        mock.patch.object(Memory, "buffer", buffer),
         mock.patch.object(backend.CUDA, "place", _place),
         instead_of_a_device(Nowhere(), _at, multiprocessors, shared_limit),
     ):
         yield noted
+
+
+def _chosen_by(launch: Any) -> list[Any]:
+    """The arrays of expert ids (tokens, k) that a launch writes."""
+    from ds4ref.kernels.cuda.rows import routing
+
+    return [launch.writes[1]] if launch.function in (routing.route, routing.route_counted) else []
 
 
 def _at(pointer: int, shape: Sequence[int], dtype: Any) -> _Place:
@@ -202,7 +286,7 @@ def _read(launch: Any, args: Sequence[Any]) -> tuple[tuple[str, int, int, int], 
             continue
         chosen = 1
         if w.experts:  # ids (tokens, K), the last array that is read
-            chosen = launch.reads[-1].size
+            chosen = min(launch.reads[-1].size, w.experts)
         read_rows = min(chosen * w.rows, w.data.shape[0]) if launch.function.__name__ == "embed" else chosen * w.rows
         height += w.rows
         weights, nbytes = (w.fmt, chosen, height, w.cols), nbytes + read_rows * w.row_bytes
@@ -258,6 +342,33 @@ def token_launches(
         plan, _ = model.plan_token(cache, cache.pos)
         del noted[:]
         record(model, cache, plan)
+        return list(noted)
+
+
+def chunk_launches(
+    shape: ModelShape = FLASH,
+    recipe: str = "q2",
+    mode: str = "ds4",
+    pos: int = 2048,
+    tokens: int = 2048,
+    ctx: int = 8192,
+    multiprocessors: int = 132,
+    shared_limit: int = 227 << 10,
+    chosen: Chosen = evenly,
+    cc: tuple[int, int] = (9, 0),
+) -> list[NotedLaunch]:
+    """Return the launches of ``tokens`` tokens of a prompt from position ``pos`` on, op by op, in order."""
+    from ds4ref.archs.deepseek4.forward import Model
+
+    with planning(multiprocessors, shared_limit, chosen, cc) as noted:
+        from ds4ref.kernels.cuda import CUDA
+
+        model = Model(shape, hollow_weights(shape, recipe), CUDA(), numerics(mode))
+        cache = model.cache(ctx + 256)
+        cache.restart(pos)
+        cache.reserve(tokens)
+        del noted[:]
+        model.forward(np.zeros(tokens, np.int32), cache)
         return list(noted)
 
 

@@ -77,7 +77,23 @@ UNITS = {
     "float": 4.0,
     "convert": 0.5,  # conversions between types, reciprocals, roots, exponentials, counting bits
     "memory": 1.0,  # loads, stores, shuffles: 128 bytes of shared memory a cycle, so 16-byte loads count four times
+    "double": 1.0,  # float64, by architecture below
+    "tensor": 1.0,  # mma of 16-bit numbers, a turn for each m16n8k16, and of int8
+    "tensor8": 1.0,
 }
+DOUBLE = {"sm_80": 1.0, "sm_90": 2.0, "sm_120": 1 / 16}
+"""Warp instructions with float64 numbers that a multiprocessor starts per cycle."""
+
+
+def rate(device: Device, unit: str) -> float:
+    """Return how many turns of a unit a multiprocessor of the device takes per cycle."""
+    if unit == "double":
+        return DOUBLE[device.arch]
+    if unit.startswith("tensor"):
+        return TENSOR[device.arch][unit == "tensor8"]
+    return UNITS[unit]
+
+
 RESERVED = 1024
 """Bytes of shared memory that each block costs besides its own."""
 LAUNCH = 1.5e-6
@@ -113,7 +129,7 @@ def predicted(device: Device, traffic: float, ran: dict[str, Any]) -> dict[str, 
     moving = traffic / (device.bandwidth * 1e9)
     cycles = device.multiprocessors * device.clock * 1e9
     issue = ran["instructions"] / (cycles * ISSUE)
-    busiest = max([issue, *(turns / (cycles * UNITS[kind]) for kind, turns in ran["units"].items())])
+    busiest = max([issue, *(turns / (cycles * rate(device, kind)) for kind, turns in ran["units"].items())])
     return {"issue": min(1.0, moving / issue), "units": min(1.0, moving / busiest)}
 
 
@@ -132,8 +148,8 @@ class Price(NamedTuple):
 
 def price(device: Device, row: Mapping[str, Any], cycles: float = CYCLES) -> Price:
     """Price one launch of a row of the table; ``cycles`` between instructions of a warp, 1 for perfect issue. A row
-    without counts has only its bytes."""
-    memory = row["bytes"] / (device.bandwidth * 1e9)
+    without counts has only its bytes. A launch whose blocks leave at once moves no more than its instructions can."""
+    memory = min(row["bytes"], row.get("reach", row["bytes"])) / (device.bandwidth * 1e9)
     if "instructions" not in row:
         return Price(memory, 0.0, 0.0, 0.0)
     blocks, warps = math.prod(row["grid"]), -(-math.prod(row["block"]) // 32)
@@ -141,7 +157,7 @@ def price(device: Device, row: Mapping[str, Any], cycles: float = CYCLES) -> Pri
     busiest = -(-blocks // device.multiprocessors)
     part = busiest / blocks
     issue = part * row["instructions"] / (min(ISSUE, min(busiest, held) * warps) * clock)
-    units = max([0.0, *(part * turns / (UNITS[kind] * clock) for kind, turns in row["units"].items())])
+    units = max([0.0, *(part * turns / (rate(device, kind) * clock) for kind, turns in row["units"].items())])
     return Price(memory, issue, units, -(-busiest // held) * row["longest"] * cycles / clock)
 
 
@@ -163,7 +179,7 @@ def prefill_shares(device: Device, row: Mapping[str, Any]) -> dict[str, float]:
     needs = {
         "tensor": row["tensor"] / (cycles * TENSOR[device.arch][row["int8"]]),
         "issue": row["instructions"] / (cycles * ISSUE),
-        "units": max(turns / (cycles * UNITS[kind]) for kind, turns in row["units"].items()),
+        "units": max(turns / (cycles * rate(device, kind)) for kind, turns in row["units"].items()),
         "memory": row["bytes"] / (device.bandwidth * 1e9),
     }
     return {name: need / max(needs.values()) for name, need in needs.items()} | {"seconds": max(needs.values())}

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 PREFILL_CHUNK = 512
-"""Default tokens per prefill chunk; boundaries fall on absolute multiples of it."""
+"""Default tokens per prefill chunk of a backend that names none; boundaries fall on absolute multiples of it."""
+
+
+def prefill_chunk(ops: Any) -> int:
+    """Return the default tokens per prefill chunk of a backend."""
+    return int(getattr(ops, "prefill_chunk", PREFILL_CHUNK))
+
 
 LIMBS = 3
 """Number of int8 passes that emulate one product with float activations."""
@@ -70,6 +76,8 @@ class Costs(Protocol):
     """Interface of an architecture's cost model."""
 
     shape: Any
+    chunk: int
+    """The session's chunk size."""
 
     def weight_bytes(self, depth: int | None = None) -> int:
         """Return the weight bytes read to decode one token after ``depth`` tokens (None: the largest value)."""

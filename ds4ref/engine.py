@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .archs import Model, arch_of, costs_of
 from .backends import DEFAULT_BACKEND, load_backend
+from .costs import prefill_chunk
 from .environment import memory_bytes
 from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
@@ -137,7 +138,14 @@ class Engine:
 
     def costs(self) -> Costs:
         """Return the cost model of this file in this numerics mode: bytes and operations per token."""
-        return costs_of(self.source, self.model.numerics.act_quant)
+        costs = costs_of(self.source, self.model.numerics.act_quant)
+        costs.chunk = self.prefill_chunk
+        return costs
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Return the default tokens per prefill chunk of sessions."""
+        return prefill_chunk(self.model.ops)
 
     def session(self, ctx: int) -> Session:
         """Return a new, empty session for ``ctx`` tokens; raise BackendError if memory does not suffice."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.model import warm
-from ds4ref.costs import PREFILL_CHUNK
 from ds4ref.environment import memory_bytes
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Cancellation
@@ -84,7 +83,7 @@ class LocalSource(Source):
 
     def warm_up(self) -> WarmUpSpeed:
         """Run one full prefill chunk and a few decode steps; return their speed."""
-        tokens = self.prompt.tokens(min(self.plan.deepest, PREFILL_CHUNK))
+        tokens = self.prompt.tokens(min(self.plan.deepest, self.engine.prefill_chunk))
         return warm_up(self.engine.session(self.plan.context), tokens, self.prompt.eos, self.plan.decoded)
 
     def walk(
@@ -112,6 +111,6 @@ class LocalSource(Source):
         plain, compressed = shape.cache_rows(ctx)
         return (
             f"context buffers {shape.kv_bytes(ctx) / 2**20:.2f} MiB (ctx={ctx}, backend={self.engine.backend}, "
-            f"prefill_chunk={min(PREFILL_CHUNK, ctx)}, raw_kv_rows={plain}, "
+            f"prefill_chunk={min(self.engine.prefill_chunk, ctx)}, raw_kv_rows={plain}, "
             f"compressed_kv_rows={compressed})"
         )

@@ -357,7 +357,8 @@ def warm_up(session: Timeline, tokens: Sequence[int], eos: int, positions: Itera
     would use other code and buffers. ``positions``: of all tokens to be decoded, for what an engine's sessions share.
     """
     with _sweep_errors("warm-up failed"):
-        count = max(1, min(len(tokens), PREFILL_CHUNK, session.ctx - WARMUP_DECODE - 1))
+        chunk = getattr(session, "chunk", PREFILL_CHUNK)
+        count = max(1, min(len(tokens), chunk, session.ctx - WARMUP_DECODE - 1))
         _, spent = timed_prefill(session, list(tokens[:count]), count)
         snapshot = session.snapshot()
         session.prepare(positions)

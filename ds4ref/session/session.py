@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import sampling
 from ..archs import Model
-from ..costs import PREFILL_CHUNK
+from ..costs import prefill_chunk
 from ..decode import MOST_RANKS, Decoder, TokenOutputs
 from ..errors import Cancelled, ContextError, SessionError, TokenError
 
@@ -58,6 +58,8 @@ class Session:
         if ctx < 1:
             raise ContextError(f"a context must hold at least 1 token, got {ctx}")
         self.model, self.ctx = model, ctx
+        self.chunk = prefill_chunk(model.ops)
+        """Default tokens per prefill chunk."""
         self._hooks: Any = None
         self._tokens: list[int]
         self._streams: Any
@@ -190,7 +192,7 @@ class Session:
         total = len(tokens)
         if progress and common < total:
             progress(common, total)
-        for start, end in _chunks(common, total, chunk or PREFILL_CHUNK):
+        for start, end in _chunks(common, total, chunk or self.chunk):
             self._advance(tokens[start:end], cancel)
             if progress:
                 progress(end, total)
@@ -245,7 +247,7 @@ class Session:
         self._check(tokens, self.pos)
         out = np.empty((len(tokens), self.model.shape.vocab), np.float32)
         base = self.pos
-        size = 1 if one_by_one else chunk or PREFILL_CHUNK
+        size = 1 if one_by_one else chunk or self.chunk
         for start, end in _chunks(base, base + len(tokens), size):
             X = self._advance(tokens[start - base : end - base], cancel)
             out[start - base : end - base] = self._head(X, start)

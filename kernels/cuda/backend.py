@@ -42,6 +42,10 @@ WORKING = 2 << 30
 
 BRANCHES = 3
 
+CHUNK, SMALL_CHUNK = 2048, 512
+"""Default tokens of a prefill chunk: the more, the more inputs an expert has for each time its weights are read, and
+the fewer launches a token. SMALL_CHUNK: where memory is short."""
+
 SMALL = 1024
 """Uploads of at most this many bytes become inputs of the recording under construction."""
 
@@ -65,6 +69,7 @@ class CUDA(Ops):
 
     name = "cuda"
     threads = 1
+    prefill_chunk = CHUNK
     branches = BRANCHES
     """Most launches of a recording that run side by side; assign it before ``record``."""
 
@@ -90,6 +95,7 @@ class CUDA(Ops):
         part of every stack has slots (``driver.experts``). Raises MemoryError if the dense weights alone do not fit."""
         room = self.memory.room()
         spare = min(WORKING, room // 8)
+        self.prefill_chunk = CHUNK if spare == WORKING else SMALL_CHUNK
         self.share = None
         if nbytes + spare <= room:
             return

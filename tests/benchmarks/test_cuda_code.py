@@ -11,6 +11,7 @@ import pytest
 from benchmarks.cuda_code import (
     CASES,
     PREFILL,
+    PROMPTS,
     TABLE,
     UNCOUNTED,
     code_of,
@@ -216,7 +217,7 @@ def test_instructions_leave_room_for_the_bandwidth(fmt: str) -> None:
 def test_every_launch_says_what_a_multiprocessor_holds() -> None:
     """Each row of every token, recomputed from what ptxas said."""
     for arch, rows in TABLE_NOW["kernels"].items():
-        assert {row["case"] for row in rows} == {*CASES, PREFILL}
+        assert {row["case"] for row in rows} == {*CASES, PREFILL, *PROMPTS}
         for row in rows:
             threads = math.prod(row["block"])
             held = occupancy(COMPILED[arch], threads, row["registers"], row["shared"])
@@ -255,8 +256,10 @@ def test_nothing_spills_in_products() -> None:
 
 def test_stacks_and_spills_elsewhere_are_known() -> None:
     """For sm_120 NVVM does not write out the loop in which tiles of float inputs write their results, once at the end:
-    their 64 sums go by way of the stack there."""
+    their 64 sums go by way of the stack there. Attention of many tokens spills a few words of the 128 registers that 16
+    warps have each."""
     known = {("sm_120", f"matmat_float.multiply {row['weights'][0]}", 256) for _, row in ROWS if "weights" in row}
+    known |= {(arch, "attending_many.attend_rows", stack) for arch in ("sm_80", "sm_90") for stack in (8, 16, 24)}
     found = {(arch, row["kernel"], row["stack"]) for arch, row in ROWS if row["spills"] or row["stack"]}
     assert not {key for key in found if key not in known}
 

@@ -199,6 +199,15 @@ def test_rows_of_logits_are_the_callers(engine: Engine, ids: list[int]) -> None:
     np.testing.assert_array_equal(session.logits, kept)
 
 
+def test_a_prompt_is_cut_as_the_backend_says(engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.model.ops, "prefill_chunk", 3, raising=False)
+    seen: list[int] = []
+    session = engine.session(64)
+    session.sync(ids[:8], progress=lambda done, total: seen.append(done))
+    assert seen == [0, 3, 6, 8]
+    assert engine.costs().prefill(0, 8) == engine.costs().prefill(0, 8, 3)
+
+
 def test_cancel_keeps_the_last_finished_chunk(engine: Engine, ids: list[int]) -> None:
     session = engine.session(CTX)
     layers = engine.shape.n_layers

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...costs import PREFILL_CHUNK
+from ...costs import prefill_chunk
 from ..claims import Claim, Claims, Timeline
 from .shape import CSA, PLAIN, ModelShape
 
@@ -120,7 +120,7 @@ class Cache(Timeline):
         self._since = 0
         self._newest = 0
         # room for a whole chunk: recordings differ from length to length, and rings would grow to that of the prompt
-        rows = max(4 * shape.window, shape.window + PREFILL_CHUNK)
+        rows = max(4 * shape.window, shape.window + prefill_chunk(ops))
         self._raw = [ops.array(rows, shape.head_dim) for _ in shape.ratios]
         self._rings = [self._new_rings(layer) for layer in range(shape.n_layers)]
         super().__init__(Store(shape, ctx, ops, half))
@@ -186,7 +186,10 @@ class Cache(Timeline):
 
     def _newest_rows(self, ring: np.ndarray, count: int) -> np.ndarray:
         """Return a copy of the rows of the last ``count`` positions (fewer at the beginning), oldest first."""
-        return self.ops.host(ring)[np.arange(max(0, self.pos - count), self.pos) % len(ring)]
+        count = min(count, self.pos)
+        start = (self.pos - count) % max(1, len(ring))
+        first = min(count, len(ring) - start)
+        return np.concatenate([self.ops.host(ring[start : start + first]), self.ops.host(ring[: count - first])])
 
     def _place(self, ring: np.ndarray, rows: np.ndarray) -> None:
         """Write rows (n, width) of the last n positions before ``pos`` into a ring."""

@@ -41,6 +41,8 @@ class Costs:
     act_quant: quantized matrices take int8 activations (numerics mode ds4).
     """
 
+    chunk = PREFILL_CHUNK
+
     def __init__(self, shape: ModelShape, tensors: Iterable[_Tensor], act_quant: bool = True):
         self.shape, self.act_quant, self._all = shape, act_quant, tuple(tensors)
 
@@ -89,7 +91,7 @@ class Costs:
 
         Within a chunk a matrix is read once, and an expert if any token uses it (uniform routing is assumed).
         """
-        chunk = chunk or PREFILL_CHUNK
+        chunk = chunk or self.chunk
         nbytes = quantized = f32 = 0.0
         for start, end in chunks(first, last, chunk):
             count, middle = end - start, (start + end) // 2

@@ -32,6 +32,8 @@ class Costs:
     act_quant: quantized matrices with an integer kernel take int8 inputs, and caches are binary16 (numerics mode ds4).
     """
 
+    chunk = PREFILL_CHUNK
+
     def __init__(self, shape: DenseShape, tensors: Iterable[_Tensor], act_quant: bool = True):
         self.shape, self.act_quant = shape, act_quant
         found = list(tensors)
@@ -70,7 +72,7 @@ class Costs:
         Within a chunk a matrix is read once.
         """
         nbytes, ops, f32 = 0.0, [0.0, 0.0, 0.0], 0.0
-        for start, end in chunks(first, last, chunk or PREFILL_CHUNK):
+        for start, end in chunks(first, last, chunk or self.chunk):
             count = end - start
             nbytes += sum(t.nbytes for t in self._read if t.attr != "output" or end == last)
             nbytes += count * self._row + self._kv(end)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...binding import F32, I32, bind
-from ..rows import attending, hyper, indexing
+from ..driver.arrays import DeviceArray
+from ..rows import attending, attending_many, halving, hyper, indexing, indexing_many
 from .steps import Steps
 
 
@@ -34,13 +37,19 @@ class AttentionOps(Steps):
 
     @bind
     def add(self, a, b, out):
-        self.go(hyper.add, [out], [a, b], out.size)
+        self.go(hyper.add, [out], [a, b], out.size, out.shape[-1] if out.ndim else 1)
 
     @bind
     def scale(self, x, factor, out):
         self.go(hyper.scale, [out], [x], out.size, factor)
 
     # --- rows
+
+    def _halved(self, x: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """Return x as binary16, two values a word, and an int32 (1,) that is not 0 if that is not the same."""
+        halves, lossy = self.empty(x.size // 2, dtype=I32), self.empty(1, dtype=I32)
+        self.go(halving.halve, [halves, lossy], [x], halves.size)
+        return halves, lossy
 
     @bind
     def attention(
@@ -50,15 +59,27 @@ class AttentionOps(Steps):
             return
         picked = comp is None or selected is not None  # of no rows none is picked
         picks = k if comp is not None else 0
+        lossy = self.absent(I32)
+        many = attending_many.fits(T, d) and (comp is None or comp.dtype == np.float16)
+        if many:
+            halves, lossy = self._halved(raw)
+            rows = self.absent(np.float16) if comp is None else comp
+            self.go(
+                attending_many.attention_many, [out, self.error],
+                [
+                    lossy, q, halves, raw_first, raw_count, rows, comp_count, selected if picks else lossy, sinks,
+                ],
+                T, H, d, N, M, picks, picked, scale, self.failure(failure),
+            )  # fmt: skip
         runs = attending.runs_for(T, 1, H, N + (picks if picked else M), attending.tile_rows(d))
         parts, tops, totals = self.empty(T, runs, H, d), self.empty(T, runs, H), self.empty(T, runs, H)
         self.go(
             attending.attention, [out, parts, tops, totals, self.error],
             [
                 q, raw, raw_first, raw_count, self.or_absent(comp), comp_count,
-                selected if picks else self.absent(I32), sinks,
+                selected if picks else self.absent(I32), sinks, lossy,
             ],
-            T, H, d, runs, N, M, picks, picked, scale, self.failure(failure),
+            T, H, d, runs, N, M, picks, picked, scale, self.failure(failure), many,
         )  # fmt: skip
 
     @bind
@@ -75,7 +96,12 @@ class AttentionOps(Steps):
 
     @bind
     def index_scores(self, iq, rows, w, count, out, T, H, d, n):
-        self.go(indexing.index_scores, [out], [iq, rows, w, count], T, n, H, d)
+        lossy = self.absent(I32)
+        many = indexing_many.fits(T, H, d) and rows.dtype == np.float16
+        if many and out.size:
+            halves, lossy = self._halved(iq)
+            self.go(indexing_many.index_scores_many, [out], [lossy, halves, rows, w, count], T, n, H, d)
+        self.go(indexing.index_scores, [out], [iq, rows, w, count, lossy], T, n, H, d, many)
 
     @bind
     def select_rows(self, scores, visible, k, out, T, n):

@@ -15,7 +15,7 @@ import numpy as np
 from ...formats import FORMATS
 from ...formats.matrix import Matrix
 from ..driver.experts import Spread
-from . import embedding, grouping, matmat, matmat_float, matvec, packing, plain, tiling
+from . import embedding, grouping, matmat, matmat_float, matmat_half, matvec, mixing, packing, plain, tiling
 from .operands import Elsewhere, Inputs, Place, Routing, Weights
 from .units import UNITS
 
@@ -95,6 +95,9 @@ def linear(
     if not tokens:
         return
     if w.fmt in plain.VALUE_BYTES:
+        if tokens >= MANY_TOKENS and matmat_half.fits(w, groups):
+            matmat_half.in_order(stream, out, x, w, tokens, scratch=scratch)
+            return
         if tokens >= MANY_TOKENS:
             matmat_float.in_order(stream, out, x, x, w, tokens, groups, scratch=scratch)
             return
@@ -259,6 +262,9 @@ def hc_mix(stream: Any, out: Any, x: Any, fn: Matrix, tokens: int, eps: float, *
         return
     if fn.fmt not in plain.VALUE_BYTES:
         raise ValueError(f"no kernel mixes streams with {fn.fmt} weights: F16, BF16 or F32")
+    if mixing.fits(fn.fmt, tokens, fn.rows, fn.cols):
+        mixing.hc_mix(stream, out, x, fn.data, tokens, fn.rows, fn.cols, eps)
+        return
     plain.hc_mix(stream, out, x, fn.data, fn.fmt, tokens, fn.rows, fn.cols, eps)
 
 

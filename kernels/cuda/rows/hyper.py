@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, blocks_for, threads_for
-from ..driver.intrinsics import divide, lane_value, sync_warp
+from ..driver.intrinsics import bits_to_float, divide, float_bits, lane_value, put4, read4, sync_warp
 from ..driver.shim import cuda, f32, f64
 from .maths import ONE, exp32, sigmoid32, sqrt32
 from .stages import block_sum
 
-F32, I32 = np.float32, np.int32
+F32, I32, U64 = np.float32, np.int32, np.uint64
+ZERO = F32(0)
 TWO, LOWEST = F32(2), F32(-np.inf)
 MOST, WARP = MOST_THREADS, 32
 MOST_STREAMS = 16
 """Hyper-connection streams supported."""
+MOST_IN_REGISTERS = 4
+"""Streams whose mixing weights a thread keeps."""
+FOURS = 256
+"""Threads of a block that takes four channels a thread."""
 TABLE = 2 * MOST_STREAMS * MOST_STREAMS
 
 
@@ -205,8 +213,28 @@ def reduce_kernel(out, X, w, C, D, parts):
         out[token * D + i] = total
 
 
+@cuda.jit
+def reduce4_kernel(out, X, w, C, D):
+    """Reduce one token per block, four channels per thread at a time."""
+    token, four = I32(cuda.blockIdx.x), I32(4 * cuda.threadIdx.x)
+    while four < D:
+        a = b = c = d = ZERO
+        for j in range(C):
+            weight = w[U64(token * C + j)]
+            x = read4(X, (token * C + j) * D + four)
+            a += F32(weight * bits_to_float(x[0]))
+            b += F32(weight * bits_to_float(x[1]))
+            c += F32(weight * bits_to_float(x[2]))
+            d += F32(weight * bits_to_float(x[3]))
+        put4(out, token * D + four, float_bits(a), float_bits(b), float_bits(c), float_bits(d))
+        four += I32(4 * cuda.blockDim.x)
+
+
 def hc_reduce(stream, out, X, w, tokens, C, D):
     """Compute sum_c w_c X_c, (tokens, D)."""
+    if D % 4 == 0:
+        reduce4_kernel[tokens, threads_for(D // 4, FOURS), stream](out, X, w, C, D)
+        return
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     reduce_kernel[tokens * parts, threads, stream](out, X, w, C, D, parts)
@@ -228,9 +256,58 @@ def expand_kernel(out, X, y, post, comb, C, D, parts):
 
 def hc_expand(stream, out, X, y, post, comb, tokens, C, D):
     """Compute X'_k = post_k y + sum_j comb[j, k] X_j, (tokens, C, D)."""
+    if in_fours(C, D):
+        _expand4(C, False)[tokens, threads_for(D // 4, FOURS), stream](out, X, y, y, post, comb, D)
+        return
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     expand_kernel[tokens * parts, threads, stream](out, X, y, post, comb, C, D, parts)
+
+
+@cache
+def _expand4(C: int, summed: bool) -> Any:
+    """Make ``expand_kernel`` for C streams, or, if ``summed``, ``leave_kernel``, four channels per thread at a time: a
+    block has one token, whose weights stay in registers."""
+    entries, held = C * C, 4 * C
+
+    @cuda.jit
+    def expand4(out, X, a, b, post, comb, D):
+        token, four = I32(cuda.blockIdx.x), I32(4 * cuda.threadIdx.x)
+        mixing, own, x = cuda.local.array(entries, f32), cuda.local.array(C, f32), cuda.local.array(held, f32)
+        for i in range(entries):
+            mixing[i] = comb[U64(token * entries + i)]
+        for k in range(C):
+            own[k] = post[U64(token * C + k)]
+        while four < D:
+            y = read4(a, token * D + four)
+            y0, y1, y2, y3 = bits_to_float(y[0]), bits_to_float(y[1]), bits_to_float(y[2]), bits_to_float(y[3])
+            if summed:
+                y = read4(b, token * D + four)
+                y0, y1 = F32(y0 + bits_to_float(y[0])), F32(y1 + bits_to_float(y[1]))
+                y2, y3 = F32(y2 + bits_to_float(y[2])), F32(y3 + bits_to_float(y[3]))
+            for j in range(C):
+                z = read4(X, (token * C + j) * D + four)
+                x[4 * j], x[4 * j + 1] = bits_to_float(z[0]), bits_to_float(z[1])
+                x[4 * j + 2], x[4 * j + 3] = bits_to_float(z[2]), bits_to_float(z[3])
+            for k in range(C):
+                t0, t1, t2, t3 = F32(own[k] * y0), F32(own[k] * y1), F32(own[k] * y2), F32(own[k] * y3)
+                for j in range(C):
+                    weight = mixing[j * C + k]
+                    t0 += F32(weight * x[4 * j])
+                    t1 += F32(weight * x[4 * j + 1])
+                    t2 += F32(weight * x[4 * j + 2])
+                    t3 += F32(weight * x[4 * j + 3])
+                put4(
+                    out, (token * C + k) * D + four, float_bits(t0), float_bits(t1), float_bits(t2), float_bits(t3)
+                )  # fmt: skip
+            four += I32(4 * cuda.blockDim.x)
+
+    return expand4
+
+
+def in_fours(C: int, D: int) -> bool:
+    """Whether streams are expanded four channels at a time."""
+    return D % 4 == 0 and C <= MOST_IN_REGISTERS
 
 
 @cuda.jit
@@ -249,6 +326,9 @@ def leave_kernel(out, X, a, b, post, comb, C, D, parts):
 
 def hc_leave(stream, out, X, a, b, post, comb, tokens, C, D):
     """Fuse ``add`` and ``hc_expand`` of the sum (``joining``)."""
+    if in_fours(C, D):
+        _expand4(C, True)[tokens, threads_for(D // 4, FOURS), stream](out, X, a, b, post, comb, D)
+        return
     threads = threads_for(D, 128, 1)
     parts = blocks_for(D, threads)
     leave_kernel[tokens * parts, threads, stream](out, X, a, b, post, comb, C, D, parts)
@@ -261,8 +341,26 @@ def add_kernel(out, a, b, size):
         out[i] = a[i] + b[i]
 
 
-def add(stream, out, a, b, size):
-    """Compute a + b."""
+@cuda.jit
+def add4_kernel(out, a, b, size):
+    """Add four values per thread."""
+    i = 4 * cuda.grid(1)
+    if i < size:
+        x, y = read4(a, i), read4(b, i)
+        put4(
+            out, i,
+            float_bits(F32(bits_to_float(x[0]) + bits_to_float(y[0]))),
+            float_bits(F32(bits_to_float(x[1]) + bits_to_float(y[1]))),
+            float_bits(F32(bits_to_float(x[2]) + bits_to_float(y[2]))),
+            float_bits(F32(bits_to_float(x[3]) + bits_to_float(y[3]))),
+        )  # fmt: skip
+
+
+def add(stream, out, a, b, size, width):
+    """Compute a + b, arrays of rows of ``width`` values."""
+    if width % 4 == 0:
+        add4_kernel[blocks_for(size // 4, 256), 256, stream](out, a, b, size)
+        return
     threads = threads_for(size, 256, 1)
     add_kernel[blocks_for(size, threads), threads, stream](out, a, b, size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..driver.grids import MOST_THREADS, tiles_for
-from ..driver.intrinsics import divide, float_bits
+from ..driver.intrinsics import divide, float_bits, lane_value, shift_left, shift_right
 from ..driver.shim import cuda, f32, i32
 
 F32, I32, U64 = np.float32, np.int32, np.uint64
@@ -21,14 +21,20 @@ STAGED, PARTS = TILE * PITCH, TILE * SIDE
 """Sizes of shared arrays, as names because compiled kernels accept no products there."""
 
 MOST = MOST_THREADS
-DIGITS, DIGIT_BITS = 256, 8
-LOW31 = np.int32(0x7FFFFFFF)
+MOST_WARPS = MOST // 32
+DIGITS, DIGIT_BITS, TOP_SHIFT = 256, 8, 24
+MANY = 128
+"""Tokens that fill a GPU with small blocks, which meet sooner at a barrier."""
+SIGN = np.int32(-0x80000000)
 
 
 @cuda.jit
-def scores_kernel(out, iq, rows, w, count, n, heads, dim, tiles):
+def scores_kernel(out, iq, rows, w, count, lossy, n, heads, dim, tiles, left):
     """Score TILE rows for one token per block: a product of rows and heads, chunk of channels by chunk, then relu and
-    head weights; further heads follow in further rounds."""
+    head weights; further heads follow in further rounds. With ``left``, only if lossy[0]: ``indexing_many`` has done it
+    else."""
+    if left and lossy[0] == 0:
+        return
     row_tile = cuda.shared.array(STAGED, f32)
     head_tile = cuda.shared.array(STAGED, f32)
     parts = cuda.shared.array(PARTS, f32)
@@ -116,37 +122,40 @@ def weight_of(w, token, h, heads):
     return w[token * heads + h] if h < heads else F32(0)
 
 
-def index_scores(stream, out, iq, rows, w, count, tokens, n, heads, dim):
-    """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows. Rows are float32 or binary16."""
+def index_scores(stream, out, iq, rows, w, count, lossy, tokens, n, heads, dim, left):
+    """Compute sum_h relu(iq_h . row) w_h, (tokens, n), of the first ``count`` rows, with ``left`` only if lossy[0].
+    Rows are float32 or binary16."""
     tiles = tiles_for(n, TILE)
-    scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, n, heads, dim, tiles)
+    scores_kernel[tokens * tiles, SIDE * SIDE, stream](out, iq, rows, w, count, lossy, n, heads, dim, tiles, left)
 
 
 @cuda.jit(device=True)
 def order_key(x):
-    """Map a float to an integer 0 .. 2^32 - 1 of the same order; both zeros map to the same."""
+    """Map a float to a word whose order, without a sign, is that of the floats; both zeros map to the same."""
     bits = float_bits(F32(x + F32(0)))
-    return np.int64(bits ^ ((bits >> 31) & LOW31)) + 2147483648
+    return I32(bits ^ ((bits >> 31) | SIGN))
 
 
 @cuda.jit(device=True)
-def suffix_sums(values, scratch, size):
-    """Replace now[i] by the sum of now[i:], of ``size`` shared integers; ``scratch`` is scratch of the same length."""
-    t, step = cuda.threadIdx.x, cuda.blockDim.x
-    distance, flip = 1, 0
-    while distance < size:
-        for i in range(t, size, step):
-            if flip == 0:
-                scratch[i] = values[i] + (values[i + distance] if i + distance < size else 0)
-            else:
-                values[i] = scratch[i] + (scratch[i + distance] if i + distance < size else 0)
-        cuda.syncthreads()
-        flip = 1 - flip
-        distance *= 2
-    if flip == 1:
-        for i in range(t, size, step):
-            values[i] = scratch[i]
-        cuda.syncthreads()
+def suffix_sum(value, totals):
+    """Return the sum of the values of this thread and all behind it in the block; ``totals`` is shared, one int32 a
+    warp."""
+    t = I32(cuda.threadIdx.x)
+    lane, warp, warps = t & 31, t >> 5, I32(cuda.blockDim.x) >> 5
+    distance = I32(1)
+    while distance < 32:
+        other = lane_value(value, lane + distance)
+        value += other if lane + distance < 32 else I32(0)
+        distance <<= 1
+    cuda.syncthreads()  # of the sums before, all have been read
+    if lane == 0:
+        totals[U64(warp)] = value
+    cuda.syncthreads()
+    warp += I32(1)
+    while warp < warps:
+        value += totals[U64(warp)]
+        warp += I32(1)
+    return value
 
 
 @cuda.jit
@@ -154,59 +163,66 @@ def select_kernel(out, scores, visible, n, k):
     """Select rows for one token per block: find the k-th largest key digit by digit, then take rows in ascending order:
     all above it, and as many equal to it, lowest first, as still fit. Each thread scans a run of rows."""
     bins = cuda.shared.array(DIGITS, i32)
-    spare = cuda.shared.array(DIGITS, i32)
-    above_of = cuda.shared.array(MOST, i32)
-    equal_of = cuda.shared.array(MOST, i32)
-    scratch = cuda.shared.array(MOST, i32)
+    totals = cuda.shared.array(MOST_WARPS, i32)
     digit_and_above = cuda.shared.array(2, i32)
-    token, t, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
-    count, base = min(int(visible[token]), n), token * n
+    token, t, step = I32(cuda.blockIdx.x), I32(cuda.threadIdx.x), I32(cuda.blockDim.x)
+    count, base = min(I32(visible[token]), I32(n)), np.int64(token) * n
     if count <= k:
-        for i in range(t, k, step):
-            out[token * k + i] = i if i < count else -1
+        i = t
+        while i < k:
+            out[U64(token * k + i)] = i if i < count else I32(-1)
+            i += step
         return
-    prefix, remaining, shift = np.int64(0), k, 32
+    # keys are compared as signed words: the sign bit is flipped back
+    prefix, remaining, shift = I32(0), I32(k), I32(32)
     while shift > 0:
-        shift -= DIGIT_BITS
-        for b in range(t, DIGITS, step):
-            bins[b] = 0
+        shift -= I32(DIGIT_BITS)
+        if t < DIGITS:
+            bins[U64(t)] = I32(0)
         cuda.syncthreads()
-        for i in range(t, count, step):
-            key = order_key(scores[base + i])
-            if key >> (shift + DIGIT_BITS) == prefix:
-                cuda.atomic.add(bins, (key >> shift) & (DIGITS - 1), 1)
+        i = t
+        while i < count:
+            key = order_key(scores[U64(base + i)])
+            if shift == TOP_SHIFT or shift_right(key, shift + I32(DIGIT_BITS)) == prefix:
+                cuda.atomic.add(bins, U64(shift_right(key, shift) & I32(DIGITS - 1)), 1)
+            i += step
         cuda.syncthreads()
-        suffix_sums(bins, spare, DIGITS)
-        for b in range(t, DIGITS, step):
-            above = bins[b + 1] if b + 1 < DIGITS else 0
-            if bins[b] >= remaining and above < remaining:
-                digit_and_above[0], digit_and_above[1] = b, above
+        own = bins[U64(t)] if t < DIGITS else I32(0)
+        here = suffix_sum(own, totals)
+        if t < DIGITS and here >= remaining and here - own < remaining:
+            digit_and_above[0], digit_and_above[1] = t, I32(here - own)
         cuda.syncthreads()
-        prefix = (prefix << DIGIT_BITS) | digit_and_above[0]
+        prefix = I32(shift_left(prefix, I32(DIGIT_BITS)) | digit_and_above[0])
         remaining -= digit_and_above[1]
-        cuda.syncthreads()
-    run = (count + step - 1) // step
-    first, last = min(count, t * run), min(count, (t + 1) * run)
-    above, equal = 0, 0
-    for i in range(first, last):
-        key = order_key(scores[base + i])
-        above += 1 if key > prefix else 0
-        equal += 1 if key == prefix else 0
-    above_of[t], equal_of[t] = above, equal
+    limit = I32(prefix ^ SIGN)
+    run = divide(I32(count + step - 1), step)
+    first, last = min(count, I32(t * run)), min(count, I32((t + 1) * run))
+    above, equal, i = I32(0), I32(0), first
+    while i < last:
+        key = I32(order_key(scores[U64(base + i)]) ^ SIGN)
+        above += I32(1) if key > limit else I32(0)
+        equal += I32(1) if key == limit else I32(0)
+        i += I32(1)
+    # how many there are in front of this thread's: all of the block's less those from here on
+    all_above = I32(k - remaining)
+    above_before = I32(all_above - suffix_sum(above, totals))
+    equal_from = suffix_sum(equal, totals)
+    if t == 0:
+        digit_and_above[0] = equal_from
     cuda.syncthreads()
-    suffix_sums(above_of, scratch, step)
-    suffix_sums(equal_of, scratch, step)
-    equal_before = equal_of[0] - equal_of[t]
-    place = above_of[0] - above_of[t] + min(equal_before, remaining)
-    for i in range(first, last):
-        key = order_key(scores[base + i])
-        if key > prefix or (key == prefix and equal_before < remaining):
-            out[token * k + place] = i
-            place += 1
-        if key == prefix:
-            equal_before += 1
+    equal_before = I32(digit_and_above[0] - equal_from)
+    place = I32(above_before + min(equal_before, remaining))
+    i = first
+    while i < last:
+        key = I32(order_key(scores[U64(base + i)]) ^ SIGN)
+        if key > limit or (key == limit and equal_before < remaining):
+            out[U64(token * k + place)] = i
+            place += I32(1)
+        if key == limit:
+            equal_before += I32(1)
+        i += I32(1)
 
 
 def select_rows(stream, out, scores, visible, tokens, n, k):
     """Select the k best of the first ``visible`` rows, ascending, -1 at the end; ties go to the lower row."""
-    select_kernel[tokens, MOST, stream](out, scores, visible, n, k)
+    select_kernel[tokens, MOST if tokens < MANY else DIGITS, stream](out, scores, visible, n, k)

@@ -397,13 +397,13 @@ def _run(s, threads, backward):
 
 @njit
 def _grid(s, stacks, shared, start, grid, block, backward, apart):
-    """Every ``apart``-th block, one after the other; the header's error."""
+    """Every ``apart``-th block, from the middle of the first ones on, one after the other; the header's error."""
     threads = block[0] * block[1] * block[2]
     blocks = grid[0] * grid[1] * grid[2]
     for axis in range(3):
         s[SPECIAL + 3 + axis], s[SPECIAL + 9 + axis] = block[axis], grid[axis]
     s[SPECIAL + 14], s[ERROR], s[LAST_RANGE] = (threads + WARP - 1) // WARP, OK, 0
-    for turn in range(0, blocks, apart):
+    for turn in range(apart // 2, blocks, apart):
         number = blocks - 1 - turn if backward else turn
         s[BLOCK] = number
         s[SPECIAL + 6] = number % grid[0]

@@ -139,7 +139,8 @@ class Lowered:
         self, grid: tuple, block: tuple, numbers: list[bytes], arrays: Sequence[np.ndarray], shared: int,
         order: str, slack: int = 1, apart: int = 1,
     ) -> None:  # fmt: skip
-        """Launch with parameters as bytes; only every ``apart``-th block of the grid runs."""
+        """Launch with parameters as bytes; only every ``apart``-th block of the grid runs, from block
+        ``apart`` // 2 on."""
         threads = int(np.prod(block))
         limits = self.module.entry.limits
         if not 0 < threads <= fibers.MAX_THREADS or min(grid) < 1:

@@ -105,8 +105,12 @@ def build_parser() -> Parser:
     add(g, "--output", metavar="LOG", help="the log, a new .jsonl file")
     add(g, "--resume", metavar="LOG", help="go on with a log (latest: the newest in the data folder)")
     g.add_argument("--retry-incomplete", action="store_true", help="with --resume: also what failed or was cut off")
-    g.add_argument("--replay", metavar="LOG", help="show a run again, on the screen or with --plain (latest: the newest)")
-    g.add_argument("--speed", metavar="X", type=number(0.01, 10_000), help="with --replay: X times as fast as it was (1)")
+    g.add_argument(
+        "--replay", metavar="LOG", help="show a run again, on the screen or with --plain (latest: the newest)"
+    )
+    g.add_argument(
+        "--speed", metavar="X", type=number(0.01, 10_000), help="with --replay: X times as fast as it was (1)"
+    )
     add(g, "--concurrency", type=integer(1, 1024), default=1, help="answers at once (1)")
     add(g, "--scheduler")
     add(g, "--workers", help="spread samples over so many processes of this machine, through Dask")

@@ -73,7 +73,7 @@ def build_parser() -> Parser:
     made = Parser(PROG, usage=USAGE, description="Hard questions to an engine, graded, with error bars.",
                   epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
     g = made.add_argument_group("questions")
-    g.add_argument("--pack", metavar="NAME", help=f"{', '.join(packs.names())}, or a .jsonl file")
+    add(g, "--pack", help=f"{', '.join(packs.names())}, or a .jsonl file")
     add(g, "--only", metavar="WORDS", help="sources (maths,security), or else words in id, source or domain")
     add(g, "--limit", "--questions", help="only the first N of them")
     g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")

@@ -13,7 +13,7 @@ from ds4ref.console.options import parsed, printable
 from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 
-from . import packs
+from . import library
 from .judge.export import write as write_export
 from .judge.judged import document, judge, text, write
 from .judge.sources import read as read_answers
@@ -38,7 +38,7 @@ def judge_file(argv: Sequence[str]) -> int:
     )  # fmt: skip
     made.epilog = (made.epilog or "") + "\n\nexit codes: 0 done, 1 if an answer was refused, 2 usage"
     made.add_argument("files", metavar="FILE", nargs="*", help="a log of another program")
-    made.add_argument("--pack", metavar="NAME", help=f"{', '.join(packs.names())}, or a .jsonl file")
+    add(made, "--pack", help=f"{', '.join(library.names())}, or a .jsonl file")
     add(made, "--output", metavar="LOG.jsonl", help="write the answers and grades as a log of ds4-eval")
     add(made, "--json")
     args = parsed(made, argv)
@@ -46,7 +46,7 @@ def judge_file(argv: Sequence[str]) -> int:
         return 0
     if len(args.files) != 1 or not args.pack:
         raise UsageError(f"judge needs one file and --pack, {len(args.files)} files given")
-    path, pack = Path(args.files[0]), packs.load(args.pack)
+    path, pack = Path(args.files[0]), library.load(args.pack)
     found = judge(path, read_answers(path), pack, [PROG, *argv])
     if args.output is not None:
         write(found, args.output)

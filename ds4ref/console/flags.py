@@ -45,6 +45,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--tokens": (("-n",), {"metavar": "N", "type": integer(), "help": "tokens to generate"}),
     "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the K best of every position"}),
     "--atol": ((), {"metavar": "F", "type": number(0, 1e6), "help": "largest difference allowed"}),
+    "--pack": ((), {"metavar": "NAME", "help": "a pack of questions"}),
     "--grader": (
         (),
         {

@@ -87,7 +87,8 @@ class Contrast:
         return {
             "name": self.name, "n": i.n, "a": self.a.estimate, "a_ci95": [self.a.low, self.a.high],
             "b": self.b.estimate, "b_ci95": [self.b.low, self.b.high], "points": i.estimate,
-            "ci": [i.low, i.high] if i.known else None, "p": self.p, "detectable": i.detectable,
+            "ci": [i.low, i.high] if i.known else None, "p": self.p,
+            **({"p_is_bound": True} if stats.p_is_bound(self.p) else {}), "detectable": i.detectable,
         }  # fmt: skip
 
 

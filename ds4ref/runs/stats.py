@@ -22,7 +22,7 @@ EXACT_TO = 100
 RESAMPLES = 4999
 FLIPS = 1000
 LEAST_P = 2 / (RESAMPLES + 1)
-"""p-value of a permutation test in which no redrawing came near: all that is known is that p is smaller."""
+"""p-value of a permutation test in which no redrawing came near."""
 SEED = 20261121
 POWER = 0.8
 TRIM = 0.2
@@ -256,9 +256,14 @@ def sign_flip(differences: ArrayLike) -> float:
     return float(done.pvalue)
 
 
+def p_is_bound(p: float) -> bool:
+    """Return whether a p-value is the floor of its resampling, so that all that is known is that p is smaller."""
+    return math.isclose(p, LEAST_P)
+
+
 def p_said(p: float) -> str:
-    """Format a p-value; one that is the floor of its resampling as a bound."""
-    return f"< {LEAST_P:g}" if math.isclose(p, LEAST_P) else f"{p:.2g}"
+    """Format a p-value; a bound as one."""
+    return f"< {LEAST_P:g}" if p_is_bound(p) else f"{p:.2g}"
 
 
 def _t(estimate: float, error: float, freedom: float, confidence: float, n: int, method: str) -> Interval:

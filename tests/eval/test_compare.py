@@ -189,8 +189,10 @@ def test_the_floor_of_resampling_is_a_bound():
     found = compare_logs(made.build("a", same), made.build("b", better))
     assert found.pairs.whole.p == pytest.approx(0.0004)
     assert "< 0.0004" in text(found, 160) and document(found)["whole"]["p"] == found.pairs.whole.p
+    assert document(found)["whole"]["p_is_bound"] is True
     exact = compare_logs(made.build("a", ["w" * 60]), made.build("b", ["r" * 60]))
     assert "1.7e-18" in text(exact, 160) and "< 0.0004" not in text(exact, 160), "McNemar's is exact"
+    assert "p_is_bound" not in document(exact)["whole"]
 
 
 @settings(max_examples=30)

@@ -224,6 +224,20 @@ def test_letters_mean_what_the_prompt_shows():
     assert Matcher([q]).find(Answer("x", "?", 1, (q.question,), sent)) == (q, (2, 0, 3, 1))
 
 
+def test_an_answer_is_graded_by_the_letters_that_were_shown(inspected):
+    def change(log):
+        for sample in log["samples"]:
+            if sample["id"] == "science-00000000":
+                text = sample["messages"][0]["content"]
+                text = text.replace("A) at the top", "A) it is the same everywhere", 1)
+                sample["messages"][0]["content"] = text.replace("C) it is the same everywhere", "C) at the top", 1)
+
+    found = judged(changed(inspected, change))
+    sample = found.log.samples[[s.id for s in found.log.samples].index("science-00000000")]
+    assert (sample.grade.outcome, sample.grade.given, sample.expected) == ("wrong", "C", "A")
+    assert sample.order == (2, 1, 0, 3) and exported(found.log)["samples"][4]["choices"][2] == "at the top"
+
+
 def test_no_stranger_gets_into_the_score(inspected, tmp_path, capsys):
     def change(log):
         log["samples"][0]["input"] = "Who?"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from pathlib import Path
 from unittest.mock import patch
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -12,11 +15,13 @@ import pytest
 from ds4ref.eval import cli
 from ds4ref.eval import log as logs
 from ds4ref.eval.plan import Key
+from ds4ref.eval.regrade import regrade_log
 from ds4ref.eval.replay import FASTEST, SLOWEST, Replay, _pieces, asked
 from ds4ref.eval.runner import Abandoned, Finished, Started, Streamed
 from ds4ref.eval.tui.app import EvalApp
 from ds4ref.targets import Ability
 
+from . import animation
 from . import logs as made
 from .staged import settled, until
 
@@ -255,3 +260,52 @@ def test_the_clock_is_that_of_the_run(tmp_path):
         assert app.board.pace.mean == pytest.approx(10, rel=0.4), "tokens a second"
 
     on_screen(log, 20.0, test)
+
+
+# --- the picture of the README
+
+PICTURE = Path(__file__).parents[2] / "docs" / "reference" / "eval-replay.svg"
+STATES = ("PEND", "FILL", "THINK", "ANS", "PASS", "FAIL", "AMBIG", "MISS", "DONE", "REPLAY", "key_position_late")
+
+
+def test_the_picture_shows_every_state_in_half_a_minute():
+    text = PICTURE.read_text(encoding="utf-8")
+    words = " ".join(part.text or "" for part in ElementTree.fromstring(text).iter())
+    assert all(state in words for state in STATES) and PICTURE.stat().st_size < 400_000
+    seconds = {float(s) for s in re.findall(r"animation:k\d+ ([\d.]+)s", text)}
+    assert len(seconds) == 1 and 25 < seconds.pop() < 31
+
+
+@pytest.mark.parametrize(("name", "right", "counts"), [
+    ("right", 12, {"right": 12}), ("broken", 3, {"right": 3, "wrong": 4, "ambiguous": 1, "missing": 4}),
+])  # fmt: skip
+def test_its_logs_say_what_it_shows(name, right, counts):
+    """And the present grader says the same of them."""
+    log = logs.read(animation.LOGS / f"{name}.jsonl")
+    again = regrade_log(log)
+    assert again.changed == () and again.after.outcomes == counts
+    assert any(s.reasoning for s in log.samples) and f"{right}/12" in PICTURE.read_text(encoding="utf-8")
+
+
+def screen(*texts: str) -> str:
+    """A screenshot of lines, as rich draws them."""
+    lines = "".join(
+        f'<text class="terminal-7-r{1 + i % 2}" x="{12.2 * i:g}" y="{24.4 * i + 20:g}" textLength="9" clip-path="u">'
+        f"{text}</text>" for i, text in enumerate(texts)
+    )  # fmt: skip
+    style = ".terminal-7-r1 { fill: red }\n.terminal-7-r2 { fill: blue;font-weight: bold }"
+    rects = "".join(f'<rect fill="#111111" x="{x}" y="1.5" width="10" height="24.65" shape-rendering="crispEdges"/>'
+                    for x in (0, 10, 40))  # fmt: skip
+    return f'<svg xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{rects}<rect x="0" y="0"/>{lines}</svg>'
+
+
+def test_what_stands_still_is_drawn_once_and_the_rest_in_its_time():
+    moving = animation.animated([(0.0, screen("a", "b")), (1.0, screen("a", "c")), (3.0, screen("a", "b"))], 4.0)
+    parts = ElementTree.fromstring(moving)
+    groups = {"".join(g.itertext()): g for g in parts.iter("{http://www.w3.org/2000/svg}g")}
+    assert set(groups) == {"a", "b", "c"} and groups["a"].get("style") is None
+    assert (groups["b"].get("opacity"), groups["c"].get("opacity")) == ("1", "0"), "the end stands without motion"
+    assert "{0.000%{opacity:1}25.000%{opacity:0}75.000%{opacity:1}100.000%{opacity:0}}" in moving
+    assert "{0%{opacity:0}25.000%{opacity:1}75.000%{opacity:0}}" in moving and "4s step-end infinite" in moving
+    assert moving.count('style="fill: red"') == 1 and moving.count('fill="#111111"') == 2, "neighbours are one"
+    assert 'x="0" y="1.5" width="20.0"' in moving

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -25,13 +26,14 @@ from .staged import Play
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
 
+REPLAYED = Path(__file__).parents[1] / "data" / "replay"
 UP, AWAY, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 
 class Terminal:
     """The demo on a terminal of its own; ``out`` is all it was sent."""
 
-    def __init__(self, *args: str, size=(80, 24), stderr=None):
+    def __init__(self, *args: str, size=(80, 24), stderr=None, module="tests.eval.demo"):
         import fcntl
         import struct
         import termios
@@ -40,7 +42,8 @@ class Terminal:
         if size:
             fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.before = termios.tcgetattr(self.slave)
-        command = [sys.executable, "-m", "tests.eval.demo", "--rate", "100", "--prefill", "0.1", *args]
+        slow = ("--rate", "100", "--prefill", "0.1") if module.endswith("demo") else ()
+        command = [sys.executable, "-m", module, *slow, *args]
         env = {**os.environ, "TERM": "xterm-256color"}
         for name in ("COLUMNS", "LINES"):  # a terminal says its size itself
             env.pop(name, None)
@@ -102,7 +105,7 @@ def terminal():
 
     def start(*args, **options):
         made.append(Terminal(*args, **options))
-        return made[-1].until(b"THINK" if "--crash" not in args else UP)
+        return made[-1].until(UP if "--crash" in args or "module" in options else b"THINK")
 
     yield start
     for one in made:
@@ -257,3 +260,23 @@ def test_signals_that_came_before_the_screen_are_heard(tmp_path, headless):
         signals.press()
         log = shown(tmp_path, signals)
     assert not log.samples, "nothing begins that nobody wants"
+
+
+# --- the command itself
+
+
+def test_q_with_questions_left_is_no_success(terminal, nano_path, tmp_path):
+    """As any gate would take 0 for a run that has all its answers."""
+    log = str(tmp_path / "run.jsonl")
+    run = terminal("-m", str(nano_path), "--pack", "nano", "--only", "facts,lists", "-n", "2", "--no-store", "-o", log,
+                   "--pause-ms", "2000", module="ds4ref.eval.cli")  # fmt: skip
+    run.until(b"1/40").press(b"q")
+    assert run.ended() == 1 and b"samples are missing" in run.out
+
+
+def test_a_replay_on_a_terminal(terminal):
+    run = terminal(
+        "--replay", str(REPLAYED / "broken.jsonl"), "--speed", "0.5", size=(110, 30), module="ds4ref.eval.cli"
+    )
+    run.until(b"REPLAY 0.5").press(b"+").until(b"REPLAY 1").press(b"q")
+    assert run.ended() == 0 and b"3 right, 4 wrong, 1 ambiguous, 4 no answer" in run.out

@@ -168,7 +168,7 @@ def test_no_attribute_of_ours_hides_one_of_textual_s(module):
     meant = {
         "BINDINGS", "CSS_PATH", "ENABLE_COMMAND_PALETTE", "HORIZONTAL_BREAKPOINTS", "TITLE", "VERTICAL_BREAKPOINTS",
         "animation_level", "can_focus", "can_focus_children", "compose", "get_default_screen", "on_mount",
-        "release_anchor", "theme", "_handle_exception", "_fatal_error",
+        "check_action", "release_anchor", "theme", "_handle_exception", "_fatal_error",
     }  # fmt: skip
     assigned = re.compile(r"^ +self\.(\w+)(?:: [^=\n]+)?(?:, self\.\w+)* = ", re.MULTILINE)
     for name, made in vars(module).items():

@@ -205,6 +205,8 @@ FAULTS = [
     ("a score for each token but one", COMPLETIONS, document(shortened), {"score_ids"}),
     ("no scores", COMPLETIONS, document(lambda found: [c.pop("logprobs", None) for c in found.get("choices", ())]),
      {"score", "score_ids"}),
+    ("no scores in streams", COMPLETIONS, stream(lambda blocks: [re.sub(r'"logprobs":\{.*?\]\}', '"logprobs":null', b)
+                                                                 for b in blocks]), {"stream_logprobs"}),
     ("an echo without the prompt", COMPLETIONS,
      document(lambda found: [c.update(text=c["text"].removeprefix("Once upon a time")) for c in found["choices"]]),
      {"score", "score_ids"}),

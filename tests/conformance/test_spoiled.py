@@ -290,7 +290,6 @@ FIRST = [
     ("streams end in stop", COMPLETIONS, each(reason("length", "stop"))),
     ("one token in every prompt", COMPLETIONS, usage(prompt_tokens=1)),
     ("log probabilities above 0", COMPLETIONS, both(scores(positive), scores(positive))),
-    ("streamed logprobs are null", COMPLETIONS, each(scores(put(logprobs=None)))),
     ("chat chunks", COMPLETIONS, each(choices(lambda one: one.update(delta={"content": one.pop("text")})))),
     # --- responses
     ("ids that change by event", RESPONSES, numbered(other_id)),

@@ -29,6 +29,7 @@ from .common import (
 )  # fmt: skip
 from .said import (
     COUNT,
+    LONG_FORM,
     UNICODE_FORM,
     Call,
     Said,
@@ -43,9 +44,9 @@ from .said import (
     offered,
     place_fits,
     scored,
-    stop_string,
     stopped,
     text_or_none,
+    with_stop,
 )  # fmt: skip
 
 PATH = "/v1/chat/completions"
@@ -390,7 +391,9 @@ def stream_same(talk: Talk) -> None:
 @check("stream", "choices[].delta.content", "opencode pi qwen aider llm")
 def stream_written(talk: Talk) -> None:
     """the answer is sent as it is written, not all at once."""
-    as_written(talk, PATH, body(talk, COUNT, stream=True, max_tokens=max(talk.tokens, 256)), _has_text)
+    asked = body(talk, COUNT, stream=True, max_tokens=max(talk.tokens, 256))
+    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": LONG_FORM, "strict": True}}
+    as_written(talk, PATH, [asked, {**asked, "response_format": form}], _has_text)
 
 
 def _has_text(chunk: dict[str, Any]) -> bool:
@@ -626,17 +629,15 @@ def limit_completion(talk: Talk) -> None:
 @check("limits", "choices[].message.content, .finish_reason", "lm-eval inspect openai")
 def stop(talk: Talk) -> None:
     """a stop string ends the answer in front of it, with finish_reason "stop"."""
-    before = read(plain(talk))
-    word = stop_string(before.text)
-    stopped(before, read(offered(talk.ask(PATH, body(talk, stop=[word])), "stop")), word, ("stop",))
+    prompt, before, word = with_stop(talk, lambda prompt: talk.ask(PATH, body(talk, prompt)), read)
+    stopped(before, read(offered(talk.ask(PATH, body(talk, prompt, stop=[word])), "stop")), word, ("stop",))
 
 
 @check("limits", "choices[].delta.content, .finish_reason", "openai litellm")
 def stream_stop(talk: Talk) -> None:
     """streamed: the same, and no piece of the stop string is sent."""
-    before = read(plain(talk))
-    word = stop_string(before.text)
-    stopped(before, read(offered(talk.ask(PATH, body(talk, stop=[word], **STREAM)), "stop")), word, ("stop",))
+    prompt, before, word = with_stop(talk, lambda prompt: talk.ask(PATH, body(talk, prompt)), read)
+    stopped(before, read(offered(talk.ask(PATH, body(talk, prompt, stop=[word], **STREAM)), "stop")), word, ("stop",))
 
 
 @check("limits", "error.message, error.code", "opencode pi qwen litellm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..talk import Answer, NotOffered, Talk, expect, shown
@@ -10,18 +11,20 @@ from . import Checks
 from .common import counts, event_stream, one_id, openai_error, overflow_known, too_long
 from .said import (
     COUNT,
+    PROMPTS,
     Said,
     agree,
     as_written,
     counted,
     grows,
+    is_cut,
     named,
     offered,
     scored,
-    stop_string,
     stopped,
     text_or_none,
-)
+    with_stop,
+)  # fmt: skip
 
 PATH = "/v1/completions"
 check = Checks("completions", PATH)
@@ -147,7 +150,7 @@ def stream_same(talk: Talk) -> None:
 def stream_written(talk: Talk) -> None:
     """the answer is sent as it is written, not all at once."""
     asked = body(talk, prompt=COUNT, stream=True, max_tokens=max(talk.tokens, 256))
-    as_written(talk, PATH, asked, lambda chunk: any(one.get("text") for one in chunk.get("choices") or ()))
+    as_written(talk, PATH, [asked], lambda chunk: any(one.get("text") for one in chunk.get("choices") or ()))
 
 
 @check("usage", "usage", "openai litellm")
@@ -159,23 +162,26 @@ def stream_usage(talk: Talk) -> None:
     expect(said.prompt > 0, f"{said.prompt} tokens of the prompt")
 
 
+def _asked(talk: Talk, asked: dict[str, Any]) -> Said:
+    return read(talk.ask(PATH, asked))
+
+
 @check("limits", "choices[].finish_reason, usage.completion_tokens", "lm-eval openai")
 def limit(talk: Talk) -> None:
     """max_tokens is kept, and told as finish_reason "length", in documents and in streams."""
     for more in ({}, STREAM):
-        said = read(talk.ask(PATH, body(talk, prompt=COUNT, max_tokens=3, **more)))
-        expect(said.finish == "length", f"finish_reason {said.finish}")
-        expect(said.tokens is None or said.tokens <= 3, f"{said.tokens} tokens")
+        asked = [body(talk, prompt=prompt, max_tokens=3, **more) for prompt in PROMPTS]
+        is_cut([partial(_asked, talk, one) for one in asked], 3, "length")
 
 
 @check("limits", "choices[].text, .finish_reason", "lm-eval")
 def stop(talk: Talk) -> None:
     """a stop string ends the answer in front of it, with finish_reason "stop", in documents and in streams."""
     asked = body(talk, max_tokens=64)
-    before = read(talk.ask(PATH, asked))
-    word = stop_string(before.text)
+    prompt, before, word = with_stop(talk, lambda prompt: talk.ask(PATH, {**asked, "prompt": prompt}), read)
     for more in ({}, STREAM):
-        stopped(before, read(offered(talk.ask(PATH, {**asked, "stop": [word], **more}), "stop")), word, ("stop",))
+        answer = offered(talk.ask(PATH, {**asked, "prompt": prompt, "stop": [word], **more}), "stop")
+        stopped(before, read(answer), word, ("stop",))
 
 
 def _score(talk: Talk, prompt: object) -> list[dict[str, Any]]:
@@ -233,15 +239,26 @@ def score_ids(talk: Talk) -> None:
     _scored(scores[1], "", len(ids) - 1)
 
 
-@check("score", "choices[].logprobs.tokens, .token_logprobs", "openai")
-def logprobs(talk: Talk) -> None:
-    """logprobs of an answer, one a token, no log probability above 0, and the same ones in a stream."""
+def _scores(talk: Talk) -> tuple[Said, Said]:
     asked = body(talk, logprobs=1, max_tokens=4)
     said, stream = read(offered(talk.ask(PATH, asked), "logprobs")), read(talk.ask(PATH, {**asked, **STREAM}))
     if said.scores is stream.scores is None:
         raise NotOffered("logprobs: there are none")
-    for one in (said, stream):
-        scored(one.scores, one.text, one.tokens)
+    return said, stream
+
+
+@check("score", "choices[].logprobs.tokens, .token_logprobs", "openai")
+def logprobs(talk: Talk) -> None:
+    """logprobs of an answer, one a token, no log probability above 0."""
+    said, _ = _scores(talk)
+    scored(said.scores, said.text, said.tokens)
+
+
+@check("score", "choices[].logprobs of the pieces", "openai", required=False)
+def stream_logprobs(talk: Talk) -> None:
+    """streamed: the same, which no client in use reads of completions."""
+    _, stream = _scores(talk)
+    scored(stream.scores, stream.text, stream.tokens)
 
 
 @check("limits", "error.message", "litellm lm-eval", required=False)

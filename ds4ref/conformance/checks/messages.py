@@ -28,6 +28,7 @@ from .common import (
 )  # fmt: skip
 from .said import (
     COUNT,
+    LONG_FORM,
     UNICODE_FORM,
     Call,
     Said,
@@ -40,8 +41,8 @@ from .said import (
     named,
     offered,
     place_fits,
-    stop_string,
     stopped,
+    with_stop,
 )  # fmt: skip
 
 PATH = "/v1/messages"
@@ -371,7 +372,10 @@ def stream_same(talk: Talk) -> None:
 def stream_written(talk: Talk) -> None:
     """the answer is sent as it is written, not all at once."""
     asked = body(talk, COUNT, stream=True, max_tokens=max(talk.tokens, 256))
-    as_written(talk, PATH, asked, lambda event: event.get("type") == "content_block_delta")
+    form = {"format": {"type": "json_schema", "schema": LONG_FORM}}
+    as_written(
+        talk, PATH, [asked, {**asked, "output_config": form}], lambda event: event.get("type") == "content_block_delta"
+    )
 
 
 @check("usage", "message_start: message.usage; message_delta: usage", "pi claude")
@@ -555,19 +559,18 @@ def stream_limit(talk: Talk) -> None:
 @check("limits", "content[].text, stop_reason", "inspect anthropic")
 def stop(talk: Talk) -> None:
     """a stop sequence ends the answer in front of it, in documents and in streams."""
-    before = read(plain(talk))
-    word = stop_string(before.text)
+    prompt, before, word = with_stop(talk, lambda prompt: talk.ask(PATH, body(talk, prompt)), read)
     for more in ({}, STREAM):
-        answer = offered(talk.ask(PATH, body(talk, stop_sequences=[word], **more)), "stop_sequences")
+        answer = offered(talk.ask(PATH, body(talk, prompt, stop_sequences=[word], **more)), "stop_sequences")
         stopped(before, read(answer), word, (f"stop_sequence {word}", "stop_sequence", "end_turn"))
 
 
 @check("limits", "stop_reason, stop_sequence", "anthropic", required=False)
 def stop_told(talk: Talk) -> None:
     """the stop sequence that ended an answer is told, in documents and in streams."""
-    word = stop_string(read(plain(talk)).text)
+    prompt, _, word = with_stop(talk, lambda prompt: talk.ask(PATH, body(talk, prompt)), read)
     for more in ({}, STREAM):
-        said = read(offered(talk.ask(PATH, body(talk, stop_sequences=[word], **more)), "stop_sequences"))
+        said = read(offered(talk.ask(PATH, body(talk, prompt, stop_sequences=[word], **more)), "stop_sequences"))
         expect(said.finish == f"stop_sequence {word}", f"the end {said.finish}")
 
 

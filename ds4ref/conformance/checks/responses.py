@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..talk import Answer, Event, NotOffered, Talk, expect, shown
@@ -27,6 +28,8 @@ from .common import (
 )  # fmt: skip
 from .said import (
     COUNT,
+    LONG_FORM,
+    PROMPTS,
     UNICODE_FORM,
     Call,
     Said,
@@ -37,6 +40,7 @@ from .said import (
     different,
     grows,
     integers,
+    is_cut,
     named,
     offered,
     place_fits,
@@ -411,7 +415,8 @@ def stream_assembles(talk: Talk) -> None:
 def stream_written(talk: Talk) -> None:
     """the answer is sent as it is written, not all at once."""
     asked = body(talk, COUNT, stream=True, max_output_tokens=max(talk.tokens, 256))
-    as_written(talk, PATH, asked, lambda one: str(one.get("type")).endswith("text.delta"))
+    form = {"format": {"type": "json_schema", "name": "form", "schema": LONG_FORM, "strict": True}}
+    as_written(talk, PATH, [asked, {**asked, "text": form}], lambda one: str(one.get("type")).endswith("text.delta"))
 
 
 @check("stream", "sequence_number", "openai", required=False)
@@ -580,23 +585,28 @@ def format_unicode(talk: Talk) -> None:
         place_fits(read(_formatted(talk, UNICODE_FORM, **more)).text)
 
 
+def _limited(talk: Talk, **more: Any) -> list[Answer]:
+    """Answers of at most 16 tokens, of which at least one would be longer where schemas are honoured."""
+    form = {"format": {"type": "json_schema", "name": "form", "schema": LONG_FORM, "strict": True}}
+    asked = [body(talk, prompt, max_output_tokens=16, **more) for prompt in ("Count to a thousand.", *PROMPTS[1:])]
+    answers = [talk.ask(PATH, one) for one in asked]
+    formed = talk.ask(PATH, {**asked[0], "text": form})
+    return [*answers, formed] if formed.status == 200 else answers
+
+
 @check("limits", "response.incomplete: response.incomplete_details.reason", "codex pi")
 def stream_limit(talk: Talk) -> None:
     """streamed: the same, in an event response.incomplete."""
-    answer = talk.ask(PATH, body(talk, "Count to a thousand.", max_output_tokens=16, **STREAM))
-    kind = events(answer)[-1].json.get("type")
-    expect(kind == "response.incomplete", f"a stream that ends in {shown(kind)}")
-    said = read(answer)
-    expect(said.finish == "incomplete max_output_tokens", f"status {said.finish}")
+    is_cut([partial(read, one) for one in _limited(talk, **STREAM)], 16, "incomplete max_output_tokens")
+    for one in _limited(talk, **STREAM):
+        kind, status = events(one)[-1].json.get("type"), response(one)["status"]
+        expect(kind == f"response.{status}", f"a stream that ends in {shown(kind)}, status {status}")
 
 
 @check("limits", "status, incomplete_details.reason", "pi inspect")
 def limit(talk: Talk) -> None:
     """max_output_tokens is kept, and told as "incomplete"."""
-    reply = response(talk.ask(PATH, body(talk, "Count to a thousand.", max_output_tokens=16)))
-    expect(reply.get("status") == "incomplete", f"status {shown(reply.get('status'))}")
-    reason = (reply.get("incomplete_details") or {}).get("reason")
-    expect(reason == "max_output_tokens", f"reason {shown(reason)}")
+    is_cut([partial(read, one) for one in _limited(talk)], 16, "incomplete max_output_tokens")
 
 
 @check("limits", "error.code, error.message", "codex pi")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..talk import Answer, NotOffered, Skip, Talk, Wrong, expect, parsed, shown
@@ -31,6 +31,15 @@ THINK = re.compile(r"</?think(?:ing)?>")
 """The markup that must not be in reasoning either; there a model may speak of all other."""
 COUNT = "Count from one to a thousand, in words."
 """A prompt whose answer is long."""
+PROMPTS = ("Say hello.", COUNT, "Tell a long story about a ship.", "List ten animals.")
+"""Prompts of which one has an answer of some length, whatever the model."""
+LONG_FORM = {
+    "type": "object",
+    "properties": {"text": {"type": "string", "enum": [" ".join(f"{n} ships and {n + 1} boats," for n in range(60))]}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+"""A schema that only a long text fits, for models whose answers are short."""
 SOON = 0.15
 """Seconds: an answer that is over so soon does not show whether it was sent as it was written."""
 SHARE = 0.1
@@ -151,6 +160,28 @@ def stop_string(text: str) -> str:
     raise Skip(f"no answer long enough to be stopped: {shown(text)[:60]}")
 
 
+def with_stop(talk: Talk, ask: Callable[[str], Answer], read: Read) -> tuple[str, Said, str]:
+    """Return (prompt, its answer, a stop string in the middle of that); Skip if all answers are too short."""
+    for prompt in PROMPTS:
+        said = read(ask(prompt))
+        try:
+            return prompt, said, stop_string(said.text)
+        except Skip:
+            continue
+    raise Skip(f"no answer long enough to be stopped: {shown(said.text)[:60]}")
+
+
+def is_cut(answers: Sequence[Callable[[], Said]], limit: int, reason: str) -> Said:
+    """Return the first answer that reaches its limit; Wrong unless it says so, Skip if none of them is so long."""
+    for answer in answers:
+        said = answer()
+        if said.finish == reason:
+            expect(said.tokens is None or said.tokens <= limit, f"{said.tokens} tokens where {limit} are the limit")
+            return said
+        expect(said.tokens is not None and said.tokens < limit, f"the end {shown(said.finish)}")
+    raise Skip(f"no answer of {limit} tokens")
+
+
 def stopped(before: Said, after: Said, word: str, reasons: Sequence[str]) -> None:
     """Raise Wrong unless the answer ``after`` is ``before``, ended in front of the stop string ``word``."""
     expect(word not in after.text, f"{shown(word)} in {shown(after.text)}")
@@ -201,14 +232,26 @@ def scored(scores: Sequence[tuple[str, float]] | None, text: str, tokens: int | 
     )
 
 
-def as_written(talk: Talk, path: str, body: Mapping[str, Any], has_text: Callable[[dict[str, Any]], bool]) -> None:
-    """Raise Wrong if a long stream comes all at once at its end, three times out of three."""
-    seen = ""
+def as_written(
+    talk: Talk, path: str, bodies: Sequence[Mapping[str, Any]], has_text: Callable[[dict[str, Any]], bool]
+) -> None:
+    """Raise Wrong if a long stream comes all at once at its end, three times out of three.
+
+    The first of ``bodies`` is asked whose answer is long enough to tell.
+    """
+    seen, left = "", list(bodies)
     for _ in range(3):
-        answer = talk.again(path, body)
-        times = [time for event, time in answer.timed() if event.data != "[DONE]" and has_text(event.json)]
-        if len(times) < 8 or times[-1] < SOON:
-            raise Skip(f"an answer of {len(times)} pieces in {times[-1] if times else 0:.2f} s is too short to tell")
+        while True:
+            answer = talk.again(path, left[0])
+            if answer.status in REFUSALS and len(left) < len(bodies):
+                raise Skip("no answer is long enough to tell")
+            times = [time for event, time in answer.timed() if event.data != "[DONE]" and has_text(event.json)]
+            if len(times) >= 8 and times[-1] >= SOON:
+                break
+            del left[0]
+            if not left:
+                seen = f"{len(times)} pieces in {times[-1] if times else 0:.2f} s"
+                raise Skip(f"no answer is long enough to tell: {seen}")
         early = times[len(times) // 4]  # one piece may come at once, and all others at the end
         if times[-1] - early >= SHARE * times[-1]:
             return
@@ -247,10 +290,3 @@ def named(value: Any, name: str) -> str:
 def different(ids: Sequence[str]) -> None:
     """Raise Wrong unless calls of several turns have ids of their own."""
     expect(len(set(ids)) == len(ids), f"ids {shown(list(ids))}")
-
-
-__all__ = [
-    "COUNT", "REFUSALS", "UNICODE_FORM", "Call", "Said", "agree", "as_written", "clean", "counted", "difference",
-    "different", "grows", "integers", "named", "offered", "place_fits", "replace", "scored", "stop_string", "stopped",
-    "text_or_none",
-]  # fmt: skip

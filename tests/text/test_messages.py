@@ -430,8 +430,9 @@ def test_the_system_text_may_come_first():
 def test_text_that_stands_elsewhere():
     note = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}}
     other = {"type": "server_tool_use", "id": "s", "name": "n", "input": {}}
-    messages = from_anthropic(dump([{"role": "user", "content": [note, other]}]), placeholders=True)
-    assert messages[0].content == "words"
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    messages = from_anthropic(dump([{"role": "user", "content": [note, other, hidden]}]), placeholders=True)
+    assert messages[0].content == "words[server_tool_use]", "a note in place of what is not rendered"
     refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     assert responses(refused, placeholders=True)[0].content == "No."
     thoughts = '[{"role":"assistant","reasoning_content":[{"type":"text","text":"a"},"b"]}]'

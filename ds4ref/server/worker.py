@@ -272,6 +272,10 @@ class Worker:
     def _steps(self, stream: Stream) -> Iterator[bool]:
         """Answer the prompts of a request one after the other."""
         job = stream.job
+        if job.cancel():  # before its turn came
+            job.finish = Finish.CANCELLED
+            job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
+            return
         for part in job.per_prompt():
             yield from self._answer(part, stream)
             job.start, job.decoding, job.finish = part.start, part.decoding, part.finish

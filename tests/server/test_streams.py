@@ -150,6 +150,23 @@ def test_who_leaves_frees_its_turn_for_those_who_wait_for_the_same_beginning(nan
     worker.shut_down()
 
 
+def test_nothing_is_done_for_who_leaves_before_its_turn(nano_engine):
+    worker = slow(nano_engine)
+    worker.engine.hold()
+    one = Asked(worker, turn("word " * 40))
+    worker.engine.held()
+    two = Asked(worker, turn("other " * 40))
+    while len(worker.running) < 2:
+        worker.abandon(two.job)  # it is in the queue, or under way and has not begun
+        if two.ended.is_set() or two.job.ended is not None:
+            break
+        worker.engine.step()
+    worker.engine.release()
+    one.wait()
+    worker.shut_down()
+    assert two.job.finish == Finish.CANCELLED and not any(isinstance(event, Prefill) for _, event in two.told)
+
+
 def slow(nano_engine, **more):
     """A worker whose slices are over after every step, so that who comes next shows."""
     return ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 16), ctx=CTX, **more)

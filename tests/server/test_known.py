@@ -83,7 +83,7 @@ OF_API: dict[str, dict[str, Any]] = {
     "completions": {"logprobs": [2], "prompt": ["other", ["a", "b"], [1, 2]]},
     "messages": {"tools": [[{"name": "f", "input_schema": SCHEMA}], []], "messages": [[*USERS, *USERS]],
                  "tool_choice": [{"type": "none"}, {"type": "auto"}],
-                 "context_management": [{"edits": [{"type": "clear_tool_uses_20250919"}]},
+                 "context_management": [{"edits": [{"type": "clear_tool_uses_20250919", "trigger": {}}]},
                                         {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}]},
     "responses": {"tools": [[{"type": "function", "name": "f", "parameters": SCHEMA}], []], "top_logprobs": [3, 0],
                   "input": ["other", USERS], "context_management": [[{"type": "compaction"}], []],

@@ -293,11 +293,17 @@ def test_messages_beta_counting_and_images(scripted, claude):
     scripted.engine.say("Hi", '{"city":"Paris"}', "Hi")
     answer = claude.beta.messages.create(
         model=MODEL, max_tokens=500, messages=ASK, betas=["interleaved-thinking-2025-05-14"],
-        context_management={"edits": [{"type": "clear_thinking_20251015"}]},
+        context_management={"edits": [{"type": "clear_thinking_20251015"}, {"type": "clear_tool_uses_20250919"}]},
     )  # fmt: skip
-    with pytest.raises(anthropic.BadRequestError, match="clear_tool_uses_20250919 is not supported"):
-        claude.beta.messages.create(model=MODEL, max_tokens=500, messages=ASK, betas=["context-management-2025-06-27"],
-                                    context_management={"edits": [{"type": "clear_tool_uses_20250919"}]})  # fmt: skip
+    late = {"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 2000}}
+    with pytest.raises(anthropic.BadRequestError, match="clear_tool_uses_20250919 with a trigger is not supported"):
+        claude.beta.messages.create(
+            model=MODEL,
+            max_tokens=500,
+            messages=ASK,
+            betas=["context-management-2025-06-27"],
+            context_management={"edits": [late]},
+        )
     assert answer.content[-1].type == "text"
     form = {"type": "json_schema", "schema": {**CITY, "additionalProperties": False}}
     answer = claude.messages.create(model=MODEL, max_tokens=2000, messages=ASK, output_config={"format": form})

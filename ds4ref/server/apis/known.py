@@ -145,7 +145,9 @@ EVERYWHERE = {"guided_json": "response_format", "json_schema": "response_format"
               "enable_thinking": "thinking"}  # fmt: skip
 
 LOGPROBS = "message.output_text.logprobs"
-CLEARING = "clear_thinking"
+CLEARING, CLEARING_LATE = "clear_thinking", "clear_tool_uses"
+"""Edits of the context: what the model thought before is left out by its own rules; tool results are left out from
+100,000 tokens on where no trigger is named, which is not done, but clients send it with every request."""
 
 
 def check(body: Body, api: str) -> None:
@@ -167,8 +169,11 @@ def check(body: Body, api: str) -> None:
         if api == "messages":
             edits = body.object("context_management").get("edits", "[]")
             for edit in array(edits, "edits"):
-                kind = text(members(edit, "an edit").get("type"), "type of an edit")
-                if not kind.startswith(CLEARING):  # what the model thought before is left out by its own rules
+                found = members(edit, "an edit")
+                kind = text(found.get("type"), "type of an edit")
+                if kind.startswith(CLEARING_LATE) and "trigger" in found:
+                    raise unsupported(f"context_management: {kind[:100]} with a trigger")
+                if not kind.startswith((CLEARING, CLEARING_LATE)):
                     raise unsupported(f"context_management: {kind[:100]}")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
@@ -31,8 +31,24 @@ SPLITS = ("unicode", "ds4")
 TOKENS_KEY, MERGES_KEY = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 
 _SPECIAL = re.compile("|".join(map(re.escape, protocol.SPECIALS)))
+_LONGEST = max(map(len, protocol.SPECIALS))
 _FOREIGN_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _CACHE_PIECES, _CACHE_LENGTH = 1 << 16, 48
+_STRIDE = 1 << 20
+"""Characters that are searched for protocol strings at once: no other thread runs meanwhile."""
+
+
+def _specials(text: str) -> Iterator[re.Match[str]]:
+    """Yield the protocol strings in ``text``."""
+    at = 0
+    while at < len(text):
+        end = at + _STRIDE
+        match = _SPECIAL.search(text, at, end + _LONGEST)
+        if match is None or match.start() >= end:  # one behind the end may be cut
+            at = end
+        else:
+            yield match
+            at = match.end()
 
 
 class Tokenizer:
@@ -107,7 +123,7 @@ class Tokenizer:
         text."""
         ids: list[int] = []
         text, at = _normal(text), 0
-        for match in _SPECIAL.finditer(text):
+        for match in _specials(text):
             ids += self._encode_span(text[at : match.start()])
             ids.append(self._special_ids[match.group()])
             at = match.end()

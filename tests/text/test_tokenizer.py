@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4ref.errors import TextError
-from ds4ref.text import protocol
+from ds4ref.text import protocol, tokenizer
 from ds4ref.text.byte_level import ALPHABET
 from ds4ref.text.tokenizer import Tokenizer
 from ds4ref.text.vocabulary import ids_by_bytes
@@ -235,3 +235,11 @@ def test_one_word_of_ten_megabytes(tok, unit):
 def test_the_piece_cache_changes_nothing(parts):
     text = "".join(parts)
     assert make().encode(text) == TOK.encode(text) == TOK.encode(text)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 5, 17, 1000])
+def test_protocol_strings_are_found_wherever_a_stride_ends(monkeypatch, stride):
+    text = "a<" + "<".join(protocol.SPECIALS) + "".join(protocol.SPECIALS) + "<b" + protocol.SPECIALS[0][:-1]
+    wanted = [match.span() for match in tokenizer._SPECIAL.finditer(text)]
+    monkeypatch.setattr(tokenizer, "_STRIDE", stride)
+    assert [match.span() for match in tokenizer._specials(text)] == wanted and len(wanted) == 2 * len(protocol.SPECIALS)

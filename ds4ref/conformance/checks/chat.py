@@ -30,6 +30,7 @@ from .common import (
 from .said import (
     COUNT,
     LONG_FORM,
+    REFUSALS,
     UNICODE_FORM,
     Call,
     Said,
@@ -319,7 +320,7 @@ def markup(talk: Talk) -> None:
     effort = {"reasoning_effort": "high"}
     for answer in (plain(talk), streamed(talk), talk.ask(PATH, body(talk, **effort)),
                    talk.ask(PATH, body(talk, **effort, **STREAM))):  # fmt: skip
-        if answer.status == 200:
+        if answer.status not in REFUSALS:
             clean(read(answer))
 
 

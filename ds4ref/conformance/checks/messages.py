@@ -29,6 +29,7 @@ from .common import (
 from .said import (
     COUNT,
     LONG_FORM,
+    REFUSALS,
     UNICODE_FORM,
     Call,
     Said,
@@ -261,7 +262,7 @@ def head(talk: Talk) -> None:
 def markup(talk: Talk) -> None:
     """no markup of a chat template in what was said: no <think>, no end-of-turn tokens."""
     for answer in (plain(talk), streamed(talk), _thinking(talk), _thinking(talk, **STREAM)):
-        if answer.status == 200:
+        if answer.status not in REFUSALS:
             clean(read(answer))
 
 

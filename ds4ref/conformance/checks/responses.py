@@ -30,6 +30,7 @@ from .said import (
     COUNT,
     LONG_FORM,
     PROMPTS,
+    REFUSALS,
     UNICODE_FORM,
     Call,
     Said,
@@ -343,7 +344,7 @@ def markup(talk: Talk) -> None:
     """no markup of a chat template in what was said: no <think>, no end-of-turn tokens."""
     thinks = body(talk, reasoning={"effort": "high", "summary": "auto"})
     for answer in (plain(talk), streamed(talk), talk.ask(PATH, thinks), talk.ask(PATH, {**thinks, **STREAM})):
-        if answer.status == 200:
+        if answer.status not in REFUSALS:
             clean(read(answer))
 
 

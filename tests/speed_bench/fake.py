@@ -8,6 +8,7 @@ import numpy as np
 
 from ds4ref import sampling
 from ds4ref.archs import costs_of
+from ds4ref.costs import PREFILL_CHUNK
 from ds4ref.errors import Cancelled
 from ds4ref.nano.train.shape import SHAPE
 from ds4ref.numerics import MODES
@@ -97,6 +98,8 @@ class FakeSession:
 
 class FakeEngine:
     """The part of an engine that the command uses, with the embedded model's vocabulary."""
+
+    prefill_chunk = PREFILL_CHUNK
 
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options

@@ -46,7 +46,7 @@ def clock(monkeypatch):
 class Bare:
     """An engine of fake sessions; the log is shared by all of them."""
 
-    backend, shape = "cpu", NANO
+    backend, shape, prefill_chunk = "cpu", NANO, 512
 
     def __init__(self, name, clock, log):
         self.name, self.clock, self.log = name, clock, log

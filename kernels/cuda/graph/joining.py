@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..driver.arrays import DeviceArray
 from ..driver.launch import Launch, same_values, written_between
 from ..rows import hyper, stages
-from ..rows.stages import NORM
+from ..rows.small_formats import NORM
 
 
 def joined(launches: list[Launch], kept: set[int], absent: DeviceArray) -> list[Launch]:

@@ -9,7 +9,8 @@ from ...binding import F32, bind
 from ..driver.arrays import DeviceArray
 from ..driver.launch import Launch
 from ..rows import quantize, stages, windows
-from ..rows.stages import E2M1, E4M3, F16, HADAMARD, NORM, PEAKS, ROPE
+from ..rows.small_formats import E2M1, E4M3, F16, HADAMARD, NORM, ROPE
+from ..rows.stages import PEAKS
 from .steps import Steps
 
 E4M3_BLOCK, E2M1_BLOCK = 64, 32

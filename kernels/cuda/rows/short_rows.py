@@ -25,7 +25,7 @@ from ..driver.intrinsics import (
 )
 from ..driver.shim import cuda, f32, f64
 from .maths import log2_64, sqrt32
-from .stages import (
+from .small_formats import (
     E2M1,
     E2M1_FLOOR,
     E2M1_MAX,

@@ -12,10 +12,29 @@ import numpy as np
 from ..driver.grids import MOST_THREADS, threads_for
 from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float, warp_sum
 from ..driver.shim import cuda, f64, i32
-from .maths import log2_64, rint32, sqrt32
-
-NORM, ROPE, HADAMARD, E4M3, E2M1, F16 = (1 << i for i in range(6))
-"""Stages, in the order they run."""
+from . import short_rows
+from .maths import log2_64, sqrt32
+from .small_formats import (
+    E2M1,
+    E2M1_FLOOR,
+    E2M1_MAX,
+    E2M1_NORMAL,
+    E2M1_STEP,
+    E4M3,
+    E4M3_FLOOR,
+    E4M3_MAX,
+    E4M3_NORMAL,
+    E4M3_STEP,
+    EXPONENT_MASK,
+    F16,
+    HADAMARD,
+    MAGNITUDE_MASK,
+    NORM,
+    NOT_A_NUMBER,
+    ROPE,
+    nearest,
+    power_of_two,
+)
 
 MOST, WARP = MOST_THREADS, 32
 PEAKS = 1024
@@ -23,10 +42,6 @@ PEAKS = 1024
 
 F32 = np.float32
 ONE, ZERO = np.float32(1), np.float32(0)
-NOT_A_NUMBER = np.float32(np.nan)
-EXPONENT_MASK, MAGNITUDE_MASK = np.int32(0x7F800000), np.int32(0x7FFFFFFF)
-E4M3_MAX, E4M3_FLOOR, E4M3_NORMAL, E4M3_STEP = F32(448), F32(1e-4), F32(2.0**-6), F32(2.0**-3)
-E2M1_MAX, E2M1_FLOOR, E2M1_NORMAL, E2M1_STEP = F32(6), F32(6 * 2.0**-126), F32(1), F32(0.5)
 E4M3_BITS, E2M1_BITS = 6, 5
 """Logarithms of the block sizes, 64 and 32 values."""
 
@@ -57,21 +72,6 @@ def block_sum(value, sums):
 
 
 @cuda.jit(device=True)
-def nearest(v, scale, top, normal, step):
-    """Round ``v`` to a small float format with maximum ``top``, under a power-of-two scale.
-
-    Dividing by the step of a value's binade is exact, so the nearest integer, ties to even, is the nearest code, ties
-    to the even code.
-    """
-    v = F32(v / scale)
-    v = top if v > top else v
-    v = -top if v < -top else v
-    binade = bits_to_float(float_bits(v) & EXPONENT_MASK)
-    unit = F32((normal if binade < normal else binade) * step)
-    return F32(F32(rint32(F32(v / unit)) * unit) * scale)
-
-
-@cuda.jit(device=True)
 def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
     """Round values base .. base + n - 1 in blocks of 2^bits, each with its own scale. A block with a NaN or an infinity
     becomes NaN throughout."""
@@ -94,12 +94,6 @@ def round_blocks(src, out, base, n, peaks, bits, top, floor, normal, step):
                 exponent += 1
             scale = power_of_two(exponent)
             out[base + i] = nearest(src[base + i], scale, top, normal, step)
-
-
-@cuda.jit(device=True)
-def power_of_two(exponent):
-    """Return 2^exponent as float32, for exponents in the normal range."""
-    return bits_to_float(np.int32((exponent + 127) << 23))
 
 
 @cuda.jit(device=True)
@@ -201,8 +195,6 @@ def chain_store_kernel(
 
 def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, gap, sign, channels, factor):
     """Run a chain on rows of n values; row r belongs to token r // heads, whose angles are cos, sin (tokens, half)."""
-    from . import short_rows  # late: its stages are these
-
     if short_rows.fits(rows, n, stages, gap, half):
         short_rows.chain(
             stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, sign, channels, factor

@@ -284,7 +284,6 @@ FAULTS = [
     Fault("rows/halving", "or half_to_float(q) != b", "", MANY + " no_halves"),
     Fault("rows/attending", "if left and lossy[0] == 0:\n            return\n", "if left:\n            return\n",
           MANY + " no_halves"),
-    Fault("rows/attending_many", "        if lossy[0] != 0:\n            return\n", "", MANY + " no_halves"),
     Fault("rows/attending_many", "return I32(-2 - (position - window))", "return I32(-3 - (position - window))",
           MANY + " attention_of_many"),
     Fault("rows/attending_many", "if pick >= comp_rows:", "if pick > comp_rows:", MANY + " out_of_range"),

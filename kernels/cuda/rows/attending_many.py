@@ -285,7 +285,7 @@ def kernel(dim: int) -> Any:
         cuda.syncthreads()
         if sub == 0 and h0 + h < heads:
             sink = sinks[h0 + h]
-            last = sink if not sink <= top else top
+            last = larger(sink, top)
             share = exp32(F32(top - last))
             factors[U64(h)] = F32(F32(share * DOWN) / F32(F32(total * share) + exp32(F32(sink - last))))
         cuda.syncthreads()

@@ -194,8 +194,6 @@ def chain_store_kernel(
 
 def chain(stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, gap, sign, channels, factor):
     """Run a chain on rows of n values; row r belongs to token r // heads, whose angles are cos, sin (tokens, half)."""
-    from . import short_rows  # late: its stages are these
-
     if short_rows.fits(rows, n, stages, gap, half):
         short_rows.chain(
             stream, out, x, weight, cos, sin, rows, n, heads, stages, weighted, eps, half, sign, channels, factor

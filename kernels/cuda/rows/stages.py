@@ -12,6 +12,7 @@ import numpy as np
 from ..driver.grids import MOST_THREADS, threads_for
 from ..driver.intrinsics import bits_to_float, float_bits, float_to_half, half_to_float, warp_sum
 from ..driver.shim import cuda, f64, i32
+from . import short_rows
 from .maths import log2_64, sqrt32
 from .rounding import (
     E2M1,

@@ -36,11 +36,13 @@ from ..driver.intrinsics import (
     divide,
     element,
     float_bits,
+    lane_value,
     load4,
     matrices4,
     mma_f16,
     mma_s8,
     mma_s8_half,
+    store4,
 )
 from ..driver.launching import allow_shared
 from ..driver.shim import cuda, f32, i32, i64, multiprocessors
@@ -154,6 +156,37 @@ def _unit_step(unit: Unit) -> Callable[..., Any]:
     return _half_units if unit.halves else _integer_units
 
 
+def _unit_of_a_warp(unit: Unit, plan: Plan, full: bool) -> Callable[..., Any]:
+    """Make a device function: multiply a unit of a warp's rows with its inputs, of which group k is there if k across <
+    last, or all are, if ``full``."""
+    alone, scaled, halves = unit.per_block == 1, unit.scaled, unit.halves
+    pairs_each, across, unit_step = plan.groups // 2, plan.across, _unit_step(unit)
+
+    @cuda.jit(device=True)
+    def one_unit(store, parts, totals, a_at, b_at, scale_at, share_at, last):
+        a, a_2 = matrices4(store, a_at), matrices4(store, a_at + 16 * PITCH)
+        d, minus = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
+        s, s_2 = (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE)
+        if alone:
+            d = _four(store, scale_at)
+            minus = _biased(d)
+        elif scaled:
+            s = load4(store, scale_at)
+            if halves:
+                s_2 = load4(store, scale_at + 4 * ROWS)
+        for k in range(pairs_each):
+            if full or 2 * k * across < last:
+                x = (ZERO, ZERO, ZERO, ZERO)
+                if alone:
+                    x = _four(store, share_at + 16 * k)
+                w = matrices4(store, b_at + 16 * k * across * PITCH)
+                unit_step(parts, totals, 16 * k, a, a_2, w[0], w[1], d, minus, s, s_2, x[0], x[1])
+                if full or (2 * k + 1) * across < last:
+                    unit_step(parts, totals, 16 * k + 8, a, a_2, w[2], w[3], d, minus, s, s_2, x[2], x[3])
+
+    return one_unit
+
+
 def _block_step(unit: Unit) -> Callable[..., Any]:
     """Make a device function: add a block's sums of 32 rows and 8 inputs, times their scales, to float32 sums."""
     folded, minima = not unit.scaled, unit.minima
@@ -197,8 +230,9 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
     unit, plan = UNITS[fmt], layout(fmt, tile)
     copy_rows, decode_step = row_copier(unit, plan), decoder(unit, plan)
     remembered, find_inputs, copy_inputs = input_copier(unit, plan)
-    convert_sums, unit_step, block_step = sums_converter(plan), _unit_step(unit), _block_step(unit)
-    alone, scaled, minima, halves = unit.per_block == 1, unit.scaled, unit.minima, unit.halves
+    convert_sums, block_step = sums_converter(plan), _block_step(unit)
+    any_unit, full_unit = _unit_of_a_warp(unit, plan, False), _unit_of_a_warp(unit, plan, True)
+    alone, scaled, minima = unit.per_block == 1, unit.scaled, unit.minima
     table = np.zeros(1, np.int32) if unit.table is None else unit.table
     table_words = 0 if unit.table is None else plan.raw_at
     threads, warps = plan.threads, plan.warps
@@ -211,33 +245,6 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
     pairs_each, share_words = groups_each // 2, 8 * tile if alone else tile
     row_bits = (threads // ROWS).bit_length() - 1
     find = finder(by_expert, tile)
-
-    @cuda.jit(device=True)
-    def two_units(store, parts, totals, a_at, b_at, scale_at, share_at, last):
-        """Multiply two units of a warp's rows with its inputs."""
-        a, a_2 = matrices4(store, a_at), matrices4(store, a_at + 16 * PITCH)
-        b, b_2 = matrices4(store, a_at + 8), matrices4(store, a_at + 8 + 16 * PITCH)
-        d, e, minus, minus_2 = FOUR_ZEROS, FOUR_ZEROS, FOUR_ZEROS, FOUR_ZEROS
-        s, s_2, v, v_2 = FOUR_NONES, FOUR_NONES, FOUR_NONES, FOUR_NONES
-        if alone:
-            d, e = _four(store, scale_at), _four(store, scale_at + ROWS)
-            minus, minus_2 = _biased(d), _biased(e)
-        elif scaled:
-            s, v = load4(store, scale_at), load4(store, scale_at + ROWS)
-            if halves:
-                s_2, v_2 = load4(store, scale_at + 4 * ROWS), load4(store, scale_at + 5 * ROWS)
-        for k in range(pairs_each):
-            if 2 * k * across < last:
-                x, y = FOUR_ZEROS, FOUR_ZEROS
-                if alone:
-                    x, y = _four(store, share_at + 16 * k), _four(store, share_at + 16 * k + tile)
-                w = matrices4(store, b_at + 16 * k * across * PITCH)
-                unit_step(parts, totals, 16 * k, a, a_2, w[0], w[1], d, minus, s, s_2, x[0], x[1])
-                unit_step(parts, totals, 16 * k, b, b_2, w[2], w[3], e, minus_2, v, v_2, y[0], y[1])
-                if (2 * k + 1) * across < last:
-                    w = matrices4(store, b_at + (16 * k + 8) * across * PITCH)
-                    unit_step(parts, totals, 16 * k + 8, a, a_2, w[0], w[1], d, minus, s, s_2, x[2], x[3])
-                    unit_step(parts, totals, 16 * k + 8, b, b_2, w[2], w[3], e, minus_2, v, v_2, y[2], y[3])
 
     @cuda.jit(device=True)
     def whole_block(store, parts, totals, lane, row_warp, column_warp, eights):
@@ -285,7 +292,7 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
                 if row + 32 * k < rows:
                     out[U64(target + 32 * k)] = bits_to_float(element(store, at + 32 * k))
 
-    @cuda.jit
+    @cuda.jit(max_registers=128)
     def multiply(
         raw, row_bytes, order, tile_experts, starts, sizes, groups, share, codes, scales, input_sums, out, rows, n,
         count,
@@ -301,10 +308,14 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
             return
         if table_words > 0:
             looked_up = cuda.const.array_like(table)
-            for i in range(t, table_words, threads):
-                store[i] = looked_up[i >> 5]
+            for i in range(t, table_words >> 2, threads):
+                store4(store, 4 * i, looked_up[i >> 3])
+        # a warp loads two groups at a time, also where it has no second one
         for i in range(t, share_words, threads):
-            store[I32(shares_at + i)] = NONE  # a warp also loads those of a group behind its last one
+            store[I32(shares_at + i)] = NONE
+        for i in range(t + (size & ~7) * PITCH, tile * PITCH, threads):
+            store[I32(inputs_at + i)] = NONE
+            store[I32(inputs_at + tile * PITCH + i)] = NONE
         cuda.syncthreads()
         # inputs up to the next multiple of eight are copies of the last one
         for i in range(t, tile, threads):
@@ -332,12 +343,15 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
         of_rows = I32(32 * row_warp + 4 * r)
         of_inputs = I32(16 * pairs_each * column_warp + 4 * c)
         a_at = I32(codes_at + (32 * row_warp + 8 * (matrix & 1) + line) * PITCH + 4 * (matrix >> 1))
-        b_at = I32(inputs_at + (8 * column_warp + line) * PITCH + 4 * matrix)
+        b_at = I32(inputs_at + (8 * (column_warp + across * (matrix >> 1)) + line) * PITCH + 4 * (matrix & 1))
+        # a shuffle keeps the compiler from computing these places anew in every step
+        a_at, b_at, last = lane_value(a_at, lane), lane_value(b_at, lane), lane_value(last, lane)
+        of_rows, of_inputs = lane_value(of_rows, lane), lane_value(of_inputs, lane)
         offset, turn = I32(0), I32(0)
         for base in range(I32(0), units, I32(4)):
             copy_wait0()
             cuda.syncthreads()
-            decode_step(store, base, units, first_row, I32(rows), I32(matrix_start) + offset, row_bytes, t)
+            decode_step(store, base, units, first_row, I32(rows), I32(matrix_start) + offset, I32(row_bytes), t)
             second = (base & 4) != 0
             if minima and second:
                 convert_sums(store, eights, t)
@@ -350,12 +364,17 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
                 following, other = I32(base + 4), I32(1 - turn)
                 copy_inputs(store, sources, vectors_of, codes, scales, input_sums, following, units, other, eights, t)
             copy_commit()
-            scale_at = I32(scales_at + of_rows)
-            share_at = I32(shares_at + 4 * turn * tile + of_inputs)
             from_inputs = I32(b_at + turn * (tile * PITCH))
-            two_units(store, parts, totals, a_at, from_inputs, scale_at, share_at, last)
-            more_scales, more_shares = I32(scale_at + 2 * ROWS), I32(share_at + 2 * tile)
-            two_units(store, parts, totals, I32(a_at + 16), I32(from_inputs + 16), more_scales, more_shares, last)
+            share_at = I32(shares_at + 4 * turn * tile + of_inputs)
+            of_unit = I32(scales_at + of_rows)
+            full = last > (groups_each - 1) * across
+            for u in range(4):
+                a_u, b_u = I32(a_at + 8 * u), I32(from_inputs + 8 * u)
+                of_u, share_u = I32(of_unit + ROWS * u), I32(share_at + tile * u)
+                if full:
+                    full_unit(store, parts, totals, a_u, b_u, of_u, share_u, last)
+                else:
+                    any_unit(store, parts, totals, a_u, b_u, of_u, share_u, last)
             if not alone and second:
                 whole_block(store, parts, totals, I32(lane), row_warp, column_warp, eights)
             turn = I32(1 - turn)
@@ -365,6 +384,10 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
         write_results(store, out, pairs_of, rows, I32(first_row + lane), warp, size)
 
     return multiply, 4 * plan.words
+
+
+def blocks_for(threads: int) -> int:
+    return max(1, 512 // threads)
 
 
 def tile_for(rows: int, tokens: int, groups: int) -> int:

@@ -31,7 +31,7 @@ from ..driver.intrinsics import (
 from ..driver.shim import cuda
 from .decoding import Unit, straight
 
-F32, I32, I64 = np.float32, np.int32, np.int64
+F32, I32, I64, U64 = np.float32, np.int32, np.int64, np.uint64
 ZERO = F32(0)
 
 ROWS, STEP, ROW_WARPS = 128, 128, 4
@@ -163,57 +163,58 @@ def decoder(unit: Unit, plan: Plan) -> Callable[..., Any]:
     scaled, halves, minima = unit.scaled, unit.halves, unit.minima
     raw_at, raw_pitch, codes_at, scales_at = plan.raw_at, plan.raw_pitch, plan.codes_at, plan.scales_at
     d_at, low_at, minima_at = plan.d_at, plan.low_at, plan.minima_at
-    rounds, threads = 4 * ROWS // plan.threads, plan.threads
+    rounds, apart = 4 * ROWS // plan.threads, plan.threads >> 2
     aligned = block_bytes % 16 == 0
 
     @cuda.jit(device=True)
-    def put(store, row, u, j, q0, q1, q2, q3, q4, q5, q6, q7):
-        to = I32(codes_at + row * PITCH)
+    def put(store, to, u, j, q0, q1, q2, q3, q4, q5, q6, q7):
         if in_order:
             put4(store, to + 8 * u, q0, q1, q2, q3)
             put4(store, to + 8 * u + 4, q4, q5, q6, q7)
         else:
-            store[I32(to + ((column(j, 0) >> 2) & 31))] = q0
-            store[I32(to + ((column(j, 1) >> 2) & 31))] = q1
-            store[I32(to + ((column(j, 2) >> 2) & 31))] = q2
-            store[I32(to + ((column(j, 3) >> 2) & 31))] = q3
-            store[I32(to + ((column(j, 4) >> 2) & 31))] = q4
-            store[I32(to + ((column(j, 5) >> 2) & 31))] = q5
-            store[I32(to + ((column(j, 6) >> 2) & 31))] = q6
-            store[I32(to + ((column(j, 7) >> 2) & 31))] = q7
+            store[U64(to + ((column(j, 0) >> 2) & 31))] = q0
+            store[U64(to + ((column(j, 1) >> 2) & 31))] = q1
+            store[U64(to + ((column(j, 2) >> 2) & 31))] = q2
+            store[U64(to + ((column(j, 3) >> 2) & 31))] = q3
+            store[U64(to + ((column(j, 4) >> 2) & 31))] = q4
+            store[U64(to + ((column(j, 5) >> 2) & 31))] = q5
+            store[U64(to + ((column(j, 6) >> 2) & 31))] = q6
+            store[U64(to + ((column(j, 7) >> 2) & 31))] = q7
 
     @cuda.jit(device=True)
     def decode_step(store, base, units, first_row, rows, skew, row_bytes, t):
         u = I32(t & 3)
         number = I32(base + u)
         j = I32(number & (per_block - 1))
+        row_0 = I32(t >> 2)
+        to, at_0 = I32(codes_at + row_0 * PITCH), I32(4 * raw_at + row_0 * (4 * raw_pitch))
+        place, minima_to = place_of_row(row_0), I32(minima_at + row_0 * SHORT_PITCH + j)
         for k in range(rounds):
-            row = I32((t >> 2) + k * (threads >> 2))
             q0, q1, q2, q3, q4, q5, q6, q7 = I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), I32(0)
             d, s, s_2, low, m = ZERO, I32(0), I32(0), ZERO, I32(0)
-            if number < units:
-                at = I32(4 * raw_at + row * (4 * raw_pitch))
+            if not alone or number < units:
+                at = I32(at_0 + k * apart * (4 * raw_pitch))
                 if not aligned:
-                    at = I32(at + (I32(skew + I32(min(first_row + row, rows - 1)) * I32(row_bytes)) & 15))
+                    row = I32(min(I32(first_row + row_0 + k * apart), I32(rows - 1)))
+                    at = I32(at + (I32(skew + row * row_bytes) & 15))
                 if alone:
                     at = I32(at + u * block_bytes)
                 q0, q1, q2, q3, q4, q5, q6, q7, d, s, s_2, low, m = decode(store, I32(at & ~3), I32(at & 3), j, store)
-            put(store, row, u, j, q0, q1, q2, q3, q4, q5, q6, q7)
-            place = place_of_row(row)
+            put(store, I32(to + k * apart * PITCH), u, j, q0, q1, q2, q3, q4, q5, q6, q7)
             if alone:
-                store[I32(scales_at + ROWS * u + place)] = float_bits(d)
+                store[U64(scales_at + ROWS * u + place + k * apart)] = float_bits(d)
             elif scaled:
-                store[I32(scales_at + ROWS * u + place)] = s
+                store[U64(scales_at + ROWS * u + place + k * apart)] = s
                 if halves:
-                    store[I32(scales_at + ROWS * (4 + u) + place)] = s_2
+                    store[U64(scales_at + ROWS * (4 + u) + place + k * apart)] = s_2
             if not alone:
                 if j == 0:
-                    store[I32(d_at + place)] = float_bits(d)
+                    store[U64(d_at + place + k * apart)] = float_bits(d)
                     if minima:
-                        store[I32(low_at + place)] = float_bits(low)
+                        store[U64(low_at + place + k * apart)] = float_bits(low)
                 if minima:
                     both = add_halves(permute_bytes(m, EXPONENT_10, 0x4140), MINUS_1024)
-                    store[I32(minima_at + row * SHORT_PITCH + j)] = both
+                    store[U64(minima_to + k * apart * SHORT_PITCH)] = both
 
     return decode_step
 
@@ -259,9 +260,9 @@ def input_copier(unit: Unit, plan: Plan) -> tuple[int, Callable[..., Any], Calla
                 vector = I64(element(vectors_of, t))
                 copy4(store, I32(shares_at + place_of_input(t)), scales, vector * (units >> 3) + (base >> 3))
             if minima:
-                for i in range(t, 16 * eights, threads):
-                    vector = I64(element(vectors_of, i >> 1))
-                    copy16(store, I32(sums_at + 4 * i), sums, vector * units + (base & ~7) + 4 * (i & 1))
+                if t >> 4 < eights:  # a block has at least two threads per input
+                    vector = I64(element(vectors_of, t >> 1))
+                    copy16(store, I32(sums_at + 4 * t), sums, vector * units + (base & ~7) + 4 * (t & 1))
 
     return of_codes + of_scales, find_inputs, copy_inputs
 
@@ -270,10 +271,14 @@ def sums_converter(plan: Plan) -> Callable[..., Any]:
     """Make a device function: convert the sums of ``eights`` of inputs over a block of 256 to binary16, exactly: a sum of
     16 bytes is at most 2048."""
     sums_at, totals_at, threads = plan.sums_at, plan.totals_at, plan.threads
+    rounds = 8 * plan.inputs // threads
 
     @cuda.jit(device=True)
     def convert_sums(store, eights, t):
-        for i in range(t, 64 * eights, threads):
-            store[I32(totals_at + (i >> 3) * SHORT_PITCH + (i & 7))] = halves_of_ints(element(store, sums_at + i))
+        to = I32(totals_at + (t >> 3) * SHORT_PITCH + (t & 7))
+        for k in range(rounds):
+            if (t >> 6) + k * (threads >> 6) < eights:
+                both = halves_of_ints(element(store, I32(sums_at + t + k * threads)))
+                store[U64(to + k * (threads >> 3) * SHORT_PITCH)] = both
 
     return convert_sums

@@ -244,6 +244,19 @@ def load4(typingctx: Any, words: Any, index: Any) -> Any:
     return signature(types.UniTuple(I32, 4), words, I64), generate
 
 
+@intrinsic
+def load2(typingctx: Any, words: Any, index: Any) -> Any:
+    """Two words of a shared int32 array, at a multiple of 2."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        two = ir.VectorType(LL[I32], 2)
+        pointer = _element(context, builder, sig.args[0], *args)
+        value = builder.load(builder.bitcast(pointer, two.as_pointer()), align=8)
+        return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(2)])
+
+    return signature(types.UniTuple(I32, 2), words, I64), generate
+
+
 def _put(context: Any, builder: Any, kind: Any, array: Any, index: Any, words: list[Any]) -> Any:
     """Store four words at a multiple of 4."""
     pointer = _element(context, builder, kind, array, index)

@@ -37,6 +37,7 @@ from ..driver.intrinsics import (
     element,
     float_bits,
     lane_value,
+    load2,
     load4,
     matrices4,
     mma_f16,
@@ -86,6 +87,13 @@ def _four(store, at):
 
 
 @cuda.jit(device=True)
+def _two(store, at):
+    """Load two floats of shared memory."""
+    a, b = load2(store, at)
+    return bits_to_float(a), bits_to_float(b)
+
+
+@cuda.jit(device=True)
 def _biased(d):
     """Return -BIAS d of four scales."""
     return -BIAS * d[0], -BIAS * d[1], -BIAS * d[2], -BIAS * d[3]
@@ -112,25 +120,26 @@ def _add_scaled(totals, at, p, s, s_2):
 @cuda.jit(device=True)
 def _whole(a, b, b_2, start):
     """Return the products of 16 rows and 8 inputs over a unit, from ``start`` on."""
-    return mma_s8(a[0], a[1], a[2], a[3], b, b_2, start, start, start, start)
+    return mma_s8(a[0], a[1], a[2], a[3], b, b_2, start[0], start[1], start[2], start[3])
 
 
 @cuda.jit(device=True)
-def _float_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y):
-    p, q = _whole(a, b, b_2, PATTERN), _whole(a_2, b, b_2, PATTERN)
+def _float_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
+    p, q = _whole(a, b, b_2, begin), _whole(a_2, b, b_2, begin)
     _add_scaled_floats(parts, at, p, d[0], d[1], minus[0], minus[1], x, y)
     _add_scaled_floats(parts, at + 4, q, d[2], d[3], minus[2], minus[3], x, y)
 
 
 @cuda.jit(device=True)
-def _integer_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y):
-    p, q = _whole(a, b, b_2, NONE), _whole(a_2, b, b_2, NONE)
+def _integer_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
+    zeros = (NONE, NONE, NONE, NONE)
+    p, q = _whole(a, b, b_2, zeros), _whole(a_2, b, b_2, zeros)
     _add_scaled(totals, at, p, s[0], s[1])
     _add_scaled(totals, at + 4, q, s[2], s[3])
 
 
 @cuda.jit(device=True)
-def _half_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y):
+def _half_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
     _add_scaled(totals, at, mma_s8_half(a[0], a[1], b, NONE, NONE, NONE, NONE), s[0], s[1])
     _add_scaled(totals, at + 4, mma_s8_half(a_2[0], a_2[1], b, NONE, NONE, NONE, NONE), s[2], s[3])
     _add_scaled(totals, at, mma_s8_half(a[2], a[3], b_2, NONE, NONE, NONE, NONE), s_2[0], s_2[1])
@@ -138,7 +147,7 @@ def _half_units(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y):
 
 
 @cuda.jit(device=True)
-def _sums_go_on(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y):
+def _sums_go_on(parts, totals, at, a, a_2, b, b_2, d, minus, s, s_2, x, y, begin):
     totals[at], totals[at + 1], totals[at + 2], totals[at + 3] = mma_s8(
         a[0], a[1], a[2], a[3], b, b_2, totals[at], totals[at + 1], totals[at + 2], totals[at + 3]
     )
@@ -156,35 +165,39 @@ def _unit_step(unit: Unit) -> Callable[..., Any]:
     return _half_units if unit.halves else _integer_units
 
 
-def _unit_of_a_warp(unit: Unit, plan: Plan, full: bool) -> Callable[..., Any]:
-    """Make a device function: multiply a unit of a warp's rows with its inputs, of which group k is there if k across <
-    last, or all are, if ``full``."""
+def _units_of_a_warp(unit: Unit, plan: Plan) -> Callable[..., Any]:
+    """Make a device function: multiply two units of a warp's rows with its inputs, of which group k is there if k
+    across < last."""
     alone, scaled, halves = unit.per_block == 1, unit.scaled, unit.halves
-    pairs_each, across, unit_step = plan.groups // 2, plan.across, _unit_step(unit)
+    groups, across, inputs, unit_step = plan.groups, plan.across, plan.inputs, _unit_step(unit)
 
     @cuda.jit(device=True)
-    def one_unit(store, parts, totals, a_at, b_at, scale_at, share_at, last):
+    def two_units(store, parts, totals, a_at, b_at, scale_at, share_at, last, begin):
         a, a_2 = matrices4(store, a_at), matrices4(store, a_at + 16 * PITCH)
-        d, minus = (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO)
-        s, s_2 = (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE)
+        b, b_2 = matrices4(store, a_at + 8), matrices4(store, a_at + 8 + 16 * PITCH)
+        d, e, minus, minus_2 = (
+            (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO), (ZERO, ZERO, ZERO, ZERO),
+        )  # fmt: skip
+        s, s_2, v, v_2 = (
+            (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE), (NONE, NONE, NONE, NONE),
+        )  # fmt: skip
         if alone:
-            d = _four(store, scale_at)
-            minus = _biased(d)
+            d, e = _four(store, scale_at), _four(store, scale_at + ROWS)
+            minus, minus_2 = _biased(d), _biased(e)
         elif scaled:
-            s = load4(store, scale_at)
+            s, v = load4(store, scale_at), load4(store, scale_at + ROWS)
             if halves:
-                s_2 = load4(store, scale_at + 4 * ROWS)
-        for k in range(pairs_each):
-            if full or 2 * k * across < last:
-                x = (ZERO, ZERO, ZERO, ZERO)
+                s_2, v_2 = load4(store, scale_at + 4 * ROWS), load4(store, scale_at + 5 * ROWS)
+        for k in range(groups):
+            if k * across < last:
+                x, y = (ZERO, ZERO), (ZERO, ZERO)
                 if alone:
-                    x = _four(store, share_at + 16 * k)
-                w = matrices4(store, b_at + 16 * k * across * PITCH)
-                unit_step(parts, totals, 16 * k, a, a_2, w[0], w[1], d, minus, s, s_2, x[0], x[1])
-                if full or (2 * k + 1) * across < last:
-                    unit_step(parts, totals, 16 * k + 8, a, a_2, w[2], w[3], d, minus, s, s_2, x[2], x[3])
+                    x, y = _two(store, share_at + 8 * k), _two(store, share_at + inputs + 8 * k)
+                w = matrices4(store, b_at + 8 * k * across * PITCH)
+                unit_step(parts, totals, 8 * k, a, a_2, w[0], w[1], d, minus, s, s_2, x[0], x[1], begin)
+                unit_step(parts, totals, 8 * k, b, b_2, w[2], w[3], e, minus_2, v, v_2, y[0], y[1], begin)
 
-    return one_unit
+    return two_units
 
 
 def _block_step(unit: Unit) -> Callable[..., Any]:
@@ -218,10 +231,14 @@ def _block_step(unit: Unit) -> Callable[..., Any]:
     return add
 
 
+GROUPS = 4
+"""Groups of eight inputs per warp: more would leave fewer warps, for want of registers."""
+REGISTERS = 128
+
+
 def layout(fmt: str, inputs: int) -> Plan:
     """Return the plan of a format's blocks for tiles of ``inputs``."""
-    unit = UNITS[fmt]
-    return plan_of(unit, inputs, int(__import__("os").environ.get("G", 8 if unit.per_block == 1 else 4)))
+    return plan_of(UNITS[fmt], inputs, GROUPS)
 
 
 @cache
@@ -231,7 +248,7 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
     copy_rows, decode_step = row_copier(unit, plan), decoder(unit, plan)
     remembered, find_inputs, copy_inputs = input_copier(unit, plan)
     convert_sums, block_step = sums_converter(plan), _block_step(unit)
-    any_unit, full_unit = _unit_of_a_warp(unit, plan, False), _unit_of_a_warp(unit, plan, True)
+    two_units = _units_of_a_warp(unit, plan)
     alone, scaled, minima = unit.per_block == 1, unit.scaled, unit.minima
     table = np.zeros(1, np.int32) if unit.table is None else unit.table
     table_words = 0 if unit.table is None else plan.raw_at
@@ -242,7 +259,6 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
     start = PATTERN if not scaled else NONE
     codes_at, inputs_at, scales_at, shares_at = plan.codes_at, plan.inputs_at, plan.scales_at, plan.shares_at
     d_at, low_at, minima_at, totals_at = plan.d_at, plan.low_at, plan.minima_at, plan.totals_at
-    pairs_each, share_words = groups_each // 2, 8 * tile if alone else tile
     row_bits = (threads // ROWS).bit_length() - 1
     find = finder(by_expert, tile)
 
@@ -259,17 +275,14 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
             low = _four(store, low_at + of_rows)
             m_at = I32(minima_at + (32 * row_warp + 8 * (matrix & 1) + line) * SHORT_PITCH + 4 * (matrix >> 1))
             m, m_2 = matrices4(store, m_at), matrices4(store, m_at + 16 * SHORT_PITCH)
-        share_at = I32(shares_at + 16 * pairs_each * column_warp + 4 * c)
-        for k in range(pairs_each):
-            if 2 * k * across < last:
-                x = _four(store, share_at + 16 * k)
+        share_at = I32(shares_at + 8 * groups_each * column_warp + 2 * c)
+        sums_of = I32(totals_at + (8 * column_warp + line) * SHORT_PITCH + 4 * (matrix & 1))
+        for k in range(groups_each):
+            if k * across < last:
+                x = _two(store, share_at + 8 * k)
                 if minima:
-                    group = I32((2 * k + (matrix >> 1)) * across + column_warp)
-                    group = I32(group if group < eights else 0)
-                    w = matrices4(store, I32(totals_at + (8 * group + line) * SHORT_PITCH + 4 * (matrix & 1)))
-                block_step(parts, totals, 16 * k, m, m_2, w[0], w[1], d, minus, low, x[0], x[1])
-                if (2 * k + 1) * across < last:
-                    block_step(parts, totals, 16 * k + 8, m, m_2, w[2], w[3], d, minus, low, x[2], x[3])
+                    w = matrices4(store, sums_of + 8 * k * across * SHORT_PITCH)
+                block_step(parts, totals, 8 * k, m, m_2, w[0], w[1], d, minus, low, x[0], x[1])
 
     @cuda.jit(device=True)
     def put_results(store, parts, lane, row_warp, column_warp, eights):
@@ -292,7 +305,7 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
                 if row + 32 * k < rows:
                     out[U64(target + 32 * k)] = bits_to_float(element(store, at + 32 * k))
 
-    @cuda.jit(max_registers=128)
+    @cuda.jit(max_registers=REGISTERS)
     def multiply(
         raw, row_bytes, order, tile_experts, starts, sizes, groups, share, codes, scales, input_sums, out, rows, n,
         count,
@@ -310,12 +323,6 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
             looked_up = cuda.const.array_like(table)
             for i in range(t, table_words >> 2, threads):
                 store4(store, 4 * i, looked_up[i >> 3])
-        # a warp loads two groups at a time, also where it has no second one
-        for i in range(t, share_words, threads):
-            store[I32(shares_at + i)] = NONE
-        for i in range(t + (size & ~7) * PITCH, tile * PITCH, threads):
-            store[I32(inputs_at + i)] = NONE
-            store[I32(inputs_at + tile * PITCH + i)] = NONE
         cuda.syncthreads()
         # inputs up to the next multiple of eight are copies of the last one
         for i in range(t, tile, threads):
@@ -341,12 +348,16 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
         last = I32(eights - column_warp)  # a warp has group k of its own if k across < last
         r, c, matrix, line = I32(lane >> 2), I32(lane & 3), I32(lane >> 3), I32(lane & 7)
         of_rows = I32(32 * row_warp + 4 * r)
-        of_inputs = I32(16 * pairs_each * column_warp + 4 * c)
-        a_at = I32(codes_at + (32 * row_warp + 8 * (matrix & 1) + line) * PITCH + 4 * (matrix >> 1))
-        b_at = I32(inputs_at + (8 * (column_warp + across * (matrix >> 1)) + line) * PITCH + 4 * (matrix & 1))
+        of_inputs = I32(8 * groups_each * column_warp + 2 * c)
+        from_rows = I32(codes_at + (32 * row_warp + 8 * (matrix & 1) + line) * PITCH + 4 * (matrix >> 1))
+        from_inputs = I32(inputs_at + (8 * column_warp + line) * PITCH + 4 * matrix)
         # a shuffle keeps the compiler from computing these places anew in every step
-        a_at, b_at, last = lane_value(a_at, lane), lane_value(b_at, lane), lane_value(last, lane)
+        from_rows, from_inputs = lane_value(from_rows, lane), lane_value(from_inputs, lane)
         of_rows, of_inputs = lane_value(of_rows, lane), lane_value(of_inputs, lane)
+        # four, so that they are one operand of all products
+        begin = (PATTERN, PATTERN, PATTERN, PATTERN)
+        if alone:
+            begin = (lane_value(PATTERN, 0), lane_value(PATTERN, 1), lane_value(PATTERN, 2), lane_value(PATTERN, 3))
         offset, turn = I32(0), I32(0)
         for base in range(I32(0), units, I32(4)):
             copy_wait0()
@@ -364,17 +375,12 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
                 following, other = I32(base + 4), I32(1 - turn)
                 copy_inputs(store, sources, vectors_of, codes, scales, input_sums, following, units, other, eights, t)
             copy_commit()
-            from_inputs = I32(b_at + turn * (tile * PITCH))
+            a_at, b_at = I32(from_rows), I32(from_inputs + turn * (tile * PITCH))
             share_at = I32(shares_at + 4 * turn * tile + of_inputs)
             of_unit = I32(scales_at + of_rows)
-            full = last > (groups_each - 1) * across
-            for u in range(4):
-                a_u, b_u = I32(a_at + 8 * u), I32(from_inputs + 8 * u)
-                of_u, share_u = I32(of_unit + ROWS * u), I32(share_at + tile * u)
-                if full:
-                    full_unit(store, parts, totals, a_u, b_u, of_u, share_u, last)
-                else:
-                    any_unit(store, parts, totals, a_u, b_u, of_u, share_u, last)
+            a_2, b_2, of_2, share_2 = I32(a_at + 16), I32(b_at + 16), I32(of_unit + 2 * ROWS), I32(share_at + 2 * tile)
+            two_units(store, parts, totals, a_at, b_at, of_unit, share_at, last, begin)
+            two_units(store, parts, totals, a_2, b_2, of_2, share_2, last, begin)
             if not alone and second:
                 whole_block(store, parts, totals, I32(lane), row_warp, column_warp, eights)
             turn = I32(1 - turn)
@@ -384,10 +390,6 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
         write_results(store, out, pairs_of, rows, I32(first_row + lane), warp, size)
 
     return multiply, 4 * plan.words
-
-
-def blocks_for(threads: int) -> int:
-    return max(1, 512 // threads)
 
 
 def tile_for(rows: int, tokens: int, groups: int) -> int:

@@ -7,7 +7,7 @@ Copies for the next step are under way while tensor cores work on this one: inpu
 they are decoded first.
 
 Words of codes and inputs lie in rows of PITCH, so that eight rows' pieces of 16 bytes are in different banks. Scales
-lie as lanes read them, four at a time (``place_of_row``, ``place_of_input``).
+lie as lanes read them, those of four rows or two inputs at a time (``place_of_row``, ``place_of_input``).
 """
 
 from __future__ import annotations
@@ -117,16 +117,14 @@ def place_of_row(row):
 
 
 def _place_of_input(plan: Plan) -> Callable[..., Any]:
-    across, pairs = plan.across, plan.groups // 2
+    across, groups = plan.across, plan.groups
 
     @cuda.jit(device=True)
     def place(i):
-        """Return where an input's scale lies: inputs 2c and 2c + 1 of two groups that a warp does one after the other
-        are adjacent, a warp's groups behind one another."""
-        group = i >> 3
+        """Return where an input's scale lies: a warp's groups are behind one another."""
+        group = I32(i >> 3)
         turn = I32(divide(group, across))
-        warp = I32(group - turn * across)
-        return I32(16 * (warp * pairs + (turn >> 1)) + 4 * ((i & 7) >> 1) + 2 * (turn & 1) + (i & 1))
+        return I32(8 * ((group - turn * across) * groups + turn) + (i & 7))
 
     return place
 
@@ -234,9 +232,9 @@ def input_copier(unit: Unit, plan: Plan) -> tuple[int, Callable[..., Any], Calla
 
     @cuda.jit(device=True)
     def find_inputs(sources, vectors_of, n, t):
-        for i in range(of_codes):
-            sources[i] = I64(element(vectors_of, (t >> 3) + i * apart)) * (n >> 2) + 4 * (t & 7)
         if alone:
+            for i in range(of_codes):
+                sources[i] = I64(element(vectors_of, (t >> 3) + i * apart)) * (n >> 2) + 4 * (t & 7)
             for i in range(of_scales):
                 sources[of_codes + i] = I64(element(vectors_of, (t >> 2) + i * scales_apart)) * (n >> 5) + (t & 3)
 
@@ -246,7 +244,12 @@ def input_copier(unit: Unit, plan: Plan) -> tuple[int, Callable[..., Any], Calla
         to = I32(inputs_at + turn * (inputs * PITCH) + (t >> 3) * PITCH + 4 * (t & 7))
         for i in range(of_codes):
             if (t >> 6) + i * (apart >> 3) < eights:
-                copy16(store, I32(to + i * apart * PITCH), codes, sources[i] + word)
+                if alone:
+                    copy16(store, I32(to + i * apart * PITCH), codes, sources[i] + word)
+                else:
+                    vector = element(vectors_of, (t >> 3) + i * apart)
+                    source = I64(vector) * I64(8 * units) + I32(word + 4 * (t & 7))
+                    copy16(store, I32(to + i * apart * PITCH), codes, source)
         if alone:
             u = I32(t & 3)
             number = base if I32(base + u) < units else I32(-u)
@@ -264,7 +267,7 @@ def input_copier(unit: Unit, plan: Plan) -> tuple[int, Callable[..., Any], Calla
                     vector = I64(element(vectors_of, t >> 1))
                     copy16(store, I32(sums_at + 4 * t), sums, vector * units + (base & ~7) + 4 * (t & 1))
 
-    return of_codes + of_scales, find_inputs, copy_inputs
+    return of_codes + of_scales if alone else 1, find_inputs, copy_inputs
 
 
 def sums_converter(plan: Plan) -> Callable[..., Any]:

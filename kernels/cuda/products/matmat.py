@@ -14,9 +14,10 @@ Sums of a block of 256 become floats once, times d. Minima, small integers, are 
 binary16: exactly, too, because all their sums are below 2^22. So results equal those of the mat-vec kernels up to the
 order in which sums are added, over units or over blocks.
 
-A sum that is certainly below 2^22 is not converted: it starts at PATTERN, whose bits are the float BIAS, so its bits are
-those of the float BIAS + p. d p is then fma(BIAS + p, d, -BIAS d), rounded once, because BIAS d is exact: d is a
-binary16, or a power of two, times a power of two. An infinite d makes NaN.
+A sum that is certainly below 2^22 is not converted: it starts at PATTERN, whose bits are the float BIAS, so its bits
+are those of the float BIAS + p. d p is then fma(BIAS + p, d, -BIAS d), rounded once, because BIAS d is exact: d is a
+binary16, or a power of two, times a power of two. An infinite d makes NaN. Bounds: 32 x 128 x 128 = 2^19 of a unit,
+256 x 45 x 128 < 2^21 of a block of Q2_K; sums of blocks that are converted stay below 256 x 128 x 128 x 128 = 2^29.
 
 Float inputs: ``matmat_float``.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ from ..driver.intrinsics import (
     store4,
 )
 from ..driver.launching import allow_shared
-from ..driver.shim import cuda, f32, i32, i64, multiprocessors
+from ..driver.shim import cuda, f32, i32, i64, multiprocessors, shared_limit
 from .decoding import Unit
 from .grouping import TILE, Tiles
 from .staging import (
@@ -67,7 +68,6 @@ from .units import UNITS
 
 F32, I32, I64, U64 = np.float32, np.int32, np.int64, np.uint64
 ZERO, NONE = F32(0), I32(0)
-FOUR_ZEROS, FOUR_NONES = (ZERO, ZERO, ZERO, ZERO), (NONE, NONE, NONE, NONE)
 BIAS = F32(3 << 22)
 PATTERN = I32(BIAS.view(np.int32))
 WIDE_TILE = 2 * TILE
@@ -234,6 +234,7 @@ def _block_step(unit: Unit) -> Callable[..., Any]:
 GROUPS = 4
 """Groups of eight inputs per warp: more would leave fewer warps, for want of registers."""
 REGISTERS = 128
+"""Of a thread, so that a multiprocessor holds sixteen warps."""
 
 
 def layout(fmt: str, inputs: int) -> Plan:
@@ -324,7 +325,8 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
             for i in range(t, table_words >> 2, threads):
                 store4(store, 4 * i, looked_up[i >> 3])
         cuda.syncthreads()
-        # inputs up to the next multiple of eight are copies of the last one
+        # inputs up to the next multiple of eight are copies of the last one. They are counted in eights: from
+        # (size + 7) & ~7 numba-cuda makes debug information that NVVM refuses
         for i in range(t, tile, threads):
             vectors_of[i] = divide(pairs_of[i if i < size else I32(size - 1)], share)
         cuda.syncthreads()
@@ -392,10 +394,16 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
     return multiply, 4 * plan.words
 
 
-def tile_for(rows: int, tokens: int, groups: int) -> int:
-    """Return the inputs per block: WIDE_TILE where its blocks keep the GPU busy."""
+def shared_bytes(fmt: str, tile: int) -> int:
+    """Return the shared memory of a block."""
+    return 4 * layout(fmt, tile).words + 8 * tile
+
+
+def tile_for(fmt: str, rows: int, tokens: int, groups: int) -> int:
+    """Return the inputs per block: WIDE_TILE where it has the shared memory and its blocks keep the GPU busy."""
     blocks = -(-rows // ROWS) * -(-tokens // WIDE_TILE) * groups
-    return WIDE_TILE if tokens > TILE and 10 * blocks >= 9 * multiprocessors() else TILE
+    wide = tokens > TILE and 10 * blocks >= 9 * multiprocessors() and shared_bytes(fmt, WIDE_TILE) <= shared_limit()
+    return WIDE_TILE if wide else TILE
 
 
 def _launch(stream: Any, grid: tuple[int, ...], fmt: str, by_expert: bool, tile: int, args: tuple[Any, ...]) -> None:
@@ -412,7 +420,7 @@ def in_order(
     rows)."""
     unused = inputs[0]
     args = raw, row_bytes, unused, unused, unused, unused, groups, 1, *inputs, out, rows, n, tokens
-    tile = tile_for(rows, tokens, groups)
+    tile = tile_for(fmt, rows, tokens, groups)
     _launch(stream, (-(-rows // ROWS), -(-tokens // tile), groups), fmt, False, tile, args)
 
 

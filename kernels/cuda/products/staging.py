@@ -12,6 +12,7 @@ lie as lanes read them, those of four rows or two inputs at a time (``place_of_r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -88,7 +89,7 @@ def plan_of(unit: Unit, inputs: int, groups: int) -> Plan:
     """Lay out a block's shared memory; every part is a multiple of 16 bytes."""
     alone = unit.per_block == 1
     stage = unit.block_bytes * (STEP // 32 if alone else 1)
-    skew = 0 if unit.block_bytes % 16 == 0 else 15
+    skew = 16 - math.gcd(unit.block_bytes, 16)  # at most, as rows are whole blocks
     raw_pitch = 4 * ((stage + skew + 15) // 16 | 1)
     sizes = {
         "tables": 0 if unit.table is None else 32 * len(unit.table),
@@ -130,8 +131,8 @@ def _place_of_input(plan: Plan) -> Callable[..., Any]:
 
 
 def row_copier(unit: Unit, plan: Plan) -> Callable[..., Any]:
-    """Make a device function: begin to copy the stage that starts ``offset`` bytes into rows, which are ``row_bytes``
-    long and begin at byte ``start`` of raw, this thread's row at ``row_start``."""
+    """Make a device function: begin to copy what a stage needs of this thread's row, which is ``row_bytes`` long and
+    begins at byte ``row_start`` of raw, from its byte ``offset`` on."""
     each = plan.threads // ROWS
     rounds = -(-(plan.raw_pitch // 4) // each)
     stage, raw_at, raw_pitch = plan.stage, plan.raw_at, plan.raw_pitch
@@ -153,9 +154,8 @@ def row_copier(unit: Unit, plan: Plan) -> Callable[..., Any]:
 
 
 def decoder(unit: Unit, plan: Plan) -> Callable[..., Any]:
-    """Make a device function: decode the step that begins with unit ``base``; ``skew`` is what row 0's bytes, and
-    ``row_skew`` what each further row's, add to the bytes before a row's first one, modulo 16. Units from ``units`` on
-    become zeros; so do the inputs' halves of sums."""
+    """Make a device function: decode the step that begins with unit ``base``, whose bytes begin at byte ``skew`` + row
+    ``row_bytes`` of raw, of which the low four bits count. Units from ``units`` on become zeros."""
     decode, column, per_block, block_bytes = unit.decode, unit.column, unit.per_block, unit.block_bytes
     alone, in_order = per_block == 1, unit.column is straight
     scaled, halves, minima = unit.scaled, unit.halves, unit.minima
@@ -271,7 +271,7 @@ def input_copier(unit: Unit, plan: Plan) -> tuple[int, Callable[..., Any], Calla
 
 
 def sums_converter(plan: Plan) -> Callable[..., Any]:
-    """Make a device function: convert the sums of ``eights`` of inputs over a block of 256 to binary16, exactly: a sum of
+    """Make a device function: convert the sums of ``eights`` of inputs over a block of 256 to binary16, exactly: one of
     16 bytes is at most 2048."""
     sums_at, totals_at, threads = plan.sums_at, plan.totals_at, plan.threads
     rounds = 8 * plan.inputs // threads

@@ -233,8 +233,8 @@ def _block_step(unit: Unit) -> Callable[..., Any]:
 
 GROUPS = 4
 """Groups of eight inputs per warp: more would leave fewer warps, for want of registers."""
-REGISTERS = 128
-"""Of a thread, so that a multiprocessor holds sixteen warps."""
+REGISTERS, MORE_REGISTERS = 128, 224
+"""Of a thread: as many as let a multiprocessor hold sixteen warps; and where it holds a block of eight anyway."""
 
 
 def layout(fmt: str, inputs: int) -> Plan:
@@ -242,8 +242,15 @@ def layout(fmt: str, inputs: int) -> Plan:
     return plan_of(UNITS[fmt], inputs, GROUPS)
 
 
+def registers_for(fmt: str, tile: int) -> int:
+    """Return the registers of a thread: REGISTERS, unless shared memory, or a format with two scales in a unit, which
+    needs more, leaves one block of eight warps to a multiprocessor."""
+    alone = UNITS[fmt].halves or 2 * shared_bytes(fmt, tile) > shared_limit()
+    return MORE_REGISTERS if tile == TILE and alone else REGISTERS
+
+
 @cache
-def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
+def kernel(fmt: str, by_expert: bool, tile: int, registers: int) -> Any:
     """Make the kernel of a format; ``by_expert``: inputs by tiles of ``grouping``, else ``tile`` of them in order."""
     unit, plan = UNITS[fmt], layout(fmt, tile)
     copy_rows, decode_step = row_copier(unit, plan), decoder(unit, plan)
@@ -306,7 +313,7 @@ def kernel(fmt: str, by_expert: bool, tile: int = TILE) -> Any:
                 if row + 32 * k < rows:
                     out[U64(target + 32 * k)] = bits_to_float(element(store, at + 32 * k))
 
-    @cuda.jit(max_registers=REGISTERS)
+    @cuda.jit(max_registers=registers)
     def multiply(
         raw, row_bytes, order, tile_experts, starts, sizes, groups, share, codes, scales, input_sums, out, rows, n,
         count,
@@ -400,14 +407,15 @@ def shared_bytes(fmt: str, tile: int) -> int:
 
 
 def tile_for(fmt: str, rows: int, tokens: int, groups: int) -> int:
-    """Return the inputs per block: WIDE_TILE where it has the shared memory and its blocks keep the GPU busy."""
+    """Return the inputs per block: WIDE_TILE where it has the registers and the shared memory, and its blocks keep the
+    GPU busy."""
     blocks = -(-rows // ROWS) * -(-tokens // WIDE_TILE) * groups
-    wide = tokens > TILE and 10 * blocks >= 9 * multiprocessors() and shared_bytes(fmt, WIDE_TILE) <= shared_limit()
-    return WIDE_TILE if wide else TILE
+    fits = not UNITS[fmt].halves and shared_bytes(fmt, WIDE_TILE) <= shared_limit()
+    return WIDE_TILE if fits and tokens > TILE and 10 * blocks >= 9 * multiprocessors() else TILE
 
 
 def _launch(stream: Any, grid: tuple[int, ...], fmt: str, by_expert: bool, tile: int, args: tuple[Any, ...]) -> None:
-    run, shared = kernel(fmt, by_expert, tile)
+    run, shared = kernel(fmt, by_expert, tile, registers_for(fmt, tile))
     allow_shared(run, shared, args, 8 * tile)
     run[grid, (32, layout(fmt, tile).warps), stream, shared](*args)
 

@@ -108,7 +108,8 @@ def plan_of(unit: Unit, inputs: int, groups: int) -> Plan:
     for size in sizes.values():
         places.append(at)
         at += size
-    return Plan(inputs, groups, inputs // (8 * groups), stage, raw_pitch, *places[1:], max(at, inputs * RESULT_PITCH))
+    places.append(max(at, inputs * RESULT_PITCH))
+    return Plan(inputs, groups, inputs // (8 * groups), stage, raw_pitch, *places[1:])
 
 
 @cuda.jit(device=True)

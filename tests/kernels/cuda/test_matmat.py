@@ -65,7 +65,8 @@ def test_tiles_of_every_size(fmt: str) -> None:
 def test_more_rows_than_a_block_and_more_inputs_than_a_tile(fmt: str) -> None:
     """The last block has five rows, the last wide tile one input."""
     w, x = drawn(fmt, ROWS + 5, length(fmt)), normal(matmat.WIDE_TILE + 1, length(fmt))
-    assert matmat.tile_for(fmt, w.rows, len(x), 1) == matmat.WIDE_TILE
+    wide = grouping.TILE if UNITS[fmt].halves else matmat.WIDE_TILE
+    assert matmat.tile_for(fmt, w.rows, len(x), 1) == wide
     want = REFERENCE.linear(x, w, UNITS[fmt].activation)
     got = multiplied(x, w)
     assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
@@ -78,8 +79,12 @@ def test_wide_tiles_are_for_those_that_keep_the_gpu_busy(monkeypatch: pytest.Mon
     assert matmat.tile_for("Q8_0", 2048, 512, 1) == grouping.TILE
     assert matmat.tile_for("Q8_0", 2048, 2048, 1) == matmat.WIDE_TILE
     assert matmat.tile_for("Q8_0", 1 << 20, 64, 1) == grouping.TILE
+    assert matmat.tile_for("Q6_K", 4096, 512, 1) == grouping.TILE
+    assert matmat.registers_for("Q8_0", grouping.TILE) == matmat.REGISTERS < matmat.registers_for("Q6_K", grouping.TILE)
     monkeypatch.setattr(matmat, "shared_limit", lambda: 99 << 10)
     assert matmat.tile_for("IQ2_XXS", 4096, 512, 1) == grouping.TILE
+    assert matmat.registers_for("Q8_0", matmat.WIDE_TILE) == matmat.REGISTERS
+    assert matmat.registers_for("Q8_0", grouping.TILE) == matmat.MORE_REGISTERS
 
 
 @pytest.mark.parametrize("fmt", TILED)
@@ -88,7 +93,7 @@ def test_every_gpu_has_what_a_block_needs(fmt: str) -> None:
     assert matmat.shared_bytes(fmt, grouping.TILE) <= 99 << 10
     for tile in (grouping.TILE, matmat.WIDE_TILE):
         plan = matmat.layout(fmt, tile)
-        assert plan.threads * matmat.REGISTERS <= 65536
+        assert plan.threads * matmat.registers_for(fmt, tile) <= 65536
         assert plan.threads % ROWS == 0 and 2 * tile <= plan.threads
 
 

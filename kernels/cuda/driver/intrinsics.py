@@ -51,6 +51,8 @@ def _numbers(name: str, operands: tuple[Any, ...], result: Any, count: int = 1) 
         return intrinsic(lambda typingctx, a, b: define(typingctx, a, b))
     if len(operands) == 3:
         return intrinsic(lambda typingctx, a, b, c: define(typingctx, a, b, c))
+    if len(operands) == 7:
+        return intrinsic(lambda typingctx, a, b, c, d, e, f, g: define(typingctx, a, b, c, d, e, f, g))
     assert len(operands) == 10
     return intrinsic(lambda typingctx, a, b, c, d, e, f, g, h, i, j: define(typingctx, a, b, c, d, e, f, g, h, i, j))
 
@@ -104,6 +106,8 @@ permute_bytes = _numbers("permute_bytes", (I32,) * 3, I32)
 of a nibble fills the byte with its sign instead."""
 funnel_right = _numbers("funnel_right", (I32,) * 3, I32)
 """The low word of the pair (low, high) shifted right by ``count`` bits, at most 32."""
+halves_of_ints = _numbers("halves_of_ints", (I32,), I32)
+"""The low and the high int16 of a word as binary16 each, rounded to nearest even: exact to magnitudes of 2048."""
 add_halves = _numbers("add_halves", (I32,) * 2, I32)
 """The sums of the low and of the high binary16 of two words, each rounded to nearest even."""
 half_to_float = _numbers("half_to_float", (I32,), F32)
@@ -114,6 +118,8 @@ mma_s8 = _numbers("mma_s8", (I32,) * 10, I32, 4)
 """C + A B of int8: A (16, 32), B (32, 8), C (16, 8) int32. Operands: a0 to a3, b0, b1, c0 to c3; with r = lane // 4
 and c = lane % 4, a0: row r, bytes 4c..4c+3; a1: row r + 8; a2, a3: the same 16 further. b0: column r, rows 4c..4c+3;
 b1: 16 further. c0, c1: row r, columns 2c, 2c+1; c2, c3: row r + 8."""
+mma_s8_half = _numbers("mma_s8_half", (I32,) * 7, I32, 4)
+"""``mma_s8`` of A (16, 16) and B (16, 8): operands a0, a1, b0, c0 to c3."""
 mma_f16 = _numbers("mma_f16", (I32,) * 6 + (F32,) * 4, F32, 4)
 """C + A B of binary16: A (16, 16), B (16, 8), C (16, 8) float32. a0: row r, values 2c, 2c+1; a1: row r + 8; a2, a3:
 the same 8 further. b0: column r, rows 2c, 2c+1; b1: 8 further. C as in ``mma_s8``."""
@@ -135,20 +141,29 @@ copy_wait2 = _order("copy_wait2")
 """Wait for all groups of this thread but the last two."""
 
 
-@intrinsic
-def copy16(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
-    """Begin to copy 16 bytes from ``index`` of a global array of bytes or words to a shared int32 array. They are there
-    once this thread has waited for the group they were committed with; for other lanes, after ``sync_warp`` then."""
+def _copying(name: str) -> Callable[..., Any]:
+    """Define an intrinsic that begins a copy from an index of a global array to a word of a shared int32 array."""
 
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        to = _element(context, builder, sig.args[0], args[0], args[1])
-        source = _element(context, builder, sig.args[2], args[2], args[3])
-        # The array's pointer was made generic from a shared one; going back at once leaves the plain offset.
-        shared = builder.addrspacecast(to, ir.PointerType(LL[I32], addrspace=3))
-        _call(builder, "copy16", [], [builder.ptrtoint(p, LL[I64]) for p in (shared, source)], True)
-        return context.get_dummy_value()
+    @intrinsic
+    def op(typingctx: Any, target: Any, word: Any, raw: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            to = _element(context, builder, sig.args[0], args[0], args[1])
+            source = _element(context, builder, sig.args[2], args[2], args[3])
+            # The array's pointer was made generic from a shared one; going back at once leaves the plain offset.
+            shared = builder.addrspacecast(to, ir.PointerType(LL[I32], addrspace=3))
+            _call(builder, name, [], [builder.ptrtoint(p, LL[I64]) for p in (shared, source)], True)
+            return context.get_dummy_value()
 
-    return signature(types.none, target, I64, raw, I64), generate
+        return signature(types.none, target, I64, raw, I64), generate
+
+    return op
+
+
+copy16 = _copying("copy16")
+"""Begin to copy 16 bytes from ``index`` of a global array of bytes or words to a shared int32 array. They are there
+once this thread has waited for the group they were committed with; for other lanes, after ``sync_warp`` then."""
+copy4 = _copying("copy4")
+"""``copy16`` of 4 bytes, from and to any word."""
 
 
 def _matrices(name: str) -> Callable[..., Any]:
@@ -241,6 +256,19 @@ def load4(typingctx: Any, words: Any, index: Any) -> Any:
         return _four(builder, _element(context, builder, sig.args[0], *args))
 
     return signature(types.UniTuple(I32, 4), words, I64), generate
+
+
+@intrinsic
+def load2(typingctx: Any, words: Any, index: Any) -> Any:
+    """Two words of a shared int32 array, at a multiple of 2."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        two = ir.VectorType(LL[I32], 2)
+        pointer = _element(context, builder, sig.args[0], *args)
+        value = builder.load(builder.bitcast(pointer, two.as_pointer()), align=8)
+        return cgutils.pack_array(builder, [builder.extract_element(value, LL[I32](i)) for i in range(2)])
+
+    return signature(types.UniTuple(I32, 2), words, I64), generate
 
 
 def _put(context: Any, builder: Any, kind: Any, array: Any, index: Any, words: list[Any]) -> Any:

@@ -4,9 +4,12 @@
 tables)`` that one lane calls for 32 weights. ``at`` is the byte of ``words`` (a multiple of 4) at or before the block's
 first byte, ``skew`` (0 to 3) the bytes between them; j is the number of the unit in its block. It returns
 
-    (q0, ..., q7, f, g, low, m)    w = f q          q: the signed bytes of the eight words
-                                   w = f q or g q   if ``halves``: f for words 0 to 3, g for the others
-                                   ... - low m_h    if ``minima``: m_h is byte h of m, for half h of the unit
+    (q0, ..., q7, d, s, t, low, m)    w = d s q            q: the signed bytes of the eight words
+                                      w = d s q or d t q   if ``halves``: s for words 0 to 3, t for the others
+                                      ... - low m_h        if ``minima``: m_h is byte h of m, for half h of the unit
+
+d and low are float32, products of a binary16 or a power of two with a power of two; s, t and m are int32, s is 1 unless
+``scaled``.
 
 Words q_i hold weights ``column(j, i)`` .. +3 of the block. Minima belong to weights 32 j .. 32 j + 15 and the 16 after
 them. The same units feed dot products with integer inputs (dp4a), with floats, and tensor-core tiles.
@@ -37,7 +40,7 @@ from ..driver.intrinsics import (
 from ..driver.shim import cuda
 
 F32, I32 = np.float32, np.int32
-ZERO, NONE = F32(0), I32(0)
+ZERO, NONE, ONE = F32(0), I32(0), I32(1)
 UNIT = 32
 """Weights per unit."""
 Function = Callable[..., Any]
@@ -58,6 +61,7 @@ class Unit(NamedTuple):
     column: Function
     minima: bool = False
     halves: bool = False
+    scaled: bool = False
     table: np.ndarray | None = None
 
 
@@ -313,7 +317,7 @@ def unit_of(fmt: Format) -> Unit:
         if at_words:
             skew = I32(0)
         v = 32 * j
-        f, g, low, m = scale_at(words, at, skew), ZERO, ZERO, NONE
+        d, s, t, low, m = scale_at(words, at, skew), ONE, ONE, ZERO, NONE
         if minima:
             low = low_at(words, at, skew)
             if by_half:
@@ -321,18 +325,17 @@ def unit_of(fmt: Format) -> Unit:
             else:
                 m = I32(minimum(words, at, skew, j) * 0x0101)
         if by_half:
-            g = f * F32(sub_scale(words, at, skew, 2 * j + 1))
-            f = f * F32(sub_scale(words, at, skew, 2 * j))
+            s, t = sub_scale(words, at, skew, 2 * j), sub_scale(words, at, skew, 2 * j + 1)
         elif scaled:
-            f = f * F32(sub_scale(words, at, skew, j))
+            s = sub_scale(words, at, skew, j)
         return (
             codes(words, at, skew, v), codes(words, at, skew, v + 4), codes(words, at, skew, v + 8),
             codes(words, at, skew, v + 12), codes(words, at, skew, v + 16), codes(words, at, skew, v + 20),
-            codes(words, at, skew, v + 24), codes(words, at, skew, v + 28), f, g, low, m,
+            codes(words, at, skew, v + 24), codes(words, at, skew, v + 28), d, s, t, low, m,
         )  # fmt: skip
 
     per_block = fmt.block_elems // UNIT
-    return Unit(fmt.name, fmt.block_bytes, per_block, fmt.activation, decode, straight, minima, by_half)
+    return Unit(fmt.name, fmt.block_bytes, per_block, fmt.activation, decode, straight, minima, by_half, scaled)
 
 
 @cuda.jit(device=True)

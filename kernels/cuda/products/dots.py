@@ -146,7 +146,8 @@ def _decoded(fmt: str) -> Callable[..., Any]:
 
     @cuda.jit(device=True)
     def dot(words, at, skew, j, x0, x1, x2, x3, x4, x5, x6, x7, t, tables):
-        q0, q1, q2, q3, q4, q5, q6, q7, f, g, low, m = decode(words, at, skew, j, tables)
+        q0, q1, q2, q3, q4, q5, q6, q7, d, s, t_scale, low, m = decode(words, at, skew, j, tables)
+        f, g = d * F32(s), d * F32(t_scale)
         i = dp4a(q3, x3, dp4a(q2, x2, dp4a(q1, x1, dp4a(q0, x0, 0))))
         if halves:
             p = f * F32(i) + g * F32(dp4a(q7, x7, dp4a(q6, x6, dp4a(q5, x5, dp4a(q4, x4, 0)))))
@@ -196,7 +197,8 @@ def float_unit_of(unit: Unit) -> Callable[..., Any]:
 
     @cuda.jit(device=True)
     def product(words, at, skew, j, codes, x, t0, t1):
-        q0, q1, q2, q3, q4, q5, q6, q7, f, g, low, m = decode(words, at, skew, j, words)
+        q0, q1, q2, q3, q4, q5, q6, q7, d, s, t, low, m = decode(words, at, skew, j, words)
+        f, g = d * F32(s), d * F32(t)
         p = _float_dot(q0, read4(codes, x + column(j, 0)), ZERO)
         p = _float_dot(q1, read4(codes, x + column(j, 1)), p)
         p = _float_dot(q2, read4(codes, x + column(j, 2)), p)

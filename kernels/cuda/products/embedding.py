@@ -91,7 +91,8 @@ def _blocks(fmt: str) -> Any:
         if number * 32 < n:
             block, j = lane // per_block, lane % per_block
             base = 4 * table_words + (start - begin) + block * block_bytes
-            q0, q1, q2, q3, q4, q5, q6, q7, f, g, low, m = decode(words, base & ~3, base & 3, j, words)
+            q0, q1, q2, q3, q4, q5, q6, q7, d, s, t, low, m = decode(words, base & ~3, base & 3, j, words)
+            f, g = d * F32(s), d * F32(t)
             target = np.int64(token) * n + number // per_block * (32 * per_block)
             rest = g if halves else f
             store_four(out, target + column(j, 0), q0, f)

@@ -76,7 +76,8 @@ def codes_of_blocks(fmt: str) -> Callable[..., Any]:
         if n == 0:
             return I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), I32(0), ZERO, ZERO, ZERO, I32(0)
         at, j = start + (number >> block_bits) * block_bytes, number & (per_block - 1)
-        return decode(raw, at & ~3, at & 3, j, words if looks_up else raw)
+        q0, q1, q2, q3, q4, q5, q6, q7, d, s, t, low, m = decode(raw, at & ~3, at & 3, j, words if looks_up else raw)
+        return q0, q1, q2, q3, q4, q5, q6, q7, d * F32(s), d * F32(t), low, m
 
     @cuda.jit(device=True)
     def fill(raw, upper, lower, number, n, n2, words, to, key, u):

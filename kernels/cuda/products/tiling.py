@@ -1,7 +1,6 @@
 """What tensor-core products share: selecting a block's inputs, storing results, summing over slots.
 
-A block is a range of rows and a tile of at most TILE inputs, those of one expert (``grouping``) or of one group, in
-order.
+A block is a range of rows and a tile of inputs, those of one expert (``grouping``) or of one group, in order.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ ZERO = np.float32(0)
 
 
 @cache
-def finder(by_expert: bool) -> Any:
+def finder(by_expert: bool, most: int = TILE) -> Any:
     """Make a device function: the matrix of this block and how many inputs its tile has, which for experts may be none;
-    ``pairs_of`` (TILE,) int32 in shared memory gets each input's pair of token and slot, or of token and group, -1 past
+    ``pairs_of`` (most,) int32 in shared memory gets each input's pair of token and slot, or of token and group, -1 past
     the last one."""
 
     @cuda.jit(device=True)
@@ -32,9 +31,9 @@ def finder(by_expert: bool) -> Any:
             matrix_id = tile_experts[tile]
             begin, size = starts[tile], sizes[tile]
         else:
-            begin = I32(tile * TILE)
-            size = I32(min(TILE, count - begin))
-        for i in range(t, TILE, threads):
+            begin = I32(tile * most)
+            size = I32(min(most, count - begin))
+        for i in range(t, most, threads):
             pair = I32(-1)
             if i < size:
                 pair = order[begin + i] if by_expert else I32((begin + i) * groups + group)

@@ -23,7 +23,7 @@ HIGH2_OF_6 = np.int32(0x30303030)
 POSITIVE = np.int32(sum(m << (8 * i) for i, m in enumerate(MAGNITUDES)))
 NEGATIVE = np.int32(sum((256 - m) << (8 * i) for i, m in enumerate(MAGNITUDES)))
 EIGHTH = np.float32(0.125)
-NONE = np.float32(0)
+NONE, ONE = np.float32(0), np.int32(1)
 
 
 @cuda.jit(device=True)
@@ -62,7 +62,8 @@ def _q2_k(words, at, skew, j, tables):
         np.int32((shift_right(v0, 6) & LOW2) * d),
         np.int32((shift_right(v1, 6) & LOW2) * d),
         half_to_float(scale),
-        NONE,
+        ONE,
+        ONE,
         half_to_float(shift_right(scale, 16)),
         np.int32(shift_right(minima, 4) & 0x0F0F),
     )
@@ -92,8 +93,9 @@ def _q4_k(words, at, skew, j, tables):
         np.int32(shift_right(v5, high) & LOW4),
         np.int32(shift_right(v6, high) & LOW4),
         np.int32(shift_right(v7, high) & LOW4),
-        half_to_float(head) * np.float32(shift_right(scales, place) & 63),
-        NONE,
+        half_to_float(head),
+        np.int32(shift_right(scales, place) & 63),
+        ONE,
         half_to_float(shift_right(head, 16)),
         np.int32(m * 0x0101),
     )
@@ -151,7 +153,6 @@ def selected(octet):
 @cuda.jit(device=True)
 def _iq2_xxs(words, at, skew, j, tables):
     a, b, c, d, signs = iq2_xxs_selectors(words, at, skew, j, tables)
-    scale = np.float32(2 * shift_right(signs, 28) + 1)
     return (
         selected(a),
         selected(shift_right(a, 16)),
@@ -161,8 +162,9 @@ def _iq2_xxs(words, at, skew, j, tables):
         selected(shift_right(c, 16)),
         selected(d),
         selected(shift_right(d, 16)),
-        half_at(words, at, skew) * (scale * EIGHTH),
-        NONE,
+        half_at(words, at, skew) * EIGHTH,
+        np.int32(shift_right(signs, 27) | 1),  # the upper four bits doubled, plus one
+        ONE,
         NONE,
         np.int32(0),
     )
@@ -191,8 +193,8 @@ GENERATED = _generated()
 
 BY_HAND = {
     "Q2_K": _by_hand("Q2_K", decode=_q2_k, column=_q2_k_column, minima=True),
-    "Q4_K": _by_hand("Q4_K", decode=_q4_k, column=straight, minima=True),
-    "IQ2_XXS": _by_hand("IQ2_XXS", decode=_iq2_xxs, column=straight, table=_iq2_xxs_table()),
+    "Q4_K": _by_hand("Q4_K", decode=_q4_k, column=straight, minima=True, scaled=True),
+    "IQ2_XXS": _by_hand("IQ2_XXS", decode=_iq2_xxs, column=straight, scaled=True, table=_iq2_xxs_table()),
 }
 """Units of hot formats, which override generated ones."""
 

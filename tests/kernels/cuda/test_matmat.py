@@ -10,7 +10,6 @@ from ds4ref.kernels.cuda.products import dispatch, grouping, matmat
 from ds4ref.kernels.cuda.products.staging import ROWS
 from ds4ref.kernels.cuda.products.units import UNITS
 from ds4ref.kernels.formats import FORMATS, Matrix
-from tests.marking import sampled
 
 from .test_products import (
     FAILURE,
@@ -31,6 +30,9 @@ from .test_products import (
 pytestmark = pytest.mark.cuda
 
 TOKENS = dispatch.MANY_TOKENS + 2
+QUICK = "Q8_0", "Q2_K", "Q3_K", "IQ2_XXS"
+"""One format of each way to multiply, and the one with tables."""
+EACH = [fmt if fmt in QUICK else pytest.param(fmt, marks=pytest.mark.slow) for fmt in TILED]
 SIZES = (1, 0, 7, 8, 9, 63, 64, 65)
 """Pairs of each expert: none, fewer and more than a group of eight, and than a tile."""
 
@@ -48,7 +50,7 @@ def multiplied(x: np.ndarray, w: Matrix) -> np.ndarray:
     return host(out).reshape(len(x), w.rows).copy()
 
 
-@pytest.mark.parametrize("fmt", sampled(TILED, 3, pytest.mark.slow))
+@pytest.mark.parametrize("fmt", EACH)
 def test_tiles_of_every_size(fmt: str) -> None:
     """Experts of 19 rows, whose bytes begin anywhere, with as many pairs as fill no, some and all groups of a tile."""
     n, act, pairs = length(fmt), UNITS[fmt].activation, sum(SIZES)
@@ -61,7 +63,7 @@ def test_tiles_of_every_size(fmt: str) -> None:
     close(out, REFERENCE.expert_linear(x, ids, w, act))
 
 
-@pytest.mark.parametrize("fmt", sampled(TILED, 3, pytest.mark.slow))
+@pytest.mark.parametrize("fmt", EACH)
 def test_more_rows_than_a_block_and_more_inputs_than_a_tile(fmt: str) -> None:
     """The last block has five rows, the last wide tile one input."""
     w, x = drawn(fmt, ROWS + 5, length(fmt)), normal(matmat.WIDE_TILE + 1, length(fmt))
@@ -97,7 +99,7 @@ def test_every_gpu_has_what_a_block_needs(fmt: str) -> None:
         assert plan.threads % ROWS == 0 and 2 * tile <= plan.threads
 
 
-@pytest.mark.parametrize("fmt", sampled(TILED, 4, pytest.mark.slow))
+@pytest.mark.parametrize("fmt", EACH)
 def test_the_largest_sums_are_exact(fmt: str) -> None:
     """Blocks whose codes, scales and minima have all bits set, or all but one; inputs of one size, with signs that add
     everything up or half of it. In float64 the same products are within a float32's precision."""

@@ -169,7 +169,6 @@ FAULTS = [
     Fault("rows/indexing", "remaining -= digit_and_above[1]", "remaining -= 0", "select_rows"),
     Fault("rows/indexing", "cuda.atomic.add(bins, U64(shift_right(key, shift) & I32(DIGITS - 1)), 1)",
           "bins[U64(shift_right(key, shift) & I32(DIGITS - 1))] += 1", "select_rows"),
-    Fault("rows/indexing", "if shift == TOP_SHIFT or shift_right(", "if shift_right(", "select_rows"),
     Fault("rows/indexing", "other if lane + distance < 32 else I32(0)", "other", "select_rows"),
     Fault("rows/indexing", "    cuda.syncthreads()  # of the sums before, all have been read\n", "", "select_rows"),
     Fault("rows/indexing", "DIGITS, stream](out, scores, visible", "32, stream](out, scores, visible",

@@ -45,6 +45,7 @@ RESIDENCY, PAGES, STUB = "cuda/test_residency.py", "cuda/test_hostpages.py", "cu
 RECORDING, EXPERTS, PRODUCTS = "cuda/test_recording.py", "cuda/test_experts.py", "cuda/test_products.py"
 MANY = "cuda/test_many.py"
 MATMAT = "cuda/test_matmat.py"
+OFFSETS = "cuda/test_offsets.py"
 BRANCHES, SHARING, FOLDING = "cuda/test_branches.py", "cuda/test_sharing.py", "cuda/test_folding.py"
 
 FAULTS = [
@@ -299,7 +300,17 @@ FAULTS = [
     Fault("products/matmat_float", "if 8 * k < size:", "if 8 * k + 7 < size:", "grouped_linear"),
     Fault("products/matmat_float", "vectors_of[i] = divide(pairs_of[i], share)", "vectors_of[i] = pairs_of[i]",
           "expert_linear"),
-    Fault("products/tiling", "begin = I32(tile * TILE)", "begin = I32(0)", "grouped_linear"),
+    Fault("products/fetching", "start = base + (I64(matrix_id) * height + row) * matrices.row_bytes",
+          "start = base + I32((matrix_id * height + row) * matrices.row_bytes)", OFFSETS + " Q2_K and False"),
+    Fault("products/matmat", "matrix_start = I64(matrix_id) * rows * row_bytes",
+          "matrix_start = I64(I32(matrix_id * rows * row_bytes))", OFFSETS + " Q2_K and True"),
+    Fault("products/matmat_float", "matrix_start = I64(matrix_id) * rows * row_bytes",
+          "matrix_start = I64(I32(matrix_id * rows * row_bytes))", OFFSETS + " Q8_0 and True"),
+    Fault("products/plain", "start = base + (np.int64(matrix_id) * height + row) * (n * size)",
+          "start = base + I32((matrix_id * height + row) * (n * size))", OFFSETS + " F16 and False"),
+    Fault("products/embedding", "one(raw, (np.int64(row) * n + (i - token * n)) * size)",
+          "one(raw, np.int32((row * n + (i - token * n)) * size))", OFFSETS + " table"),
+    Fault("products/tiling", "begin = I32(tile * most)", "begin = I32(0)", "grouped_linear"),
     Fault("products/dispatch", "tiles, pairs // share, share", "tiles, pairs, share", "expert_linear"),
     Fault("graph/sharing", "return tokens < dispatch.MANY_TOKENS and groups == 1", "return groups == 1",
           SHARING + " many"),

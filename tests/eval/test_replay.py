@@ -257,7 +257,7 @@ def test_the_clock_is_that_of_the_run(tmp_path):
     async def test(app, pilot):
         await until(pilot, lambda: len(app.work.runner.log.samples) == 5 and not app.work.alive)
         await pilot.pause(0.2)
-        assert app.board.pace.mean == pytest.approx(10, rel=0.4), "tokens a second"
+        assert 2 < app.board.pace.mean < 14, "tokens a second: 10 on an idle machine, 200 by the clock of this one"
 
     on_screen(log, 20.0, test)
 

@@ -110,7 +110,7 @@ def test_stop(scripted, page):
     page.run("document.getElementById('stop').click()")
     done(page)
     scripted.engine.release()
-    scripted.until(lambda: scripted.worker.running is None)
+    scripted.until(lambda: not scripted.worker.running)
     (said,) = page.run(ANSWERS)
     assert said.startswith("one two") and page.run("messages[1].content") == said
     assert page.run("document.querySelector('article:not(.user) > .soft').textContent") == "stopped"

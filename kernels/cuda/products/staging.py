@@ -241,7 +241,8 @@ def input_copier(unit: Unit, plan: Plan) -> tuple[int, Callable[..., Any], Calla
 
     @cuda.jit(device=True)
     def copy_inputs(store, sources, vectors_of, codes, scales, sums, base, units, turn, eights, t):
-        word = I32(8 * base) if I32(base + ((t & 7) >> 1)) < units else I32(0)
+        # past the end: the vector's first words, which are there however short it is
+        word = I32(8 * base) if I32(base + ((t & 7) >> 1)) < units else I32(-4 * (t & 7))
         to = I32(inputs_at + turn * (inputs * PITCH) + (t >> 3) * PITCH + 4 * (t & 7))
         for i in range(of_codes):
             if (t >> 6) + i * (apart >> 3) < eights:

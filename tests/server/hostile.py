@@ -352,6 +352,14 @@ MALFORMED: list[tuple[str, str, bytes]] = [
         for value in values
     ),
     *((path, "nothing in it", b"{}") for path in (*GENERATES, COUNT)),
+    *(
+        (path, f"{name} {value}", asked(path, f'"{name}":{value}'.encode()))
+        for path in GENERATES
+        for name, values in {"top_p": ("1e999", "-1e999", "-3"), "temperature": ("-1e999", "-1")}.items()
+        for value in values
+    ),
+    *((CHAT, f"n {n}", asked(CHAT, n=n)) for n in (0, -1, 129, 10**30)),
+    (CHAT, "fewer than no tokens", asked(CHAT, max_tokens=-5)),
     (CHAT, "a call of what is not there", asked(CHAT, tools=[TOOL], tool_choice=OTHER)),
     (RESPONSES, "a tool choice that is none", asked(RESPONSES, tool_choice="sometimes")),
     (CHAT, "more than the context", asked(CHAT, messages=[{"role": "user", "content": LONG}])),
@@ -379,8 +387,7 @@ TOLERATED: list[tuple[str, str, bytes]] = [
             "nested 256 deep": asked(path, b'"x":' + nested(b"[", b"", b"]", 256)),
             "5000 digits": asked(path, b'"x":' + b"9" * 5000),
             "a million digits": asked(path, b'"x":' + b"9" * 1_000_000),
-            "numbers beyond all": asked(path, b'"top_p":1e999,"temperature":1e999,"x":1e999999999'),
-            "numbers below all": asked(path, b'"top_p":-1e999,"temperature":-1e999,"x":-0'),
+            "numbers beyond all": asked(path, b'"x":1e999999999,"y":-1e999,"z":-0'),
             "nul in a string": asked(path, b'"user":"a\\u0000b","model":"\\u0000"'),
             "strings that look like brackets": asked(path, b'"x":"' + b"[{" * 100_000 + b'"'),
             "100 000 names": asked(path, b",".join(b'"x%d":0' % n for n in range(100_000))),
@@ -394,8 +401,7 @@ TOLERATED: list[tuple[str, str, bytes]] = [
     (CHAT, "content that is null", asked(CHAT, messages=[{"role": "user", "content": None}])),
     (COMPLETIONS, "nothing to go on with", asked(COMPLETIONS, prompt="")),
     (COMPLETIONS, "nothing, twice", asked(COMPLETIONS, prompt=["", ""])),
-    (CHAT, "no token to be said", asked(CHAT, max_tokens=-5, seed=-1, n=-1, top_k=-1)),
-    (CHAT, "huge counts", asked(CHAT, seed=10**30, n=10**30, top_k=10**30, top_logprobs=0)),
+    (CHAT, "huge numbers", asked(CHAT, seed=10**30, top_k=10**30)),
     *((CHAT, "control tokens as text", asked(CHAT, messages=[{"role": "user", "content": mark}])) for mark in MARKS),
     (CHAT, "stop strings that begin each other", asked(CHAT, stop=["a" * n for n in range(1, 257)])),
     (CHAT, "calls and results", asked(CHAT, messages=_pairs(16))),

@@ -14,7 +14,6 @@ from ds4ref.kernels.cuda.driver.launch import Launch
 from ds4ref.kernels.cuda.products import matmat_half, mixing
 from ds4ref.kernels.cuda.rows import attending_many, hyper, indexing, indexing_many, short_rows
 from ds4ref.kernels.formats import Matrix
-from tests.marking import sampled
 
 from .. import reference
 from .lowering import hosted
@@ -89,17 +88,13 @@ def attention_operands(
 
 @pytest.mark.parametrize(
     ("heads", "dim", "window", "rows", "picks"),
-    sampled(
-        [
-            (4, 64, 5, None, None),  # fewer rows than a tile, fewer heads than 16
-            (33, 64, 32, 32, None),  # whole tiles, a group with one head
-            (16, 128, 31, 34, None),  # a tile of both kinds of rows, a tile of one row
-            (8, 256, 9, 60, 30),
-            (32, 512, 33, 40, 36),
-        ],
-        [(33, 64, 32, 32, None), (32, 512, 33, 40, 36)],
-        pytest.mark.slow,
-    ),
+    [
+        (4, 64, 5, None, None),  # fewer rows than a tile, fewer heads than 16
+        (33, 64, 32, 32, None),  # whole tiles, a group with one head
+        (16, 128, 31, 34, None),  # a tile of both kinds of rows, a tile of one row
+        (8, 256, 9, 60, 30),
+        (32, 512, 33, 40, 36),
+    ],
 )
 def test_attention_of_many(
     heads: int, dim: int, window: int, rows: int | None, picks: int | None, cuda: Any, any_many: None

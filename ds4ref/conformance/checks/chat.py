@@ -223,7 +223,7 @@ def streamed(talk: Talk) -> Answer:
 
 
 def forced(talk: Talk, **more: Any) -> Answer:
-    """A call that is demanded: by name or, where a server refuses that, as any call."""
+    """Return the answer to a request that demands a call: by name or, where a server refuses that, as any call."""
     named_one = talk.ask(PATH, body(talk, ASK, tools=TOOLS, tool_choice=WEATHER, **more))
     if 400 <= named_one.status < 500:
         return required(talk, **more)
@@ -231,6 +231,7 @@ def forced(talk: Talk, **more: Any) -> Answer:
 
 
 def required(talk: Talk, **more: Any) -> Answer:
+    """Return the answer to a request that demands any call; raise NotOffered if tools are taken but no demand."""
     tools = body(talk, ASK, tools=TOOLS)
     answer = talk.ask(PATH, {**tools, "tool_choice": "required", "parallel_tool_calls": False, **more})
     if 400 <= answer.status < 500 and talk.ask(PATH, tools).status == 200:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .hostpages import available
-from .shim import LASTING, cuda, driver_library, from_below, leave_as_it_is, one_line, select_device
+from .shim import LASTING, cuda, driver_library, error_name, from_below, leave_as_it_is, one_line, select_device
 
 GIB = 1 << 30
 STAGED = 16 << 20
@@ -197,9 +197,7 @@ class Device(Driver):
         self._enter()
         code = getattr(self._lib, name)(*args)
         if code:
-            text = ctypes.c_char_p()
-            self._lib.cuGetErrorName(code, ctypes.byref(text))
-            why = (text.value or str(code).encode()).decode()
+            why = error_name(self._lib, code)
             self._note(why)
             raise self.raises(f"the CUDA driver's {name} failed: {why}")
 

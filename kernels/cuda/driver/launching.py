@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .loading import function_of
-from .shim import DriverError, dispatcher_class, driver_library, from_dtype, typeof, types
+from .shim import DriverError, dispatcher_class, driver_library, error_name, from_dtype, typeof, types
 
 
 class KernelArray:
@@ -147,9 +147,7 @@ class Launcher:
                 ready.parameters, None,
             )  # fmt: skip
         if code:
-            text = ctypes.c_char_p()
-            library.cuGetErrorName(code, ctypes.byref(text))
-            raise DriverError(f"cuLaunchKernel failed: {(text.value or str(code).encode()).decode()}")
+            raise DriverError(f"cuLaunchKernel failed: {error_name(library, code)}")
 
 
 def _three(sizes: Any) -> tuple[int, int, int]:

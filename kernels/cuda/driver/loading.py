@@ -7,7 +7,7 @@ import ctypes
 from typing import Any
 
 from . import cubins
-from .shim import DriverError, compute_capability, cuda, driver_library, machine_code
+from .shim import DriverError, compute_capability, cuda, driver_library, error_name, machine_code
 
 MOST_DYNAMIC = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
@@ -45,9 +45,7 @@ class Function:
     def _call(self, name: str, *args: Any) -> None:
         code = getattr(self._lib, name)(*args)
         if code:
-            text = ctypes.c_char_p()
-            self._lib.cuGetErrorName(code, ctypes.byref(text))
-            raise DriverError(f"{name} failed: {(text.value or str(code).encode()).decode()}")
+            raise DriverError(f"{name} failed: {error_name(self._lib, code)}")
 
 
 def compiled(kernel: Any, kinds: tuple[Any, ...]) -> Function:

@@ -100,6 +100,13 @@ def driver_library() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
+def error_name(library: Any, code: int) -> str:
+    """Return the driver's name of an error, its number if it has none."""
+    text = ctypes.c_char_p()
+    library.cuGetErrorName(code, ctypes.byref(text))
+    return (text.value or str(code).encode()).decode()
+
+
 def machine_code(kernel: Any, kinds: tuple[Any, ...]) -> tuple[bytes, str]:
     """Compile ``kernel`` for arguments of these types and this device; return machine code and the entry's name."""
     made = importlib.import_module("numba.cuda.dispatcher")._Kernel(kernel.py_func, kinds, **kernel.targetoptions)

@@ -6,10 +6,11 @@ import ctypes
 import errno
 import mmap
 import sys
+from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,32 @@ def read_in(arrays: Iterable[np.ndarray]) -> None:
     if len(pieces) == 1:
         _read_piece(pieces[0])
         return
-    readers = ThreadPoolExecutor(READERS)
+    waiting, failed = deque(pieces), deque[OSError]()
+    # not an executor: Ctrl-C inside one of its locks leaves that lock taken, and the workers and its end wait for ever
+    readers = [Thread(target=_read_pieces, args=(waiting, failed), daemon=True) for _ in range(READERS)]
     try:
-        for _ in readers.map(_read_piece, pieces):
-            pass
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
     finally:
-        readers.shutdown(cancel_futures=True)  # after an error or Ctrl-C, no more than the pieces under way
+        waiting.clear()  # after Ctrl-C, no more than the pieces under way
+    if failed:
+        raise failed[0]
+
+
+def _read_pieces(waiting: deque[tuple[int, int]], failed: deque[OSError]) -> None:
+    """Read pieces until none waits; after an error, none does."""
+    while True:
+        try:
+            piece = waiting.popleft()
+        except IndexError:
+            return
+        try:
+            _read_piece(piece)
+        except OSError as error:
+            failed.append(error)
+            waiting.clear()
 
 
 def _read_piece(piece: tuple[int, int]) -> None:

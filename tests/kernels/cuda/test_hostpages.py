@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 import mmap
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -48,13 +49,14 @@ def test_a_file_that_was_cut_short_is_one_line(tmp_path: Path, pages: int, monke
     read_in([data[:PAGE]])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal to a thread")
 def test_an_interrupt_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
 
     def slowly(piece: tuple[int, int]) -> None:
         read.append(piece)
         if len(read) == 20:
-            _thread.interrupt_main()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         time.sleep(0.002)
 
     monkeypatch.setattr(hostpages, "_read_piece", slowly)

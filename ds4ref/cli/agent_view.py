@@ -12,18 +12,13 @@ from contextlib import suppress
 
 from ..agent.tools import Result
 from ..cancellation import Cancellation
-from ..console.common import CYAN, GREY, tint
+from ..console.common import CYAN, GREY, tint, visible
 from ..generate import Piece
 from ..targets import Delta
 from .printer import Printer
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 SHOWN_LINES, SHOWN_WIDTH = 12, 200
-
-
-def visible(text: str) -> str:
-    """Return ``text`` with every non-printing character escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else "    " if c == "\t" else repr(c)[1:-1] for c in text)
 
 
 class AgentView:

@@ -38,10 +38,7 @@ def read_source(args: Namespace) -> PromptSource:
     """Return the prompt that the flags name; UsageError for a file that cannot be read or parsed."""
     if args.token_ids is not None:
         return PromptSource(ids=read_ids(args.token_ids), where=args.token_ids)
-    text = args.prompt if args.prompt is not None else read_text(args.prompt_file, "prompt file")
-    if not text:
-        raise UsageError("the prompt is empty")
-    return PromptSource(text=text)
+    return PromptSource(args.prompt if args.prompt is not None else read_text(args.prompt_file, "prompt file"))
 
 
 def read_ids(path: str) -> tuple[int, ...]:
@@ -78,7 +75,12 @@ def think_mode(prog: str, args: Namespace) -> str:
 
 
 def encode(source: PromptSource, tok: Tokenizer, vocab: int, system: str, mode: str) -> tuple[list[int], bool]:
-    """Return (token ids of a one-shot prompt, whether the answer starts inside ``<think>``)."""
+    """Return (token ids of a one-shot prompt, whether the answer starts inside ``<think>``).
+
+    An empty prompt is for models that continue a text from its beginning; UsageError for others.
+    """
+    if source.ids is None and not source.text and (tok.chats or not tok.adds_bos):
+        raise UsageError("the prompt is empty")
     if source.ids is not None:
         ids = check_ids(source.ids, vocab, source.where)
     elif source.text.startswith(BOS):

@@ -126,10 +126,15 @@ def _os_reason(error: OSError) -> str:
 # ----------------------------------------------------------------------------------------------------- talking
 
 
+def visible(text: str) -> str:
+    """Return ``text`` with every non-printing character but line ends escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else "    " if c == "\t" else repr(c)[1:-1] for c in text)
+
+
 def say(prog: str, message: str) -> None:
-    """Write the line ``prog: message`` to stderr; does nothing if stderr is closed."""
+    """Write the line ``prog: message`` to stderr, control characters escaped; does nothing if stderr is closed."""
     try:
-        sys.stderr.write(f"{prog}: {message}\n")
+        sys.stderr.write(f"{prog}: {visible(message)}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         pass

@@ -5,7 +5,7 @@
     tokenizer   vocabulary and merges -> encode, decode
     published   tokenizer.json of a checkpoint -> vocabulary and merges
     library     tokenizer.json of other families, through the `tokenizers` library
-    template    chat templates that come with a model, rendered in a process of their own (template_worker)
+    template    chat templates that come with a model, rendered in a process of their own (limited)
     stream      text as it is generated: whole characters only, stop strings
     protocol    the seven control strings and the DSML tags
     prompt      rendered text that knows which control strings are real

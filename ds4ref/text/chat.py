@@ -278,8 +278,8 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
 
 
 def chat_start(tokenizer: Tokenizer) -> list[int]:
-    """Return a list with the BOS token, empty if the tokenizer has none."""
-    return [tokenizer.bos] if tokenizer.bos >= 0 else []
+    """Return a list with the BOS token, empty if texts of this model start without it."""
+    return [tokenizer.bos] if tokenizer.adds_bos else []
 
 
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..errors import TextError
+
 if TYPE_CHECKING:
     from ..weights.source import Metadata
 
@@ -11,17 +13,23 @@ GGML = "tokenizer.ggml."
 MODEL_KEY, EMBEDDING = GGML + "model", "token_embd.weight"
 ENDS_KEY = GGML + "eos_token_ids"
 MOST_ENDS = 64
-"""Maximum number of tokens that end an answer; further ones are ignored."""
+"""Maximum number of tokens that end an answer."""
+NONE = 0xFFFFFFFF
+"""No token, where ids are unsigned, as llama.cpp writes it."""
 
 
 def more_ends(metadata: Metadata) -> list[int]:
     """Return the tokens besides ``eos_token_id`` that end an answer: end of turn, end of message, and a list of
-    others."""
+    others, without those that are -1 (none). Raise TextError for a value of another type, or too many."""
     tokens: list[int] = []
     for key in (ENDS_KEY, GGML + "eot_token_id", GGML + "eom_token_id"):
         kind = metadata.type_of(key)
         if kind in ("u32[]", "i32[]", "u64[]", "i64[]"):
-            tokens += metadata.first(key, MOST_ENDS)
+            if metadata.count(key) > MOST_ENDS:
+                raise TextError(f"{key} lists {metadata.count(key)} tokens, at most {MOST_ENDS} are allowed")
+            tokens += metadata[key]
         elif kind in ("u32", "i32", "u64", "i64"):
             tokens.append(metadata[key])
-    return [int(token) for token in tokens]
+        elif kind is not None:
+            raise TextError(f"{key} has type {kind}, wanted u32")
+    return [int(token) for token in tokens if token not in (-1, NONE)]

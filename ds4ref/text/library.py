@@ -2,6 +2,7 @@
 
 ``LibraryTokenizer`` has the interface of ``tokenizer.Tokenizer``. Plain text never yields control tokens: control
 strings are separated from text before the library gets either, and text goes to a copy of the tokenizer that has none.
+The library runs in a process with limits (``limited``), because patterns and replacements are part of untrusted files.
 
     tokenizer = of_checkpoint(checkpoint)
     ids = tokenizer.chat([{"role": "user", "content": "Hello"}])
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
+from ..weights.cursor import quote
+from ..weights.safetensors import CONFIG
 from . import protocol
 from .byte_level import to_bytes
 from .keys import MOST_ENDS, more_ends
+from .limited import LimitedProcess
 from .published import MAX_TOKENS, TOKENIZER, definition
 from .template import MAX_SOURCE, ChatTemplate
 
@@ -45,6 +49,9 @@ PATTERNS = {
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MARK = "\ufdd0"
 """A noncharacter that keeps a control string in a message from being recognised while a template handles it."""
+_FIRST, _LATER = 0, -1
+"""Variants of a tokenizer: of a text's start, and of what continues it behind a control token."""
+_STEPS = ("pre_tokenizer", "pretokenizers")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -54,31 +61,34 @@ class LibraryTokenizer:
     bos, eos   token ids, -1 for none
     ends       ids of tokens that end an answer besides ``eos``
     template   the chat template; None if there is none: a prompt is then text that the model continues
+    adds_bos   a text that the model continues starts with ``bos``
     """
 
     split = "library"
     user = assistant = dsml = -1
 
     def __init__(self, table: Mapping[str, Any], where: str, *, bos: int = -1, eos: int = -1,
-                 ends: Iterable[int] = (), template: ChatTemplate | None = None):  # fmt: skip
-        added = table.get("added_tokens") or []
+                 ends: Iterable[int] = (), template: ChatTemplate | None = None, adds_bos: bool = True):  # fmt: skip
+        added, ends = table.get("added_tokens") or [], list(ends)
         if not isinstance(added, list) or not all(_is_token(token) for token in added):
             raise TextError(f"{where}: added_tokens is not a list of tokens")
         self.where, self.bos, self.eos, self.template = where, bos, eos, template
         self._control: dict[str, int] = {token["content"]: token["id"] for token in added}
         # The library trims what stands before or after some control tokens and adds others: only text goes there.
         bare = {**table, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-        self._library = _load(bare, where)
-        self._strings = _strings(self._library, self._control, where)
+        _check_merges(table.get("model"), where)
+        self._library, vocab = _started(bare, where)
+        self._strings = _strings({**vocab, **self._control}, where)
+        self.adds_bos = adds_bos and bos >= 0
         self._byte_level = '"ByteLevel"' in json.dumps(table.get("decoder"))
         self._pattern = re.compile("|".join(map(re.escape, sorted(self._control, key=len, reverse=True))) or r"(?!)")
         self._marked = re.compile(f"(?:{self._pattern.pattern})") if self._control else None
         self.think_open = self._control.get(protocol.THINK_OPEN, -1)
         self.think_close = self._control.get(protocol.THINK_CLOSE, -1)
-        for name, token in (("bos", bos), ("eos", eos)):
+        for name, token in (("bos", bos), ("eos", eos), *(("an end", token) for token in ends)):
             if not -1 <= token < len(self._strings):
                 raise TextError(f"{where}: {name} is token {token}, there are {len(self._strings)}")
-        self.ends = frozenset(token for token in (eos, *ends) if 0 <= token < len(self._strings))
+        self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
 
     @property
     def chats(self) -> bool:
@@ -92,18 +102,29 @@ class LibraryTokenizer:
 
     def encode(self, text: str | bytes) -> list[int]:
         """Encode plain text: control strings in it are ordinary characters. Adds no BOS."""
-        text = _clean(text)
-        return list(self._library.encode(text, add_special_tokens=False).ids) if text else []
+        return self._encoded([(_FIRST, _clean(text))])
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
         """Encode a rendered chat: each control string becomes its token, the spans between them are plain text."""
         text, at = _clean(text), 0
-        ids: list[int] = []
+        spans: list[int | tuple[int, str]] = []
         for match in self._pattern.finditer(text):
-            ids += self.encode(text[at : match.start()].replace(_MARK, ""))
-            ids.append(self._control[match.group()])
+            spans += [(_LATER if at else _FIRST, text[at : match.start()]), self._control[match.group()]]
             at = match.end()
-        return ids + self.encode(text[at:].replace(_MARK, ""))
+        return self._encoded([*spans, (_LATER if at else _FIRST, text[at:])])
+
+    def _encoded(self, spans: Sequence[int | tuple[int, str]]) -> list[int]:
+        """Return the tokens of a sequence of tokens and texts."""
+        plain = [span if isinstance(span, int) else (span[0], span[1].replace(_MARK, "")) for span in spans]
+        texts = [span for span in plain if not isinstance(span, int) and span[1]]
+        ids = []
+        if texts:
+            ids = self._library.ask({"do": "encode", "texts": texts}, sum(len(text) for _, text in texts))["ids"]
+        pieces = iter(ids)
+        return [
+            token for span in plain if isinstance(span, int) or span[1]
+            for token in ([span] if isinstance(span, int) else next(pieces))
+        ]  # fmt: skip
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
@@ -184,7 +205,8 @@ def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
     source = _template(checkpoint, settings)
     template = None if source is None else ChatTemplate(source, {"bos_token": "", "eos_token": "", **names})
     also = _configured(checkpoint, "eos_token_id")
-    return LibraryTokenizer(table, where, bos=ends["bos_token"], eos=ends["eos_token"], ends=also, template=template)
+    return LibraryTokenizer(table, where, bos=ends["bos_token"], eos=ends["eos_token"], ends=also, template=template,
+                            adds_bos=_adds_bos(table, settings, ends["bos_token"]))  # fmt: skip
 
 
 def of_gguf(source: TensorSource) -> LibraryTokenizer:
@@ -229,18 +251,45 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
     text = metadata["tokenizer.chat_template"] if metadata.type_of("tokenizer.chat_template") == "string" else None
     template = None if text is None else ChatTemplate(text, names)
     also = more_ends(metadata)
-    return LibraryTokenizer(table, where, bos=ends["bos"], eos=ends["eos"], ends=also, template=template)
+    key = _GGML + "add_bos_token"
+    adds = metadata[key] if metadata.type_of(key) == "bool" else pre == "llama-bpe"  # as llama.cpp reads such files
+    return LibraryTokenizer(table, where, bos=ends["bos"], eos=ends["eos"], ends=also, template=template, adds_bos=adds)
+
+
+def _adds_bos(table: Mapping[str, Any], settings: Mapping[str, Any], bos: int) -> bool:
+    """Return whether a text starts with BOS: ``add_bos_token`` of tokenizer_config.json, else what the
+    post-processor of tokenizer.json puts first."""
+    if isinstance(settings.get("add_bos_token"), bool):
+        return bool(settings["add_bos_token"])
+    after = table.get("post_processor")
+    steps = after.get("processors") if isinstance(after, dict) and after.get("type") == "Sequence" else [after]
+    for step in steps if isinstance(steps, list) else []:
+        if isinstance(step, dict) and step.get("type") == "TemplateProcessing":
+            match step.get("single"), step.get("special_tokens"):
+                case [{"SpecialToken": {"id": name}}, *_], {**tokens} if isinstance(name, str):
+                    token = tokens.get(name)
+                    return isinstance(token, dict) and token.get("ids") == [bos]
+    return False
 
 
 def _configured(checkpoint: Checkpoint, key: str) -> list[int]:
-    """Return the token ids under ``key`` in generation_config.json, else in config.json: one or a list."""
-    for name in (GENERATION, None):
-        if name is not None and not checkpoint.has(name):
+    """Return the token ids under ``key`` in generation_config.json, else in config.json: one or a list.
+
+    Raise TextError for a value that is no token id.
+    """
+    for name in (GENERATION, CONFIG):
+        if name == GENERATION and not checkpoint.has(name):
             continue
-        value = (checkpoint.config if name is None else checkpoint.json(name, MAX_CONFIG_BYTES)).get(key)
-        values = value[:MOST_ENDS] if isinstance(value, list) else [value]
-        if ids := [token for token in values if type(token) is int and 0 <= token < MAX_TOKENS]:
-            return ids
+        value = (checkpoint.config if name == CONFIG else checkpoint.json(name, MAX_CONFIG_BYTES)).get(key)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        where = checkpoint.folder / name
+        if len(values) > MOST_ENDS:
+            raise TextError(f"{where}: {key} lists {len(values)} tokens, at most {MOST_ENDS} are allowed")
+        for token in values:
+            if type(token) is not int or not 0 <= token < MAX_TOKENS:
+                raise TextError(f"{where}: {key} is {quote(str(token), 40)}, not a token id")
+        if values:
+            return values
     return []
 
 
@@ -277,20 +326,23 @@ def _vocab(table: Mapping[str, Any]) -> dict[str, int]:
     return vocab if isinstance(vocab, dict) else {}
 
 
-def _load(table: Mapping[str, Any], where: str) -> Any:
-    """Build the library's tokenizer, turning its panics (no Exception) into TextError.
+def _started(table: Mapping[str, Any], where: str) -> tuple[LimitedProcess, dict[str, int]]:
+    """Return the process in which the library encodes texts by ``table`` (_FIRST) and behind a control token (_LATER),
+    and the vocabulary; raise TextError if the library refuses the table."""
+    tables = list(dict.fromkeys(json.dumps(variant) for variant in (table, _continued(table))))
+    opening = {"do": "tokenizers", "tables": tables}
+    process = LimitedProcess(f"{where}: the tokenizers library", opening, size=sum(map(len, tables)))
+    return process, process.open()["vocab"]
 
-    Merges that make no token are checked first, because the library also writes to stderr about them.
-    """
-    import tokenizers
 
-    _check_merges(table.get("model"), where)
-    try:
-        return tokenizers.Tokenizer.from_str(json.dumps(table))
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:
-        raise TextError(f"{where}: the tokenizers library refuses it: {' '.join(str(error).split())[:200]}") from None
+def _continued(value: Any) -> Any:
+    """Return a definition whose texts do not start with a space of their own where they continue others: of
+    ``Metaspace`` with ``prepend_scheme`` "first"."""
+    if isinstance(value, dict) and value.get("type") == "Metaspace" and value.get("prepend_scheme") == "first":
+        return {**value, "prepend_scheme": "never"}
+    if isinstance(value, dict):
+        return {key: _continued(item) if key in _STEPS else item for key, item in value.items()}
+    return [_continued(item) for item in value] if isinstance(value, list) else value
 
 
 def _check_merges(model: Any, where: str) -> None:
@@ -309,9 +361,8 @@ def _check_merges(model: Any, where: str) -> None:
                 raise TextError(f"{where}: tokens {first[:40]!r} and {second[:40]!r} are merged, but make no token")
 
 
-def _strings(library: Any, control: Mapping[str, int], where: str) -> list[str]:
+def _strings(ids: Mapping[str, int], where: str) -> list[str]:
     """Return the token strings by id; empty for unused ids."""
-    ids = {**library.get_vocab(with_added_tokens=False), **control}
     if not ids or max(ids.values()) >= MAX_TOKENS:
         raise TextError(f"{where}: no tokens, or one whose id is {MAX_TOKENS} or more")
     strings = [""] * (max(ids.values()) + 1)

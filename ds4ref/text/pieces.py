@@ -73,14 +73,23 @@ class PieceTokenizer:
         control: Iterable[int] = (),
         hidden: Iterable[int] = (),
         space_first: bool = True,
+        adds_bos: bool = True,
     ):
+        ends = list(ends)
         if len(pieces) != len(scores) or not pieces:
             raise TextError(f"{len(pieces)} pieces and {len(scores)} scores are no vocabulary")
-        for name, token in (("beginning", bos), ("end", eos), ("unknown token", unknown)):
+        named = [
+            ("the beginning", bos),
+            ("the end", eos),
+            ("the unknown token", unknown),
+            *(("an end", token) for token in ends),
+        ]
+        for name, token in named:
             if not -1 <= token < len(pieces):
-                raise TextError(f"the {name} is token {token}, there are {len(pieces)}")
+                raise TextError(f"{name} is token {token}, there are {len(pieces)}")
         self.bos, self.eos, self.unknown, self.space_first = bos, eos, unknown, space_first
-        self.ends = frozenset(token for token in (eos, *ends) if 0 <= token < len(pieces))
+        self.adds_bos = adds_bos and bos >= 0
+        self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
         self._pieces, self._scores, self._bytes_at = list(pieces), list(scores), list(bytes_at)
         self._control = frozenset(control)
         unmade = self._control | frozenset(hidden)
@@ -280,9 +289,11 @@ def from_source(source: TensorSource) -> PieceTokenizer:
         if match:
             bytes_at[int(match[1], 16)] = i
     hidden = [i for i, kind in enumerate(kinds) if kind in (UNKNOWN, UNUSED, BYTE)]
-    first = metadata.type_of(at + "add_space_prefix") != "bool" or metadata[at + "add_space_prefix"]
+    first, adds = (
+        metadata.type_of(at + key) != "bool" or metadata[at + key] for key in ("add_space_prefix", "add_bos_token")
+    )
     return PieceTokenizer(
         pieces, scores, bytes_at, bos=number("bos_token_id", 1), eos=number("eos_token_id", 2),
         unknown=number("unknown_token_id", 0), control=[i for i, kind in enumerate(kinds) if kind == CONTROL],
-        hidden=hidden, space_first=bool(first), ends=more_ends(metadata),
+        hidden=hidden, space_first=bool(first), ends=more_ends(metadata), adds_bos=bool(adds),
     )  # fmt: skip

@@ -65,7 +65,7 @@ class Tokenizer:
     merge is malformed, names an unknown token or makes a control token.
     """
 
-    chats = True
+    chats = adds_bos = True
     template = None
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[str], split: str = "unicode"):

@@ -133,7 +133,6 @@ def test_answers_are_clipped_to_the_context(ds4):
 @pytest.mark.parametrize(
     ("argv", "code", "line"),
     [
-        (["-p", ""], 2, "ds4: the prompt is empty; see ds4 --help\n"),
         (["--prompt-file", "/"], 2, "ds4: cannot read prompt file /: Is a directory; see ds4 --help\n"),
         (["-p", "Hi", "-m", "/none"], 1, "ds4: /none: cannot open the model: No such file or directory\n"),
         (["-p", "Hi", "-m", "/"], 1, "ds4: /: cannot open the model: a folder without config.json\n"),
@@ -144,6 +143,11 @@ def test_bad_input_is_one_line_before_anything_is_loaded(ds4, argv, code, line):
     done = ds4(*argv)
     assert (done.code, done.out, done.err) == (code, "", line)
     assert ds4.engines == []
+
+
+def test_a_model_that_chats_needs_a_prompt(ds4):
+    done = ds4("-p", "")
+    assert (done.code, done.out, done.err) == (2, "", "ds4: the prompt is empty; see ds4 --help\n")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,16 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ds4ref.errors import Ds4Error, ModelFileError, TextError
+from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.text.library import LibraryTokenizer, of_checkpoint
 from ds4ref.text.published import TOKENIZER, vocabulary
 from ds4ref.text.stream import StreamDecoder
 from ds4ref.weights.safetensors import Checkpoint
-from tests.text.test_template import CHATML
+from tests.text.test_template import CHATML, REFUSED
 
+START = 309
+"""Id of the first control token: what the corpus below yields, a token each."""
+SIZE = START + 4
 CONTROL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 CORPUS = ["the cat sat on the mat, naïve 中文 and the theory of these things\n", "  def f(x): return x ** 2"] * 50
 TEXTS = ["", "the cat", " naïve  中文\n\n", "<|im_end|>the<think>", "a\x00b\x1b[0m", "😀👍🏽", "x" * 300]
@@ -107,9 +113,8 @@ def test_nothing_that_is_said_becomes_a_control_token(tok):
         ({"tokenizer_config__json": {"eos_token": "<think>"}, "config__json": {"eos_token_id": [4, 5]}}, -1, 402,
          {402, 4, 5}),
         ({"tokenizer_config__json": {"eos_token": "<think>"},
-          "generation_config__json": {"eos_token_id": [6, "x", -1, 10**9, True, 3.5]}}, -1, 402, {402, 6}),
-        ({"config__json": {"eos_token_id": "4"}}, -1, -1, set()),
-        ({"config__json": {"eos_token_id": -4}}, -1, -1, set()),
+          "generation_config__json": {"eos_token_id": [6, 9]}}, -1, 402, {402, 6, 9}),
+        ({"config__json": {"eos_token_id": None, "bos_token_id": None}}, -1, -1, set()),
     ],
 )  # fmt: skip
 def test_where_the_ends_come_from(tmp_path, definition, files, bos, eos, ends):
@@ -121,6 +126,151 @@ def test_where_the_ends_come_from(tmp_path, definition, files, bos, eos, ends):
         eos, ends = own, (ends - {402}) | {own}
     assert (found.bos, found.eos, found.ends) == (bos, eos, ends)
     assert found.special_id("<｜end▁of▁sentence｜>") == eos and found.special_id("<｜User｜>") == -1
+
+
+NO_ENDS = [-5, 10**30, SIZE, "4", True, 3.5, [6, -1], list(range(65))]
+
+
+@pytest.mark.parametrize("bad", NO_ENDS)
+@pytest.mark.parametrize("file", ["config__json", "generation_config__json"])
+def test_an_end_that_is_no_token_is_refused(tmp_path, definition, bad, file):
+    assert len(of_checkpoint(folder_of(tmp_path / "m", definition, config__json={}))) == SIZE
+    files = {"config__json": {}, file: {"eos_token_id": bad}}
+    with pytest.raises(TextError, match=r"token") as caught:
+        of_checkpoint(folder_of(tmp_path / "m", definition, **files))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+BOS_FIRST = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}},
+             {"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+             "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [START], "tokens": ["<|im_start|>"]}},
+             }  # fmt: skip
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "after", "adds"),
+    [
+        ({}, None, False),
+        ({}, BYTES, False),
+        ({}, BOS_FIRST, True),
+        ({}, {"type": "Sequence", "processors": [BYTES, BOS_FIRST]}, True),
+        ({"add_bos_token": False}, BOS_FIRST, False),
+        ({"add_bos_token": True}, None, True),
+        ({"bos_token": "<think>"}, BOS_FIRST, False),
+        ({"bos_token": None, "add_bos_token": True}, None, False),
+    ],
+)
+def test_whether_a_text_starts_with_bos(tmp_path, definition, settings, after, adds):
+    """As Hugging Face's tokenizers decide it: the library's own encoding with special tokens, where it decides."""
+    table = {**definition, "post_processor": after}
+    settings = {"bos_token": "<|im_start|>", **settings}
+    found = of_checkpoint(folder_of(tmp_path / "m", table, config__json={}, tokenizer_config__json=settings))
+    assert found.adds_bos == adds
+    assert encode_chat_prompt(found, "", "the") == [START] * adds + found.encode("the")
+    if "add_bos_token" not in settings and settings["bos_token"] == "<|im_start|>":
+        theirs = tokenizers.Tokenizer.from_str(json.dumps(table)).encode("the").ids
+        assert theirs == encode_chat_prompt(found, "", "the")
+
+
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_space_that_a_text_starts_with(tmp_path, scheme, nested):
+    """Where the library puts it, beside control tokens and without."""
+    vocab = {"<unk>": 0, "<s>": 1, "▁": 2, "a": 3, "▁a": 4, "b": 5, "▁b": 6}
+    space = {**METASPACE, "prepend_scheme": scheme}
+    table = {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+        "added_tokens": [{"id": 1, "content": "<s>", "special": True, "single_word": False, "lstrip": False,
+                          "rstrip": False, "normalized": False}],
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [space]} if nested else space, "decoder": space,
+        "model": {"type": "BPE", "vocab": vocab, "merges": ["▁ a", "▁ b"], "unk_token": "<unk>"},
+    }  # fmt: skip
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(table))
+    ours = of_checkpoint(folder_of(tmp_path / "m", table, config__json={}))
+    for text in ("a", "<s>a", "a<s>b", "<s><s>a<s>", "<s> a b", "ab<s> b<s>a", "", "<s>"):
+        assert ours.encode_rendered(text) == theirs.encode(text, add_special_tokens=False).ids, text
+    assert ours.encode_rendered("a<s>b") == {
+        "first": [4, 1, 5], "always": [4, 1, 6], "never": [3, 1, 5]
+    }[scheme]  # fmt: skip
+
+
+def replacing(*pairs: tuple[object, str]) -> dict:
+    steps = [{"type": "Replace", "pattern": pattern, "content": content} for pattern, content in pairs]
+    return {"normalizer": {"type": "Sequence", "normalizers": steps}}
+
+
+def cutting(pattern: str) -> dict:
+    return {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}}
+
+
+RUNAWAYS = {
+    "replacements in replacements": replacing(*[({"String": "a"}, "aa")] * 32),
+    "a long replacement": replacing(({"String": "a"}, "b" * 1000), ({"String": "b"}, "c" * 10**6)),
+    "an empty pattern": replacing(({"String": ""}, "x")),
+    "an empty expression": replacing(({"Regex": ""}, "xx")),
+    "backtracking": cutting("(a+)+$"),
+    "backtracking by words": cutting(r"(\w*\w*)*\d\d\d$"),
+    "alternatives": cutting("(a|aa)+$"),
+    "patterns that grow": replacing(*[({"Regex": "a+?"}, "aba")] * 40),
+}
+
+
+@pytest.mark.parametrize("case", RUNAWAYS)
+def test_a_definition_that_runs_away_is_one_line(tmp_path, definition, case):
+    """Text comes out or one line does, within seconds, and the next text is encoded."""
+    found = of_checkpoint(folder_of(tmp_path / "m", {**definition, **RUNAWAYS[case]}, config__json={}))
+    with pytest.raises(TextError, match="tokenizers library failed: ") as caught:
+        found.encode("a" * 60 + "!")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+    if "empty" not in case:
+        assert found.encode("the") or found.encode("bc")
+
+
+@pytest.mark.thorough
+def test_time_and_memory_of_hostile_definitions(tmp_path, definition):
+    """Of the process that runs them, and of this one, measured from outside: 5 s of processor and 500 MB."""
+    folders = [({**definition, **case}, {}) for case in (HOSTILE | RUNAWAYS).values()]
+    folders += [(definition, {"eos_token_id": bad}) for bad in NO_ENDS]
+    templates = [template for template, _ in REFUSED.values()] + [
+        "{{ ('a' * 10 ** 6) | replace('a', 'a' * 10 ** 3) }}",
+        "{% for i in range(99999) %}{{ range(99999) | list | length }}{% endfor %}",
+        "{% set s = namespace(x=[]) %}{% for i in range(99) %}{% set s.x = s.x + s.x + [i] %}{% endfor %}",
+        "{{ ('(' * 10 ** 8) | urlize }}",
+        "{{ '%s' % ('x' * 10 ** 9) }}",
+    ]
+    (tmp_path / "cases.json").write_text(json.dumps([folders, templates]))
+    script = """
+import json, resource, sys
+from pathlib import Path
+from ds4ref.errors import Ds4Error
+from ds4ref.text.library import of_checkpoint
+from ds4ref.text.template import ChatTemplate
+from tests.text.test_library import folder_of
+at = Path(sys.argv[1])
+folders, templates = json.loads((at / "cases.json").read_text())
+def used():
+    own, theirs = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + theirs.ru_utime + own.ru_stime + theirs.ru_stime, max(own.ru_maxrss, theirs.ru_maxrss) << 10
+for case in folders + templates:
+    start, line = used()[0], "nothing"
+    try:
+        if isinstance(case, list):
+            of_checkpoint(folder_of(at / "m", case[0], config__json=case[1])).encode("a" * 60 + "!")
+        else:
+            ChatTemplate(case).render([{"role": "user", "content": "x"}])
+    except Ds4Error as error:
+        line = str(error)
+    seconds, memory = used()
+    print(seconds - start, memory, line)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    rows = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert len(rows) == len(folders) + len(templates) == 60 and not done.stderr
+    assert [row for row in rows if row[2] == "nothing" or float(row[0]) > 5 or float(row[1]) > 500e6] == []
 
 
 def test_where_the_template_comes_from(tmp_path, definition):
@@ -216,7 +366,7 @@ def test_mutations(tmp_path, definition):
     """Seeded damage to tokenizer.json: a tokenizer or one line."""
     clean = json.dumps(definition).encode()
     checkpoint, rng, refused = folder_of(tmp_path / "m", definition, config__json={}), random.Random(5), 0
-    for _ in range(300):
+    for _ in range(80):
         text = bytearray(clean)
         for _ in range(rng.choice((1, 2, 6))):
             at = rng.randrange(len(text))
@@ -229,4 +379,4 @@ def test_mutations(tmp_path, definition):
         except Ds4Error as error:
             refused += 1
             assert "\n" not in str(error)
-    assert 100 < refused
+    assert 25 < refused

@@ -14,7 +14,7 @@ from ds4ref.cli.ds4 import main
 from ds4ref.cli.transcript import Transcript
 from ds4ref.engine import Engine
 from ds4ref.errors import TextError
-from ds4ref.text.chat import Message, render
+from ds4ref.text.chat import Message, encode_chat_prompt, render
 from ds4ref.text.dsml import ToolCall
 from ds4ref.text.library import of_checkpoint, of_gguf
 from ds4ref.text.tokenizer import Tokenizer
@@ -80,10 +80,8 @@ def test_a_gguf_and_a_folder_have_the_same_tokenizer(model, definition, tmp_path
     [
         ([], set()),
         ([("eot_token_id", "u32", 5)], {5}),
-        ([("eot_token_id", "u32", 5), ("eom_token_id", "i32", 6), ("eos_token_ids", "i32[]", [7, -1, 10**6])],
-         {5, 6, 7}),
-        ([("eos_token_ids", "u64[]", [9]), ("eot_token_id", "string", "x")], {9}),
-        ([("eos_token_ids", "string[]", ["9"])], set()),
+        ([("eot_token_id", "u32", 5), ("eom_token_id", "i32", 6), ("eos_token_ids", "i32[]", [7, -1])], {5, 6, 7}),
+        ([("eos_token_ids", "u64[]", [9]), ("eot_token_id", "u32", 2**32 - 1)], {9}),
     ],
 )  # fmt: skip
 def test_every_end_that_a_gguf_names(entries, tmp_path, more, ends):
@@ -91,6 +89,21 @@ def test_every_end_that_a_gguf_names(entries, tmp_path, more, ends):
     with open_source(write(tmp_path / "m.gguf", found)) as source:
         tok = open_tokenizer(source)
     assert tok.ends == {tok.eos, *ends} and tok.eos not in ends
+
+
+@pytest.mark.parametrize(
+    ("more", "starts"),
+    [([], False), ([("bos_token_id", "u32", 3)], False),
+     ([("bos_token_id", "u32", 3), ("add_bos_token", "bool", True)], True), ([("add_bos_token", "bool", True)], False),
+     ([("bos_token_id", "u32", 3), ("pre", "string", "llama-bpe")], True),
+     ([("bos_token_id", "u32", 3), ("pre", "string", "llama-bpe"), ("add_bos_token", "bool", False)], False)],
+)  # fmt: skip
+def test_whether_a_text_of_a_gguf_starts_with_bos(entries, tmp_path, more, starts):
+    new = {G + key for key, _, _ in more} | {"tokenizer.chat_template"}
+    kept = [e for e in entries if e[0] not in new] + [(G + key, kind, value) for key, kind, value in more]
+    with open_source(write(tmp_path / "m.gguf", kept)) as source:
+        tok = open_tokenizer(source)
+    assert encode_chat_prompt(tok, "", "the") == [3] * starts + tok.encode("the")
 
 
 def test_the_engine_asks_by_the_template(model):
@@ -175,9 +188,13 @@ def test_deepseek_s_own_prompts_are_as_before(nano_path):
         ("pre", (G + "pre", "string", "martian\n"), "cuts text by"),
         ("token_type", (G + "token_type", "i32[]", [1, 1]), "2 types for"),
         ("tokens", None, "types for 0 tokens"),
-        ("merges", (G + "merges", "string[]", ["no such"]), "refuses"),
+        ("merges", (G + "merges", "string[]", ["no such"]), "library failed"),
         ("eos_token_id", (G + "eos_token_id", "u32", 10**6), "eos is token 1000000"),
-        ("token_type", (G + "token_type", "i32[]", None), "no tokens|refuses"),
+        ("eot_token_id", (G + "eot_token_id", "u32", 10**6), "an end is token 1000000"),
+        ("eot_token_id", (G + "eot_token_id", "string", "x"), "eot_token_id has type string"),
+        ("eos_token_ids", (G + "eos_token_ids", "string[]", ["9"]), "eos_token_ids has type"),
+        ("eos_token_ids", (G + "eos_token_ids", "u32[]", [1] * 65), "lists 65 tokens, at most 64"),
+        ("token_type", (G + "token_type", "i32[]", None), "no tokens|library failed"),
     ],
 )
 def test_a_gguf_without_a_usable_tokenizer_is_one_line(entries, tmp_path, key, entry, match):

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ds4ref.errors import TextError
+from ds4ref.text import limited_worker
 from ds4ref.text.template import MAX_SOURCE, ChatTemplate
-from ds4ref.text.template_worker import render
 
 CHATML = """{%- if tools %}
 <|im_start|>system
@@ -89,7 +89,6 @@ def test_a_hostile_template_is_one_line(case):
     with pytest.raises(TextError, match=match) as caught:
         template.render(TALK)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
-    template.close()
 
 
 @pytest.mark.thorough
@@ -97,7 +96,7 @@ def test_after_a_failure_the_next_one_works():
     template = ChatTemplate("{% if messages[0].role == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}"
                             "{% endfor %}{% endfor %}{% endif %}ok", seconds=8.0)  # fmt: skip
     assert template.render(TALK) == "ok"
-    first = template._process
+    first = template._process._process
     with pytest.raises(TextError, match="not done"):
         template.render([{"role": "loop"}])
     assert first.poll() is not None, "its process was ended"
@@ -107,10 +106,10 @@ def test_after_a_failure_the_next_one_works():
 def test_a_process_that_was_killed_is_replaced_and_the_last_one_ends_with_its_template():
     template = ChatTemplate("ok")
     assert template.render(TALK) == "ok"
-    os.kill(template._process.pid, 9)
-    template._process.wait()
+    os.kill(template._process._process.pid, 9)
+    template._process._process.wait()
     assert template.render(TALK) == "ok"
-    process = template._process
+    process = template._process._process
     del template
     assert process.wait(300) is not None
 
@@ -133,5 +132,16 @@ def test_large_messages_go_through():
 
 
 def test_the_worker_says_what_went_wrong_without_a_process():
-    assert render("{{ x }}", {"x": "é"}, 10) == {"text": "é"}
-    assert "more than 2 characters" in render("{{ x }}", {"x": "long"}, 2)["error"]
+    def rendered(template, limit, **variables):
+        opened = limited_worker.answer({"do": "template", "template": template, "limit": limit})
+        return opened or limited_worker.answer({"do": "render", "variables": variables})
+
+    assert rendered("{{ x }}", 10, x="é") == {"text": "é"}
+    assert "more than 2 characters" in rendered("{{ x }}", 2, x="long")["error"]
+    assert "TemplateSyntaxError" in rendered("{% for %}", 2)["error"]
+
+
+def test_an_error_does_not_reach_the_terminal_raw():
+    with pytest.raises(TextError, match="failed: .*red") as caught:
+        ChatTemplate("{{ raise_exception('\x1b[31mred\x9b2J\u202e') }}").render(TALK)
+    assert str(caught.value).isprintable() and "\\x1b[31mred\\x9b2J\\u202e" in str(caught.value)

@@ -43,6 +43,13 @@ def test_tokens_of_a_text(story: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert [1, *ids] == llama2c.encode(TOKENS, PROMPT)
 
 
+def test_a_story_without_a_prompt(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It starts at the beginning, as run.c's does; a file without that token asks for a prompt."""
+    flags = ["-n", "8", "--temp", "0", "--numerics", "exact", "--backend", "reference", "-c", "64"]
+    assert ds4.main(["-m", str(story), "-p", "", *flags]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == greedy("", 8)[1].rstrip("\n")
+
+
 def test_inspect(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ds4.main(["--inspect", str(story)]) == 0
     out = capsys.readouterr().out

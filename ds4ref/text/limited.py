@@ -1,0 +1,139 @@
+"""A process of its own for what an untrusted model file defines: its chat template and its tokenizer.
+
+    process = LimitedProcess("the chat template", {"do": "render", "template": source})
+    process.ask({"variables": {...}}, size=1000)["text"]
+
+Jinja and regular expressions can loop for ever, and a definition of a hundred bytes can make gigabytes. The process
+(``limited_worker``) has limits of processor time and memory for every request, in proportion to its size; one that
+exceeds them is a ``TextError`` in one line, and the next request starts a new process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import TextError
+
+SECONDS = 3.0
+SECONDS_PER_MB = 5.0
+"""Processor time of a request, and more for its size: the library loads and encodes 1 to 10 MB a second."""
+MEMORY = 256 << 20
+MEMORY_PER_BYTE = 320
+"""Memory of the process, and more for the size of a request: a byte of text takes the library up to 200."""
+MEMORY_PER_DEFINED = 12
+"""Memory that a byte of the opening may take: the library makes 290 MB of a tokenizer.json of 34 MB."""
+_PATIENCE = 10.0
+"""Elapsed time allowed per second of processor time: on a busy machine a process waits."""
+_WORKER = Path(__file__).with_name("limited_worker.py")
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+"""One thread and one heap, since every further one reserves address space, which is what is limited."""
+
+
+class LimitedProcess:
+    """A worker process, started by the first request; safe for several threads, which wait for each other.
+
+    name     of what runs in it, for error messages
+    opening  the request that every new process gets first; its answer is ``opened``
+    size     bytes that the opening defines, for its limits and those of all later requests
+    """
+
+    def __init__(self, name: str, opening: Mapping[str, Any], *, size: int, seconds: float = SECONDS):
+        self.name, self.opened = name, dict[str, Any]()
+        self._opening, self._size, self._seconds = opening, size, seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> dict[str, Any]:
+        """Start the process if it is not running, and return its answer to the opening."""
+        with self._lock:
+            self._started()
+        return self.opened
+
+    def ask(self, request: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """Return the answer to a request about ``size`` > 0 bytes; raise TextError for a failure or an exceeded
+        limit."""
+        with self._lock:
+            return self._ask(self._started(), request, size)
+
+    def _ask(self, process: subprocess.Popen[bytes], request: Mapping[str, Any], size: int = 0) -> dict[str, Any]:
+        assert process.stdin is not None and process.stdout is not None
+        seconds = self._seconds + (size or self._size) / 1e6 * SECONDS_PER_MB
+        memory = MEMORY + MEMORY_PER_BYTE * size + MEMORY_PER_DEFINED * self._size
+        limits = {"seconds": seconds, "memory": memory}
+        end = time.monotonic() + _PATIENCE * seconds
+        try:
+            # the worker reads a whole line before it writes, so this does not block for longer than it takes to read
+            process.stdin.write(json.dumps({**request, **limits}).encode() + b"\n")
+            process.stdin.flush()
+            line = bytearray()
+            while not line.endswith(b"\n"):
+                remaining = end - time.monotonic()
+                if remaining <= 0 or not select.select([process.stdout], [], [], remaining)[0]:
+                    raise self._failed(f"not done after {_PATIENCE * seconds:.3g} seconds")
+                piece = process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
+                if not piece:
+                    raise self._failed(self._end_of(process, seconds))
+                line += piece
+            reply: dict[str, Any] = json.loads(line)
+        except OSError as error:
+            self._close()
+            raise self._failed(error.strerror or str(error)) from None
+        except BaseException:
+            self._close()
+            raise
+        if "error" in reply:
+            raise self._failed(str(reply["error"]))
+        return reply
+
+    def _end_of(self, process: subprocess.Popen[bytes], seconds: float) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if process.wait(1.0) == -signal.SIGXCPU:
+                return f"not done after {seconds:.3g} seconds"
+        return "its process ended, out of memory perhaps"
+
+    def _failed(self, reason: str) -> TextError:
+        line = " ".join(reason.split())[:300]
+        return TextError(f"{self.name} failed: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}")
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._close()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(_WORKER)], env=os.environ | _ENVIRONMENT,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                self.opened = self._ask(self._process, self._opening)
+            except BaseException:
+                self._close()
+                raise
+        return self._process
+
+    def close(self) -> None:
+        """Kill the process; the next request starts a new one."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._close()

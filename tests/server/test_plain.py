@@ -226,12 +226,12 @@ def test_long_prompts_and_their_tokens_are_read_and_written_piece_by_piece(monke
     def noted(real):
         def call(value, *args, **more):
             done = real(value, *args, **more)
-            lengths.append(max(len(value), len(done)))
+            lengths.append(max(len(one) for one in (value, done) if isinstance(one, str)))
             return done
 
         return call
 
-    text = "an escape \n, \u2028 and a \ud83d\ude00 " * 200_000
+    text = r"an escape \n, \u2028 and a \ud83d\ude00 " * 200_000
     body = b'{"prompt": "' + text.encode() + b'", "add_special_tokens": false}'
     ids = [*range(1000, 1000 + 3 * plain.LIST + 1)]
     wanted = json.loads(body), json.dumps({"tokens": ids, "count": len(ids)}, separators=(",", ":")).encode() + b"\n"

@@ -35,7 +35,7 @@ from ds4ref.runs.provenance import stamp
 from ds4ref.server.app import apis
 from ds4ref.server.job import Job
 from ds4ref.server.listen import Background
-from ds4ref.server.service import Service
+from ds4ref.server.service import THREADS, Service
 from ds4ref.server.timelines import Timelines
 from ds4ref.server.turn import Delta, Prefill
 from ds4ref.server.worker import Worker
@@ -137,6 +137,7 @@ def load(seconds: float, clients: int, tokens: int, threads: int | None = None, 
             many = {"tokens": tokens, "clients": clients, "alone": alone}
             first = ask("crowd", url, seconds=seconds / 5, seed=1, **many)
             settled(service)
+            fill(service)
             before, sampler = resources(), ResourceSampler(max(1.0, seconds / 30), worker.timelines)
             sampler.start()
             crowd = ask("crowd", url, seconds=seconds, seed=2, **many)
@@ -153,6 +154,16 @@ def load(seconds: float, clients: int, tokens: int, threads: int | None = None, 
         "wait": {kind: spread(waits) for kind, waits in crowd["waits"].items() if waits},
         "share": spread(crowd["shares"]), "before": before, "after": after, "held": sampler.samples,
     }  # fmt: skip
+
+
+def fill(service: Service) -> None:
+    """Begin all threads that read requests: the server begins each when it is first needed, be that late."""
+    met = threading.Barrier(THREADS)
+
+    async def together() -> None:
+        await asyncio.gather(*(service.aside(met.wait) for _ in range(THREADS)))
+
+    asyncio.run(together())
 
 
 def settled(service: Service, seconds: float = 30.0) -> int:

@@ -242,9 +242,7 @@ def test_where_strides_end_changes_nothing(text, stride):
         assert ([*split_unicode(text)], [*split_ds4(data)]) == whole
 
 
-@pytest.mark.parametrize(
-    ("text", "longest"), [("words and 12 \n" * 20_000, splits.STRIDE), ("\n" * 2 * splits.STRIDE, 2 * splits.STRIDE)]
-)
+@pytest.mark.parametrize(("text", "longest"), [("words and 12 \n" * 20_000, 1 << 18), ("\n" * (1 << 19), 1 << 19)])
 def test_a_long_text_is_split_a_stride_at_a_time(monkeypatch, text, longest):
     """While a pattern is searched no other thread runs: only a run of white space is taken as a whole."""
     searched = []

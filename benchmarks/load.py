@@ -39,6 +39,7 @@ from ds4ref.server.service import Service
 from ds4ref.server.timelines import Timelines
 from ds4ref.server.turn import Delta, Prefill
 from ds4ref.server.worker import Worker
+from ds4ref.targets.transport import tls_context
 
 CTX = 8192
 PROMPTS = 12
@@ -221,13 +222,14 @@ class Crowd:
 
     def __init__(self, url: str, tokens: int, clients: int, seconds: float, alone: dict[str, list[str]], seed: int):
         self.url, self.tokens, self.clients, self.alone, self.seed = url, tokens, clients, alone, seed
-        self.end = time.monotonic() + seconds
+        self.seconds, self.end = seconds, 0.0
         self.counts: dict[str, Any] = {"answers": 0, "left": 0, "wrong": 0, "failed": 0}
         self.waits: dict[str, list[float]] = {"polite": [], "greedy": []}
         self.shares: list[float] = []
 
     async def run(self) -> dict[str, Any]:
         """Run all clients until the time is over and the last answers have arrived; return the results."""
+        self.end = time.monotonic() + self.seconds
         await asyncio.gather(*map(self.one, range(self.clients)))
         return {**self.counts, "waits": self.waits, "shares": self.shares}
 
@@ -236,7 +238,9 @@ class Crowd:
         greedy = number % GREEDY == 0
         headers = {"session-id": f"client {number}"}
         limits = httpx2.Limits(max_connections=None)
-        async with httpx2.AsyncClient(timeout=600, trust_env=False, headers=headers, limits=limits) as client:
+        # certificates are read once: 200 times took longer than the warm-up, which then asked nothing
+        shared: dict[str, Any] = {"timeout": 600, "trust_env": False, "limits": limits, "verify": tls_context()}
+        async with httpx2.AsyncClient(headers=headers, **shared) as client:
             lines = [self.line(client, number * AT_ONCE + n, greedy) for n in range(AT_ONCE if greedy else 1)]
             served = sum(await asyncio.gather(*lines))
         if not greedy:

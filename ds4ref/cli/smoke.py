@@ -47,6 +47,8 @@ def build_parser() -> Parser:
     result.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
     result.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
                       "agent; NAME@VERSION another version, NAME@latest the newest (all)")  # fmt: skip
+    result.add_argument("--api", metavar="LIST", help="only these APIs, separated by commas: chat, completions, "
+                      "responses, messages (all)")  # fmt: skip
     add(result, "--list", dest="listed", help="list the clients, and whether they are here")
     result.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")
     result.add_argument("--keep", action="store_true", help="keep the folder with what clients and servers wrote")
@@ -85,11 +87,11 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
     """Run the clients ``kinds`` and print the report; return the exit code. ``command``: recorded in the report."""
     from ..conformance import results, runner
 
-    url = address(args.url)
+    url, apis = address(args.url), apis_of(args.api)
     work = Path(tempfile.mkdtemp(prefix="ds4-smoke-"))
     options = runner.Options(
         work, url, args.model_name or "", key_of(args), args.tokens or (THEIR_TOKENS if url else TOKENS), args.timeout,
-        args.install, args.client is not None, args.threads, command, args.label or "",
+        args.install, args.client is not None, args.threads, command, args.label or "", apis,
     )  # fmt: skip
     try:
         report = runner.smoke(kinds, options, lambda line: say(PROG, line))
@@ -130,6 +132,20 @@ def address(url: str | None) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--url {printable(url)}: an address like http://127.0.0.1:8080 is needed")
     return url.rstrip("/").removesuffix("/v1")
+
+
+def apis_of(names: str | None) -> tuple[str, ...]:
+    """Return the APIs to test, none for all; UsageError for names of no API."""
+    from ..conformance.checks import groups
+
+    if names is None:
+        return ()
+    known = [group.name for group in groups() if group.path]
+    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+    wrong = [name for name in chosen if name not in known]
+    if wrong or not chosen:
+        raise UsageError(f"--api {printable(wrong[0] if wrong else names)}: there are {', '.join(known)}")
+    return chosen
 
 
 def key_of(args: Namespace) -> str:

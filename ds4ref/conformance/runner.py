@@ -21,7 +21,7 @@ from ..errors import Ds4Error
 from ..runs.provenance import stamp
 from . import agents, harnesses, install
 from .checks import groups
-from .clients import Kind
+from .clients import APIS, Kind
 from .results import INTERRUPTED, Check, Client, Report
 from .servers import Own
 from .talk import Talk, no_end, progress, shown
@@ -49,6 +49,7 @@ class Options:
     threads    threads of our own servers, None for the default
     command    command line recorded in the report
     label      name of the server in the report
+    apis       the APIs to test, empty for all; SDKs that speak several test all of theirs
     """
 
     work: Path
@@ -62,6 +63,7 @@ class Options:
     threads: int | None = None
     command: Sequence[str] = ("ds4-server", "smoke")
     label: str = ""
+    apis: tuple[str, ...] = ()
 
 
 def smoke(kinds: Sequence[Kind], options: Options, tell: Callable[[str], None] = lambda line: None) -> Report:
@@ -138,10 +140,14 @@ def _run(kind: Kind, o: Options, servers: Servers, tell: Callable[[str], None]) 
     tell(f"{kind.name} {place.version}".rstrip())
     if kind.runs == "checks":
         talk = servers.talk(False)
-        yield from (group.client(talk, must=not o.url) for group in groups())
+        yield from (group.client(talk, must=not o.url) for group in groups(o.apis))
         return
     for api in kind.apis or ("",):
         row, begun = Client(f"{kind.name} {api}".rstrip(), place.version), time.monotonic()
+        if o.apis and (need := api or NEEDS.get(kind.name)) in APIS and need not in o.apis:
+            row.skipped = f"it speaks {need}, which --api leaves out"
+            yield row
+            continue
         work = o.work / row.name.replace(" ", "-")
         work.mkdir()
         talk = servers.talk(kind.scripted and not o.url)

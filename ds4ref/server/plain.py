@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..text import rawjson
 from ..version import __version__
 from . import refusals
 from .api import Question, Refused
@@ -42,6 +43,9 @@ AGENT = (
 CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " \
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
+
+LIST = 1 << 16
+"""Entries of a long list that are written at once: no other thread runs meanwhile."""
 
 MAX_TIMELINES = 100
 """Maximum number of cached timelines in the status document, most recently used first."""
@@ -185,10 +189,10 @@ class Plain:
         body = inflate(body, coding, self.service.limits)
         check_json(body, self.service.limits)
         with translated(""):
-            value = json.loads(body)
-        if not isinstance(value, dict):
-            raise Refused(400, "invalid JSON request")
-        return value
+            return {
+                name: rawjson.string(raw) if rawjson.is_string(raw) else json.loads(raw)
+                for name, raw in rawjson.members(body.decode("utf-8-sig"))
+            }
 
     # --- monitoring
 
@@ -288,7 +292,28 @@ class Asked:
             return self.question.answer(body, self.service.about(headers), self.service.worker.engine.tokenizer)
 
 
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON response: without spaces, unescaped UTF-8, a newline at the end."""
-    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+def answer(value: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return an object as JSON response: without spaces, unescaped UTF-8, a newline at the end."""
+    body = b"".join((b"{", *_encoded(value), b"}\n"))
     return Response(body, status, headers={"content-type": JSON, **(headers or {})})
+
+
+def _encoded(value: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield an object's members as JSON; of long lists LIST entries at once, of long texts a piece."""
+    for n, (name, one) in enumerate(value.items()):
+        yield (b"," if n else b"") + _json(name) + b":"
+        if isinstance(one, list) and len(one) > LIST:
+            for at in range(0, len(one), LIST):
+                yield (b"," if at else b"[") + _json(one[at : at + LIST])[1:-1]
+            yield b"]"
+        elif isinstance(one, str) and len(one) > rawjson.PIECE:
+            yield b'"'
+            for at in range(0, len(one), rawjson.PIECE):
+                yield _json(one[at : at + rawjson.PIECE])[1:-1]
+            yield b'"'
+        else:
+            yield _json(one)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

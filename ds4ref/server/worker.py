@@ -116,7 +116,7 @@ class Worker:
         self.engine, self.ctx, self.constrain = engine, ctx, constrain
         self.timelines = Timelines(engine.tokenizer) if timelines is None else timelines  # an empty one is false
         self.queue: FairQueue[Job] = FairQueue(queue_limit, lambda job, ahead: job.listen(Queued(ahead)))
-        self.streams = streams
+        self.streams = self._most = streams
         self.running: tuple[Job, ...] = ()
         self.finished = 0
         self._schedule: Schedule[Stream] = Schedule()
@@ -202,7 +202,12 @@ class Worker:
                 self._end(stream.job, stream.job.finish or Finish.ERROR)
 
     def _admit(self) -> bool:
-        """Begin queued answers while there is room; wait for one if none is under way. False after the last one."""
+        """Begin queued answers while there is room; wait for one if none is under way. False after the last one.
+
+        Where memory for another conversation is missing, fewer run at once until all of them have ended.
+        """
+        if not len(self._schedule):
+            self.streams = self._most
         while len(self._schedule) < self.streams:
             busy = bool(len(self._schedule))
             if busy and not len(self.queue):
@@ -212,7 +217,7 @@ class Worker:
             except BackendError as error:
                 if busy:
                     self.streams = len(self._schedule)
-                    log.warning("%d answers at once from now on: %s", self.streams, error)
+                    log.warning("%d answers at once until these have ended: %s", self.streams, error)
                     break
             job = self.queue.take(0 if busy else None, self._may_begin)
             if job is None:

@@ -14,8 +14,14 @@ cuts the run up, and splits off the last blank of blanks before the run.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, AnyStr
+
+STRIDE = 1 << 18
+"""Characters, or bytes, that are split at once: no other thread runs meanwhile, and their pieces are in memory."""
+_BEHIND = 4
+"""How far behind a piece there must be text to know its end: the longest character, or look-ahead."""
 
 _PUNCT = r"!-/:-@\[-`{-~"  # the 32 ASCII punctuation characters
 _CJK = "\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff"
@@ -50,9 +56,9 @@ def _unicode_pattern() -> Any:
     return regex.compile("|".join(alternatives), regex.DOTALL | regex.VERSION1)
 
 
-def split_unicode(text: str) -> list[str]:
-    """Split ``text`` into pieces whose concatenation is ``text``. Lone surrogates count as unassigned characters."""
-    return _unicode_pattern().findall(text)
+def split_unicode(text: str) -> Iterator[str]:
+    """Yield the pieces of ``text``, whose concatenation is ``text``. Lone surrogates count as unassigned characters."""
+    return _strides(_unicode_pattern(), text)
 
 
 @cache
@@ -79,6 +85,28 @@ def _ds4_pattern() -> re.Pattern[bytes]:
     return re.compile("|".join(alternatives).encode("ascii"), re.DOTALL)
 
 
-def split_ds4(data: bytes) -> list[bytes]:
-    """Split ``data`` by ds4's rules into pieces whose concatenation is ``data``."""
-    return _ds4_pattern().findall(data)
+def split_ds4(data: bytes) -> Iterator[bytes]:
+    """Yield the pieces of ``data`` by ds4's rules, whose concatenation is ``data``."""
+    return _strides(_ds4_pattern(), data)
+
+
+def _strides(pattern: Any, text: AnyStr) -> Iterator[AnyStr]:
+    """Yield the matches of ``pattern`` in ``text``, found a stride at a time.
+
+    What lies behind the end of a stride may change its last piece, and white space in front of that: there newlines
+    further on decide where a piece ends. These are found again, by the next stride; a stride without any other piece
+    is made longer.
+    """
+    at, length = 0, STRIDE
+    while at < len(text):
+        end = at + length
+        found: list[AnyStr] = pattern.findall(text, at, end)
+        if end < len(text):
+            known = sum(map(len, found))
+            while found and (known > length - _BEHIND or found[-1].isspace()):
+                known -= len(found.pop())
+            if not found:
+                length *= 2
+                continue
+        yield from found
+        at, length = at + sum(map(len, found)), STRIDE

@@ -109,14 +109,16 @@ class Tokenizer:
         """
         other = copy.copy(self)
         other._pieces = {}
-        other._split = lambda text: list(split(_raw(text)))  # type: ignore[method-assign]
+        other._split = lambda text: iter(split(_raw(text)))  # type: ignore[method-assign]
         return other
 
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
         """Encode plain text: protocol strings in it are ordinary characters. Nearly linear in its length."""
-        return self._encode_span(_normal(text))
+        ids: list[int] = []
+        self._encode_span(_normal(text), ids)
+        return ids
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
         """Encode a rendered chat: each protocol string becomes its control token, the spans between them are plain
@@ -124,10 +126,11 @@ class Tokenizer:
         ids: list[int] = []
         text, at = _normal(text), 0
         for match in _specials(text):
-            ids += self._encode_span(text[at : match.start()])
+            self._encode_span(text[at : match.start()], ids)
             ids.append(self._special_ids[match.group()])
             at = match.end()
-        return ids + self._encode_span(text[at:])
+        self._encode_span(text[at:], ids)
+        return ids
 
     def text_bytes(self, text: str | bytes) -> bytes:
         """Return the bytes that ``decode(encode(text))`` gives, without encoding."""
@@ -137,11 +140,11 @@ class Tokenizer:
         """Return the pieces into which the pre-tokenizer cuts a plain text."""
         return [_raw(piece) for piece in self._split(_normal(text))]
 
-    def _split(self, text: str) -> Sequence[str | bytes]:
+    def _split(self, text: str) -> Iterator[str] | Iterator[bytes]:
         return split_unicode(text) if self.split == "unicode" else split_ds4(_raw(text))
 
-    def _encode_span(self, text: str) -> list[int]:
-        ids: list[int] = []
+    def _encode_span(self, text: str, ids: list[int]) -> None:
+        """Append the ids of a plain text to ``ids``: a copy of millions would hold up other threads."""
         cache = self._pieces
         for piece in self._split(text):
             piece_ids = cache.get(piece)
@@ -152,7 +155,6 @@ class Tokenizer:
                         cache.clear()
                     cache[piece] = piece_ids
             ids += piece_ids
-        return ids
 
     # --- ids to text
 

@@ -15,14 +15,9 @@ from ds4ref.cli import server
 from ds4ref.conformance.checks import completions, groups
 from ds4ref.conformance.checks.common import object_begins
 from ds4ref.conformance.talk import Talk, Wrong
-from ds4ref.sampling import Sampler
-from ds4ref.server import worker
-from ds4ref.server.worker import Worker
 from tests.marking import sampled
-from tests.server.conftest import running
 
 from .faults import (
-    FORMED,
     always,
     calls,
     document,
@@ -40,16 +35,6 @@ CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
 )  # fmt: skip
 NAMES = {CHAT: "chat", COMPLETIONS: "completions", RESPONSES: "responses", MESSAGES: "messages"}
-
-
-@pytest.fixture(scope="module")
-def good(nano_engine):
-    """Our server on the embedded model, and what it said so far."""
-    drawn = {"seed": 1}  # random weights may begin to think by themselves; the same draws each time
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "sampler_of", lambda _, *args, **given: Sampler(*args, **{**given, **drawn}))
-        with running(Worker(nano_engine, ctx=3000, constrain=FORMED)) as server:
-            yield server.url, {}
 
 
 READERS = {

@@ -14,6 +14,7 @@ import pytest
 
 from ds4ref.cli import server
 from ds4ref.conformance import agents, clients, harnesses, install, runner
+from ds4ref.conformance.checks import groups
 from ds4ref.conformance.servers import Own
 from ds4ref.conformance.talk import no_end, progress
 from ds4ref.server.worker import Worker
@@ -49,6 +50,23 @@ def test_who_is_asked_for_by_name_has_to_run(found, monkeypatch, tmp_path):
     monkeypatch.setattr(clients, "KINDS", (clients.find("codex"),))
     code, told = found("--url", "http://127.0.0.1:9")
     assert code == 0 and told["clients"][0]["skipped"].startswith("not installed; --install")
+
+
+def test_only_the_apis_that_are_asked_for(found, good, monkeypatch, capsys):
+    """Of the others nothing is tried, and whoever speaks none of them does not run."""
+    url, known = good
+    monkeypatch.setattr(install, "installed", lambda kind: install.Place(None, kind.version))
+    code, told = found("--url", url, "--client", "codex,claude", "--api", "chat, completions")
+    assert code == 0
+    assert [(one["name"], one["skipped"], one["checks"]) for one in told["clients"]] == [
+        ("codex", "it speaks responses, which --api leaves out", []),
+        ("claude", "it speaks messages, which --api leaves out", []),
+    ]
+    assert [one.name for one in groups(("completions", "chat"))] == ["server", "chat", "completions"]
+    assert [one.name for one in groups()] == ["server", "chat", "completions", "responses", "messages"]
+    assert server.main(["smoke", "--api", "chats"]) == 2
+    assert "--api chats: there are chat, completions, responses, messages" in capsys.readouterr().err
+    assert server.main(["smoke", "--api", " ,"]) == 2
 
 
 def test_what_was_found_before_ctrl_c_is_kept(tmp_path, monkeypatch):

@@ -3,10 +3,14 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from ds4ref.server import plain
+from ds4ref.server.limits import Limits
 from ds4ref.server.service import Settings
+from ds4ref.text import rawjson
 
 from .conftest import post, read_one
 
@@ -213,3 +217,33 @@ def test_the_description_names_every_endpoint(scripted):
     routes = {route.path.replace("{id:path}", "{id}") for route in inner.routes}
     assert set(found["paths"]) == routes - {"/v1/echo"}
     json.dumps(found)
+
+
+def test_long_prompts_and_their_tokens_are_read_and_written_piece_by_piece(monkeypatch):
+    """While JSON is read or written no other thread runs, so that /health would have to wait."""
+    lengths = []
+
+    def noted(real):
+        def call(value, *args, **more):
+            done = real(value, *args, **more)
+            lengths.append(max(len(one) for one in (value, done) if isinstance(one, str)))
+            return done
+
+        return call
+
+    text = r"an escape \n, \u2028 and a \ud83d\ude00 " * 200_000
+    body = b'{"prompt": "' + text.encode() + b'", "add_special_tokens": false}'
+    ids = [*range(1000, 250_000)]
+    wanted = json.loads(body), json.dumps({"tokens": ids, "count": len(ids)}, separators=(",", ":")).encode() + b"\n"
+    monkeypatch.setattr(json, "loads", noted(json.loads))
+    monkeypatch.setattr(json, "dumps", noted(json.dumps))
+    service = SimpleNamespace(limits=Limits())
+    assert plain.Plain(service)._parse(body, "") == wanted[0]
+    assert plain.answer({"tokens": ids, "count": len(ids)}).body == wanted[1]
+    assert max(lengths) < 1.01 * rawjson.PIECE and len(body) > 4 * rawjson.PIECE
+
+
+@pytest.mark.parametrize("count", [0, 1, plain.LIST, plain.LIST + 1, 2 * plain.LIST, 2 * plain.LIST + 1])
+def test_lists_and_texts_of_any_length_are_whole(count):
+    value = {"a": [{"b": i} for i in range(count)], "c": "\n\u20ac" * (8 * count), "d": {"e": [[]]}}
+    assert json.loads(plain.answer(value).body) == value

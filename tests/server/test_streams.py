@@ -234,9 +234,11 @@ def test_without_memory_for_another_conversation_the_next_one_waits(nano_engine,
 
     def session(ctx):
         made.append(ctx)
-        if len(made) > 1:
+        if len(made) > memory:
             raise BackendError("no memory for a context")
         return real(ctx)
+
+    memory = 1
 
     engine.session = session  # the first one was made already: two at once, no more
     engine.hold()
@@ -244,6 +246,15 @@ def test_without_memory_for_another_conversation_the_next_one_waits(nano_engine,
     while worker.streams > 2:
         engine.step()
     assert len(worker.running) == 2
+    engine.release()
+    for one in found:
+        assert one.wait().told[-1][1].finish == Finish.STOP
+    memory = 9  # when all have ended it is tried again
+    engine.hold()
+    found = [Asked(worker, turn(f"word {n} " * 20)) for n in range(3)]
+    engine.held()
+    while len(worker.running) < 3:
+        engine.step()
     engine.release()
     for one in found:
         assert one.wait().told[-1][1].finish == Finish.STOP

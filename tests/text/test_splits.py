@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
+from ds4ref.text import splits
 from ds4ref.text.splits import split_ds4, split_unicode
 
 ASCII_EXAMPLES = {
@@ -54,7 +55,7 @@ def ds4(text: str) -> list[str]:
 
 @pytest.mark.parametrize("text", ASCII_EXAMPLES)
 def test_worked_examples(text):
-    assert split_unicode(text) == ds4(text) == ASCII_EXAMPLES[text]
+    assert [*split_unicode(text)] == ds4(text) == ASCII_EXAMPLES[text]
 
 
 @pytest.mark.parametrize("text", DS4_ONLY)
@@ -64,7 +65,7 @@ def test_ds4_takes_non_ascii_for_letters(text):
 
 @pytest.mark.parametrize("text", UNICODE_ONLY)
 def test_unicode_form(text):
-    assert split_unicode(text) == UNICODE_ONLY[text]
+    assert [*split_unicode(text)] == UNICODE_ONLY[text]
 
 
 # The characters at the edges of every class, and one or two from inside.
@@ -95,7 +96,7 @@ def three_passes() -> pre_tokenizers.PreTokenizer:
 
 
 def check_unicode(text: str) -> None:
-    assert split_unicode(text) == [piece for piece, _ in three_passes().pre_tokenize_str(text)]
+    assert [*split_unicode(text)] == [piece for piece, _ in three_passes().pre_tokenize_str(text)]
 
 
 @settings(max_examples=500)
@@ -174,25 +175,25 @@ LEADS = [bytes([byte]) for byte in b"\x80\xbf\xc0\xc1\xdf\xe0\xe3\xe4\xef\xf0\xf
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from([*BYTES, b"a", b" ", b"1", b"!", b"\n", "中".encode()]), max_size=12).map(b"".join))
 def test_ds4_form_is_the_table(data):
-    assert split_ds4(data) == naive_ds4(data)
+    assert [*split_ds4(data)] == naive_ds4(data)
 
 
 def test_ds4_form_of_all_neighbours():
     for first, second in itertools.product([*PIECES, *LEADS], repeat=2):
         data = first + second + b"a  " + first + b"  " + second + first + b"\n" + second
-        assert split_ds4(data) == naive_ds4(data)
+        assert [*split_ds4(data)] == naive_ds4(data)
 
 
 @given(st.text(alphabet=string.printable))
 def test_same_on_ascii(text):
-    assert split_unicode(text) == ds4(text)
+    assert [*split_unicode(text)] == ds4(text)
 
 
 def test_control_characters_are_the_one_ascii_difference():
-    assert split_unicode("\0\0!") == ["\0\0", "!"]
+    assert [*split_unicode("\0\0!")] == ["\0\0", "!"]
     assert ds4("\0\0!") == ["\0", "\0", "!"]
-    assert split_unicode("\0\0a") == ds4("\0\0a") == ["\0", "\0a"]
-    assert split_unicode(" \t\0") == [" ", "\t", "\0"]
+    assert [*split_unicode("\0\0a")] == ds4("\0\0a") == ["\0", "\0a"]
+    assert [*split_unicode(" \t\0")] == [" ", "\t", "\0"]
     assert ds4(" \t\0") == [" \t", "\0"]
 
 
@@ -205,3 +206,53 @@ def test_nothing_is_lost(text):
 def test_ds4_takes_any_bytes(data):
     assert b"".join(split_ds4(data)) == data
     assert all(split_ds4(data))
+
+
+RUNS = [
+    "a",
+    "é",
+    "b1",
+    "12345",
+    " ",
+    "   ",
+    "\n",
+    " \n ",
+    "\r\n",
+    "\t",
+    "!",
+    "!!\n",
+    "中",
+    "かな",
+    "・",
+    "\0",
+    "\0\0",
+    "\u00a0",
+    "😀",
+]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(RUNS), max_size=30).map("".join), st.integers(1, 12))
+def test_where_strides_end_changes_nothing(text, stride):
+    data = text.encode() + b"\xe4 \xf7a" * (len(text) % 3) + text.encode()
+    whole = [*split_unicode(text)], [*split_ds4(data)]
+    assert whole[0] == splits._unicode_pattern().findall(text) and whole[1] == splits._ds4_pattern().findall(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splits, "STRIDE", stride)
+        assert ([*split_unicode(text)], [*split_ds4(data)]) == whole
+
+
+@pytest.mark.parametrize(("text", "longest"), [("words and 12 \n" * 20_000, 1 << 18), ("\n" * (1 << 19), 1 << 19)])
+def test_a_long_text_is_split_a_stride_at_a_time(monkeypatch, text, longest):
+    """While a pattern is searched no other thread runs: only a run of white space is taken as a whole."""
+    searched = []
+
+    real = splits._unicode_pattern()
+
+    class Pattern:
+        def findall(self, text, at, end):
+            searched.append(end - at)
+            return real.findall(text, at, end)
+
+    monkeypatch.setattr(splits, "_unicode_pattern", Pattern)
+    assert "".join(split_unicode(text)) == text and max(searched) == longest

@@ -12,7 +12,7 @@ Each check names the fields that it reads, and the clients that read them (``CLI
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -126,6 +126,7 @@ def modules() -> Iterator[ModuleType]:
     yield from (general, chat, completions, responses, messages)
 
 
-def groups() -> list[Checks]:
-    """Return the registry of checks of each API."""
-    return [module.check for module in modules()]
+def groups(apis: Sequence[str] = ()) -> list[Checks]:
+    """Return the registry of checks of each API, or of those named, and of what belongs to no single one."""
+    every = [module.check for module in modules()]
+    return [one for one in every if not apis or not one.path or one.name in apis]

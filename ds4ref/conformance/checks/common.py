@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from ..talk import Answer, Event, Skip, Talk, Wrong, expect, parsed, shown
+from ..talk import Answer, Event, NotOffered, Skip, Talk, Wrong, expect, parsed, shown
 
 ASK = "What will the weather be in Oslo tomorrow? Use the tool."
 RESULT = "Cloudy, 12 degrees."
@@ -45,18 +45,36 @@ _TAILS = [
 ]  # fmt: skip
 
 
-def arguments_fit(arguments: object) -> None:
-    """Raise Wrong unless ``arguments`` is JSON text that fits the schema PARAMETERS."""
+def arguments_fit(arguments: object, *, strict: bool = False) -> None:
+    """Raise Wrong unless ``arguments`` is JSON text that fits the schema PARAMETERS (``object_fits``)."""
     expect(isinstance(arguments, str), f"arguments that are no text: {shown(arguments)}")
     assert isinstance(arguments, str)
-    object_fits(parsed(arguments))
+    object_fits(parsed(arguments), strict=strict)
 
 
-def object_fits(value: Any) -> None:
-    """Raise Wrong unless ``value`` (parsed JSON) fits the schema PARAMETERS."""
+def object_fits(value: Any, *, strict: bool = False) -> None:
+    """Raise Wrong unless ``value`` (parsed JSON) fits the schema PARAMETERS.
+
+    Which city it is, is the model's choice unless the request asked for ``strict``: a text that the schema does not
+    list raises NotOffered there.
+    """
     expect(isinstance(value, dict), f"arguments that are no object: {shown(value)}")
-    fits = set(value) == {"city", "tomorrow"} and value["city"] in CITIES and isinstance(value["tomorrow"], bool)
-    expect(fits, f"arguments that do not fit the schema: {shown(value)}")
+    fits = set(value) == {"city", "tomorrow"} and isinstance(value["city"], str) and isinstance(value["tomorrow"], bool)
+    listed = fits and value["city"] in CITIES
+    expect(listed or (fits and not strict), f"arguments that do not fit the schema: {shown(value)}")
+    if not listed:
+        raise NotOffered(f"values held to their schema: the model wrote {shown(value)}")
+
+
+def tokenizer_info(talk: Talk) -> dict[str, Any]:
+    """Return what lm-evaluation-harness asks first of a tokenizer; raises NotOffered where there is none.
+
+    Other servers have a /tokenize of their own, with other members.
+    """
+    answer = talk.ask("/tokenizer_info")
+    if answer.status in (404, 405, 501):
+        raise NotOffered("/tokenizer_info")
+    return answer.document()
 
 
 def form_fits(text: object) -> None:

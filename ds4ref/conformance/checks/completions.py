@@ -8,7 +8,7 @@ from typing import Any
 
 from ..talk import Answer, NotOffered, Talk, expect, shown
 from . import Checks
-from .common import counts, event_stream, one_id, openai_error, overflow_known, too_long
+from .common import counts, event_stream, one_id, openai_error, overflow_known, tokenizer_info, too_long
 from .said import (
     COUNT,
     PROMPTS,
@@ -230,8 +230,7 @@ def score(talk: Talk) -> None:
 @check("score", "choices[].logprobs, .index", "lm-eval")
 def score_ids(talk: Talk) -> None:
     """the same of token ids, several at once."""
-    if not talk.offers("/tokenize"):
-        raise NotOffered("/tokenize")
+    tokenizer_info(talk)
     ids = talk.ask("/tokenize", {"prompt": TEXT, "add_special_tokens": False}).document()["tokens"]
     scores = _score(talk, [ids, ids[:-1]])
     expect([one.get("index") for one in scores] == [0, 1], f"indices {shown([one.get('index') for one in scores])}")
@@ -251,14 +250,14 @@ def _scores(talk: Talk) -> tuple[Said, Said]:
 def logprobs(talk: Talk) -> None:
     """logprobs of an answer, one a token, no log probability above 0."""
     said, _ = _scores(talk)
-    scored(said.scores, said.text, said.tokens)
+    scored(said)
 
 
 @check("score", "choices[].logprobs of the pieces", "openai", required=False)
 def stream_logprobs(talk: Talk) -> None:
     """streamed: the same, which no client in use reads of completions."""
     _, stream = _scores(talk)
-    scored(stream.scores, stream.text, stream.tokens)
+    scored(stream)
 
 
 @check("limits", "error.message", "litellm lm-eval", required=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from ..talk import NotOffered, Talk, expect, shown
+from ..talk import Talk, expect, shown
 from . import Checks
-from .common import refused
+from .common import refused, tokenizer_info
 
 PATH = "/v1/models"
 check = Checks("server", "")
@@ -44,9 +44,7 @@ def unknown_path(talk: Talk) -> None:
 @check("score", "eos_token; tokens; prompt", "lm-eval")
 def tokenizer(talk: Talk) -> None:
     """a tokenizer for lm-evaluation-harness: /tokenizer_info, /tokenize, /detokenize."""
-    if not talk.offers("/tokenize"):
-        raise NotOffered("/tokenize")
-    info = talk.ask("/tokenizer_info").document()
+    info = tokenizer_info(talk)
     expect(isinstance(info.get("eos_token"), str), f"eos_token {shown(info.get('eos_token'))}")
     text = "Once upon a time, in Malmö \u2013 twice."
     ids = talk.ask("/tokenize", {"prompt": text, "add_special_tokens": False}).document().get("tokens")

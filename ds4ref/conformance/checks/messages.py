@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -13,7 +12,6 @@ from .common import (
     FAILURES,
     FORM,
     OTHER,
-    PARAMETERS,
     PIXEL,
     RESULT,
     counts,
@@ -26,13 +24,27 @@ from .common import (
     refused,
     too_long,
 )  # fmt: skip
+from .messages_answers import (
+    PATH,
+    REASONS,
+    STREAM,
+    TOOLS,
+    assembled,
+    blocks,
+    body,
+    events,
+    forced,
+    forced_body,
+    plain,
+    read,
+    streamed,
+    text,
+)
 from .said import (
     COUNT,
     LONG_FORM,
     REFUSALS,
     UNICODE_FORM,
-    Call,
-    Said,
     agree,
     as_written,
     clean,
@@ -46,162 +58,10 @@ from .said import (
     with_stop,
 )  # fmt: skip
 
-PATH = "/v1/messages"
-COUNTED = f"{PATH}/count_tokens"
 check = Checks("messages", PATH)
 
-STREAM = {"stream": True}
-REASONS = ("end_turn", "max_tokens")
-ENDS = (*REASONS, "tool_use", "stop_sequence")
-PIECES = {
-    "text_delta": ("text", "text"),
-    "input_json_delta": ("tool_use", "partial_json"),
-    "thinking_delta": ("thinking", "thinking"),
-    "signature_delta": ("thinking", "signature"),
-}
-"""Kinds of pieces: the type of the block that they belong to, and the member that has the piece."""
-TOOLS = [
-    {"name": "weather", "description": "The weather in a city", "input_schema": PARAMETERS},
-    {"name": "clock", "description": "The time", "input_schema": OTHER},
-]
+COUNTED = f"{PATH}/count_tokens"
 TOO_LONG = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
-
-
-def body(talk: Talk, content: object = "Say hello.", **more: Any) -> dict[str, Any]:
-    """Build the body of a request to /v1/messages, with thinking off if the server accepts that."""
-    messages = (
-        content
-        if isinstance(content, list) and content and "role" in content[0]
-        else [{"role": "user", "content": content}]
-    )
-    plain = {"model": talk.model, "messages": messages, "max_tokens": talk.tokens, "temperature": 0}
-    off = {"thinking": {"type": "disabled"}}
-    probe = {**plain, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **off}
-    return {**plain, **(off if talk.ask(PATH, probe).status == 200 else {}), **more}
-
-
-def plain(talk: Talk) -> Answer:
-    return talk.ask(PATH, body(talk))
-
-
-def streamed(talk: Talk) -> Answer:
-    return talk.ask(PATH, body(talk, stream=True))
-
-
-def forced(talk: Talk, **more: Any) -> Answer:
-    """A call that is demanded: by name or, where a server refuses that, as any call."""
-    return talk.ask(PATH, _forced(talk, **more))
-
-
-def _forced(talk: Talk, **more: Any) -> dict[str, Any]:
-    tools = body(talk, ASK, tools=TOOLS)
-    asked = {**tools, "tool_choice": {"type": "tool", "name": "weather"}}
-    if 400 <= talk.ask(PATH, asked).status < 500:
-        asked = {**tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
-        if 400 <= talk.ask(PATH, asked).status < 500 and talk.ask(PATH, tools).status == 200:
-            raise NotOffered("tool_choice: tools are taken, but nothing forces a call")
-    return {**asked, **more}
-
-
-def blocks(answer: Answer, kind: str) -> list[dict[str, Any]]:
-    """Return the content blocks of type ``kind``; raises Wrong if there is none."""
-    content = answer.document().get("content")
-    matches = [block for block in content or () if block.get("type") == kind]
-    expect(matches, f"content {shown(content)}")
-    return matches
-
-
-def events(answer: Answer) -> list[dict[str, Any]]:
-    """Return the events of a stream as JSON objects, without pings."""
-    values = [event.json for event in answer.events()]
-    return [event for event in values if event.get("type") != "ping"]
-
-
-def text(answer: Answer) -> str:
-    return "".join(block["text"] for block in blocks(answer, "text"))
-
-
-def read(answer: Answer) -> Said:
-    """Return what an answer says, a document or a stream; raises Wrong for what clients cannot put together."""
-    message = _assembled(answer) if answer.kind == "text/event-stream" else answer.document()
-    for name in ("id", "model"):
-        named(message.get(name), name)
-    expect(message.get("type") == "message" and message.get("role") == "assistant", f"a document {shown(message)}")
-    content: Any = message.get("content")
-    expect(isinstance(content, list), f"content {shown(content)}")
-    calls: list[Call] = []
-    said, thought = "", ""
-    for block in content:
-        kind = block.get("type")
-        expect(kind in ("text", "tool_use", "thinking", "redacted_thinking"), f"a block {shown(block)}")
-        if kind == "text":
-            expect(isinstance(block.get("text"), str), f"text {shown(block.get('text'))}")
-            said += block["text"]
-        elif kind == "thinking":
-            expect(isinstance(block.get("thinking"), str), f"thinking {shown(block.get('thinking'))}")
-            thought += block["thinking"]
-        elif kind == "tool_use":
-            expect(isinstance(block.get("input"), dict), f"input {shown(block.get('input'))}")
-            called = json.dumps(block["input"], ensure_ascii=False)
-            calls.append(Call(named(block.get("id"), "id"), named(block.get("name"), "name"), called))
-    reason = message.get("stop_reason")
-    expect(reason in ENDS, f"stop_reason {shown(reason)}")
-    expect((reason == "tool_use") == bool(calls), f"stop_reason {reason} with {len(calls)} calls")
-    used = message.get("usage")
-    total = None
-    if used is not None:
-        counts(used, ("input_tokens", "output_tokens"))
-        total = used["input_tokens"]
-        for name in ("cache_read_input_tokens", "cache_creation_input_tokens"):
-            more = used.get(name)
-            expect(more is None or (isinstance(more, int) and more >= 0), f"{name} {shown(more)}")
-            total += more or 0
-    end = str(reason) + (f" {message['stop_sequence']}" if message.get("stop_sequence") else "")
-    return Said(said, thought, tuple(calls), end, total, used and used["output_tokens"])
-
-
-def _assembled(answer: Answer) -> dict[str, Any]:
-    """Put the events of a stream together as the SDKs do; raises Wrong where they cannot."""
-    stream = events(answer)
-    expect(
-        stream and stream[0].get("type") == "message_start", f"first {shown(stream[0].get('type') if stream else None)}"
-    )
-    message = dict(stream[0]["message"])
-    blocks: list[dict[str, Any]] = []
-    texts: list[str] = []
-    ended = False
-    for event in stream[1:]:
-        kind = event.get("type")
-        expect(kind != "message_start", "a second message_start")
-        if kind == "content_block_start":
-            expect(event.get("index") == len(blocks), f"a start of {shown(event.get('index'))}")
-            blocks.append(dict(event["content_block"]))
-            begun = blocks[-1].get("input", {})
-            expect(isinstance(begun, dict), f"input {shown(begun)} of a block that begins")
-            texts.append("")
-        elif kind == "content_block_delta":
-            at: Any = event.get("index")
-            delta = event.get("delta") or {}
-            expect(isinstance(at, int) and at == len(blocks) - 1, f"a piece of block {shown(at)}")
-            expect(delta.get("type") in PIECES, f"a piece {shown(delta)}")
-            of, member = PIECES[delta["type"]]
-            expect(blocks[at].get("type") == of, f"{delta['type']} in a block {shown(blocks[at].get('type'))}")
-            expect(isinstance(delta.get(member), str), f"a piece {shown(delta)}")
-            if member == "partial_json":
-                texts[at] += delta[member]
-            else:
-                blocks[at][member] = (blocks[at].get(member) or "") + delta[member]
-        elif kind == "message_delta":
-            message.update(event.get("delta") or {})
-            used = {name: n for name, n in (event.get("usage") or {}).items() if n is not None}
-            message["usage"] = {**(message.get("usage") or {}), **used}
-            ended = True
-    expect(ended, "no message_delta")
-    for block, made in zip(blocks, texts, strict=True):
-        if block.get("type") == "tool_use" and made:
-            block["input"] = parsed(made)
-    message["content"] = blocks
-    return message
 
 
 @check("turn", "type, role, id, content[].type, .text, stop_reason", "anthropic claude")
@@ -418,7 +278,7 @@ def stream_tool(talk: Talk) -> None:
 @check("tools", "delta.type, .partial_json, .stop_reason", "claude pi anthropic inspect", how="forced")
 def stream_tool_same(talk: Talk) -> None:
     """streamed: the calls of the document, and its stop_reason "tool_use"."""
-    agree(talk, PATH, _forced(talk), read, STREAM)
+    agree(talk, PATH, forced_body(talk), read, STREAM)
     said = read(forced(talk, **STREAM))
     expect(said.calls and said.finish == "tool_use", f"stop_reason {said.finish}")
     clean(said)
@@ -437,6 +297,7 @@ def tool_any(talk: Talk) -> None:
     for more in ({}, STREAM):
         said = read(offered(talk.ask(PATH, {**asked, **more}), "tool_choice any"))
         expect(said.calls and {call.name for call in said.calls} <= {"weather", "clock"}, f"calls {shown(said.calls)}")
+        expect(said.finish == "tool_use", f"stop_reason {said.finish}")
 
 
 @check("tools", "-", "claude", required=False)
@@ -496,7 +357,7 @@ def thinking_on(talk: Talk) -> None:
 def signature(talk: Talk) -> None:
     """thinking has a signature, in documents and in streams."""
     whole = offered(_thinking(talk), "thinking").document()["content"]
-    for content in (whole, _assembled(_thinking(talk, **STREAM))["content"]):
+    for content in (whole, assembled(_thinking(talk, **STREAM))["content"]):
         thoughts = [block for block in content if block.get("type") == "thinking"]
         if not thoughts:
             raise NotOffered("blocks of thinking")
@@ -509,7 +370,7 @@ def stream_thinking(talk: Talk) -> None:
     """streamed: a first block of thinking, and its pieces."""
     if not read(offered(_thinking(talk), "thinking")).reasoning and not read(_thinking(talk, **STREAM)).reasoning:
         raise NotOffered("blocks of thinking")
-    first = _assembled(_thinking(talk, **STREAM))["content"][0]
+    first = assembled(_thinking(talk, **STREAM))["content"][0]
     expect(first.get("type") == "thinking" and first.get("thinking"), f"the first block {shown(first)}")
     read(_thinking(talk, **STREAM))
 
@@ -563,7 +424,8 @@ def stop(talk: Talk) -> None:
     prompt, before, word = with_stop(talk, lambda prompt: talk.ask(PATH, body(talk, prompt)), read)
     for more in ({}, STREAM):
         answer = offered(talk.ask(PATH, body(talk, prompt, stop_sequences=[word], **more)), "stop_sequences")
-        stopped(before, read(answer), word, (f"stop_sequence {word}", "stop_sequence", "end_turn"))
+        reasons = [reason + told for reason in ("stop_sequence", "end_turn") for told in ("", f" {word}")]
+        stopped(before, read(answer), word, reasons)
 
 
 @check("limits", "stop_reason, stop_sequence", "anthropic", required=False)

@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 FAMILIES = {
     "deepseek_v4": "ds4ref.archs.deepseek4.published",
     "llama": "ds4ref.archs.llama.published",
+    "mistral": "ds4ref.archs.mistral.published",
+    "mixtral": "ds4ref.archs.mixtral.published",
+    "qwen2": "ds4ref.archs.qwen2.published",
     "qwen3": "ds4ref.archs.qwen3.published",
+    "qwen3_moe": "ds4ref.archs.qwen3moe.published",
 }
 """Module of each family, by the ``model_type`` of its config.json."""
 

@@ -35,7 +35,13 @@ NAMES = {
     "ffn_gate": "gate before the activation (T, ff)",
     "ffn_up": "what is gated (T, ff)",
     "ffn_swiglu": "gated (T, ff)",
-    "ffn_out": "after the down projection (T, D)",
+    "ffn_moe_logits": "router logits (T, experts)",
+    "ffn_moe_topk": "chosen experts (T, used), best first",
+    "ffn_moe_weights": "their weights (T, used)",
+    "ffn_moe_gate": "gate of the chosen experts before the activation (T, used, width)",
+    "ffn_moe_up": "what is gated (T, used, width)",
+    "ffn_moe_weighted_swiglu": "gated, times the expert's weight (T, used, width)",
+    "ffn_out": "after the down projection, summed over experts (T, D)",
     "l_out": "leaving the layer (T, D)",
     "result_norm": "after the output norm (T, D), layer -1",
     "result_output": "logits (T, V), layer -1",
@@ -54,7 +60,10 @@ TENSORS = {
     "ffn_norm": ("ffn_norm",),
     "ffn_gate": ("ffn_gate",),
     "ffn_up": ("ffn_up",),
-    "ffn_out": ("ffn_down",),
+    "ffn_out": ("ffn_down", "ffn_down_exps"),
+    "ffn_moe_logits": ("ffn_gate_inp",),
+    "ffn_moe_gate": ("ffn_gate_exps",),
+    "ffn_moe_up": ("ffn_up_exps",),
     "result_norm": ("output_norm",),
     "result_output": ("output",),
 }
@@ -79,6 +88,7 @@ class Parts(Protocol):
     rope: RopeTables
     weights: Weights
     ops: Backend
+    experts: Any
 
 
 class Chunk(Inputs):
@@ -88,7 +98,7 @@ class Chunk(Inputs):
         self, model: Parts, ids: Sequence[int] | np.ndarray, pos0: int, hooks: Hooks | None = None, ops: Any = None
     ):
         super().__init__(model, ids, pos0, hooks, ops)
-        self.shape, self.numerics, self.rope = model.shape, model.numerics, model.rope
+        self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
         self.layer = HEAD
         self.input_group = model.weights.input_group if self.numerics.own_inputs else 0
         if hooks is not None:
@@ -104,10 +114,16 @@ class Chunk(Inputs):
         return cos, sin
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first position that each token attends to, and how many, itself included: int32 (T,) each."""
-        first, count = self.input(
-            "seen", lambda c: (np.zeros(len(c.positions), np.int32), (c.positions + 1).astype(np.int32))
-        )
+        """Return the first position that each token attends to in this layer, and how many, itself included: int32 (T,)
+        each."""
+        window = self.shape.window_of(self.layer)
+
+        def visible(c: Chunk) -> tuple[np.ndarray, np.ndarray]:
+            end = c.positions + 1
+            first = np.maximum(end - window, 0) if window else np.zeros_like(end)
+            return first.astype(np.int32), (end - first).astype(np.int32)
+
+        first, count = self.input(("seen", window), visible)
         return first, count
 
     def inputs(self, x: np.ndarray) -> np.ndarray:

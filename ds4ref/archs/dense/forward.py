@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Cancelled
 from ...numerics import Numerics
+from ..experts import ExpertUse
 from ..inputs import Inputs
 from . import blocks, payload
 from .cache import Cache
@@ -45,9 +46,12 @@ def of_family(mode: Numerics) -> Numerics:
 class Model:
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
 
-    def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics):
+    def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
         self.shape, self.weights, self.ops = shape, placed(weights, ops), ops
-        self.numerics, self.experts = of_family(numerics), NoExperts()
+        self.numerics = of_family(numerics)
+        self.experts: Any = NoExperts()
+        if shape.n_experts:
+            self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise)
         self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:

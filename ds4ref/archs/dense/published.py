@@ -1,4 +1,4 @@
-"""Llama and Qwen3 in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
+"""Dense decoders in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
 
 A config value that would change the pass and that ``archs.dense`` does not compute is refused, and so is a tensor of a
 layer that has no place. Rows of Llama's query and key matrices are put into the order of GGUF files, where the channels
@@ -8,15 +8,16 @@ that rope turns together are adjacent.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...errors import ModelFileError
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
-from .shape import Family, Scaling, scaling_entries
+from .published_experts import ExpertNames
+from .shape import Family, Scaling, expert_entries, scaling_entries, window_entries
 
 if TYPE_CHECKING:
     from ...weights.config import Config
@@ -43,10 +44,26 @@ _COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
 """Tensors of old checkpoints that are ignored, because the config determines them."""
 
 
-def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[MetadataEntry]:
+class Own(NamedTuple):
+    """What the folders of a family have of their own.
+
+    window      reads the window in tokens (0: none) and the layers that have it (empty: all); ``windows``
+    rms_eps     value of an absent ``rms_norm_eps``
+    rope_theta  value of an absent ``rope_theta``
+    experts     names of the family's experts; None: it has none
+    """
+
+    window: Callable[[Config, int], tuple[int, tuple[bool, ...]]]
+    rms_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    experts: ExpertNames | None = None
+
+
+def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
-    _refuse_what_differs(config)
+    _refuse_what_differs(config, family)
     layers, heads, shared, size = _sizes(config)
+    window, windowed = own.window(config, layers)
     rope = _rope_values(config)
     at = family.name + "."
     return [
@@ -63,13 +80,15 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[Met
         (at + "attention.value_length", "u32", size),
         (at + "rope.dimension_count", "u32", size),
         # f64: a value is what the config spells, where f32 would be its neighbour
-        (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", 1e-6)),
-        (at + "rope.freq_base", "f64", rope.number("rope_theta", config.number("rope_theta", 10000.0))),
+        (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", own.rms_eps)),
+        (at + "rope.freq_base", "f64", rope.number("rope_theta", config.number("rope_theta", own.rope_theta))),
         *((key, "f64" if kind == "f32" else kind, value) for key, kind, value in scaling_entries(at, _scaling(config))),
+        *window_entries(at, window, windowed),
+        *(expert_entries(at, family, own.experts.sizes(config)) if own.experts else []),
     ]
 
 
-def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[TensorParts]:
+def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
     layers, heads, shared, size = _sizes(config)
     tensors = checkpoint.tensors
@@ -79,6 +98,9 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[Tensor
             raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
         tensor_parts.append(TensorParts("output.weight", (HEAD,)))
     tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family)
+    if own.experts:
+        count = own.experts.sizes(config)[0]
+        tensor_parts += [part for layer in range(layers) for part in own.experts.parts(layer, count)]
     known = {name for part in tensor_parts for name in part.of}
     foreign = [name for name in tensors if name.startswith("model.layers.") and name not in known]
     foreign = [name for name in foreign if not _COMPUTED.match(name)]
@@ -97,6 +119,10 @@ def _layer_parts(
             name = f"model.layers.{layer}.{theirs}.weight"
             if name in tensors:  # type: ignore[operator]
                 yield TensorParts(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
+        for ours in ("attn_q", "attn_k", "attn_v") if family.biases else ():
+            name = f"model.layers.{layer}.{LAYER_NAMES[ours]}.bias"
+            if name in tensors:  # type: ignore[operator]
+                yield TensorParts(f"blk.{layer}.{ours}.bias", (name,))
 
 
 def adjacent(heads: int, size: int) -> np.ndarray:
@@ -115,18 +141,15 @@ def _sizes(config: Config) -> tuple[int, int, int, int]:
     return layers, heads, shared, size
 
 
-def _refuse_what_differs(config: Config) -> None:
+def _refuse_what_differs(config: Config, family: Family) -> None:
     if config.text("hidden_act", "silu") != "silu":
         raise config.fail("hidden_act", f"is {quote(config.text('hidden_act'), 40)}, wanted 'silu'")
-    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
+    for key in ("mlp_bias",) if family.biases else ("attention_bias", "mlp_bias"):
         if config.flag(key, False):
             raise config.fail(key, "is true, which is not supported here")
     for part in (config, _rope_values(config)):
         if part.number("partial_rotary_factor", 1.0) != 1.0:
             raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
-    kinds = set(config.texts("layer_types", MAX_LAYERS)) if config.has("layer_types") else set()
-    if kinds - {"full_attention"}:
-        raise config.fail("layer_types", f"has {quote(min(kinds - {'full_attention'}), 40)}, wanted 'full_attention'")
 
 
 def _rope_values(config: Config) -> Config:

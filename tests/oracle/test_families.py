@@ -15,26 +15,12 @@ import pytest
 from ds4ref.engine import Engine
 
 from ..archs import families
-from .conftest import missing
+from .golden_families import theirs
 from .test_dense import Folder, agrees
 
 pytestmark = pytest.mark.oracle
 
 SEEDS = [int(seed) for seed in os.environ.get("DS4_ORACLE_FAMILY_SEEDS", "").split(",") if seed] or range(20)
-
-
-def theirs(path: Path, ids: list[int]) -> np.ndarray:
-    """Logits (T, V) by transformers, in float32."""
-    try:
-        import torch
-        import transformers
-    except ImportError:
-        missing("transformers is not installed (pip install 'ds4ref[oracle]')")
-    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **plain)
-    with torch.no_grad():
-        logits: np.ndarray = model.eval()(torch.tensor([ids])).logits[0].numpy()
-    return logits
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from ds4ref.archs import llama, qwen2, qwen3, qwen3moe
+from ds4ref.archs import gemma3, llama, qwen2, qwen3, qwen3moe
 from ds4ref.archs.dense.shape import DenseShape, Family
 from ds4ref.archs.dense.weights import slots
 from ds4ref.kernels.formats import FORMATS
@@ -22,6 +22,7 @@ from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.safetensors_writer import PlannedTensor, write_folder
 from ds4ref.weights.writer import GGUFWriter
 
+GEMMA = gemma3.FAMILY
 FAMILIES = {"llama": llama.FAMILY, "qwen2": qwen2.FAMILY, "qwen3": qwen3.FAMILY}
 WITH_EXPERTS = {"llama": llama.FAMILY, "qwen3moe": qwen3moe.FAMILY}
 Tensors = dict[str, np.ndarray]
@@ -31,6 +32,10 @@ LAYER_PARTS = (
     "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
 )  # fmt: skip
 """Modules of transformers' LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM."""
+GEMMA_PARTS = (
+    ("post_attention_norm", "post_attention_layernorm"), ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+)  # fmt: skip
 EXPERT_PARTS = {
     "llama": ("block_sparse_moe.gate", "block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3",
               "block_sparse_moe.experts.{}.w2"),
@@ -133,6 +138,11 @@ def published(folder: Path, shape: DenseShape, tensors: Tensors, shard_bytes: in
     layers = [f"model.layers.{layer}.{part}" for layer in range(shape.n_layers) for part in parts]
     names = {of_gguf.get_name(name.replace(".{}.", ".")): name for name in layers}
     names |= {of_gguf.get_name(name): name for name in MODEL_PARTS}
+    if shape.family.gemma:
+        names |= {
+            f"blk.{i}.{ours}": f"model.layers.{i}.{name}" for i in range(shape.n_layers) for ours, name in GEMMA_PARTS
+        }
+        tensors = {n: v - np.float32(1) if n.endswith("norm.weight") else v for n, v in tensors.items()}
     plans = [
         PlannedTensor(f"{names[stem].format(expert)}.{kind}", "F32", part.shape, lambda part=part: part)
         for stem, kind, values in ((*name.rsplit(".", 1), values) for name, values in tensors.items())
@@ -151,9 +161,12 @@ def published(folder: Path, shape: DenseShape, tensors: Tensors, shard_bytes: in
     return folder
 
 
-def _gated(gate: np.ndarray, up: np.ndarray, down: np.ndarray, h: np.ndarray) -> np.ndarray:
+def _gated(gate: np.ndarray, up: np.ndarray, down: np.ndarray, h: np.ndarray, gelu: bool = False) -> np.ndarray:
     mid = gate @ h
-    return down @ (mid / (1 + np.exp(-mid)) * (up @ h))
+    share = 1 / (1 + np.exp(-mid))
+    if gelu:
+        share = 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (mid + 0.044715 * mid**3)))
+    return down @ (mid * share * (up @ h))
 
 
 def _experts(shape: DenseShape, at: Any, h: np.ndarray) -> np.ndarray:
@@ -170,13 +183,15 @@ def logits_of(shape: DenseShape, tensors: Tensors, ids: list[int]) -> np.ndarray
     """Logits (T, V) after each token, float64 throughout."""
     w = {name: values.astype(np.float64) for name, values in tensors.items()}
     heads, shared, size = shape.n_heads, shape.n_kv_heads, shape.head_dim
-    freqs = shape.rope_theta ** (-2 * np.arange(size // 2) / size)
+    gemma = shape.family.gemma
 
     def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + shape.rms_eps) * weight
 
-    def turn(x: np.ndarray, pos: int) -> np.ndarray:
+    def turn(x: np.ndarray, pos: int, layer: int) -> np.ndarray:
         """As complex numbers."""
+        theta = shape.window_theta if shape.window_theta and shape.window_of(layer) else shape.rope_theta
+        freqs = theta ** (-2 * np.arange(size // 2) / size)
         first, second = (x[:, : size // 2], x[:, size // 2 :]) if shape.family.halves else (x[:, ::2], x[:, 1::2])
         turned = (first + 1j * second) * np.exp(1j * pos * freqs)
         if shape.family.halves:
@@ -187,7 +202,7 @@ def logits_of(shape: DenseShape, tensors: Tensors, ids: list[int]) -> np.ndarray
     values: list[list[np.ndarray]] = [[] for _ in range(shape.n_layers)]
     out = []
     for pos, token in enumerate(ids):
-        x = w["token_embd.weight"][token]
+        x = w["token_embd.weight"][token] * (np.sqrt(shape.dim) if gemma else 1)
         for layer in range(shape.n_layers):
 
             def at(name: str, layer: int = layer) -> np.ndarray:
@@ -200,19 +215,22 @@ def logits_of(shape: DenseShape, tensors: Tensors, ids: list[int]) -> np.ndarray
             )
             if shape.family.qk_norm:
                 q, k = norm(q, at("attn_q_norm")), norm(k, at("attn_k_norm"))
-            keys[layer].append(turn(k, pos))
+            keys[layer].append(turn(k, pos, layer))
             values[layer].append(v)
             mixed = []
-            for head, query in enumerate(turn(q, pos)):
+            for head, query in enumerate(turn(q, pos, layer)):
                 mine = head // (heads // shared)
                 seen = slice(max(0, pos + 1 - (shape.window_of(layer) or pos + 1)), None)
                 scores = np.array([query @ key[mine] for key in keys[layer][seen]]) / np.sqrt(size)
                 weight = np.exp(scores - scores.max())
                 mixed.append((weight / weight.sum()) @ np.array([value[mine] for value in values[layer][seen]]))
-            x = x + at("attn_output") @ np.concatenate(mixed)
+            o = at("attn_output") @ np.concatenate(mixed)
+            x = x + (norm(o, at("post_attention_norm")) if gemma else o)
             h = norm(x, at("ffn_norm"))
-            x = x + (
-                _experts(shape, at, h) if shape.n_experts else _gated(at("ffn_gate"), at("ffn_up"), at("ffn_down"), h)
-            )
+            if shape.n_experts:
+                o = _experts(shape, at, h)
+            else:
+                o = _gated(at("ffn_gate"), at("ffn_up"), at("ffn_down"), h, gemma)
+            x = x + (norm(o, at("post_ffw_norm")) if gemma else o)
         out.append(w.get("output.weight", w["token_embd.weight"]) @ norm(x, w["output_norm.weight"]))
     return np.array(out)

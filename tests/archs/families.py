@@ -86,6 +86,30 @@ def _qwen3moe(rng: np.random.Generator, shape: DenseShape) -> tuple[DenseShape, 
     }  # fmt: skip
 
 
+def _gemma3(rng: np.random.Generator, shape: DenseShape) -> tuple[DenseShape, Config]:
+    """Old spelling and new, stretched or not, in one layer of six and a few more."""
+    shape = replace(shape, n_layers=int(rng.integers(6, 9)), window=int(rng.integers(1, 20)), window_theta=1e4)
+    shape = replace(shape, windowed=tuple((layer + 1) % 6 > 0 for layer in range(shape.n_layers)))
+    config: Config = {
+        "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": shape.window,
+        "query_pre_attn_scalar": shape.head_dim, "pad_token_id": 0, "eos_token_id": 1,
+    }  # fmt: skip
+    stretched = bool(rng.integers(2))
+    if stretched:
+        shape = replace(shape, scaling=Scaling("linear", 8.0))
+    if rng.integers(2):
+        kind = {"rope_type": "linear", "factor": 8.0} if stretched else {"rope_type": "default"}
+        shape = replace(shape, window_theta=float(rng.choice([1e3, 1e4])))
+        config["rope_parameters"] = {
+            "full_attention": {**kind, "rope_theta": shape.rope_theta},
+            "sliding_attention": {"rope_type": "default", "rope_theta": shape.window_theta},
+        }
+    else:
+        config |= {"rope_local_base_freq": 1e4, "sliding_window_pattern": 6}
+        config |= {"rope_scaling": {"rope_type": "linear", "factor": 8.0}} if stretched else {}
+    return shape, config
+
+
 class Kind(NamedTuple):
     """A family under the name that its published configs have."""
 
@@ -95,6 +119,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
+    "gemma3": Kind(dense.GEMMA, _gemma3),
     "llama3": Kind(dense.FAMILIES["llama"], _llama3),
     "mistral": Kind(dense.FAMILIES["llama"], _mistral),
     "mixtral": Kind(dense.FAMILIES["llama"], _mixtral, experts=True),
@@ -123,6 +148,11 @@ def draw(name: str, seed: int, length: int = TEXT, block: int = 1, vocab: int = 
 
 
 def golden(name: str) -> Model:
-    """The first drawn model of a kind that has everything the kind may have, at its smallest."""
-    models = (draw(name, seed) for seed in range(100))
-    return next(model for model in models if model.shape.vocab < 120 and (model.shape.window or name == "llama3"))
+    """The first small drawn model of a kind that has what the kind may have: a window, stretched rope."""
+    for seed in range(200):
+        model = draw(name, seed)
+        shape = model.shape
+        whole = (shape.window or name == "llama3") and (shape.scaling.kind == "linear" or name != "gemma3")
+        if whole and shape.vocab < 120 and 2 < shape.head_dim < 64:  # bases of rope do not tell in heads of 2
+            return model
+    raise AssertionError(name)

@@ -22,14 +22,19 @@ RECIPES = {"f32": ("exact", 1e-5), "f16": ("exact", 1e-2), "q8": ("ds4", 3e-2)}
 logits. llama.cpp rounds inputs of F16 matrices to F16 and those of Q8_0 to 8 bits."""
 KINDS = [kind for kind in families.KINDS if kind != "llama3"]
 """Without Llama 3's stretching of rope, for which llama.cpp has no scaling type."""
+TABLE = {("gemma3", "f32"): 1e-3}
+"""Bars of kinds whose GELU llama.cpp takes from a table of binary16."""
+SEEN = ("gemma3",)
+"""Kinds whose windows llama.cpp reads."""
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_logits(kind: str, recipe: str, definition: Any, llama: Any, tmp_path: Path) -> None:  # noqa: F811
-    model = drawn(kind, windowed=False)
+    model = drawn(kind, windowed=kind in SEEN)
     out = written(model, recipe, definition, tmp_path)
     numerics, bar = RECIPES[recipe]
+    bar = TABLE.get((kind, recipe), bar)
     with Engine.open(out, numerics=numerics) as engine:
         ours = engine.logits(model.ids)
     with llama.Llama(out, f32_cache=numerics == "exact", flash=False) as other:
@@ -39,7 +44,7 @@ def test_the_same_logits(kind: str, recipe: str, definition: Any, llama: Any, tm
     assert found.rms < bar * float(theirs.std())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(SEEN)))
 def test_windows_are_not_seen_by_llama_cpp(kind: str, definition: Any, llama: Any, tmp_path: Path, capsys: Any) -> None:  # noqa: F811
     """In these architectures it attends to everything, whatever the file says; ds4-quantize says so."""
     model = drawn(kind, windowed=True)

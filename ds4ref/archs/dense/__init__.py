@@ -1,4 +1,4 @@
-"""The decoder of Llama, Mistral, Mixtral, Qwen2 and Qwen3.
+"""The decoder of Llama, Mistral, Mixtral, Qwen2, Qwen3 and Gemma 3.
 
 In reading order: shape, rope, chunk, blocks, experts, forward.
 

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from .weights import LayerWeights, Weights
 
 
+def embed(c: Chunk, w: Weights) -> np.ndarray:
+    """Return the embeddings of the chunk's tokens, (T, D)."""
+    x = c.ops.embed(w.token_embd, c.ids)
+    return c.ops.scale(x, math.sqrt(c.shape.dim)) if c.shape.family.gemma else x
+
+
 def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.ndarray:
     """Return x + attention(norm(x)), (T, D), and write the chunk's keys and values into the layer's cache ``rows``."""
     ops, s, tokens = c.ops, c.shape, len(x)
@@ -41,8 +47,13 @@ def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.n
     keys, values = rows.heads(s.n_kv_heads)
     o = c.tap("kqv_out", ops.attend(q, keys, values, *visible_rows, s.attn_scale))
     o = c.inputs(o.reshape(tokens, s.n_heads * s.head_dim))
-    o = ops.linear(o, w.attn_output, c.act(w.attn_output))
-    return c.tap("ffn_inp", ops.add(x, c.tap("attn_out", o)))
+    o = c.tap("attn_out", ops.linear(o, w.attn_output, c.act(w.attn_output)))
+    return c.tap("ffn_inp", ops.add(x, _normed(c, o, "attn_post_norm", w.post_attention_norm)))
+
+
+def _normed(c: Chunk, x: np.ndarray, name: str, weight: np.ndarray | None) -> np.ndarray:
+    """Return a half's result, normed where the family does so before the residual."""
+    return x if weight is None else c.tap(name, c.ops.rms_norm(x, weight, c.shape.rms_eps))
 
 
 def _project(c: Chunk, h: np.ndarray, w: Matrix, bias: np.ndarray | None) -> np.ndarray:
@@ -55,7 +66,7 @@ def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
     """Return x + f(norm(x)), f the gated feed-forward or the sum of the token's experts."""
     h = c.inputs(c.tap("ffn_norm", c.ops.rms_norm(x, w.ffn_norm, c.shape.rms_eps)))
     out = c.tap("ffn_out", _gated(c, w, h) if w.ffn_gate is not None else experts.routed(c, w, h))
-    return c.tap("l_out", c.ops.add(x, out))
+    return c.tap("l_out", c.ops.add(x, _normed(c, out, "ffn_post_norm", w.post_ffw_norm)))
 
 
 def _gated(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
@@ -64,8 +75,11 @@ def _gated(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
     assert w.ffn_gate is not None and w.ffn_up is not None and w.ffn_down is not None
     gate = c.tap("ffn_gate", ops.linear(h, w.ffn_gate, c.act(w.ffn_gate)))
     up = c.tap("ffn_up", ops.linear(h, w.ffn_up, c.act(w.ffn_up)))
-    mid = ops.swiglu(gate.reshape(tokens, 1, s.ff), up.reshape(tokens, 1, s.ff), math.inf)
-    mid = c.tap("ffn_swiglu", mid.reshape(tokens, s.ff))
+    if s.family.gemma:
+        mid = ops.geglu(gate, up)
+    else:
+        mid = ops.swiglu(gate.reshape(tokens, 1, s.ff), up.reshape(tokens, 1, s.ff), math.inf).reshape(tokens, s.ff)
+    mid = c.tap("ffn_swiglu", mid)
     return ops.linear(c.inputs(mid), w.ffn_down, c.act(w.ffn_down))
 
 

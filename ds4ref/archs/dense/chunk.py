@@ -30,6 +30,7 @@ NAMES = {
     "Vcur": "values as they are stored (T, K, hd)",
     "kqv_out": "weighted values (T, H, hd)",
     "attn_out": "after the output projection (T, D)",
+    "attn_post_norm": "the same, normed (T, D): Gemma",
     "ffn_inp": "after the attention residual (T, D)",
     "ffn_norm": "input of the feed-forward (T, D)",
     "ffn_gate": "gate before the activation (T, ff)",
@@ -42,6 +43,7 @@ NAMES = {
     "ffn_moe_up": "what is gated (T, used, width)",
     "ffn_moe_weighted_swiglu": "gated, times the expert's weight (T, used, width)",
     "ffn_out": "after the down projection, summed over experts (T, D)",
+    "ffn_post_norm": "the same, normed (T, D): Gemma",
     "l_out": "leaving the layer (T, D)",
     "result_norm": "after the output norm (T, D), layer -1",
     "result_output": "logits (T, V), layer -1",
@@ -57,6 +59,8 @@ TENSORS = {
     "Kcur": ("attn_k_norm",),
     "Vcur": ("attn_v",),
     "attn_out": ("attn_output",),
+    "attn_post_norm": ("post_attention_norm",),
+    "ffn_post_norm": ("post_ffw_norm",),
     "ffn_norm": ("ffn_norm",),
     "ffn_gate": ("ffn_gate",),
     "ffn_up": ("ffn_up",),
@@ -86,6 +90,7 @@ class Parts(Protocol):
     shape: DenseShape
     numerics: Numerics
     rope: RopeTables
+    window_rope: RopeTables
     weights: Weights
     ops: Backend
     experts: Any
@@ -99,6 +104,7 @@ class Chunk(Inputs):
     ):
         super().__init__(model, ids, pos0, hooks, ops)
         self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
+        self.window_rope = model.window_rope
         self.layer = HEAD
         self.input_group = model.weights.input_group if self.numerics.own_inputs else 0
         if hooks is not None:
@@ -109,8 +115,11 @@ class Chunk(Inputs):
         return self.input("at", lambda c: (np.array([c.pos0]),))[0]
 
     def rope_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos, sin (T, head_dim / 2) at the chunk's positions."""
-        cos, sin = self.input("rope", lambda c: c.rope(c.positions))
+        """Return cos, sin (T, head_dim / 2) of this layer at the chunk's positions."""
+        if self.shape.window_theta and self.shape.window_of(self.layer):
+            cos, sin = self.input("window rope", lambda c: c.window_rope(c.positions))
+        else:
+            cos, sin = self.input("rope", lambda c: c.rope(c.positions))
         return cos, sin
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:

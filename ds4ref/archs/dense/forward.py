@@ -7,6 +7,7 @@ records.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Cancelled
@@ -17,7 +18,7 @@ from . import blocks, payload
 from .cache import Cache
 from .chunk import Chunk, Hooks
 from .rope import RopeTables
-from .shape import DenseShape
+from .shape import DenseShape, Scaling
 from .weights import Weights, placed
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ class Model:
         if shape.n_experts:
             self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise)
         self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
+        self.window_rope = self.rope
+        if shape.window_theta:
+            plain = replace(shape, scaling=Scaling())
+            self.window_rope = RopeTables(plain, self.numerics.rope, theta=shape.window_theta)
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:
         """Return an empty cache for ``ctx`` tokens.
@@ -75,7 +80,7 @@ class Model:
         return x
 
     def _layers(self, c: Chunk, cache: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
-        x = c.tap("inp_embd", c.ops.embed(self.weights.token_embd, c.ids))
+        x = c.tap("inp_embd", blocks.embed(c, self.weights))
         for layer, (w, rows) in enumerate(zip(self.weights.layers, cache.layers, strict=True)):
             if cancel is not None and cancel():
                 raise Cancelled("stopped")

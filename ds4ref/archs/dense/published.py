@@ -51,17 +51,25 @@ class Own(NamedTuple):
     rms_eps     value of an absent ``rms_norm_eps``
     rope_theta  value of an absent ``rope_theta``
     experts     names of the family's experts; None: it has none
+    names       modules that have other names than ``LAYER_NAMES``
+    norm_plus   added to the weights of norms
+    tied        value of an absent ``tie_word_embeddings``
+    activation  key of the activation, and its value
     """
 
     window: Callable[[Config, int], tuple[int, tuple[bool, ...]]]
     rms_eps: float = 1e-6
     rope_theta: float = 10000.0
     experts: ExpertNames | None = None
+    names: dict[str, str] | None = None
+    norm_plus: float = 0.0
+    tied: bool = False
+    activation: tuple[str, str] = ("hidden_act", "silu")
 
 
 def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
-    _refuse_what_differs(config, family)
+    _refuse_what_differs(config, family, own.activation)
     layers, heads, shared, size = _sizes(config)
     window, windowed = own.window(config, layers)
     rope = _rope_values(config)
@@ -93,11 +101,16 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> l
     layers, heads, shared, size = _sizes(config)
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
-    if not config.flag("tie_word_embeddings", False):
+    if not config.flag("tie_word_embeddings", own.tied):
         if HEAD not in tensors:
             raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
         tensor_parts.append(TensorParts("output.weight", (HEAD,)))
-    tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family)
+    tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family, own.names or {})
+    if own.norm_plus:
+        norms = [part.name.endswith("norm.weight") for part in tensor_parts]
+        tensor_parts = [
+            part._replace(plus=own.norm_plus) if norm else part for part, norm in zip(tensor_parts, norms, strict=True)
+        ]
     if own.experts:
         count = own.experts.sizes(config)[0]
         tensor_parts += [part for layer in range(layers) for part in own.experts.parts(layer, count)]
@@ -111,11 +124,11 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> l
 
 
 def _layer_parts(
-    layers: int, heads: int, shared: int, size: int, tensors: object, family: Family
+    layers: int, heads: int, shared: int, size: int, tensors: object, family: Family, names: dict[str, str]
 ) -> Iterator[TensorParts]:
     orders = {} if family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
     for layer in range(layers):
-        for ours, theirs in LAYER_NAMES.items():
+        for ours, theirs in (LAYER_NAMES | names).items():
             name = f"model.layers.{layer}.{theirs}.weight"
             if name in tensors:  # type: ignore[operator]
                 yield TensorParts(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
@@ -141,9 +154,10 @@ def _sizes(config: Config) -> tuple[int, int, int, int]:
     return layers, heads, shared, size
 
 
-def _refuse_what_differs(config: Config, family: Family) -> None:
-    if config.text("hidden_act", "silu") != "silu":
-        raise config.fail("hidden_act", f"is {quote(config.text('hidden_act'), 40)}, wanted 'silu'")
+def _refuse_what_differs(config: Config, family: Family, activation: tuple[str, str]) -> None:
+    key, wanted = activation
+    if config.text(key, wanted) != wanted:
+        raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")
     for key in ("mlp_bias",) if family.biases else ("attention_bias", "mlp_bias"):
         if config.flag(key, False):
             raise config.fail(key, "is true, which is not supported here")

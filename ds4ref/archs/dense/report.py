@@ -43,6 +43,7 @@ def inspect_text(source: TensorSource) -> str:
 
 def _shape_rows(s: DenseShape) -> list[tuple[str, str]]:
     stretched = "" if s.scaling.kind == "none" else f", {s.scaling.kind} x{s.scaling.factor:g}"
+    windowed = f"; in windows theta {s.window_theta:g}" if s.window_theta else ""
     pairs = "halves" if s.family.halves else "adjacent channels"
     return [
         ("layers", str(s.n_layers)),
@@ -51,7 +52,7 @@ def _shape_rows(s: DenseShape) -> list[tuple[str, str]]:
         ("heads", f"{s.n_heads} x {s.head_dim} on {s.n_kv_heads} of keys and values"
                   + (", normed" if s.family.qk_norm else "")),
         *([("window", _window(s))] if s.window else []),
-        ("rope", f"theta {s.rope_theta:g}, {pairs}{stretched}"),
+        ("rope", f"theta {s.rope_theta:g}, {pairs}{stretched}{windowed}"),
         ("epsilon", f"{s.rms_eps:g}"),
         ("context", f"{s.trained_ctx:,} tokens when it was trained"),
         ("vocabulary", f"{s.vocab:,} rows"),

@@ -42,12 +42,17 @@ _FLOAT_TYPES = ("f32", "f64", *_INT_TYPES)
 _FOREIGN = (
     "attention.causal",
     "leading_dense_block_count",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
 )
 """Keys of features that are not computed here, unless their value is 0 (``causal``: true)."""
 
 EXPERTS, USED, DENSE_WIDTH = "expert_count", "expert_used_count", "feed_forward_length"
+_LARGEST_GEMMA = 62
+"""Layers of Gemma 3 27B, by which GGUF files of it are told: its attention is scaled by dim / heads, not head_dim."""
 _EXPERTS_MOST, _USED_MOST = 4096, 256
 WINDOW, WINDOW_LAYERS = "attention.sliding_window", "attention.sliding_window_pattern"
+WINDOW_THETA = "rope.freq_base_swa"
 _WINDOW_MOST = 1 << 30
 
 SCALINGS = ("none", "linear", "yarn", "llama3")
@@ -63,6 +68,8 @@ class Family:
     qk_norm   heads of queries and keys are RMS-normed before rope
     biases    the projections of queries, keys and values add a bias
     experts   key of the width of an expert, where files may declare experts; "" where the family has none
+    gemma     embeddings times sqrt(dim), norms behind attention and feed-forward, GELU instead of SiLU
+    full      every so many layers one has no window, and windowed ones have their own base of rope; 0: as files say
     """
 
     name: str
@@ -70,6 +77,8 @@ class Family:
     qk_norm: bool
     biases: bool = False
     experts: str = ""
+    gemma: bool = False
+    full: int = 0
 
 
 class Scaling(NamedTuple):
@@ -95,6 +104,7 @@ class DenseShape:
 
     window    length of the sliding window in tokens, 0: there is none
     windowed  whether each layer has it; empty: all of them
+    window_theta  base of rope in windowed layers, 0: the same as in all others
     n_experts, n_used, expert_ff  routed experts of a layer, those that a token takes, the width of each; 0: the
               feed-forward is one
     """
@@ -117,6 +127,7 @@ class DenseShape:
     n_experts: int = 0
     n_used: int = 0
     expert_ff: int = 0
+    window_theta: float = 0.0
 
     def window_of(self, layer: int) -> int:
         """Return how many tokens, itself included, a token attends to in a layer; 0: all of them."""
@@ -172,7 +183,8 @@ class DenseShape:
             (prefix + "rope.dimension_count", "u32", self.head_dim),
             *((prefix + key, "f32", getattr(self, field)) for field, key, _, _ in _FLOATS),
         ]
-        entries += scaling_entries(prefix, self.scaling) + window_entries(prefix, self.window, self.windowed)
+        entries += scaling_entries(prefix, self.scaling)
+        entries += window_entries(prefix, self.window, () if self.family.full else self.windowed, self.window_theta)
         return entries + expert_entries(prefix, self.family, (self.n_experts, self.n_used, self.expert_ff))
 
     def problems(self) -> list[str]:
@@ -207,6 +219,8 @@ class DenseShape:
             (f"{prefix}{WINDOW} is {self.window}, wanted 0 to {_WINDOW_MOST}", not 0 <= self.window <= _WINDOW_MOST),
             (f"{prefix}{WINDOW_LAYERS} has {len(self.windowed)} values for {self.n_layers} layers",
              len(self.windowed) not in (0, self.n_layers)),
+            (f"{prefix}{WINDOW_THETA} is {self.window_theta}, wanted between 1 and 1e+12",
+             self.window_theta != 0 and not 1 < self.window_theta < 1e12),
             *self._expert_rules(prefix),
         )  # fmt: skip
 
@@ -235,10 +249,18 @@ def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
     return [*entries, *((at + name, "f32", value) for name, value in zip(names, (s.fast, s.slow), strict=True))]
 
 
-def window_entries(prefix: str, window: int, windowed: tuple[bool, ...]) -> list[tuple[str, str, Any]]:
+def every(full: int, layers: int) -> tuple[bool, ...]:
+    """Return which of the layers have a window where every ``full``-th has none."""
+    return tuple((layer + 1) % full != 0 for layer in range(layers))
+
+
+def window_entries(
+    prefix: str, window: int, windowed: tuple[bool, ...], theta: float = 0.0
+) -> list[tuple[str, str, Any]]:
     """Return the metadata entries (key, type, value) of a sliding window, none if there is none."""
     entries: list[tuple[str, str, Any]] = [(prefix + WINDOW, "u32", window)] if window else []
-    return entries + ([(prefix + WINDOW_LAYERS, "bool[]", list(windowed))] if window and windowed else [])
+    entries += [(prefix + WINDOW_LAYERS, "bool[]", list(windowed))] if window and windowed else []
+    return entries + ([(prefix + WINDOW_THETA, "f32", theta)] if theta else [])
 
 
 def expert_entries(prefix: str, family: Family, sizes: tuple[int, int, int]) -> list[tuple[str, str, Any]]:
@@ -272,6 +294,8 @@ class _Keys:
                 self.faults.append(f"{self.prefix}{key} is {got}, only {values['head_dim']} is supported here")
         values |= self._experts(values["ff"])
         values["window"], values["windowed"] = self._int(WINDOW, 0), self._windowed()
+        if self.family.full:
+            values |= self._fixed_windows(values["n_layers"])
         self._refuse_foreign()
         name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
         return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name[:200], **values)
@@ -305,6 +329,17 @@ class _Keys:
         fast, slow = (self._float(at + name, start) for name, start in zip(names, (32.0, 1.0), strict=True))
         trained = self._int(at + "original_context_length", 0)
         return Scaling(str(kind), self._float(at + "factor"), trained, fast, slow)
+
+    def _fixed_windows(self, layers: int) -> dict[str, Any]:
+        """Return the layers with a window and their base, of a family that fixes both; a window must be declared."""
+        if not self._int(WINDOW):
+            self.faults.append(f"{self.prefix}{WINDOW} is 0, wanted 1 to {_WINDOW_MOST}")
+        if self.prefix + WINDOW_LAYERS in self.metadata:
+            self.faults.append(f"{self.prefix}{WINDOW_LAYERS} is given, which is not supported here")
+        if layers == _LARGEST_GEMMA:
+            self.faults.append(f"{self.prefix}block_count is {layers}: a scale of attention that is not supported here")
+        windowed = every(self.family.full, min(layers, _INTS[0][3]))
+        return {"windowed": windowed, "window_theta": self._float(WINDOW_THETA, 10000.0)}
 
     def _experts(self, ff: int) -> dict[str, int]:
         if not self.family.experts:

@@ -57,6 +57,8 @@ class LayerWeights:
     attn_q_norm: np.ndarray | None  # (head_dim,)
     attn_k_norm: np.ndarray | None  # (head_dim,)
     attn_output: Matrix
+    post_attention_norm: np.ndarray | None  # (dim,)
+    post_ffw_norm: np.ndarray | None  # (dim,)
     ffn_norm: np.ndarray  # (dim,)
     ffn_gate: Matrix | None
     ffn_up: Matrix | None
@@ -102,6 +104,7 @@ def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
         **dict.fromkeys(norms, (s.head_dim,)),
         "attn_output": (heads, s.dim),
         "ffn_norm": (s.dim,),
+        **dict.fromkeys(("post_attention_norm", "post_ffw_norm") if s.family.gemma else (), (s.dim,)),
     }
     if s.n_experts:
         sizes["ffn_gate_inp"] = (s.dim, s.n_experts)

@@ -62,6 +62,15 @@ def layered(config: Config, layers: int) -> Window:
     return window, () if all(windowed) else windowed
 
 
+def fixed(config: Config, windowed: tuple[bool, ...]) -> int:
+    """Read ``sliding_window`` of a family whose layers have it in a fixed order, ``windowed``; ``layer_types`` may say
+    the same (Gemma 3)."""
+    named = _named(config, len(windowed))
+    if named and named != windowed:
+        raise config.fail("layer_types", "is not the order of this family's layers, the only one supported here")
+    return _size(config, PUBLISHED if "sliding_window" not in config.values else 0)
+
+
 def _of_switch(config: Config) -> int:
     if not config.flag("use_sliding_window", False):
         return 0

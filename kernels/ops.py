@@ -356,3 +356,8 @@ class Backend(Protocol):
     def swiglu(self, gate: Array, up: Array, limit: float, weight: Array | None = None) -> Array:
         """Return silu(min(gate, limit)) clip(up, -limit, limit) over the last axis, times weight; ``limit`` may be
         infinite."""
+
+    @op("gate f32[...]; up f32[...] -> out f32[...]")
+    def geglu(self, gate: Array, up: Array) -> Array:
+        """Return gelu(gate) up, gelu(x) = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)): GELU with a tangent
+        (Hendrycks and Gimpel 2016)."""

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 ARCHS = {
     "deepseek4": "ds4ref.archs.deepseek4",
+    "gemma3": "ds4ref.archs.gemma3",
     "llama": "ds4ref.archs.llama",
+    "qwen2": "ds4ref.archs.qwen2",
     "qwen3": "ds4ref.archs.qwen3",
+    "qwen3moe": "ds4ref.archs.qwen3moe",
 }
 """Module of each family, by its name in ``general.architecture``."""
 

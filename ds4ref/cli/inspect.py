@@ -9,7 +9,7 @@ from ..weights import open_source
 from ..weights.source import architecture
 
 PROG = "ds4"
-DENSE = ("llama", "qwen3")
+DENSE = ("gemma3", "llama", "qwen2", "qwen3", "qwen3moe")
 """Architectures whose files are described as plain dense decoders."""
 
 

@@ -89,7 +89,7 @@ def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection
     cache = model.cache(len(ids) + 1, exact=True)
     cache.reserve(len(ids))
     c = DenseChunk(model, np.asarray(ids, np.int32), 0, hooks)
-    x = c.ops.embed(model.weights.token_embd, c.ids)
+    x = blocks.embed(c, model.weights)
     for layer, (w, rows) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
         if layer in layers:
             c.layer = layer

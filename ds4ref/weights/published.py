@@ -16,6 +16,7 @@ become 32-bit ones, experts are stacked. ``made_bytes`` is the memory that all c
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from ds4ref.kernels.formats import Format
+from ds4ref.kernels.formats import FORMATS, Format
 
 from ..errors import ModelFileError
 from .config import Config
@@ -37,8 +38,13 @@ if TYPE_CHECKING:
 
 FAMILIES = {
     "deepseek_v4": "ds4ref.archs.deepseek4.published",
+    "gemma3_text": "ds4ref.archs.gemma3.published",
     "llama": "ds4ref.archs.llama.published",
+    "mistral": "ds4ref.archs.mistral.published",
+    "mixtral": "ds4ref.archs.mixtral.published",
+    "qwen2": "ds4ref.archs.qwen2.published",
     "qwen3": "ds4ref.archs.qwen3.published",
+    "qwen3_moe": "ds4ref.archs.qwen3moe.published",
 }
 """Module of each family, by the ``model_type`` of its config.json."""
 
@@ -53,12 +59,14 @@ class TensorParts(NamedTuple):
     of     names of the published tensors; several are stacked along a new outermost axis
     order  index of the published row for each row; None: unchanged
     stack  add the outermost axis even for a single published tensor
+    plus   added to every value, which becomes F32
     """
 
     name: str
     of: tuple[str, ...]
     order: np.ndarray | None = None
     stack: bool = False
+    plus: float = 0.0
 
 
 class Family(Protocol):
@@ -117,10 +125,11 @@ class _Conversion:
 
     pieces: tuple[Layout, ...]
     order: np.ndarray | None
+    plus: float = 0.0
 
     @property
     def is_view(self) -> bool:
-        return len(self.pieces) == 1 and self.order is None and self.pieces[0].is_view
+        return len(self.pieces) == 1 and self.order is None and not self.plus and self.pieces[0].is_view
 
 
 class PublishedSource:
@@ -170,11 +179,14 @@ class PublishedSource:
         if part.order is not None and (len(first.shape) != 2 or sorted(part.order) != list(range(first.shape[0]))):
             raise ModelFileError(self.path, f"tensor {quote(part.of[0])} has rows {list(first.shape)}, another order of"
                                             f" {len(part.order)} is wanted")  # fmt: skip
-        self._conversions[part.name] = _Conversion(pieces, part.order)
+        self._conversions[part.name] = _Conversion(pieces, part.order, part.plus)
         stacked = (len(pieces),) if len(pieces) > 1 or part.stack else ()
         shape = (*stacked, *first.shape)
-        nbytes = len(pieces) * first.nbytes
-        self.tensors[part.name] = PublishedInfo(part.name, first.fmt, shape[::-1], first.stored.offset, nbytes)
+        fmt, nbytes = first.fmt, len(pieces) * first.nbytes
+        if part.plus:
+            fmt = FORMATS["F32"]
+            nbytes = 4 * math.prod(shape)
+        self.tensors[part.name] = PublishedInfo(part.name, fmt, shape[::-1], first.stored.offset, nbytes)
 
     def _layout(self, name: str) -> Layout:
         stored = self.checkpoint.tensors.get(name)
@@ -217,6 +229,9 @@ class PublishedSource:
         data = conversion.pieces[index].bytes()
         if conversion.order is not None:
             data = data.reshape(len(conversion.order), -1)[conversion.order].reshape(-1)
+        if conversion.plus:
+            values = conversion.pieces[index].fmt.dequantize(data) + np.float32(conversion.plus)
+            data = values.reshape(-1).view(np.uint8)
         return data
 
     def raw(self, name: str) -> np.ndarray:

@@ -22,5 +22,9 @@ class RoutingOps(Steps):
         self.run([Step(t.COUNT, ids.size, max(1, ids.size), (self.at(ids), self.at(counts), E))])
 
     @bind
+    def geglu(self, gate, up, out):
+        self.go(t.GEGLU, out.size, 16, (gate, up, out))
+
+    @bind
     def swiglu(self, gate, up, limit, weight, out, n):
         self.go(t.SWIGLU, gate.size // n if n else 0, 8 * n, (gate, up, weight, out), n, limit)

@@ -50,6 +50,13 @@ def swiglu(gate: np.ndarray, up: np.ndarray, limit: float, weight: np.ndarray | 
     return mid.astype(np.float32)
 
 
+def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """Return gelu(gate) * up of equal shapes, gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    x = gate.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) * up).astype(np.float32)
+
+
 def count(ids: np.ndarray, counts: np.ndarray) -> None:
     """Add to counts int64 (E,) the number of times that each expert occurs in ids; ids out of range are ignored."""
     known = ids[(ids >= 0) & (ids < len(counts))]

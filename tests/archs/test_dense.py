@@ -1,4 +1,4 @@
-"""Llama and Qwen3 against the pass in plain NumPy, and prefill, decode and chunks against one another."""
+"""Dense families against the pass in plain NumPy, and prefill, decode and chunks against one another."""
 
 from __future__ import annotations
 
@@ -205,8 +205,13 @@ def test_frequencies_that_yarn_and_llama3_stretch(recipe: str) -> None:
         ("rope.freq_base", ("f32", 0.0), "freq_base is 0"),
         ("rope.dimension_count", ("u32", 4), "only 16 is supported"),
         ("rope.scaling.type", ("string", "dynamic"), "not one of none, linear, yarn, llama3"),
-        ("expert_count", ("u32", 8), "expert_count is '8', which is not supported"),
-        ("attention.sliding_window", ("u32", 512), "sliding_window is '512'"),
+        ("expert_count", ("u32", 8), "expert_used_count is missing"),
+        ("expert_used_count", ("u32", 2), "expert_count is 0, wanted 1 to 4096"),
+        ("leading_dense_block_count", ("u32", 1), "leading_dense_block_count is '1', which is not supported"),
+        ("attention.sliding_window", ("u32", (1 << 30) + 1), "sliding_window is 1073741825, wanted 0 to"),
+        ("attention.sliding_window", ("string", "all"), "sliding_window has type string"),
+        ("attention.sliding_window_pattern", ("u32", 2), "sliding_window_pattern has type u32, wanted bool[]"),
+        ("attention.sliding_window_pattern", ("bool[]", [True] * 7), "sliding_window_pattern has 7 values for"),
         ("vocab_size", ("u32", 5), "vocab_size is 5, token_embd.weight has"),
         ("feed_forward_length", ("u64", 1 << 60), "feed_forward_length"),
     ],

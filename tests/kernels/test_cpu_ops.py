@@ -308,6 +308,15 @@ def test_route(experts: int, k: int, floor: bool, tokens: int):
         assert_close(got[2], want[2], 2e-6)
 
 
+@pytest.mark.parametrize("ops", [cpu, reference], ids=["cpu", "reference"])
+def test_geglu(ops):
+    """Values of 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), and no overflow far out."""
+    gate = np.float32([0, 1, -1, 3, -3, 30, -30, 1e30, -1e30, np.nan])
+    wanted = np.float32([0, 0.8411920, -0.1588080, 2.9963627, -0.003637392, 30, 0, 1e30, 0, np.nan])
+    np.testing.assert_allclose(ops.geglu(gate, np.ones_like(gate)), wanted, rtol=2e-5, atol=1e-9)
+    np.testing.assert_allclose(ops.geglu(gate, np.full_like(gate, -2)), -2 * wanted, rtol=2e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_swiglu(tokens: int):
     gate, up, weight = normal(1, tokens, 6, 300) * 8, normal(2, tokens, 6, 300) * 8, normal(3, tokens, 6)

@@ -56,7 +56,7 @@ def saved(folder: Path, family: str, shape: DenseShape, seed: int, tied: bool, k
         import transformers
     except ImportError:
         missing("transformers is not installed (pip install 'ds4ref[oracle]')")
-    name = {"llama": "Llama", "qwen3": "Qwen3"}[family]
+    name = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[family]
     config = getattr(transformers, f"{name}Config")(
         hidden_size=shape.dim, intermediate_size=shape.ff, num_hidden_layers=shape.n_layers, vocab_size=shape.vocab,
         num_attention_heads=shape.n_heads, num_key_value_heads=shape.n_kv_heads, head_dim=shape.head_dim,

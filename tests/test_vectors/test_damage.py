@@ -144,6 +144,24 @@ def test_quantization_of_a_dense_model(decoder, recipe, backend, capsys):
     assert [op["layer"] for op in found["ops"] if op["point"] == "l_in"] == [0]
 
 
+def test_quantization_of_experts(tmp_path, capsys):
+    """Both models choose the first one's experts; each matrix of them errs as its format does."""
+    shape = dense.draw_shape(3, dense.WITH_EXPERTS["qwen3moe"], block=256, sharing=2)
+    shape = dataclasses.replace(shape, n_layers=2, dim=256, n_experts=5, n_used=2, expert_ff=256)
+    dense.write(tmp_path / "bf16.gguf", shape, dense.draw_tensors(shape, 3, tied=False), "BF16")
+    assert quantize([str(tmp_path / "bf16.gguf"), "-o", str(tmp_path / "q4.gguf"), "--recipe", "q4"]) == 0
+    (tmp_path / "ids.json").write_text(json.dumps([id % shape.vocab for id in IDS]))
+    files = {"ids": tmp_path / "ids.json"}
+    capsys.readouterr()
+    code, found = damage(files, tmp_path / "bf16.gguf", tmp_path / "q4.gguf", capsys)
+    assert (code, found["verdict"]) == (0, "quantization"), found["ops"]
+    families = {op["point"]: op["family"] for op in found["ops"] if op["verdict"] == "quantization"}
+    assert {"ffn_moe_gate": "gate", "ffn_moe_up": "up", "ffn_out": "down"}.items() <= families.items()
+    assert {op["verdict"] for op in found["ops"] if op["point"] in ("ffn_moe_weights", "ffn_moe_weighted_swiglu")} == {
+        "same"
+    }
+
+
 def test_a_wrong_conversion_of_a_dense_model_is_named(decoder, tmp_path, capsys):
     draft = Draft(decoder["q4"])
     rows = draft.tensors["blk.0.attn_k.weight"].rows

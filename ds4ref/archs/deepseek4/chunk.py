@@ -15,9 +15,9 @@ from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.kernels.ops import Backend
 
 from ...numerics import Numerics
+from ..experts import ExpertUse
 from ..inputs import Inputs
 from .cache import LayerCache
-from .experts import ExpertUse
 from .hooks import Hooks
 from .rope import RopeTables
 from .shape import CSA, HCA, ModelShape

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Cancelled
 from ...numerics import Numerics
+from ..experts import ExpertUse
 from ..inputs import Inputs
 from . import attention, head, moe, payload
 from .cache import Cache
 from .chunk import Chunk, Plan, plan
-from .experts import ExpertUse
 from .hooks import Hooks
 from .rope import RopeTables
 from .shape import ModelShape

@@ -57,16 +57,9 @@ class Collector(Sums):
             assert self._entering is not None
             self._ids = np.asarray(value)
             self.routes += self._ids.size
-            for expert in np.unique(self._ids):
-                rows = self._entering[(self._ids == expert).any(axis=1)]
-                self._routed(layer, "gate", int(expert), rows)
-                self._routed(layer, "up", int(expert), rows)
+            for part in ("gate", "up"):
+                self.routed(layer, part, self.shape.n_experts, self._ids, self._entering)
         elif name == "ffn_moe_weighted_swiglu":
             assert self._ids is not None
-            flat, ids = value.reshape(-1, value.shape[-1]), self._ids.reshape(-1)
-            for expert in np.unique(ids):
-                self._routed(layer, "down", int(expert), flat[ids == expert])
+            self.routed(layer, "down", self.shape.n_experts, self._ids, np.asarray(value))
         return value
-
-    def _routed(self, layer: int, part: str, expert: int, rows: np.ndarray) -> None:
-        self.add(f"blk.{layer}.ffn_{part}_exps.weight", rows, self.shape.n_experts, expert)

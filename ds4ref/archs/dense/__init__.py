@@ -1,9 +1,12 @@
-"""The dense decoder of Llama and Qwen3. The forward pass in reading order: shape, rope, chunk, blocks, forward.
+"""The decoder of Llama, Mistral, Mixtral, Qwen2, Qwen3 and Gemma 3.
 
-Pre-norm residual blocks of grouped-query attention and a gated feed-forward (Touvron et al. 2023; Qwen team 2025). A
-``Family`` names the differences: how rope pairs channels, whether query and key heads are normed. ``weights`` binds a
-file's tensors, ``cache`` and ``payload`` hold and save the KV cache of a timeline, ``costs`` counts bytes and
-operations. Written over the op table alone, so every backend runs it.
+In reading order: shape, rope, chunk, blocks, experts, forward.
+
+Pre-norm residual blocks of grouped-query attention and a gated feed-forward or experts (Touvron et al. 2023; Qwen team
+2025). A ``Family`` names the differences: how rope pairs channels, whether query and key heads are normed, projections
+have biases, files may declare experts. ``published`` reads Hugging Face's folders (``windows``,
+``published_experts``), ``weights`` binds a file's tensors, ``cache`` and ``payload`` hold and save the KV cache of a
+timeline, ``costs`` counts bytes and operations. Written over the op table alone, so every backend runs it.
 
     ARCH = Dense(Family("llama", halves=False, qk_norm=False))
 """
@@ -40,10 +43,10 @@ class Dense:
         return bind(source, shape)
 
     def model(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-        """Return a model that computes; ``advise`` has no effect without experts."""
+        """Return a model that computes; ``advise`` prefetches experts as soon as they are chosen, if there are any."""
         from .forward import Model
 
-        return Model(shape, weights, ops, numerics)
+        return Model(shape, weights, ops, numerics, advise)
 
     def collector(self, shape: DenseShape) -> Collector:
         """Return the hooks that collect the importance of this family's weights."""

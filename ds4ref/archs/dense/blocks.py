@@ -9,13 +9,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from . import experts
 from .chunk import HEAD, Chunk
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ds4ref.kernels.formats import Matrix
+
     from .cache import LayerRows
     from .weights import LayerWeights, Weights
+
+
+def embed(c: Chunk, w: Weights) -> np.ndarray:
+    """Return the embeddings of the chunk's tokens, (T, D)."""
+    x = c.ops.embed(w.token_embd, c.ids)
+    return c.ops.scale(x, math.sqrt(c.shape.dim)) if c.shape.family.gemma else x
 
 
 def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.ndarray:
@@ -24,9 +33,9 @@ def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.n
     x = c.tap("l_in", x)
     h = c.inputs(c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps)))
     tables, visible_rows = c.rope_tables(), c.seen()
-    q = c.tap("Qraw", ops.linear(h, w.attn_q, c.act(w.attn_q))).reshape(tokens, s.n_heads, s.head_dim)
-    k = c.tap("Kraw", ops.linear(h, w.attn_k, c.act(w.attn_k))).reshape(tokens, s.n_kv_heads, s.head_dim)
-    v = ops.linear(h, w.attn_v, c.act(w.attn_v)).reshape(tokens, s.n_kv_heads, s.head_dim)
+    q = c.tap("Qraw", _project(c, h, w.attn_q, w.attn_q_bias)).reshape(tokens, s.n_heads, s.head_dim)
+    k = c.tap("Kraw", _project(c, h, w.attn_k, w.attn_k_bias)).reshape(tokens, s.n_kv_heads, s.head_dim)
+    v = _project(c, h, w.attn_v, w.attn_v_bias).reshape(tokens, s.n_kv_heads, s.head_dim)
     if w.attn_q_norm is not None:
         q = ops.rms_norm(q, w.attn_q_norm, s.rms_eps)
         k = ops.rms_norm(k, w.attn_k_norm, s.rms_eps)
@@ -38,20 +47,40 @@ def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.n
     keys, values = rows.heads(s.n_kv_heads)
     o = c.tap("kqv_out", ops.attend(q, keys, values, *visible_rows, s.attn_scale))
     o = c.inputs(o.reshape(tokens, s.n_heads * s.head_dim))
-    o = ops.linear(o, w.attn_output, c.act(w.attn_output))
-    return c.tap("ffn_inp", ops.add(x, c.tap("attn_out", o)))
+    o = c.tap("attn_out", ops.linear(o, w.attn_output, c.act(w.attn_output)))
+    return c.tap("ffn_inp", ops.add(x, _normed(c, o, "attn_post_norm", w.post_attention_norm)))
+
+
+def _normed(c: Chunk, x: np.ndarray, name: str, weight: np.ndarray | None) -> np.ndarray:
+    """Return a half's result, normed where the family does so before the residual."""
+    return x if weight is None else c.tap(name, c.ops.rms_norm(x, weight, c.shape.rms_eps))
+
+
+def _project(c: Chunk, h: np.ndarray, w: Matrix, bias: np.ndarray | None) -> np.ndarray:
+    """Return h (T, D) times the matrix, plus the bias (1, n) if there is one: a position bias of period 1."""
+    y = c.ops.linear(h, w, c.act(w))
+    return y if bias is None else c.ops.position_bias(y, bias, c.at())
 
 
 def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
-    """Return x + down(silu(gate(h)) up(h)) with h = norm(x)."""
-    ops, s, tokens = c.ops, c.shape, len(x)
-    h = c.inputs(c.tap("ffn_norm", ops.rms_norm(x, w.ffn_norm, s.rms_eps)))
+    """Return x + f(norm(x)), f the gated feed-forward or the sum of the token's experts."""
+    h = c.inputs(c.tap("ffn_norm", c.ops.rms_norm(x, w.ffn_norm, c.shape.rms_eps)))
+    out = c.tap("ffn_out", _gated(c, w, h) if w.ffn_gate is not None else experts.routed(c, w, h))
+    return c.tap("l_out", c.ops.add(x, _normed(c, out, "ffn_post_norm", w.post_ffw_norm)))
+
+
+def _gated(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
+    """Return down(silu(gate(h)) up(h)), (T, D)."""
+    ops, s, tokens = c.ops, c.shape, len(h)
+    assert w.ffn_gate is not None and w.ffn_up is not None and w.ffn_down is not None
     gate = c.tap("ffn_gate", ops.linear(h, w.ffn_gate, c.act(w.ffn_gate)))
     up = c.tap("ffn_up", ops.linear(h, w.ffn_up, c.act(w.ffn_up)))
-    mid = ops.swiglu(gate.reshape(tokens, 1, s.ff), up.reshape(tokens, 1, s.ff), math.inf)
-    mid = c.tap("ffn_swiglu", mid.reshape(tokens, s.ff))
-    out = c.tap("ffn_out", ops.linear(c.inputs(mid), w.ffn_down, c.act(w.ffn_down)))
-    return c.tap("l_out", ops.add(x, out))
+    if s.family.gemma:
+        mid = ops.geglu(gate, up)
+    else:
+        mid = ops.swiglu(gate.reshape(tokens, 1, s.ff), up.reshape(tokens, 1, s.ff), math.inf).reshape(tokens, s.ff)
+    mid = c.tap("ffn_swiglu", mid)
+    return ops.linear(c.inputs(mid), w.ffn_down, c.act(w.ffn_down))
 
 
 def logits(c: Chunk, w: Weights, x: np.ndarray) -> np.ndarray:

@@ -30,12 +30,20 @@ NAMES = {
     "Vcur": "values as they are stored (T, K, hd)",
     "kqv_out": "weighted values (T, H, hd)",
     "attn_out": "after the output projection (T, D)",
+    "attn_post_norm": "the same, normed (T, D): Gemma",
     "ffn_inp": "after the attention residual (T, D)",
     "ffn_norm": "input of the feed-forward (T, D)",
     "ffn_gate": "gate before the activation (T, ff)",
     "ffn_up": "what is gated (T, ff)",
     "ffn_swiglu": "gated (T, ff)",
-    "ffn_out": "after the down projection (T, D)",
+    "ffn_moe_logits": "router logits (T, experts)",
+    "ffn_moe_topk": "chosen experts (T, used), best first",
+    "ffn_moe_weights": "their weights (T, used)",
+    "ffn_moe_gate": "gate of the chosen experts before the activation (T, used, width)",
+    "ffn_moe_up": "what is gated (T, used, width)",
+    "ffn_moe_weighted_swiglu": "gated, times the expert's weight (T, used, width)",
+    "ffn_out": "after the down projection, summed over experts (T, D)",
+    "ffn_post_norm": "the same, normed (T, D): Gemma",
     "l_out": "leaving the layer (T, D)",
     "result_norm": "after the output norm (T, D), layer -1",
     "result_output": "logits (T, V), layer -1",
@@ -51,10 +59,15 @@ TENSORS = {
     "Kcur": ("attn_k_norm",),
     "Vcur": ("attn_v",),
     "attn_out": ("attn_output",),
+    "attn_post_norm": ("post_attention_norm",),
+    "ffn_post_norm": ("post_ffw_norm",),
     "ffn_norm": ("ffn_norm",),
     "ffn_gate": ("ffn_gate",),
     "ffn_up": ("ffn_up",),
-    "ffn_out": ("ffn_down",),
+    "ffn_out": ("ffn_down", "ffn_down_exps"),
+    "ffn_moe_logits": ("ffn_gate_inp",),
+    "ffn_moe_gate": ("ffn_gate_exps",),
+    "ffn_moe_up": ("ffn_up_exps",),
     "result_norm": ("output_norm",),
     "result_output": ("output",),
 }
@@ -77,8 +90,10 @@ class Parts(Protocol):
     shape: DenseShape
     numerics: Numerics
     rope: RopeTables
+    window_rope: RopeTables
     weights: Weights
     ops: Backend
+    experts: Any
 
 
 class Chunk(Inputs):
@@ -88,7 +103,8 @@ class Chunk(Inputs):
         self, model: Parts, ids: Sequence[int] | np.ndarray, pos0: int, hooks: Hooks | None = None, ops: Any = None
     ):
         super().__init__(model, ids, pos0, hooks, ops)
-        self.shape, self.numerics, self.rope = model.shape, model.numerics, model.rope
+        self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
+        self.window_rope = model.window_rope
         self.layer = HEAD
         self.input_group = model.weights.input_group if self.numerics.own_inputs else 0
         if hooks is not None:
@@ -99,15 +115,24 @@ class Chunk(Inputs):
         return self.input("at", lambda c: (np.array([c.pos0]),))[0]
 
     def rope_tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos, sin (T, head_dim / 2) at the chunk's positions."""
-        cos, sin = self.input("rope", lambda c: c.rope(c.positions))
+        """Return cos, sin (T, head_dim / 2) of this layer at the chunk's positions."""
+        if self.shape.window_theta and self.shape.window_of(self.layer):
+            cos, sin = self.input("window rope", lambda c: c.window_rope(c.positions))
+        else:
+            cos, sin = self.input("rope", lambda c: c.rope(c.positions))
         return cos, sin
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first position that each token attends to, and how many, itself included: int32 (T,) each."""
-        first, count = self.input(
-            "seen", lambda c: (np.zeros(len(c.positions), np.int32), (c.positions + 1).astype(np.int32))
-        )
+        """Return the first position that each token attends to in this layer, and how many, itself included: int32 (T,)
+        each."""
+        window = self.shape.window_of(self.layer)
+
+        def visible(c: Chunk) -> tuple[np.ndarray, np.ndarray]:
+            end = c.positions + 1
+            first = np.maximum(end - window, 0) if window else np.zeros_like(end)
+            return first.astype(np.int32), (end - first).astype(np.int32)
+
+        first, count = self.input(("seen", window), visible)
         return first, count
 
     def inputs(self, x: np.ndarray) -> np.ndarray:

@@ -58,9 +58,15 @@ class Costs:
         )  # fmt: skip
 
     def weight_bytes(self, depth: int | None = None) -> int:
-        """Return the weight bytes that decoding one token reads, at any depth: all matrices, and one row of the
-        embedding."""
-        return sum(t.nbytes for t in self._read) + self._row
+        """Return the weight bytes that decoding one token reads, at any depth: all matrices, of experts those
+        of one token, and one row of the embedding."""
+        return sum(int(t.nbytes * self._share(t)) for t in self._read) + self._row
+
+    def _share(self, t: _Tensor, tokens: int = 1) -> float:
+        """Return the part of a tensor that ``tokens`` tokens read: of experts those that any of them takes, all being
+        as likely."""
+        s = self.shape
+        return 1 - (1 - s.n_used / s.n_experts) ** tokens if t.attr.endswith("_exps") else 1.0
 
     def decode(self, depth: int) -> Work:
         """Return the work of decoding one token after ``depth`` tokens."""
@@ -74,15 +80,18 @@ class Costs:
         nbytes, ops, f32 = 0.0, [0.0, 0.0, 0.0], 0.0
         for start, end in chunks(first, last, chunk or self.chunk):
             count = end - start
-            nbytes += sum(t.nbytes for t in self._read if t.attr != "output" or end == last)
-            nbytes += count * self._row + self._kv(end)
+            nbytes += sum(t.nbytes * self._share(t, count) for t in self._read if t.attr != "output" or end == last)
+            nbytes += count * self._row + self._kv(end, count)
             one = self._matrix_ops(1 / count if end == last else 0.0)
             ops = [total + count * part for total, part in zip(ops, one, strict=True)]
             f32 += count * self._attention_ops((start + end) // 2)
         return self._work(nbytes, (ops[0], ops[1], ops[2]), f32)
 
-    def _kv(self, depth: int) -> int:
-        return self.shape.kv_read_bytes(depth, 2 if self.act_quant else 4)
+    def _kv(self, depth: int, tokens: int = 1) -> int:
+        """Return the cache bytes that ``tokens`` tokens up to ``depth`` read, a row once for all of them."""
+        s = self.shape
+        rows = sum(min(depth, (s.window_of(layer) or depth) + tokens - 1) for layer in range(s.n_layers))
+        return 2 * s.kv_width * rows * (2 if self.act_quant else 4)
 
     def _work(self, nbytes: float, ops: tuple[float, float, float], f32: float) -> Work:
         return Work(nbytes, ops[0], f32 + ops[2], ops[1])
@@ -93,7 +102,7 @@ class Costs:
         for t in self._read:
             if t.rank < 2:
                 continue
-            ops = 2.0 * t.elements * (head if t.attr == "output" else 1.0)
+            ops = 2.0 * t.elements * (head if t.attr == "output" else self._share(t))
             if t.fmt in ("F32", "F16", "BF16"):
                 f32 += ops
             elif self.act_quant and FORMATS[t.fmt].activation != "float":
@@ -105,4 +114,4 @@ class Costs:
     def _attention_ops(self, depth: int) -> float:
         """Return the operations of one token's attention scores and weighted values."""
         s = self.shape
-        return 4.0 * s.n_layers * depth * s.n_heads * s.head_dim
+        return 4.0 * s.rows_read(depth) * s.n_heads * s.head_dim

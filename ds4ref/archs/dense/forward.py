@@ -7,16 +7,18 @@ records.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Cancelled
 from ...numerics import Numerics
+from ..experts import ExpertUse
 from ..inputs import Inputs
 from . import blocks, payload
 from .cache import Cache
 from .chunk import Chunk, Hooks
 from .rope import RopeTables
-from .shape import DenseShape
+from .shape import DenseShape, Scaling
 from .weights import Weights, placed
 
 if TYPE_CHECKING:
@@ -45,10 +47,17 @@ def of_family(mode: Numerics) -> Numerics:
 class Model:
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
 
-    def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics):
+    def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
         self.shape, self.weights, self.ops = shape, placed(weights, ops), ops
-        self.numerics, self.experts = of_family(numerics), NoExperts()
+        self.numerics = of_family(numerics)
+        self.experts: Any = NoExperts()
+        if shape.n_experts:
+            self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise)
         self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
+        self.window_rope = self.rope
+        if shape.window_theta:
+            plain = replace(shape, scaling=Scaling())
+            self.window_rope = RopeTables(plain, self.numerics.rope, theta=shape.window_theta)
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:
         """Return an empty cache for ``ctx`` tokens.
@@ -71,7 +80,7 @@ class Model:
         return x
 
     def _layers(self, c: Chunk, cache: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
-        x = c.tap("inp_embd", c.ops.embed(self.weights.token_embd, c.ids))
+        x = c.tap("inp_embd", blocks.embed(c, self.weights))
         for layer, (w, rows) in enumerate(zip(self.weights.layers, cache.layers, strict=True)):
             if cancel is not None and cancel():
                 raise Cancelled("stopped")

@@ -1,4 +1,4 @@
-"""Llama and Qwen3 in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
+"""Dense decoders in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
 
 A config value that would change the pass and that ``archs.dense`` does not compute is refused, and so is a tensor of a
 layer that has no place. Rows of Llama's query and key matrices are put into the order of GGUF files, where the channels
@@ -8,15 +8,16 @@ that rope turns together are adjacent.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...errors import ModelFileError
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
-from .shape import Family, Scaling, scaling_entries
+from .published_experts import ExpertNames
+from .shape import Family, Scaling, expert_entries, scaling_entries, window_entries
 
 if TYPE_CHECKING:
     from ...weights.config import Config
@@ -43,10 +44,34 @@ _COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
 """Tensors of old checkpoints that are ignored, because the config determines them."""
 
 
-def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[MetadataEntry]:
+class Own(NamedTuple):
+    """What the folders of a family have of their own.
+
+    window      reads the window in tokens (0: none) and the layers that have it (empty: all); ``windows``
+    rms_eps     value of an absent ``rms_norm_eps``
+    rope_theta  value of an absent ``rope_theta``
+    experts     names of the family's experts; None: it has none
+    names       modules that have other names than ``LAYER_NAMES``
+    norm_plus   added to the weights of norms
+    tied        value of an absent ``tie_word_embeddings``
+    activation  key of the activation, and its value
+    """
+
+    window: Callable[[Config, int], tuple[int, tuple[bool, ...]]]
+    rms_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    experts: ExpertNames | None = None
+    names: dict[str, str] | None = None
+    norm_plus: float = 0.0
+    tied: bool = False
+    activation: tuple[str, str] = ("hidden_act", "silu")
+
+
+def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
-    _refuse_what_differs(config)
+    _refuse_what_differs(config, family, own.activation)
     layers, heads, shared, size = _sizes(config)
+    window, windowed = own.window(config, layers)
     rope = _rope_values(config)
     at = family.name + "."
     return [
@@ -63,22 +88,32 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[Met
         (at + "attention.value_length", "u32", size),
         (at + "rope.dimension_count", "u32", size),
         # f64: a value is what the config spells, where f32 would be its neighbour
-        (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", 1e-6)),
-        (at + "rope.freq_base", "f64", rope.number("rope_theta", config.number("rope_theta", 10000.0))),
+        (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", own.rms_eps)),
+        (at + "rope.freq_base", "f64", rope.number("rope_theta", config.number("rope_theta", own.rope_theta))),
         *((key, "f64" if kind == "f32" else kind, value) for key, kind, value in scaling_entries(at, _scaling(config))),
+        *window_entries(at, window, windowed),
+        *(expert_entries(at, family, own.experts.sizes(config)) if own.experts else []),
     ]
 
 
-def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[TensorParts]:
+def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
     layers, heads, shared, size = _sizes(config)
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
-    if not config.flag("tie_word_embeddings", False):
+    if not config.flag("tie_word_embeddings", own.tied):
         if HEAD not in tensors:
             raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
         tensor_parts.append(TensorParts("output.weight", (HEAD,)))
-    tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family)
+    tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family, own.names or {})
+    if own.norm_plus:
+        norms = [part.name.endswith("norm.weight") for part in tensor_parts]
+        tensor_parts = [
+            part._replace(plus=own.norm_plus) if norm else part for part, norm in zip(tensor_parts, norms, strict=True)
+        ]
+    if own.experts:
+        count = own.experts.sizes(config)[0]
+        tensor_parts += [part for layer in range(layers) for part in own.experts.parts(layer, count)]
     known = {name for part in tensor_parts for name in part.of}
     foreign = [name for name in tensors if name.startswith("model.layers.") and name not in known]
     foreign = [name for name in foreign if not _COMPUTED.match(name)]
@@ -89,14 +124,18 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[Tensor
 
 
 def _layer_parts(
-    layers: int, heads: int, shared: int, size: int, tensors: object, family: Family
+    layers: int, heads: int, shared: int, size: int, tensors: object, family: Family, names: dict[str, str]
 ) -> Iterator[TensorParts]:
     orders = {} if family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
     for layer in range(layers):
-        for ours, theirs in LAYER_NAMES.items():
+        for ours, theirs in (LAYER_NAMES | names).items():
             name = f"model.layers.{layer}.{theirs}.weight"
             if name in tensors:  # type: ignore[operator]
                 yield TensorParts(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
+        for ours in ("attn_q", "attn_k", "attn_v") if family.biases else ():
+            name = f"model.layers.{layer}.{LAYER_NAMES[ours]}.bias"
+            if name in tensors:  # type: ignore[operator]
+                yield TensorParts(f"blk.{layer}.{ours}.bias", (name,))
 
 
 def adjacent(heads: int, size: int) -> np.ndarray:
@@ -115,18 +154,16 @@ def _sizes(config: Config) -> tuple[int, int, int, int]:
     return layers, heads, shared, size
 
 
-def _refuse_what_differs(config: Config) -> None:
-    if config.text("hidden_act", "silu") != "silu":
-        raise config.fail("hidden_act", f"is {quote(config.text('hidden_act'), 40)}, wanted 'silu'")
-    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
+def _refuse_what_differs(config: Config, family: Family, activation: tuple[str, str]) -> None:
+    key, wanted = activation
+    if config.text(key, wanted) != wanted:
+        raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")
+    for key in ("mlp_bias",) if family.biases else ("attention_bias", "mlp_bias"):
         if config.flag(key, False):
             raise config.fail(key, "is true, which is not supported here")
     for part in (config, _rope_values(config)):
         if part.number("partial_rotary_factor", 1.0) != 1.0:
             raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
-    kinds = set(config.texts("layer_types", MAX_LAYERS)) if config.has("layer_types") else set()
-    if kinds - {"full_attention"}:
-        raise config.fail("layer_types", f"has {quote(min(kinds - {'full_attention'}), 40)}, wanted 'full_attention'")
 
 
 def _rope_values(config: Config) -> Config:

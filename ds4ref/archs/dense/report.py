@@ -43,17 +43,25 @@ def inspect_text(source: TensorSource) -> str:
 
 def _shape_rows(s: DenseShape) -> list[tuple[str, str]]:
     stretched = "" if s.scaling.kind == "none" else f", {s.scaling.kind} x{s.scaling.factor:g}"
+    windowed = f"; in windows theta {s.window_theta:g}" if s.window_theta else ""
     pairs = "halves" if s.family.halves else "adjacent channels"
     return [
         ("layers", str(s.n_layers)),
-        ("width", f"{s.dim}, feed-forward {s.ff}"),
+        ("width", f"{s.dim}" + ("" if s.n_experts else f", feed-forward {s.ff}")),
+        *([("experts", f"{s.n_experts} of width {s.expert_ff}, {s.n_used} for a token")] if s.n_experts else []),
         ("heads", f"{s.n_heads} x {s.head_dim} on {s.n_kv_heads} of keys and values"
                   + (", normed" if s.family.qk_norm else "")),
-        ("rope", f"theta {s.rope_theta:g}, {pairs}{stretched}"),
+        *([("window", _window(s))] if s.window else []),
+        ("rope", f"theta {s.rope_theta:g}, {pairs}{stretched}{windowed}"),
         ("epsilon", f"{s.rms_eps:g}"),
         ("context", f"{s.trained_ctx:,} tokens when it was trained"),
         ("vocabulary", f"{s.vocab:,} rows"),
     ]  # fmt: skip
+
+
+def _window(s: DenseShape) -> str:
+    layers = sum(bool(s.window_of(layer)) for layer in range(s.n_layers))
+    return f"{s.window:,} tokens, in {'all' if layers == s.n_layers else layers} of {s.n_layers} layers"
 
 
 def _tensor_rows(tensors: Iterable[tuple[str, int, int]]) -> list[str]:

@@ -17,16 +17,18 @@ class RopeTables(Angles):
               everything
               is float64 up to the result
     divisors  extra divisor of each frequency (the file's ``rope_freqs``), float32 (head_dim / 2,)
+    theta     base; None: the shape's
     """
 
-    def __init__(self, shape: DenseShape, recipe: str, divisors: np.ndarray | None = None):
+    def __init__(self, shape: DenseShape, recipe: str, divisors: np.ndarray | None = None, theta: float | None = None):
         super().__init__()
         half = shape.head_dim // 2
         self.recipe = recipe
-        period = shape.rope_theta ** (np.arange(half) / half)
+        theta = shape.rope_theta if theta is None else theta
+        period = theta ** (np.arange(half) / half)
         if recipe == "f32":
             exponent = (np.arange(half, dtype=np.float32) / np.float32(half)).astype(np.float64)
-            period = np.power(shape.rope_theta, exponent).astype(np.float32)
+            period = np.power(theta, exponent).astype(np.float32)
         freqs = (1 / period).astype(period.dtype)
         if divisors is not None:
             freqs = freqs / divisors.astype(freqs.dtype)

@@ -2,7 +2,7 @@
 
 Keys are llama.cpp's GGUF keys, prefixed with the family's name: ``llama.block_count``, ``qwen3.embedding_length`` ...
 Integers may have any integer type. Absent keys have llama.cpp's defaults; features that this engine does not compute
-(experts, sliding windows, layers that differ) are refused, never ignored.
+(shared experts, layers that differ) are refused, never ignored.
 """
 
 from __future__ import annotations
@@ -40,13 +40,20 @@ _FLOATS = (("rope_theta", "rope.freq_base", 1.0, 1e12), ("rms_eps", "attention.l
 _INT_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
 _FLOAT_TYPES = ("f32", "f64", *_INT_TYPES)
 _FOREIGN = (
-    "expert_count",
-    "expert_used_count",
-    "attention.sliding_window",
     "attention.causal",
     "leading_dense_block_count",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
 )
 """Keys of features that are not computed here, unless their value is 0 (``causal``: true)."""
+
+EXPERTS, USED, DENSE_WIDTH = "expert_count", "expert_used_count", "feed_forward_length"
+_LARGEST_GEMMA = 62
+"""Layers of Gemma 3 27B, by which GGUF files of it are told: its attention is scaled by dim / heads, not head_dim."""
+_EXPERTS_MOST, _USED_MOST = 4096, 256
+WINDOW, WINDOW_LAYERS = "attention.sliding_window", "attention.sliding_window_pattern"
+WINDOW_THETA = "rope.freq_base_swa"
+_WINDOW_MOST = 1 << 30
 
 SCALINGS = ("none", "linear", "yarn", "llama3")
 MOST_NAMED = 3
@@ -59,11 +66,19 @@ class Family:
     name      value of ``general.architecture``, and the prefix of the family's keys
     halves    rope turns channel i with channel i + half (GPT-NeoX), else adjacent channels (RoFormer)
     qk_norm   heads of queries and keys are RMS-normed before rope
+    biases    the projections of queries, keys and values add a bias
+    experts   key of the width of an expert, where files may declare experts; "" where the family has none
+    gemma     embeddings times sqrt(dim), norms behind attention and feed-forward, GELU instead of SiLU
+    full      every so many layers one has no window, and windowed ones have their own base of rope; 0: as files say
     """
 
     name: str
     halves: bool
     qk_norm: bool
+    biases: bool = False
+    experts: str = ""
+    gemma: bool = False
+    full: int = 0
 
 
 class Scaling(NamedTuple):
@@ -85,7 +100,14 @@ class Scaling(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseShape:
-    """All dimensions and constants of a model."""
+    """All dimensions and constants of a model.
+
+    window    length of the sliding window in tokens, 0: there is none
+    windowed  whether each layer has it; empty: all of them
+    window_theta  base of rope in windowed layers, 0: the same as in all others
+    n_experts, n_used, expert_ff  routed experts of a layer, those that a token takes, the width of each; 0: the
+              feed-forward is one
+    """
 
     family: Family
     n_layers: int
@@ -100,6 +122,16 @@ class DenseShape:
     rms_eps: float
     scaling: Scaling = Scaling()
     name: str = ""
+    window: int = 0
+    windowed: tuple[bool, ...] = ()
+    n_experts: int = 0
+    n_used: int = 0
+    expert_ff: int = 0
+    window_theta: float = 0.0
+
+    def window_of(self, layer: int) -> int:
+        """Return how many tokens, itself included, a token attends to in a layer; 0: all of them."""
+        return self.window if not self.windowed or self.windowed[layer] else 0
 
     @classmethod
     def from_metadata(cls, source: TensorSource, family: Family) -> DenseShape:
@@ -132,8 +164,12 @@ class DenseShape:
         return 2 * self.n_layers * self.kv_width * tokens * width
 
     def kv_read_bytes(self, tokens: int, width: int = 4) -> int:
-        """Return the cache bytes read to decode one token after ``tokens`` tokens: all of the cache."""
-        return self.kv_bytes(tokens, width)
+        """Return the cache bytes read to decode one token after ``tokens`` tokens: the rows that it attends to."""
+        return 2 * self.kv_width * self.rows_read(tokens) * width
+
+    def rows_read(self, tokens: int) -> int:
+        """Return the cached rows of all layers that the token after ``tokens`` tokens attends to."""
+        return sum(min(tokens, self.window_of(layer) or tokens) for layer in range(self.n_layers))
 
     def metadata(self) -> list[tuple[str, str, Any]]:
         """Return the (key, type, value) entries that declare this shape, for ``weights.writer.GGUFWriter``."""
@@ -147,7 +183,9 @@ class DenseShape:
             (prefix + "rope.dimension_count", "u32", self.head_dim),
             *((prefix + key, "f32", getattr(self, field)) for field, key, _, _ in _FLOATS),
         ]
-        return entries + scaling_entries(prefix, self.scaling)
+        entries += scaling_entries(prefix, self.scaling)
+        entries += window_entries(prefix, self.window, () if self.family.full else self.windowed, self.window_theta)
+        return entries + expert_entries(prefix, self.family, (self.n_experts, self.n_used, self.expert_ff))
 
     def problems(self) -> list[str]:
         """Return one sentence per reason why these dimensions are unusable; empty if they fit together."""
@@ -178,6 +216,23 @@ class DenseShape:
             (f"{prefix}rope.scaling has factor {s.factor}, {s.fast} fast and {s.slow} slow turns", not fits),
             (f"{prefix}rope.scaling.original_context_length is {s.trained}",
              s.kind in ("yarn", "llama3") and not 1 <= s.trained <= 1 << 30),
+            (f"{prefix}{WINDOW} is {self.window}, wanted 0 to {_WINDOW_MOST}", not 0 <= self.window <= _WINDOW_MOST),
+            (f"{prefix}{WINDOW_LAYERS} has {len(self.windowed)} values for {self.n_layers} layers",
+             len(self.windowed) not in (0, self.n_layers)),
+            (f"{prefix}{WINDOW_THETA} is {self.window_theta}, wanted between 1 and 1e+12",
+             self.window_theta != 0 and not 1 < self.window_theta < 1e12),
+            *self._expert_rules(prefix),
+        )  # fmt: skip
+
+    def _expert_rules(self, prefix: str) -> Iterable[tuple[str, bool]]:
+        if not self.n_experts and not self.n_used:
+            return ()
+        width, most, widest = prefix + self.family.experts, _EXPERTS_MOST, _INTS[2][3]
+        return (
+            (f"{prefix}{EXPERTS} is {self.n_experts}, wanted 1 to {most}", not 1 <= self.n_experts <= most),
+            (f"{prefix}{USED} is {self.n_used}, wanted 1 to {min(self.n_experts, _USED_MOST)}",
+             not 1 <= self.n_used <= min(self.n_experts, _USED_MOST)),
+            (f"{width} is {self.expert_ff}, wanted 1 to {widest}", not 1 <= self.expert_ff <= widest),
         )  # fmt: skip
 
 
@@ -192,6 +247,27 @@ def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
     entries.append((at + "original_context_length", "u32", s.trained))
     names = ("yarn_beta_fast", "yarn_beta_slow") if s.kind == "yarn" else ("high_freq_factor", "low_freq_factor")
     return [*entries, *((at + name, "f32", value) for name, value in zip(names, (s.fast, s.slow), strict=True))]
+
+
+def every(full: int, layers: int) -> tuple[bool, ...]:
+    """Return which of the layers have a window where every ``full``-th has none."""
+    return tuple((layer + 1) % full != 0 for layer in range(layers))
+
+
+def window_entries(
+    prefix: str, window: int, windowed: tuple[bool, ...], theta: float = 0.0
+) -> list[tuple[str, str, Any]]:
+    """Return the metadata entries (key, type, value) of a sliding window, none if there is none."""
+    entries: list[tuple[str, str, Any]] = [(prefix + WINDOW, "u32", window)] if window else []
+    entries += [(prefix + WINDOW_LAYERS, "bool[]", list(windowed))] if window and windowed else []
+    return entries + ([(prefix + WINDOW_THETA, "f32", theta)] if theta else [])
+
+
+def expert_entries(prefix: str, family: Family, sizes: tuple[int, int, int]) -> list[tuple[str, str, Any]]:
+    """Return the metadata entries (key, type, value) of experts, their number, those used and their width; none if
+    there are none."""
+    keys = dict(zip((EXPERTS, USED, family.experts), sizes, strict=True)) if sizes[0] else {}
+    return [(prefix + key, "u32", value) for key, value in keys.items() if key != DENSE_WIDTH]
 
 
 class _Keys:
@@ -216,6 +292,10 @@ class _Keys:
             got = self._int(key, values["head_dim"])
             if got != values["head_dim"]:
                 self.faults.append(f"{self.prefix}{key} is {got}, only {values['head_dim']} is supported here")
+        values |= self._experts(values["ff"])
+        values["window"], values["windowed"] = self._int(WINDOW, 0), self._windowed()
+        if self.family.full:
+            values |= self._fixed_windows(values["n_layers"])
         self._refuse_foreign()
         name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
         return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name[:200], **values)
@@ -250,8 +330,38 @@ class _Keys:
         trained = self._int(at + "original_context_length", 0)
         return Scaling(str(kind), self._float(at + "factor"), trained, fast, slow)
 
+    def _fixed_windows(self, layers: int) -> dict[str, Any]:
+        """Return the layers with a window and their base, of a family that fixes both; a window must be declared."""
+        if not self._int(WINDOW):
+            self.faults.append(f"{self.prefix}{WINDOW} is 0, wanted 1 to {_WINDOW_MOST}")
+        if self.prefix + WINDOW_LAYERS in self.metadata:
+            self.faults.append(f"{self.prefix}{WINDOW_LAYERS} is given, which is not supported here")
+        if layers == _LARGEST_GEMMA:
+            self.faults.append(f"{self.prefix}block_count is {layers}: a scale of attention that is not supported here")
+        windowed = every(self.family.full, min(layers, _INTS[0][3]))
+        return {"windowed": windowed, "window_theta": self._float(WINDOW_THETA, 10000.0)}
+
+    def _experts(self, ff: int) -> dict[str, int]:
+        if not self.family.experts:
+            return {}
+        count = self._int(EXPERTS, 0)
+        used = self._int(USED, None if count else 0)
+        if not count:
+            return {"n_experts": 0, "n_used": used}
+        width = ff if self.family.experts == DENSE_WIDTH else self._int(self.family.experts, ff // max(1, used))
+        return {"n_experts": count, "n_used": used, "expert_ff": width}
+
+    def _windowed(self) -> tuple[bool, ...]:
+        kind = self.metadata.type_of(self.prefix + WINDOW_LAYERS)
+        if kind is None:
+            return ()
+        if kind != "bool[]" or self.metadata.count(self.prefix + WINDOW_LAYERS) > _INTS[0][3]:
+            self.faults.append(f"{self.prefix}{WINDOW_LAYERS} has type {kind}, wanted bool[], one for each layer")
+            return ()
+        return tuple(self.metadata[self.prefix + WINDOW_LAYERS])
+
     def _refuse_foreign(self) -> None:
-        for key in _FOREIGN:
+        for key in _FOREIGN if self.family.experts else (*_FOREIGN, EXPERTS, USED):
             full = self.prefix + key
             if full in self.metadata:
                 kind = self.metadata.type_of(full) or ""

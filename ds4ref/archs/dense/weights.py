@@ -45,20 +45,29 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWeights:
-    """Weights of one layer. Vectors are float32 arrays; ``attn_q_norm`` and ``attn_k_norm`` are None without
-    ``qk_norm``."""
+    """Weights of one layer. Vectors are float32 arrays; what the family does not have is None."""
 
     attn_norm: np.ndarray  # (dim,)
     attn_q: Matrix
     attn_k: Matrix
     attn_v: Matrix
+    attn_q_bias: np.ndarray | None  # (1, heads * head_dim)
+    attn_k_bias: np.ndarray | None  # (1, kv_width)
+    attn_v_bias: np.ndarray | None  # (1, kv_width)
     attn_q_norm: np.ndarray | None  # (head_dim,)
     attn_k_norm: np.ndarray | None  # (head_dim,)
     attn_output: Matrix
+    post_attention_norm: np.ndarray | None  # (dim,)
+    post_ffw_norm: np.ndarray | None  # (dim,)
     ffn_norm: np.ndarray  # (dim,)
-    ffn_gate: Matrix
-    ffn_up: Matrix
-    ffn_down: Matrix
+    ffn_gate: Matrix | None
+    ffn_up: Matrix | None
+    ffn_down: Matrix | None
+    # with experts
+    ffn_gate_inp: Matrix | None  # (experts, dim)
+    ffn_gate_exps: Matrix | None
+    ffn_up_exps: Matrix | None
+    ffn_down_exps: Matrix | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +104,22 @@ def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
         **dict.fromkeys(norms, (s.head_dim,)),
         "attn_output": (heads, s.dim),
         "ffn_norm": (s.dim,),
-        "ffn_gate": (s.dim, s.ff),
-        "ffn_up": (s.dim, s.ff),
-        "ffn_down": (s.ff, s.dim),
+        **dict.fromkeys(("post_attention_norm", "post_ffw_norm") if s.family.gemma else (), (s.dim,)),
     }
+    if s.n_experts:
+        sizes["ffn_gate_inp"] = (s.dim, s.n_experts)
+        for attr, ends in (
+            ("gate", (s.dim, s.expert_ff)),
+            ("up", (s.dim, s.expert_ff)),
+            ("down", (s.expert_ff, s.dim)),
+        ):
+            sizes[f"ffn_{attr}_exps"] = (*ends, s.n_experts)
+    else:
+        sizes |= {"ffn_gate": (s.dim, s.ff), "ffn_up": (s.dim, s.ff), "ffn_down": (s.ff, s.dim)}
     for attr, dims in sizes.items():
         yield Slot(f"blk.{layer}.{attr}.weight", attr, dims, layer)
+    for attr in ("attn_q", "attn_k", "attn_v") if s.family.biases else ():
+        yield Slot(f"blk.{layer}.{attr}.bias", f"{attr}_bias", sizes[attr][1:], layer)
 
 
 def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, TensorInfo]]:
@@ -150,7 +169,10 @@ def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) ->
     model: dict[str, Any] = {}
     layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
     for slot, info in filled:
-        (model if slot.layer is None else layers[slot.layer])[slot.attr] = _load(source, info, verify)
+        value = _load(source, info, verify)
+        if slot.attr.endswith("_bias"):
+            value = value.reshape(1, -1)  # type: ignore[union-attr]
+        (model if slot.layer is None else layers[slot.layer])[slot.attr] = value
     freqs = model.setdefault("rope_freqs", None)
     if freqs is not None and not (freqs > 0).all():
         raise ModelFileError(source.path, "rope_freqs.weight holds a divisor that is not above 0")
@@ -169,8 +191,8 @@ def _load(source: TensorSource, info: TensorInfo, verify: bool) -> Matrix | np.n
         raise ModelFileError(source.path, f"tensor {quote(info.name)} holds a NaN or infinite {kind}", where)
     if len(info.dims) == 1:
         return info.fmt.dequantize(raw).reshape(info.shape)
-    cols, rows = info.dims
-    return Matrix(info.fmt.name, raw.reshape(rows, info.fmt.row_bytes(cols)), rows, cols)
+    cols, rows = info.dims[:2]
+    return Matrix(info.fmt.name, raw.reshape(*info.shape[:-1], info.fmt.row_bytes(cols)), rows, cols)
 
 
 def placed(weights: Weights, ops: Backend) -> Weights:
@@ -181,7 +203,8 @@ def placed(weights: Weights, ops: Backend) -> Weights:
     matrices = {id(w): w for part in parts for w in vars(part).values() if isinstance(w, Matrix)}
     if hasattr(ops, "prepare"):
         size = getattr(ops, "placed_bytes", lambda w: w.nbytes)
-        ops.prepare(sum(map(size, matrices.values())), 0)
+        sizes = [(size(w), bool(w.experts)) for w in matrices.values()]
+        ops.prepare(sum(n for n, _ in sizes), sum(n for n, routed in sizes if routed))
     placed_matrices = {key: ops.place(w) for key, w in matrices.items()}
 
     def moved(name: str, value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..dense import published
+from ..dense import published, windows
 from . import FAMILY
 
 if TYPE_CHECKING:
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from ...weights.published import MetadataEntry, TensorParts
     from ...weights.safetensors import Checkpoint
 
+OWN = published.Own(windows.layered)
+
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
-    return published.metadata(config, checkpoint, FAMILY)
+    return published.metadata(config, checkpoint, FAMILY, OWN)
 
 
 def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``."""
-    return published.parts(config, checkpoint, FAMILY)
+    return published.parts(config, checkpoint, FAMILY, OWN)

@@ -28,6 +28,8 @@ from .imatrix import Imatrix
 
 INTEGERS = ("I8", "I16", "I32", "I64")
 _DROPPED = "quantize.imatrix."
+_WINDOW_UNREAD = ("llama", "qwen2", "qwen3", "qwen3moe")
+"""Architectures in which llama.cpp attends to all tokens, whatever window a file declares."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ def make_plan(source: TensorSource, choices: Choices, template: TensorSource | N
     unused = [prefix for prefix, _ in choices.tensors if not any(item.spec.name.startswith(prefix) for item in items)]
     if unused:
         raise UsageError(f"--tensor-type {unused[0]}: no tensor has a name that begins so")
-    return Plan(items, list(entries(listed.metadata)), alignment(listed.metadata), list(_notes(items, choices)))
+    notes = [*_notes(items, choices), *_window_notes(listed.metadata)]
+    return Plan(items, list(entries(listed.metadata)), alignment(listed.metadata), notes)
 
 
 def _check_choices(choices: Choices) -> None:
@@ -257,6 +260,14 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
             up = by_name.get(item.spec.name.replace("ffn_gate_exps", "ffn_up_exps"))
             if up is not None and up.spec.fmt != item.spec.fmt:
                 yield f"{item.spec.name} is {item.spec.fmt}, but {up.spec.name} is {up.spec.fmt}: no engine loads that"
+
+
+def _window_notes(metadata: Metadata) -> Iterator[str]:
+    """Say where llama.cpp would compute another model without a word."""
+    family = metadata["general.architecture"] if metadata.type_of("general.architecture") == "string" else ""
+    key = f"{family}.attention.sliding_window"
+    if family in _WINDOW_UNREAD and metadata.type_of(key) is not None and metadata[key]:
+        yield f"llama.cpp does not read {key}: beyond {metadata[key]} tokens it computes another model of this file"
 
 
 def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:

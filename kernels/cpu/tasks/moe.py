@@ -11,6 +11,7 @@ from .registry import body
 
 ZERO = np.float32(0)
 LINEAR_ABOVE, EXP_BELOW = np.float32(20), np.float32(-20)
+TANGENT, CUBIC = np.float32(2 * np.sqrt(2 / np.pi)), np.float32(0.044715)
 FLOOR, TINY = np.float32(2.0**-14), np.float32(1e-20)
 
 
@@ -77,6 +78,15 @@ def swiglu(args, first, last, thread):
             g = min(gate[i], limit)
             u = min(max(up[i], -limit), limit)
             out[i] = g * sigmoid32(g) * u * weight
+
+
+@body(t.GEGLU, exact=True)
+def geglu(args, first, last, thread):
+    """Compute GELU of the gate, by its tangent, times up; items are numbers."""
+    gate, up, out = f32p(args.gate), f32p(args.up), f32p(args.out)
+    for i in range(first, last):
+        g = gate[i]
+        out[i] = g * sigmoid32(TANGENT * (g + CUBIC * g * g * g)) * up[i]
 
 
 @body(t.COUNT, exact=True)

@@ -150,6 +150,11 @@ class ProductOps(Steps):
             self.go(routing.count, [counts], [ids], ids.size, E)
 
     @bind
+    def geglu(self, gate, up, out):
+        if out.size:
+            self.go(routing.geglu, [out], [gate, up], out.size)
+
+    @bind
     def swiglu(self, gate, up, limit, weight, out, n):
         if n:
             numbers = out.size // n, n, limit, weight is not None

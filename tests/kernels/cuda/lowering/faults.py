@@ -109,6 +109,7 @@ FAULTS = [
     Fault("rows/windows", "fresh = (first + slots) % slots, at[0] - first",
           "fresh = (first + slots) % slots, at[0] - first + 1", FOLDING + " closes"),
     Fault("graph/folding", "        and launch.numbers[1] == later.numbers[1]\n    )", "    )", FOLDING + " fewer"),
+    Fault("rows/routing", "inner = F32(g + ", "inner = F32(g - ", "geglu"),
     Fault("rows/routing", "u = -limit if u < -limit else u", "u = u", "swiglu"),
     Fault("rows/routing", "cuda.atomic.add(counts, e, 1)", "counts[e] += 1", "count"),
     Fault("rows/quantize", "if bits > peak:", "if bits >= peak:", "quantize_q8k"),

@@ -47,11 +47,15 @@ def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
     assert judged and all(row["met"] for row in judged), judged
 
 
-@pytest.mark.parametrize("family", list(dense.FAMILIES))
+@pytest.mark.parametrize("family", [*dense.FAMILIES, "qwen3moe", "gemma3"])
 def test_a_layer_of_a_dense_family(family: str, tmp_path: Path) -> None:
-    """Prefill, then tokens from a recording."""
-    drawn = dense.draw_shape(1, dense.FAMILIES[family])
+    """Prefill, then tokens from a recording, past the window of what has one: Gemma, Qwen3 with experts."""
+    drawn = dense.draw_shape(1, (dense.FAMILIES | dense.WITH_EXPERTS | {"gemma3": dense.GEMMA})[family])
     shape = replace(drawn, n_layers=1, dim=12, ff=8, n_heads=4, n_kv_heads=2, head_dim=6, vocab=10)
+    if family == "qwen3moe":
+        shape = replace(shape, n_experts=5, n_used=2, expert_ff=8, window=3)
+    if family == "gemma3":
+        shape = replace(shape, window=3, windowed=(True,), window_theta=1e3)
     tensors = dense.draw_tensors(shape, 1, True)
     path, ids = dense.write(tmp_path / "small.gguf", shape, tensors, "BF16"), ids_of(shape, 6)
     with Engine.open(path, backend="cuda", numerics="exact") as engine:

@@ -8,20 +8,19 @@ matrix, so it is done only for files larger than memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .weights import LayerWeights
-
 
 class ExpertUse:
-    """Counts of expert use, with prefetch of chosen experts if ``advise``.
+    """Counts of expert use, with prefetch of chosen experts if ``advise``. All layers have the same number of experts.
 
     Counts may miss uses when several threads share an engine.
     """
 
-    def __init__(self, ops: Any, layers: list[LayerWeights], experts: int, advise: bool = False):
+    def __init__(self, ops: Any, layers: Sequence[Any], experts: int, advise: bool = False):
         self.counts = ops.array(len(layers), experts, dtype=np.int64)
         """Number of times each expert of each layer was chosen, (layers, experts), an array of the backend."""
         ops.fill(self.counts, 0)

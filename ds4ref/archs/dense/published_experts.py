@@ -1,0 +1,56 @@
+"""Routed experts in Hugging Face's layout: names of their tensors and of their numbers in config.json.
+
+Checkpoints hold a tensor for each matrix of each expert; the engine's tensors are stacks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...weights.published import TensorParts
+
+if TYPE_CHECKING:
+    from ...weights.config import Config
+
+MAX_EXPERTS = 4096
+
+
+class ExpertNames(NamedTuple):
+    """How a family spells its experts.
+
+    module         the feed-forward's module in a layer, with its router ``gate``
+    matrices       names of the gate, up and down matrices of an expert
+    keys, number   keys of the number of experts, of which the first that is there counts, and its value without any
+    used           experts that a token takes, without ``num_experts_per_tok``
+    width          key of the width of an expert
+    only           keys that have to have a value, with it and the value that their absence means
+    """
+
+    module: str
+    matrices: tuple[str, str, str]
+    keys: tuple[str, ...]
+    number: int
+    used: int
+    width: str
+    only: tuple[tuple[str, object, object], ...] = ()
+
+    def sizes(self, config: Config) -> tuple[int, int, int]:
+        """Return experts of a layer, experts that a token takes, and their width; ModelFileError for a config that
+        means another model."""
+        for key, wanted, absent in self.only:
+            value = config.values[key] if config.has(key) else absent
+            if value != wanted:
+                raise config.fail(key, f"is {str(value).lower()[:40]}, which is not supported here")
+        key = next((key for key in self.keys if config.has(key)), self.keys[0])
+        count = config.integer(key, self.number, low=1, high=MAX_EXPERTS)
+        used = config.integer("num_experts_per_tok", self.used, low=1, high=count)
+        return count, used, config.integer(self.width, low=1)
+
+    def parts(self, layer: int, count: int) -> Iterator[TensorParts]:
+        """Return what the tensors of a layer's router and experts are made of."""
+        at, blk = f"model.layers.{layer}.{self.module}", f"blk.{layer}.ffn"
+        yield TensorParts(f"{blk}_gate_inp.weight", (f"{at}.gate.weight",))
+        for ours, theirs in zip(("gate", "up", "down"), self.matrices, strict=True):
+            names = tuple(f"{at}.experts.{expert}.{theirs}.weight" for expert in range(count))
+            yield TensorParts(f"{blk}_{ours}_exps.weight", names, stack=True)

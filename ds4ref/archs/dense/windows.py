@@ -1,0 +1,102 @@
+"""Sliding windows in config.json: one reader a way of spelling them, as Hugging Face's configs of each family do.
+
+Each returns the window in tokens, 0 for none, and whether each layer has it, empty if all have. A config that names
+windows where Hugging Face's model has none, or other layers than it has them in, is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...weights.cursor import quote
+
+if TYPE_CHECKING:
+    from ...weights.config import Config
+
+Window = tuple[int, tuple[bool, ...]]
+FULL, SLIDING = "full_attention", "sliding_attention"
+PUBLISHED = 4096
+"""Window of Mistral 7B, which its config leaves out."""
+
+
+def no_window(config: Config, layers: int) -> Window:
+    """Read a family that has none (Llama)."""
+    if config.flag("use_sliding_window", False):
+        raise config.fail("use_sliding_window", "is true, which is not supported here")
+    _agree(config, layers, ())
+    return 0, ()
+
+
+def mistral(config: Config, layers: int) -> Window:
+    """Read ``sliding_window`` of all layers: null is none, an absent one that of the first Mistral."""
+    window = _size(config, PUBLISHED if "sliding_window" not in config.values else 0)
+    _agree(config, layers, (True,) * layers if window else ())
+    return window, ()
+
+
+def mixtral(config: Config, layers: int) -> Window:
+    """Read ``sliding_window`` of all layers: null and absent are none."""
+    window = _size(config, 0)
+    _agree(config, layers, (True,) * layers if window else ())
+    return window, ()
+
+
+def switched(config: Config, layers: int) -> Window:
+    """Read ``sliding_window`` of all layers if ``use_sliding_window`` (Qwen3 with experts)."""
+    window = _of_switch(config)
+    _agree(config, layers, (True,) * layers if window else ())
+    return window, ()
+
+
+def layered(config: Config, layers: int) -> Window:
+    """Read ``sliding_window`` if ``use_sliding_window``, of the layers from ``max_window_layers`` on, or of those that
+    ``layer_types`` names (Qwen2, Qwen3)."""
+    window = _of_switch(config)
+    if not window:
+        _agree(config, layers, ())
+        return 0, ()
+    named = _named(config, layers)
+    windowed = named or tuple(layer >= config.integer("max_window_layers", 28) for layer in range(layers))
+    if not any(windowed):
+        return 0, ()
+    return window, () if all(windowed) else windowed
+
+
+def fixed(config: Config, windowed: tuple[bool, ...]) -> int:
+    """Read ``sliding_window`` of a family whose layers have it in a fixed order, ``windowed``; ``layer_types`` may say
+    the same (Gemma 3)."""
+    named = _named(config, len(windowed))
+    if named and named != windowed:
+        raise config.fail("layer_types", "is not the order of this family's layers, the only one supported here")
+    return _size(config, PUBLISHED if "sliding_window" not in config.values else 0)
+
+
+def _of_switch(config: Config) -> int:
+    if not config.flag("use_sliding_window", False):
+        return 0
+    return _size(config, PUBLISHED if "sliding_window" not in config.values else 0)
+
+
+def _size(config: Config, otherwise: int) -> int:
+    return config.integer("sliding_window", low=1, high=1 << 30) if config.has("sliding_window") else otherwise
+
+
+def _named(config: Config, layers: int) -> tuple[bool, ...]:
+    """Return whether ``layer_types`` gives each layer a window; empty without that key."""
+    if not config.has("layer_types"):
+        return ()
+    kinds = config.texts("layer_types", most=1 << 16)
+    foreign = set(kinds) - {FULL, SLIDING}
+    if foreign:
+        raise config.fail("layer_types", f"has {quote(min(foreign), 40)}, not one of {FULL}, {SLIDING}")
+    if len(kinds) != layers:
+        raise config.fail("layer_types", f"has {len(kinds)} values for {layers} layers")
+    return tuple(kind == SLIDING for kind in kinds)
+
+
+def _agree(config: Config, layers: int, windowed: tuple[bool, ...]) -> None:
+    """Refuse ``layer_types`` that name other layers than ``windowed`` (empty: none)."""
+    named = _named(config, layers)
+    if named and any(named) != any(windowed) or (any(named) and not all(named)):
+        raise config.fail("layer_types", f"has {SLIDING!r} where this model has none of it" if any(named) else
+                          f"has no {SLIDING!r} where this model has all of it")  # fmt: skip

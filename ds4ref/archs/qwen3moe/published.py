@@ -1,0 +1,31 @@
+"""Qwen3 with experts in Hugging Face's layout: names and config of its checkpoints, by ``archs.dense.published``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..dense import published, windows
+from ..dense.published_experts import ExpertNames
+from . import FAMILY
+
+if TYPE_CHECKING:
+    from ...weights.config import Config
+    from ...weights.published import MetadataEntry, TensorParts
+    from ...weights.safetensors import Checkpoint
+
+EXPERTS = ExpertNames(
+    "mlp", ("gate_proj", "up_proj", "down_proj"), ("num_experts", "num_local_experts"), 128, 8, "moe_intermediate_size",
+    (("norm_topk_prob", True, False), ("decoder_sparse_step", 1, 1), ("mlp_only_layers", [], [])),
+)  # fmt: skip
+"""Refused: weights that are not divided by their sum, layers without experts. GGUF files of this family say neither."""
+OWN = published.Own(windows.switched, experts=EXPERTS)
+
+
+def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
+    """Implement ``weights.published.Family.metadata``."""
+    return published.metadata(config, checkpoint, FAMILY, OWN)
+
+
+def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
+    """Implement ``weights.published.Family.parts``."""
+    return published.parts(config, checkpoint, FAMILY, OWN)

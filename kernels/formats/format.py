@@ -270,7 +270,8 @@ class Format:
     activation   rounding of the inputs of a matrix where the numerics mode rounds them (docs/explanation/model.md 10.2)
     quantizer    "exact": a conversion, "blocks": ggml's own rounding, "search": fitted to the weights; "": none
     weighed      whether importance changes the bytes that the quantizer writes
-    wider        format that recipes use instead for rows that are not a whole number of blocks
+    wider        format that recipes use instead for rows that are not a whole number of blocks: the one of smaller
+                 blocks that is next in bits a weight and loses no more
     loss         relative rms error of storing normally distributed weights, rounded up from measurements
                  (tests/kernels/test_quantize.py)
     """

@@ -18,7 +18,7 @@ import pytest
 from ds4ref.cli.quantize import main
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, ModelFileError, UsageError
-from ds4ref.kernels.cpu.quantize import quantize
+from ds4ref.kernels.cpu.quantize import BLOCKED, quantize
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights import open_source
 from ds4ref.weights.quantize import part
@@ -145,13 +145,55 @@ def test_rows_that_fit_no_block_get_a_wider_format_and_a_note(unquantized):
             make_plan(source, Choices(None, families))
 
 
+def test_the_wider_format_is_the_nearest_in_bits_that_loses_no_more():
+    def bits(fmt):
+        return FORMATS[fmt].block_bytes * 8 / FORMATS[fmt].block_elems
+
+    for fmt in BLOCKED:
+        wider, block = FORMATS[fmt].wider, FORMATS[fmt].block_elems
+        assert bits(wider) >= bits(fmt) and FORMATS[wider].block_elems < block
+        between = [other for other in BLOCKED if bits(fmt) <= bits(other) < bits(wider)]
+        smaller = [other for other in between if FORMATS[other].block_elems < block and other != "MXFP4"]
+        assert not [other for other in smaller if FORMATS[other].loss <= FORMATS[fmt].loss], (fmt, wider)
+
+
+def tied(tmp_path: Path, cols: int, head: bool) -> Path:
+    names = ["token_embd.weight", "blk.0.ffn_up.weight", *["output.weight"] * head]
+    specs = [TensorSpec(name, "F32", (cols, 8)) for name in names]
+    with GGUFWriter(tmp_path / "tied.gguf", [("general.architecture", "string", "llama")], specs) as out:
+        for spec in specs:
+            out.write(spec.name, np.zeros(spec.nbytes, np.uint8))
+    return tmp_path / "tied.gguf"
+
+
+@pytest.mark.parametrize(
+    ("head", "families", "wanted"),
+    [
+        (True, {}, "F16"), (False, {}, "Q8_0"), (False, {"output": "Q6_K"}, "Q6_K"),
+        (False, {"embedding": "F16"}, "F16"),
+        (True, {"output": "Q6_K"}, "F16"), (False, {"output": "Q6_K", "embedding": "Q4_0"}, "Q4_0"),
+    ],
+)  # fmt: skip
+def test_an_embedding_that_is_the_head_is_stored_as_a_head(tmp_path, head, families, wanted):
+    assert formats(tied(tmp_path, 256, head), Choices("q4", families))["token_embd.weight"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("recipe", "wanted"),
+    [("q2", "IQ4_NL"), ("q3", "IQ4_NL"), ("iq4", "IQ4_NL"), ("q4", "IQ4_NL"), ("q5", "Q5_0"), ("q6", "Q8_0")],
+)
+def test_rows_of_an_odd_length_take_a_format_of_about_the_same_size(tmp_path, recipe, wanted):
+    assert formats(tied(tmp_path, 288, True), Choices(recipe))["blk.0.ffn_up.weight"] == wanted
+    assert formats(tied(tmp_path, 80, True), Choices(recipe))["blk.0.ffn_up.weight"] == "F16"
+
+
 @pytest.mark.parametrize(
     ("choices", "says"),
     [
-        (Choices("q3"), "unknown recipe 'q3': choose from q2"),
+        (Choices("q7"), "unknown recipe 'q7': choose from q2"),
         (Choices(None, {"nose": "F16"}), "unknown family 'nose'"),
         (Choices(None, {}, [("blk.9", "F16")]), "no tensor has a name that begins so"),
-        (Choices(None, {}, [("output.weight", "Q5_K")]), "Q5_K cannot be written"),
+        (Choices(None, {}, [("output.weight", "Q5_1")]), "Q5_1 cannot be written"),
         (Choices(None, {"table": "F16"}), "holds integers"),
     ],
 )

@@ -587,6 +587,46 @@ def test_a_part_has_every_byte_that_its_journal_counts(tmp_path, place, missing,
             PartFile(*about)
 
 
+@pytest.mark.parametrize("rows", [1, 7, 39, 40, 45])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_kill_before_the_first_sync_loses_nothing(tmp_path, rows, again):
+    """Unless the system was started again since: then the bytes may never have reached the disk."""
+    specs = [SPECS[0], TensorSpec("other.weight", "Q8_0", (64, 9))]
+    about = tmp_path / "o.gguf", METADATA, specs, 32, "P"
+    (tmp_path / "o.gguf").write_bytes(b"an older model")
+    killed = PartFile(*about)
+    for row in range(rows):
+        killed.write(1, bytes([row + 1]) * (4 * DIM if row < 40 else 68))
+    killed._release()  # as the system does: no sync, no journal
+    os.truncate(tmp_path / "o.gguf.part", (tmp_path / "o.gguf.part").stat().st_size + 3)  # in the midst of a write
+    with pytest.MonkeyPatch.context() as patch:
+        if again:
+            patch.setattr(part, "system_start", lambda: "another")
+        second = PartFile(*about)
+        done = 0 if again else rows
+        assert (second.tensor, second.row) == divmod(done, 40) and second.resumed is not again
+        for row in range(done, 49):
+            second.write(1, bytes([row + 1]) * (4 * DIM if row < 40 else 68))
+        assert (tmp_path / "o.gguf").read_bytes() == b"an older model"
+        second.finish()
+    got = [tensor(tmp_path / "o.gguf", spec.name)[1].reshape(spec.dims[1], -1) for spec in specs]
+    assert [row[0] for rows in got for row in rows] == list(range(1, 50))
+    assert all((row == row[0]).all() for rows in got for row in rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["o.gguf"]
+
+
+def test_a_journal_is_there_from_the_beginning(ways, tmp_path, capsys):
+    """Killed long before the first sync of a run: the same command goes on with what was written."""
+    way, out = ways["gguf"], tmp_path / "q.gguf"
+    script = KILLED.replace("part.SYNC_SECONDS = 0", "part.SYNC_SECONDS = 1e9")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    stop = str(way.writes // 2)
+    done = subprocess.run([sys.executable, "-c", script, stop, str(int(signal.SIGKILL)), *way.argv, "-o", str(out)],
+                          env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert done.returncode == -9 and not out.exists()
+    gone_on(way, out, capsys)
+
+
 def test_progress_counts_what_an_earlier_run_wrote(unquantized, tmp_path):
     """Gone on with in the middle of a tensor: the bar goes on there, and ends at the whole, not before it."""
     seen, left = [], 7

@@ -29,7 +29,8 @@ def is_scored(table: Mapping[str, Any]) -> bool:
 def space_first(table: Mapping[str, Any], where: str) -> bool:
     """Return whether a text gets a space in front; TextError if spaces are treated in another way than pieces do."""
     normalizer, before = table.get("normalizer"), table.get("pre_tokenizer")
-    steps = normalizer.get("normalizers") if (normalizer or {}).get("type") == "Sequence" else [normalizer]
+    sequence = isinstance(normalizer, dict) and normalizer.get("type") == "Sequence"
+    steps = normalizer.get("normalizers") if isinstance(normalizer, dict) and sequence else [normalizer]
     replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     if before is None and steps == [{"type": "Prepend", "prepend": SPACE}, replaced]:
         return True

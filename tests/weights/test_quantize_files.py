@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from ds4ref.errors import DataError, ModelFileError, UsageError
 from ds4ref.kernels.cpu.quantize import BLOCKED, quantize
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights import open_source
+from ds4ref.weights.published import Metadata, PublishedInfo
 from ds4ref.weights.quantize import part
 from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
@@ -176,6 +178,22 @@ def tied(tmp_path: Path, cols: int, head: bool) -> Path:
 )  # fmt: skip
 def test_an_embedding_that_is_the_head_is_stored_as_a_head(tmp_path, head, families, wanted):
     assert formats(tied(tmp_path, 256, head), Choices("q4", families))["token_embd.weight"] == wanted
+
+
+def test_the_size_of_qwen3_0_6b():
+    """A vocabulary of 151,936 over rows of 1,024: the embedding is half of the file."""
+    dims = {"token_embd": (1024, 151936), "output_norm": (1024,)}
+    for layer in range(28):
+        at = f"blk.{layer}."
+        dims |= {at + "attn_q": (1024, 2048), at + "attn_k": (1024, 1024), at + "attn_v": (1024, 1024)}
+        dims |= {at + "attn_output": (2048, 1024), at + "ffn_down": (3072, 1024)}
+        dims |= {at + "ffn_gate": (1024, 3072), at + "ffn_up": (1024, 3072), at + "attn_norm": (1024,)}
+    fmt = FORMATS["BF16"]
+    names = {f"{name}.weight": size for name, size in dims.items()}
+    tensors = {name: PublishedInfo(name, fmt, size, 0, 0) for name, size in names.items()}
+    source = SimpleNamespace(path="qwen", metadata=Metadata([]), tensors=tensors)
+    assert make_plan(source, Choices("q4")).nbytes == pytest.approx(501e6, abs=2e6)
+    assert make_plan(source, Choices("q4", {"embedding": "F16"})).nbytes == pytest.approx(647e6, abs=2e6)
 
 
 @pytest.mark.parametrize(

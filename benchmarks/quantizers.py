@@ -26,7 +26,12 @@ from ds4ref.kernels.formats import FORMATS
 from .rows import in_threads, split
 from .timing import interleave, ratios
 
-MEASURED = ("Q8_0", "Q4_0", "Q6_K", "Q4_K", "Q2_K", "IQ2_XXS")
+MEASURED = (
+    "Q8_0", "Q5_0", "Q4_0", "Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K", "IQ4_NL", "IQ4_XS", "IQ2_XXS", "MXFP4",
+)  # fmt: skip
+
+TWICE = ("Q5_K", "Q4_K", "Q3_K", "IQ4_NL", "IQ4_XS")
+"""Formats for which the mean square of a block counts twice in the weights with importance."""
 
 
 def ggml() -> Any:
@@ -95,19 +100,20 @@ def errors(fmt: str, x: np.ndarray, raw: np.ndarray, importance: np.ndarray | No
 
 
 def searched(fmt: str, x: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
-    """Return the weights (rows, cols) of squared errors that ggml's search for ``fmt`` minimizes."""
+    """Return the weights (rows, cols) of squared errors that ggml's search for ``fmt`` minimizes; ones if it has
+    none."""
     wide, block = x.astype(np.float64), FORMATS[fmt].block_elems
     mean = np.repeat(np.square(wide).reshape(len(x), -1, block).mean(axis=2), block, axis=1)
     if importance is not None:
         if fmt == "Q6_K":
             return np.broadcast_to(importance.astype(np.float64), x.shape)
-        return importance * np.sqrt((2 if fmt == "Q4_K" else 1) * mean + np.square(wide))
-    if fmt == "Q4_K":
+        return importance * np.sqrt((2 if fmt in TWICE else 1) * mean + np.square(wide))
+    if fmt in ("Q4_K", "Q5_K"):
         group = np.repeat(np.square(wide).reshape(len(x), -1, 32).mean(axis=2), 32, axis=1)
         return np.sqrt(group) + np.abs(wide)
     if fmt == "Q2_K":
         return np.abs(wide)
-    return np.square(wide) if fmt == "Q6_K" else np.ones_like(wide)
+    return np.square(wide) if fmt in ("Q6_K", "Q3_K", "IQ4_NL", "IQ4_XS") else np.ones_like(wide)
 
 
 def compare(library: Any, fmt: str, x: np.ndarray, importance: np.ndarray | None) -> dict[str, float]:

@@ -23,6 +23,7 @@ BUGS = {
     "engine": "errs more than its weights do: the op does not do what its weights say (a bug of the engine)",
     "weights": "differ more than the format costs: these are not the same weights (a bug of the conversion)",
 }
+ROW = "differs more than the format costs, the other rows do not (a bug of the conversion)"
 MISREAD = "is misread: kernel, dequantizer and quantizer do not agree about its format (a bug of the engine)"
 
 
@@ -87,10 +88,10 @@ def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]
     quantized = [reading for reading in readings if reading.family]
     lines = []
     if every:
-        head = ["op", "layer", "formats", "error", "cosine", "of its weights", "verdict"]
+        head = ["op", "layer", "formats", "error", "cosine", "of its weights", "worst row", "verdict"]
         lines.append(rows(head, [
             [r.point, _layer(r.layer), " ".join(r.formats), f"{r.error:.3g}", f"{r.cosine:.6f}", f"{r.weights:.3g}",
-             r.verdict] for r in readings
+             f"{r.worst:.3g}", r.verdict] for r in readings
         ]))  # fmt: skip
     else:
         groups: dict[tuple[str, str], list[Reading]] = defaultdict(list)
@@ -102,8 +103,12 @@ def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]
             body.append([family, formats, str(len(members)), f"{statistics.median(r.error for r in members):.3g}",
                          f"{worst.error:.3g}", f"{worst.point}, {_layer(worst.layer)}",
                          f"{min(r.cosine for r in members):.5f}", f"{max(r.weights for r in members):.3g}",
-                         f"{max(r.loss for r in members):.3g}"])  # fmt: skip
-        lines.append(rows(["family", "format", "ops", "error", "worst", "where", "cosine", "weights", "may be"], body))
+                         f"{max(r.loss for r in members):.3g}", f"{max(r.worst for r in members):.3g}"])  # fmt: skip
+        lines.append(
+            rows(
+                ["family", "format", "ops", "error", "worst", "where", "cosine", "weights", "may be", "worst row"], body
+            )
+        )
     lines.append(f"logits: KL {logits['kl_mean']:.4g} nats a token (99 % below {logits['kl_p99']:.4g}), "
                  f"same best token {100 * logits['same_top1']:.1f} %")  # fmt: skip
     if not bugs:
@@ -112,9 +117,14 @@ def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]
         if bug.misread:
             lines.append(f"verdict: {', '.join(bug.misread)} {MISREAD}")
             continue
+        tensor, number = bug.row
+        if bug.verdict == "weights" and bug.weights <= bug.loss:
+            lines.append(f"verdict: row {number} of {tensor} {ROW}; error {bug.worst:.3g}, may be {bug.lost:.3g}")
+            continue
         subject = ", ".join(bug.tensors) if bug.verdict == "weights" else f"{bug.point} of {_layer(bug.layer)}"
         lines.append(f"verdict: {subject} {BUGS[bug.verdict]}; error {bug.error:.3g}, allowed {bug.allowed:.3g}, "
-                     f"weights {bug.weights:.3g}, may be {bug.loss:.3g}")  # fmt: skip
+                     f"weights {bug.weights:.3g}, may be {bug.loss:.3g}"
+                     + (f"; worst row {number} of {tensor}, {bug.worst:.3g}" if tensor else ""))  # fmt: skip
     if len(bugs) > 8:
         lines.append(f"and {len(bugs) - 8} more")
     return "\n".join(lines)

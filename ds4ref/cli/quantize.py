@@ -34,7 +34,8 @@ USAGE = f"""{PROG} SOURCE -o OUT.gguf [--recipe NAME] [options]
        {PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf"""
 
 EPILOG = """\
-TYPE is one of f32 f16 bf16 q8_0 q4_0 q6_k q4_k q2_k iq2_xxs, or copy; case, - and _ do not matter.
+TYPE is one of f32 f16 bf16 q8_0 q5_0 q4_0 q6_k q5_k q4_k q3_k q2_k iq4_nl iq4_xs iq2_xxs mxfp4,
+or copy; case, - and _ do not matter.
 What decides the format of a tensor, first hit: --tensor-type, its family's option, the recipe,
 the template, the source.
 

@@ -3,8 +3,9 @@
     entries, why = vocabulary_entries(source)          why: the reason if the tokenizer cannot be expressed, else ""
 
 Byte-level vocabularies (tokenizer.json) become ggml's "gpt2" with the name of the pre-tokenizer's pattern, scored
-pieces (tokenizer.bin of llama2.c) its "llama". The chat template and all tokens that end an answer are included. A
-tokenizer that a GGUF cannot express is left out and reported, not approximated.
+pieces (tokenizer.bin of llama2.c, SentencePiece's tokenizer.model and a tokenizer.json made from one) its "llama". The
+chat template and all tokens that end an answer are included. A tokenizer that a GGUF cannot express is left out and
+reported, not approximated.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Ds4Error, TextError
+from .export_pieces import is_scored, scored, space_first
 from .keys import EMBEDDING, ENDS_KEY, GGML, MODEL_KEY
 from .library import MAX_CONFIG_BYTES, PATTERNS, TOKENIZER_CONFIG, of_checkpoint
-from .pieces import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
+from .pieces import BYTE, CONTROL, LOWEST, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
 from .published import TOKENIZER, definition, vocabulary
+from .sentencepiece import read_model
 from .vocabulary import open_tokenizer
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
     from ..weights.source import TensorSource
+    from .template import ChatTemplate
 
 MetadataEntry = tuple[str, str, Any]
+SENTENCEPIECE = "tokenizer.model"
 LLAMA2C_END = 2
 """Id of the end token in tokenizer.bin, a control token that llama2.c never uses."""
 
@@ -36,7 +41,10 @@ def vocabulary_entries(source: TensorSource) -> tuple[list[MetadataEntry], str]:
     checkpoint, beside = getattr(source, "checkpoint", None), getattr(source, "vocabulary", None)
     try:
         if checkpoint is not None and checkpoint.has(TOKENIZER):
-            return _byte_level(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
+            scores = is_scored(definition(checkpoint))
+            return (_scored if scores else _byte_level)(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
+        if checkpoint is not None and checkpoint.has(SENTENCEPIECE):
+            return _sentencepiece(checkpoint, source.tensors[EMBEDDING].dims[1]), ""
         if beside is not None and beside.exists():
             return _pieces(open_tokenizer(source)), ""  # type: ignore[arg-type]
     except Ds4Error as error:
@@ -57,16 +65,57 @@ def _byte_level(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
     used_ids = set(table["model"]["vocab"].values()) | known.keys()
     tokens += [f"[unused {i}]" for i in range(len(tokens), rows)]
     kinds = [known.get(i, NORMAL if i in used_ids else UNUSED) for i in range(rows)]
-    settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
-    entries: list[MetadataEntry] = [
+    return [
         (MODEL_KEY, "string", "gpt2"), (GGML + "pre", "string", pre), (GGML + "tokens", "string[]", tokens),
         (GGML + "token_type", "i32[]", kinds), (GGML + "merges", "string[]", merges), *_ends(tokenizer),
+        *_settings(checkpoint, tokenizer.template),
     ]  # fmt: skip
+
+
+def _settings(checkpoint: Checkpoint, template: ChatTemplate | None) -> list[MetadataEntry]:
+    """Return what the folder says beside the vocabulary: whether BOS is put in front, and the chat template."""
+    settings = checkpoint.json(TOKENIZER_CONFIG, MAX_CONFIG_BYTES) if checkpoint.has(TOKENIZER_CONFIG) else {}
+    entries: list[MetadataEntry] = []
     if isinstance(settings.get("add_bos_token"), bool):
         entries.append((GGML + "add_bos_token", "bool", settings["add_bos_token"]))
-    if tokenizer.template is not None:
-        entries.append(("tokenizer.chat_template", "string", tokenizer.template.source))
+    if template is not None:
+        entries.append(("tokenizer.chat_template", "string", template.source))
     return entries
+
+
+def _scored(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
+    """Return the entries of a tokenizer.json whose pieces can be scored."""
+    table, where = definition(checkpoint), str(checkpoint.folder / TOKENIZER)
+    tokenizer = of_checkpoint(checkpoint)
+    tokens, _ = vocabulary(checkpoint)
+    if len(tokens) > rows:
+        raise TextError(f"{where}: {len(tokens)} tokens, the embedding has {rows} rows")
+    first = space_first(table, where)
+    names, scores, kinds = scored(table, tokens, rows, where)
+    return [*_vocabulary(names, scores, kinds, first), *_ends(tokenizer), *_settings(checkpoint, tokenizer.template)]
+
+
+def _sentencepiece(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
+    """Return the entries of a tokenizer.model."""
+    path = checkpoint.folder / SENTENCEPIECE
+    model = read_model(path)
+    spare = rows - len(model.pieces)
+    if spare < 0:
+        raise TextError(f"{path}: {len(model.pieces)} tokens, the embedding has {rows} rows")
+    names = [*model.pieces, *(f"[unused {i}]" for i in range(len(model.pieces), rows))]
+    scores, kinds = [*model.scores, *[LOWEST] * spare], [*model.kinds, *[UNUSED] * spare]
+    ends = [(f"{GGML}{n}_token_id", "u32", i) for n, i in (("bos", model.bos), ("eos", model.eos)) if i >= 0]
+    return [*_vocabulary(names, scores, kinds, model.space_first), *ends, *_settings(checkpoint, None)]
+
+
+def _vocabulary(names: list[str], scores: list[float], kinds: list[int], first: bool) -> list[MetadataEntry]:
+    unknown: list[MetadataEntry] = [
+        (GGML + "unknown_token_id", "u32", i) for i, kind in enumerate(kinds) if kind == UNKNOWN
+    ]
+    return [
+        (MODEL_KEY, "string", "llama"), (GGML + "tokens", "string[]", names), (GGML + "scores", "f32[]", scores),
+        (GGML + "token_type", "i32[]", kinds), *unknown, (GGML + "add_space_prefix", "bool", first),
+    ]  # fmt: skip
 
 
 def _pattern(table: Mapping[str, Any], where: str) -> str:
@@ -89,7 +138,7 @@ def _pattern(table: Mapping[str, Any], where: str) -> str:
     whole = bool(model.get("ignore_merges"))  # a piece that is a token is not taken apart: what "llama-bpe" implies
     names = [name for name in names if normalizer == ("NFC" if name == "qwen2" else None)]
     names = [name for name in names if whole == (name == "llama-bpe")]
-    if not names or model.get("byte_fallback"):
+    if not names:
         raise TextError(f"{where}: a GGUF has no name for how it cuts and merges text that is known here")
     return names[0]
 

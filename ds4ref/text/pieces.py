@@ -209,7 +209,7 @@ def read_tokenizer_bin(path: str | os.PathLike[str], vocab: int) -> PieceTokeniz
 
     As in llama2.c, token 1 starts a text and also ends generation, because it would start the next text.
     """
-    data = _contents(path)
+    data = contents(path)
 
     def wrong(reason: str, at: int) -> TextError:
         return TextError(f"{os.fspath(path)}: {reason} at byte {at}")
@@ -242,7 +242,8 @@ def read_tokenizer_bin(path: str | os.PathLike[str], vocab: int) -> PieceTokeniz
     return PieceTokenizer(pieces, scores, bytes_at, bos=1, eos=1, control=(1,), hidden=(2,))
 
 
-def _contents(path: str | os.PathLike[str]) -> bytes:
+def contents(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a vocabulary's file; raise TextError if it cannot be read or is too large for one."""
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             raise TextError(f"{os.fspath(path)}: not a regular file")
@@ -251,7 +252,7 @@ def _contents(path: str | os.PathLike[str]) -> bytes:
     except OSError as error:
         raise TextError(f"{os.fspath(path)}: cannot read: {error.strerror or error}") from None
     if len(data) > MAX_FILE_BYTES:
-        raise TextError(f"{os.fspath(path)}: more than {MAX_FILE_BYTES >> 20} MiB, no tokenizer.bin")
+        raise TextError(f"{os.fspath(path)}: more than {MAX_FILE_BYTES >> 20} MiB, no vocabulary")
     return data
 
 

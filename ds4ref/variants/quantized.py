@@ -3,7 +3,7 @@
 Every op of B works on the values that A computed at that point, so errors do not add up: the error of an op's result
 comes from that op's tensors alone. It is compared with the error of those tensors, B's against A's. An op whose result
 errs much more than its weights is a bug of an engine or kernel. Weights that err more than their format explains are a
-bug of a conversion.
+bug of a conversion; so is a single row that does.
 
 The error of the weights is measured on dequantized values. So dequantizers are tested, too: rows of every matrix are
 multiplied by the backend's own kernel and compared with the product of the dequantized rows, and normally distributed
@@ -28,6 +28,7 @@ from ..errors import DataError
 from ..weights.quantize.families import family_of
 from .damage import attribute, tensor_name
 from .forced import HEAD, pass_of
+from .rowwise import compared, most_of_a_row
 
 HEAVY = 2.0
 """Allowed error of weights as a multiple of their format's usual loss, for heavy-tailed weights and importance
@@ -61,6 +62,9 @@ class Reading:
     allowed  bound on ``error``: what quantizing to these formats can account for
     loss     bound on ``weights``, likewise
     misread  tensors that kernel, dequantizer and quantizer do not decode to the same values
+    row      the row that errs most as measured by what its format may lose: tensor, number in it
+    worst    error of that row
+    lost     bound on ``worst``
     """
 
     layer: int
@@ -74,13 +78,16 @@ class Reading:
     allowed: float
     loss: float
     misread: tuple[str, ...] = ()
+    row: tuple[str, int] = ("", 0)
+    worst: float = 0.0
+    lost: float = FLOOR
 
     @property
     def verdict(self) -> str:
         """Return "engine" or "weights" for a bug of either, "quantization" for the format's loss, else "same"."""
         if self.misread:
             return "engine"
-        if not self.weights <= self.loss:
+        if not self.weights <= self.loss or not self.worst <= self.lost:
             return "weights"
         if not self.error <= self.allowed:
             return "engine"
@@ -213,6 +220,7 @@ def _reading(
     a, b = models
     error, cosine = distance(ours, theirs)
     found, stored, misread, square, loss, family = [], [], [], 0.0, 0.0, ""
+    row, worst, lost = ("", 0), 0.0, FLOOR
     for tensor in tensors:
         attr = attribute(tensor)
         place = -1 if not hasattr(a.weights.layers[0], attr) else layer
@@ -224,14 +232,18 @@ def _reading(
         found.append(full)
         stored.append(fmt)
         misread += [full] if a.misread(one) or b.misread(other) else []
-        square += weight_error(one, other) ** 2
-        loss += (HEAVY * (FORMATS[fmt].loss + FORMATS[kept].loss) + FLOOR) ** 2
+        apart, own_loss = compared(one, other), HEAVY * (FORMATS[fmt].loss + FORMATS[kept].loss) + FLOOR
+        square += apart.error**2
+        loss += own_loss**2
+        if apart.worst / most_of_a_row(own_loss) > worst / lost:
+            row, worst, lost = (full, apart.row), apart.worst, most_of_a_row(own_loss)
         family = family or family_of(
             full, 3 if isinstance(one, Matrix) and one.experts else 1 + isinstance(one, Matrix)
         )
     weights = square**0.5
     return Reading(layer, name, tuple(found), tuple(stored), family, error, cosine, weights,
-                   FLOOR + SLACK * weights, loss**0.5 if found else FLOOR, tuple(misread))  # fmt: skip
+                   FLOOR + SLACK * weights, loss**0.5 if found else FLOOR, tuple(misread),
+                   row, worst, lost)  # fmt: skip
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
@@ -245,15 +257,6 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
         if size == 0 or own == 0:
             return (0.0 if miss == 0 else float("inf")), (1.0 if miss == 0 else 0.0)
         return float(miss / size), float(x @ y / (size * own))
-
-
-def weight_error(one: Any, other: Any, rows: int = 64) -> float:
-    """Return the relative rms error of ``other``, a Matrix or array, against ``one``, on at most ``rows`` rows."""
-    if not isinstance(one, Matrix):
-        return distance(np.asarray(other), np.asarray(one))[0]
-    if one.fmt == other.fmt and np.array_equal(_sample(one, rows).data, _sample(other, rows).data):
-        return 0.0
-    return distance(_sample(other, rows).dequantize(), _sample(one, rows).dequantize())[0]
 
 
 def _sample(w: Matrix, rows: int) -> Matrix:

@@ -10,30 +10,30 @@ from __future__ import annotations
 from .f8_e4m3 import F8_E4M3
 from .format import Format, block_format, size_only
 from .iq2_xxs import IQ2_XXS
+from .iq4_nl import IQ4_NL
+from .iq4_xs import IQ4_XS
 from .matrix import Matrix
 from .mxfp4 import MXFP4
 from .q2_k import Q2_K
 from .q3_k import Q3_K
 from .q4_0 import Q4_0
+from .q4_1 import Q4_1
 from .q4_k import Q4_K
 from .q5_0 import Q5_0
+from .q5_1 import Q5_1
 from .q5_k import Q5_K
 from .q6_k import Q6_K
 from .q8_0 import Q8_0
 from .scalars import BF16, F16, F32, I32, I64
 
 _SIZE_ONLY = (
-    size_only("Q4_1", 3, 32, 20),
-    size_only("Q5_1", 7, 32, 24),
     size_only("Q8_1", 9, 32, 40),
     size_only("Q8_K", 15, 256, 292),
     size_only("IQ2_XS", 17, 256, 74),
     size_only("IQ3_XXS", 18, 256, 98),
     size_only("IQ1_S", 19, 256, 50),
-    size_only("IQ4_NL", 20, 32, 18),
     size_only("IQ3_S", 21, 256, 110),
     size_only("IQ2_S", 22, 256, 82),
-    size_only("IQ4_XS", 23, 256, 136),
     size_only("I8", 24, 1, 1),
     size_only("I16", 25, 1, 2),
     size_only("F64", 28, 1, 8),
@@ -44,7 +44,10 @@ _SIZE_ONLY = (
     size_only("Q1_0", 41, 128, 18),
 )
 
-_DECODED = (F32, F16, BF16, I32, I64, Q8_0, Q4_0, Q5_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, MXFP4, F8_E4M3)
+_DECODED = (
+    F32, F16, BF16, I32, I64, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ4_NL, IQ4_XS,
+    MXFP4, F8_E4M3,
+)  # fmt: skip
 
 FORMATS: dict[str, Format] = {fmt.name: fmt for fmt in (*_DECODED, *_SIZE_ONLY)}
 BY_ID: dict[int, Format] = {fmt.ggml_id: fmt for fmt in FORMATS.values() if fmt.ggml_id >= 0}

@@ -6,8 +6,9 @@ A row of ``cols`` weights is stored as ``cols / block_elems`` blocks of ``block_
     w = d * s_g * code - dmin * m_g         g = group of ``group`` weights
 
 where code, s_g and m_g are small numbers (``Numbers``) whose bits lie in planes of the block (``Plane``). A format
-without sub-scales has s_g = 1 for the whole block; one without minima has no second term. Codes are integers, or bits
-of a small float (``SmallFloat``), or indices of octets in a codebook (``Codebook``). The NumPy decoder here interprets
+without sub-scales has s_g = 1 for the whole block; one without minima has m_g = 1, or no second term if it has no dmin
+either. Codes are integers, or bits of a small float (``SmallFloat``), or numbers of ``Levels``, or indices of octets in
+a codebook (``Codebook``). The NumPy decoder here interprets
 the declaration; the CPU's and CUDA's kernels are generated from it. A format whose ``layout`` is None is only *sized*:
 its tensors can be laid out or skipped, but not decoded.
 """
@@ -134,7 +135,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Half:
-    """A binary16 at offset ``byte`` of the block, times ``factor`` (a power of two)."""
+    """A binary16 at offset ``byte`` of the block, times ``factor`` (a power of two, or minus one)."""
 
     byte: int
     factor: float = 1.0
@@ -200,6 +201,18 @@ class SmallFloat:
         return value if self.negative_zero else value + np.float32(0)
 
 
+@dataclass(frozen=True)
+class Levels:
+    """Sixteen signed bytes of which a 4-bit code names one."""
+
+    values: tuple[int, ...]
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """Return the value of every code, float32 (16,)."""
+        return np.array(self.values, np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class Codebook:
     """Codes of eight weights each: an index of eight magnitudes, and a number for their signs.
@@ -244,20 +257,21 @@ class Format:
 
     How weights are decoded, for a format of blocks:
 
-    codes        integers, bits of a ``small`` float, or a codebook
-    small        float format of the bits of ``codes``; None for integers
+    codes        integers, bits that ``small`` explains, or a codebook
+    small        the float format or the levels that the bits of ``codes`` mean; None for integers
     scale        d
     group        number of weights that share a sub-scale and a minimum
     scales       sub-scales s_g; None: there are none
     minimum      dmin; None: there are no minima
-    minima       m_g
+    minima       m_g; None: 1 for the whole block
 
     How it is used:
 
     activation   rounding of the inputs of a matrix where the numerics mode rounds them (docs/explanation/model.md 10.2)
     quantizer    "exact": a conversion, "blocks": ggml's own rounding, "search": fitted to the weights; "": none
     weighed      whether importance changes the bytes that the quantizer writes
-    wider        format that recipes use instead for rows that are not a whole number of blocks
+    wider        format that recipes use instead for rows that are not a whole number of blocks: the one of smaller
+                 blocks that is next in bits a weight and loses no more
     loss         relative rms error of storing normally distributed weights, rounded up from measurements
                  (tests/kernels/test_quantize.py)
     """
@@ -268,7 +282,7 @@ class Format:
     block_bytes: int
     layout: np.dtype | None = None
     codes: Numbers | Codebook | None = None
-    small: SmallFloat | None = None
+    small: SmallFloat | Levels | None = None
     scale: Half | PowerOfTwo | None = None
     group: int = 0
     scales: Numbers | None = None
@@ -334,8 +348,9 @@ class Format:
         else:
             codes = self.codes.values(blocks)
         weights = scale[:, :, None] * codes.reshape(*scale.shape, -1)
-        if self.minimum is not None and self.minima is not None:
-            weights -= (self.minimum.values(blocks)[:, None] * self.minima.values(blocks))[:, :, None]
+        if self.minimum is not None:
+            minimum = self.minimum.values(blocks)[:, None]
+            weights -= (minimum if self.minima is None else minimum * self.minima.values(blocks))[:, :, None]
         return weights.reshape(len(blocks), -1)
 
     def first_non_finite(self, raw: np.ndarray) -> int | None:

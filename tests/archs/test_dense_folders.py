@@ -48,7 +48,7 @@ def test_eight_heads_on_one_and_an_odd_vocabulary(family: str, tied: bool, tmp_p
     shape = replace(SHAPE, family=dense.FAMILIES[family], head_dim=16 if family == "qwen3" else 8)
     path, tensors = folder_of(tmp_path / "m", shape, tied)
     assert apart(path, shape, tensors) < 1e-5
-    for recipe, bar in (("f32", 1e-5), ("q8", 0.3), ("q4", 0.3)):
+    for recipe, bar in (("f32", 1e-5), ("q8", 0.3), ("q4", 1.5)):
         out = tmp_path / f"{recipe}.gguf"
         assert quantize([str(path), "-o", str(out), "--recipe", recipe]) == 0
         assert apart(out, shape, tensors) < bar

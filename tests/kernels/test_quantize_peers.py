@@ -22,7 +22,7 @@ def theirs():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fmt", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("fmt", ["Q8_0", "Q5_0", "Q4_0"])
 def test_formats_without_a_search_are_equal_bit_for_bit(theirs, fmt, kind):
     module, library = theirs
     x, importance = module.drawn(kind, 64, 2048, seed=1)
@@ -44,7 +44,7 @@ def test_without_importance_no_error_is_larger(theirs, fmt, kind, seed):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("fmt", ["Q4_0", *SEARCHED])
+@pytest.mark.parametrize("fmt", ["Q4_0", "Q5_0", *SEARCHED])
 def test_with_importance_no_error_is_larger(theirs, fmt, kind, seed):
     module, library = theirs
     x, importance = module.drawn(kind, 48, 1024, seed)
@@ -52,7 +52,7 @@ def test_with_importance_no_error_is_larger(theirs, fmt, kind, seed):
     assert found["importance"] <= 1 and found["searched"] <= 1, found
 
 
-@pytest.mark.parametrize("fmt", ["Q4_0", *SEARCHED])
+@pytest.mark.parametrize("fmt", ["Q4_0", "Q5_0", *SEARCHED])
 def test_even_importance(theirs, fmt):
     module, library = theirs
     x, _ = module.drawn("normal", 48, 1024, 3)
@@ -83,10 +83,10 @@ def learned(tmp_path_factory):
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["plain", "importance"])
-@pytest.mark.parametrize("fmt", ["Q4_0", *SEARCHED])
+@pytest.mark.parametrize("fmt", ["Q4_0", "Q5_0", *SEARCHED])
 def test_trained_weights(theirs, learned, fmt, given):
     module, library = theirs
-    if not given and fmt in ("Q4_0", "IQ2_XXS"):
+    if not given and fmt in ("Q4_0", "Q5_0", "IQ2_XXS"):
         pytest.skip("the same bytes, or nothing to compare with, without importance")
     worst = {}
     for name, (x, importance) in learned.items():
@@ -97,7 +97,7 @@ def test_trained_weights(theirs, learned, fmt, given):
     assert all(error <= 1 for error, _ in worst.values()), worst
 
 
-@pytest.mark.parametrize("fmt", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("fmt", ["Q8_0", "Q5_0", "Q4_0"])
 def test_trained_weights_bit_for_bit(theirs, learned, fmt):
     module, library = theirs
     for x, _ in learned.values():

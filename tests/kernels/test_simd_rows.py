@@ -40,7 +40,7 @@ def check(fmt, act, raw, x, tolerance=3e-7):
     weights, exact_inputs = dequantize(fmt, raw), rounded(act, x)
     out = run(KERNELS[fmt, act], raw, x)
     size = np.abs(weights)
-    if FORMATS[fmt].minima is not None or fmt == "IQ2_XXS":
+    if FORMATS[fmt].minimum is not None or fmt == "IQ2_XXS":
         size = np.broadcast_to(size.max(axis=1, keepdims=True), size.shape)
     bound = tolerance * (size @ np.abs(exact_inputs)) + 1e-37
     error = np.abs(out - weights @ exact_inputs)
@@ -145,7 +145,11 @@ def test_an_override_agrees_with_what_is_generated(fmt, act):
     assert (np.abs(run(OVERRIDES[fmt, act], raw, x) - run(generated(fmt, act), raw, x)) <= bound).all()
 
 
-@pytest.mark.parametrize("fmt", [fmt.name for fmt in FORMATS.values() if fmt.activation != "float"])
+WITH_INTEGERS = [fmt.name for fmt in FORMATS.values() if fmt.activation != "float"]
+WITH_OFFSETS = [name for name in WITH_INTEGERS if FORMATS[name].minimum and not FORMATS[name].minima]
+
+
+@pytest.mark.parametrize("fmt", [name for name in WITH_INTEGERS if name not in WITH_OFFSETS])
 def test_integer_kernels_can_be_generated_for_every_format_of_integers(fmt):
     rng = np.random.default_rng(13)
     kind = FORMATS[fmt]
@@ -153,6 +157,27 @@ def test_integer_kernels_can_be_generated_for_every_format_of_integers(fmt):
     weights, inputs = dequantize(fmt, raw), rounded(kind.activation, x)
     bound = 3e-7 * np.abs(weights).max(axis=1) * np.abs(inputs).sum()
     assert (np.abs(run(generated(fmt, kind.activation), raw, x) - weights @ inputs) <= bound).all()
+
+
+@pytest.mark.parametrize("fmt", WITH_OFFSETS)
+def test_an_integer_kernel_never_drops_an_offset(fmt):
+    with pytest.raises(AssertionError):
+        generated(fmt, FORMATS[fmt].activation)
+
+
+def test_look_ups_know_every_level():
+    """All sixteen codes in every place of a block, and those of the other nibble."""
+    fmt = FORMATS["IQ4_NL"]
+    raw = np.zeros((16, 32, fmt.block_bytes), np.uint8)
+    raw[..., :2] = np.array([1.0], np.float16).view(np.uint8)
+    for place in range(32):
+        raw[:, place, 2 + place % 16] = np.arange(16) << 4 * (place // 16)
+    x = np.zeros((32, 32), np.float32)
+    np.fill_diagonal(x, 1)
+    levels = gguf.quants.IQ4_NL.kvalues
+    for place in range(32):
+        out = run(KERNELS["IQ4_NL", "float"], raw[:, place], x[place])
+        np.testing.assert_array_equal(out, np.array(levels, np.float32))
 
 
 GUARDED = """

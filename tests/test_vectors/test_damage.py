@@ -11,12 +11,14 @@ import pytest
 
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
-from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.nano.checkpoint import write_checkpoint
 from ds4ref.test_vectors.cli import main
 from ds4ref.test_vectors.trace.ops import OPS
+from ds4ref.variants import rowwise
 from ds4ref.variants.forced import model_of
 from ds4ref.variants.quantized import compare, distance, divergence
+from ds4ref.variants.rowwise import compared
 from ds4ref.weights import open_source
 from tests.archs import dense
 from tests.badfiles import Draft
@@ -170,6 +172,60 @@ def test_a_wrong_conversion_of_a_dense_model_is_named(decoder, tmp_path, capsys)
     code, found = damage(decoder, decoder["bf16"], tmp_path / "bad.gguf", capsys)
     wrong = [(op["point"], op["tensors"]) for op in found["ops"] if op["verdict"] not in ("same", "quantization")]
     assert (code, found["verdict"], wrong) == (1, "weights", [("Kraw", ["blk.0.attn_k.weight"])])
+
+
+@pytest.mark.parametrize("recipe", ["q2", "q4", "q8"])
+@pytest.mark.parametrize(("name", "number"), [("blk.0.ffn_up.weight", 0), ("blk.1.ffn_down.weight", 101)])
+def test_one_row_of_zeros_is_found(decoder, tmp_path, recipe, name, number, capsys):
+    draft = Draft(decoder[recipe])
+    draft.tensors[name].rows[number] = 0
+    draft.write(tmp_path / "bad.gguf")
+    code, found = damage(decoder, decoder["bf16"], tmp_path / "bad.gguf", capsys)
+    (wrong,) = [op for op in found["ops"] if op["verdict"] not in ("same", "quantization")]
+    assert (code, found["verdict"], wrong["row"], wrong["tensors"]) == (1, "weights", [name, number], [name])
+    assert wrong["worst"] == pytest.approx(1)
+    assert (wrong["weights"] < wrong["loss"]) == (recipe != "q8")  # the mean tells where little may be lost
+    main(["damage", str(decoder["bf16"]), str(tmp_path / "bad.gguf"), "--token-ids", str(decoder["ids"])])
+    out = capsys.readouterr().out
+    assert f"row {number} of {name}" in out and "the format costs" in out
+
+
+def matrix(values: np.ndarray) -> Matrix:
+    raw = np.ascontiguousarray(values, "<f4").view(np.uint8)
+    return Matrix("F32", raw, values.shape[-2], values.shape[-1])
+
+
+def test_rows_are_compared_one_by_one(monkeypatch):
+    x = np.random.default_rng(1).standard_normal((512, 64)).astype(np.float32)
+    assert compared(matrix(x), matrix(x)) == (0, 0, 0)
+    for row in (0, 300, 511):
+        y = x.copy()
+        y[row] = -y[row]
+        got = compared(matrix(x), matrix(y))
+        assert got.row == row and got.worst == pytest.approx(2) and 0.05 < got.error < 0.15
+    monkeypatch.setattr(rowwise, "STEP", 64 * 100)  # in pieces
+    assert compared(matrix(x), matrix(y)) == got
+    faint = x.copy()
+    faint[7] *= 1e-6
+    y = faint.copy()
+    y[7] = 0
+    assert compared(matrix(faint), matrix(y)).worst < 0.002
+    y[3, 3] = np.nan
+    assert compared(matrix(faint), matrix(y))[1:] == (np.inf, 3)
+    stack = compared(matrix(x.reshape(4, 128, 64)), matrix(np.where(np.arange(512)[:, None] == 200, 0, x)))
+    assert (stack.row, stack.worst) == (200, 1)
+    monkeypatch.setattr(rowwise, "MOST_WEIGHTS", 64 * 10)
+    y = x.copy()
+    y[-1] = 0
+    assert compared(matrix(x), matrix(y))[1:] == (1, 511)  # spread from the first row to the last
+
+
+def test_a_tensor_of_zeros_is_as_far_away_as_can_be():
+    x = np.ones((3, 4), np.float32)
+    assert (
+        compared(x, 0 * x) == (np.inf, 0, 0) and compared(0 * x, x).error == np.inf and compared(0 * x, 0 * x)[0] == 0
+    )
+    assert compared(matrix(0 * x), matrix(x))[1] == np.inf
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ import pytest
 from ds4ref.cli.quantize import main
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, ModelFileError, UsageError
-from ds4ref.kernels.cpu.quantize import quantize
+from ds4ref.kernels.cpu.quantize import BLOCKED, quantize
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights import open_source
+from ds4ref.weights.published import Metadata, PublishedInfo
 from ds4ref.weights.quantize import part
 from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
@@ -145,13 +147,71 @@ def test_rows_that_fit_no_block_get_a_wider_format_and_a_note(unquantized):
             make_plan(source, Choices(None, families))
 
 
+def test_the_wider_format_is_the_nearest_in_bits_that_loses_no_more():
+    def bits(fmt):
+        return FORMATS[fmt].block_bytes * 8 / FORMATS[fmt].block_elems
+
+    for fmt in BLOCKED:
+        wider, block = FORMATS[fmt].wider, FORMATS[fmt].block_elems
+        assert bits(wider) >= bits(fmt) and FORMATS[wider].block_elems < block
+        between = [other for other in BLOCKED if bits(fmt) <= bits(other) < bits(wider)]
+        smaller = [other for other in between if FORMATS[other].block_elems < block and other != "MXFP4"]
+        assert not [other for other in smaller if FORMATS[other].loss <= FORMATS[fmt].loss], (fmt, wider)
+
+
+def tied(tmp_path: Path, cols: int, head: bool) -> Path:
+    names = ["token_embd.weight", "blk.0.ffn_up.weight", *["output.weight"] * head]
+    specs = [TensorSpec(name, "F32", (cols, 8)) for name in names]
+    with GGUFWriter(tmp_path / "tied.gguf", [("general.architecture", "string", "llama")], specs) as out:
+        for spec in specs:
+            out.write(spec.name, np.zeros(spec.nbytes, np.uint8))
+    return tmp_path / "tied.gguf"
+
+
+@pytest.mark.parametrize(
+    ("head", "families", "wanted"),
+    [
+        (True, {}, "F16"), (False, {}, "Q8_0"), (False, {"output": "Q6_K"}, "Q6_K"),
+        (False, {"embedding": "F16"}, "F16"),
+        (True, {"output": "Q6_K"}, "F16"), (False, {"output": "Q6_K", "embedding": "Q4_0"}, "Q4_0"),
+    ],
+)  # fmt: skip
+def test_an_embedding_that_is_the_head_is_stored_as_a_head(tmp_path, head, families, wanted):
+    assert formats(tied(tmp_path, 256, head), Choices("q4", families))["token_embd.weight"] == wanted
+
+
+def test_the_size_of_qwen3_0_6b():
+    """A vocabulary of 151,936 over rows of 1,024: the embedding is half of the file."""
+    dims = {"token_embd": (1024, 151936), "output_norm": (1024,)}
+    for layer in range(28):
+        at = f"blk.{layer}."
+        dims |= {at + "attn_q": (1024, 2048), at + "attn_k": (1024, 1024), at + "attn_v": (1024, 1024)}
+        dims |= {at + "attn_output": (2048, 1024), at + "ffn_down": (3072, 1024)}
+        dims |= {at + "ffn_gate": (1024, 3072), at + "ffn_up": (1024, 3072), at + "attn_norm": (1024,)}
+    fmt = FORMATS["BF16"]
+    names = {f"{name}.weight": size for name, size in dims.items()}
+    tensors = {name: PublishedInfo(name, fmt, size, 0, 0) for name, size in names.items()}
+    source = SimpleNamespace(path="qwen", metadata=Metadata([]), tensors=tensors)
+    assert make_plan(source, Choices("q4")).nbytes == pytest.approx(501e6, abs=2e6)
+    assert make_plan(source, Choices("q4", {"embedding": "F16"})).nbytes == pytest.approx(647e6, abs=2e6)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "wanted"),
+    [("q2", "IQ4_NL"), ("q3", "IQ4_NL"), ("iq4", "IQ4_NL"), ("q4", "IQ4_NL"), ("q5", "Q5_0"), ("q6", "Q8_0")],
+)
+def test_rows_of_an_odd_length_take_a_format_of_about_the_same_size(tmp_path, recipe, wanted):
+    assert formats(tied(tmp_path, 288, True), Choices(recipe))["blk.0.ffn_up.weight"] == wanted
+    assert formats(tied(tmp_path, 80, True), Choices(recipe))["blk.0.ffn_up.weight"] == "F16"
+
+
 @pytest.mark.parametrize(
     ("choices", "says"),
     [
-        (Choices("q3"), "unknown recipe 'q3': choose from q2"),
+        (Choices("q7"), "unknown recipe 'q7': choose from q2"),
         (Choices(None, {"nose": "F16"}), "unknown family 'nose'"),
         (Choices(None, {}, [("blk.9", "F16")]), "no tensor has a name that begins so"),
-        (Choices(None, {}, [("output.weight", "Q5_K")]), "Q5_K cannot be written"),
+        (Choices(None, {}, [("output.weight", "Q5_1")]), "Q5_1 cannot be written"),
         (Choices(None, {"table": "F16"}), "holds integers"),
     ],
 )
@@ -543,6 +603,46 @@ def test_a_part_has_every_byte_that_its_journal_counts(tmp_path, place, missing,
     else:
         with pytest.raises(DataError, match=says):
             PartFile(*about)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 39, 40, 45])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_kill_before_the_first_sync_loses_nothing(tmp_path, rows, again):
+    """Unless the system was started again since: then the bytes may never have reached the disk."""
+    specs = [SPECS[0], TensorSpec("other.weight", "Q8_0", (64, 9))]
+    about = tmp_path / "o.gguf", METADATA, specs, 32, "P"
+    (tmp_path / "o.gguf").write_bytes(b"an older model")
+    killed = PartFile(*about)
+    for row in range(rows):
+        killed.write(1, bytes([row + 1]) * (4 * DIM if row < 40 else 68))
+    killed._release()  # as the system does: no sync, no journal
+    os.truncate(tmp_path / "o.gguf.part", (tmp_path / "o.gguf.part").stat().st_size + 3)  # in the midst of a write
+    with pytest.MonkeyPatch.context() as patch:
+        if again:
+            patch.setattr(part, "system_start", lambda: "another")
+        second = PartFile(*about)
+        done = 0 if again else rows
+        assert (second.tensor, second.row) == divmod(done, 40) and second.resumed is not again
+        for row in range(done, 49):
+            second.write(1, bytes([row + 1]) * (4 * DIM if row < 40 else 68))
+        assert (tmp_path / "o.gguf").read_bytes() == b"an older model"
+        second.finish()
+    got = [tensor(tmp_path / "o.gguf", spec.name)[1].reshape(spec.dims[1], -1) for spec in specs]
+    assert [row[0] for rows in got for row in rows] == list(range(1, 50))
+    assert all((row == row[0]).all() for rows in got for row in rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["o.gguf"]
+
+
+def test_a_journal_is_there_from_the_beginning(ways, tmp_path, capsys):
+    """Killed long before the first sync of a run: the same command goes on with what was written."""
+    way, out = ways["gguf"], tmp_path / "q.gguf"
+    script = KILLED.replace("part.SYNC_SECONDS = 0", "part.SYNC_SECONDS = 1e9")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    stop = str(way.writes // 2)
+    done = subprocess.run([sys.executable, "-c", script, stop, str(int(signal.SIGKILL)), *way.argv, "-o", str(out)],
+                          env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert done.returncode == -9 and not out.exists()
+    gone_on(way, out, capsys)
 
 
 def test_progress_counts_what_an_earlier_run_wrote(unquantized, tmp_path):

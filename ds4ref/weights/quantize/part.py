@@ -1,9 +1,10 @@
 """A GGUF file under construction that survives interruption: the next run with the same plan continues it.
 
 Bytes go to ``NAME.part`` beside the target, in order. Periodically they are synced, and ``NAME.part.json`` records the
-safe position (tensor, row) and the plan. The finished file replaces the target by a rename; until then an older file of
-that name stays untouched. Bytes after the last sync are written again, so a resumed file equals one that was never
-interrupted.
+safe position (tensor, row), the plan, and the system's start. A process that is killed loses nothing: what it wrote is
+in the system's cache, so the length of the part says how far it came. After a power cut only bytes up to the last sync
+count; the others are written again. So a resumed file equals one that was never interrupted. The finished file replaces
+the target by a rename; until then an older file of that name stays untouched.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ from ..container import TensorSpec, require_posix
 from ..writer import laid_out
 
 SYNC_SECONDS = 20.0
+
+
+def system_start() -> str:
+    """Return a name of the time since the system was started; "" where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class PartFile:
@@ -61,6 +70,7 @@ class PartFile:
             if not self.resumed:
                 os.ftruncate(self._fd, 0)
                 self._write_at(0, directory)
+                self.sync()
         except OSError as error:
             raise self._failed(error) from error
         except BaseException:
@@ -88,7 +98,7 @@ class PartFile:
         """Sync the written bytes to disk and record the position in the journal."""
         os.fsync(self._descriptor())
         with atomic_write(self.journal) as out:
-            out.write(json.dumps({"plan": self._digest, "tensor": self.tensor, "row": self.row}).encode())
+            out.write(json.dumps(self._entry()).encode())
         self._synced = time.monotonic()
 
     def finish(self) -> None:
@@ -123,6 +133,9 @@ class PartFile:
 
     # --- helpers
 
+    def _entry(self) -> dict[str, Any]:
+        return {"plan": self._digest, "tensor": self.tensor, "row": self.row, "started": system_start()}
+
     @staticmethod
     def _rows(spec: TensorSpec) -> int:
         return spec.elements // spec.dims[0]
@@ -152,10 +165,10 @@ class PartFile:
         try:
             with open(self.journal, "rb") as file:
                 entry = json.loads(file.read(4096))
-            plan, tensor, row = entry["plan"], entry["tensor"], entry["row"]
+            plan, tensor, row, started = entry["plan"], entry["tensor"], entry["row"], entry.get("started")
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise DataError(f"{self.journal}: cannot be read; --restart begins anew") from None
         if plan != self._digest:
             raise DataError(
@@ -169,9 +182,23 @@ class PartFile:
         needed = self._end_of(tensor - 1) if tensor else 0
         if row:
             needed = self._starts[tensor] + row * (self._specs[tensor].nbytes // self._rows(self._specs[tensor]))
-        if os.fstat(self._descriptor()).st_size < needed:
+        size = os.fstat(self._descriptor()).st_size
+        if size < needed:
             raise DataError(f"{self.part}: is shorter than its journal says; --restart begins anew")
+        if started and started == system_start():
+            tensor, row = max((tensor, row), self._place_of(size))
+        else:
+            os.ftruncate(self._descriptor(), needed)  # what lies beyond may never have reached the disk
         self.tensor, self.row, self.resumed = tensor, row, tensor > 0 or row > 0
+        if self.resumed:
+            self.sync()
+
+    def _place_of(self, size: int) -> tuple[int, int]:
+        """Return the first tensor and row that a part of ``size`` bytes does not hold whole."""
+        for number, spec in enumerate(self._specs):
+            if size < self._end_of(number):
+                return number, max(0, size - self._starts[number]) // (spec.nbytes // self._rows(spec))
+        return len(self._specs), 0
 
     def _end_of(self, tensor: int) -> int:
         return self._starts[tensor] + self._specs[tensor].nbytes

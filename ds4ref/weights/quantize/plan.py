@@ -3,6 +3,8 @@
 The first match decides the format of a tensor: ``--tensor-type``, the option of its family, the recipe, the template,
 the source. A format requested for this tensor or its family is binding, and an error if impossible; a recipe is a
 preference: where the rows of a tensor are not a whole number of its blocks, the next wider format is used, with a note.
+An embedding that is also the head, because there is no output matrix, counts as the head unless its own option says
+otherwise.
 Planning reads no tensor byte.
 """
 
@@ -144,6 +146,7 @@ def make_plan(source: TensorSource, choices: Choices, template: TensorSource | N
     _check_choices(choices)
     listed = source if template is None else template
     layers = 1 + max((layer_of(name) or 0 for name in listed.tensors), default=0)
+    tied = "output.weight" not in listed.tensors
     items = []
     for name, info in listed.tensors.items():
         stored = source.tensors.get(name)
@@ -151,7 +154,7 @@ def make_plan(source: TensorSource, choices: Choices, template: TensorSource | N
             raise DataError(f"{source.path}: has no {name}, which the template lists")
         if _plain(stored.dims) != _plain(info.dims):
             raise DataError(f"{source.path}: {name} has dims {list(stored.dims)}, the template's has {list(info.dims)}")
-        items.append(_item(info, stored, choices, layers, template is not None))
+        items.append(_item(info, stored, choices, layers, template is not None, tied))
     unused = [prefix for prefix, _ in choices.tensors if not any(item.spec.name.startswith(prefix) for item in items)]
     if unused:
         raise UsageError(f"--tensor-type {unused[0]}: no tensor has a name that begins so")
@@ -174,19 +177,20 @@ def _plain(dims: tuple[int, ...]) -> tuple[int, ...]:
     return dims
 
 
-def _item(info: TensorInfo, stored: TensorInfo, choices: Choices, layers: int, templated: bool) -> Item:
+def _item(info: TensorInfo, stored: TensorInfo, choices: Choices, layers: int, templated: bool, tied: bool) -> Item:
     name, integers = info.name, stored.fmt.name in INTEGERS
     family = family_of(name, len(_plain(info.dims)), integers)
+    counted = "output" if tied and family == "embedding" and family not in choices.families else family
     default = info.fmt.name
     wanted, why = default, "template" if templated else "source"
-    recipe = RECIPES[choices.recipe].wanted(family, layer_of(name), layers) if choices.recipe else None
+    recipe = RECIPES[choices.recipe].wanted(counted, layer_of(name), layers) if choices.recipe else None
     # a prefix matches matrices only: norms and integers must be named in full
     whole = family not in ("vector", "table")
     ordered = next((fmt for begin, fmt in choices.tensors if name == begin or (whole and name.startswith(begin))), None)
     if ordered is not None:
         wanted, why = (default if ordered == "copy" else ordered), "order"
-    elif family in choices.families:
-        fmt = choices.families[family]
+    elif counted in choices.families:
+        fmt = choices.families[counted]
         wanted, why = (default if fmt == "copy" else fmt), "family"
     elif recipe is not None:
         wanted, why = recipe, "recipe"

@@ -1,136 +1,129 @@
-"""Quantize weights to Q8_0 and Q4_0: one f16 scale per 32 weights. Without importance no search is needed.
+"""Quantize weights to Q8_0, Q4_0 and Q5_0: one f16 scale per 32 weights, in vectors of one block.
 
-Both follow ggml bit for bit, so that files are identical whichever program wrote them: codes use the scale before it is
-rounded to f16; Q8_0 rounds halves away from zero, Q4_0 maps the weight of greatest magnitude to -8 and rounds halves
-up.
+Without importance no search is needed: blocks follow ggml bit for bit, so that files are identical whichever program
+wrote them. Codes use the scale before it is rounded to f16; Q8_0 rounds halves away from zero, the others map the
+weight of greatest magnitude, the first of several, to the least code, and round halves up. With importance ``single``
+searches.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import Any
 
-from ..simd.helpers import load_float, store_float
-from ..tasks.lang import FAST, JIT, f32p, local, round_f16, store_f16
+import numpy as np
+from numba import njit, types
+
+from ..simd.vec import F32x32, Float, I8x32, I32x32, Int, inline
+from ..tasks.lang import JIT, f32p, store_f16
 from ..tasks.registry import export
-from .lanes import importance_weights, store_byte, transpose
-from .symmetric import Fitter, Symmetric
+from .single import fitted_rows, pack_4, pack_5
+from .symmetric import Symmetric
 
 WEIGHTS = 32
-GROUPS = 8
-SEARCH = Symmetric(lanes=GROUPS, n=WEIGHTS, reach=8, spread=0.9, starts=10, passes=2)
+SEARCH_4 = Symmetric(lanes=8, n=WEIGHTS, low=-8, high=7, spread=0.9, starts=10, passes=2)
+SEARCH_5 = Symmetric(lanes=8, n=WEIGHTS, low=-16, high=15, spread=0.9, starts=10, passes=2)
 
-HALF, ONE, ZERO = np.float32(0.5), np.float32(1), np.float32(0)
-LARGEST_F16 = np.float32(65504)
-
-_fit = Fitter(SEARCH)
-_fit_groups, _sums, _error, _codes, _reciprocal = _fit.fit_groups, _fit.sums, _fit.error, _fit.codes, _fit.reciprocal
-_load, _store, _where_greater = _fit.words.load, _fit.words.store, _fit.words.where_greater
-_padded, _importance, _costs = local(1024), local(1024), local(1024)
-_values, _across, _coded, _scales, _tried = local(1024), local(1024), local(1024), local(32), local(32)
+ONE, ZERO = np.float32(1), np.float32(0)
+SMALLEST = np.float32(2.94e-39)
+"""Scales below this count as zero: their reciprocals would be infinite."""
 
 
-@njit(**FAST)
-def largest(x, n):
-    """Return max |x|."""
-    x = f32p(x)
-    peak = np.float32(0)
-    for i in range(n):
-        peak = max(peak, abs(x[i]))
-    return peak
+@inline(Float, Int)
+def _greatest(k, x):
+    return k.fold(k.load(F32x32, x), k.maximum)
+
+
+@inline(Float, Int)
+def _least(k, x):
+    return k.fold(k.load(F32x32, x), k.minimum)
+
+
+@inline(types.none, Int, Float, Int)
+def _store_bytes(k, x, inv, out):
+    """Store x * inv as signed bytes, halves away from zero."""
+    scaled = k.load(F32x32, x) * inv.splat(F32x32)
+    size = k.abs(scaled)
+    whole = (size + 0.5).to_int(I32x32).to_float(F32x32)
+    # adding 0.5 may round up to the next integer where the fraction is just below one half
+    whole = k.select((whole - size).compare(">", 0.5), whole - 1.0, whole)
+    codes = k.select(scaled.compare("<", 0.0), k.zero(F32x32) - whole, whole)
+    k.store(out, codes.to_int(I32x32).trunc(I8x32))
 
 
 @export("quantize.Q8_0", 5)
 def q8_0(x, rows, cols, importance, out):
     """Quantize ``rows`` rows of ``cols`` floats; importance is ignored."""
     for _ in range(rows * cols // WEIGHTS):
-        d = largest(x, WEIGHTS) / np.float32(127)
-        inv = ONE / d if d != ZERO else ZERO
+        d = max(_greatest(x), -_least(x)) / np.float32(127)
         store_f16(out, d)
-        values = f32p(x)
-        for i in range(WEIGHTS):
-            scaled = values[i] * inv
-            whole = np.float32(int(abs(scaled) + HALF)) if abs(scaled) < np.float32(1e6) else ZERO
-            # adding 0.5 may round up to the next integer where the fraction is just below one half
-            if whole - abs(scaled) > HALF:
-                whole -= ONE
-            store_byte(out + 2 + i, int(whole if scaled >= ZERO else -whole))
+        _store_bytes(x, ONE / d if d > SMALLEST else ZERO, out + 2)
         x += 4 * WEIGHTS
         out += 34
 
 
 @njit(**JIT)
-def q4_0_block(x, out):
-    """Quantize 32 floats."""
+def _extreme(x):
+    """Return the first of the 32 floats of greatest magnitude."""
+    high, low = _greatest(x), _least(x)
+    if high > -low:
+        return high
+    if high < -low:
+        return low
     values = f32p(x)
-    magnitude = largest(x, WEIGHTS)
     first = 0
-    while first < WEIGHTS - 1 and abs(values[first]) != magnitude:
+    while first < WEIGHTS - 1 and abs(values[first]) != high:
         first += 1
-    d = values[first] / np.float32(-8)
-    inv = ONE / d if d != ZERO else ZERO
-    store_f16(out, d)
-    for i in range(16):
-        low = min(15, int(values[i] * inv + np.float32(8.5)))
-        high = min(15, int(values[i + 16] * inv + np.float32(8.5)))
-        store_byte(out + 2 + i, low | high << 4)
+    return values[first]
 
 
-@njit(**JIT)
-def q4_0_group(x, importance, blocks, out):
-    """Quantize up to eight blocks at once, each with a scale fitted to the importance of its inputs."""
-    padded, padded_importance, costs = _padded(), _importance(), _costs()
-    for i in range(WEIGHTS * GROUPS):
-        inside = i < WEIGHTS * blocks
-        store_float(padded + 4 * i, load_float(x + 4 * i) if inside else ZERO)
-        store_float(padded_importance + 4 * i, load_float(importance + 4 * i) if inside else ONE)
-    for g in range(GROUPS):
-        importance_weights(padded + 128 * g, padded_importance + 128 * g, costs + 128 * g, WEIGHTS, np.float32(1))
-    values, across, coded, scales, tried = _values(), _across(), _coded(), _scales(), _tried()
-    transpose(padded, values, GROUPS, WEIGHTS)
-    transpose(costs, across, GROUPS, WEIGHTS)
-    _store(scales, _fit_groups(values, across))
-    round_scales(scales)
-    # refit the scales to the codes that the rounded scales give
-    sxl, sll = _sums(values, across, _reciprocal(_load(scales)))
-    _store(tried, sxl)
-    _store(coded, sll)
-    for g in range(GROUPS):
-        denominator = load_float(coded + 4 * g)
-        store_float(tried + 4 * g, load_float(tried + 4 * g) / denominator if denominator > ZERO else ZERO)
-    round_scales(tried)
-    before, after = _load(scales), _load(tried)
-    chosen = _where_greater(_error(values, across, before), _error(values, across, after), after, before)
-    _store(scales, chosen)
-    _codes(values, chosen, coded)
-    for g in range(blocks):
-        block = out + 18 * g
-        store_f16(block, load_float(scales + 4 * g))
-        for i in range(16):
-            low = int(load_float(coded + 4 * (i * GROUPS + g))) + 8
-            high = int(load_float(coded + 4 * ((i + 16) * GROUPS + g))) + 8
-            store_byte(block + 2 + i, low | high << 4)
+def _block(bits: int) -> Any:
+    """Compile a block quantizer (x, out) of codes of ``bits`` bits: four of them in nibbles, the fifth apart."""
+    half, most = 1 << bits - 1, (1 << bits) - 1
+    half32 = np.float32(-half)
+    codes_at = 2 if bits == 4 else 6
+
+    @inline(types.none, Int, Float, Int)
+    def store_codes(k, x, inv, out):
+        codes = (k.load(F32x32, x) * inv.splat(F32x32) + (half + 0.5)).to_int(I32x32)
+        codes = k.select(codes.compare(">", most), k.const(I32x32, most), codes).trunc(I8x32)
+        if bits == 5:
+            k.store(out + 2, (codes & 16).compare("!=", 0).bits(types.int32))
+        low, high = codes.shuffle(range(16)), codes.shuffle(range(16, 32))
+        k.store(out + codes_at, (low & 15) | (high << 4))
+
+    @njit(**JIT)
+    def block(x, out):
+        d = _extreme(x) / half32
+        store_f16(out, d)
+        store_codes(x, ONE / d if abs(d) > SMALLEST else ZERO, out)
+
+    return block
 
 
-@njit(**JIT)
-def round_scales(at):
-    """Round eight floats to f16 in place."""
-    for g in range(GROUPS):
-        store_float(at + 4 * g, round_f16(min(max(load_float(at + 4 * g), -LARGEST_F16), LARGEST_F16)))
+_block_4, _block_5 = _block(4), _block(5)
+_fitted_4 = fitted_rows("Q4_0", SEARCH_4, 1, 1.0, pack_4)
+_fitted_5 = fitted_rows("Q5_0", SEARCH_5, 1, 1.0, pack_5)
 
 
 @export("quantize.Q4_0", 5)
 def q4_0(x, rows, cols, importance, out):
     """Quantize ``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
-    if importance == 0:
-        for _ in range(rows * cols // WEIGHTS):
-            q4_0_block(x, out)
-            x += 4 * WEIGHTS
-            out += 18
+    if importance:
+        _fitted_4(x, rows, cols, importance, out)
         return
-    for _ in range(rows):
-        for first in range(0, cols // WEIGHTS, GROUPS):
-            count = min(GROUPS, cols // WEIGHTS - first)
-            q4_0_group(x + 128 * first, importance + 128 * first, count, out)
-            out += 18 * count
-        x += 4 * cols
+    for _ in range(rows * cols // WEIGHTS):
+        _block_4(x, out)
+        x += 4 * WEIGHTS
+        out += 18
+
+
+@export("quantize.Q5_0", 5)
+def q5_0(x, rows, cols, importance, out):
+    """Quantize ``rows`` rows of ``cols`` floats; ``importance`` is the address of a row of floats, or 0."""
+    if importance:
+        _fitted_5(x, rows, cols, importance, out)
+        return
+    for _ in range(rows * cols // WEIGHTS):
+        _block_5(x, out)
+        x += 4 * WEIGHTS
+        out += 22

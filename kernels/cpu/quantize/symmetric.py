@@ -1,36 +1,61 @@
-"""Fit w = d * code with codes around zero, one scale per group: the search behind Q6_K, and Q4_0 with importance.
+"""Fit w = d * code with codes around zero, one scale per group: the search behind all formats without minima.
 
 The largest weight of a group is mapped to the last code on either side, and to values around both; from each of these
-starts, coding and fitting the best scale (weighted least squares) alternate.
+starts, coding and fitting the best scale (weighted least squares) alternate. Codes are integers, or uneven levels.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
 
-from ..simd.vec import Float, Int, inline
+from ..simd.vec import Emit, Float, Int, Val, inline
 from ..tasks.lang import JIT
-from .lanes import TINY, LaneOps, clamped, inverse, nearest
+from .lanes import TINY, LaneOps, clamped, inverse, like, nearest
 
 
 class Symmetric(NamedTuple):
-    """Shape of the groups and of the search: ``lanes`` groups of ``n`` weights, codes -reach .. reach - 1.
+    """Shape of the groups and of the search: ``lanes`` groups of ``n`` weights, codes ``low`` .. ``high``.
 
-    reach   one more than the greatest code
     spread  how far around the end codes the largest weight is mapped, in codes
     starts  number of values within ``spread`` to try
     passes  rounds of coding and fitting from each start
+    levels  the values that a code may have, in rising order; empty: every integer from low to high
     """
 
     lanes: int
     n: int
-    reach: int
+    low: int
+    high: int
     spread: float
     starts: int
     passes: int
+    levels: tuple[int, ...] = ()
+
+
+def _coder(kind: Symmetric) -> Any:
+    """Return an emitter: the nearest code to x * inv, as a float."""
+    if not kind.levels:
+        return lambda k, x, inv: nearest(k, clamped(k, x * inv, float(kind.low), float(kind.high)))
+
+    def level(k, x, inv):
+        return counted(k, kind, x * inv, lambda below, above: float(above - below), float(kind.levels[0]))
+
+    return level
+
+
+def counted(k: Emit, kind: Symmetric, value: Val, step: Callable[[int, int], float], start: float) -> Val:
+    """Return ``start`` plus the ``step`` from level to level for every midpoint of two levels below ``value``."""
+    total = like(k, value, start)
+    for below, above in pairwise(kind.levels):
+        total = total + k.select(
+            value.compare(">", (below + above) / 2), like(k, value, step(below, above)), like(k, value, 0.0)
+        )
+    return total
 
 
 class Fitter:
@@ -39,21 +64,19 @@ class Fitter:
     fit_groups(x, w)      scales of the groups
     sums(x, w, inv)       sums of w x code and of w code^2 by group
     error(x, w, scale)    error by group
-    codes(x, scale, out)  stores transposed float codes
+    codes(x, scale, out)  stores transposed float codes, or numbers of levels
     """
 
     def __init__(self, kind: Symmetric):
         self.words = words = LaneOps(kind.lanes)
         F = words.vec
         load, splat, zero, where_greater = words.load, words.splat, words.zero, words.where_greater
-        n, step, reach, passes, starts = kind.n, 4 * kind.lanes, kind.reach, kind.passes, kind.starts
+        n, step, passes, starts = kind.n, 4 * kind.lanes, kind.passes, kind.starts
         spread = np.float32(kind.spread)
         stride = np.float32(2 * kind.spread / max(1, starts - 1))
         pair = types.UniTuple(F, 2)
-        low_end, high_end = np.float32(-reach), np.float32(reach - 1)
-
-        def code(k, x, inv):
-            return nearest(k, clamped(k, x * inv, float(-reach), float(reach - 1)))
+        low_end, high_end = np.float32(kind.low), np.float32(kind.high)
+        code = _coder(kind)
 
         @inline(pair, F, F, Int, Int, F)
         def sums_step(k, sxl, sll, x, w, inv):
@@ -97,7 +120,8 @@ class Fitter:
 
         @inline(types.none, Int, Int, F)
         def code_step(k, out, x, inv):
-            k.store(out, code(k, k.load(F, x), inv))
+            value = k.load(F, x)
+            k.store(out, counted(k, kind, value * inv, lambda *_: 1.0, 0.0) if kind.levels else code(k, value, inv))
 
         @njit(**JIT)
         def fit_groups(x, w):

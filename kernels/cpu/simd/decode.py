@@ -10,8 +10,8 @@ import numpy as np
 from numba import types
 
 from ...formats import Format
-from ...formats.format import Codebook, Half, Numbers, Plane
-from .helpers import broadcast_half
+from ...formats.format import Codebook, Half, Levels, Numbers, Plane, SmallFloat
+from .helpers import broadcast_half, look_up_16
 from .vec import Emit, Float, Int, Val, Vec
 
 
@@ -127,12 +127,14 @@ def codes(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
         magnitudes, masks = octets(k, fmt, block, first, lanes)
         return (magnitudes ^ masks) - masks
     assert fmt.codes is not None
+    if isinstance(fmt.small, Levels):
+        return look_up_16(k, fmt.small.values, _raw(k, fmt.codes, block, first, lanes))
     return numbers(k, fmt.codes, block, first, lanes)
 
 
 def code_floats(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val:
     """Return the codes of ``lanes`` weights starting at ``first`` as float32, to be multiplied by ``rest(fmt)``."""
-    if fmt.small is None:
+    if not isinstance(fmt.small, SmallFloat):
         return codes(k, fmt, block, first, lanes).sext(Vec("i32", lanes)).to_float(Vec("f32", lanes))
     # Move a small float's bits into the fields of a binary16: one multiplication (``rest``) corrects the exponent bias,
     # and the conversion handles subnormals at full speed.
@@ -153,7 +155,7 @@ def code_floats(k: Emit, fmt: Format, block: Val, first: int, lanes: int) -> Val
 
 def rest(fmt: Format) -> float:
     """Return the power of two by which ``code_floats`` of a small-float format must still be multiplied."""
-    return 2.0 ** (15 - fmt.small.bias) if fmt.small else 1.0
+    return 2.0 ** (15 - fmt.small.bias) if isinstance(fmt.small, SmallFloat) else 1.0
 
 
 def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
@@ -171,6 +173,14 @@ def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
     if scale.nan:
         bits = k.select(e.compare("==", 255), k.const(types.int32, 0x7FC00000), bits)
     return bits.bits(Float).splat(kind)
+
+
+def block_minimum(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
+    """Return the minimum dmin of a block in every lane."""
+    minimum = fmt.minimum
+    assert minimum is not None
+    low = broadcast_half(k, block + minimum.byte, kind)
+    return low * minimum.factor if minimum.factor != 1 else low
 
 
 def group_lanes(fmt: Format, first: int, lanes: int) -> list[int]:

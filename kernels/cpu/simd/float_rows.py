@@ -11,8 +11,8 @@ from typing import Any
 from numba import njit, types
 
 from ...formats import Format
-from .decode import SubScales, block_scale, code_floats, group_lanes, number_floats, rest
-from .helpers import AHEAD, add32, broadcast_half, copy_32, pack_floats, prefetch, store_float, sum32, zero32
+from .decode import SubScales, block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
+from .helpers import AHEAD, add32, copy_32, pack_floats, prefetch, store_float, sum32, zero32
 from .row_kernel import LANES_32, Part, RowKernel, make_rows, records
 from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I16x32, I32x32, Int, Val, inline
 
@@ -96,6 +96,18 @@ def _block_step(fmt: Format) -> Any:
     return add
 
 
+def _offset_step(fmt: Format) -> Any:
+    """``_block_step`` of a format with one minimum a block: multiply the weights themselves."""
+
+    @inline(F32x32, F32x32, Int, Int)
+    def add(k, total, weights, x):
+        codes = code_floats(k, fmt, weights, 0, 32)
+        low = block_minimum(k, fmt, weights, F32x32)
+        return k.fma(codes * block_scale(k, fmt, weights, F32x32) - low, k.load(F32x32, x), total)
+
+    return add
+
+
 def _minima(k: Emit, fmt: Format, weights: Val, sums: Val) -> Val:
     """Return dmin * m_g * (sum of the inputs of group g) in the first lanes of an F32x32; ``sums`` of 16 inputs
     each."""
@@ -104,7 +116,7 @@ def _minima(k: Emit, fmt: Format, weights: Val, sums: Val) -> Val:
         totals = totals.shuffle(range(0, 16, 2)) + totals.shuffle(range(1, 16, 2))
     kind = F32x16 if fmt.group == 16 else F32x8
     minima = number_floats(k, fmt.minima, weights) * totals
-    minima = minima * broadcast_half(k, weights + fmt.minimum.byte, kind)
+    minima = minima * block_minimum(k, fmt, weights, kind)
     return (minima if kind is F32x16 else minima.cat(k.zero(F32x8))).cat(k.zero(F32x16))
 
 
@@ -126,7 +138,8 @@ def _pack_sums(x, n, buffer):
 
 def block_kernel(fmt: Format) -> RowKernel:
     """Generate the kernel of a block format from its declaration."""
-    lines, add = -(-fmt.block_bytes // 64), _block_step(fmt)
+    lines, offset = -(-fmt.block_bytes // 64), fmt.minimum is not None and fmt.minima is None
+    add = _offset_step(fmt) if offset else _block_step(fmt)
     if fmt.minima is None:
         rows = make_rows(LANES_32, lines, Part(fmt.block_elems, add, fmt.block_bytes, 4 * fmt.block_elems))
         return RowKernel(pack_floats, rows, records(1, 4))

@@ -9,10 +9,9 @@ from __future__ import annotations
 from numba import types
 
 from ...formats import FORMATS, Format
-from .decode import block_scale, code_floats, group_lanes, number_floats, rest
+from .decode import block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
 from .gemm_tile import ROWS as GROUP
 from .gemm_tile import SLICES, SUMS, TOKENS, reduce_lanes, totals
-from .helpers import broadcast_half
 from .vec import F32x16, I16x16, I32x16, Int, Val, inline
 
 ROWS = 2 * GROUP
@@ -72,14 +71,17 @@ def _blocks(fmt: Format):
             if fmt.scales is not None:
                 count = fmt.scales.count
                 scales = number_floats(k, fmt.scales, block) * scale.shuffle(range(count))
+            if fmt.minimum is not None:
+                minima = block_minimum(k, fmt, block, F32x16)
             if fmt.minima is not None:
-                dmin = broadcast_half(k, block + fmt.minimum.byte, F32x16)
-                minima = number_floats(k, fmt.minima, block) * dmin.shuffle(range(fmt.minima.count))
+                minima = number_floats(k, fmt.minima, block) * minima.shuffle(range(fmt.minima.count))
             for first in range(0, fmt.block_elems, 16):
                 values, group = code_floats(k, fmt, block, first, 16), group_lanes(fmt, first, 16)
                 values = values if rest(fmt) == 1 else values * rest(fmt)
                 values = values * (scale if scales is None else scales.shuffle(group))
-                weights.append(values if minima is None else values - minima.shuffle(group))
+                if minima is not None:
+                    values = values - (minima if fmt.minima is None else minima.shuffle(group))
+                weights.append(values)
         return weights
 
     return decode

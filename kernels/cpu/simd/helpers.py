@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from numba import njit, types
 
 from . import x86
@@ -109,6 +111,19 @@ def copy_with_zeros(target, source, size):
         _clear_line(target + line)
     for i in range(size):
         _copy_byte(target + i, source + i)
+
+
+# -- look-ups
+def look_up_16(k: Emit, values: Sequence[int], index: Val) -> Val:
+    """Return values[i] for each byte i of ``index``, all below 16."""
+    kind = Vec("i8", index.ir.type.count)
+    if TIER != "C" and kind.lanes in x86.SHUFFLES:
+        return x86.shuffle_bytes(k, k.const(kind, [*values] * (kind.lanes // 16)), index)
+    chosen = [k.const(kind, value) for value in values]
+    for bit in range(4):  # halve the candidates by each bit of the index
+        odd = (index & (1 << bit)).compare("!=", 0)
+        chosen = [k.select(odd, high, low) for low, high in zip(chosen[::2], chosen[1::2], strict=True)]
+    return chosen[0]
 
 
 # -- int8 dot products of 32 bytes

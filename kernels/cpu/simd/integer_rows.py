@@ -11,9 +11,9 @@ from __future__ import annotations
 from numba import njit, types
 
 from ...formats import Format
-from ...formats.format import Codebook
-from .decode import SubScales, block_scale, codes, group_lanes, numbers, octets
-from .helpers import broadcast_half, dots, madd, store_float
+from ...formats.format import Codebook, Levels
+from .decode import SubScales, block_minimum, block_scale, codes, group_lanes, numbers, octets
+from .helpers import dots, madd, store_float
 from .quantize import a8_scale, make_q8k_pack, sixteen_sums, store_codes
 from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
 from .vec import JIT, Emit, F32x8, Float, I8x32, I16x16, I32x8, Int, Val, inline
@@ -29,7 +29,8 @@ def _run_dots(k: Emit, fmt: Format, block: Val, run: int, x: Val, scales: SubSca
         magnitudes, masks = octets(k, fmt, block, 32 * run, 32)
         return dots(k, magnitudes, (inputs ^ masks) - masks, lanes, signed=False)
     assert fmt.codes is not None
-    return dots(k, codes(k, fmt, block, 32 * run, 32), inputs, lanes, signed=fmt.codes.range[0] < 0)
+    signed = isinstance(fmt.small, Levels) or fmt.codes.range[0] < 0
+    return dots(k, codes(k, fmt, block, 32 * run, 32), inputs, lanes, signed)
 
 
 def _block(k: Emit, fmt: Format, total: Val, block: Val, x: Val) -> Val:
@@ -43,14 +44,14 @@ def _block(k: Emit, fmt: Format, total: Val, block: Val, x: Val) -> Val:
         return k.fma(whole.to_float(F32x8), d * k.load(Float, x + 32).splat(F32x8), total)
     scale = k.load(F32x8, x + 256)
     total = k.fma(whole.to_float(F32x8), d * scale, total)
-    if fmt.minima is None or fmt.minimum is None:
+    if fmt.minima is None:
         return total
     minima = numbers(k, fmt.minima, block, 0, fmt.minima.count)
     if fmt.group == 16:
         sums = madd(k, minima.sext(I16x16), k.load(I16x16, x + 288))
     else:
         sums = minima.sext(I32x8) * k.load(I32x8, x + 288)
-    dmin = broadcast_half(k, block + fmt.minimum.byte, F32x8)
+    dmin = block_minimum(k, fmt, block, F32x8)
     return k.fma(k.zero(F32x8) - sums.to_float(F32x8), dmin * scale, total)
 
 
@@ -86,7 +87,11 @@ def _finish_sums_32(k, target, half, scale):
 
 
 def integer_kernel(fmt: Format) -> RowKernel:
-    """Generate the kernel of a block format for its own activation rounding, ``fmt.activation``."""
+    """Generate the kernel of a block format for its own activation rounding, ``fmt.activation``.
+
+    Not of formats with one minimum a block: it would need the sum of 32 inputs.
+    """
+    assert fmt.minimum is None or fmt.minima is not None
 
     @inline(F32x8, F32x8, Int, Int)
     def add_one(k, total, weights, x):

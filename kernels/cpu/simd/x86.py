@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .vec import Emit, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val
+from .vec import Emit, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val, Vec
 
 
 # -- tier A: AVX-512 F, BW, VNNI
@@ -35,6 +35,17 @@ def pack_words_512(k: Emit, a: Val, b: Val) -> Val:
 def shuffle_bytes_512(k: Emit, table: Val, index: Val) -> Val:
     """Return table[index & 15] within each 128-bit quarter; zero where the index has its top bit."""
     return k.call("llvm.x86.avx512.pshuf.b.512", I8x64, table, index)
+
+
+# -- tiers A and B
+SHUFFLES = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b"}
+"""The byte shuffle of vectors of 16 and 32 bytes."""
+
+
+def shuffle_bytes(k: Emit, table: Val, index: Val) -> Val:
+    """Return table[index & 15] within each 16 bytes; zero where the index has its top bit."""
+    lanes = index.ir.type.count
+    return k.call(SHUFFLES[lanes], Vec("i8", lanes), table, index)
 
 
 # -- tier A: VBMI, GFNI

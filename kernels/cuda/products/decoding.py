@@ -304,6 +304,8 @@ def unit_of(fmt: Format) -> Unit:
         raise Unsupported(f"{fmt.name} has no blocks of one or eight units")
     if fmt.scales is not None and fmt.group not in (UNIT, UNIT // 2):
         raise Unsupported("groups of other than 16 or 32 weights")
+    if fmt.minimum is not None and fmt.minima is None:
+        raise Unsupported("a minimum of the whole block: inputs of 32 are packed without their sum")
     codes, scale_at = _codes(fmt), _factor(fmt.scale, fmt.block_bytes)
     scaled, minima = fmt.scales is not None, fmt.minima is not None
     by_half = fmt.scales is not None and fmt.group < UNIT

@@ -355,10 +355,10 @@ def test_declarations_without_a_decoder_are_told() -> None:
 
 @pytest.mark.parametrize("fmt", WIDE)
 def test_formats_without_kernels_are_widened_exactly(fmt: str) -> None:
-    """Every weight of a stack as bfloat16, and the products with it."""
+    """Every weight of a stack as bfloat16, or as float32 if it is a sum, and the products with it."""
     w = drawn_bytes(fmt, 6, 256, 3)
     wide = widened(w)
-    assert (wide.fmt, wide.rows, wide.cols, wide.experts) == ("BF16", 6, 256, 3)
+    assert (wide.fmt, wide.rows, wide.cols, wide.experts) == ("F32" if fmt in ("Q4_1", "Q5_1") else "BF16", 6, 256, 3)
     np.testing.assert_array_equal(wide.dequantize(), w.dequantize())
     assert placed_bytes(w) == wide.nbytes and placed_bytes(wide) == wide.nbytes and widened(wide) is wide
     x, ids = normal(2, 256), np.array([[2, 0], [1, 1]], np.int32)
@@ -379,6 +379,8 @@ def test_widened_piece_by_piece(fmt: str, monkeypatch: pytest.MonkeyPatch) -> No
 def drawn_bytes(fmt: str, rows: int, n: int, experts: int) -> Matrix:
     """Random codes under exponents of a size that real weights have, no NaN."""
     f, rng = FORMATS[fmt], np.random.default_rng(5)
+    if f.scale_fields:
+        return drawn(fmt, rows, n, experts)
     raw = rng.integers(0, 256, (experts, rows, f.row_bytes(n)), dtype=np.uint8)
     blocks = raw.reshape(-1).view(f.layout)
     blocks["e"] = rng.integers(112, 122, blocks.shape)

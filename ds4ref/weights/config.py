@@ -19,10 +19,18 @@ class Config:
 
     path   file named in error messages
     where  key path of this object within the file, for error messages
+    read   key paths of all values that were asked for, in nested objects too (``accounting``)
     """
 
-    def __init__(self, path: str | os.PathLike[str], values: Mapping[str, Any], where: str = ""):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        values: Mapping[str, Any],
+        where: str = "",
+        read: set[str] | None = None,
+    ):
         self.path, self.values, self._where = path, values, where
+        self.read: set[str] = set() if read is None else read
 
     def fail(self, key: str, reason: str) -> ModelFileError:
         """Return a ModelFileError for ``key`` with this reason, for the caller to raise."""
@@ -83,9 +91,10 @@ class Config:
             value = {}
         if not isinstance(value, dict):
             raise self.fail(key, f"is {_brief(value)}, wanted an object")
-        return Config(self.path, value, f"{self._where}{key}.")
+        return Config(self.path, value, f"{self._where}{key}.", self.read)
 
     def _value(self, key: str, default: Any) -> Any:
+        self.read.add(self._where + key)
         value = self.values.get(key)
         if value is None:
             if default is _ABSENT:

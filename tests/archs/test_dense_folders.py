@@ -56,13 +56,17 @@ def test_eight_heads_on_one_and_an_odd_vocabulary(family: str, tied: bool, tmp_p
             assert ("output.weight" in source.tensors) is not tied
 
 
-def test_a_head_that_the_config_ties_is_not_read(tmp_path: Path) -> None:
-    """As Hugging Face does it: the embedding is the head, whatever lm_head.weight holds."""
+def test_a_head_counts_even_if_the_config_ties_it(tmp_path: Path) -> None:
+    """As in transformers 5: lm_head.weight is the head where there is one. A GGUF file made of it has it, too."""
     path, tensors = folder_of(tmp_path / "m", SHAPE, False, tie_word_embeddings=True)
-    del tensors["output.weight"]
     assert apart(path, SHAPE, tensors) < 1e-5
+    assert quantize([str(path), "-o", str(tmp_path / "m.gguf"), "--recipe", "f32"]) == 0
+    assert apart(tmp_path / "m.gguf", SHAPE, tensors) < 1e-5
+    del tensors["output.weight"]
+    assert apart(path, SHAPE, tensors) > 1
 
 
+HALF_OF = {"original_max_position_embeddings": 64}
 STRETCHED = {
     "none": ({}, Scaling("none", 1.0, 0, 32.0, 1.0)),
     "linear": ({"rope_scaling": {"type": "linear", "factor": 4.0}}, Scaling("linear", 4.0, 0, 32.0, 1.0)),
@@ -71,10 +75,18 @@ STRETCHED = {
         {"rope_scaling": {"rope_type": "yarn", "factor": 2.5, "beta_fast": 24.0, "beta_slow": 3.0,
                           "original_max_position_embeddings": 96}},
         Scaling("yarn", 2.5, 96, 24.0, 3.0)),
-    "llama3, newer": (
-        {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.5,
-                             "original_max_position_embeddings": 64, "rope_theta": 9e4}},
-        Scaling("llama3", 8.0, 64, 4.0, 1.5)),
+    "yarn, context outside": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, **HALF_OF}, Scaling("yarn", 4.0, 64)),
+    "yarn, context twice": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **HALF_OF}, **HALF_OF}, Scaling("yarn", 4.0, 64)),
+    "yarn, another magnitude": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0}},
+        Scaling("yarn", 4.0, 128, gain=1 / (0.1 * np.log(4.0) + 1))),
+    "yarn, two scales": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}},
+        Scaling("yarn", 4.0, 128, gain=1 / (0.1 * np.log(4.0) + 1))),
+    "base in the scaling": (
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9e4}}, Scaling("linear", 4.0)),
 }  # fmt: skip
 
 
@@ -83,11 +95,52 @@ def test_what_a_config_says_of_the_model(case: str, tmp_path: Path) -> None:
     """Every value reaches its own field, also through a GGUF file made of the folder."""
     changes, scaling = STRETCHED[case]
     path, _ = folder_of(tmp_path / "m", SHAPE, False, **changes)
-    theta = changes.get("rope_parameters", {}).get("rope_theta", 1e4)
+    theta = changes.get("rope_scaling", {}).get("rope_theta", 1e4)
     assert quantize([str(path), "-o", str(tmp_path / "m.gguf"), "--recipe", "f32"]) == 0
     for model in (path, tmp_path / "m.gguf"):
         with Engine.open(model) as engine:
-            assert replace(engine.shape, name="odd") == replace(SHAPE, scaling=scaling, rope_theta=theta)
+            gain = engine.shape.scaling.gain
+            assert abs(gain - scaling.gain) < 1e-6
+            found = replace(engine.shape, scaling=engine.shape.scaling._replace(gain=scaling.gain))
+            assert replace(found, name="odd") == replace(SHAPE, scaling=scaling, rope_theta=theta)
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.5, "rope_theta": 9e4}
+
+
+@pytest.mark.parametrize("where", ["rope_parameters", "rope_scaling"])
+def test_llama3_s_rope_is_a_tensor_as_in_llama_cpp(where: str, tmp_path: Path) -> None:
+    """No ``rope.scaling.type`` that llama.cpp aborts on, and the divisors that its converter writes: of frequencies
+    that turn often 1, of slow ones the factor, between them what the ramp makes. An older file with the type is read."""
+    shape = replace(SHAPE, head_dim=16, rope_theta=9e4)
+    path, _ = folder_of(tmp_path / "m", shape, False, **{where: {**LLAMA3, **HALF_OF}})
+    out = tmp_path / "m.gguf"
+    assert quantize([str(path), "-o", str(out), "--recipe", "q8"]) == 0
+    wanted = []
+    for channel in range(0, 16, 2):
+        length = 2 * np.pi * 9e4 ** (channel / 16)
+        ramp = (64 / length - 1.5) / (4.0 - 1.5)
+        wanted.append(1.0 if length < 64 / 4.0 else 8.0 if length > 64 / 1.5 else 1 / ((1 - ramp) / 8 + ramp))
+    assert 1 < wanted[1] < 8 and wanted[0] == 1 and wanted[-1] == 8
+    for model in (path, out):
+        with open_source(model) as source:
+            assert not any("rope.scaling" in key for key in source.metadata)
+            values = source.raw("rope_freqs.weight").view("<f4")
+            np.testing.assert_allclose(values, wanted, rtol=1e-6)
+            assert source.tensors["rope_freqs.weight"].fmt.name == "F32"
+    old = replace(shape, scaling=Scaling("llama3", 8.0, 64, 4.0, 1.5))
+    logits = []
+    for file in (path, dense.write(tmp_path / "old.gguf", old, gguf_tensors(path))):
+        with Engine.open(file, numerics="exact") as engine:
+            logits.append(engine.logits(IDS))
+    assert np.abs(logits[0] - logits[1]).max() < 1e-5 * logits[0].std()
+
+
+def gguf_tensors(path: Path) -> dense.Tensors:
+    """The weights of a folder in GGUF's order, without the divisors."""
+    with open_source(path) as source:
+        names = [name for name in source.tensors if name != "rope_freqs.weight"]
+        return {name: source.raw(name).view("<f4").reshape(source.tensors[name].shape) for name in names}
 
 
 def test_a_cached_token_takes_as_many_bytes_as_its_rows(tmp_path: Path) -> None:
@@ -117,7 +170,33 @@ CONFIGS = {
     "odd heads": (False, {"head_dim": 7}, "rope needs an even one"),
     "more words than rows": (False, {"vocab_size": 300}, "vocab_size is 300, token_embd.weight has 257 rows"),
     "more layers than there are": (False, {"num_hidden_layers": 3}, "blk.2.attn_norm.weight is missing"),
-    "fewer layers than there are": (False, {"num_hidden_layers": 1}, "model.layers.1."),
+    "fewer layers than there are": (
+        False, {"num_hidden_layers": 1}, "model.layers.1.input_layernorm.weight has no place in a llama model"),
+    "an unknown key": (False, {"attention_xyz": True}, "attention_xyz is true: unknown here, it may change the model"),
+    "an unknown key, nested": (False, {"rope_parameters": {"warp": 2.5}}, "rope_parameters.warp is 2.5: unknown here"),
+    "a stretching without its type": (False, {"rope_scaling": {"factor": 2.0}}, "rope_scaling.factor is 2.0: unknown"),
+    "two ropes": (
+        False, {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 2e4}},
+        "rope_parameters.rope_theta is 20000.0: unknown"),
+    "two contexts before the scaling": (
+        False, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **HALF_OF},
+                "original_max_position_embeddings": 32},
+        "original_max_position_embeddings is 32, and 64 where rope is scaled"),
+    "one scale of YaRN's magnitude": (
+        False, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7}}, "rope_scaling.mscale is 0.7"),
+    "llama3 without an edge": (
+        False, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}},
+        "high_freq_factor is missing"),
+    "another pairing": (False, {"rope_interleaved": True}, "rope_interleaved is true, only false is computed"),
+    "an encoder": (False, {"is_encoder_decoder": True}, "is_encoder_decoder is true, only false is computed"),
+    "windows of another family": (False, {"sliding_window": 64}, "sliding_window is 64: unknown"),
+    "weights stored another way": (
+        False, {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quant_method is 'gptq', wanted 'fp8'"),
+    "blocks of another size": (
+        False, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+        "weight_block_size is [64, 64], wanted [128, 128]"),
+    "layers of their own": (
+        False, {"per_layer_config": {"0": {"hidden_act": "gelu"}}}, "per_layer_config.0.hidden_act is 'gelu': unknown"),
     "a number as text": (False, {"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5', wanted a number"),
     "another family": (False, {"model_type": "llama4"}, "model_type is 'llama4', not one of"),
 }

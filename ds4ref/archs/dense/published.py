@@ -1,22 +1,24 @@
 """Llama and Qwen3 in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
 
-A config value that would change the pass and that ``archs.dense`` does not compute is refused, and so is a tensor of a
-layer that has no place. Rows of Llama's query and key matrices are put into the order of GGUF files, where the channels
-that rope turns together are adjacent.
+Keys and tensors that are neither read here nor in ``INERT`` and ``INERT_TENSORS`` are refused
+(``weights.accounting``). Rows of Llama's query and key matrices are put into the order of GGUF files, where the
+channels that rope turns together are adjacent. Llama 3's scaling of rope becomes ``rope_freqs.weight``, as llama.cpp
+has it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import ModelFileError
+from ...weights.accounting import inert
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
-from .shape import Family, Scaling, scaling_entries
+from .rope import llama3_divisors
+from .shape import Family, Scaling, scaling_entries, yarn_magnitude
 
 if TYPE_CHECKING:
     from ...weights.config import Config
@@ -39,15 +41,22 @@ LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 1024, 1 << 12, 1 << 12
-_COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
-"""Tensors of old checkpoints that are ignored, because the config determines them."""
+
+INERT = (
+    inert("channels are paired in halves, the only way here", "rope_interleaved", False),
+    inert("describes the file", "is_llama_config transformers.js_config.* max_sequence_length"),
+)
+"""Keys of config.json without effect on dense families, beside those of ``weights.inert.CONFIG``."""
+INERT_TENSORS = (
+    inert("frequencies of rope, which the config determines", "model.layers.*.self_attn.rotary_emb.inv_freq"),
+)
 
 
 def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
     _refuse_what_differs(config)
     layers, heads, shared, size = _sizes(config)
-    rope = _rope_values(config)
+    scaling = _scaling(config)
     at = family.name + "."
     return [
         ("general.architecture", "string", family.name),
@@ -64,9 +73,10 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family) -> list[Met
         (at + "rope.dimension_count", "u32", size),
         # f64: a value is what the config spells, where f32 would be its neighbour
         (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", 1e-6)),
-        (at + "rope.freq_base", "f64", rope.number("rope_theta", config.number("rope_theta", 10000.0))),
-        *((key, "f64" if kind == "f32" else kind, value) for key, kind, value in scaling_entries(at, _scaling(config))),
-    ]
+        (at + "rope.freq_base", "f64", _theta(config)),
+        *((key, "f64" if kind == "f32" else kind, value)
+          for key, kind, value in scaling_entries(at, Scaling() if scaling.kind == "llama3" else scaling)),
+    ]  # fmt: skip
 
 
 def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[TensorParts]:
@@ -74,17 +84,16 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family) -> list[Tensor
     layers, heads, shared, size = _sizes(config)
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
-    if not config.flag("tie_word_embeddings", False):
-        if HEAD not in tensors:
-            raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
+    # a head of its own counts, whatever the config says of ties, as in transformers since version 5
+    tied = config.flag("tie_word_embeddings", False)
+    if HEAD in tensors:
         tensor_parts.append(TensorParts("output.weight", (HEAD,)))
+    elif not tied:
+        raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
+    scaling = _scaling(config)
+    if scaling.kind == "llama3":
+        tensor_parts.append(TensorParts("rope_freqs.weight", (), made=llama3_divisors(size, _theta(config), scaling)))
     tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family)
-    known = {name for part in tensor_parts for name in part.of}
-    foreign = [name for name in tensors if name.startswith("model.layers.") and name not in known]
-    foreign = [name for name in foreign if not _COMPUTED.match(name)]
-    if foreign:
-        more = f", and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        raise ModelFileError(checkpoint.path, f"tensor {quote(foreign[0])} has no place in this model{more}")
     return tensor_parts
 
 
@@ -130,24 +139,52 @@ def _refuse_what_differs(config: Config) -> None:
 
 
 def _rope_values(config: Config) -> Config:
-    """Return the rope base and scaling, nested in newer configs."""
-    return config.part("rope_parameters")
+    """Return the object with rope's base and scaling: ``rope_scaling`` if there is one, as in transformers."""
+    return config.part("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
+
+
+def _theta(config: Config) -> float:
+    return _rope_values(config).number("rope_theta", config.number("rope_theta", 10000.0))
 
 
 def _scaling(config: Config) -> Scaling:
-    nested = _rope_values(config)
-    part = config.part("rope_scaling") if config.has("rope_scaling") else nested
+    part = _rope_values(config)
     kind = part.text("rope_type", "") or part.text("type", "default")
     if kind == "default":
         return Scaling()
     if kind not in ("linear", "yarn", "llama3"):
         raise part.fail("rope_type", f"is {quote(kind, 40)}, not one of default, linear, yarn, llama3")
-    for key in ("attention_factor", "mscale", "mscale_all_dim"):
-        if part.has(key):
-            raise part.fail(key, "is given, which is not supported here")
+    factor = part.number("factor")
+    if kind == "linear":
+        return Scaling(kind, factor)
+    trained = _trained(config, part)
+    if kind == "llama3":
+        return Scaling(kind, factor, trained, part.number("high_freq_factor"), part.number("low_freq_factor"))
     if not part.flag("truncate", True):
         raise part.fail("truncate", "is false, which is not supported here")
-    trained = part.integer("original_max_position_embeddings", config.integer("max_position_embeddings", 0))
-    names = ("high_freq_factor", "low_freq_factor") if kind == "llama3" else ("beta_fast", "beta_slow")
-    fast, slow = (part.number(name, otherwise) for name, otherwise in zip(names, (32.0, 1.0), strict=True))
-    return Scaling(kind, part.number("factor"), trained, fast, slow)
+    fast, slow = part.number("beta_fast", 32.0), part.number("beta_slow", 1.0)
+    return Scaling(kind, factor, trained, fast, slow, _yarn_gain(part, factor))
+
+
+def _trained(config: Config, part: Config) -> int:
+    """Return the context before scaling: of the model, else of the rope, else the whole context."""
+    key = "original_max_position_embeddings"
+    outer, inner = config.integer(key, 0), part.integer(key, 0)
+    if outer and inner and outer != inner:
+        raise config.fail(key, f"is {outer}, and {inner} where rope is scaled")
+    return outer or inner or config.integer("max_position_embeddings", 0)
+
+
+def _yarn_gain(part: Config, factor: float) -> float:
+    """Return the factor of cos and sin beside YaRN's own: ``attention_factor`` stands in its place, and a pair of
+    ``mscale`` and ``mscale_all_dim`` (above 0) for what it is a ratio of."""
+    own = yarn_magnitude(factor)
+    if part.has("attention_factor"):
+        return part.number("attention_factor") / own
+    if part.has("mscale") and part.has("mscale_all_dim"):
+        scales = part.number("mscale"), part.number("mscale_all_dim")
+        if min(scales) <= 0:
+            raise part.fail("mscale" if scales[0] <= 0 else "mscale_all_dim", "is not above 0")
+        above, below = ((own - 1) * scale + 1 for scale in scales)
+        return above / below / own
+    return 1.0

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ...weights.published import MetadataEntry, TensorParts
     from ...weights.safetensors import Checkpoint
 
+INERT, INERT_TENSORS = published.INERT, published.INERT_TENSORS
+
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...weights.accounting import inert
 from ..dense import published
 from . import FAMILY
 
@@ -11,6 +12,12 @@ if TYPE_CHECKING:
     from ...weights.config import Config
     from ...weights.published import MetadataEntry, TensorParts
     from ...weights.safetensors import Checkpoint
+
+INERT = (
+    *published.INERT,
+    inert("no layer has a window (use_sliding_window)", "sliding_window max_window_layers"),
+)
+INERT_TENSORS = published.INERT_TENSORS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

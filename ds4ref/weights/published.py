@@ -228,6 +228,11 @@ class PublishedSource:
             self.tensors[name].nbytes for name, conversion in self._conversions.items() if not conversion.is_view
         )
 
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of the published tensors that the engine's are made of."""
+        return sum(self.checkpoint.tensors[name].nbytes for name in self.used)
+
     def pieces(self, name: str) -> int:
         """Return the number of matrices in a tensor: the length of the outermost axis of a stack, else 1."""
         return len(self._conversions[name].pieces)

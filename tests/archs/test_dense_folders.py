@@ -111,7 +111,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_fr
 @pytest.mark.parametrize("where", ["rope_parameters", "rope_scaling"])
 def test_llama3_s_rope_is_a_tensor_as_in_llama_cpp(where: str, tmp_path: Path) -> None:
     """No ``rope.scaling.type`` that llama.cpp aborts on, and the divisors that its converter writes: of frequencies
-    that turn often 1, of slow ones the factor, between them what the ramp makes. An older file with the type is read."""
+    that turn often 1, of slow ones the factor, between them what the ramp makes. An older file is read, too."""
     shape = replace(SHAPE, head_dim=16, rope_theta=9e4)
     path, _ = folder_of(tmp_path / "m", shape, False, **{where: {**LLAMA3, **HALF_OF}})
     out = tmp_path / "m.gguf"
@@ -171,32 +171,51 @@ CONFIGS = {
     "more words than rows": (False, {"vocab_size": 300}, "vocab_size is 300, token_embd.weight has 257 rows"),
     "more layers than there are": (False, {"num_hidden_layers": 3}, "blk.2.attn_norm.weight is missing"),
     "fewer layers than there are": (
-        False, {"num_hidden_layers": 1}, "model.layers.1.input_layernorm.weight has no place in a llama model"),
+        False,
+        {"num_hidden_layers": 1},
+        "model.layers.1.input_layernorm.weight has no place in a llama model",
+    ),
     "an unknown key": (False, {"attention_xyz": True}, "attention_xyz is true: unknown here, it may change the model"),
     "an unknown key, nested": (False, {"rope_parameters": {"warp": 2.5}}, "rope_parameters.warp is 2.5: unknown here"),
     "a stretching without its type": (False, {"rope_scaling": {"factor": 2.0}}, "rope_scaling.factor is 2.0: unknown"),
     "two ropes": (
-        False, {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 2e4}},
-        "rope_parameters.rope_theta is 20000.0: unknown"),
+        False,
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 2e4}},
+        "rope_parameters.rope_theta is 20000.0: unknown",
+    ),
     "two contexts before the scaling": (
-        False, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **HALF_OF},
-                "original_max_position_embeddings": 32},
-        "original_max_position_embeddings is 32, and 64 where rope is scaled"),
+        False,
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **HALF_OF}, "original_max_position_embeddings": 32},
+        "original_max_position_embeddings is 32, and 64 where rope is scaled",
+    ),
     "one scale of YaRN's magnitude": (
-        False, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7}}, "rope_scaling.mscale is 0.7"),
+        False,
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7}},
+        "rope_scaling.mscale is 0.7",
+    ),
     "llama3 without an edge": (
-        False, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}},
-        "high_freq_factor is missing"),
+        False,
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}},
+        "high_freq_factor is missing",
+    ),
     "another pairing": (False, {"rope_interleaved": True}, "rope_interleaved is true, only false is computed"),
     "an encoder": (False, {"is_encoder_decoder": True}, "is_encoder_decoder is true, only false is computed"),
     "windows of another family": (False, {"sliding_window": 64}, "sliding_window is 64: unknown"),
     "weights stored another way": (
-        False, {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quant_method is 'gptq', wanted 'fp8'"),
+        False,
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+        "quant_method is 'gptq', wanted 'fp8'",
+    ),
     "blocks of another size": (
-        False, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
-        "weight_block_size is [64, 64], wanted [128, 128]"),
+        False,
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+        "weight_block_size is [64, 64], wanted [128, 128]",
+    ),
     "layers of their own": (
-        False, {"per_layer_config": {"0": {"hidden_act": "gelu"}}}, "per_layer_config.0.hidden_act is 'gelu': unknown"),
+        False,
+        {"per_layer_config": {"0": {"hidden_act": "gelu"}}},
+        "per_layer_config.0.hidden_act is 'gelu': unknown",
+    ),
     "a number as text": (False, {"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5', wanted a number"),
     "another family": (False, {"model_type": "llama4"}, "model_type is 'llama4', not one of"),
 }

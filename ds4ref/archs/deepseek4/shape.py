@@ -140,11 +140,9 @@ class ModelShape:
     def from_metadata(cls, source: TensorSource) -> ModelShape:
         """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
         keys."""
-        reader = _Keys(source)
-        shape = reader.shape()
-        problems = list(reader.faults.values()) or shape.problems() or reader.account().problems()
-        if problems:
-            raise ShapeError(source.path, summary(problems))
+        shape, account = metadata_account(source)
+        if account.refused:
+            raise ShapeError(source.path, summary(account.problems()))
         return shape
 
     def metadata(self) -> list[tuple[str, str, Any]]:
@@ -374,11 +372,15 @@ def check_flash(source: TensorSource) -> ModelShape:
     return shape
 
 
-def metadata_account(source: TensorSource) -> Account:
-    """Return what becomes of every key of a file's metadata when its shape is read."""
+def metadata_account(source: TensorSource) -> tuple[ModelShape, Account]:
+    """Return the shape that a file declares and what becomes of every key of its metadata; raise ShapeError if the
+    known keys do not fit."""
     reader = _Keys(source)
-    reader.shape()
-    return reader.account()
+    shape = reader.shape()
+    problems = list(reader.faults.values()) or shape.problems()
+    if problems:
+        raise ShapeError(source.path, summary(problems))
+    return shape, reader.account()
 
 
 def unlike_flash(shape: ModelShape) -> dict[str, tuple[str, str]]:

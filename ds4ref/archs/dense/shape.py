@@ -117,11 +117,9 @@ class DenseShape:
     def from_metadata(cls, source: TensorSource, family: Family) -> DenseShape:
         """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
         keys."""
-        reader = _Keys(source, family)
-        shape = reader.shape()
-        problems = reader.faults or shape.problems() or reader.account().problems()
-        if problems:
-            raise ShapeError(source.path, named(problems))
+        shape, account = metadata_account(source, family)
+        if account.refused:
+            raise ShapeError(source.path, named(account.problems()))
         return shape
 
     @property
@@ -193,11 +191,15 @@ class DenseShape:
         )  # fmt: skip
 
 
-def metadata_account(source: TensorSource, family: Family) -> Account:
-    """Return what becomes of every key of a file's metadata when its shape is read."""
+def metadata_account(source: TensorSource, family: Family) -> tuple[DenseShape, Account]:
+    """Return the shape that a file declares and what becomes of every key of its metadata; raise ShapeError if the
+    known keys do not fit."""
     reader = _Keys(source, family)
-    reader.shape()
-    return reader.account()
+    shape = reader.shape()
+    problems = reader.faults or shape.problems()
+    if problems:
+        raise ShapeError(source.path, named(problems))
+    return shape, reader.account()
 
 
 def yarn_magnitude(factor: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..weights.accounting import Account, shown
+from ..weights.published import PublishedSource
 
 if TYPE_CHECKING:
     from ..weights.source import TensorSource
@@ -19,7 +20,7 @@ Accounts = Mapping[str, Account]
 
 def accounts_of(source: TensorSource, metadata: Account, tensors: Account) -> Accounts:
     """Return the accounts of a file, given those of its metadata and tensors; a folder has its own of both."""
-    if hasattr(source, "config_account"):
+    if isinstance(source, PublishedSource):
         return {"config.json": source.config_account(), "tensors": source.tensor_account()}
     return {"metadata": metadata, "tensors": tensors}
 

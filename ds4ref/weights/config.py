@@ -84,6 +84,15 @@ class Config:
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} texts")
         return value
 
+    def agreed(self, *keys: str, default: str) -> str:
+        """Return the string that all of ``keys`` that exist have; refuse two that differ."""
+        given = {key: self.text(key) for key in keys if self.has(key)}
+        first, *others = given or [""]
+        for other in others:
+            if given[other] != given[first]:
+                raise self.fail(other, f"is {_brief(given[other])}, {first} is {_brief(given[first])}")
+        return given.get(first, default)
+
     def part(self, key: str) -> Config:
         """Return the nested object under ``key``, empty if there is none."""
         value = self.values.get(key)

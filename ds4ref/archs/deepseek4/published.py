@@ -257,14 +257,17 @@ def _rope(config: Config) -> Iterator[MetadataEntry]:
     nested = config.part("rope_parameters")
     scaling = config.part("rope_scaling") if config.values.get("rope_scaling") else nested
     in_two = nested.has("compress") and scaling is nested
+    theta, compressed = config, config
+    key = "compress_rope_theta"
     if in_two:
-        main, scaling = nested.part("main"), nested.part("compress")
-        if main.text("rope_type", "default") != "default":
-            raise main.fail("rope_type", f"is {quote(main.text('rope_type'), 40)}, wanted 'default'")
-        theta, compressed = main.number("rope_theta"), scaling.number("rope_theta")
-    else:
-        theta, compressed = config.number("rope_theta"), config.number("compress_rope_theta")
-    kind = scaling.text("rope_type", "") or scaling.text("type", "default")
+        theta, compressed, key = nested.part("main"), nested.part("compress"), "rope_theta"
+        scaling = compressed
+        if theta.agreed("rope_type", "type", default="default") != "default":
+            raise theta.fail("rope_type", "is not 'default'")
+        for flat, part in (("rope_theta", theta), ("compress_rope_theta", compressed)):
+            if config.number(flat, part.number("rope_theta")) != part.number("rope_theta"):
+                raise part.fail("rope_theta", f"is {part.number('rope_theta'):g}, {flat} is {config.number(flat):g}")
+    kind = scaling.agreed("rope_type", "type", default="default")
     if kind not in ("yarn", "default"):
         raise scaling.fail("rope_type", f"is {quote(kind, 40)}, wanted yarn or default")
     longest = config.integer("max_position_embeddings", 1 << 20)
@@ -273,8 +276,8 @@ def _rope(config: Config) -> Iterator[MetadataEntry]:
         raise scaling.fail("attention_factor", "is missing, only 1 is computed here and YaRN's own is another")
     if stretched and scaling.number("attention_factor", 1.0) != 1:
         raise scaling.fail("attention_factor", f"is {scaling.number('attention_factor'):g}, only 1 is computed here")
-    yield PREFIX + "rope.freq_base", "f64", theta
-    yield PREFIX + "attention.compress_rope_freq_base", "f64", compressed
+    yield PREFIX + "rope.freq_base", "f64", theta.number("rope_theta")
+    yield PREFIX + "attention.compress_rope_freq_base", "f64", compressed.number(key)
     yield PREFIX + "rope.scaling.type", "string", "yarn"
     yield PREFIX + "rope.scaling.factor", "f64", scaling.number("factor") if stretched else 1.0
     yield PREFIX + "rope.scaling.yarn_beta_fast", "f64", scaling.number("beta_fast", 32.0) if stretched else 32.0

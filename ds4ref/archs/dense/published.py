@@ -134,6 +134,8 @@ def _refuse_what_differs(config: Config) -> None:
         if part.number("partial_rotary_factor", 1.0) != 1.0:
             raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
     kinds = set(config.texts("layer_types", MAX_LAYERS)) if config.has("layer_types") else set()
+    if kinds and len(config.texts("layer_types", MAX_LAYERS)) != config.integer("num_hidden_layers"):
+        raise config.fail("layer_types", f"is not one of each of {config.integer('num_hidden_layers')} layers")
     if kinds - {"full_attention"}:
         raise config.fail("layer_types", f"has {quote(min(kinds - {'full_attention'}), 40)}, wanted 'full_attention'")
 
@@ -149,7 +151,7 @@ def _theta(config: Config) -> float:
 
 def _scaling(config: Config) -> Scaling:
     part = _rope_values(config)
-    kind = part.text("rope_type", "") or part.text("type", "default")
+    kind = part.agreed("rope_type", "type", default="default")
     if kind == "default":
         return Scaling()
     if kind not in ("linear", "yarn", "llama3"):

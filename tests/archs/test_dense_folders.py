@@ -245,3 +245,106 @@ def test_shards_that_disagree(tmp_path: Path) -> None:
     save_file({**load_file(second), name: load_file(first)[name]}, second)
     with pytest.raises(ModelFileError, match=f"'{name}' is also in"):
         Engine.open(path)
+
+
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+
+
+def in_fp8(path: Path) -> dict[str, np.ndarray]:
+    """Make the matrices of a folder's layers FP8 in blocks of 128 x 128; return the values that they then have."""
+    from ds4ref.kernels.formats.f8_e4m3 import E4M3
+    from ds4ref.weights.safetensors_writer import PlannedTensor, write_file
+
+    tensors, plans, values = load_file(path / "model.safetensors"), [], {}
+    for seed, (name, array) in enumerate(tensors.items()):
+        values[name] = array
+        if "_proj" not in name:
+            plans.append(PlannedTensor(name, "F32", array.shape, lambda array=array: array))
+            continue
+        rng = np.random.default_rng(seed)
+        codes = rng.integers(0, 256, array.shape, dtype=np.uint8)
+        codes[codes % 128 > 100] = 0
+        high, wide = (-(-size // 128) for size in array.shape)
+        scales = rng.uniform(0.5, 2, (high, wide)).astype(np.float32) / np.float32(600)
+        grid = scales[np.arange(array.shape[0])[:, None] // 128, np.arange(array.shape[1]) // 128]
+        values[name] = E4M3.table[codes] * grid
+        plans.append(PlannedTensor(name, "F8_E4M3", array.shape, lambda codes=codes: codes))
+        plans.append(PlannedTensor(name + "_scale_inv", "F32", scales.shape, lambda scales=scales: scales))
+    write_file(path / "model.safetensors", plans)
+    return values
+
+
+def test_matrices_in_fp8_blocks(tmp_path: Path) -> None:
+    """Rows of queries and keys change their order with the scales of their own blocks, of which the last is shorter."""
+    shape = replace(SHAPE, dim=128, ff=256, n_heads=12, n_kv_heads=4, head_dim=16, vocab=130)
+    path, _ = folder_of(tmp_path / "m", shape, False, quantization_config=FP8)
+    values = in_fp8(path)
+    plain = tmp_path / "plain"
+    dense.published(plain, shape, {})
+    save_file(values, plain / "model.safetensors")
+    config = json.loads((path / "config.json").read_text())
+    del config["quantization_config"]
+    (plain / "config.json").write_text(json.dumps(config))
+    logits = []
+    for folder in (path, plain):
+        with Engine.open(folder, backend="reference", numerics="exact") as engine:
+            assert engine.shape.n_heads * engine.shape.head_dim == 192
+            logits.append(engine.logits([1, 5, 9, 129, 3]))
+    assert np.array_equal(*logits) and logits[0].std() > 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "says"),
+    [
+        ("o_proj.weight_scale_inv", None, "o_proj.weight' is F8_E4M3 without its scales"),
+        ("q_proj.weight_scale_inv", "q_proj.weight_scale", "q_proj.weight' is F8_E4M3 without its scales"),
+        ("q_proj.weight_scale_inv", "q_proj.weight_scales", "q_proj.weight' is F8_E4M3 without its scales"),
+        ("q_proj.weight", "q_proj.weight_packed", "q_proj.weight_packed has no place in a llama model here"),
+    ],
+)
+def test_fp8_without_scales_is_refused(name: str, other: str | None, says: str, tmp_path: Path) -> None:
+    path, _ = folder_of(tmp_path / "m", replace(SHAPE, dim=128, ff=256), False)
+    in_fp8(path)
+    rename(path / "model.safetensors", "model.layers.1.self_attn." + name, other)
+    with pytest.raises(ModelFileError) as found:
+        Engine.open(path)
+    assert says in str(found.value) and "\n" not in str(found.value)
+
+
+def rename(path: Path, name: str, other: str | None) -> None:
+    """Give a tensor of a file another name in its layer, or that of a tensor without effect."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    entry = header.pop(name)
+    stem = name.rpartition("self_attn.")[0] + "self_attn."
+    header[stem + (other or "rotary_emb.inv_freq")] = entry
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
+CHANGED = {
+    "use_cache": ({"use_cache": False}, {}),
+    "dtype": ({"torch_dtype": "float16", "dtype": "bfloat16"}, {}),
+    "dropout": ({"attention_dropout": 0.5, "initializer_range": 1.0}, {}),
+    "token ids": ({"bos_token_id": 3, "eos_token_id": [4, 5], "pad_token_id": 6}, {}),
+    "architectures": ({"architectures": ["X"], "transformers_version": "4.57.1"}, {}),
+    "sampling": ({"temperature": 0.1, "top_k": 3, "do_sample": True, "max_length": 5}, {}),
+    "slices": ({"pretraining_tp": 2, "_attn_implementation": "flash_attention_2"}, {}),
+    "null": ({"rope_scaling": None, "sliding_window": None, "attention_xyz": None}, {}),
+    "no biases": ({"attention_bias": False, "mlp_bias": False, "use_sliding_window": False}, {}),
+    "labels": ({"id2label": {"0": "a"}, "label2id": {"a": 0}, "problem_type": None}, {}),
+    "epsilon": ({"rms_norm_eps": 0.25}, {"rms_eps": 0.25}),
+    "base": ({"rope_theta": 300.0}, {"rope_theta": 300.0}),
+    "base, newer": ({"rope_parameters": {"rope_theta": 300.0, "rope_type": "default"}}, {"rope_theta": 300.0}),
+    "base, both": ({"rope_parameters": {"rope_theta": 300.0}, "rope_theta": 300.0}, {"rope_theta": 300.0}),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_changed_key_changes_what_it_says(case: str, tmp_path: Path) -> None:
+    """Against the pass in plain NumPy; keys without effect change nothing."""
+    config, fields = CHANGED[case]
+    path, tensors = folder_of(tmp_path / "m", SHAPE, False, **config)
+    assert apart(path, replace(SHAPE, **fields), tensors) < 1e-5
+    assert not fields or apart(path, SHAPE, tensors) > 1e-2

@@ -58,6 +58,12 @@ OLDER = (
     "attention_out_bias norm_eps layer_norm_eps clip_qkv attention_xyz qk_layernorm tie_last_hidden_states"
 ).split()
 """Names in configurations of other versions and families."""
+TELLING = (
+    "tie_word_embeddings rope_scaling rope_parameters original_max_position_embeddings partial_rotary_factor "
+    "rope_theta layer_types mlp_layer_types compress_ratios compress_rates num_hash_layers hidden_act attention_bias mlp_bias "
+    "compress_rope_theta max_position_embeddings rms_norm_eps sliding_window use_sliding_window qk_rope_head_dim"
+).split()
+"""Names of values that no tensor's shape gives away: drawn four times of ten."""
 ROPE = (
     "rope_theta rope_type type factor original_max_position_embeddings attention_factor beta_fast beta_slow mscale "
     "mscale_all_dim truncate low_freq_factor high_freq_factor partial_rotary_factor short_factor long_factor warp"
@@ -285,7 +291,8 @@ def _key(base: Base, rng: np.random.Generator) -> Change:
     kind = getattr(transformers, f"{base.kind}Config")
     values = json.loads((base.folder / "config.json").read_text())
     own = {*values, *(field.name for field in fields(kind)), *kind.attribute_map}
-    path: list[str] = [_one(rng, sorted(own if rng.random() < 0.7 else {*own, *OLDER}))]
+    choices = TELLING if rng.random() < 0.4 else sorted(own if rng.random() < 0.7 else {*own, *OLDER})
+    path: list[str] = [_one(rng, choices)]
     where = values
     while isinstance(where.get(path[-1]), dict) and where[path[-1]] and rng.random() < 0.9:
         where = where[path[-1]]

@@ -90,7 +90,9 @@ INERT_KEYS = (
     inert("the longest context in training", PREFIX + "context_length"),
     inert("the only way there is in this family", PREFIX + "rope.scaling.type", "yarn"),
     inert("the only way there is in this family", PREFIX + "expert_gating_func", 4),
-    inert("no such layers", f"{PREFIX}nextn_predict_layers {PREFIX}leading_dense_block_count", 0),
+    # files that have such a block among the layers are refused for its tensors
+    inert("the block for multi-token prediction is a model of its own", PREFIX + "nextn_predict_layers"),
+    inert("every layer has experts", PREFIX + "leading_dense_block_count", 0),
     inert("how the file was made", PREFIX + "rope.scaling.finetuned"),
 )
 """Keys of metadata without effect on this family."""

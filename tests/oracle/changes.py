@@ -61,7 +61,8 @@ OLDER = (
 TELLING = (
     "tie_word_embeddings rope_scaling rope_parameters original_max_position_embeddings partial_rotary_factor "
     "rope_theta layer_types mlp_layer_types compress_ratios compress_rates num_hash_layers hidden_act attention_bias "
-    "mlp_bias compress_rope_theta max_position_embeddings rms_norm_eps sliding_window use_sliding_window qk_rope_head_dim"
+    "mlp_bias compress_rope_theta max_position_embeddings rms_norm_eps sliding_window use_sliding_window "
+    "qk_rope_head_dim"
 ).split()
 """Names of values that no tensor's shape gives away: drawn four times of ten."""
 ROPE = (

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ds4ref.archs.dense.shape import DenseShape, Scaling
+from ds4ref.cli.ds4 import main as ds4
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
@@ -228,6 +229,25 @@ def test_configs_that_mean_another_model(case: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as found:
         Engine.open(path)
     assert says in str(found.value) and "\n" not in str(found.value)
+
+
+def test_inspect_shows_what_becomes_of_keys_and_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = folder_of(tmp_path / "m", SHAPE, False, use_cache=True, torch_dtype="float16", rope_scaling=None)
+    assert ds4(["--inspect", str(path)]) == 0
+    out = capsys.readouterr().out
+    tensors, size = load_file(path / "model.safetensors"), (path / "model.safetensors").stat().st_size
+    used = sum(values.nbytes for values in tensors.values())
+    assert f"computed with: {used:,} of {size:,} bytes ({used / size:.1%})" in out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if len(line.split()) == 4}
+    assert rows["config.json"] == ["12", "2", "0"] and rows["tensors"] == [str(len(tensors)), "0", "0"]
+    assert "no effect, config.json: use_cache, torch_dtype (how transformers stores or runs a model" in out
+
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "attention_xyz": True}))
+    assert ds4(["--inspect", str(path)]) == 1
+    out, error = capsys.readouterr()
+    assert "  refused, config.json: attention_xyz is true: unknown here, it may change the model" in out
+    assert "no effect, config.json: use_cache" in out and error.count("\n") == 1 and "attention_xyz is true" in error
 
 
 def test_shards_that_disagree(tmp_path: Path) -> None:

@@ -472,7 +472,7 @@ def main() -> None:
                 continue
             found: Counter[str] = Counter()
             for change, verdict, why in verdicts(base, options.count, options.seed):
-                found[verdict] += 1
+                found[f"right, {why}" if verdict == "right" else verdict] += 1
                 if options.show or verdict not in ("right", "refused"):
                     print(f"    {verdict:9} {change.says}  [{why}]", flush=True)
             print(f"{base.name:36} {dict(found)}", flush=True)

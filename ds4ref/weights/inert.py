@@ -12,7 +12,7 @@ CONFIG = (
           " unsloth_* _from_model_config"),
     inert("how transformers stores or runs a model; each tensor says its own type",
           "torch_dtype dtype expert_dtype moe_quant_algo use_cache return_dict return_dict_in_generate use_return_dict"
-          " torchscript use_bfloat16 tf_legacy_loss *attn_implementation* *experts_implementation*"
+          " torchscript use_bfloat16 tf_legacy_loss *flash_attn* *attn_implementation* *experts_implementation*"
           " chunk_size_feed_forward low_cpu_mem_usage ep_size pretraining_tp output_attentions output_hidden_states"
           " output_scores output_router_logits tie_last_hidden_states"),
     inert("used in training only", "initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop dropout"

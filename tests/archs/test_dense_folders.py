@@ -123,15 +123,17 @@ def test_llama3_s_rope_is_a_tensor_as_in_llama_cpp(where: str, tmp_path: Path) -
         ramp = (64 / length - 1.5) / (4.0 - 1.5)
         wanted.append(1.0 if length < 64 / 4.0 else 8.0 if length > 64 / 1.5 else 1 / ((1 - ramp) / 8 + ramp))
     assert 1 < wanted[1] < 8 and wanted[0] == 1 and wanted[-1] == 8
-    for model in (path, out):
+    old = replace(shape, scaling=Scaling("llama3", 8.0, 64, 4.0, 1.5))
+    dense.write(tmp_path / "old.gguf", old, gguf_tensors(path))
+    assert quantize([str(tmp_path / "old.gguf"), "-o", str(tmp_path / "new.gguf"), "--recipe", "q8"]) == 0
+    for model in (path, out, tmp_path / "new.gguf"):
         with open_source(model) as source:
             assert not any("rope.scaling" in key for key in source.metadata)
             values = source.raw("rope_freqs.weight").view("<f4")
             np.testing.assert_allclose(values, wanted, rtol=1e-6)
             assert source.tensors["rope_freqs.weight"].fmt.name == "F32"
-    old = replace(shape, scaling=Scaling("llama3", 8.0, 64, 4.0, 1.5))
     logits = []
-    for file in (path, dense.write(tmp_path / "old.gguf", old, gguf_tensors(path))):
+    for file in (path, tmp_path / "old.gguf"):
         with Engine.open(file, numerics="exact") as engine:
             logits.append(engine.logits(IDS))
     assert np.abs(logits[0] - logits[1]).max() < 1e-5 * logits[0].std()

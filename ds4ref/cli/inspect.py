@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from importlib import import_module
 
+from ..archs.report import account_lines, refused
 from ..console.model import choose_model
+from ..errors import ModelFileError
 from ..weights import open_source
+from ..weights.accounting import named
 from ..weights.source import architecture
 
 PROG = "ds4"
@@ -14,19 +18,25 @@ DENSE = ("gemma3", "llama", "qwen2", "qwen3", "qwen3moe")
 
 
 def inspect(args: Namespace) -> int:
-    """Print a report on the model file named by --inspect or -m, without reading tensor data; return the exit code."""
+    """Print a report on the model file named by --inspect or -m, without reading tensor data; return the exit code.
+
+    Of a file with keys or tensors that are refused, print what becomes of all of them, and raise ModelFileError.
+    """
     path = choose_model(PROG, args.inspect or args.model).path
-    with open_source(path) as opened:
-        if architecture(opened) in DENSE:
-            from ..archs.dense.report import inspect_text as text_of_dense
-
-            print(text_of_dense(opened))
+    with open_source(path, check=False) as opened:
+        dense = architecture(opened) in DENSE
+        report = import_module(f"ds4ref.archs.{'dense' if dense else 'deepseek4'}.report")
+        accounts = report.accounts(opened)
+        problems = refused(accounts)
+        if problems:
+            print("\n".join(account_lines(accounts)), flush=True)
+            raise ModelFileError(path, named(problems))
+        if dense:
+            print(report.inspect_text(opened))
             return 0
-    from ..archs.deepseek4.report import inspect_text
-    from ..archs.deepseek4.shape import check_flash
+        if args.strict:
+            from ..archs.deepseek4.shape import check_flash
 
-    if args.strict:
-        with open_source(path) as opened:
             check_flash(opened)
-    print(inspect_text(path))
+    print(report.inspect_text(path))
     return 0

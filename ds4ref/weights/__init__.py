@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from .source import TensorSource
 
 
-def open_source(path: str | os.PathLike[str]) -> TensorSource:
-    """Open the model at ``path``, recognised by its contents; raise ModelFileError for an unknown format."""
+def open_source(path: str | os.PathLike[str], check: bool = True) -> TensorSource:
+    """Open the model at ``path``, recognised by its contents; raise ModelFileError for an unknown format.
+
+    check: refuse a folder with keys or tensors that are neither computed nor known to have no effect (of other files
+    the family's reader says so).
+    """
     location = Path(path)
     if location.is_dir() or location.suffix == ".json":
         from .published import PublishedSource
 
-        return PublishedSource.open(path)
+        return PublishedSource.open(path, check=check)
     from .mapped import MappedFile
 
     file = MappedFile(path)
@@ -38,7 +42,7 @@ def open_source(path: str | os.PathLike[str]) -> TensorSource:
     if not head.startswith(b"GGUF") and (location.suffix == ".safetensors" or head[8:] == b"{"):
         from .published import PublishedSource
 
-        return PublishedSource.open(path)
+        return PublishedSource.open(path, check=check)
     from .gguf import GGUFFile
 
     return GGUFFile.open(path)

@@ -19,10 +19,18 @@ class Config:
 
     path   file named in error messages
     where  key path of this object within the file, for error messages
+    read   key paths of all values that were asked for, in nested objects too (``accounting``)
     """
 
-    def __init__(self, path: str | os.PathLike[str], values: Mapping[str, Any], where: str = ""):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        values: Mapping[str, Any],
+        where: str = "",
+        read: set[str] | None = None,
+    ):
         self.path, self.values, self._where = path, values, where
+        self.read: set[str] = set() if read is None else read
 
     def fail(self, key: str, reason: str) -> ModelFileError:
         """Return a ModelFileError for ``key`` with this reason, for the caller to raise."""
@@ -31,6 +39,10 @@ class Config:
     def has(self, key: str) -> bool:
         """Return whether the key exists and is not null."""
         return self.values.get(key) is not None
+
+    def value(self, key: str, default: Any) -> Any:
+        """Return the value under ``key``, of any type."""
+        return self._value(key, default)
 
     def integer(self, key: str, default: int = _ABSENT, low: int = 0, high: int = MAX_INTEGER) -> int:
         """Return the whole number under ``key``, from ``low`` to ``high``; a float such as 4.0 counts as one."""
@@ -76,6 +88,15 @@ class Config:
             raise self.fail(key, f"is {_brief(value)}, wanted a list of at most {most} texts")
         return value
 
+    def agreed(self, *keys: str, default: str) -> str:
+        """Return the string that all of ``keys`` that exist have; refuse two that differ."""
+        given = {key: self.text(key) for key in keys if self.has(key)}
+        first, *others = given or [""]
+        for other in others:
+            if given[other] != given[first]:
+                raise self.fail(other, f"is {_brief(given[other])}, {first} is {_brief(given[first])}")
+        return given.get(first, default)
+
     def part(self, key: str) -> Config:
         """Return the nested object under ``key``, empty if there is none."""
         value = self.values.get(key)
@@ -83,9 +104,10 @@ class Config:
             value = {}
         if not isinstance(value, dict):
             raise self.fail(key, f"is {_brief(value)}, wanted an object")
-        return Config(self.path, value, f"{self._where}{key}.")
+        return Config(self.path, value, f"{self._where}{key}.", self.read)
 
     def _value(self, key: str, default: Any) -> Any:
+        self.read.add(self._where + key)
         value = self.values.get(key)
         if value is None:
             if default is _ABSENT:

@@ -75,11 +75,22 @@ def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> L
     if len(shape) != 2:
         raise ModelFileError(path, f"tensor {name} of {len(shape)} axes cannot be {stored.dtype}", stored.offset)
     if stored.dtype == "F8_E4M3":
+        if scale is None:
+            stem = stored.name.removesuffix(".weight")
+            wanted = f"{quote(stem + '.weight_scale_inv')} or {quote(stem + '.scale')}"
+            raise ModelFileError(path, f"tensor {name} is F8_E4M3 without its scales, {wanted}", stored.offset)
         return _fp8(checkpoint, path, stored, scale)
     if stored.dtype in PACKED_DTYPES and scale is not None:
         return _fp4(checkpoint, path, stored, scale)
     dtype = f"{stored.dtype} with scales" if scale is not None else stored.dtype
     raise ModelFileError(path, f"tensor {name} is {dtype}, which no format here holds", stored.offset)
+
+
+def made_layout(name: str, values: np.ndarray) -> Layout:
+    """Return the layout of a float32 tensor that is in no file."""
+    data = np.ascontiguousarray(values, "<f4")
+    return Layout(Stored(name, "F32", data.shape, 0, 0, data.nbytes), FORMATS["F32"], data.shape,
+                  lambda: data.reshape(-1).view(np.uint8))  # fmt: skip
 
 
 def _narrowed(path: str, stored: Stored, raw: np.ndarray) -> np.ndarray:
@@ -122,17 +133,17 @@ def _checked_scales(checkpoint: Checkpoint, path: str, scale: Stored) -> np.ndar
     return scales
 
 
-def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored | None) -> Layout:
+def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> Layout:
     rows, cols = stored.shape
-    high, wide = (rows, cols) if scale is None else _grid(stored, scale, path)
-    if scale is not None and scale.dtype not in (*SCALE_DTYPES, "F32", "BF16"):
+    high, wide = _grid(stored, scale, path)
+    if scale.dtype not in (*SCALE_DTYPES, "F32", "BF16"):
         raise ModelFileError(path, f"tensor {quote(scale.name)}: scales are not {scale.dtype}", scale.offset)
     raw = lambda: checkpoint.raw(stored.name).reshape(rows, cols)  # noqa: E731
     step = max(1, _STEP_BYTES // cols)
-    if cols % BLOCK_WEIGHTS or wide % BLOCK_WEIGHTS or (scale is not None and scale.dtype not in SCALE_DTYPES):
+    if cols % BLOCK_WEIGHTS or wide % BLOCK_WEIGHTS or scale.dtype not in SCALE_DTYPES:
 
         def values() -> np.ndarray:
-            factors = np.ones((1, 1), np.float32) if scale is None else _factors(checkpoint, path, scale)
+            factors = _factors(checkpoint, path, scale)
             out = np.empty((rows, cols), np.float32)
             codes = raw()
             for at in range(0, rows, step):
@@ -146,9 +157,7 @@ def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored | None
 
     def blocks() -> np.ndarray:
         count = cols // BLOCK_WEIGHTS
-        scales = np.full((1, count), 127, np.uint8)
-        if scale is not None:
-            scales = np.repeat(_checked_scales(checkpoint, path, scale), wide // BLOCK_WEIGHTS, axis=1)
+        scales = np.repeat(_checked_scales(checkpoint, path, scale), wide // BLOCK_WEIGHTS, axis=1)
         out = np.empty((rows, count, 1 + BLOCK_WEIGHTS), np.uint8)
         out[:, :, 0] = scales[np.arange(rows) // high]
         out[:, :, 1:] = raw().reshape(rows, count, BLOCK_WEIGHTS)

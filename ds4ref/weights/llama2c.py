@@ -162,6 +162,13 @@ class Llama2cFile:
         """Return the bytes of memory that all tensors which are not views of the file would take."""
         return sum(self.tensors[name].nbytes for name, where in self._stored.items() if where.scales)
 
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of all tensors as the file has them, scales included."""
+        group = self.header.group
+        sizes = ((prod(where.dims), bool(where.scales)) for where in self._stored.values())
+        return sum(count + 4 * (count // group) if coded else 4 * count for count, coded in sizes)
+
     def _info(self, name: str, where: TensorPlace) -> PublishedInfo:
         fmt: Format = FORMATS["F32"]
         if where.scales and self._exactly_q8_0(where):

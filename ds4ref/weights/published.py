@@ -27,9 +27,11 @@ import numpy as np
 from ds4ref.kernels.formats import FORMATS, Format
 
 from ..errors import ModelFileError
+from .accounting import Account, Inert, leaves, settle, settle_tensors
 from .config import Config
 from .cursor import quote
-from .layout import Layout, layout_of
+from .inert import CONFIG as INERT_CONFIG
+from .layout import Layout, layout_of, made_layout
 from .safetensors import CONFIG, Checkpoint
 from .source import Entries
 
@@ -60,6 +62,7 @@ class TensorParts(NamedTuple):
     order  index of the published row for each row; None: unchanged
     stack  add the outermost axis even for a single published tensor
     plus   added to every value, which becomes F32
+    made   float32 values of a tensor that the config determines, ``of`` being empty
     """
 
     name: str
@@ -67,10 +70,17 @@ class TensorParts(NamedTuple):
     order: np.ndarray | None = None
     stack: bool = False
     plus: float = 0.0
+    made: np.ndarray | None = None
 
 
 class Family(Protocol):
     """Interface of the modules ``archs/NAME/published.py``."""
+
+    INERT: Sequence[Inert]
+    """Keys of config.json that have no effect on this family, beside those of ``inert.CONFIG``."""
+
+    INERT_TENSORS: Sequence[Inert]
+    """Published tensors that are no weights of the model."""
 
     def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         """Return the metadata entries of the family's GGUF; raise ModelFileError for a config that has no
@@ -135,12 +145,14 @@ class _Conversion:
 class PublishedSource:
     """An open checkpoint of a known family; implements ``source.TensorSource``."""
 
-    def __init__(self, checkpoint: Checkpoint, mtp: bool = False):
+    def __init__(self, checkpoint: Checkpoint, mtp: bool = False, check: bool = True):
         """Take ownership of ``checkpoint``; use ``open`` instead."""
         # The folder, however it was opened: what tells models apart (runs, saved sessions) looks at all of it.
         self.checkpoint, self.path, self.size = checkpoint, os.fspath(checkpoint.folder), checkpoint.size
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
-        family = _family(config)
+        self._family = family = _family(config)
+        self._config = config
+        _check_quantization(config)
         entries = family.metadata(config, checkpoint)
         parts = family.parts
         if mtp:
@@ -154,25 +166,41 @@ class PublishedSource:
             self._add(part)
         if mtp and not self.tensors:
             raise ModelFileError(self.path, "has no block for multi-token prediction (mtp.0.*)")
+        if check and not mtp:
+            self.config_account().check(config.path)
+            self.tensor_account().check(self.path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], mtp: bool = False) -> Self:
+    def open(cls, path: str | os.PathLike[str], mtp: bool = False, check: bool = True) -> Self:
         """Open a checkpoint: read config and headers, no weights.
 
         mtp: present its block for multi-token prediction instead of the model.
+        check: refuse keys and tensors that are neither computed nor known to have no effect; False is for reports.
         Raise ModelFileError if ``path`` is no checkpoint of a known family, or lacks such a block.
         """
         checkpoint = Checkpoint.open(path)
         try:
-            return cls(checkpoint, mtp)
+            return cls(checkpoint, mtp, check)
         except BaseException:
             checkpoint.close()
             raise
 
+    def config_account(self) -> Account:
+        """Return what becomes of every key of config.json, nested ones by their path."""
+        known = (*INERT_CONFIG, *self._family.INERT)
+        return settle(dict(leaves(self._config.values)), self._config.read, known)
+
+    def tensor_account(self) -> Account:
+        """Return what becomes of every published tensor."""
+        family = self._config.text("model_type")
+        return settle_tensors(self.checkpoint.tensors, self.used, self._family.INERT_TENSORS, family)
+
     def _add(self, part: TensorParts) -> None:
         pieces = tuple(self._layout(name) for name in part.of)
+        if part.made is not None:
+            pieces = (made_layout(part.name, part.made),)
         first = pieces[0]
-        for name, piece in zip(part.of, pieces, strict=True):
+        for name, piece in zip(part.of, pieces, strict=False):
             if (piece.fmt.name, piece.shape) != (first.fmt.name, first.shape):
                 layout = f"{piece.fmt.name} {list(piece.shape)}, unlike {quote(part.of[0])}"
                 raise ModelFileError(self.path, f"tensor {quote(name)} is {layout}: they cannot be stacked")
@@ -212,9 +240,10 @@ class PublishedSource:
             self.tensors[name].nbytes for name, conversion in self._conversions.items() if not conversion.is_view
         )
 
-    def unused(self) -> list[str]:
-        """Return the published tensors that no tensor of the engine uses."""
-        return [name for name in self.checkpoint.tensors if name not in self.used]
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of the published tensors that the engine's are made of."""
+        return sum(self.checkpoint.tensors[name].nbytes for name in self.used)
 
     def pieces(self, name: str) -> int:
         """Return the number of matrices in a tensor: the length of the outermost axis of a stack, else 1."""
@@ -265,3 +294,14 @@ def _family(config: Config) -> Family:
     if kind not in FAMILIES:
         raise config.fail("model_type", f"is {quote(kind, 40)}, not one of {', '.join(FAMILIES)}")
     return importlib.import_module(FAMILIES[kind])
+
+
+def _check_quantization(config: Config) -> None:
+    """Refuse ways of storing weights other than FP8 in blocks of 128 x 128, and inputs with scales of their own."""
+    part = config.part("quantization_config")
+    wanted = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+    for key, value in wanted.items():
+        if part.has(key) and part.text(key) != value:
+            raise part.fail(key, f"is {quote(part.text(key), 40)}, wanted {value!r}")
+    if part.has("weight_block_size") and part.integers("weight_block_size", 2) != [128, 128]:
+        raise part.fail("weight_block_size", f"is {part.integers('weight_block_size', 2)}, wanted [128, 128]")

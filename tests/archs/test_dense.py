@@ -212,6 +212,12 @@ def test_frequencies_that_yarn_and_llama3_stretch(recipe: str) -> None:
         ("attention.sliding_window", ("string", "all"), "sliding_window has type string"),
         ("attention.sliding_window_pattern", ("u32", 2), "sliding_window_pattern has type u32, wanted bool[]"),
         ("attention.sliding_window_pattern", ("bool[]", [True] * 7), "sliding_window_pattern has 7 values for"),
+        ("attention.scale", ("f32", 0.25), "llama.attention.scale is 0.25: unknown here, it may change the model"),
+        ("rope.scaling.original_context_length", ("u32", 64), "original_context_length is 64: unknown here"),
+        ("rope.scaling.yarn_ext_factor", ("f32", 0.5), "yarn_ext_factor is 0.5: unknown here"),
+        ("rope.dimension_sections", ("i32[]", [1, 2]), "rope.dimension_sections is an array: unknown here"),
+        ("rope.scaling.attn_factor", ("f32", 0.0), "factor 1"),
+        ("pooling_type", ("u32", 1), "llama.pooling_type is 1, only 0 is computed here"),
         ("vocab_size", ("u32", 5), "vocab_size is 5, token_embd.weight has"),
         ("feed_forward_length", ("u64", 1 << 60), "feed_forward_length"),
     ],
@@ -236,8 +242,12 @@ def test_metadata_that_does_not_fit(key: str, value, says: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "values", "says"),
     [
-        ("blk.0.attn_q.bias", np.zeros(64), "'blk.0.attn_q.bias' has no place"),
+        ("blk.0.attn_q.bias", np.zeros(64), "blk.0.attn_q.bias has no place in a llama model here"),
         ("blk.0.ffn_gate_exps.weight", np.zeros((2, 4, 4)), "has no place"),
+        ("blk.7.attn_norm.weight", np.zeros(4), "blk.7.attn_norm.weight has no place"),
+        ("output.bias", np.zeros(4), "output.bias has no place"),
+        ("rope_factors_long.weight", np.zeros(4), "rope_factors_long.weight has no place"),
+        ("a\nb", np.zeros(4), "'a\\nb' has no place"),
         ("blk.0.attn_k.weight", None, "blk.0.attn_k.weight is missing"),
         ("blk.0.attn_k.weight", np.zeros((3, 3)), "has dims [3, 3], wanted"),
         ("output_norm.weight", "nan", "holds a NaN or infinite value"),
@@ -257,6 +267,42 @@ def test_tensors_that_do_not_fit(name: str, values, says: str, tmp_path: Path) -
     with pytest.raises(ModelFileError) as found:
         Engine.open(tmp_path / "bad.gguf")
     assert says in str(found.value) and "\n" not in str(found.value)
+
+
+FACTOR = ("llama.rope.scaling.factor", "f32", 2.0)
+OLD = ("llama.rope.scale_linear", "f32", 2.0)
+SCALED = [
+    ([FACTOR], Scaling("linear", 2.0)),  # a factor without a type, as llama.cpp reads it
+    ([OLD], Scaling("linear", 2.0)),
+    ([("llama.rope.scaling.type", "string", "linear"), OLD], Scaling("linear", 2.0)),
+    ([("llama.rope.scaling.factor", "f32", 0.0)], Scaling()),
+    ([("llama.rope.scale_linear", "f32", 1.0)], Scaling()),
+    ([("llama.rope.scaling.type", "string", "none"), FACTOR], Scaling()),
+    ([("llama.rope.scaling.attn_factor", "f32", 1.5)], Scaling(gain=1.5)),
+    ([("llama.rope.scaling.attn_factor", "f32", 1.5), FACTOR], Scaling("linear", 2.0, gain=1.5)),
+    ([("llama.rope.scaling.type", "string", "yarn"), FACTOR, ("llama.rope.scaling.attn_factor", "f32", 0.5)],
+     Scaling("yarn", 2.0, 2048, gain=0.5)),  # of the whole context, where none before is named
+    ([("general.quantized_by", "string", "x"), ("quantize.imatrix.file", "string", "x"), ("split.count", "u16", 0),
+      ("general.quantization_version", "u32", 2), ("tokenizer.ggml.add_bos_token", "bool", True),
+      ("llama.tensor_data_layout", "string", "x"), ("llama.expert_count", "u32", 0)], Scaling()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(SCALED)))
+def test_what_llama_cpp_s_keys_mean(number: int, tmp_path: Path) -> None:
+    more, wanted = SCALED[number]
+    shape = dense.draw_shape(2, dense.FAMILIES["llama"])
+    path = dense.write(tmp_path / "m.gguf", shape, dense.draw_tensors(shape, 2, True), more=more)
+    with Engine.open(path) as engine:
+        assert engine.shape == replace(shape, scaling=wanted)
+
+
+def test_a_gain_multiplies_cos_and_sin_once() -> None:
+    shape = dense.draw_shape(1, dense.FAMILIES["llama"])
+    for scaling in (Scaling(), Scaling("linear", 2.0), Scaling("yarn", 4.0, 64), Scaling("llama3", 4.0, 64)):
+        plain, more = (RopeTables(replace(shape, scaling=s), "f64") for s in (scaling, scaling._replace(gain=1.5)))
+        for one, other in zip(plain.compute(np.arange(5)), more.compute(np.arange(5)), strict=True):
+            np.testing.assert_allclose(1.5 * one, other, rtol=1e-6)
 
 
 @each_family

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ds4ref.archs.dense.shape import DenseShape, Scaling
+from ds4ref.cli.ds4 import main as ds4
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
@@ -56,13 +57,17 @@ def test_eight_heads_on_one_and_an_odd_vocabulary(family: str, tied: bool, tmp_p
             assert ("output.weight" in source.tensors) is not tied
 
 
-def test_a_head_that_the_config_ties_is_not_read(tmp_path: Path) -> None:
-    """As Hugging Face does it: the embedding is the head, whatever lm_head.weight holds."""
+def test_a_head_counts_even_if_the_config_ties_it(tmp_path: Path) -> None:
+    """As in transformers 5: lm_head.weight is the head where there is one. A GGUF file made of it has it, too."""
     path, tensors = folder_of(tmp_path / "m", SHAPE, False, tie_word_embeddings=True)
-    del tensors["output.weight"]
     assert apart(path, SHAPE, tensors) < 1e-5
+    assert quantize([str(path), "-o", str(tmp_path / "m.gguf"), "--recipe", "f32"]) == 0
+    assert apart(tmp_path / "m.gguf", SHAPE, tensors) < 1e-5
+    del tensors["output.weight"]
+    assert apart(path, SHAPE, tensors) > 1
 
 
+HALF_OF = {"original_max_position_embeddings": 64}
 STRETCHED = {
     "none": ({}, Scaling("none", 1.0, 0, 32.0, 1.0)),
     "linear": ({"rope_scaling": {"type": "linear", "factor": 4.0}}, Scaling("linear", 4.0, 0, 32.0, 1.0)),
@@ -71,10 +76,18 @@ STRETCHED = {
         {"rope_scaling": {"rope_type": "yarn", "factor": 2.5, "beta_fast": 24.0, "beta_slow": 3.0,
                           "original_max_position_embeddings": 96}},
         Scaling("yarn", 2.5, 96, 24.0, 3.0)),
-    "llama3, newer": (
-        {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.5,
-                             "original_max_position_embeddings": 64, "rope_theta": 9e4}},
-        Scaling("llama3", 8.0, 64, 4.0, 1.5)),
+    "yarn, context outside": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, **HALF_OF}, Scaling("yarn", 4.0, 64)),
+    "yarn, context twice": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **HALF_OF}, **HALF_OF}, Scaling("yarn", 4.0, 64)),
+    "yarn, another magnitude": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0}},
+        Scaling("yarn", 4.0, 128, gain=1 / (0.1 * np.log(4.0) + 1))),
+    "yarn, two scales": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}},
+        Scaling("yarn", 4.0, 128, gain=1 / (0.1 * np.log(4.0) + 1))),
+    "base in the scaling": (
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9e4}}, Scaling("linear", 4.0)),
 }  # fmt: skip
 
 
@@ -83,11 +96,54 @@ def test_what_a_config_says_of_the_model(case: str, tmp_path: Path) -> None:
     """Every value reaches its own field, also through a GGUF file made of the folder."""
     changes, scaling = STRETCHED[case]
     path, _ = folder_of(tmp_path / "m", SHAPE, False, **changes)
-    theta = changes.get("rope_parameters", {}).get("rope_theta", 1e4)
+    theta = changes.get("rope_scaling", {}).get("rope_theta", 1e4)
     assert quantize([str(path), "-o", str(tmp_path / "m.gguf"), "--recipe", "f32"]) == 0
     for model in (path, tmp_path / "m.gguf"):
         with Engine.open(model) as engine:
-            assert replace(engine.shape, name="odd") == replace(SHAPE, scaling=scaling, rope_theta=theta)
+            gain = engine.shape.scaling.gain
+            assert abs(gain - scaling.gain) < 1e-6
+            found = replace(engine.shape, scaling=engine.shape.scaling._replace(gain=scaling.gain))
+            assert replace(found, name="odd") == replace(SHAPE, scaling=scaling, rope_theta=theta)
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.5, "rope_theta": 9e4}
+
+
+@pytest.mark.parametrize("where", ["rope_parameters", "rope_scaling"])
+def test_llama3_s_rope_is_a_tensor_as_in_llama_cpp(where: str, tmp_path: Path) -> None:
+    """No ``rope.scaling.type`` that llama.cpp aborts on, and the divisors that its converter writes: of frequencies
+    that turn often 1, of slow ones the factor, between them what the ramp makes. An older file is read, too."""
+    shape = replace(SHAPE, head_dim=16, rope_theta=9e4)
+    path, _ = folder_of(tmp_path / "m", shape, False, **{where: {**LLAMA3, **HALF_OF}})
+    out = tmp_path / "m.gguf"
+    assert quantize([str(path), "-o", str(out), "--recipe", "q8"]) == 0
+    wanted = []
+    for channel in range(0, 16, 2):
+        length = 2 * np.pi * 9e4 ** (channel / 16)
+        ramp = (64 / length - 1.5) / (4.0 - 1.5)
+        wanted.append(1.0 if length < 64 / 4.0 else 8.0 if length > 64 / 1.5 else 1 / ((1 - ramp) / 8 + ramp))
+    assert 1 < wanted[1] < 8 and wanted[0] == 1 and wanted[-1] == 8
+    old = replace(shape, scaling=Scaling("llama3", 8.0, 64, 4.0, 1.5))
+    dense.write(tmp_path / "old.gguf", old, gguf_tensors(path))
+    assert quantize([str(tmp_path / "old.gguf"), "-o", str(tmp_path / "new.gguf"), "--recipe", "q8"]) == 0
+    for model in (path, out, tmp_path / "new.gguf"):
+        with open_source(model) as source:
+            assert not any("rope.scaling" in key for key in source.metadata)
+            values = source.raw("rope_freqs.weight").view("<f4")
+            np.testing.assert_allclose(values, wanted, rtol=1e-6)
+            assert source.tensors["rope_freqs.weight"].fmt.name == "F32"
+    logits = []
+    for file in (path, tmp_path / "old.gguf"):
+        with Engine.open(file, numerics="exact") as engine:
+            logits.append(engine.logits(IDS))
+    assert np.abs(logits[0] - logits[1]).max() < 1e-5 * logits[0].std()
+
+
+def gguf_tensors(path: Path) -> dense.Tensors:
+    """The weights of a folder in GGUF's order, without the divisors."""
+    with open_source(path) as source:
+        names = [name for name in source.tensors if name != "rope_freqs.weight"]
+        return {name: source.raw(name).view("<f4").reshape(source.tensors[name].shape) for name in names}
 
 
 def test_a_cached_token_takes_as_many_bytes_as_its_rows(tmp_path: Path) -> None:
@@ -117,7 +173,52 @@ CONFIGS = {
     "odd heads": (False, {"head_dim": 7}, "rope needs an even one"),
     "more words than rows": (False, {"vocab_size": 300}, "vocab_size is 300, token_embd.weight has 257 rows"),
     "more layers than there are": (False, {"num_hidden_layers": 3}, "blk.2.attn_norm.weight is missing"),
-    "fewer layers than there are": (False, {"num_hidden_layers": 1}, "model.layers.1."),
+    "fewer layers than there are": (
+        False,
+        {"num_hidden_layers": 1},
+        "model.layers.1.input_layernorm.weight has no place in a llama model",
+    ),
+    "an unknown key": (False, {"attention_xyz": True}, "attention_xyz is true: unknown here, it may change the model"),
+    "an unknown key, nested": (False, {"rope_parameters": {"warp": 2.5}}, "rope_parameters.warp is 2.5: unknown here"),
+    "a stretching without its type": (False, {"rope_scaling": {"factor": 2.0}}, "rope_scaling.factor is 2.0: unknown"),
+    "two ropes": (
+        False,
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 2e4}},
+        "rope_parameters.rope_theta is 20000.0: unknown",
+    ),
+    "two contexts before the scaling": (
+        False,
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, **HALF_OF}, "original_max_position_embeddings": 32},
+        "original_max_position_embeddings is 32, and 64 where rope is scaled",
+    ),
+    "one scale of YaRN's magnitude": (
+        False,
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7}},
+        "rope_scaling.mscale is 0.7",
+    ),
+    "llama3 without an edge": (
+        False,
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}},
+        "high_freq_factor is missing",
+    ),
+    "another pairing": (False, {"rope_interleaved": True}, "rope_interleaved is true, only false is computed"),
+    "an encoder": (False, {"is_encoder_decoder": True}, "is_encoder_decoder is true, only false is computed"),
+    "windows of another family": (False, {"sliding_window": 64}, "sliding_window is 64: unknown"),
+    "weights stored another way": (
+        False,
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+        "quant_method is 'gptq', wanted 'fp8'",
+    ),
+    "blocks of another size": (
+        False,
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+        "weight_block_size is [64, 64], wanted [128, 128]",
+    ),
+    "layers of their own": (
+        False,
+        {"per_layer_config": {"0": {"hidden_act": "gelu"}}},
+        "per_layer_config.0.hidden_act is 'gelu': unknown",
+    ),
     "a number as text": (False, {"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5', wanted a number"),
     "another family": (False, {"model_type": "llama4"}, "model_type is 'llama4', not one of"),
 }
@@ -130,6 +231,25 @@ def test_configs_that_mean_another_model(case: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as found:
         Engine.open(path)
     assert says in str(found.value) and "\n" not in str(found.value)
+
+
+def test_inspect_shows_what_becomes_of_keys_and_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = folder_of(tmp_path / "m", SHAPE, False, use_cache=True, torch_dtype="float16", rope_scaling=None)
+    assert ds4(["--inspect", str(path)]) == 0
+    out = capsys.readouterr().out
+    tensors, size = load_file(path / "model.safetensors"), (path / "model.safetensors").stat().st_size
+    used = sum(values.nbytes for values in tensors.values())
+    assert f"computed with: {used:,} of {size:,} bytes ({used / size:.1%})" in out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if len(line.split()) == 4}
+    assert rows["config.json"] == ["12", "2", "0"] and rows["tensors"] == [str(len(tensors)), "0", "0"]
+    assert "no effect, config.json: use_cache, torch_dtype (how transformers stores or runs a model" in out
+
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "attention_xyz": True}))
+    assert ds4(["--inspect", str(path)]) == 1
+    out, error = capsys.readouterr()
+    assert "  refused, config.json: attention_xyz is true: unknown here, it may change the model" in out
+    assert "no effect, config.json: use_cache" in out and error.count("\n") == 1 and "attention_xyz is true" in error
 
 
 def test_shards_that_disagree(tmp_path: Path) -> None:
@@ -147,3 +267,106 @@ def test_shards_that_disagree(tmp_path: Path) -> None:
     save_file({**load_file(second), name: load_file(first)[name]}, second)
     with pytest.raises(ModelFileError, match=f"'{name}' is also in"):
         Engine.open(path)
+
+
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+
+
+def in_fp8(path: Path) -> dict[str, np.ndarray]:
+    """Make the matrices of a folder's layers FP8 in blocks of 128 x 128; return the values that they then have."""
+    from ds4ref.kernels.formats.f8_e4m3 import E4M3
+    from ds4ref.weights.safetensors_writer import PlannedTensor, write_file
+
+    tensors, plans, values = load_file(path / "model.safetensors"), [], {}
+    for seed, (name, array) in enumerate(tensors.items()):
+        values[name] = array
+        if "_proj" not in name:
+            plans.append(PlannedTensor(name, "F32", array.shape, lambda array=array: array))
+            continue
+        rng = np.random.default_rng(seed)
+        codes = rng.integers(0, 256, array.shape, dtype=np.uint8)
+        codes[codes % 128 > 100] = 0
+        high, wide = (-(-size // 128) for size in array.shape)
+        scales = rng.uniform(0.5, 2, (high, wide)).astype(np.float32) / np.float32(600)
+        grid = scales[np.arange(array.shape[0])[:, None] // 128, np.arange(array.shape[1]) // 128]
+        values[name] = E4M3.table[codes] * grid
+        plans.append(PlannedTensor(name, "F8_E4M3", array.shape, lambda codes=codes: codes))
+        plans.append(PlannedTensor(name + "_scale_inv", "F32", scales.shape, lambda scales=scales: scales))
+    write_file(path / "model.safetensors", plans)
+    return values
+
+
+def test_matrices_in_fp8_blocks(tmp_path: Path) -> None:
+    """Rows of queries and keys change their order with the scales of their own blocks, of which the last is shorter."""
+    shape = replace(SHAPE, dim=128, ff=256, n_heads=12, n_kv_heads=4, head_dim=16, vocab=130)
+    path, _ = folder_of(tmp_path / "m", shape, False, quantization_config=FP8)
+    values = in_fp8(path)
+    plain = tmp_path / "plain"
+    dense.published(plain, shape, {})
+    save_file(values, plain / "model.safetensors")
+    config = json.loads((path / "config.json").read_text())
+    del config["quantization_config"]
+    (plain / "config.json").write_text(json.dumps(config))
+    logits = []
+    for folder in (path, plain):
+        with Engine.open(folder, backend="reference", numerics="exact") as engine:
+            assert engine.shape.n_heads * engine.shape.head_dim == 192
+            logits.append(engine.logits([1, 5, 9, 129, 3]))
+    assert np.array_equal(*logits) and logits[0].std() > 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "says"),
+    [
+        ("o_proj.weight_scale_inv", None, "o_proj.weight' is F8_E4M3 without its scales"),
+        ("q_proj.weight_scale_inv", "q_proj.weight_scale", "q_proj.weight' is F8_E4M3 without its scales"),
+        ("q_proj.weight_scale_inv", "q_proj.weight_scales", "q_proj.weight' is F8_E4M3 without its scales"),
+        ("q_proj.weight", "q_proj.weight_packed", "q_proj.weight_packed has no place in a llama model here"),
+    ],
+)
+def test_fp8_without_scales_is_refused(name: str, other: str | None, says: str, tmp_path: Path) -> None:
+    path, _ = folder_of(tmp_path / "m", replace(SHAPE, dim=128, ff=256), False)
+    in_fp8(path)
+    rename(path / "model.safetensors", "model.layers.1.self_attn." + name, other)
+    with pytest.raises(ModelFileError) as found:
+        Engine.open(path)
+    assert says in str(found.value) and "\n" not in str(found.value)
+
+
+def rename(path: Path, name: str, other: str | None) -> None:
+    """Give a tensor of a file another name in its layer, or that of a tensor without effect."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    entry = header.pop(name)
+    stem = name.rpartition("self_attn.")[0] + "self_attn."
+    header[stem + (other or "rotary_emb.inv_freq")] = entry
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
+CHANGED = {
+    "use_cache": ({"use_cache": False}, {}),
+    "dtype": ({"torch_dtype": "float16", "dtype": "bfloat16"}, {}),
+    "dropout": ({"attention_dropout": 0.5, "initializer_range": 1.0}, {}),
+    "token ids": ({"bos_token_id": 3, "eos_token_id": [4, 5], "pad_token_id": 6}, {}),
+    "architectures": ({"architectures": ["X"], "transformers_version": "4.57.1"}, {}),
+    "sampling": ({"temperature": 0.1, "top_k": 3, "do_sample": True, "max_length": 5}, {}),
+    "slices": ({"pretraining_tp": 2, "_attn_implementation": "flash_attention_2"}, {}),
+    "null": ({"rope_scaling": None, "sliding_window": None, "attention_xyz": None}, {}),
+    "no biases": ({"attention_bias": False, "mlp_bias": False, "use_sliding_window": False}, {}),
+    "labels": ({"id2label": {"0": "a"}, "label2id": {"a": 0}, "problem_type": None}, {}),
+    "epsilon": ({"rms_norm_eps": 0.25}, {"rms_eps": 0.25}),
+    "base": ({"rope_theta": 300.0}, {"rope_theta": 300.0}),
+    "base, newer": ({"rope_parameters": {"rope_theta": 300.0, "rope_type": "default"}}, {"rope_theta": 300.0}),
+    "base, both": ({"rope_parameters": {"rope_theta": 300.0}, "rope_theta": 300.0}, {"rope_theta": 300.0}),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_changed_key_changes_what_it_says(case: str, tmp_path: Path) -> None:
+    """Against the pass in plain NumPy; keys without effect change nothing."""
+    config, fields = CHANGED[case]
+    path, tensors = folder_of(tmp_path / "m", SHAPE, False, **config)
+    assert apart(path, replace(SHAPE, **fields), tensors) < 1e-5
+    assert not fields or apart(path, SHAPE, tensors) > 1e-2

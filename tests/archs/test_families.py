@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.archs.dense.shape import Scaling
 from ds4ref.cli import ds4
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
@@ -54,8 +55,10 @@ def test_a_folder_is_its_config_and_the_plain_pass(kind: str, tmp_path: Path) ->
     path, out = model.folder(tmp_path / "m"), tmp_path / "m.gguf"
     assert quantize([str(path), "-o", str(out), "--recipe", "f32"]) == 0
     with Engine.open(path, numerics="exact") as engine, Engine.open(out, numerics="exact") as other:
-        assert replace(engine.shape, name=model.shape.name) == model.shape
-        assert replace(other.shape, name=model.shape.name) == model.shape
+        # Llama 3's stretching is a tensor, as llama.cpp has it
+        shape = replace(model.shape, scaling=Scaling()) if kind == "llama3" else model.shape
+        assert ("rope_freqs.weight" in other.source.tensors) is (kind == "llama3")
+        assert replace(engine.shape, name=shape.name) == replace(other.shape, name=shape.name) == shape
         got = engine.logits(model.ids)
         assert np.array_equal(other.logits(model.ids), got)
     if kind != "llama3":
@@ -306,7 +309,7 @@ def test_a_bias_that_is_missing_and_one_too_many(tmp_path: Path) -> None:
         Engine.open(dense.write(tmp_path / "less.gguf", shape, tensors))
     tensors["blk.0.attn_v.bias"] = np.zeros(shape.kv_width, np.float32)
     tensors["blk.0.attn_output.bias"] = np.zeros(shape.dim, np.float32)
-    with pytest.raises(ShapeError, match="'blk.0.attn_output.bias' has no place in a qwen2 model"):
+    with pytest.raises(ShapeError, match="blk.0.attn_output.bias has no place in a qwen2 model"):
         Engine.open(dense.write(tmp_path / "more.gguf", shape, tensors))
 
 

@@ -228,3 +228,27 @@ def test_cache_arithmetic():
     assert FLASH.kv_read_bytes(n) == rows * 2048 + 21 * (n // 4) * 512
     assert FLASH.kv_read_bytes(2051) == (43 * 128 + 21 * 512 + 20 * 16) * 2048
     assert FLASH.kv_read_bytes(2052) == (43 * 128 + 21 * 512 + 20 * 16) * 2048 + 21 * 513 * 512
+
+
+def test_keys_of_converters_have_no_effect_and_others_are_refused(tmp_path):
+    """What ds4's and llama.cpp's converters write around the shape."""
+    limits = (f"{PREFIX}swiglu_clamp_shexp", "f32[]", list(FLASH.swiglu_limit))
+    more = [
+        (f"{PREFIX}context_length", "u32", 1 << 20), (f"{PREFIX}nextn_predict_layers", "u32", 1),
+        (f"{PREFIX}expert_gating_func", "u32", 4), (f"{PREFIX}leading_dense_block_count", "u32", 0), limits,
+        ("general.file_type", "u32", 19), ("quantize.imatrix.file", "string", "x"),
+        ("tokenizer.ggml.pre", "string", "x"),
+    ]  # fmt: skip
+    assert ModelShape.from_metadata(open_metadata(tmp_path, [*FLASH.metadata(), *more])) == FLASH
+    for key, kind, value, says in (
+        (f"{PREFIX}expert_gating_func", "u32", 2, "expert_gating_func is 2, only 4 is computed here"),
+        (f"{PREFIX}attention.scale", "f32", 0.5, "attention.scale is 0.5: unknown here, it may change the model"),
+        (f"{PREFIX}rope.scaling.attn_factor", "f32", 1.2, "attn_factor is 1.2"),
+        (f"{PREFIX}swiglu_clamp_shexp", "f32[]", [9.0] * 43, "swiglu_clamp_shexp differs from swiglu_clamp_exp"),
+        ("llama.block_count", "u32", 1, "llama.block_count is 1: unknown here"),
+    ):
+        with pytest.raises(ShapeError, match=says):
+            ModelShape.from_metadata(open_metadata(tmp_path, [*FLASH.metadata(), (key, kind, value)]))
+    linear = [entry for entry in FLASH.metadata() if entry[0] != f"{PREFIX}rope.scaling.type"]
+    with pytest.raises(ShapeError, match="rope.scaling.type is 'linear', only \"yarn\" is computed here"):
+        ModelShape.from_metadata(open_metadata(tmp_path, [*linear, (f"{PREFIX}rope.scaling.type", "string", "linear")]))

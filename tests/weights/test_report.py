@@ -14,6 +14,7 @@ import pytest
 from ds4ref.archs.deepseek4.report import describe, inspect_json, inspect_text
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.cli.ds4 import main as ds4
 from ds4ref.errors import ModelFileError, ShapeError
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import TensorSpec
@@ -124,18 +125,41 @@ def test_size_and_name_of_the_file(tmp_path):
     assert lines[2].split(maxsplit=1) == ["model", "(unnamed)"]
 
 
-def test_experts_and_unused_tensors_are_listed(tmp_path):
+def test_experts_and_tensors_without_effect_are_listed(tmp_path):
     shape = replace(SMALL, n_layers=8, ratios=(0, 0, 4, 128, 4, 128, 4, 128), swiglu_limit=(5.0,) * 4 + (7.0,) * 4)
-    specs = [*expected_tensors(shape, "mixed"), TensorSpec("extra", "IQ3_S", (256, 2))]
+    specs = [*expected_tensors(shape, "mixed"), TensorSpec("mtp.0.enorm.weight", "IQ3_S", (256, 2))]
     path = write_model(tmp_path / "m.gguf", shape, metadata=shape.metadata(), specs=specs, data=True)
     facts = describe(path)
     assert facts["experts"] == [
         "layers 0 to 1: gate and up IQ2_XXS, down Q2_K",
         "layers 2 to 7: gate and up Q4_K, down Q4_K",
     ]
-    assert facts["unused_tensors"] == [{"type": "IQ3_S", "count": 1, "parameters": 512, "bytes": 220}]
+    reason = "the block for multi-token prediction is a model of its own"
+    assert facts["accounts"]["tensors"]["inert"] == {"mtp.0.enorm.weight": reason}
+    assert len(facts["accounts"]["tensors"]["computed"]) == len(specs) - 1
     text = inspect_text(path)
-    assert "unused IQ3_S" in text and "SwiGLU limit 5 to 7" in text and "vocabulary  none" in text
+    used, size = sum(row["bytes"] for row in facts["tensors"]), path.stat().st_size
+    assert used == sum(spec.nbytes for spec in specs[:-1]) < size
+    assert f"computed with: {used:,} of {size:,} bytes ({used / size:.1%})" in text
+    assert f"no effect, tensors: mtp.0.enorm.weight ({reason})" in text
+    assert "SwiGLU limit 5 to 7" in text and "vocabulary  none" in text
+
+
+def test_what_is_refused_is_listed_and_then_an_error(tmp_path, capsys):
+    """The three groups, also of a file that no engine opens: exit code 1 and one line."""
+    specs = [*expected_tensors(SMALL), TensorSpec("blk.9.attn_norm.weight", "F32", (256,))]
+    odd = [("deepseek4.attention.scale", "f32", 0.5), ("general.author", "string", "x")]
+    path = write_model(tmp_path / "m.gguf", metadata=[*SMALL.metadata(), *odd], specs=specs, data=True)
+    with pytest.raises(ModelFileError):
+        describe(path)
+    assert ds4(["--inspect", str(path)]) == 1
+    out, error = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if len(line.split()) == 4}
+    assert rows["tensors"] == [str(len(specs) - 1), "0", "1"] and rows["metadata"][2] == "1"
+    assert "no effect, metadata: general.author (describes the file)" in out
+    assert "refused, metadata: deepseek4.attention.scale is 0.5: unknown here, it may change the model" in out
+    assert "refused, tensors: blk.9.attn_norm.weight has no place in a deepseek4 model here" in out
+    assert error.count("\n") == 1 and "attention.scale is 0.5" in error and "blk.9.attn_norm" in error
 
 
 def test_names_cannot_write_to_the_terminal(tmp_path):

@@ -270,7 +270,7 @@ CONFIGS = {
     "another rope": ({"rope_scaling": {"type": "linear", "factor": 2}}, "wanted yarn"),
     "rope without factor": ({"rope_scaling": {"type": "yarn"}}, "rope_scaling.factor is missing"),
     "a nested base missing": (
-        {"rope_parameters": {"main": {}, "compress": {"rope_theta": 1e4}}},
+        {"rope_scaling": None, "rope_parameters": {"main": {}, "compress": {"rope_theta": 1e4}}},
         r" rope_parameters\.main\.rope_theta is missing",
     ),
     "a rotary share of 2": ({"qk_rope_head_dim": None, "partial_rotary_factor": 2}, "share of the head"),

@@ -176,12 +176,16 @@ def test_each_kind_of_tensor_is_needed_with_its_dims_and_format(tmp_path):
             assert ("missing" in caught.value.reason) == (wrong is None)
 
 
-def test_the_selection_bias_is_optional_and_unknown_tensors_are_ignored(tmp_path):
+def test_the_selection_bias_is_optional_and_only_the_mtp_block_is_left_out(tmp_path):
     specs = [s for s in SPECS if not s.name.endswith("bias")]
     specs.append(replace(SPECS[0], name="mtp.0.e_proj.weight", dims=(8, 8)))
-    specs.append(replace(SPECS[0], name="blk.99.attn_kv.weight", dims=(8, 8)))
     path = write_model(tmp_path / "m.gguf", specs=specs)
     assert all(layer.exp_probs_b is None for layer in open_model(path).layers)
+    for foreign in ("blk.4.attn_kv.weight", "blk.0.attn_kv.bias", "blk.3.nextn.eh_proj.weight", "output.bias",
+                    "blk.4.exp_probs_b.bias", "blk.0.attn_compressor_kv.weight"):  # fmt: skip
+        path = write_model(tmp_path / "m.gguf", specs=[*specs, replace(SPECS[0], name=foreign, dims=(8, 8))])
+        with pytest.raises(ShapeError, match=f"{foreign} has no place in a deepseek4 model here"):
+            open_model(path)
 
 
 def test_a_bias_in_a_hash_layer_is_accepted(tmp_path):

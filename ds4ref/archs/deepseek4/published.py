@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from ...errors import ModelFileError
 from ...text.protocol import ASSISTANT, BOS, DSML, EOS, THINK_CLOSE, THINK_OPEN, USER
 from ...text.published import TOKENIZER, vocabulary
+from ...weights.accounting import inert
+from ...weights.cursor import quote
 from ...weights.published import TensorParts
 from .shape import ARCHITECTURE, CSA, HCA, MERGES_KEY, PLAIN, PREFIX, TOKENS_KEY
 from .tensors import MTP
@@ -77,6 +79,18 @@ LAYER_TYPES = {"sliding_attention": PLAIN, "compressed_sparse_attention": CSA, "
 SQRT_SOFTPLUS = 4
 """llama.cpp's id of the router's activation function (``expert_gating_func``)."""
 
+INERT = (
+    inert("the block for multi-token prediction is a model of its own", "num_nextn_predict_layers"),
+    inert("the head is a tensor of its own", "tie_word_embeddings"),
+    inert("the bias that chooses experts is a tensor", "topk_method", "noaux_tc"),
+    inert("no groups of experts", "n_group topk_group", 1),
+    inert("every layer has experts", "moe_layer_freq", 1),
+    inert("every layer has experts", "first_k_dense_replace", 0),
+    inert("no such tensors", "attention_bias mlp_bias", False),
+)
+"""Keys of config.json without effect on this family, beside those of ``weights.inert.CONFIG``."""
+INERT_TENSORS = (inert("the block for multi-token prediction is a model of its own", "mtp.*"),)
+
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """GGUF token types."""
 
@@ -114,8 +128,9 @@ _FLOATS = (
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
-    if config.text("scoring_func", "sqrtsoftplus") != "sqrtsoftplus":
-        raise config.fail("scoring_func", f"is {config.text('scoring_func')[:40]!r}, wanted 'sqrtsoftplus'")
+    for key, wanted in (("scoring_func", "sqrtsoftplus"), ("hidden_act", "silu")):
+        if config.text(key, wanted) != wanted:
+            raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")
     entries: list[MetadataEntry] = [
         ("general.architecture", "string", ARCHITECTURE),
         ("general.name", "string", config.text("_name_or_path", "") or checkpoint.folder.resolve().name),
@@ -178,62 +193,91 @@ class _Vocabulary:
 
 
 def _rotary(config: Config) -> int:
-    """Return the number of rotary channels, given directly or as a share of the head."""
+    """Return the number of rotary channels, given directly or as a share of the head, everywhere the same."""
+    size, nested = config.integer("head_dim", low=1), config.part("rope_parameters")
+    given = []
     if config.has("qk_rope_head_dim"):
-        return config.integer("qk_rope_head_dim")
-    share = config.number("partial_rotary_factor")
-    if not 0 < share <= 1:
-        raise config.fail("partial_rotary_factor", f"is {share:g}, wanted a share of the head")
-    return int(config.integer("head_dim") * share)
+        given.append(("qk_rope_head_dim", config.integer("qk_rope_head_dim")))
+    for part in (config, nested.part("main"), nested.part("compress")):
+        if part.has("partial_rotary_factor"):
+            share = part.number("partial_rotary_factor")
+            if not 0 < share <= 1:
+                raise part.fail("partial_rotary_factor", f"is {share:g}, wanted a share of the head")
+            given.append(("partial_rotary_factor", int(size * share)))
+    if not given:
+        raise config.fail("qk_rope_head_dim", "is missing")
+    for name, count in given:
+        if count != given[0][1]:
+            raise config.fail(name, f"makes {count} rotary channels, {given[0][0]} makes {given[0][1]}")
+    return given[0][1]
 
 
 def _hash_layers(config: Config, layers: int) -> int:
     """Return how many layers, the first ones, route by token id."""
-    if config.has("num_hash_layers"):
-        return config.integer("num_hash_layers")
+    declared = config.integer("num_hash_layers") if config.has("num_hash_layers") else None
+    if declared is not None and not config.has("mlp_layer_types"):
+        return declared
     kinds = config.texts("mlp_layer_types", MAX_LAYERS)[:layers]
     count = sum(kind == "hash_moe" for kind in kinds)
     if kinds != ["hash_moe"] * count + ["moe"] * (layers - count):
         raise config.fail("mlp_layer_types", f"is not hash_moe for the first of {layers} layers and moe for the rest")
+    if declared not in (None, count):
+        raise config.fail("num_hash_layers", f"is {declared}, mlp_layer_types has {count}")
     return count
 
 
 def _ratios(config: Config, layers: int) -> list[int]:
     """Return the tokens per compressed row for each layer."""
+    rates = config.part("compress_rates")
+    for kind, ratio in LAYER_TYPES.items():
+        if ratio and rates.integer(kind, ratio) != ratio:
+            raise rates.fail(kind, f"is not {ratio}")
+    found: dict[str, list[int]] = {}
     if config.has("compress_ratios"):
-        ratios = config.integers("compress_ratios", MAX_LAYERS + 64)
-    else:
+        found["compress_ratios"] = config.integers("compress_ratios", MAX_LAYERS + 64)
+    if config.has("layer_types") or not found:
         kinds = config.texts("layer_types", MAX_LAYERS)
         unknown = next((kind for kind in kinds if kind not in LAYER_TYPES), None)
         if unknown is not None:
-            raise config.fail("layer_types", f"has {unknown[:40]!r}, not one of {', '.join(LAYER_TYPES)}")
-        rates = config.part("compress_rates")
-        for kind, ratio in LAYER_TYPES.items():
-            if ratio and rates.integer(kind, ratio) != ratio:
-                raise rates.fail(kind, f"is not {ratio}")
-        ratios = [LAYER_TYPES[kind] for kind in kinds]
-    if len(ratios) < layers:
-        raise config.fail("compress_ratios", f"has {len(ratios)} entries for {layers} layers")
-    return ratios[:layers]  # one more is for multi-token prediction
+            raise config.fail("layer_types", f"has {quote(unknown, 40)}, not one of {', '.join(LAYER_TYPES)}")
+        found["layer_types"] = [LAYER_TYPES[kind] for kind in kinds]
+    for key, ratios in found.items():
+        if len(ratios) < layers:
+            raise config.fail(key, f"has {len(ratios)} entries for {layers} layers")
+    first, *others = (ratios[:layers] for ratios in found.values())  # one more is for multi-token prediction
+    if others and others[0] != first:
+        layer = next(i for i in range(layers) if others[0][i] != first[i])
+        raise config.fail("layer_types", f"is not what compress_ratios says of layer {layer}")
+    return first
 
 
 def _rope(config: Config) -> Iterator[MetadataEntry]:
     """Yield both rope bases, and YaRN of the compressed layers: nested by Hugging Face, flat in the published
-    config."""
+    config. YaRN's factor of cos and sin is 1 in this model, which the nested form has to say."""
     nested = config.part("rope_parameters")
-    if nested.has("compress"):
-        main, scaling = nested.part("main"), nested.part("compress")
-        theta, compressed = main.number("rope_theta"), scaling.number("rope_theta")
-    else:
-        scaling = config.part("rope_scaling") if config.has("rope_scaling") else nested
-        theta, compressed = config.number("rope_theta"), config.number("compress_rope_theta")
-    kind = scaling.text("rope_type", "") or scaling.text("type", "default")
+    scaling = config.part("rope_scaling") if config.values.get("rope_scaling") else nested
+    in_two = nested.has("compress") and scaling is nested
+    theta, compressed = config, config
+    key = "compress_rope_theta"
+    if in_two:
+        theta, compressed, key = nested.part("main"), nested.part("compress"), "rope_theta"
+        scaling = compressed
+        if theta.agreed("rope_type", "type", default="default") != "default":
+            raise theta.fail("rope_type", "is not 'default'")
+        for flat, part in (("rope_theta", theta), ("compress_rope_theta", compressed)):
+            if config.number(flat, part.number("rope_theta")) != part.number("rope_theta"):
+                raise part.fail("rope_theta", f"is {part.number('rope_theta'):g}, {flat} is {config.number(flat):g}")
+    kind = scaling.agreed("rope_type", "type", default="default")
     if kind not in ("yarn", "default"):
-        raise scaling.fail("rope_type", f"is {kind[:40]!r}, wanted yarn or default")
+        raise scaling.fail("rope_type", f"is {quote(kind, 40)}, wanted yarn or default")
     longest = config.integer("max_position_embeddings", 1 << 20)
     stretched = kind == "yarn"
-    yield PREFIX + "rope.freq_base", "f64", theta
-    yield PREFIX + "attention.compress_rope_freq_base", "f64", compressed
+    if stretched and in_two and not scaling.has("attention_factor"):
+        raise scaling.fail("attention_factor", "is missing, only 1 is computed here and YaRN's own is another")
+    if stretched and scaling.number("attention_factor", 1.0) != 1:
+        raise scaling.fail("attention_factor", f"is {scaling.number('attention_factor'):g}, only 1 is computed here")
+    yield PREFIX + "rope.freq_base", "f64", theta.number("rope_theta")
+    yield PREFIX + "attention.compress_rope_freq_base", "f64", compressed.number(key)
     yield PREFIX + "rope.scaling.type", "string", "yarn"
     yield PREFIX + "rope.scaling.factor", "f64", scaling.number("factor") if stretched else 1.0
     yield PREFIX + "rope.scaling.yarn_beta_fast", "f64", scaling.number("beta_fast", 32.0) if stretched else 32.0

@@ -15,12 +15,21 @@ from typing import Any
 
 from ...errors import ShapeError
 from ...weights import open_source
+from ...weights.accounting import Account
 from ...weights.source import TensorInfo, TensorSource
-from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash, unlike_flash
+from ..report import Accounts, account_lines, accounts_of, line, used_line
+from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash, metadata_account, unlike_flash
 from .tensors import PARTS, Slot
-from .weights import check_tensors
+from .weights import account, check_tensors
 
 CONTEXTS = (4096, 32768, 131072, 1048576)
+
+
+def accounts(source: TensorSource) -> Accounts:
+    """Return what becomes of every key and tensor, refused ones too; raise ModelFileError for known ones that do not
+    fit."""
+    shape, metadata = metadata_account(source)
+    return accounts_of(source, metadata, account(source, shape))
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -45,7 +54,8 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
                 if field != "name"
             },
             "tensors": _by_type([info for _, info in used]),
-            "unused_tensors": _by_type([*(source.tensors.keys() - {info.name for _, info in used})], source),
+            "computed_with": used_line(source, (info.nbytes for _, info in used)),
+            "accounts": {part: vars(account) for part, account in accounts(source).items()},
             "experts": _expert_formats(source, shape),
             "decode_read": _decode_read(used, shape),
             "indexer_from_tokens": CSA * (shape.index_topk + 1) if CSA in shape.ratios else None,
@@ -76,8 +86,8 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
     lines = [
         f"file        {facts['path']}",
         f"            {_bytes(facts['file_bytes'])}, {_container(facts['alignment'])}",
-        f"model       {_line(facts['name']) or '(unnamed)'}",
-        f"            {'exactly DeepSeek V4 Flash' if facts['flash'] is None else _line(facts['flash'])}",
+        f"model       {line(facts['name']) or '(unnamed)'}",
+        f"            {'exactly DeepSeek V4 Flash' if facts['flash'] is None else line(facts['flash'])}",
         f"vocabulary  {vocabulary}",
         *_constant_lines(facts["constants"]),
         "",
@@ -85,6 +95,9 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
         *_shape_lines(shape),
         "",
         *_tensor_lines(facts),
+        facts["computed_with"],
+        "",
+        *account_lines({part: Account(**values) for part, values in facts["accounts"].items()}),
         "",
         *_decode_lines(facts),
         "",
@@ -128,8 +141,6 @@ def _tensor_lines(facts: dict[str, Any]) -> list[str]:
         for field in total:
             total[field] += row[field]
     lines.append(_tensor_line("total", total))
-    for row in facts["unused_tensors"]:
-        lines.append(_tensor_line(f"unused {row['type']}", row))
     return [*lines, "", "routed experts  " + "; ".join(facts["experts"])]
 
 
@@ -163,9 +174,8 @@ def _cache_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _by_type(tensors: list[Any], source: TensorSource | None = None) -> list[dict[str, Any]]:
-    """Return count, parameters and bytes by storage format, largest first. Names are looked up in ``source``."""
-    infos: list[TensorInfo] = [source.tensors[item] if source else item for item in tensors]
+def _by_type(infos: list[TensorInfo]) -> list[dict[str, Any]]:
+    """Return count, parameters and bytes by storage format, largest first."""
     groups: dict[str, dict[str, Any]] = {}
     for info in infos:
         group = groups.setdefault(info.fmt.name, {"type": info.fmt.name, "count": 0, "parameters": 0, "bytes": 0})
@@ -212,8 +222,3 @@ def _container(alignment: int | None) -> str:
 
 def _bytes(count: int) -> str:
     return f"{count:,} bytes ({count / 2**30:.2f} GiB)"
-
-
-def _line(text: str) -> str:
-    """Return text from a file fit for a terminal: control characters made visible."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

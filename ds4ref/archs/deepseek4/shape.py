@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ShapeError
+from ...weights.accounting import Account, Reads, inert
+from ...weights.inert import METADATA
 from ...weights.source import DEEPSEEK
 
 if TYPE_CHECKING:
@@ -83,6 +85,18 @@ CONSTANTS = (
 )  # fmt: skip
 """Fields that have nothing to do with a model's size: no tensor's shape tells that one is wrong."""
 
+INERT_KEYS = (
+    *METADATA,
+    inert("the longest context in training", PREFIX + "context_length"),
+    inert("the only way there is in this family", PREFIX + "rope.scaling.type", "yarn"),
+    inert("the only way there is in this family", PREFIX + "expert_gating_func", 4),
+    # files that have such a block among the layers are refused for its tensors
+    inert("the block for multi-token prediction is a model of its own", PREFIX + "nextn_predict_layers"),
+    inert("every layer has experts", PREFIX + "leading_dense_block_count", 0),
+    inert("how the file was made", PREFIX + "rope.scaling.finetuned"),
+)
+"""Keys of metadata without effect on this family."""
+
 _U32, _FLOAT_TYPES = ("u32",), ("f32", "f64", "u32", "i32")
 
 
@@ -128,11 +142,9 @@ class ModelShape:
     def from_metadata(cls, source: TensorSource) -> ModelShape:
         """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
         keys."""
-        reader = _Keys(source)
-        shape = reader.shape()
-        problems = list(reader.faults.values()) or shape.problems()
-        if problems:
-            raise ShapeError(source.path, summary(problems))
+        shape, account = metadata_account(source)
+        if account.refused:
+            raise ShapeError(source.path, summary(account.problems()))
         return shape
 
     def metadata(self) -> list[tuple[str, str, Any]]:
@@ -362,6 +374,17 @@ def check_flash(source: TensorSource) -> ModelShape:
     return shape
 
 
+def metadata_account(source: TensorSource) -> tuple[ModelShape, Account]:
+    """Return the shape that a file declares and what becomes of every key of its metadata; raise ShapeError if the
+    known keys do not fit."""
+    reader = _Keys(source)
+    shape = reader.shape()
+    problems = list(reader.faults.values()) or shape.problems()
+    if problems:
+        raise ShapeError(source.path, summary(problems))
+    return shape, reader.account()
+
+
 def unlike_flash(shape: ModelShape) -> dict[str, tuple[str, str]]:
     """Return the constants that no file of Flash has: metadata key -> (value, Flash's value), as text."""
     different = {}
@@ -398,7 +421,7 @@ class _Keys:
     """
 
     def __init__(self, source: TensorSource):
-        self.metadata = source.metadata
+        self.metadata = Reads(source.metadata)
         self.faults: dict[str, str] = {}
 
     def shape(self) -> ModelShape:
@@ -413,11 +436,20 @@ class _Keys:
         layers = min(values["n_layers"], _INTS[0][3])
         values["ratios"] = tuple(self._array(_RATIOS_KEY, ("i32[]", "u32[]"), layers))
         values["swiglu_limit"] = tuple(self._array(_LIMITS_KEY, ("f32[]", "f64[]"), layers))
+        shared = "swiglu_clamp_shexp"  # of the shared expert: the same here
+        if PREFIX + shared in self.metadata:
+            limits = tuple(self._array(shared, ("f32[]", "f64[]"), layers))
+            if PREFIX + shared not in self.faults and limits != values["swiglu_limit"]:
+                self.faults[PREFIX + shared] = f"{PREFIX}{shared} differs from {_LIMITS_KEY}"
         values["yarn_orig_ctx"] = self._scalar(_ORIG_CTX_KEY, ("u32", "u64"), 0)
         values["norm_weights"] = self._scalar(_NORM_KEY, ("bool",), False)
         self._check_vocabulary(values["vocab"])
         name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
         return ModelShape(**values, name=name[:200])
+
+    def account(self) -> Account:
+        """Return what becomes of every key of the file."""
+        return self.metadata.account(INERT_KEYS)
 
     def _check_architecture(self) -> None:
         key = "general.architecture"

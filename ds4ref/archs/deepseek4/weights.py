@@ -20,8 +20,9 @@ import numpy as np
 from ds4ref.kernels.formats import Matrix
 
 from ...errors import ModelFileError, ShapeError
+from ...weights.accounting import Account, inert, settle_tensors
 from ...weights.cursor import quote
-from .shape import summary
+from .shape import ARCHITECTURE, summary
 from .tensors import RECIPES, Recipe, Slot, expected_tensors, slots
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["RECIPES", "LayerWeights", "Recipe", "Weights", "bind", "check_tensors", "expected_tensors", "verify_finite"]
 
 VERIFY_BYTES = 64 << 20
+
+INERT_TENSORS = (inert("the block for multi-token prediction is a model of its own", "mtp.*"),)
+"""Tensors of a GGUF file that are no weights of the model."""
 
 # Read elementwise and small, so they are expanded to float32 although they are stored as matrices.
 _EXPANDED = ("attn_compressor_ape", "indexer_compressor_ape")
@@ -139,10 +143,8 @@ def placed(weights: Weights, ops: Backend) -> Weights:
 
 
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
-    """Return every slot that the file fills, with its tensor; raise ShapeError naming the first missing or wrong
-    tensors.
-
-    Tensors the engine does not know are ignored.
+    """Return every slot that the file fills, with its tensor; raise ShapeError naming the first tensors that are
+    missing, wrong, or have no slot.
     """
     filled, problems = [], []
     for slot in slots(shape):
@@ -160,9 +162,20 @@ def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, T
         pair = [source.tensors.get(f"blk.{layer}.ffn_{name}_exps.weight") for name in ("gate", "up")]
         if pair[0] and pair[1] and pair[0].fmt != pair[1].fmt:
             problems.append(f"{pair[0].name} is {pair[0].fmt.name}, but {pair[1].name} is {pair[1].fmt.name}")
+    problems += account(source, shape).problems()
     if problems:
         raise ShapeError(source.path, summary(problems))
     return filled
+
+
+def account(source: TensorSource, shape: ModelShape) -> Account:
+    """Return what becomes of every tensor of the file."""
+    hashed = inert(
+        "layers that route by token id choose no experts by score",
+        " ".join(f"blk.{layer}.exp_probs_b.bias" for layer in range(shape.n_hash_layers)),
+    )
+    computed = {slot.name for slot in slots(shape)} - set(hashed.names)
+    return settle_tensors(source.tensors, computed, (*INERT_TENSORS, hashed), ARCHITECTURE)
 
 
 def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) -> Weights:

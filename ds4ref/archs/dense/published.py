@@ -1,23 +1,25 @@
 """Dense decoders in Hugging Face's layout: maps tensor names and config values to those of a GGUF file.
 
-A config value that would change the pass and that ``archs.dense`` does not compute is refused, and so is a tensor of a
-layer that has no place. Rows of Llama's query and key matrices are put into the order of GGUF files, where the channels
-that rope turns together are adjacent.
+Keys and tensors that are neither read here nor in ``INERT`` and ``INERT_TENSORS`` are refused
+(``weights.accounting``). Rows of Llama's query and key matrices are put into the order of GGUF files, where the
+channels that rope turns together are adjacent. Llama 3's scaling of rope becomes ``rope_freqs.weight``, as llama.cpp
+has it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...errors import ModelFileError
+from ...weights.accounting import inert
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
 from .published_experts import ExpertNames
-from .shape import Family, Scaling, expert_entries, scaling_entries, window_entries
+from .rope import llama3_divisors
+from .shape import Family, Scaling, expert_entries, scaling_entries, window_entries, yarn_magnitude
 
 if TYPE_CHECKING:
     from ...weights.config import Config
@@ -40,8 +42,20 @@ LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 MAX_LAYERS, MAX_HEADS, MAX_HEAD_DIM = 1024, 1 << 12, 1 << 12
-_COMPUTED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
-"""Tensors of old checkpoints that are ignored, because the config determines them."""
+
+INERT = (
+    inert("channels are paired in halves, the only way here", "rope_interleaved", False),
+    inert("describes the file", "is_llama_config transformers.js_config.* max_sequence_length"),
+)
+"""Keys of config.json without effect on dense families, beside those of ``weights.inert.CONFIG``."""
+INERT_TENSORS = (
+    inert("frequencies of rope, which the config determines", "model.layers.*.self_attn.rotary_emb.inv_freq"),
+)
+
+
+def rope_values(config: Config) -> Config:
+    """Return the object with rope's base and scaling: ``rope_scaling`` if there is one, as in transformers."""
+    return config.part("rope_scaling" if config.values.get("rope_scaling") else "rope_parameters")
 
 
 class Own(NamedTuple):
@@ -55,6 +69,8 @@ class Own(NamedTuple):
     norm_plus   added to the weights of norms
     tied        value of an absent ``tie_word_embeddings``
     activation  key of the activation, and its value
+    rope        returns the object with rope's base and scaling
+    head_dim    value of an absent ``head_dim``; 0: the width divided by the heads
     """
 
     window: Callable[[Config, int], tuple[int, tuple[bool, ...]]]
@@ -65,14 +81,16 @@ class Own(NamedTuple):
     norm_plus: float = 0.0
     tied: bool = False
     activation: tuple[str, str] = ("hidden_act", "silu")
+    rope: Callable[[Config], Config] = rope_values
+    head_dim: int = 0
 
 
 def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[MetadataEntry]:
     """Implement ``weights.published.Family.metadata``."""
-    _refuse_what_differs(config, family, own.activation)
-    layers, heads, shared, size = _sizes(config)
+    _refuse_what_differs(config, family, own)
+    layers, heads, shared, size = _sizes(config, own)
     window, windowed = own.window(config, layers)
-    rope = _rope_values(config)
+    scaling = _scaling(config, own)
     at = family.name + "."
     return [
         ("general.architecture", "string", family.name),
@@ -89,22 +107,29 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -
         (at + "rope.dimension_count", "u32", size),
         # f64: a value is what the config spells, where f32 would be its neighbour
         (at + "attention.layer_norm_rms_epsilon", "f64", config.number("rms_norm_eps", own.rms_eps)),
-        (at + "rope.freq_base", "f64", rope.number("rope_theta", config.number("rope_theta", own.rope_theta))),
-        *((key, "f64" if kind == "f32" else kind, value) for key, kind, value in scaling_entries(at, _scaling(config))),
+        (at + "rope.freq_base", "f64", _theta(config, own)),
+        *((key, "f64" if kind == "f32" else kind, value)
+          for key, kind, value in scaling_entries(at, Scaling() if scaling.kind == "llama3" else scaling)),
         *window_entries(at, window, windowed),
         *(expert_entries(at, family, own.experts.sizes(config)) if own.experts else []),
-    ]
+    ]  # fmt: skip
 
 
 def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
-    layers, heads, shared, size = _sizes(config)
+    layers, heads, shared, size = _sizes(config, own)
     tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
-    if not config.flag("tie_word_embeddings", own.tied):
-        if HEAD not in tensors:
-            raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
+    # a head of its own counts, whatever the config says of ties, as in transformers since version 5
+    tied = config.flag("tie_word_embeddings", own.tied)
+    if HEAD in tensors:
         tensor_parts.append(TensorParts("output.weight", (HEAD,)))
+    elif not tied:
+        raise ModelFileError(checkpoint.path, f"tensor {HEAD} is missing, and the config does not tie the head")
+    scaling = _scaling(config, own)
+    if scaling.kind == "llama3":
+        divisors = llama3_divisors(size, _theta(config, own), scaling)
+        tensor_parts.append(TensorParts("rope_freqs.weight", (), made=divisors))
     tensor_parts += _layer_parts(layers, heads, shared, size, tensors, family, own.names or {})
     if own.norm_plus:
         norms = [part.name.endswith("norm.weight") for part in tensor_parts]
@@ -114,12 +139,6 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> l
     if own.experts:
         count = own.experts.sizes(config)[0]
         tensor_parts += [part for layer in range(layers) for part in own.experts.parts(layer, count)]
-    known = {name for part in tensor_parts for name in part.of}
-    foreign = [name for name in tensors if name.startswith("model.layers.") and name not in known]
-    foreign = [name for name in foreign if not _COMPUTED.match(name)]
-    if foreign:
-        more = f", and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        raise ModelFileError(checkpoint.path, f"tensor {quote(foreign[0])} has no place in this model{more}")
     return tensor_parts
 
 
@@ -143,48 +162,71 @@ def adjacent(heads: int, size: int) -> np.ndarray:
     return np.arange(heads * size).reshape(heads, 2, size // 2).swapaxes(1, 2).reshape(-1)
 
 
-def _sizes(config: Config) -> tuple[int, int, int, int]:
+def _sizes(config: Config, own: Own) -> tuple[int, int, int, int]:
     """Return layers, heads, shared heads and channels per head."""
     layers = config.integer("num_hidden_layers", low=1, high=MAX_LAYERS)
     heads = config.integer("num_attention_heads", low=1, high=MAX_HEADS)
     shared = config.integer("num_key_value_heads", heads, low=1, high=MAX_HEADS)
-    size = config.integer("head_dim", config.integer("hidden_size") // heads, low=2, high=MAX_HEAD_DIM)
+    size = config.integer("head_dim", own.head_dim or config.integer("hidden_size") // heads, low=2, high=MAX_HEAD_DIM)
     if size % 2:
         raise config.fail("head_dim", f"is {size}, rope needs an even one")
     return layers, heads, shared, size
 
 
-def _refuse_what_differs(config: Config, family: Family, activation: tuple[str, str]) -> None:
-    key, wanted = activation
+def _refuse_what_differs(config: Config, family: Family, own: Own) -> None:
+    key, wanted = own.activation
     if config.text(key, wanted) != wanted:
         raise config.fail(key, f"is {quote(config.text(key), 40)}, wanted {wanted!r}")
     for key in ("mlp_bias",) if family.biases else ("attention_bias", "mlp_bias"):
         if config.flag(key, False):
             raise config.fail(key, "is true, which is not supported here")
-    for part in (config, _rope_values(config)):
+    for part in (config, own.rope(config)):
         if part.number("partial_rotary_factor", 1.0) != 1.0:
             raise part.fail("partial_rotary_factor", "is not 1, which is not supported here")
 
 
-def _rope_values(config: Config) -> Config:
-    """Return the rope base and scaling, nested in newer configs."""
-    return config.part("rope_parameters")
+def _theta(config: Config, own: Own) -> float:
+    return own.rope(config).number("rope_theta", config.number("rope_theta", own.rope_theta))
 
 
-def _scaling(config: Config) -> Scaling:
-    nested = _rope_values(config)
-    part = config.part("rope_scaling") if config.has("rope_scaling") else nested
-    kind = part.text("rope_type", "") or part.text("type", "default")
+def _scaling(config: Config, own: Own) -> Scaling:
+    part = own.rope(config)
+    kind = part.agreed("rope_type", "type", default="default")
     if kind == "default":
         return Scaling()
     if kind not in ("linear", "yarn", "llama3"):
         raise part.fail("rope_type", f"is {quote(kind, 40)}, not one of default, linear, yarn, llama3")
-    for key in ("attention_factor", "mscale", "mscale_all_dim"):
-        if part.has(key):
-            raise part.fail(key, "is given, which is not supported here")
+    factor = part.number("factor")
+    if kind == "linear":
+        return Scaling(kind, factor)
+    trained = _trained(config, part)
+    if kind == "llama3":
+        return Scaling(kind, factor, trained, part.number("high_freq_factor"), part.number("low_freq_factor"))
     if not part.flag("truncate", True):
         raise part.fail("truncate", "is false, which is not supported here")
-    trained = part.integer("original_max_position_embeddings", config.integer("max_position_embeddings", 0))
-    names = ("high_freq_factor", "low_freq_factor") if kind == "llama3" else ("beta_fast", "beta_slow")
-    fast, slow = (part.number(name, otherwise) for name, otherwise in zip(names, (32.0, 1.0), strict=True))
-    return Scaling(kind, part.number("factor"), trained, fast, slow)
+    fast, slow = part.number("beta_fast", 32.0), part.number("beta_slow", 1.0)
+    return Scaling(kind, factor, trained, fast, slow, _yarn_gain(part, factor))
+
+
+def _trained(config: Config, part: Config) -> int:
+    """Return the context before scaling: of the model, else of the rope, else the whole context."""
+    key = "original_max_position_embeddings"
+    outer, inner = config.integer(key, 0), part.integer(key, 0)
+    if outer and inner and outer != inner:
+        raise config.fail(key, f"is {outer}, and {inner} where rope is scaled")
+    return outer or inner or config.integer("max_position_embeddings", 0)
+
+
+def _yarn_gain(part: Config, factor: float) -> float:
+    """Return the factor of cos and sin beside YaRN's own: ``attention_factor`` stands in its place, and a pair of
+    ``mscale`` and ``mscale_all_dim`` (above 0) for what it is a ratio of."""
+    own = yarn_magnitude(factor)
+    if part.has("attention_factor"):
+        return part.number("attention_factor") / own
+    if part.has("mscale") and part.has("mscale_all_dim"):
+        scales = part.number("mscale"), part.number("mscale_all_dim")
+        if min(scales) <= 0:
+            raise part.fail("mscale" if scales[0] <= 0 else "mscale_all_dim", "is not above 0")
+        above, below = ((own - 1) * scale + 1 for scale in scales)
+        return above / below / own
+    return 1.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...weights.accounting import same
 from ...weights.published import TensorParts
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class ExpertNames(NamedTuple):
 
     module         the feed-forward's module in a layer, with its router ``gate``
     matrices       names of the gate, up and down matrices of an expert
-    keys, number   keys of the number of experts, of which the first that is there counts, and its value without any
+    keys, number   keys of the number of experts, and its value without any
     used           experts that a token takes, without ``num_experts_per_tok``
     width          key of the width of an expert
     only           keys that have to have a value, with it and the value that their absence means
@@ -39,11 +40,14 @@ class ExpertNames(NamedTuple):
         """Return experts of a layer, experts that a token takes, and their width; ModelFileError for a config that
         means another model."""
         for key, wanted, absent in self.only:
-            value = config.values[key] if config.has(key) else absent
-            if value != wanted:
+            value = config.value(key, absent)
+            if not same(value, wanted):
                 raise config.fail(key, f"is {str(value).lower()[:40]}, which is not supported here")
-        key = next((key for key in self.keys if config.has(key)), self.keys[0])
-        count = config.integer(key, self.number, low=1, high=MAX_EXPERTS)
+        counts = {key: config.integer(key, low=1, high=MAX_EXPERTS) for key in self.keys if config.has(key)}
+        count = next(iter(counts.values()), self.number)
+        for key, other in counts.items():
+            if other != count:
+                raise config.fail(key, f"is {other}, {self.keys[0]} is {count}")
         used = config.integer("num_experts_per_tok", self.used, low=1, high=count)
         return count, used, config.integer(self.width, low=1)
 

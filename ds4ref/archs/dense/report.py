@@ -6,13 +6,22 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .. import arch_of
-from .weights import check_tensors
+from ..report import Accounts, account_lines, accounts_of, line, used_line
+from .shape import metadata_account
+from .weights import account, check_tensors
 
 if TYPE_CHECKING:
     from ...weights.source import TensorSource
     from .shape import DenseShape
 
 CONTEXTS = (4096, 32768, 131072)
+
+
+def accounts(source: TensorSource) -> Accounts:
+    """Return what becomes of every key and tensor, refused ones too; raise ModelFileError for known ones that do not
+    fit."""
+    shape, metadata = metadata_account(source, arch_of(source).FAMILY)  # type: ignore[attr-defined]
+    return accounts_of(source, metadata, account(source, shape))
 
 
 def inspect_text(source: TensorSource) -> str:
@@ -24,7 +33,7 @@ def inspect_text(source: TensorSource) -> str:
     lines = [
         f"file        {source.path}",
         f"            {source.size:,} bytes ({source.size / 2**30:.2f} GiB)",
-        f"model       {_line(shape.name) or '(unnamed)'}: {shape.family.name}",
+        f"model       {line(shape.name) or '(unnamed)'}: {shape.family.name}",
         "",
         "shape",
         *(f"  {name:<12}{text}" for name, text in _shape_rows(shape)),
@@ -32,6 +41,9 @@ def inspect_text(source: TensorSource) -> str:
         f"{'tensors':<16}{'count':>6}{'parameters':>18}{'bytes':>18}{'GiB':>9}",
         *_tensor_rows((info.fmt.name, info.nbytes // info.fmt.block_bytes * info.fmt.block_elems, info.nbytes)
                       for _, info in used),
+        used_line(source, (info.nbytes for _, info in used)),
+        "",
+        *account_lines(accounts(source)),
         "",
         f"weights read per decoded token: {costs.weight_bytes():,} bytes",
         f"cache per token: {shape.kv_bytes(1):,} bytes in f32, {shape.kv_bytes(1, 2):,} in f16",
@@ -72,8 +84,3 @@ def _tensor_rows(tensors: Iterable[tuple[str, int, int]]) -> list[str]:
             groups[name] = count + 1, some + elements, size + nbytes
     groups["total"] = groups.pop("total")
     return [f"  {name:<14}{n:>6}{some:>18,}{size:>18,}{size / 2**30:>9.2f}" for name, (n, some, size) in groups.items()]
-
-
-def _line(text: str) -> str:
-    """Return text from a file fit for a terminal: control characters made visible."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..angles import Angles
-from .shape import DenseShape
+from .shape import DenseShape, Scaling, yarn_magnitude
 
 
 class RopeTables(Angles):
@@ -47,17 +47,28 @@ def stretched(freqs: np.ndarray, shape: DenseShape) -> tuple[np.ndarray, float]:
     """
     s, kind = shape.scaling, freqs.dtype.type
     if s.kind == "none":
-        return freqs, 1.0
-    low = freqs / kind(s.factor)
+        return freqs, s.gain
     if s.kind == "linear":
-        return low, 1.0
+        return freqs / kind(s.factor), s.gain
     if s.kind == "yarn":
         unscaled = kept_by_yarn(shape).astype(freqs.dtype)
-        return low * (1 - unscaled) + freqs * unscaled, 0.1 * math.log(s.factor) + 1
-    # Llama 3: frequencies of more than ``fast`` turns within the old context stay, of fewer than ``slow`` are divided
+        return freqs / kind(s.factor) * (1 - unscaled) + freqs * unscaled, yarn_magnitude(s.factor) * s.gain
+    return as_llama3(freqs, s), s.gain
+
+
+def as_llama3(freqs: np.ndarray, s: Scaling) -> np.ndarray:
+    """Return frequencies (half,) scaled as Llama 3 does: those of more than ``fast`` turns within the old context stay,
+    those of fewer than ``slow`` are divided."""
+    kind = freqs.dtype.type
     turns = s.trained * freqs / kind(2 * math.pi)
     share = np.clip((turns - kind(s.slow)) / kind(s.fast - s.slow), 0, 1).astype(freqs.dtype)
-    return (1 - share) * low + share * freqs, 1.0
+    return (1 - share) * (freqs / kind(s.factor)) + share * freqs
+
+
+def llama3_divisors(head_dim: int, theta: float, s: Scaling) -> np.ndarray:
+    """Return what Llama 3's scaling divides each frequency by, float32 (half,): ``rope_freqs.weight`` of GGUF."""
+    freqs = theta ** -(2 * np.arange(head_dim // 2) / head_dim)
+    return (freqs / as_llama3(freqs, s)).astype(np.float32)
 
 
 def kept_by_yarn(shape: DenseShape) -> np.ndarray:

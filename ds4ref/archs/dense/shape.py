@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ShapeError
+from ...weights.accounting import Account, Inert, Reads, inert, named
 from ...weights.cursor import quote
+from ...weights.inert import METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +58,15 @@ WINDOW_THETA = "rope.freq_base_swa"
 _WINDOW_MOST = 1 << 30
 
 SCALINGS = ("none", "linear", "yarn", "llama3")
-MOST_NAMED = 3
+
+
+def inert_keys(prefix: str) -> tuple[Inert, ...]:
+    """Return the keys of a dense GGUF file that have no effect on logits."""
+    return (
+        *METADATA,
+        inert("how the file was made", f"{prefix}tensor_data_layout {prefix}rope.scaling.finetuned"),
+        inert("embeddings of texts only", f"{prefix}pooling_type", 0),
+    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,7 @@ class Scaling(NamedTuple):
     trained  context length before scaling, in tokens
     fast     turns within ``trained`` above which a frequency stays (beta_fast of YaRN, high_freq_factor of Llama 3)
     slow     turns within ``trained`` below which a frequency is divided by ``factor``
+    gain     factor of cos and sin, beside YaRN's own
     """
 
     kind: str = "none"
@@ -96,6 +107,7 @@ class Scaling(NamedTuple):
     trained: int = 0
     fast: float = 32.0
     slow: float = 1.0
+    gain: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -137,12 +149,9 @@ class DenseShape:
     def from_metadata(cls, source: TensorSource, family: Family) -> DenseShape:
         """Read the shape that a file declares; raise ShapeError naming the first missing, mistyped or inconsistent
         keys."""
-        reader = _Keys(source, family)
-        shape = reader.shape()
-        problems = reader.faults or shape.problems()
-        if problems:
-            more = f", and {len(problems) - MOST_NAMED} more" if len(problems) > MOST_NAMED else ""
-            raise ShapeError(source.path, "; ".join(problems[:MOST_NAMED]) + more)
+        shape, account = metadata_account(source, family)
+        if account.refused:
+            raise ShapeError(source.path, named(account.problems()))
         return shape
 
     @property
@@ -208,6 +217,7 @@ class DenseShape:
         """Return (description, violated) for constraints between dimensions, each within its own bounds."""
         heads, shared, s = self.n_heads, self.n_kv_heads, self.scaling
         fits = math.isfinite(s.factor) and s.factor >= 1 and math.isfinite(s.fast) and 0 < s.slow < s.fast
+        fits = fits and 0 < s.gain < 1e3
         return (
             (f"{heads} heads cannot share {shared} key-value heads evenly", heads % shared != 0),
             (f"{prefix}attention.key_length is {self.head_dim}, rope needs an even one", self.head_dim % 2 != 0),
@@ -236,12 +246,29 @@ class DenseShape:
         )  # fmt: skip
 
 
+def metadata_account(source: TensorSource, family: Family) -> tuple[DenseShape, Account]:
+    """Return the shape that a file declares and what becomes of every key of its metadata; raise ShapeError if the
+    known keys do not fit."""
+    reader = _Keys(source, family)
+    shape = reader.shape()
+    problems = reader.faults or shape.problems()
+    if problems:
+        raise ShapeError(source.path, named(problems))
+    return shape, reader.account()
+
+
+def yarn_magnitude(factor: float) -> float:
+    """Return YaRN's own factor of cos and sin."""
+    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+
+
 def scaling_entries(prefix: str, s: Scaling) -> list[tuple[str, str, Any]]:
     """Return the metadata entries (key, type, value) of a rope scaling, none for kind "none"."""
-    if s.kind == "none":
-        return []
     at = prefix + "rope.scaling."
-    entries: list[tuple[str, str, Any]] = [(at + "type", "string", s.kind), (at + "factor", "f32", s.factor)]
+    entries: list[tuple[str, str, Any]] = [] if s.gain == 1 else [(at + "attn_factor", "f32", s.gain)]
+    if s.kind == "none":
+        return entries
+    entries += [(at + "type", "string", s.kind), (at + "factor", "f32", s.factor)]
     if s.kind == "linear":
         return entries
     entries.append((at + "original_context_length", "u32", s.trained))
@@ -274,7 +301,7 @@ class _Keys:
     """Reads typed keys and collects their faults; a bad key yields a harmless default."""
 
     def __init__(self, source: TensorSource, family: Family):
-        self.source, self.metadata, self.family = source, source.metadata, family
+        self.source, self.metadata, self.family = source, Reads(source.metadata), family
         self.prefix = family.name + "."
         self.faults: list[str] = []
 
@@ -297,8 +324,12 @@ class _Keys:
         if self.family.full:
             values |= self._fixed_windows(values["n_layers"])
         self._refuse_foreign()
-        name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
-        return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name[:200], **values)
+        self._text("general.architecture")  # read: it chose this family
+        name = self._text("general.name")[:200]
+        return DenseShape(self.family, vocab=self._vocab(), scaling=self._scaling(), name=name, **values)
+
+    def _text(self, key: str) -> str:
+        return self.metadata[key] if self.metadata.type_of(key) == "string" else ""
 
     def _vocab(self) -> int:
         """Return the rows of the embedding, with which the key, if any, and the token list must agree."""
@@ -318,17 +349,29 @@ class _Keys:
         return rows
 
     def _scaling(self) -> Scaling:
+        """Return what stretches rope. As in llama.cpp a factor without a type is a linear one, 0 is none, and
+        ``scale_linear`` is the factor's older name."""
         at = "rope.scaling."
-        kind = "none"
+        old = self.prefix + at + "factor" not in self.metadata
+        factor = self._float("rope.scale_linear" if old else at + "factor", 0.0) or 1.0
+        kind = "linear" if factor != 1 else "none"
         if self.metadata.type_of(self.prefix + at + "type") is not None:
             kind = self._typed(at + "type", ("string",), "none")
+        gain = self._float(at + "attn_factor", 1.0)
         if kind not in SCALINGS[1:]:
-            return Scaling(str(kind))  # none, or one that is refused by its name
+            factor = factor if kind != "none" else 1.0
+            return Scaling(str(kind), factor, gain=gain)  # none, or one that is refused by its name
+        if kind == "linear":
+            return Scaling(kind, factor, gain=gain)
         llama3 = kind == "llama3"
         names = ("high_freq_factor", "low_freq_factor") if llama3 else ("yarn_beta_fast", "yarn_beta_slow")
         fast, slow = (self._float(at + name, start) for name, start in zip(names, (32.0, 1.0), strict=True))
-        trained = self._int(at + "original_context_length", 0)
-        return Scaling(str(kind), self._float(at + "factor"), trained, fast, slow)
+        trained = self._int(at + "original_context_length", self._int("context_length", 0))
+        return Scaling(str(kind), factor, trained, fast, slow, gain)
+
+    def account(self) -> Account:
+        """Return what becomes of every key of the file."""
+        return self.metadata.account(inert_keys(self.prefix))
 
     def _fixed_windows(self, layers: int) -> dict[str, Any]:
         """Return the layers with a window and their base, of a family that fixes both; a window must be declared."""

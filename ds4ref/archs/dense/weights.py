@@ -1,13 +1,12 @@
 """Binds a file's tensors to the weights of a dense decoder: every tensor checked, nothing large copied.
 
 ``slots`` is the single list of tensors, for binding, writing and accounting. Matrices may have any storage format that
-matrix products support. A block's tensor that is not in the list (a bias, an expert) would change every answer, so a
-file that has one is refused.
+matrix products support. A tensor that is not in the list (a bias, an expert) would change every answer, so a file that
+has one is refused.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +16,7 @@ import numpy as np
 from ds4ref.kernels.formats import Matrix
 
 from ...errors import ModelFileError, ShapeError
+from ...weights.accounting import Account, inert, named, settle_tensors
 from ...weights.cursor import quote
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ VERIFY_BYTES = 64 << 20
 """Total bytes of matrices up to which binding scans them for NaN and infinite scales."""
 
 VECTOR_FORMATS = ("F32", "F16", "BF16")
-MOST_NAMED = 3
-_OF_A_BLOCK = re.compile(r"blk\.\d+\.(?!attn_rot_embd\.weight$)")
+INERT_TENSORS = (inert("frequencies of rope, which the metadata determines", "blk.*.attn_rot_embd.weight"),)
+"""Tensors of a GGUF file that are no weights."""
 
 
 class Slot(NamedTuple):
@@ -125,7 +125,7 @@ def _layer_slots(s: DenseShape, layer: int) -> Iterator[Slot]:
 def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, TensorInfo]]:
     """Return every slot that the file fills, with its tensor, without reading data.
 
-    Raise ShapeError naming the first tensors that are missing, wrong, or belong to a block but have no slot.
+    Raise ShapeError naming the first tensors that are missing, wrong, or have no slot.
     """
     filled, problems, wanted = [], [], slots(shape)
     for slot in wanted:
@@ -139,16 +139,16 @@ def check_tensors(source: TensorSource, shape: DenseShape) -> list[tuple[Slot, T
         elif not _usable(info, len(slot.dims)):
             problems.append(f"{slot.name} is {info.fmt.name}, which cannot be computed with here")
         filled.append((slot, info))
-    known = {slot.name for slot in wanted}
-    problems += [
-        f"{quote(name)} has no place in a {shape.family.name} model here"
-        for name in source.tensors
-        if name not in known and _OF_A_BLOCK.match(name)
-    ]
+    problems += account(source, shape).problems()
     if problems:
-        more = f", and {len(problems) - MOST_NAMED} more" if len(problems) > MOST_NAMED else ""
-        raise ShapeError(source.path, "; ".join(problems[:MOST_NAMED]) + more)
+        raise ShapeError(source.path, named(problems))
     return filled
+
+
+def account(source: TensorSource, shape: DenseShape) -> Account:
+    """Return what becomes of every tensor of the file."""
+    names = {slot.name for slot in slots(shape)}
+    return settle_tensors(source.tensors, names, INERT_TENSORS, shape.family.name)
 
 
 def _usable(info: TensorInfo, rank: int) -> bool:

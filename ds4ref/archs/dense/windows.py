@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...weights.accounting import inert
 from ...weights.cursor import quote
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 Window = tuple[int, tuple[bool, ...]]
 FULL, SLIDING = "full_attention", "sliding_attention"
+INERT = inert("the layers with a window are known without it", "sliding_window max_window_layers")
+"""Keys that count only with ``use_sliding_window``, the second one only without ``layer_types``."""
 PUBLISHED = 4096
 """Window of Mistral 7B, which its config leaves out."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...weights.accounting import inert
 from ...weights.config import Config
 from ..dense import published, windows
 from ..dense.shape import WINDOW_THETA, every
@@ -22,11 +23,20 @@ def _window(config: Config, layers: int) -> windows.Window:
     return windows.fixed(config, every(FAMILY.full, layers)), ()
 
 
+def _rope(config: Config) -> Config:
+    """Return the rope of layers without a window, nested in newer configs."""
+    part = config.part("rope_parameters")
+    return part.part("full_attention") if any(kind in part.values for kind in SPLIT) else published.rope_values(config)
+
+
 OWN = published.Own(
-    _window, rope_theta=1e6, tied=True, norm_plus=1.0, activation=("hidden_activation", "gelu_pytorch_tanh"),
+    _window, rope=_rope, head_dim=HEAD_DIM, rope_theta=1e6, tied=True, norm_plus=1.0,
+    activation=("hidden_activation", "gelu_pytorch_tanh"),
     names={"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
            "post_ffw_norm": "post_feedforward_layernorm"},
 )  # fmt: skip
+INERT = (*published.INERT, inert("how transformers keeps the cache", "cache_implementation"))
+INERT_TENSORS = published.INERT_TENSORS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
@@ -36,18 +46,19 @@ def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if config.has(key):
             raise config.fail(key, "is given, which is not supported here")
-    if config.integer("sliding_window_pattern", FAMILY.full) != FAMILY.full:
-        raise config.fail("sliding_window_pattern", f"is not {FAMILY.full}, which is not supported here")
+    for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+        if config.integer(key, FAMILY.full) != FAMILY.full:
+            raise config.fail(key, f"is not {FAMILY.full}, which is not supported here")
     scale, size = config.number("query_pre_attn_scalar", HEAD_DIM), config.integer("head_dim", HEAD_DIM)
     if scale != size:
         raise config.fail("query_pre_attn_scalar", f"is {scale:g}, only head_dim ({size}) is supported here")
     base = (FAMILY.name + "." + WINDOW_THETA, "f64", _window_base(config))
-    return [*published.metadata(_flat(config), checkpoint, FAMILY, OWN), base]
+    return [*published.metadata(config, checkpoint, FAMILY, OWN), base]
 
 
 def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``."""
-    return published.parts(_flat(config), checkpoint, FAMILY, OWN)
+    return published.parts(config, checkpoint, FAMILY, OWN)
 
 
 def _window_base(config: Config) -> float:
@@ -56,12 +67,3 @@ def _window_base(config: Config) -> float:
     if part.text("rope_type", "default") != "default":
         raise part.fail("rope_type", "is not 'default', which is not supported here")
     return part.number("rope_theta", config.number("rope_local_base_freq", 10000.0))
-
-
-def _flat(config: Config) -> Config:
-    """Return the config with the rope of layers without a window as that of all, as other families spell it."""
-    rope = config.part("rope_parameters")
-    values = {**config.values, "head_dim": config.integer("head_dim", HEAD_DIM)}
-    if any(kind in rope.values for kind in SPLIT):
-        values["rope_parameters"] = rope.part("full_attention").values
-    return Config(config.path, values)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...weights.safetensors import Checkpoint
 
 OWN = published.Own(windows.mistral)
+INERT, INERT_TENSORS = published.INERT, published.INERT_TENSORS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...weights.accounting import inert
 from ..dense import published, windows
 from . import FAMILY
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from ...weights.safetensors import Checkpoint
 
 OWN = published.Own(windows.layered)
+INERT = (
+    *published.INERT, windows.INERT, inert("positions of text alone", "use_mrope", False),
+    inert("queries, keys and values have biases in any case", "attention_bias"),
+)  # fmt: skip
+INERT_TENSORS = published.INERT_TENSORS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

@@ -1,0 +1,177 @@
+"""What becomes of every key and tensor of a model file: computed, known to have no effect, or refused by name.
+
+"Computed" is what the readers really asked for: ``Config`` and ``Reads`` record every value that they hand out, and
+binding knows which tensors it took. "No effect" is a table of ``Inert`` entries, each with its reason; a family extends
+it by a line. Everything else is refused, because a file may not be another model than the one that is computed.
+
+    account = settle(values, read, COMMON)
+    account.check(path)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from ..errors import ModelFileError
+from .cursor import quote
+from .source import Metadata
+
+MOST_NAMED = 3
+UNKNOWN = "unknown here, it may change the model"
+LIST = ...
+"""The value of an array in GGUF metadata, which is not decoded to be accounted for."""
+
+
+class Inert(NamedTuple):
+    """Names without effect on logits.
+
+    reason  why, in a few words
+    names   names, or patterns with ``*``
+    values  values with which this holds; None: any
+    """
+
+    reason: str
+    names: tuple[str, ...]
+    values: tuple[Any, ...] | None = None
+
+
+def inert(reason: str, names: str, *values: Any) -> Inert:
+    """Return the entry of ``names``, separated by spaces; without ``values`` it holds for any value."""
+    return Inert(reason, tuple(names.split()), values or None)
+
+
+@dataclass(frozen=True)
+class Account:
+    """The names of one part of a file, in three groups.
+
+    computed  names whose values are used
+    inert     name -> reason why it has no effect
+    refused   name -> what is wrong with it
+    """
+
+    computed: list[str]
+    inert: dict[str, str]
+    refused: dict[str, str]
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each refused name."""
+        return [f"{shown(name)} {wrong}" for name, wrong in self.refused.items()]
+
+    def check(self, path: str | os.PathLike[str]) -> None:
+        """Raise ModelFileError naming the first refused names, if there are any."""
+        problems = self.problems()
+        if problems:
+            raise ModelFileError(path, named(problems))
+
+
+def named(problems: Sequence[str], most: int = MOST_NAMED) -> str:
+    """Return the first problems on one line, and the number of omitted ones."""
+    more = f", and {len(problems) - most} more" if len(problems) > most else ""
+    return "; ".join(problems[:most]) + more
+
+
+def settle(values: Mapping[str, Any], computed: Collection[str], known: Sequence[Inert]) -> Account:
+    """Return the account of the ``values`` of keys, of which a reader has used those named in ``computed``."""
+    return _settle(values, values.__getitem__, computed, known, lambda name: f"is {brief(values[name])}: {UNKNOWN}")
+
+
+def settle_tensors(names: Collection[str], bound: Collection[str], known: Sequence[Inert], family: str) -> Account:
+    """Return the account of tensors, of which those named in ``bound`` are weights of a model of this family."""
+    return _settle(names, lambda _: None, bound, known, lambda _: f"has no place in a {family} model here")
+
+
+def _settle(
+    names: Iterable[str],
+    value_of: Callable[[str], Any],
+    computed: Collection[str],
+    known: Sequence[Inert],
+    unknown: Callable[[str], str],
+) -> Account:
+    """Sort names into groups; values are looked up only where they matter, since some are costly."""
+    account = Account([], {}, {})
+    for name in names:
+        if name in computed:
+            account.computed.append(name)
+            continue
+        fitting = [entry for entry in known if any(fnmatchcase(name, pattern) for pattern in entry.names)]
+        if not fitting:
+            account.refused[name] = unknown(name)
+            continue
+        entry = fitting[0]  # the first counts: it may be narrower than a later pattern
+        if entry.values is None or any(same(value_of(name), value) for value in entry.values):
+            account.inert[name] = entry.reason
+        else:
+            wanted = " or ".join(json.dumps(item) for item in entry.values)
+            account.refused[name] = f"is {brief(value_of(name))}, only {wanted} is computed here"
+    return account
+
+
+def same(got: Any, wanted: Any) -> bool:
+    """Return whether two JSON values are equal, a boolean being no number."""
+    return got == wanted and isinstance(got, bool) is isinstance(wanted, bool)
+
+
+def brief(value: Any) -> str:
+    """Return a value from a file fit for a one-line message."""
+    if value is LIST:
+        return "an array"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return quote(value, 40) if isinstance(value, str) else json.dumps(value, default=str)[:40]
+
+
+def shown(name: str) -> str:
+    """Return a name as it is if it is a plain one, else quoted."""
+    return name if len(name) <= 100 and all(c.isalnum() and c.isascii() or c in "._-" for c in name) else quote(name)
+
+
+def leaves(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of all values of a JSON object, nested ones too; null is the same as no value."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{where}{key}.")
+        elif value is not None:
+            yield where + key, value
+
+
+class Reads:
+    """View of a file's metadata that records the keys whose values are read (``source.Metadata``)."""
+
+    def __init__(self, metadata: Metadata):
+        self._metadata = metadata
+        self.read: set[str] = set()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._metadata
+
+    def type_of(self, key: str) -> str | None:
+        """Return the type of a key's value, or None for an unknown key."""
+        return self._metadata.type_of(key)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self._metadata[key]
+
+    def count(self, key: str) -> int:
+        """Return the number of items of an array, 1 for a scalar."""
+        self.read.add(key)
+        return self._metadata.count(key)
+
+    def first(self, key: str, count: int) -> list[Any]:
+        """Return the first ``count`` items of an array."""
+        self.read.add(key)
+        return self._metadata.first(key, count)
+
+    def account(self, known: Sequence[Inert]) -> Account:
+        """Return what becomes of every key of the file."""
+
+        def value_of(key: str) -> Any:
+            return LIST if (self.type_of(key) or "").endswith("[]") else self._metadata[key]
+
+        unknown = lambda key: f"is {brief(value_of(key))}: {UNKNOWN}"  # noqa: E731
+        return _settle(self._metadata, value_of, self.read, known, unknown)

@@ -6,10 +6,10 @@ instruction set in use. Importing this package imports Numba and compiles nothin
 
 from __future__ import annotations
 
-from ...formats import FORMATS
+from ...formats import APART, FORMATS
 from . import iq2_xxs, q2_k, q4_k, q8_0
-from .float_rows import PLAIN, block_kernel
-from .gemm import GEMMS, Gemm, gemm_rows
+from .float_rows import PLAIN, apart_kernel, block_kernel
+from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
 from .integer_rows import integer_kernel
 from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
@@ -47,9 +47,13 @@ def _all() -> dict[tuple[str, str], RowKernel]:
 
 
 KERNELS = _all()
+APART_KERNELS = {name: apart_kernel(layout) for name, layout in APART.items()}
+"""Kernels for float inputs of each layout of codes and scales that lie apart: they take a pair of addresses."""
 
 
 __all__ = [
+    "APART_GEMMS",
+    "APART_KERNELS",
     "GEMMS",
     "KERNELS",
     "OVERRIDES",

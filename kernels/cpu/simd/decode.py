@@ -20,6 +20,9 @@ def _bits(k: Emit, plane: Plane, block: Val, first: int, lanes: int) -> Val:
     mask, bytes_ = (1 << plane.width) - 1, Vec("i8", lanes)
     if plane.run == 1:
         places = plane.places[first : first + lanes]
+        if places == tuple((places[0][0] + i // 2, i % 2 * 4) for i in range(lanes)) and plane.width == 4:
+            both = k.load(Vec("i8", lanes // 2), block + places[0][0])
+            return (both & mask).shuffle([i // 2 + i % 2 * (lanes // 2) for i in range(lanes)], both >> 4)
         start, size = places[0][0], places[-1][0] - places[0][0] + 1
         if plane.width == 1 and size < lanes:  # bits side by side
             spread = k.load(Vec("i8", size), block + start).shuffle([byte - start for byte, _ in places])

@@ -45,6 +45,12 @@ def load_float(k, address):
     return k.load(Float, address)
 
 
+@inline(Int, Int)
+def load_int(k, address):
+    """Load the int64 at ``address``."""
+    return k.load(Int, address)
+
+
 @inline(types.none, Int, Float)
 def store_float(k, address, value):
     """Store a float at ``address``."""
@@ -103,12 +109,18 @@ def _copy_byte(k, target, source):
 
 
 @njit(**JIT)
+def copy_bytes(target, source, size):
+    """Copy ``size`` bytes."""
+    for i in range(size):
+        _copy_byte(target + i, source + i)
+
+
+@njit(**JIT)
 def copy_with_zeros(target, source, size):
     """Copy up to 1024 bytes and pad with zeros to 1024."""
     for line in range(0, 1024, 64):
         _clear_line(target + line)
-    for i in range(size):
-        _copy_byte(target + i, source + i)
+    copy_bytes(target, source, size)
 
 
 # -- int8 dot products of 32 bytes

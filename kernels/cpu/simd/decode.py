@@ -166,14 +166,10 @@ def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
         d = broadcast_half(k, block + scale.byte, kind)
         return d * scale.factor if scale.factor != 1 else d
     assert scale is not None
-    e = k.load(types.int8, block + scale.byte).zext(types.int32)
-    # 2^(e - bias) as exponent bits, except for subnormal results
-    least = scale.bias - 126
-    subnormal = k.const(types.int32, 1 << (23 - least)) << e
-    bits = k.select(e.compare("<", least), subnormal, (e - (scale.bias - 127)) << 23)
-    if scale.nan:
-        bits = k.select(e.compare("==", 255), k.const(types.int32, 0x7FC00000), bits)
-    return bits.bits(Float).splat(kind)
+    # a load that broadcasts costs no arithmetic, while 2^(e - bias), subnormal results and NaN would take eight operations
+    table = k.table(f"powers_{scale.bias}_{scale.nan}", "i32", scale.table.view(np.uint32).tolist())
+    e = k.load(types.int8, block + scale.byte).zext(Int)
+    return k.load(Float, table + e * 4).splat(kind)
 
 
 def group_lanes(fmt: Format, first: int, lanes: int) -> list[int]:

@@ -57,7 +57,8 @@ def _sums(k, total: Val, pair: tuple[Val, Val], scales: Val, x: Val) -> Val:
         for half, weights in enumerate(pair):
             dots = x86.dpbusd_512(k, dots, weights, k.load(I8x64, x + 64 * (2 * limb + half)))
     dots = dots + k.load(I32x16, x + _OFFSETS)
-    return k.fma(dots.to_float(F32x16), scales * k.load(F32x16, x + _SCALES), total)
+    # first the scale of the inputs: the product of both scales may be too small for a float
+    return k.fma(dots.to_float(F32x16) * k.load(F32x16, x + _SCALES), scales, total)
 
 
 def _step_apart(blocks: int) -> Any:
@@ -94,14 +95,14 @@ def _step_joined(blocks: int) -> Any:
         )
         each = [block_scale(k, MXFP4, block, Vec("f32", 4)) for block in at]
         each += [k.zero(Vec("f32", 4))] * (4 - blocks)
-        scales = each[0].cat(each[1]).cat(each[2].cat(each[3])) * 2.0
+        scales = each[0].cat(each[1]).cat(each[2].cat(each[3]))
         return _sums(k, total, (first, second), scales, x)
 
     return add
 
 
-def _pack(order: list[int]) -> Any:
-    """Make ``pack`` for weights in this order."""
+def _pack(order: list[int], unit: float) -> Any:
+    """Make ``pack`` for weights in this order; ``unit`` is the value of w = 1 at scale 1."""
 
     @inline(types.none, Int, Int, Int, Float, Float)
     def store_block(k, target, block, x, scale, inverse):
@@ -114,7 +115,7 @@ def _pack(order: list[int]) -> Any:
             eights = [wide.shuffle(range(i, 32, 8)) for i in range(8)]
             total = total + sum(eights[1:], eights[0]) * (-_BIAS << 8 * (2 - limb))
         k.store(target + block * 16 + _OFFSETS, total)
-        k.store(target + block * 16 + _SCALES, (scale * 0.5).splat(Vec("f32", 4)))
+        k.store(target + block * 16 + _SCALES, (scale * unit).splat(Vec("f32", 4)))
 
     @inline(types.none, Int)
     def clear(k, target):
@@ -186,11 +187,11 @@ def _apart_rows() -> Any:
     return rows
 
 
-APART = RowKernel(_pack(_APART), _apart_rows(), _packed_bytes)
+APART = RowKernel(_pack(_APART, 0.5), _apart_rows(), _packed_bytes)
 
 _SIZE = MXFP4.block_bytes
 JOINED = RowKernel(
-    _pack(_JOINED),
+    _pack(_JOINED, 1.0),
     make_rows(
         LANES_16,
         2,

@@ -1,7 +1,7 @@
 """Decode of a slice in DeepSeek's published layout, read in place, against the bandwidth bound of its bytes.
 
-The slice has 4 layers and 8 experts, all of whose weights a few tokens read. The GGUF slice takes turns with it, so that
-the share of either's bound is measured in the same minutes.
+The slice has 4 layers and 8 experts, all of whose weights a few tokens read. The GGUF slice takes turns with it, so
+that the share of either's bound is measured in the same minutes.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def slice_path(
 
 
 def published_slice_path(layers: int, experts: int, vocab: int) -> str:
-    """Return the folder of a slice as DeepSeek would publish it (FP8, FP4), built first from the slice "q4" if absent."""
+    """Return the folder of a slice as DeepSeek would publish it (FP8, FP4), built from the slice "q4" if absent."""
     path = cache_dir() / f"slice-published-l{layers}-e{experts}-v{vocab}"
     with building(path):
         if not path.is_dir():

@@ -147,7 +147,18 @@ class ProductOps(Steps):
         x, steps = self._rounded(x, tokens * groups, n, parts.rounding)
         pack = parts.pack, x, n, panel, panel_bytes, groups
         table = address(parts.table)
-        values = (table, place.at, place.row_bytes, n, panel, panel_bytes, tokens, w.rows // groups, self.at(out), w.rows)
+        values = (
+            table,
+            place.at,
+            place.row_bytes,
+            n,
+            panel,
+            panel_bytes,
+            tokens,
+            w.rows // groups,
+            self.at(out),
+            w.rows,
+        )
         return [
             *steps,
             Step(t.GEMM_PACK, tokens * groups, max(1, 16384 // n), pack),

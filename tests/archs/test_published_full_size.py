@@ -36,8 +36,9 @@ with Engine.open(sys.argv[1], threads=2) as engine:
         assert numpy.isfinite(session.eval(3)).all()
     stacks = [layer.ffn_down_exps.data for layer in engine.model.weights.layers]
     print(json.dumps({
-        "seconds": seconds, "cpu": cpu, "opened": opened, "after": anonymous(), "tensors": len(engine.source.checkpoint.tensors),
-        "files": len(engine.source.checkpoint.files), "size": engine.source.size, "made": engine.source.made_bytes,
+        "seconds": seconds, "cpu": cpu, "opened": opened, "after": anonymous(),
+        "tensors": len(engine.source.checkpoint.tensors), "files": len(engine.source.checkpoint.files),
+        "size": engine.source.size, "made": engine.source.made_bytes,
         "in_place": sum(type(stack).__name__ == "ApartRows" for stack in stacks),
     }))
 """

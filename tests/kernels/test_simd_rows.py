@@ -1,9 +1,9 @@
 """Row kernels against float64 products of the dequantized weights (gguf-py's dequantizer) with the rounded inputs.
 
 The float tolerance is 3e-7 of sum |w||x|, a few float32 roundings; of max |w| sum |x| in formats with mins, where a
-weight is itself a difference, and in IQ2_XXS and MXFP4, whose float inputs are fixed-point numbers by blocks. Integer sums are
-exact, so on inputs whose scales are powers of two the integer kernels must be exact. ``test_simd_tiers`` runs this file
-again in the other tiers.
+weight is itself a difference, and in IQ2_XXS and MXFP4, whose float inputs are fixed-point numbers by blocks. Integer
+sums are exact, so on inputs whose scales are powers of two the integer kernels must be exact. ``test_simd_tiers`` runs
+this file again in the other tiers.
 """
 
 import os

@@ -166,7 +166,7 @@ def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
         d = broadcast_half(k, block + scale.byte, kind)
         return d * scale.factor if scale.factor != 1 else d
     assert scale is not None
-    # a load that broadcasts costs no arithmetic, while 2^(e - bias), subnormal results and NaN would take eight operations
+    # a load that broadcasts costs no arithmetic; 2^(e - bias), subnormal results and NaN would take eight operations
     table = k.table(f"powers_{scale.bias}_{scale.nan}", "i32", scale.table.view(np.uint32).tolist())
     e = k.load(types.int8, block + scale.byte).zext(Int)
     return k.load(Float, table + e * 4).splat(kind)

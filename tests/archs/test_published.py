@@ -243,6 +243,23 @@ def test_rows_in_another_order_and_stacks(tmp_path, monkeypatch) -> None:
     assert source.tensors["b"].dims == (4, 6, 3) and source.made_bytes == 4 * 6 * 4 * 4
 
 
+def test_what_is_no_plain_grid_of_128_is_converted(tmp_path, monkeypatch) -> None:
+    """Rows in another order, scales for other blocks and scales that are no powers of two have no place in the file."""
+    rng = np.random.default_rng(5)
+    codes = rng.integers(0, 127, (256, 256), dtype=np.uint8)
+    plans = [plan("a.weight", "F8_E4M3", codes), plan("a.scale", "F8_E8M0", np.full((2, 2), 120, np.uint8)),
+             plan("b.weight", "F8_E4M3", codes), plan("b.scale", "F8_E8M0", np.full((1, 2), 120, np.uint8)),
+             plan("c.weight", "F8_E4M3", codes), plan("c.scale", "F32", np.full((2, 2), 0.5, np.float32)),
+             plan("d.weight", "F8_E4M3", codes)]  # fmt: skip
+    parts = [TensorParts(name, (f"{name}.weight",)) for name in "abcd"]
+    parts.append(TensorParts("e", ("a.weight",), np.arange(256)[::-1]))
+    source = laid_out(monkeypatch, one(tmp_path, plans), *parts)
+    assert [source.apart(name) is not None for name in "abcde"] == [True, False, False, False, False]
+    made = sum(source.tensors[name].nbytes for name in "bcde")
+    assert source.made_bytes == made
+    np.testing.assert_array_equal(np.asarray(source.apart("a")).reshape(-1), source.raw("a"))
+
+
 REFUSED = {
     "an integer over 32 bits": ([("a.weight", "I64", np.array([[1, 2**40]]))], "holds 1099511627776"),
     "an integer below": ([("a.weight", "I64", np.array([-(2**31) - 1]))], "more than 32 bits"),

@@ -106,12 +106,13 @@ def test_a_slice_with_real_dimensions_takes_no_memory_of_its_own(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc: own memory is unknown")
 def test_the_whole_folder_opens_in_seconds(tmp_path: Path) -> None:
+    """And decodes, with advice for experts, as a file larger than memory does."""
     write(tmp_path / "flash", FLASH, 3_520_000_000)
     assert occupied(tmp_path / "flash") < 64 << 20
-    result = opened(tmp_path / "flash", "open")
+    result = opened(tmp_path / "flash", "eval")
     print(result)
     assert result["tensors"] > 69_000 and result["files"] == 46 and result["size"] > 158e9
     assert result["in_place"] == 43 and result["made"] == 3 * FLASH.vocab * 6 * 4
     assert result["cpu"] < 5  # seconds of this process: another one's do not count
-    assert result["opened"] < 1 << 20
+    assert result["opened"] < 512 << 10 and result["after"] < 1 << 20
     assert occupied(tmp_path / "flash") < 64 << 20

@@ -81,10 +81,14 @@ class Engine:
         try:
             arch = arch_of(source)
             shape = arch.read_shape(source, strict)
+            if backend == "cuda" and hasattr(source, "in_place"):
+                source.in_place = False  # its kernels read rows of a storage format
             memory, unpacked = memory_bytes(), getattr(source, "made_bytes", 0)
             if memory is not None and unpacked > memory:
                 need = f"{unpacked / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
-                raise BackendError(f"{source.path}: it takes {need}; a GGUF made of it (ds4-quantize) is read in place")
+                raise BackendError(
+                    f"{source.path}: backend {backend} takes {need}; a GGUF made of it (ds4-quantize) is read in place"
+                )
             weights = arch.bind(source, shape)
             ops = load_backend(backend, threads, gpu_memory, progress)
             if advise is None:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .formats import FORMATS
+from .formats import FORMATS, ApartRows
 from .formats.matrix import Matrix
 from .ops import OPS, Backend, Op, Operand
 
@@ -81,9 +81,12 @@ class Binding:
             raise TypeError(f"{name} must be a matrix, not {type(w).__name__}")
         kind, shape = w.__dict__.get("_bound", (None, ()))
         if kind is not self.array_type:
-            if not isinstance(w.data, self.array_type):
+            apart = self.array_type is np.ndarray and isinstance(w.data, ApartRows)
+            if not apart and not isinstance(w.data, self.array_type):
                 raise TypeError(f"{name} must be placed on this backend")
-            if w.data.dtype != np.uint8 or not self.gapless(w.data):
+            if apart and w.data.layout.joined.name != w.fmt:
+                raise ValueError(f"{name}: {w.data.layout.name} weights are not {w.fmt}")
+            if w.data.dtype != np.uint8 or not (apart or self.gapless(w.data)):
                 raise ValueError(f"{name}: weights must be contiguous bytes, not {w.data.dtype} {w.data.shape}")
             if w.data.shape[-2:] != (w.rows, FORMATS[w.fmt].row_bytes(w.cols)):
                 raise ValueError(f"{name}: {w.data.shape} bytes are no {w.fmt} weights of {w.rows} x {w.cols}")

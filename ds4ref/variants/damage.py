@@ -57,17 +57,18 @@ def rearranged(own: Any) -> Iterator[tuple[str, Any]]:
         return
     if not isinstance(own, Matrix):
         return
-    for says, other in _moved(own.data, -2, "rows"):
+    data = np.asarray(own.data)
+    for says, other in _moved(data, -2, "rows"):
         yield says, _matrix(own, other)
-    if own.data.ndim == 3:
-        for says, other in _moved(own.data, 0, "experts"):
+    if data.ndim == 3:
+        for says, other in _moved(data, 0, "experts"):
             yield says, _matrix(own, other)
     blocks = own.cols // FORMATS[own.fmt].block_elems
     if blocks > 1:
-        cut = own.data.reshape(*own.data.shape[:-1], blocks, -1)
+        cut = data.reshape(*data.shape[:-1], blocks, -1)
         for says, other in _moved(cut, -2, "columns" if blocks == own.cols else "columns (block by block)"):
             yield says, _matrix(own, other)
-    if own.data.ndim == 2 and own.rows == own.cols:
+    if data.ndim == 2 and own.rows == own.cols:
         values = np.ascontiguousarray(own.dequantize().T)
         yield "transposed", Matrix("F32", values.view(np.uint8).reshape(own.rows, -1), own.rows, own.cols)
 

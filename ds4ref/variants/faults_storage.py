@@ -29,7 +29,7 @@ def _misread(fmt: str, rewrite: Rewrite) -> Begin:
     assert layout is not None
 
     def wrong(w: Matrix) -> Matrix:
-        data = w.data.copy()
+        data = np.array(w.data)
         rewrite(data.reshape(-1).view(layout))
         return Matrix(w.fmt, data, w.rows, w.cols)
 

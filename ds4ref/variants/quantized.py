@@ -266,8 +266,8 @@ def _sample(w: Matrix, rows: int) -> Matrix:
         return Matrix(w.fmt, np.ascontiguousarray(w.data[chosen]), len(chosen), w.cols)
     experts = np.unique(np.linspace(0, w.experts - 1, min(8, w.experts)).astype(int))
     inner = np.unique(np.linspace(0, w.rows - 1, min(max(1, rows // 4), w.rows)).astype(int))
-    data = np.ascontiguousarray(w.data[experts][:, inner])
-    return Matrix(w.fmt, data.reshape(-1, data.shape[-1]), data.shape[0] * data.shape[1], w.cols)
+    data = np.concatenate([w.data[int(expert)][inner] for expert in experts])
+    return Matrix(w.fmt, data, len(data), w.cols)
 
 
 def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:

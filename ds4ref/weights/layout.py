@@ -8,18 +8,20 @@
       + E8M0 for 32 inputs             MXFP4        scale and codes of each 32 weights together, in GGUF's order
     F8_E4M3 with any other scales      F32          scales multiplied in
 
-All conversions are exact, except that the last one rounds once, to float32.
+All conversions are exact, except that the last one rounds once, to float32. FP8 with scales of 128 x 128 and FP4 need
+none where kernels read codes and scales apart (``apart_rows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from ds4ref.kernels.formats import FORMATS, Format
+from ds4ref.kernels.formats import FORMATS, ApartRows, Format
+from ds4ref.kernels.formats.apart import FP4, FP8, Apart
 from ds4ref.kernels.formats.f8_e4m3 import BLOCK_WEIGHTS, E4M3, E8M0
 
 from ..errors import ModelFileError
@@ -30,7 +32,7 @@ PLAIN = ("F32", "F16", "BF16", "I32")
 SCALE_DTYPES = ("F8_E8M0", "U8")
 """Dtypes that may hold E8M0 scales; files written before F8_E8M0 was a dtype use U8."""
 PACKED_DTYPES = ("I8", "U8", "F4")
-MX_WEIGHTS = 32
+MX_WEIGHTS = FP4.codes.block_elems
 _STEP_BYTES = 16 << 20
 """Published bytes converted at once, which bounds the temporaries."""
 
@@ -42,6 +44,7 @@ class Layout:
     stored   the published tensor
     shape    dimensions in weights, outermost first
     is_view  ``bytes`` returns a view of the file instead of converting
+    apart    layout of codes and scales that kernels read where they lie, in ``stored`` and ``scale``; None: converted
     """
 
     stored: Stored
@@ -49,6 +52,8 @@ class Layout:
     shape: tuple[int, ...]
     _bytes: Callable[[], np.ndarray]
     is_view: bool = False
+    apart: Apart | None = None
+    scale: Stored | None = None
 
     @property
     def nbytes(self) -> int:
@@ -155,6 +160,9 @@ def _fp8(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> La
 
         return Layout(stored, FORMATS["F32"], (rows, cols), values)
 
+    if scale is not None and (high, wide) == (FP8.high, BLOCK_WEIGHTS):
+        return _apart(FP8, checkpoint, path, stored, scale, (rows, cols))
+
     def blocks() -> np.ndarray:
         count = cols // BLOCK_WEIGHTS
         scales = np.repeat(_checked_scales(checkpoint, path, scale), wide // BLOCK_WEIGHTS, axis=1)
@@ -180,17 +188,34 @@ def _fp4(checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored) -> La
         reason = f"scales {scale.dtype} {list(scale.shape)} do not fit FP4 {quote(stored.name)} of {rows} x {cols}"
         raise ModelFileError(path, reason, scale.offset)
 
-    def blocks() -> np.ndarray:
-        count, half = cols // MX_WEIGHTS, MX_WEIGHTS // 4
-        out = np.empty((rows, count, 1 + MX_WEIGHTS // 2), np.uint8)
-        out[:, :, 0] = _checked_scales(checkpoint, path, scale)
-        codes = checkpoint.raw(stored.name).reshape(rows, count, 2, half)
-        step = max(1, _STEP_BYTES // cols)
-        for at in range(0, rows, step):
-            low, high = codes[at : at + step, :, 0], codes[at : at + step, :, 1]
-            # published byte j holds weights 2 j and 2 j + 1; GGUF's byte i holds weights i and i + 16
-            out[at : at + step, :, 1::2] = (low & 15) | (high << 4)
-            out[at : at + step, :, 2::2] = (low >> 4) | (high & 0xF0)
-        return out.reshape(-1)
+    return _apart(FP4, checkpoint, path, stored, scale, (rows, cols))
 
-    return Layout(stored, FORMATS["MXFP4"], (rows, cols), blocks)
+
+def _apart(
+    apart: Apart, checkpoint: Checkpoint, path: str, stored: Stored, scale: Stored, shape: tuple[int, int]
+) -> Layout:
+    """Return the conversion of codes and scales that kernels can also read where they lie."""
+
+    def blocks() -> np.ndarray:
+        _checked_scales(checkpoint, path, scale)
+        return np.asarray(ApartRows(apart, *_parts(checkpoint, stored, scale), stacked=False)).reshape(-1)
+
+    return Layout(stored, apart.joined, shape, blocks, apart=apart, scale=scale)
+
+
+def _parts(checkpoint: Checkpoint, stored: Stored, scale: Stored) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return codes and scales of one matrix, views of the files, as uint8 (rows, bytes)."""
+    codes, scales = checkpoint.raw(stored.name), checkpoint.raw(scale.name)
+    return [codes.reshape(stored.shape[0], -1)], [scales.reshape(scale.shape)]
+
+
+def apart_rows(checkpoint: Checkpoint, pieces: Sequence[Layout], stacked: bool) -> ApartRows:
+    """Return the codes and scales of equal layouts, which are ``apart``, as views of the files."""
+    codes, scales = [], []
+    for piece in pieces:
+        assert piece.apart is not None and piece.scale is not None
+        some, several = _parts(checkpoint, piece.stored, piece.scale)
+        codes += some
+        scales += several
+    assert pieces[0].apart is not None
+    return ApartRows(pieces[0].apart, codes, scales, stacked)

@@ -6,8 +6,9 @@ checkpoint, and there is no second path through the engine.
 
 Tensors already in a storage format (F32, F16, BF16, I32) are views of the mapped files. All others are converted by
 ``raw`` at every call, and the caller owns the result: FP8 and FP4 get their scales into their rows, 64-bit integers
-become 32-bit ones, experts are stacked. ``made_bytes`` is the memory that all converted tensors take together;
-``piece`` converts one matrix of a stack at a time.
+become 32-bit ones, experts are stacked. ``apart`` gives FP8, FP4 and stacks of them without a copy, to kernels that
+read codes and scales where they lie. ``made_bytes`` is the memory that all converted tensors take together; ``piece``
+converts one matrix of a stack at a time.
 
     with PublishedSource.open("folder") as source:
         source.metadata["general.architecture"], source.tensors["blk.0.attn_q_a.weight"].fmt.name
@@ -24,14 +25,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from ds4ref.kernels.formats import FORMATS, Format
+from ds4ref.kernels.formats import FORMATS, ApartRows, Format
 
 from ..errors import ModelFileError
 from .accounting import Account, Inert, leaves, settle, settle_tensors
 from .config import Config
 from .cursor import quote
 from .inert import CONFIG as INERT_CONFIG
-from .layout import Layout, layout_of, made_layout
+from .layout import Layout, apart_rows, layout_of, made_layout
 from .safetensors import CONFIG, Checkpoint
 from .source import Entries
 
@@ -141,9 +142,17 @@ class _Conversion:
     def is_view(self) -> bool:
         return len(self.pieces) == 1 and self.order is None and not self.plus and self.pieces[0].is_view
 
+    @property
+    def is_apart(self) -> bool:
+        """Return whether kernels can read codes and scales where they lie."""
+        return self.order is None and all(piece.apart is not None for piece in self.pieces)
+
 
 class PublishedSource:
-    """An open checkpoint of a known family; implements ``source.TensorSource``."""
+    """An open checkpoint of a known family; implements ``source.TensorSource``.
+
+    in_place  whether ``apart`` may give tensors; set it to False for a backend that needs rows of a storage format
+    """
 
     def __init__(self, checkpoint: Checkpoint, mtp: bool = False, check: bool = True):
         """Take ownership of ``checkpoint``; use ``open`` instead."""
@@ -162,6 +171,7 @@ class PublishedSource:
         self.tensors: dict[str, PublishedInfo] = {}
         self._conversions: dict[str, _Conversion] = {}
         self.used: set[str] = set()
+        self.in_place = True
         for part in parts(config, checkpoint):
             self._add(part)
         if mtp and not self.tensors:
@@ -235,15 +245,24 @@ class PublishedSource:
 
     @property
     def made_bytes(self) -> int:
-        """Return the bytes of memory that all tensors which are not views of the files would take."""
+        """Return the bytes of memory that all tensors take which are neither views of the files nor read in place."""
         return sum(
-            self.tensors[name].nbytes for name, conversion in self._conversions.items() if not conversion.is_view
+            self.tensors[name].nbytes
+            for name, conversion in self._conversions.items()
+            if not (conversion.is_view or (self.in_place and conversion.is_apart))
         )
 
     @property
     def used_bytes(self) -> int:
         """Return the bytes of the published tensors that the engine's are made of."""
         return sum(self.checkpoint.tensors[name].nbytes for name in self.used)
+
+    def apart(self, name: str) -> ApartRows | None:
+        """Return codes and scales of a tensor where they lie in the files, by row; None if it has to be converted."""
+        conversion = self._conversions[name]
+        if not (self.in_place and conversion.is_apart):
+            return None
+        return apart_rows(self.checkpoint, conversion.pieces, stacked=len(self.tensors[name].dims) > 2)
 
     def pieces(self, name: str) -> int:
         """Return the number of matrices in a tensor: the length of the outermost axis of a stack, else 1."""

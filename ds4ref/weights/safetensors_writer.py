@@ -22,12 +22,13 @@ SHARD_BYTES = 4 << 30
 
 
 class PlannedTensor(NamedTuple):
-    """A tensor to be written: ``make`` returns its bytes as any contiguous array."""
+    """A tensor to be written: ``make`` returns its bytes as any contiguous array; None leaves zeros, a hole in the
+    file."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    make: Callable[[], np.ndarray]
+    make: Callable[[], np.ndarray] | None
 
     @property
     def nbytes(self) -> int:
@@ -49,10 +50,14 @@ def write_file(path: str | os.PathLike[str], tensors: Sequence[PlannedTensor]) -
         with atomic_write(path) as out:
             out.write(len(text).to_bytes(8, "little") + text)
             for plan in tensors:
+                if plan.make is None:
+                    out.seek(plan.nbytes, os.SEEK_CUR)
+                    continue
                 data = np.ascontiguousarray(plan.make())
                 if data.nbytes != plan.nbytes:
                     raise ValueError(f"{plan.name}: {data.nbytes} bytes, not the {plan.nbytes} of its plan")
                 out.write(data.reshape(-1).view(np.uint8).data)
+            out.truncate()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
 

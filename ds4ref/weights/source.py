@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from ds4ref.kernels.formats import Format
+from ds4ref.kernels.formats import ApartRows, Format
 
 DEEPSEEK = "deepseek4"
 """Architecture assumed for files without ``general.architecture``."""
@@ -92,6 +92,13 @@ class TensorSource(Protocol):
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
+
+
+def matrix_rows(source: TensorSource, info: TensorInfo) -> np.ndarray | ApartRows:
+    """Return the bytes of a matrix or stack by row, (..., rows, row_bytes), without a copy where the file allows it."""
+    apart = getattr(source, "apart", None)
+    rows = None if apart is None else apart(info.name)
+    return source.raw(info.name).reshape(*info.shape[:-1], info.fmt.row_bytes(info.dims[0])) if rows is None else rows
 
 
 def architecture(source: TensorSource) -> str:

@@ -14,6 +14,7 @@ from functools import cache
 
 import numpy as np
 
+from ..formats import APART
 from ..formats.matrix import Matrix
 from .library import library
 from .sizes import TILE_TOKENS, gemm_bytes
@@ -74,14 +75,15 @@ def parts(fmt: str, act: str) -> Parts | None:
     sizes = np.zeros(6, np.int64)
     code.function(f"gemm_sizes.{tile}", 1)(address(sizes))
     addresses = code.address(f"gemm_decode.{name}"), code.address(f"gemm_multiply.{tile}")
-    return Parts(code.address(f"gemm_pack.{tile}"), np.array([*addresses, *sizes], np.int64), *map(int, sizes))
+    table = np.array([*addresses, *sizes, fmt in APART], np.int64)
+    return Parts(code.address(f"gemm_pack.{tile}"), table, *map(int, sizes))
 
 
 def parts_for(tokens: int, w: Matrix, act: str) -> Parts | None:
     """Return the parts for ``tokens`` inputs of ``w``, or None to use the row kernels."""
-    return parts(w.fmt, act) if tokens >= MIN_TOKENS else None
+    return parts(w.layout, act) if tokens >= MIN_TOKENS else None
 
 
 def expert_parts_for(tokens: int, K: int, w: Matrix, act: str) -> Parts | None:
     """Return the parts for K experts per token out of the stack ``w``, or None to use the row kernels."""
-    return parts(w.fmt, act) if tokens >= MIN_TOKENS and tokens * K >= MIN_PER_EXPERT * w.experts else None
+    return parts(w.layout, act) if tokens >= MIN_TOKENS and tokens * K >= MIN_PER_EXPERT * w.experts else None

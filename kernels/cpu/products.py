@@ -7,10 +7,12 @@ import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
 from ..binding import bind
+from ..formats.apart import ApartRows
 from ..formats.matrix import Matrix
 from . import gemm
 from . import tasktable as t
@@ -73,12 +75,41 @@ def row_kernel(fmt: str, act: str) -> RowKernel:
     return RowKernel(library().address(f"pack.{inputs}"), library().address(f"rows.{name}"), packed_bytes)
 
 
-def weight_address(w: Matrix) -> int:
-    """Return the address of the matrix's first block, cached on the matrix."""
-    cached = w.__dict__.get("_cpu_address")
-    if cached is None:
-        cached = w.__dict__["_cpu_address"] = address(w.data)
-    return cached
+class Place(NamedTuple):
+    """Where kernels find a matrix: ``at`` is what they take as the address of its weights.
+
+    at            address of the first block; of a pair of addresses, codes and scales, where these lie apart
+    row_bytes     bytes from one row (of codes) to the next
+    expert_bytes  bytes from one matrix of a stack (or its pair) to the next
+    code_bytes, scale_bytes  sizes of one matrix's codes and scales where these lie apart, else its size and 0
+    kept          array of all pairs
+    """
+
+    at: int
+    row_bytes: int
+    expert_bytes: int
+    code_bytes: int
+    scale_bytes: int
+    kept: np.ndarray | None = None
+
+
+def place_of(w: Matrix) -> Place:
+    """Return where the weights are, cached on the matrix."""
+    place = w.__dict__.get("_cpu_place")
+    if place is None:
+        place = w.__dict__["_cpu_place"] = _apart(w.data) if isinstance(w.data, ApartRows) else _whole(w)
+    return place
+
+
+def _whole(w: Matrix) -> Place:
+    size = w.rows * w.row_bytes
+    return Place(address(w.data), w.row_bytes, size, size, 0)
+
+
+def _apart(data: ApartRows) -> Place:
+    pairs = np.array([[address(part) for part in pair] for pair in zip(data.codes, data.scales, strict=True)], np.int64)
+    sizes = data.codes[0].nbytes, data.scales[0].nbytes
+    return Place(address(pairs), data.code_bytes, pairs.strides[0], *sizes, pairs)
 
 
 class ProductOps(Steps):
@@ -102,21 +133,32 @@ class ProductOps(Steps):
     def _product(self, x: int, tokens: int, groups: int, w: Matrix, act: str, out: np.ndarray) -> list[Step]:
         """Multiply all (tokens, groups) inputs at ``x`` with all rows, by GEMM or row kernels depending on the number
         of tokens."""
-        n, weight = w.cols, weight_address(w)
+        n, place = w.cols, place_of(w)
         parts = gemm.parts_for(tokens, w, act)
         if parts is None:
-            kernel = row_kernel(w.fmt, act)
+            kernel = row_kernel(w.layout, act)
             (packed, size), steps = self._packed(x, tokens * groups, w, act)
             inputs = packed, size, tokens, groups, w.rows // groups
-            rows = kernel.rows, weight, w.row_bytes, n, *inputs, self.at(out), w.rows
-            return [*steps, Step(t.LINEAR, w.rows, self._row_chunk(w.rows, w.row_bytes), rows)]
+            rows = kernel.rows, place.at, place.row_bytes, n, *inputs, self.at(out), w.rows
+            return [*steps, Step(t.LINEAR, w.rows, self._row_chunk(w.rows, place.row_bytes), rows)]
         panel_bytes = parts.panel_bytes(tokens, n)
         panel = self.temp(groups * panel_bytes)
         chunk = max(1, min(5, w.rows // (4 * self.threads * ROWS_AT_ONCE))) * ROWS_AT_ONCE
         x, steps = self._rounded(x, tokens * groups, n, parts.rounding)
         pack = parts.pack, x, n, panel, panel_bytes, groups
         table = address(parts.table)
-        values = (table, weight, w.row_bytes, n, panel, panel_bytes, tokens, w.rows // groups, self.at(out), w.rows)
+        values = (
+            table,
+            place.at,
+            place.row_bytes,
+            n,
+            panel,
+            panel_bytes,
+            tokens,
+            w.rows // groups,
+            self.at(out),
+            w.rows,
+        )
         return [
             *steps,
             Step(t.GEMM_PACK, tokens * groups, max(1, 16384 // n), pack),
@@ -128,14 +170,14 @@ class ProductOps(Steps):
         them."""
 
         def make() -> tuple[tuple[int, int], list[Step]]:
-            kernel, n = row_kernel(w.fmt, act), w.cols
+            kernel, n = row_kernel(w.layout, act), w.cols
             size = kernel.packed_bytes(n)
             source, steps = self._rounded(x, count, n, kernel.rounding)
             packed = self.temp(count * size)
             step = Step(t.PACK, count, max(1, 16384 // n), (kernel.pack, source, n, packed, size))
             return (packed, size), [*steps, step]
 
-        return self.shared(("packed", x, count, w.fmt, act, w.cols), make)
+        return self.shared(("packed", x, count, w.layout, act, w.cols), make)
 
     def _rounded(self, x: int, count: int, n: int, act: str) -> tuple[int, list[Step]]:
         """Return the address of ``count`` inputs of ``n`` floats at ``x`` rounded to the codes of ``act`` and back, and
@@ -172,12 +214,12 @@ class ProductOps(Steps):
         if parts is not None:
             steps += self._expert_gemm(parts, self.at(x), ids, K, w, (order, starts, used), self.at(out))
         else:
-            n = w.cols
+            n, place = w.cols, place_of(w)
             (packed, size), pack = self._packed(self.at(x), T, w, act)
-            block = max(ROW_STEP, min(CHUNK_BYTES // w.row_bytes, -(-w.rows // 2)) // ROW_STEP * ROW_STEP)
+            block = max(ROW_STEP, min(CHUNK_BYTES // place.row_bytes, -(-w.rows // 2)) // ROW_STEP * ROW_STEP)
             blocks = -(-w.rows // block)
             values = (
-                row_kernel(w.fmt, act).rows, weight_address(w), w.row_bytes, w.rows, n, packed, size, K,
+                row_kernel(w.layout, act).rows, *place[:3], w.rows, n, packed, size, K,
                 order, starts, used, block, blocks, self.at(out),
             )  # fmt: skip
             steps += [*pack, Step(t.EXPERT_LINEAR, min(ids.size, w.experts) * blocks, 1, values)]
@@ -193,10 +235,10 @@ class ProductOps(Steps):
             steps.append(Step(t.SUM_SLOTS, T, 1, (pairs, self.at(out), K, w.rows)))
         else:
             (packed, size), pack = self._packed(self.at(mid), T * K, w, act)
-            share = -(-w.rows // (2 * self.threads))
-            block = max(ROW_STEP, min(CHUNK_BYTES // w.row_bytes, share, 128) // ROW_STEP * ROW_STEP)
+            place, share = place_of(w), -(-w.rows // (2 * self.threads))
+            block = max(ROW_STEP, min(CHUNK_BYTES // place.row_bytes, share, 128) // ROW_STEP * ROW_STEP)
             values = (
-                row_kernel(w.fmt, act).rows, weight_address(w), w.row_bytes, w.rows, w.cols, packed, size, T, K,
+                row_kernel(w.layout, act).rows, *place[:3], w.rows, w.cols, packed, size, T, K,
                 order, starts, used, block, self.at(out),
             )  # fmt: skip
             steps += [*pack, Step(t.EXPERT_SUM, -(-w.rows // block), 1, values, 4 * block * T * K)]
@@ -221,7 +263,7 @@ class ProductOps(Steps):
         max_used, blocks = min(pairs, w.experts), -(-w.rows // gemm.BLOCK_ROWS)
         panel, gemm_bytes = self.temp(parts.panel_bytes(panel_slots(pairs, max_used), n)), parts.work_bytes(n)
         values = (
-            address(parts.table), weight_address(w), w.row_bytes, w.rows, n, panel, group_bytes, *tables,
+            address(parts.table), *place_of(w)[:3], w.rows, n, panel, group_bytes, *tables,
             gemm.BLOCK_ROWS, blocks, out, gemm_bytes,
         )  # fmt: skip
         # all pairs may go to the same expert
@@ -235,9 +277,11 @@ class ProductOps(Steps):
 
     @bind
     def advise(self, ids, w, failure):
-        size = w.rows * w.row_bytes
+        place = place_of(w)
         (_, _, used), steps = self._grouped(ids, w.experts)
-        values = (used, weight_address(w), size, mmap.PAGESIZE, ADVISED_BYTES // size)
+        most = ADVISED_BYTES // (place.code_bytes + place.scale_bytes)
+        sizes = place.expert_bytes, place.code_bytes, place.scale_bytes
+        values = (used, place.at, *sizes, mmap.PAGESIZE, most)
         self.run([*steps, Step(t.ADVISE, 1, 1, values)], failure)
 
     # --- table look-ups

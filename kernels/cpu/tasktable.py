@@ -30,11 +30,11 @@ LINEAR = Task("linear_rows", "rows <weight row_bytes n <packed packed_bytes toke
 GROUP_PAIRS = Task("group_pairs", "<ids pairs experts >order >starts >used !error")
 EXPERT_LINEAR = Task(
     "expert_linear_rows",
-    "rows <weight row_bytes expert_rows n <packed packed_bytes K <order <starts <used block blocks >out",
+    "rows <weight row_bytes expert_bytes expert_rows n <packed packed_bytes K <order <starts <used block blocks >out",
 )
 EXPERT_SUM = Task(
     "expert_sum_rows",
-    "rows <weight row_bytes expert_rows n <packed packed_bytes T K <order <starts <used block >out *work",
+    "rows <weight row_bytes expert_bytes expert_rows n <packed packed_bytes T K <order <starts <used block >out *work",
 )
 
 GEMM_PACK = Task("gemm_pack", "pack <x n >panel panel_bytes groups")
@@ -42,7 +42,8 @@ GEMM = Task("gemm", "parts <weight row_bytes n <panel panel_bytes tokens group_r
 GEMM_PACK_PAIRS = Task("gemm_pack_pairs", "pack <x n >panel group_bytes divisor <order <starts <used")
 EXPERT_GEMM = Task(
     "expert_gemm",
-    "parts <weight row_bytes expert_rows n <panel group_bytes <order <starts <used block blocks >out part_offset *work",
+    "parts <weight row_bytes expert_bytes expert_rows n <panel group_bytes <order <starts <used"
+    " block blocks >out part_offset *work",
 )
 SUM_SLOTS = Task("sum_slots", "<x >out K n")
 
@@ -79,6 +80,6 @@ TAKE_ROWS = Task("take_rows", "<table <ids >out rows width !error")
 
 ROUTE = Task("route", "<logits <bias <hash_ids >probs >ids >weights experts k floor scale:f !error")
 COUNT = Task("count", "<ids =counts experts")
-ADVISE = Task("advise_experts", "<used weight expert_bytes page most")
+ADVISE = Task("advise_experts", "<used weight expert_bytes code_bytes scale_bytes page most")
 GEGLU = Task("geglu", "<gate <up >out")
 SWIGLU = Task("swiglu", "<gate <up <weight >out n limit:f")

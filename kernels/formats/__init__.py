@@ -7,6 +7,7 @@ against these readable dequantizers, which are tested bit for bit against gguf-p
 
 from __future__ import annotations
 
+from .apart import APART, ApartRows
 from .f8_e4m3 import F8_E4M3
 from .format import Format, block_format, size_only
 from .iq2_xxs import IQ2_XXS
@@ -52,4 +53,4 @@ _DECODED = (
 FORMATS: dict[str, Format] = {fmt.name: fmt for fmt in (*_DECODED, *_SIZE_ONLY)}
 BY_ID: dict[int, Format] = {fmt.ggml_id: fmt for fmt in FORMATS.values() if fmt.ggml_id >= 0}
 
-__all__ = ["BY_ID", "FORMATS", "Format", "Matrix", "block_format", "size_only"]
+__all__ = ["APART", "BY_ID", "FORMATS", "ApartRows", "Format", "Matrix", "block_format", "size_only"]

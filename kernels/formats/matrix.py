@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from .apart import ApartRows
 
 
 @dataclass(frozen=True)
@@ -12,13 +15,19 @@ class Matrix:
     """A (rows, cols) matrix, or a stack of them (experts), over raw GGUF bytes.
 
     fmt    format name, a key of ``ds4ref.kernels.formats.FORMATS``
-    data   uint8, (rows, row_bytes) or (experts, rows, row_bytes), C-contiguous; usually a view of the mapped file
+    data   uint8, (rows, row_bytes) or (experts, rows, row_bytes), C-contiguous; usually a view of the mapped file.
+           ``ApartRows`` where codes and scales lie apart: it acts like such an array, but indexing it copies
     """
 
     fmt: str
-    data: np.ndarray
+    data: Any
     rows: int
     cols: int
+
+    @property
+    def layout(self) -> str:
+        """Return the name of the kernels that read these bytes: the format's, or that of its layout."""
+        return self.data.layout.name if isinstance(self.data, ApartRows) else self.fmt
 
     @property
     def experts(self) -> int:
@@ -47,4 +56,6 @@ class Matrix:
         """Decode all values to float32, (rows, cols) or (experts, rows, cols), for tests and reference code."""
         from . import FORMATS
 
+        if isinstance(self.data, ApartRows):
+            return self.data.dequantize()
         return FORMATS[self.fmt].dequantize(self.data)

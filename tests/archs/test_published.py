@@ -10,7 +10,7 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH, check_flash
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, ModelFileError
-from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.formats import FORMATS, ApartRows
 from ds4ref.kernels.formats.f8_e4m3 import E4M3, E8M0
 from ds4ref.nano import checkpoint
 from ds4ref.nano.checkpoint import to_bf16, to_fp4, to_fp8, write_checkpoint
@@ -75,10 +75,46 @@ def test_the_tokenizer_is_the_gguf_s(folder: Path, nano_path: str) -> None:
         assert ours.shape == theirs.shape
 
 
-def test_a_checkpoint_larger_than_memory_is_refused_before_it_is_laid_out(folder: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("numerics", ["exact", "qat", "ds4"])
+def test_in_place_are_the_bits_of_the_conversion(folder: Path, monkeypatch, backend: str, numerics: str) -> None:
+    """Prefill through tiles, decode through recorded row kernels."""
+    logits = []
+    for apart in (PublishedSource.apart, lambda source, name: None):
+        monkeypatch.setattr(PublishedSource, "apart", apart)
+        with Engine.open(folder, backend=backend, numerics=numerics, threads=2) as engine:
+            w = engine.model.weights.layers[-1]
+            kinds = {type(m.data) for m in (w.attn_q_a, w.ffn_up_shexp, w.ffn_gate_exps, w.ffn_down_exps)}
+            assert kinds == {np.ndarray if logits else ApartRows}
+            ids = engine.tokenizer.encode(TEXT[:20] if backend == "reference" else TEXT)
+            session = engine.session(len(ids) + 4)
+            session.sync(ids)
+            logits.append([session.logits.copy(), *(session.eval(token).copy() for token in (9, 77, 3))])
+    np.testing.assert_array_equal(*logits)
+
+
+def test_weights_in_place_are_the_file_s_bytes(folder: Path) -> None:
+    with PublishedSource.open(folder) as source:
+        stack = source.apart("blk.2.ffn_down_exps.weight")
+        assert stack is not None and stack.shape[0] == 16
+        for expert in (0, 15):
+            name = f"layers.2.ffn.experts.{expert}.w2"
+            for part, stored in ((stack.codes, f"{name}.weight"), (stack.scales, f"{name}.scale")):
+                file = source.checkpoint.raw(stored)
+                assert part[expert].ctypes.data == file.ctypes.data and part[expert].nbytes == file.nbytes
+        assert source.apart("blk.2.attn_q_a.weight").shape == source.tensors["blk.2.attn_q_a.weight"].shape[:1] + (
+            FORMATS["F8_E4M3"].row_bytes(source.tensors["blk.2.attn_q_a.weight"].dims[0]),)  # fmt: skip
+        for converted in ("token_embd.weight", "blk.0.ffn_gate_tid2eid.weight", "output_norm.weight"):
+            assert source.apart(converted) is None
+        source.in_place = False
+        assert source.apart("blk.2.ffn_down_exps.weight") is None
+
+
+def test_a_checkpoint_larger_than_memory_is_refused_where_it_is_laid_out(folder: Path, monkeypatch) -> None:
     monkeypatch.setattr("ds4ref.engine.memory_bytes", lambda: 1 << 20)
-    with pytest.raises(BackendError, match="GiB of memory to lay out its weights.*ds4-quantize"):
-        Engine.open(folder, backend="reference")
+    with pytest.raises(BackendError, match="backend cuda takes .* GiB of memory to lay out its weights.*ds4-quantize"):
+        Engine.open(folder, backend="cuda")
+    Engine.open(folder, backend="reference").close()
 
 
 def test_pieces_are_what_a_stack_is_made_of(folder: Path) -> None:
@@ -95,6 +131,9 @@ def test_pieces_are_what_a_stack_is_made_of(folder: Path) -> None:
             for n in source.tensors
             if source.tensors[n].fmt.name in ("MXFP4", "F8_E4M3", "I32")
         )
+        integers = sum(info.nbytes for info in source.tensors.values() if info.fmt.name == "I32")
+        assert source.made_bytes == integers > 0
+        source.in_place = False
         assert source.made_bytes == made
         assert not source.tensor_account().inert and not source.tensor_account().refused
 
@@ -198,6 +237,23 @@ def test_rows_in_another_order_and_stacks(tmp_path, monkeypatch) -> None:
     want = np.stack([arrays[i][order] for i in (2, 0, 1)])
     np.testing.assert_array_equal(source.raw("b").view("<f4").reshape(3, 6, 4), want)
     assert source.tensors["b"].dims == (4, 6, 3) and source.made_bytes == 4 * 6 * 4 * 4
+
+
+def test_what_is_no_plain_grid_of_128_is_converted(tmp_path, monkeypatch) -> None:
+    """Rows in another order, scales for other blocks and scales that are no powers of two have no place in the file."""
+    rng = np.random.default_rng(5)
+    codes = rng.integers(0, 127, (256, 256), dtype=np.uint8)
+    plans = [plan("a.weight", "F8_E4M3", codes), plan("a.scale", "F8_E8M0", np.full((2, 2), 120, np.uint8)),
+             plan("b.weight", "F8_E4M3", codes), plan("b.scale", "F8_E8M0", np.full((1, 2), 120, np.uint8)),
+             plan("c.weight", "F8_E4M3", codes), plan("c.scale", "F32", np.full((2, 2), 0.5, np.float32)),
+             plan("d.weight", "F8_E4M3", codes)]  # fmt: skip
+    parts = [TensorParts(name, (f"{name}.weight",)) for name in "abcd"]
+    parts.append(TensorParts("e", ("a.weight",), np.arange(256)[::-1]))
+    source = laid_out(monkeypatch, one(tmp_path, plans), *parts)
+    assert [source.apart(name) is not None for name in "abcde"] == [True, False, False, False, False]
+    made = sum(source.tensors[name].nbytes for name in "bcde")
+    assert source.made_bytes == made
+    np.testing.assert_array_equal(np.asarray(source.apart("a")).reshape(-1), source.raw("a"))
 
 
 REFUSED = {

@@ -44,7 +44,7 @@ def product(gemm, raw, x, first=0, last=None):
     out = np.full((tokens, rows + 3), np.nan, np.float32)
     parts = compiled(gemm.decode_row).address, compiled(gemm.multiply).address, *gemm[3:]
     addresses = panel.ctypes.data, tokens, out.ctypes.data, out.strides[0], scratch.ctypes.data
-    gemm_rows(*parts, raw.ctypes.data, first, last, raw.shape[1], n, *addresses)
+    gemm_rows(*parts, raw.ctypes.data, raw.ctypes.data, first, last, raw.shape[1], n, *addresses)
     for array, size in zip((panel, scratch), sizes, strict=True):
         assert (array[size:] == 0x5A).all(), "written beyond the stated size"
     assert np.isnan(out[:, rows:]).all()

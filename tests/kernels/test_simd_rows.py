@@ -1,9 +1,9 @@
 """Row kernels against float64 products of the dequantized weights (gguf-py's dequantizer) with the rounded inputs.
 
 The float tolerance is 3e-7 of sum |w||x|, a few float32 roundings; of max |w| sum |x| in formats with mins, where a
-weight is itself a difference, and in IQ2_XXS, whose float inputs are fixed-point numbers by blocks. Integer sums are
-exact, so on inputs whose scales are powers of two the integer kernels must be exact. ``test_simd_tiers`` runs this file
-again in the other tiers.
+weight is itself a difference, and in IQ2_XXS and MXFP4, whose float inputs are fixed-point numbers by blocks. Integer
+sums are exact, so on inputs whose scales are powers of two the integer kernels must be exact. ``test_simd_tiers`` runs
+this file again in the other tiers.
 """
 
 import os
@@ -40,7 +40,7 @@ def check(fmt, act, raw, x, tolerance=3e-7):
     weights, exact_inputs = dequantize(fmt, raw), rounded(act, x)
     out = run(KERNELS[fmt, act], raw, x)
     size = np.abs(weights)
-    if FORMATS[fmt].minimum is not None or fmt == "IQ2_XXS":
+    if FORMATS[fmt].minimum is not None or fmt in ("IQ2_XXS", "MXFP4"):
         size = np.broadcast_to(size.max(axis=1, keepdims=True), size.shape)
     bound = tolerance * (size @ np.abs(exact_inputs)) + 1e-37
     error = np.abs(out - weights @ exact_inputs)

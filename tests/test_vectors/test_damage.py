@@ -11,7 +11,7 @@ import pytest
 
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
-from ds4ref.kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.formats import FORMATS, ApartRows, Matrix
 from ds4ref.nano.checkpoint import write_checkpoint
 from ds4ref.test_vectors.cli import main
 from ds4ref.test_vectors.trace.ops import OPS
@@ -62,6 +62,21 @@ def test_quantization_is_called_that(files, recipe, capsys):
     for op in found["ops"]:
         if op["weights"] > 0.01:
             assert 0.3 * op["weights"] < op["error"] < 2 * op["weights"], op
+
+
+def test_published_weights_are_streamed_not_copied(files, capsys, monkeypatch):
+    """Both models are read where they lie; copied are samples of rows, never a larger matrix."""
+    copied, take = [], ApartRows.take
+
+    def taken(self, rows, axis=0):
+        copied.append(len(np.asarray(rows)))
+        return take(self, rows, axis)
+
+    monkeypatch.setattr(ApartRows, "take", taken)
+    monkeypatch.setattr("ds4ref.archs.deepseek4.weights.VERIFY_BYTES", 0)  # a large model is not verified at opening
+    code, _ = damage(files, files["published"], files["q4"], capsys)
+    assert code == 0 and len(copied) > 100
+    assert max(copied) == 64
 
 
 def test_errors_do_not_add_up(files, capsys):

@@ -22,6 +22,7 @@ from ds4ref.kernels.formats import Matrix
 from ...errors import ModelFileError, ShapeError
 from ...weights.accounting import Account, inert, settle_tensors
 from ...weights.cursor import quote
+from ...weights.source import matrix_rows
 from .shape import ARCHITECTURE, summary
 from .tensors import RECIPES, Recipe, Slot, expected_tensors, slots
 
@@ -209,12 +210,11 @@ def _layer(fields: Mapping[str, Any]) -> LayerWeights:
 
 
 def _load(source: TensorSource, slot: Slot, info: TensorInfo, shape: ModelShape) -> Matrix | np.ndarray:
+    if len(info.dims) > 1 and slot.attr not in _EXPANDED and slot.part != "hash":
+        return Matrix(info.fmt.name, matrix_rows(source, info), info.dims[1], info.dims[0])
     raw = source.raw(info.name)
     if slot.part == "hash":
         return _hash_table(source, info, raw.view("<i4").reshape(info.shape), shape.n_experts)
-    if len(info.dims) > 1 and slot.attr not in _EXPANDED:
-        cols, rows = info.dims[0], info.dims[1]
-        return Matrix(info.fmt.name, raw.reshape(*info.shape[:-1], info.fmt.row_bytes(cols)), rows, cols)
     bad = info.fmt.first_non_finite(raw)
     if bad is not None:
         raise _not_finite(source, info, bad)

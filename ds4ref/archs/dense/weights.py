@@ -18,6 +18,7 @@ from ds4ref.kernels.formats import Matrix
 from ...errors import ModelFileError, ShapeError
 from ...weights.accounting import Account, inert, named, settle_tensors
 from ...weights.cursor import quote
+from ...weights.source import matrix_rows
 
 if TYPE_CHECKING:
     from ds4ref.kernels.ops import Backend
@@ -183,16 +184,15 @@ def bind(source: TensorSource, shape: DenseShape, verify: bool | None = None) ->
 
 
 def _load(source: TensorSource, info: TensorInfo, verify: bool) -> Matrix | np.ndarray:
-    raw = source.raw(info.name)
-    bad = info.fmt.first_non_finite(raw) if verify or len(info.dims) == 1 else None
+    bad = info.fmt.first_non_finite(source.raw(info.name)) if verify or len(info.dims) == 1 else None
     if bad is not None:
         kind = "value" if info.fmt.block_elems == 1 else "scale"
         where = info.offset + bad * info.fmt.block_bytes
         raise ModelFileError(source.path, f"tensor {quote(info.name)} holds a NaN or infinite {kind}", where)
     if len(info.dims) == 1:
-        return info.fmt.dequantize(raw).reshape(info.shape)
+        return info.fmt.dequantize(source.raw(info.name)).reshape(info.shape)
     cols, rows = info.dims[:2]
-    return Matrix(info.fmt.name, raw.reshape(*info.shape[:-1], info.fmt.row_bytes(cols)), rows, cols)
+    return Matrix(info.fmt.name, matrix_rows(source, info), rows, cols)
 
 
 def placed(weights: Weights, ops: Backend) -> Weights:

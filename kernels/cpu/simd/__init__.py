@@ -6,10 +6,10 @@ instruction set in use. Importing this package imports Numba and compiles nothin
 
 from __future__ import annotations
 
-from ...formats import FORMATS
-from . import iq2_xxs, q2_k, q4_k, q8_0
-from .float_rows import PLAIN, block_kernel
-from .gemm import GEMMS, Gemm, gemm_rows
+from ...formats import APART, FORMATS
+from . import fp4, fp8, iq2_xxs, q2_k, q4_k, q8_0
+from .float_rows import PLAIN, apart_kernel, block_kernel
+from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
 from .integer_rows import integer_kernel
 from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
@@ -24,6 +24,8 @@ OVERRIDES: dict[tuple[str, str], RowKernel] = {
     ("Q2_K", "float"): q2_k.FLOAT,
     ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
     ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
+    ("MXFP4", "float"): fp4.JOINED,
+    ("F8_E4M3", "float"): fp8.JOINED,
 }
 """Hand-written kernels of tier A.
 
@@ -47,9 +49,15 @@ def _all() -> dict[tuple[str, str], RowKernel]:
 
 
 KERNELS = _all()
+APART_KERNELS = {name: apart_kernel(layout) for name, layout in APART.items()}
+if TIER == "A":
+    APART_KERNELS |= {"MXFP4.apart": fp4.APART, "F8_E4M3.apart": fp8.APART}
+"""Kernels for float inputs of each layout of codes and scales that lie apart: they take a pair of addresses."""
 
 
 __all__ = [
+    "APART_GEMMS",
+    "APART_KERNELS",
     "GEMMS",
     "KERNELS",
     "OVERRIDES",

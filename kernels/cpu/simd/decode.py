@@ -20,6 +20,9 @@ def _bits(k: Emit, plane: Plane, block: Val, first: int, lanes: int) -> Val:
     mask, bytes_ = (1 << plane.width) - 1, Vec("i8", lanes)
     if plane.run == 1:
         places = plane.places[first : first + lanes]
+        if places == tuple((places[0][0] + i // 2, i % 2 * 4) for i in range(lanes)) and plane.width == 4:
+            both = k.load(Vec("i8", lanes // 2), block + places[0][0])
+            return (both & mask).shuffle([i // 2 + i % 2 * (lanes // 2) for i in range(lanes)], both >> 4)
         start, size = places[0][0], places[-1][0] - places[0][0] + 1
         if plane.width == 1 and size < lanes:  # bits side by side
             spread = k.load(Vec("i8", size), block + start).shuffle([byte - start for byte, _ in places])
@@ -165,14 +168,10 @@ def block_scale(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:
         d = broadcast_half(k, block + scale.byte, kind)
         return d * scale.factor if scale.factor != 1 else d
     assert scale is not None
-    e = k.load(types.int8, block + scale.byte).zext(types.int32)
-    # 2^(e - bias) as exponent bits, except for subnormal results
-    least = scale.bias - 126
-    subnormal = k.const(types.int32, 1 << (23 - least)) << e
-    bits = k.select(e.compare("<", least), subnormal, (e - (scale.bias - 127)) << 23)
-    if scale.nan:
-        bits = k.select(e.compare("==", 255), k.const(types.int32, 0x7FC00000), bits)
-    return bits.bits(Float).splat(kind)
+    # a load that broadcasts costs no arithmetic; 2^(e - bias), subnormal results and NaN would take eight operations
+    table = k.table(f"powers_{scale.bias}_{scale.nan}", "i32", scale.table.view(np.uint32).tolist())
+    e = k.load(types.int8, block + scale.byte).zext(Int)
+    return k.load(Float, table + e * 4).splat(kind)
 
 
 def block_minimum(k: Emit, fmt: Format, block: Val, kind: Vec) -> Val:

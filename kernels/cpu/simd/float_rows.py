@@ -11,8 +11,9 @@ from typing import Any
 from numba import njit, types
 
 from ...formats import Format
+from ...formats.apart import Apart
 from .decode import SubScales, block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
-from .helpers import AHEAD, add32, copy_32, pack_floats, prefetch, store_float, sum32, zero32
+from .helpers import AHEAD, add32, copy_32, load_int, pack_floats, prefetch, store_float, sum32, zero32
 from .row_kernel import LANES_32, Part, RowKernel, make_rows, records
 from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I16x32, I32x32, Int, Val, inline
 
@@ -81,19 +82,24 @@ def _block_step(fmt: Format) -> Any:
 
     @inline(F32x32, F32x32, Int, Int)
     def add(k, total, weights, x):
-        scales = None if fmt.scales is None else SubScales(k, fmt, weights, "f32")
-        part = k.zero(F32x32)
-        for run in range(fmt.block_elems // 32):
-            values = code_floats(k, fmt, weights, 32 * run, 32)
-            inputs = k.load(F32x32, x + 128 * run)
-            if scales is not None:
-                inputs = inputs * scales.lanes(group_lanes(fmt, 32 * run, 32))
-            part = k.fma(values, inputs, part)
-        part = part if rest(fmt) == 1 else part * rest(fmt)
-        total = k.fma(part, block_scale(k, fmt, weights, F32x32), total)
-        return total if fmt.minima is None else total - _minima(k, fmt, weights, x + _SUMS)
+        return _add_block(k, fmt, total, weights, weights, x)
 
     return add
+
+
+def _add_block(k: Emit, fmt: Format, total: Val, weights: Val, scale: Val, x: Val) -> Val:
+    """Return total + the products of one block; ``scale`` is the address that the place of its scale counts from."""
+    scales = None if fmt.scales is None else SubScales(k, fmt, weights, "f32")
+    part = k.zero(F32x32)
+    for run in range(fmt.block_elems // 32):
+        values = code_floats(k, fmt, weights, 32 * run, 32)
+        inputs = k.load(F32x32, x + 128 * run)
+        if scales is not None:
+            inputs = inputs * scales.lanes(group_lanes(fmt, 32 * run, 32))
+        part = k.fma(values, inputs, part)
+    part = part if rest(fmt) == 1 else part * rest(fmt)
+    total = k.fma(part, block_scale(k, fmt, scale, F32x32), total)
+    return total if fmt.minima is None else total - _minima(k, fmt, weights, x + _SUMS)
 
 
 def _offset_step(fmt: Format) -> Any:
@@ -145,6 +151,35 @@ def block_kernel(fmt: Format) -> RowKernel:
         return RowKernel(pack_floats, rows, records(1, 4))
     rows = make_rows(LANES_32, lines, Part(256, add, fmt.block_bytes, _PACKED_SUMS))
     return RowKernel(_pack_sums, rows, records(256, _PACKED_SUMS))
+
+
+def apart_kernel(layout: Apart) -> RowKernel:
+    """Generate the kernel of a layout whose codes and scales lie apart; ``weights`` is the address of two addresses."""
+    fmt, high = layout.codes, layout.high
+    block, size, lines = fmt.block_elems, fmt.block_bytes, -(-fmt.block_bytes // 64)
+
+    @inline(F32x32, F32x32, Int, Int, Int)
+    def add(k, total, codes, scale, x):
+        return _add_block(k, fmt, total, codes, scale, x)
+
+    @njit(**JIT)
+    def rows(weights, first, last, row_bytes, n, buffer, out):
+        blocks = n // block
+        for row in range(first, last):
+            codes = load_int(weights) + row * row_bytes
+            scale = load_int(weights + 8) + row // high * blocks
+            x = buffer
+            sums = zero32()
+            for _ in range(blocks):
+                for line in range(0, 64 * lines, 64):
+                    prefetch(codes + AHEAD + line)
+                sums = add(sums, codes, scale, x)
+                codes += size
+                scale += 1
+                x += 4 * block
+            store_float(out + 4 * row, sum32(sums))
+
+    return RowKernel(pack_floats, rows, records(1, 4))
 
 
 PLAIN = {"F32": _plain(_decode_f32, 4), "F16": _plain(_decode_f16, 2), "BF16": _plain(_decode_bf16, 2)}

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from numba import njit, types
 
-from ...formats import FORMATS, Format
+from ...formats import APART, FORMATS, Format
+from ...formats.apart import Apart
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
 from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
@@ -31,7 +32,7 @@ from .gemm_tile import (
     reduce_sums,
     weight_record,
 )
-from .helpers import copy_with_zeros, fetch_near, prefetch
+from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int, prefetch
 from .tiers import TIER
 from .vec import JIT, Int, inline
 
@@ -44,8 +45,8 @@ class Gemm(NamedTuple):
     pack(x, n, panel, slot)
         n float32 at ``x`` -> token number ``slot`` of the panel. Threads may pack different slots. Slots beyond the
         last token, up to a multiple of 4, may stay uninitialised.
-    decode_row(weights, n, target, place, spare)
-        one raw row -> place 0 .. ``rows`` - 1 of a decoded row group
+    decode_row(weights, row, row_bytes, n, target, place, spare)
+        raw row ``row`` of the matrix -> place 0 .. ``rows`` - 1 of a decoded row group
     multiply(weights, inputs, chunks, sums, fresh, out, stride)
         add ``chunks`` chunks of a row group and of a token group to the vectors of sums, which start from zero if
         ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
@@ -70,9 +71,9 @@ class Gemm(NamedTuple):
     tokens_at_once: int
 
 
-@inline(types.none, *[Int] * 6)
-def _call_decode(k, function, weights, n, target, place, spare):
-    k.call_address(function, weights, n, target, place, spare)
+@inline(types.none, *[Int] * 8)
+def _call_decode(k, function, weights, row, row_bytes, n, target, place, spare):
+    k.call_address(function, weights, row, row_bytes, n, target, place, spare)
 
 
 @inline(types.none, *[Int] * 8)
@@ -83,11 +84,12 @@ def _call_multiply(k, function, weights, inputs, chunks, sums, fresh, out, strid
 @njit(**JIT)
 def gemm_rows(
     decode_row, multiply, chunk, chunk_bytes, record, rows, chunks_at_once, tokens_at_once,
-    weights, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
+    lines, weights, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
 ):  # fmt: skip
     """Store the float32 result at ``out + stride * token + 4 * row`` for rows first .. last-1 and every token.
 
     The first eight arguments are the parts of a ``Gemm``, functions as addresses; ``panel`` holds the packed tokens.
+    ``lines`` is where the rows lie, ``row_bytes`` apart, to be prefetched; the decoder takes ``weights``.
     """
     chunks = (n + chunk - 1) // chunk
     input_bytes, group_bytes, sums_bytes = chunks * chunk_bytes, chunks * record, rows // ROWS * SUMS_BYTES
@@ -107,11 +109,11 @@ def gemm_rows(
             stop = min(row + ROWS_AT_ONCE, last)
             groups = (stop - row + rows - 1) // rows
             # prefetch the next rows while these are multiplied
-            ahead, ahead_end = weights + stop * row_bytes, weights + min(stop + ROWS_AT_ONCE, last) * row_bytes
+            ahead, ahead_end = lines + stop * row_bytes, lines + min(stop + ROWS_AT_ONCE, last) * row_bytes
             share = ((ahead_end - ahead) // passes + 127) // 64 * 64
             for place in range(groups * rows):  # a partial row group repeats its last row
-                source = weights + min(row + place, last - 1) * row_bytes
-                _call_decode(decode_row, source, n, scratch + place // rows * group_bytes, place % rows, spare)
+                source, target = min(row + place, last - 1), scratch + place // rows * group_bytes
+                _call_decode(decode_row, weights, source, row_bytes, n, target, place % rows, spare)
             c = 0
             while c < chunks:
                 sums = all_sums
@@ -161,7 +163,8 @@ def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -
     block, block_bytes = fmt.block_elems, fmt.block_bytes
 
     @njit(**JIT)
-    def decode_row(weights, n, target, place, spare):
+    def decode_row(weights, row, row_bytes, n, target, place, spare):
+        weights += row * row_bytes
         for _ in range(n // chunk):
             prefetch(weights + 2048)
             decode(weights, target, place)
@@ -266,6 +269,34 @@ def float_gemm(fmt: Format) -> Gemm:
     return Gemm(pack_float_panel, decode_row, _multiply_floats, chunk, size, record, gemm_float.ROWS, 4, 128)
 
 
+@cache
+def apart_gemm(layout: Apart) -> Gemm:
+    """Make the parts for codes and scales that lie apart: those of a float format with another decoder.
+
+    ``weights`` is the address of their two addresses.
+    """
+    chunk, record, fmt = gemm_float.CHUNK, gemm_float.WEIGHT_RECORD, layout.codes
+    block, block_bytes, high = fmt.block_elems, fmt.block_bytes, layout.high
+    decode, parts = gemm_float.spread_apart(fmt), chunk // block
+
+    @njit(**JIT)
+    def decode_row(weights, row, row_bytes, n, target, place, spare):
+        codes, scales = load_int(weights) + row * row_bytes, load_int(weights + 8) + row // high * (n // block)
+        for _ in range(n // chunk):
+            prefetch(codes + 2048)
+            decode(codes, scales, target, place)
+            codes += parts * block_bytes
+            scales += parts
+            target += record
+        if n % chunk:
+            copy_with_zeros(spare, codes, n % chunk // block * block_bytes)
+            copy_bytes(spare + SPARE_BYTES // 2, scales, n % chunk // block)
+            decode(spare, spare + SPARE_BYTES // 2, target, place)
+
+    floats = float_gemm(FORMATS["F32"])
+    return floats._replace(decode_row=decode_row)
+
+
 def _all() -> dict[tuple[str, str], Gemm]:
     gemms = {}
     for fmt in FORMATS.values():
@@ -277,3 +308,5 @@ def _all() -> dict[tuple[str, str], Gemm]:
 
 
 GEMMS: dict[tuple[str, str], Gemm] = _all() if TIER == "A" else {}
+APART_GEMMS = {name: apart_gemm(layout) for name, layout in APART.items()} if TIER == "A" else {}
+"""Parts for float inputs of each layout of codes and scales that lie apart."""

@@ -60,13 +60,16 @@ def _plain(name: str):
 
 
 def _blocks(fmt: Format):
-    """Make a function that decodes 128 weights of blocks, or one block of 256, with the dequantizer's own roundings."""
+    """Make a function that decodes 128 weights of blocks, or one block of 256, with the dequantizer's own roundings.
 
-    def decode(k, source: Val) -> list[Val]:
+    The bytes of scales lie at ``scales_at`` where they lie apart.
+    """
+
+    def decode(k, source: Val, scales_at: Val | None = None) -> list[Val]:
         weights = []
         for start in range(0, max(CHUNK, fmt.block_elems), fmt.block_elems):
             block = source + start // fmt.block_elems * fmt.block_bytes
-            scale = block_scale(k, fmt, block, F32x16)
+            scale = block_scale(k, fmt, block if scales_at is None else scales_at + start // fmt.block_elems, F32x16)
             scales = minima = None
             if fmt.scales is not None:
                 count = fmt.scales.count
@@ -108,6 +111,18 @@ def clear_token(k, target, token):
 def spread_weights(fmt: Format):
     """Make the decoder of a weight row: ``max(CHUNK, fmt.block_elems)`` weights into their records."""
     return _spread(_plain(fmt.name) if fmt.block_elems == 1 else _blocks(fmt), ROWS)
+
+
+def spread_apart(fmt: Format):
+    """Make the decoder of ``CHUNK`` weights whose codes and scales lie apart."""
+    decode_chunk = _blocks(fmt)
+
+    @inline(types.none, Int, Int, Int, Int)
+    def decode(k, codes, scales, target, place):
+        for s, values in enumerate(decode_chunk(k, codes, scales)):
+            k.store(target + place * 64 + 64 * ROWS * s, values)
+
+    return decode
 
 
 spread_inputs = _spread(_plain("F32"), TOKENS)

@@ -241,10 +241,10 @@ class Emit:
     def store(self, address: Val, value: Val) -> None:
         self.builder.store(value.ir, self._pointer(address, value.ir.type)).align = 1
 
-    def prefetch(self, address: Val) -> None:
+    def prefetch(self, address: Val, locality: int = 3) -> None:
         """Prefetch the cache line at ``address``, which may be invalid, on processors where software prefetch pays."""
         if SOFTWARE_PREFETCH:
-            self.fetch(address, 3)
+            self.fetch(address, locality)
 
     def fetch(self, address: Val, locality: int) -> None:
         """Prefetch the cache line at ``address``: locality 3 into all levels, 2 into L2."""

@@ -7,7 +7,7 @@ from numba import njit
 
 from .. import sizes
 from .. import tasktable as t
-from ..simd.gemm import GEMMS, gemm_rows, pack_float_panel
+from ..simd.gemm import APART_GEMMS, GEMMS, gemm_rows, pack_float_panel
 from ..sizes import TILE_TOKENS as TILE
 from .lang import JIT, call_address, f32p, i32p, i64p
 from .registry import ENTRIES, body, export
@@ -18,10 +18,13 @@ first_slot = njit(**JIT)(sizes.first_slot)
 
 @njit(**JIT)
 def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch):
-    """Call ``gemm_rows`` with its parts (addresses and sizes) read from memory."""
+    """Call ``gemm_rows`` with its parts (addresses and sizes) read from memory.
+
+    Part 8 says that ``weight`` is the address of a pair, codes and scales.
+    """
     p = i64p(parts)
     gemm_rows(
-        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7],
+        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], i64p(weight)[0] if p[8] else weight,
         weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
     )  # fmt: skip
 
@@ -80,7 +83,7 @@ def expert_gemm(args, first, last, thread):
         r1 = min(r0 + block, rows)
         begin = np.int64(starts[u])
         count = np.int64(starts[u + 1]) - begin
-        weight = args.weight + args.row_bytes * rows * used[1 + u]
+        weight = args.weight + args.expert_bytes * used[1 + u]
         panel = args.panel + first_slot(begin, u) // TILE * args.group_bytes
         multiply(args.parts, weight, r0, r1, args.row_bytes, args.n, panel, count, part - 4 * r0, 4 * block, scratch)
         for k in range(count):
@@ -116,9 +119,9 @@ def _sizes_writer(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_a
     return write_sizes
 
 
-for (fmt, act), parts in GEMMS.items():
+for (fmt, act), parts in (GEMMS | {(name, "float"): parts for name, parts in APART_GEMMS.items()}).items():
     name = f"{fmt}.{act}"
-    export(f"gemm_decode.{name}", 5)(parts.decode_row)
+    export(f"gemm_decode.{name}", 7)(parts.decode_row)
     name = "floats" if parts.pack is pack_float_panel else name  # float formats share all other parts
     if f"gemm_pack.{name}" not in ENTRIES:
         export(f"gemm_pack.{name}", 4)(parts.pack)

@@ -91,7 +91,7 @@ def expert_linear_rows(args, first, last, thread):
             return
         r0 = (item % args.blocks) * args.block
         r1 = min(r0 + args.block, rows)
-        weight = args.weight + args.row_bytes * rows * used[1 + u]
+        weight = args.weight + args.expert_bytes * used[1 + u]
         for k in range(starts[u], starts[u + 1]):
             pair = order[k]
             packed, out = args.packed + size * (pair // K), args.out + 4 * rows * pair
@@ -108,11 +108,11 @@ def expert_sum_rows(args, first, last, thread):
         r0 = item * block
         r1 = min(r0 + block, rows)
         for u in range(used[0]):
-            weight = args.weight + args.row_bytes * (rows * used[1 + u] + r0)
+            weight = args.weight + args.expert_bytes * used[1 + u]
             for k in range(starts[u], starts[u + 1]):
                 pair = order[k]
-                packed, part = args.packed + size * pair, scratch + 4 * block * pair
-                call_rows(args.rows, weight, 0, r1 - r0, args.row_bytes, args.n, packed, part)
+                packed, part = args.packed + size * pair, scratch + 4 * (block * pair - r0)
+                call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, packed, part)
         for token in range(args.T):
             out = f32p(args.out + 4 * (rows * token + r0))
             for slot in range(K):

@@ -98,16 +98,27 @@ def count(args, first, last, thread):
             counts[ids[item]] += 1
 
 
+@njit(**JIT)
+def announce(begin, size, page):
+    """Request the pages of ``size`` bytes."""
+    start = begin // page * page
+    will_need(start, begin + size - start)
+
+
 @body(t.ADVISE, exact=True)
 def advise_experts(args, first, last, thread):
     """Request the pages of the used experts (a table of GROUP_PAIRS) unless there are more than ``most``; one item.
 
-    The system reads the pages while something else is computed.
+    The system reads the pages while something else is computed. With ``scale_bytes`` an expert's place is that of two
+    addresses, codes and scales.
     """
     used = i32p(args.used)
     if used[0] > args.most:
         return
     for u in range(used[0]):
         begin = args.weight + args.expert_bytes * used[1 + u]
-        start = begin // args.page * args.page
-        will_need(start, begin + args.expert_bytes - start)
+        if args.scale_bytes != 0:
+            pair = i64p(begin)
+            announce(pair[1], args.scale_bytes, args.page)
+            begin = pair[0]
+        announce(begin, args.code_bytes, args.page)

@@ -9,7 +9,7 @@ from typing import Any
 
 from numba import njit
 
-from ..simd import KERNELS
+from ..simd import APART_KERNELS, KERNELS
 from ..simd.helpers import pack_floats
 from .lang import JIT, i64p
 from .registry import ENTRIES, export
@@ -26,7 +26,7 @@ def _sized(packed_bytes: Any) -> Any:
     return size
 
 
-for (fmt, act), kernel in KERNELS.items():
+for (fmt, act), kernel in (KERNELS | {(name, "float"): kernel for name, kernel in APART_KERNELS.items()}).items():
     name = "floats" if kernel.pack is pack_floats else f"{fmt}.{act}"
     export(f"rows.{fmt}.{act}", 7)(kernel.rows)
     if f"pack.{name}" not in ENTRIES:

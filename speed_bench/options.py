@@ -157,8 +157,8 @@ def build_parser() -> Parser:
     g.add_argument("--goodput", metavar="LIST", type=bounds, help="what is still good: ttft:MS,tpot:MS,e2e:MS")
     add(g, "--seed", type=integer(0), default=1, help="of arrivals and mix (1)")
     add(g, "--model-name", help="model to ask the endpoint for (its only one)")
-    g.add_argument("--api", type=choice("completions", "chat"), metavar="NAME", default="completions",
-                   help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
+    add(g, "--api", type=choice("completions", "chat"), default="completions",
+        help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
     add(
         g,
         "--dialect",

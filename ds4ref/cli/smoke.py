@@ -47,7 +47,7 @@ def build_parser() -> Parser:
     result.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
     result.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
                       "agent; NAME@VERSION another version, NAME@latest the newest (all)")  # fmt: skip
-    result.add_argument("--api", metavar="LIST", help="only these APIs, separated by commas: chat, completions, "
+    add(result, "--api", metavar="LIST", help="only these APIs, separated by commas: chat, completions, "
                       "responses, messages (all)")  # fmt: skip
     add(result, "--list", dest="listed", help="list the clients, and whether they are here")
     result.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")

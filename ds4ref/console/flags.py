@@ -110,6 +110,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--resume": ((), {"metavar": "RUN", "help": "go on with a stopped run"}),
     # targets
     "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
+    "--api": ((), {"metavar": "NAME", "help": "API of the endpoint"}),
     "--model-name": ((), {"metavar": "NAME", "help": "HTTP: model to ask for (the server's only one)"}),
     "--key-env": (
         (),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ds4ref.kernels.formats import Matrix
+from ds4ref.kernels.formats import ApartRows, Matrix
 
 MOST_WEIGHTS = 1 << 27
 """Weights of a tensor that are compared; of larger ones (stacks of experts), rows spread evenly over it."""
@@ -46,15 +46,14 @@ def compared(one: Any, other: Any) -> Compared:
     if not isinstance(one, Matrix):
         a, b = (np.asarray(x, np.float64).reshape(1, -1) for x in (one, other))
         return Compared(_total(*_squares(a, b)))
-    raw, made = (w.data.reshape(-1, w.row_bytes) for w in (one, other))
-    if one.fmt == other.fmt and np.array_equal(raw, made):
+    if one.fmt == other.fmt and isinstance(one.data, np.ndarray) and np.array_equal(one.data, other.data):
         return Compared(0.0)
-    chosen = _chosen(len(raw), one.cols)
+    chosen = _chosen(int(np.prod(one.data.shape[:-1])), one.cols)
     step = max(1, STEP // one.cols)
     sums = np.zeros((3, len(chosen)))
     for at in range(0, len(chosen), step):
         rows = chosen[at : at + step]
-        a, b = (Matrix(w.fmt, data[rows], len(rows), w.cols).dequantize() for w, data in ((one, raw), (other, made)))
+        a, b = (Matrix(w.fmt, _rows(w, rows), len(rows), w.cols).dequantize() for w in (one, other))
         sums[:, at : at + step] = _squares(a, b)
     miss, size, _ = sums
     finite = np.isfinite(miss)
@@ -64,6 +63,13 @@ def compared(one: Any, other: Any) -> Compared:
     errors[~finite] = np.inf
     row = int(errors.argmax())
     return Compared(_total(*sums), float(errors[row]), int(chosen[row]))
+
+
+def _rows(w: Matrix, numbers: np.ndarray) -> np.ndarray:
+    """Return rows (n, row_bytes) of a matrix or stack, numbered through all of its matrices."""
+    if isinstance(w.data, ApartRows):
+        return w.data.numbered(numbers)
+    return w.data.reshape(-1, w.row_bytes)[numbers]
 
 
 def _chosen(rows: int, cols: int) -> np.ndarray:

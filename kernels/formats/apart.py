@@ -128,6 +128,15 @@ class ApartRows:
             _join(self.layout, codes, out[at : at + step, :, 1:])
         return out.reshape(*numbers.shape, self.shape[-1])
 
+    def numbered(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows as ``take`` does, numbered through all matrices of a stack."""
+        out = np.empty((len(rows), self.shape[-1]), np.uint8)
+        matrices, places = np.divmod(rows, self.rows)
+        for i in np.unique(matrices):
+            here = matrices == i
+            out[here] = (self.matrix(int(i)) if self.ndim == 3 else self).take(places[here])
+        return out
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return a copy of everything in the joined format."""
         if self.ndim == 2:

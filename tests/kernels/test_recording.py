@@ -222,6 +222,6 @@ def test_advice_names_whole_experts_and_no_more_than_is_used() -> None:
     """More than half a gigabyte at once would push itself out of memory."""
     w, recording = matrix("Q8_0", 40, 256, experts=5), cpu.record()
     recording.advise(np.array([[3, 1]], np.int32), w)
-    *_, size, page, most = recording._steps[-1].values
-    assert size * w.experts == w.nbytes and page == mmap.PAGESIZE
+    *_, size, codes, scales, page, most = recording._steps[-1].values
+    assert size * w.experts == w.nbytes and page == mmap.PAGESIZE and (codes, scales) == (size, 0)
     assert most * size <= 512 << 20 < (most + 1) * size

@@ -206,8 +206,8 @@ CONFIGS = {
     "windows of another family": (False, {"sliding_window": 64}, "sliding_window is 64: unknown"),
     "weights stored another way": (
         False,
-        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-        "quant_method is 'gptq', wanted 'fp8'",
+        {"quantization_config": {"quant_method": "hqq", "bits": 4}},
+        "quant_method is 'hqq', wanted 'fp8' or 'gptq' or 'awq'",
     ),
     "blocks of another size": (
         False,

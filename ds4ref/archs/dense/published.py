@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...errors import ModelFileError
+from ...weights import packed4
 from ...weights.accounting import inert
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
@@ -51,6 +52,7 @@ INERT = (
 INERT_TENSORS = (
     inert("frequencies of rope, which the config determines", "model.layers.*.self_attn.rotary_emb.inv_freq"),
 )
+METHODS = ("fp8", *packed4.METHODS)
 
 
 def rope_values(config: Config) -> Config:
@@ -118,7 +120,7 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -
 def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
     layers, heads, shared, size = _sizes(config, own)
-    tensors = checkpoint.tensors
+    tensors = packed4.presented(checkpoint.tensors)
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
     # a head of its own counts, whatever the config says of ties, as in transformers since version 5
     tied = config.flag("tie_word_embeddings", own.tied)
@@ -143,17 +145,17 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> l
 
 
 def _layer_parts(
-    layers: int, heads: int, shared: int, size: int, tensors: object, family: Family, names: dict[str, str]
+    layers: int, heads: int, shared: int, size: int, tensors: set[str], family: Family, names: dict[str, str]
 ) -> Iterator[TensorParts]:
     orders = {} if family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
     for layer in range(layers):
         for ours, theirs in (LAYER_NAMES | names).items():
             name = f"model.layers.{layer}.{theirs}.weight"
-            if name in tensors:  # type: ignore[operator]
+            if name in tensors:
                 yield TensorParts(f"blk.{layer}.{ours}.weight", (name,), orders.get(ours))
         for ours in ("attn_q", "attn_k", "attn_v") if family.biases else ():
             name = f"model.layers.{layer}.{LAYER_NAMES[ours]}.bias"
-            if name in tensors:  # type: ignore[operator]
+            if name in tensors:
                 yield TensorParts(f"blk.{layer}.{ours}.bias", (name,))
 
 

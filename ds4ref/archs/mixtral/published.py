@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EXPERTS = ExpertNames("block_sparse_moe", ("w1", "w3", "w2"), ("num_local_experts",), 8, 2, "intermediate_size")
 OWN = published.Own(windows.mixtral, rms_eps=1e-5, rope_theta=1e6, experts=EXPERTS)
 INERT, INERT_TENSORS = published.INERT, published.INERT_TENSORS
+METHODS = published.METHODS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

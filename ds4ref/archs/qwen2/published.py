@@ -19,6 +19,7 @@ INERT = (
     inert("queries, keys and values have biases in any case", "attention_bias"),
 )  # fmt: skip
 INERT_TENSORS = published.INERT_TENSORS
+METHODS = published.METHODS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OWN = published.Own(windows.layered)
 INERT, INERT_TENSORS = (*published.INERT, windows.INERT), published.INERT_TENSORS
+METHODS = published.METHODS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

@@ -20,6 +20,7 @@ EXPERTS = ExpertNames(
 """Refused: weights that are not divided by their sum, layers without experts. GGUF files of this family say neither."""
 OWN = published.Own(windows.switched, experts=EXPERTS)
 INERT, INERT_TENSORS = (*published.INERT, windows.INERT), published.INERT_TENSORS
+METHODS = published.METHODS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

@@ -14,8 +14,9 @@ GPTQ's checkpoint format "gptq" stores z - 1, "gptq_v2" and AWQ store z. What th
     Q5_0   any others: q - z is from -15 to 15, and codes of five bits around 16 hold it
     F32    the inputs of a block of 32 are of several groups (an order, groups below 32), or F16 cannot hold the scales
 
-All are exact: the product of scale and difference is not rounded to float16, as the libraries' own kernels do. Other
-numbers of bits and other packings are refused by name. Zero points and orders are read when a folder is opened.
+All are exact (but for scales of float32's full precision, whose product rounds to float32): the product of scale and
+difference is not rounded to float16, as the libraries' own kernels do. Other numbers of bits and other packings are
+refused by name. Zero points and orders are read when a folder is opened.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 PER_WORD = 8
 BLOCK = 32
 SCALE_DTYPES = ("F16", "BF16", "F32")
-_STEP_WEIGHTS = 4 << 20
-"""Weights converted at once, which bounds the temporaries."""
+_STEP_WEIGHTS = 1 << 18
+"""Weights converted at once: temporaries stay in the second-level cache."""
 _NIBBLES = 0x11111111
 
 INERT = (
@@ -238,54 +239,59 @@ def _fits_half(checkpoint: Checkpoint, scales: Stored) -> bool:
 def _rows(checkpoint: Checkpoint, packing: Packing, parts: _Parts, fmt: str) -> np.ndarray:
     """Return the rows in ``fmt``, uint8, converted some outputs at a time."""
     rows, cols, groups = parts.rows, parts.cols, parts.groups
-    count = parts.scales.shape[0]
-    codes = checkpoint.raw(parts.codes.name).view("<u4").reshape(parts.codes.shape)
-    words = checkpoint.raw(parts.zeros.name).view("<u4").reshape(parts.zeros.shape)
+    words, zero_words = (
+        checkpoint.raw(stored.name).view("<u4").reshape(stored.shape) for stored in (parts.codes, parts.zeros)
+    )
     awq = packing.method == "awq"
-    zeros = _along_outputs(words, AWQ_ORDER if awq else tuple(range(PER_WORD))) + np.int8(packing.above)
-    scales = _scales(checkpoint, parts.scales)
-    assert scales.shape == zeros.shape == (count, rows)
+    order = AWQ_ORDER if awq else tuple(range(PER_WORD))
+    zeros = _along_outputs(zero_words, order) + np.uint8(packing.above)  # (rows, groups)
+    scales = np.ascontiguousarray(_scales(checkpoint, parts.scales).T)
     out = np.empty((rows, FORMATS[fmt].row_bytes(cols)), np.uint8)
     step = max(1, _STEP_WEIGHTS // cols // PER_WORD) * PER_WORD
     for at in range(0, rows, step):
-        some = slice(at, min(at + step, rows))
+        some = slice(at, at + step)
         if awq:
-            q = _along_outputs(codes[:, at // PER_WORD : -(-some.stop // PER_WORD)], AWQ_ORDER)
+            codes = _along_outputs(words[:, at // PER_WORD : (at + step) // PER_WORD], order)
         else:
-            q = _along_inputs(codes[:, some])
-        steps = np.ascontiguousarray((q - zeros[groups, some]).T)  # (outputs, inputs), from -15 to 15
+            codes = _along_inputs(words[:, some])
         if fmt == "F32":
+            values = codes.astype(np.float32)
+            values -= zeros[some].take(groups, axis=1)
             with np.errstate(over="ignore", invalid="ignore"):
-                values = steps * np.ascontiguousarray(scales[groups, some].T)
+                values *= scales[some].take(groups, axis=1)
             out[some] = values.astype("<f4", copy=False).view(np.uint8)
         else:
-            out[some] = _blocks(fmt, steps, scales[groups[::BLOCK], some].T)
+            firsts = groups[::BLOCK]
+            out[some] = _blocks(fmt, codes, zeros[some].take(firsts, axis=1), scales[some].take(firsts, axis=1))
     return out.reshape(-1)
 
 
 def _along_inputs(words: np.ndarray) -> np.ndarray:
-    """Unpack words of eight inputs: (in / 8, out) -> int8 (in, out)."""
-    out = np.empty((len(words), PER_WORD, words.shape[1]), np.int8)
-    for i in range(PER_WORD):
-        out[:, i] = words >> 4 * i & 15
-    return out.reshape(-1, words.shape[1])
+    """Unpack words of eight inputs: (in / 8, out) -> uint8 (out, in)."""
+    pairs = np.ascontiguousarray(words.T, "<u4").view(np.uint8)
+    out = np.empty((*pairs.shape, 2), np.uint8)
+    out[..., 0] = pairs & 15
+    out[..., 1] = pairs >> 4
+    return out.reshape(len(pairs), -1)
 
 
 def _along_outputs(words: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
-    """Unpack words of eight outputs, nibble i being output ``order[i]``: (n, out / 8) -> int8 (n, out)."""
-    out = np.empty((*words.shape, PER_WORD), np.int8)
+    """Unpack words of eight outputs, nibble i being output ``order[i]``: (n, out / 8) -> uint8 (out, n)."""
+    words = np.ascontiguousarray(words.T)
+    out = np.empty((len(words), PER_WORD, words.shape[1]), np.uint8)
     for i, place in enumerate(order):
-        out[:, :, place] = words >> 4 * i & 15
-    return out.reshape(len(words), -1)
+        out[:, place] = words >> 4 * i & 15
+    return out.reshape(-1, words.shape[1])
 
 
-def _blocks(fmt: str, steps: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return rows of Q4_0 or Q5_0: steps int8 (rows, cols), scales (rows, cols / 32)."""
-    layout = FORMATS[fmt].layout
-    out = np.empty(scales.shape, layout)
-    codes = (steps + np.int8(8 if fmt == "Q4_0" else 16)).view(np.uint8).reshape(*scales.shape, BLOCK)
+def _blocks(fmt: str, codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return rows of Q4_0 or Q5_0: codes uint8 (rows, cols), zero points and scales (rows, cols / 32) of blocks."""
+    out = np.empty(scales.shape, FORMATS[fmt].layout)
     out["d"] = scales
-    out["qs"] = codes[..., :16] & 15 | codes[..., 16:] << 4
+    codes = codes.reshape(*scales.shape, BLOCK)
     if fmt == "Q5_0":
+        codes = codes + (16 - zeros)[..., None]
         out["qh"] = np.packbits(codes >> 4, axis=-1, bitorder="little")
+        codes &= 15
+    out["qs"] = codes[..., :16] | codes[..., 16:] << 4
     return out.view(np.uint8)

@@ -6,9 +6,9 @@ checkpoint, and there is no second path through the engine.
 
 Tensors already in a storage format (F32, F16, BF16, I32) are views of the mapped files. All others are converted by
 ``raw`` at every call, and the caller owns the result: FP8 and FP4 get their scales into their rows, 64-bit integers
-become 32-bit ones, matrices of GPTQ and AWQ (``packed4``) rows of 4, 5 or 32 bits, experts are stacked. ``apart`` gives FP8, FP4 and stacks of them without a copy, to kernels that
-read codes and scales where they lie. ``made_bytes`` is the memory that all converted tensors take together; ``piece``
-converts one matrix of a stack at a time.
+become 32-bit ones, matrices of GPTQ and AWQ (``packed4``) rows of 4, 5 or 32 bits, experts are stacked. ``apart``
+gives FP8, FP4 and stacks of them without a copy, to kernels that read codes and scales where they lie. ``made_bytes``
+is the memory that all converted tensors take together; ``piece`` converts one matrix of a stack at a time.
 
     with PublishedSource.open("folder") as source:
         source.metadata["general.architecture"], source.tensors["blk.0.attn_q_a.weight"].fmt.name

@@ -35,8 +35,10 @@ class Kind(NamedTuple):
             return {"quant_method": "awq", "bits": 4, "group_size": self.group, "zero_point": True, "version": "gemm",
                     "modules_to_not_convert": None}  # fmt: skip
         stored = "gptq_v2" if self.v2 else "gptq"
-        return {"quant_method": "gptq", "bits": 4, "group_size": self.group, "desc_act": self.ordered, "meta": {"x": 1},
-                "sym": self.symmetric, "checkpoint_format": stored, "true_sequential": True, "lm_head": False}  # fmt: skip
+        return {
+            "quant_method": "gptq", "bits": 4, "group_size": self.group, "desc_act": self.ordered, "meta": {"x": 1},
+            "sym": self.symmetric, "checkpoint_format": stored, "true_sequential": True, "lm_head": False,
+        }  # fmt: skip
 
 
 def _word(nibbles: list[int]) -> int:

@@ -20,8 +20,9 @@ from ds4ref.weights import open_source, packed4
 from ds4ref.weights.config import Config
 from ds4ref.weights.published import PublishedSource
 from ds4ref.weights.safetensors import Checkpoint
+from ds4ref.weights.safetensors_writer import PlannedTensor, write_file
 
-from . import dense
+from . import dense, families
 from .packed4 import Kind, dequantized, draw, folders
 
 SHAPE = DenseShape(
@@ -130,9 +131,13 @@ FAMILIES: dict[str, tuple[DenseShape, dict[str, Any]]] = {
         {"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": None},
     ),
 }
+DRAWN = {"gemma3": 12, "llama3": 3, "mistral": 3, "qwen2": 3, "qwen3": 3, "qwen3moe": 2}
+"""Seeds of small models whose widths are multiples of 32, with windows or stretched rope."""
 
 
-@pytest.mark.parametrize("kind", [Kind(group=64), Kind(symmetric=False, ordered=True), Kind("awq", 64, symmetric=False)])
+@pytest.mark.parametrize(
+    "kind", [Kind(group=64), Kind(symmetric=False, ordered=True), Kind("awq", 64, symmetric=False)]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family: str, kind: Kind, tmp_path: Path) -> None:
     """Biases of their own are added, those of zeros are none; experts are stacked."""
@@ -142,6 +147,16 @@ def test_families(family: str, kind: Kind, tmp_path: Path) -> None:
     for folder in (packed, plain):
         with Engine.open(folder, backend="reference", numerics="exact") as engine:
             logits.append(engine.logits(IDS))
+    assert logits[0].std() > 0.3 and np.array_equal(*logits)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawn_folders(name: str, tmp_path: Path) -> None:
+    model = families.draw(name, DRAWN[name], block=32)
+    logits = []
+    for folder in folders(tmp_path, model.shape, Kind("awq", symmetric=False), **model.config)[:2]:
+        with Engine.open(folder, backend="reference", numerics="exact") as engine:
+            logits.append(engine.logits(model.ids))
     assert logits[0].std() > 0.3 and np.array_equal(*logits)
 
 
@@ -161,7 +176,7 @@ def test_a_packed_head(tmp_path: Path) -> None:
 
 
 def test_scales_of_other_types(tmp_path: Path) -> None:
-    """Float32 ones that float16 holds are scales of blocks; those that it does not hold make float32 rows, unrounded."""
+    """Float32 ones that float16 holds are scales of blocks; others make float32 rows, unrounded."""
     packed, _, values = folders(tmp_path, SHAPE, Kind())
     tensors = load_file(packed / "model.safetensors")
     scales = tensors[DOWN + ".scales"].astype(np.float32)
@@ -174,6 +189,28 @@ def test_scales_of_other_types(tmp_path: Path) -> None:
             codes = values[DOWN + ".weight"] / scales.repeat(32, axis=0).T
             got = info.fmt.dequantize(source.raw("blk.0.ffn_down.weight")).reshape(info.shape)
             assert np.array_equal(got, wanted * np.rint(codes))
+
+
+def test_scales_in_bfloat16(tmp_path: Path) -> None:
+    """Which has the wider range: below 2^-14 F16 may not hold them."""
+    packed, _, values = folders(tmp_path, SHAPE, Kind())
+    tensors = load_file(packed / "model.safetensors")
+    scales = tensors.pop(DOWN + ".scales").astype(np.float32)
+    codes = np.rint(values[DOWN + ".weight"] / scales.repeat(32, axis=0).T)
+    dtypes = {"<f4": "F32", "<f2": "F16", "<i4": "I32"}
+    for factor, fmt in ((1.0, "Q4_0"), (2.0**-20, "F32")):
+        halves = ((scales * np.float32(factor)).view(np.uint32) >> 16).astype(np.uint16)
+        plans = [
+            PlannedTensor(name, dtypes[array.dtype.str], array.shape, lambda array=array: array)
+            for name, array in tensors.items()
+        ]
+        plans.append(PlannedTensor(DOWN + ".scales", "BF16", halves.shape, lambda halves=halves: halves))
+        write_file(packed / "model.safetensors", plans)
+        with open_source(packed) as source:
+            info = source.tensors["blk.0.ffn_down.weight"]
+            got = info.fmt.dequantize(source.raw(info.name)).reshape(info.shape)
+        wanted = (halves.astype(np.uint32) << 16).view(np.float32).repeat(32, axis=0).T * codes
+        assert info.fmt.name == fmt and np.array_equal(got, wanted)
 
 
 def test_memory_of_the_rows_is_stated(tmp_path: Path) -> None:

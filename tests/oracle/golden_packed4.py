@@ -2,8 +2,8 @@
 
 python -m tests.oracle.golden_packed4 AUTO_GPTQ AUTOAWQ tests/data/packed4.npz
 
-The first two are folders of the unpacked wheel of auto-gptq 0.7.1 and of autoawq 0.2.9's source. Only one module of each
-is loaded, which needs no more than torch and transformers: the packages themselves want CUDA and older versions.
+The first two are folders of the unpacked wheel of auto-gptq 0.7.1 and of autoawq 0.2.9's source. Only one module of
+each is loaded, which needs no more than torch and transformers: the packages themselves want CUDA and older versions.
 """
 
 from __future__ import annotations

@@ -350,6 +350,21 @@ def test_tensors_that_are_refused(case: str, tmp_path: Path) -> None:
         assert ds4(["-m", str(packed), "-p", "x"]) == 1
 
 
+@pytest.mark.parametrize("kind", [Kind(), Kind("awq")])
+def test_one_zero_point_of_another_value(kind: Kind, tmp_path: Path) -> None:
+    """The last of the last group makes five bits of the whole matrix, not of others."""
+    packed, _, _ = folders(tmp_path, SHAPE, kind)
+    tensors = load_file(packed / "model.safetensors")
+    tensors[DOWN + ".qzeros"][-1, -1] += 1 << 20
+    save_file(tensors, packed / "model.safetensors")
+    parts = {part: tensors[f"{DOWN}.{part}"] for part in ("qweight", "qzeros", "scales")}
+    with open_source(packed) as source:
+        info = source.tensors["blk.0.ffn_down.weight"]
+        got = info.fmt.dequantize(source.raw(info.name)).reshape(info.shape)
+        assert info.fmt.name == "Q5_0" and source.tensors["blk.0.ffn_up.weight"].fmt.name == "Q4_0"
+    assert np.array_equal(got, dequantized(parts, kind))
+
+
 def test_zero_points_at_the_edges(tmp_path: Path) -> None:
     """Stored 0 and 14 of "gptq" are 1 and 15; 15 of "gptq_v2" is 15; without g_idx inputs are in their own order."""
     for number, (v2, word, zero) in enumerate(

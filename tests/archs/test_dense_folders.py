@@ -55,6 +55,12 @@ def test_eight_heads_on_one_and_an_odd_vocabulary(family: str, tied: bool, tmp_p
         assert apart(out, shape, tensors) < bar
         with open_source(out) as source:
             assert ("output.weight" in source.tensors) is not tied
+        # what is lost is lost in the values: of these, as F32, the same logits
+        plain = tmp_path / f"{recipe} as f32.gguf"
+        assert quantize([str(out), "-o", str(plain), "--recipe", "f32"]) == 0
+        with Engine.open(out, numerics="exact") as engine, Engine.open(plain, numerics="exact") as other:
+            got, same = engine.logits(IDS), other.logits(IDS)
+        assert float(np.abs(got - same).max() / same.std()) < 1e-5
 
 
 def test_a_head_counts_even_if_the_config_ties_it(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ RECIPES = {"f32": ("exact", 1e-5), "f16": ("exact", 1e-2), "q8": ("ds4", 3e-2)}
 """Recipe -> the numerics nearest to llama.cpp's, and the largest rms of differences in standard deviations of the
 logits. llama.cpp rounds inputs of F16 matrices to F16 and those of Q8_0 to 8 bits."""
 KINDS = list(families.KINDS)
-"""Without Llama 3's stretching of rope, for which llama.cpp has no scaling type."""
 TABLE = {("gemma3", "f32"): 1e-3}
 """Bars of kinds whose GELU llama.cpp takes from a table of binary16."""
 SEEN = ("gemma3",)

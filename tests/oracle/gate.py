@@ -293,10 +293,10 @@ because their choices are discrete. Each cell is one file, and holds if
   the differences in percent of the logits' standard deviation. Ours is the compiled pass in mode exact, with inputs of
   products rounded as llama.cpp rounds them. Bars: F32 {f32} (Gemma {tabled}, whose GELU llama.cpp takes from a table),
   F16 {f16}, BF16 {bf16}, others {other}: these differ by float noise until a code falls on the other side of a
-  rounding, which in so small a model is a percent. With experts the figure is the median position's, because another code may
-  send a token to another expert. For DeepSeek V4, which also selects rows, it is so, too, and the bar of quantized
-  files is {chaotic}; so each of its half layers (but the first attention) is also compared alone, on llama.cpp's own streams: the median position within {attention} standard
-  deviations behind attention, {ffn} behind experts (BF16: {ffn16}).
+  rounding, which in so small a model is a percent. With experts the figure is the median position's, because another
+  code may send a token to another expert. DeepSeek V4 also selects rows, and the bar of its quantized files is
+  {chaotic}; so each of its half layers (but the first attention) is also compared alone, on llama.cpp's own streams:
+  the median position within {attention} standard deviations behind attention, {ffn} behind experts (BF16: {ffn16}).
 
 Column "{others}": our logits of the F32 file in mode exact, from Hugging Face's of the folder, bar {hf}.
 

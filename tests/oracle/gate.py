@@ -307,7 +307,8 @@ Column "{others}": our logits of the F32 file in mode exact, from Hugging Face's
 Random weights, two layers (Gemma 3 and DeepSeek V4: six), one text a row, one batch, CPU. Not seen here: windows other
 than Gemma's (llama.cpp does not read them in the other dense architectures, [dense.md](../explanation/dense.md)),
 importance, mixtures of formats, long contexts, tokenizers. What reader and writer of ours do wrong alike is seen by
-gguf-py and llama.cpp in a file, and by Hugging Face alone in a folder.
+gguf-py and llama.cpp in a file, and by Hugging Face alone in a folder. With experts, what is wrong at
+fewer than half of the positions is not seen.
 """
 
 

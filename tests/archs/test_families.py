@@ -202,6 +202,20 @@ def test_ds4_quantize_says_that_llama_cpp_sees_no_window(kind: str, tmp_path: Pa
     assert (says in capsys.readouterr().out) is unseen
 
 
+@pytest.mark.parametrize("kind", ["llama3", "qwen2", "gemma3"])
+def test_ds4_quantize_says_that_llama_cpp_refuses_divisors(kind: str, tmp_path: Path, capsys: Any) -> None:
+    model = families.golden(kind)
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64}  # fmt: skip
+    config = {key: value for key, value in model.config.items() if key != "rope_parameters"} | {"rope_scaling": rope}
+    if kind == "gemma3":
+        config |= {"rope_local_base_freq": 1e4, "sliding_window_pattern": 6}
+    folder = model._replace(config=config).folder(tmp_path / "m")
+    assert quantize([str(folder), "-o", str(tmp_path / "m.gguf"), "--recipe", "f16"]) == 0
+    says = f"llama.cpp does not load this file: its {model.shape.family.name} has no rope_freqs.weight"
+    assert (says in capsys.readouterr().out) is (kind != "llama3")
+
+
 DEFAULTS = {
     "mistral": ({"sliding_window": ...}, {"window": 4096}),
     "mistral of null": ({"sliding_window": None}, {"window": 0}),

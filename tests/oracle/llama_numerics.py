@@ -3,10 +3,12 @@
 Established stage by stage on its graph (validation-oracles.md). Before every matrix product ggml converts the
 activations to the partner type of the weights:
 
-    Q8_0            int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32); on x86 codes are
+    blocks of 32    int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32); on x86 codes are
                     x times 127 / amax
-    K and IQ types  Q8_K per 256, as ds4
+    blocks of 256   Q8_K per 256, as ds4
     F16, BF16       f16, bf16 (ds4 keeps f32)
+
+Gemma's GELU comes from a table: its input and output are rounded to f16.
 
 With ``flash=False, f32_cache=True`` nothing else is rounded, and rope angles are iterated f32 products, as ds4's.
 
@@ -21,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.kernels.formats import Matrix
+from ds4ref.kernels.formats import FORMATS, Matrix
 from ds4ref.numerics import Numerics
 from ds4ref.variants.faults import Changed
 from ds4ref.variants.rounding import round_bf16, round_f16, round_q8_0
@@ -45,7 +47,7 @@ def converted(x: np.ndarray, w: Matrix) -> np.ndarray:
         return round_f16(x)
     if w.fmt == "BF16":
         return round_bf16(x)
-    return round_q8_0(x) if w.fmt == "Q8_0" else q8_k(x)
+    return round_q8_0(x) if FORMATS[w.fmt].block_elems == 32 else q8_k(x)
 
 
 def ops(base: Any = reference) -> Any:
@@ -79,5 +81,11 @@ def ops(base: Any = reference) -> Any:
             total = total + X[:, stream] * w[:, stream, None]
         return total
 
-    own = {f.__name__: f for f in (linear, grouped_linear, expert_linear, expert_sum, hc_mix, hc_split, hc_reduce)}
-    return Changed(base, **own)
+    def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        """A table of binary16 between -10 and 10."""
+        x, one = np.clip(round_f16(gate), -10, 10), np.ones_like(gate)
+        inner = round_f16(reference.geglu(x, one))
+        return np.where(gate >= 10, gate, np.where(gate <= -10, np.float32(0), inner)) * up
+
+    own = (linear, grouped_linear, expert_linear, expert_sum, hc_mix, hc_split, hc_reduce, geglu)
+    return Changed(base, **{f.__name__: f for f in own})

@@ -28,8 +28,7 @@ CORPUS = ["the cat sat on the mat, naïve 中文 and the theory of these things\
 TEXTS = ["", "the cat", " naïve  中文\n\n", "<|im_end|>the<think>", "a\x00b\x1b[0m", "😀👍🏽", "x" * 300]
 
 
-@pytest.fixture(scope="module")
-def definition() -> dict:
+def trained_definition() -> dict:
     """A byte-level vocabulary that the library trained, with control tokens."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -41,6 +40,11 @@ def definition() -> dict:
     made.add_special_tokens(CONTROL[:2])
     made.add_tokens(CONTROL[2:])
     return json.loads(made.to_str())
+
+
+@pytest.fixture(scope="module")
+def definition() -> dict:
+    return trained_definition()
 
 
 def folder_of(path: Path, definition: dict, **files: object) -> Checkpoint:

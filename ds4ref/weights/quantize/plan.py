@@ -32,6 +32,8 @@ INTEGERS = ("I8", "I16", "I32", "I64")
 _DROPPED = "quantize.imatrix."
 _WINDOW_UNREAD = ("llama", "qwen2", "qwen3", "qwen3moe")
 """Architectures in which llama.cpp attends to all tokens, whatever window a file declares."""
+_DIVISORS_REFUSED = ("gemma3", "qwen2", "qwen3", "qwen3moe")
+"""Architectures in which llama.cpp has no tensor for Llama 3's rope."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def make_plan(source: TensorSource, choices: Choices, template: TensorSource | N
     unused = [prefix for prefix, _ in choices.tensors if not any(item.spec.name.startswith(prefix) for item in items)]
     if unused:
         raise UsageError(f"--tensor-type {unused[0]}: no tensor has a name that begins so")
-    notes = [*_notes(items, choices), *_window_notes(listed.metadata)]
+    notes = [*_notes(items, choices), *_llama_cpp_notes(listed)]
     return Plan(items, list(entries(listed.metadata)), alignment(listed.metadata), notes)
 
 
@@ -266,12 +268,15 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
                 yield f"{item.spec.name} is {item.spec.fmt}, but {up.spec.name} is {up.spec.fmt}: no engine loads that"
 
 
-def _window_notes(metadata: Metadata) -> Iterator[str]:
-    """Say where llama.cpp would compute another model without a word."""
+def _llama_cpp_notes(source: TensorSource) -> Iterator[str]:
+    """Say where llama.cpp would compute another model without a word, or does not load the file."""
+    metadata = source.metadata
     family = metadata["general.architecture"] if metadata.type_of("general.architecture") == "string" else ""
     key = f"{family}.attention.sliding_window"
     if family in _WINDOW_UNREAD and metadata.type_of(key) is not None and metadata[key]:
         yield f"llama.cpp does not read {key}: beyond {metadata[key]} tokens it computes another model of this file"
+    if family in _DIVISORS_REFUSED and "rope_freqs.weight" in source.tensors:
+        yield f"llama.cpp does not load this file: its {family} has no rope_freqs.weight (Llama 3's rope)"
 
 
 def check_imatrix(plan: Plan, table: Imatrix, strict: bool) -> list[str]:

@@ -148,6 +148,7 @@ def quantize(argv: Sequence[str]) -> int:
     writes = not (args.dry_run or args.compare_tensor)
     if writes:
         _check_target(args.output, args.overwrite, path, args.template, args.imatrix)
+    from ..archs import costs_of
     from ..archs.dense.export import as_llama_cpp_has_it
     from ..text.export import vocabulary_entries
     from ..weights import open_source
@@ -156,6 +157,8 @@ def quantize(argv: Sequence[str]) -> int:
 
     with ExitStack() as stack:
         source = _opened(stack, _mtp_block(path) if args.mtp_block else as_llama_cpp_has_it(open_source(path)))
+        if not args.mtp_block and getattr(source, "checkpoint", None) is not None:
+            costs_of(source)  # a folder that is no whole model would become a file that nothing opens
         template = _opened(stack, open_source(args.template)) if args.template else None
         plan = make_plan(source, _choices(args), template)
         if template is None:

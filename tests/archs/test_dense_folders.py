@@ -63,6 +63,16 @@ def test_eight_heads_on_one_and_an_odd_vocabulary(family: str, tied: bool, tmp_p
         assert float(np.abs(got - same).max() / same.std()) < 1e-5
 
 
+@pytest.mark.parametrize("lost", ["output_norm.weight", "blk.1.ffn_up.weight"])
+def test_a_folder_without_a_tensor_makes_no_file(lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = replace(SHAPE, n_layers=2)
+    tensors = dense.draw_tensors(shape, 1, False)
+    del tensors[lost]
+    path, out = dense.published(tmp_path / "m", shape, tensors), tmp_path / "m.gguf"
+    assert quantize([str(path), "-o", str(out)]) == 1
+    assert f"{lost} is missing" in capsys.readouterr().err and list(tmp_path.iterdir()) == [path]
+
+
 def test_a_head_counts_even_if_the_config_ties_it(tmp_path: Path) -> None:
     """As in transformers 5: lm_head.weight is the head where there is one. A GGUF file made of it has it, too."""
     path, tensors = folder_of(tmp_path / "m", SHAPE, False, tie_word_embeddings=True)

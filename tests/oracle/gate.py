@@ -78,8 +78,8 @@ class Excuse:
 EXCUSES = (
     Excuse("quantize", "rope_type", lambda row: row.arch == "deepseek4" and row.rope in ("linear", "llama3"),
            "ds4-quantize refuses the folder: DeepSeek V4's rope is YaRN or not scaled"),
-    Excuse("ours", "output.weight", lambda row: row.arch == "deepseek4" and row.tied,
-           "our engine refuses the folder and what ds4-quantize writes of it: a DeepSeek V4 has a head of its own"),
+    Excuse("quantize", "output.weight", lambda row: row.arch == "deepseek4" and row.tied,
+           "our engine and ds4-quantize refuse the folder: a DeepSeek V4 has a head of its own"),
     Excuse("llama.cpp", "does not load", lambda row: row.arch in UNDIVIDED and row.rope == "llama3",
            "llama.cpp does not load the file: it knows `rope_freqs.weight` in its architecture `llama` only, and no "
            "other way to say Llama 3's rope (ds4-quantize says so); Hugging Face, gguf-py and ours agree"),

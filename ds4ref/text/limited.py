@@ -44,21 +44,20 @@ class LimitedProcess:
     """A worker process, started by the first request; safe for several threads, which wait for each other.
 
     name     of what runs in it, for error messages
-    opening  the request that every new process gets first; its answer is ``opened``
+    opening  the request that every new process gets first
     size     bytes that the opening defines, for its limits and those of all later requests
     """
 
     def __init__(self, name: str, opening: Mapping[str, Any], *, size: int, seconds: float = SECONDS):
-        self.name, self.opened = name, dict[str, Any]()
+        self.name = name
         self._opening, self._size, self._seconds = opening, size, seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def open(self) -> dict[str, Any]:
-        """Start the process if it is not running, and return its answer to the opening."""
+        """Start a process and return its answer to the opening, which is not kept."""
         with self._lock:
-            self._started()
-        return self.opened
+            return self._start()[1]
 
     def ask(self, request: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the answer to a request about ``size`` > 0 bytes; raise TextError for a failure or an exceeded
@@ -107,18 +106,20 @@ class LimitedProcess:
         return TextError(f"{self.name} failed: {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}")
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
+        running = self._process is not None and self._process.poll() is None
+        return self._process if running else self._start()[0]  # type: ignore[return-value]
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+        self._close()
+        process = self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_WORKER)], env=os.environ | _ENVIRONMENT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            return process, self._ask(process, self._opening)
+        except BaseException:
             self._close()
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(_WORKER)], env=os.environ | _ENVIRONMENT,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            try:
-                self.opened = self._ask(self._process, self._opening)
-            except BaseException:
-                self._close()
-                raise
-        return self._process
+            raise
 
     def close(self) -> None:
         """Kill the process; the next request starts a new one."""

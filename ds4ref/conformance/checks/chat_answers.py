@@ -171,6 +171,7 @@ def _said(head: dict[str, Any], message: Mapping[str, Any], calls: list[Call], f
 
 
 def head_fits(document: Mapping[str, Any]) -> None:
+    """Fail the check unless id, model and created are there and have values of their types."""
     named(document.get("id"), "id")
     named(document.get("model"), "model")
     created = document.get("created")

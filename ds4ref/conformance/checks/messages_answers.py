@@ -63,6 +63,8 @@ def forced(talk: Talk, **more: Any) -> Answer:
 
 
 def forced_body(talk: Talk, **more: Any) -> dict[str, Any]:
+    """Return a request whose answer is a call of the weather tool, forced as this server allows; NotOffered if it does
+    not."""
     tools = body(talk, ASK, tools=TOOLS)
     asked = {**tools, "tool_choice": {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}}
     if 400 <= talk.ask(PATH, asked).status < 500:

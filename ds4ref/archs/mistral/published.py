@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 from ..dense import published, windows
 from ..llama import FAMILY
 
-if TYPE_CHECKING:
-    from ...weights.config import Config
-    from ...weights.published import MetadataEntry, TensorParts
-    from ...weights.safetensors import Checkpoint
-
 OWN = published.Own(windows.mistral)
 INERT, INERT_TENSORS = published.INERT, published.INERT_TENSORS
 METHODS = published.METHODS
-
-
-def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
-    """Implement ``weights.published.Family.metadata``."""
-    return published.metadata(config, checkpoint, FAMILY, OWN)
-
-
-def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-    """Implement ``weights.published.Family.parts``."""
-    return published.parts(config, checkpoint, FAMILY, OWN)
+metadata = partial(published.metadata, family=FAMILY, own=OWN)
+parts = partial(published.parts, family=FAMILY, own=OWN)

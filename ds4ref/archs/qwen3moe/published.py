@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 from ..dense import published, windows
 from ..dense.published_experts import ExpertNames
 from . import FAMILY
-
-if TYPE_CHECKING:
-    from ...weights.config import Config
-    from ...weights.published import MetadataEntry, TensorParts
-    from ...weights.safetensors import Checkpoint
 
 EXPERTS = ExpertNames(
     "mlp", ("gate_proj", "up_proj", "down_proj"), ("num_experts", "num_local_experts"), 128, 8, "moe_intermediate_size",
@@ -21,13 +16,5 @@ EXPERTS = ExpertNames(
 OWN = published.Own(windows.switched, experts=EXPERTS)
 INERT, INERT_TENSORS = (*published.INERT, windows.INERT), published.INERT_TENSORS
 METHODS = published.METHODS
-
-
-def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
-    """Implement ``weights.published.Family.metadata``."""
-    return published.metadata(config, checkpoint, FAMILY, OWN)
-
-
-def parts(config: Config, checkpoint: Checkpoint) -> list[TensorParts]:
-    """Implement ``weights.published.Family.parts``."""
-    return published.parts(config, checkpoint, FAMILY, OWN)
+metadata = partial(published.metadata, family=FAMILY, own=OWN)
+parts = partial(published.parts, family=FAMILY, own=OWN)

@@ -23,6 +23,7 @@ from .environment import memory_bytes
 from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
 from .session.session import Session
+from .session.together import Together
 from .text.protocol import DEFAULT_SYSTEM
 from .weights import open_source
 
@@ -157,6 +158,10 @@ class Engine:
             return Session(self.model, ctx)
         except MemoryError as e:
             raise BackendError(f"no memory for a context of {ctx} tokens: {e}") from e
+
+    def together(self) -> Together:
+        """Return what evaluates the next tokens of several sessions in one pass."""
+        return Together(self.model)
 
     # --- without an explicit session
 

@@ -69,13 +69,13 @@ def test_no_round_trip_and_no_allocation_inside_a_token(engine: Engine) -> None:
 def test_sessions_share_what_was_recorded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one records nothing, and its tokens ask for as little; a third one of other sizes records anew."""
     made: list[int] = []
-    record = type(engine.model).record_token
+    record = type(engine.model).record_rows
 
-    def counted(self: Any, recording: Any, cache: Any, plan: Any) -> Any:
-        made.append(cache.pos)
-        return record(self, recording, cache, plan)
+    def counted(self: Any, recording: Any, caches: Any, *rest: Any) -> Any:
+        made.append(caches[0].pos)
+        return record(self, recording, caches, *rest)
 
-    monkeypatch.setattr(type(engine.model), "record_token", counted)
+    monkeypatch.setattr(type(engine.model), "record_rows", counted)
     ops, sizes = engine.model.ops, (400, 400, 900)
     recorded = []
     for size in sizes:

@@ -49,7 +49,7 @@ def measure(context: Context) -> None:
         context.add(f"pass {rows}", ratios(samples[str(rows)], samples["1"]), "other tokens, so other experts, in each")
     arms = conversations(engine, [session_at(engine, DEPTH + 17 * n) for n in range(SESSIONS)], 2)
     samples = interleave(arms, context.rounds)
-    context.add("together", ratios(samples["in turn"], samples["together"]), f"{SESSIONS} conversations, tokens/s in all")
+    context.add("together", ratios(samples["in turn"], samples["together"]), "tokens/s in all")
 
 
 def conversations(engine: Engine, sessions: Sequence[Session], steps: int) -> dict[str, Arm]:

@@ -266,14 +266,9 @@ class Session:
                 raise
             if self.speculation is not None and made == self._decoder.made:
                 self.speculation.passed(len(tokens), time.perf_counter() - begun)
-            self._take(rows, tokens)
+            self.take(rows, tokens)
         self._tokens.append(self._ahead.pop(0))
         self._set_row(self._row + 1)
-
-    def _take(self, rows: Rows, tokens: Sequence[int]) -> None:
-        """Take the outputs of a pass over tokens with which the timeline may go on."""
-        self._rows, self._row, self._ahead = rows, -1, [int(token) for token in tokens]
-        self._drafted = len(tokens) > 1
 
     def _drafts(self, token: int, most: int) -> list[int]:
         """Return tokens to evaluate in one pass with the next token of the timeline, in the hope that they follow
@@ -298,31 +293,23 @@ class Session:
             return False
         return self.pos < self.ctx and 0 <= token < self.model.shape.vocab
 
-    def offer(self, token: int, rows: int) -> list[int]:
-        """Return at most ``rows`` tokens to evaluate ahead, ``token`` and drafts after it, and make ready for a pass
-        that may overwrite the outputs of the last one."""
+    def lend(self) -> tuple[Any, int]:
+        """Return the cache, for a pass to advance by a token, and the number of ranks that the session wants.
+
+        The pass may overwrite the outputs of the last one, so these are copied.
+        """
         self._settle()
-        tokens = [token, *self._drafts(token, rows - 1)]
         _ = self.logits
         if self._streams is not None:
             self._streams = self._last(self._streams)
         self._rows = None
-        return tokens
+        return self._timeline, RANKS if self._decoder is None else self._decoder.ranks
 
     def take(self, rows: Rows, tokens: Sequence[int]) -> None:
-        """Take the rows of a pass that has advanced the session's cache by ``tokens``: ``append`` of the first of them
+        """Take the outputs of a pass that has advanced the cache by ``tokens``; ``append`` of the first of them then
         costs nothing."""
-        self._take(rows, tokens)
-
-    @property
-    def recorded_cache(self) -> Any:
-        """Return the cache that a pass advances; without rows ahead it ends where the timeline does."""
-        return self._cache
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of tokens that passes rank for this session."""
-        return RANKS if self._decoder is None else self._decoder.ranks
+        self._rows, self._row, self._ahead = rows, -1, [int(token) for token in tokens]
+        self._drafted = len(tokens) > 1
 
     def prepare(self, positions: Iterable[int]) -> int:
         """Make the recordings that ``append`` would make at ``positions``, one for each kind of token; return how many

@@ -31,29 +31,27 @@ class Together:
         """Number of sessions that a pass can serve."""
 
     def look_ahead(self, asked: Sequence[tuple[Session, int]]) -> None:
-        """Evaluate the next token of each session in one pass, with drafts if there is room for them.
+        """Evaluate the next token of each session in one pass, at most ``most`` of them.
 
-        At most ``most`` sessions. One that is not ready (with hooks, full, or with rows ahead already) is left out: its
-        ``append`` computes. A failure leaves every session as it was.
+        One that is not ready (with hooks, full, or with rows ahead already) is left out: its ``append`` computes. A
+        failure leaves every session as it was.
         """
         ready = sorted((one for one in asked if one[0].joins(one[1])), key=lambda one: id(one[0]))
         if len(ready) < 2:
             return
-        sessions = tuple(session for session, _ in ready)
-        decoder = self._decoder(sessions)
-        tokens = [session.offer(token, decoder.most_rows // len(ready)) for session, token in ready]
-        for session, ahead, rows in zip(sessions, tokens, decoder.run(*tokens), strict=True):
-            session.take(rows, ahead)
+        decoder = self._decoder(tuple(session for session, _ in ready))
+        for (session, token), rows in zip(ready, decoder.run(*([token] for _, token in ready)), strict=True):
+            session.take(rows, [token])
 
     def _decoder(self, sessions: tuple[Session, ...]) -> Decoder:
-        caches = tuple(session.recorded_cache for session in sessions)
+        caches, ranks = zip(*(session.lend() for session in sessions), strict=True)
         decoder = self._decoders.pop(sessions, None)
         if decoder is None or decoder.caches != caches:
             decoder = Decoder(self.model, *caches)
         while len(self._decoders) >= MOST_GROUPS:
             del self._decoders[next(iter(self._decoders))]
         self._decoders[sessions] = decoder
-        decoder.ranks = max(session.ranks for session in sessions)
+        decoder.ranks = max(ranks)
         return decoder
 
     def forget(self, session: Session) -> None:

@@ -283,19 +283,19 @@ def test_who_is_not_ready_is_left_out(engine: Engine, prompts: list, alone: list
     assert (a._ahead, b._ahead, full._ahead, twice._ahead) == ([5], [6], [], [3])
 
 
-def test_sessions_share_a_pass_with_their_drafts(engine: Engine, prompts: list, alone: list) -> None:
-    """Two sessions have four rows each; a wrong draft of one harms neither."""
-    sessions, told = [], []
-    for prompt, found, false in zip(prompts[:2], alone, ([], [prompts and 119 + 2]), strict=False):
-        told.append(Told(prompt, [token for token, _ in found], 6, false))
-        sessions.append(started(engine, prompt, speculation=told[-1]))
+def test_drafts_wait_while_sessions_share_passes(engine: Engine, prompts: list, alone: list) -> None:
+    """And go on afterwards, with the streams of the shared pass."""
+    best = [token for token, _ in alone[0]]
+    told = Told(prompts[0], best, 3)
+    one, other = started(engine, prompts[0], speculation=told), started(engine, prompts[1])
     together = engine.together()
-    together.look_ahead([(session, session.argmax()) for session in sessions])
-    assert [len(session._ahead) for session in sessions] == [4, 4] and [one.rooms for one in told] == [[3], [3]]
-    for _ in range(20):
-        ready = [(session, session.argmax()) for session in sessions]
-        together.look_ahead(ready)
-        for session, token in ready:
+    for at in range(9):
+        pairs = [(session, session.argmax()) for session in (one, other)]
+        if at < 5:
+            together.look_ahead(pairs)
+        for session, token in pairs:
             session.append(token)
-            np.testing.assert_array_equal(session.logits, alone[sessions.index(session)][session.pos - len(
-                prompts[sessions.index(session)])][1])  # fmt: skip
+        np.testing.assert_array_equal(one.logits, alone[0][at + 1][1])
+    assert (told.offered, told.streams, told.settled_) == ([3], [1], [])
+    one.append(best[9])
+    assert (told.offered, told.streams, told.settled_) == ([3, 3], [1, 4], [3])

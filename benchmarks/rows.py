@@ -91,14 +91,15 @@ class Case:
         self.at = (self.buffer.ctypes.data + 63) // 64 * 64
         x = rng.standard_normal(n, np.float32)
         kernel.pack(x.ctypes.data, n, self.at)
-        kernel.rows.compile((int64,) * 7)
+        self.results = np.array([[self.at, self.out.ctypes.data]], np.int64)
+        kernel.rows[1].compile((int64,) * 6)
         self.bytes = self.weights.nbytes * self.passes
         self.pieces = split(len(self.weights), max(1, PIECE // drawn_rows.shape[1])) * self.passes
 
     def seconds(self, threads: int) -> float:
-        w, row_bytes, out = self.weights.ctypes.data, self.weights.shape[1], self.out.ctypes.data
-        rows = self.kernel.rows
-        return in_threads(threads, self.pieces, lambda a, b: rows(w, a, b, row_bytes, self.n, self.at, out))
+        w, row_bytes, table = self.weights.ctypes.data, self.weights.shape[1], self.results.ctypes.data
+        rows = self.kernel.rows[1]
+        return in_threads(threads, self.pieces, lambda a, b: rows(w, a, b, row_bytes, self.n, table))
 
     def read_seconds(self, threads: int) -> float:
         w, out = self.weights.ctypes.data, self.buffer.ctypes.data + self.buffer.nbytes - 64

@@ -34,9 +34,9 @@ def assembly():
 
     def text(key):
         if key not in texts:
-            rows = KERNELS[key].rows
-            rows.compile((int64,) * 7)
-            texts[key] = rows.inspect_asm()[(int64,) * 7]
+            rows = KERNELS[key].rows[1]
+            rows.compile((int64,) * 6)
+            texts[key] = rows.inspect_asm()[(int64,) * 6]
         return texts[key]
 
     return text

@@ -206,7 +206,9 @@ GUARDED = """
                 w, x = guarded(3 * row, at_end), guarded(4 * n, at_end)
                 buffer, out = guarded(kernel.packed_bytes(n), at_end), guarded(12, at_end)
                 kernel.pack(x.ctypes.data, n, buffer.ctypes.data)
-                kernel.rows(w.ctypes.data, 0, 3, row, n, buffer.ctypes.data, out.ctypes.data)
+                for count, rows in kernel.rows.items():
+                    table = np.array([[buffer.ctypes.data, out.ctypes.data]] * count, np.int64)
+                    rows(w.ctypes.data, 0, 3, row, n, table.ctypes.data)
     print("inside")
 """
 

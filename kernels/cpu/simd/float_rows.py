@@ -13,7 +13,7 @@ from numba import njit, types
 from ...formats import Format
 from ...formats.apart import Apart
 from .decode import SubScales, block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
-from .helpers import AHEAD, add32, copy_32, load_int, pack_floats, prefetch, sum32, zero32
+from .helpers import add32, copy_32, load_int, pack_floats, prefetch_lines, sum32, zero32
 from .row_kernel import LANES_32, Inputs, Part, RowKernel, for_counts, make_rows, records, several_adds
 from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I16x32, I32x32, Int, Val, inline, several
 
@@ -48,6 +48,7 @@ def _plain(decode, size: int) -> RowKernel:
         buffers, outs, forward, store = inputs
         zero, add, total = several(zero32, count), several_adds(add_32, count), several(sum32, count)
         join, add_last = several(add32, count), several_adds(add_1, count)
+        fetch_ahead = prefetch_lines(size)
 
         @njit(**JIT)
         def rows(weights, first, last, row_bytes, n, table):
@@ -58,8 +59,7 @@ def _plain(decode, size: int) -> RowKernel:
                 even = zero()
                 odd = zero()
                 for _ in range(n >> 6):
-                    for line in range(0, 64 * size, 64):
-                        prefetch(w + AHEAD + line)
+                    fetch_ahead(w)
                     even = add(even, w, x)
                     odd = add(odd, w + 32 * size, forward(x, 128))
                     w += 64 * size
@@ -173,6 +173,7 @@ def apart_kernel(layout: Apart) -> RowKernel:
     def make(count: int, inputs: Inputs) -> Any:
         buffers, outs, forward, store = inputs
         zero, add_all, total = several(zero32, count), several_adds(add, count), several(sum32, count)
+        fetch_ahead = prefetch_lines(lines)
 
         @njit(**JIT)
         def rows(weights, first, last, row_bytes, n, table):
@@ -183,8 +184,7 @@ def apart_kernel(layout: Apart) -> RowKernel:
                 x = start
                 sums = zero()
                 for _ in range(blocks):
-                    for line in range(0, 64 * lines, 64):
-                        prefetch(codes + AHEAD + line)
+                    fetch_ahead(codes)
                     sums = add_all(sums, codes, scale, x)
                     codes += size
                     scale += 1

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from numba import njit, types
 
-from .helpers import AHEAD, prefetch, store_float
+from .helpers import prefetch_lines, store_float
 from .vec import JIT, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
 
 COUNTS = (1, 2, 4)
@@ -138,13 +138,15 @@ def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> dict[int, An
     """Make ``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit
     is set in n. Each main part prefetches ``lines`` cache lines of weights."""
     shift, weight_bytes, packed_bytes = main.inputs.bit_length() - 1, *main[2:]
-    last_parts = (*rest, *[Part(0, main.add, 0, 0)] * 2)[:2]
+    nothing = Part(0, inline(lanes.kind, lanes.kind, Int, Int)(lambda k, sums, weights, x: sums), 0, 0)
+    last_parts = (*rest, nothing, nothing)[:2]
     (bit_1, _, weights_1, packed_1), (bit_2, _, _, _) = last_parts
 
     def make(count: int, inputs: Inputs) -> Any:
         buffers, outs, forward, store = inputs
         zero, total = several(lanes.zero, count), several(lanes.total, count)
         add, add_1, add_2 = (several_adds(part.add, count) for part in (main, *last_parts))
+        fetch_ahead = prefetch_lines(lines)
 
         @njit(**JIT)
         def rows(weights, first, last, row_bytes, n, table):
@@ -154,8 +156,7 @@ def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> dict[int, An
                 x = start
                 sums = zero()
                 for _ in range(n >> shift):
-                    for line in range(0, 64 * lines, 64):
-                        prefetch(w + AHEAD + line)
+                    fetch_ahead(w)
                     sums = add(sums, w, x)
                     w += weight_bytes
                     x = forward(x, packed_bytes)

@@ -32,12 +32,12 @@ WANTED = {
 def assembly():
     texts = {}
 
-    def text(key):
-        if key not in texts:
-            rows = KERNELS[key].rows[1]
+    def text(key, count=1):
+        if (key, count) not in texts:
+            rows = KERNELS[key].rows[count]
             rows.compile((int64,) * 6)
-            texts[key] = rows.inspect_asm()[(int64,) * 6]
-        return texts[key]
+            texts[key, count] = rows.inspect_asm()[(int64,) * 6]
+        return texts[key, count]
 
     return text
 
@@ -78,3 +78,19 @@ def test_no_spills_in_the_hot_loop(assembly, key):
     hot = max(loops(assembly(key)), key=len)
     spills = [line for line in hot.splitlines() if "mm" in line and "(%rsp)" in line]
     assert not spills, "\n".join(spills)
+
+
+MULTIPLY = {"A": "vpdpbusd", "B": "vpmaddubsw", "C": "pmaddwd"}
+
+
+@pytest.mark.skipif(TIER == "C", reason="plain x86-64 converts f16 with integer operations")
+@pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)
+def test_several_inputs_share_the_decoding(assembly, key):
+    """Four inputs: four times the products, as many conversions of weights or their scales."""
+
+    def each_decoded(count):
+        hot = max(loops(assembly(key, count)), key=len)
+        product = "vfmadd" if key[1] == "float" else MULTIPLY[TIER]
+        return hot.count(product) / hot.count("vcvtph2ps")
+
+    assert each_decoded(4) == 4 * each_decoded(1)

@@ -98,9 +98,7 @@ def _inputs(count: int) -> Inputs:
     kind = types.UniTuple(Int, count)
 
     def column(offset: int) -> Any:
-        return inline(kind, Int)(
-            lambda k, table: tuple(k.load(Int, table + (16 * i + offset)) for i in range(count))
-        )
+        return inline(kind, Int)(lambda k, table: tuple(k.load(Int, table + (16 * i + offset)) for i in range(count)))
 
     forward = inline(kind, kind, Int)(lambda k, places, by: tuple((Many(k.members(places)) + by).parts))
     return Inputs(column(0), column(8), forward, several(store_float, count))

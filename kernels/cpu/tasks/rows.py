@@ -1,6 +1,7 @@
 """Export the row kernels of ``kernels.cpu.simd`` as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``.
 
-``rows`` takes the address of a table of pairs (packed input, out) and their number. Kernels that take their inputs unrounded share ``pack.floats`` and ``size.floats``.
+``rows`` takes any number of inputs: the address of a table of pairs (packed input, out), and their number. Kernels that
+take their inputs unrounded share ``pack.floats`` and ``size.floats``.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ inputs ``fixed.pack_lanes``, then 16 f32 (negated sums of the inputs of each gro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from numba import njit, types
 
 from ...formats import FORMATS
@@ -24,17 +26,20 @@ _PACKED = 256 + 32 + 32
 _PACKED_FLOAT = LANES_BYTES + 64
 
 
-def _planes(k, weights: Val) -> list[Val]:
-    """Return the codes of a block as eight registers, in the order of its weights."""
-    halves = [k.load(I8x32, weights + 16 + 32 * half) for half in range(2)]
-    return [(bits.bits(I16x16) >> 2 * plane).bits(I8x32) & 3 for bits in halves for plane in range(4)]
+def _planes(k, weights: Val) -> Iterator[Val]:
+    """Decode the codes of a block to eight registers, in the order of its weights."""
+    for half in range(2):
+        bits = k.load(I8x32, weights + 16 + 32 * half)
+        for plane in range(4):
+            yield (bits.bits(I16x16) >> 2 * plane).bits(I8x32) & 3
 
 
-def _scales(k, header: Val) -> list[Val]:
-    """Return the scales of each register of ``_planes`` as words, one for two weights."""
+def _scales(k, header: Val) -> Iterator[Val]:
+    """Spread the scales of each register of ``_planes`` to words, one for two weights."""
     nibbles = header.cat(header) & 0x0F
-    index = [[2 * i, 0x80] * 8 + [2 * i + 1, 0x80] * 8 for i in range(8)]  # 0x80: a zero byte
-    return [x86.shuffle_bytes(k, nibbles, k.const(I8x32, places)).bits(I16x16) for places in index]
+    for i in range(8):
+        places = [2 * i, 0x80] * 8 + [2 * i + 1, 0x80] * 8  # 0x80: a zero byte
+        yield x86.shuffle_bytes(k, nibbles, k.const(I8x32, places)).bits(I16x16)
 
 
 def _d_dmin(k, weights: Val) -> tuple[Val, Val]:

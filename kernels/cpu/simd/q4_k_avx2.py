@@ -10,6 +10,8 @@ inputs ``fixed.pack_lanes``, then 8 f32 (negated sums of the inputs of each sub-
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from numba import njit, types
 
 from ...formats import FORMATS
@@ -34,16 +36,19 @@ def _unpack_header(k, weights: Val) -> Val:
     return (low | high).bits(I8x16)
 
 
-def _codes(k, weights: Val) -> list[Val]:
-    """Return the codes of a block as eight registers, in the order of its weights."""
-    pairs = [k.load(I8x32, weights + 16 + 32 * i) for i in range(4)]
-    return [half & 0x0F for bits in pairs for half in (bits, (bits.bits(I16x16) >> 4).bits(I8x32))]
+def _codes(k, weights: Val) -> Iterator[Val]:
+    """Decode the codes of a block to eight registers, in the order of its weights."""
+    for pair in range(4):
+        bits = k.load(I8x32, weights + 16 + 32 * pair)
+        yield bits & 0x0F
+        yield (bits.bits(I16x16) >> 4).bits(I8x32) & 0x0F
 
 
-def _scales(k, header: Val) -> list[Val]:
-    """Return the scale of each sub-block in every word of a register."""
+def _scales(k, header: Val) -> Iterator[Val]:
+    """Spread the scale of each sub-block to every word of a register."""
     both = header.cat(header)
-    return [x86.shuffle_bytes(k, both, k.const(I8x32, [place, 0x80] * 16)).bits(I16x16) for place in _SCALES]
+    for place in _SCALES:
+        yield x86.shuffle_bytes(k, both, k.const(I8x32, [place, 0x80] * 16)).bits(I16x16)  # 0x80: a zero byte
 
 
 def _d_dmin(k, weights: Val) -> tuple[Val, Val]:

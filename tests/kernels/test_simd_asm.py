@@ -22,7 +22,7 @@ WANTED = {
     ("B", "Q8_0", "a8"): "vpmaddubsw vpmaddwd vpsignb",
     ("B", "Q4_K", "q8k"): "vpmaddubsw vpmaddwd",
     ("B", "Q2_K", "q8k"): "vpmaddubsw vpmaddwd",
-    ("B", "IQ2_XXS", "q8k"): "vpmaddubsw vpmaddwd",
+    ("B", "IQ2_XXS", "q8k"): "vpmaddubsw vpmaddwd vpsignb vmovhps",
     ("B", "F16", "float"): "vcvtph2ps vfmadd",
     ("C", "Q8_0", "a8"): "pmaddwd",
 }
@@ -75,8 +75,10 @@ def test_nothing_wider_than_the_tier(assembly, key):
 
 @pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)
 def test_no_spills_in_the_hot_loop(assembly, key):
+    """With the sixteen registers of tier B, constants may be read from the stack, but nothing is written to it."""
     hot = max(loops(assembly(key)), key=len)
-    spills = [line for line in hot.splitlines() if "mm" in line and "(%rsp)" in line]
+    spilled = r"mm\d+, \S*\(%rsp\)$" if TIER == "B" else r"mm.*\(%rsp\)|\(%rsp\).*mm"
+    spills = [line for line in hot.splitlines() if re.search(spilled, line)]
     assert not spills, "\n".join(spills)
 
 

@@ -7,7 +7,7 @@ instruction set in use. Importing this package imports Numba and compiles nothin
 from __future__ import annotations
 
 from ...formats import APART, FORMATS
-from . import fp4, fp8, iq2_xxs, q2_k, q4_k, q8_0
+from . import fp4, fp8, iq2_xxs, iq2_xxs_avx2, q2_k, q2_k_avx2, q4_k, q4_k_avx2, q8_0
 from .float_rows import PLAIN, apart_kernel, block_kernel
 from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
 from .integer_rows import integer_kernel
@@ -15,23 +15,34 @@ from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
 from .tiers import TIER, TierError
 
-OVERRIDES: dict[tuple[str, str], RowKernel] = {
-    ("Q8_0", "a8"): q8_0.A8,
-    ("Q8_0", "float"): q8_0.FLOAT,
-    ("Q4_K", "q8k"): q4_k.Q8K,
-    ("Q4_K", "float"): q4_k.FLOAT,
-    ("Q2_K", "q8k"): q2_k.Q8K,
-    ("Q2_K", "float"): q2_k.FLOAT,
-    ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
-    ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
-    ("MXFP4", "float"): fp4.JOINED,
-    ("F8_E4M3", "float"): fp8.JOINED,
+OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
+    "A": {
+        ("Q8_0", "a8"): q8_0.A8,
+        ("Q8_0", "float"): q8_0.FLOAT,
+        ("Q4_K", "q8k"): q4_k.Q8K,
+        ("Q4_K", "float"): q4_k.FLOAT,
+        ("Q2_K", "q8k"): q2_k.Q8K,
+        ("Q2_K", "float"): q2_k.FLOAT,
+        ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
+        ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
+        ("MXFP4", "float"): fp4.JOINED,
+        ("F8_E4M3", "float"): fp8.JOINED,
+    },
+    "B": {
+        ("Q4_K", "q8k"): q4_k_avx2.Q8K,
+        ("Q4_K", "float"): q4_k_avx2.FLOAT,
+        ("Q2_K", "q8k"): q2_k_avx2.Q8K,
+        ("Q2_K", "float"): q2_k_avx2.FLOAT,
+        ("IQ2_XXS", "q8k"): iq2_xxs_avx2.Q8K,
+        ("IQ2_XXS", "float"): iq2_xxs_avx2.FLOAT,
+    },
+    "C": {},
 }
-"""Hand-written kernels of tier A.
+"""Hand-written kernels of each tier; all others are generated."""
 
-Only pairs with rounded inputs have integer kernels in every tier; other formats round their inputs and multiply them as
-floats.
-"""
+WITH_INTEGERS = (("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("IQ2_XXS", "q8k"))
+"""Pairs with rounded inputs that have integer kernels, in every tier; other formats round their inputs and multiply
+them as floats."""
 
 
 def generated(fmt: str, act: str) -> RowKernel:
@@ -43,9 +54,8 @@ def generated(fmt: str, act: str) -> RowKernel:
 
 def _all() -> dict[tuple[str, str], RowKernel]:
     pairs = [(fmt.name, "float") for fmt in FORMATS.values() if fmt.multiplies]
-    pairs += [pair for pair in OVERRIDES if pair[1] != "float"]
-    written = OVERRIDES if TIER == "A" else {}
-    return {pair: written[pair] if pair in written else generated(*pair) for pair in pairs}
+    written = OVERRIDES[TIER]
+    return {pair: written[pair] if pair in written else generated(*pair) for pair in [*pairs, *WITH_INTEGERS]}
 
 
 KERNELS = _all()

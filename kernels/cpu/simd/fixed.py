@@ -1,18 +1,21 @@
-"""Float activations for integer dot products: 24-bit fixed point in three int8 limbs (tier A).
+"""Float activations for integer dot products: fixed point in three int8 limbs (tiers A and B).
 
-An integer dot instruction multiplies 64 weights at once, a float one 16, and only after two conversions. So the float
-kernels of the K and IQ formats write x = scale * (65536 high + 256 middle + low), with one scale for 16 or 32 inputs,
-and take three integer dot products, exact in int32. The error is at most 2^-23 of the largest of those inputs (2^-22 in
-Q2_K), the size of one float32 rounding of it.
+An integer dot instruction multiplies 64 weights at once (32 in tier B), a float one 16 (8), and only after two
+conversions. So the float kernels of the K and IQ formats write x = scale * (B^2 high + B middle + low), with one scale
+for 16 or 32 inputs, and take three integer dot products, exact in int32. The error is at most 2^-23 of the largest of
+those inputs (2^-22 in Q2_K of tier A), the size of one float32 rounding of it.
+
+In tier A, B is 256. In tier B it is 254, so that no limb is -128, which ``vpsignb`` cannot negate; the 32 inputs that
+share a scale are those whose products add up in one int32 lane.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from .quantize import largest_of_32
-from .vec import JIT, Emit, F32x32, I8x32, I32x32, Val
+from .vec import JIT, Emit, F32x8, F32x32, I8x32, I32x32, Int, Val, inline
 
 LARGEST = 8_355_000
 """Greatest |x / scale|: 127 * 65536 + 127 * 256 + 127, less some room for rounding."""
@@ -37,3 +40,57 @@ def scale_of_32(x):
     if largest > SMALLEST:
         return scale, np.float32(LARGEST) / largest
     return scale, np.float32(0)
+
+
+# -- tier B
+_BASE = 254
+_LARGEST_LANES = 8_225_000
+"""Greatest |x / scale|: 127 * (254^2 + 254 + 1), less some room for rounding."""
+LANES_BYTES = 8 * 3 * 32 + 32
+"""Bytes of ``pack_lanes``: eight registers of three limbs each | 8 f32 scales, one a lane."""
+
+
+def _even_limbs(k: Emit, x: Val, inverse: Val) -> tuple[Val, Val, Val]:
+    """Split rint(x * inverse), F32x32 each, into limbs (high, middle, low) of base 254 as I8x32, in -127..127."""
+    parts = []
+    rest = k.call("llvm.rint.v32f32", F32x32, x * inverse)  # whole numbers below 2^23: every step is exact
+    for unit in (_BASE * _BASE, _BASE):
+        part = k.call("llvm.rint.v32f32", F32x32, rest * (1 / unit))
+        rest = rest - part * float(unit)
+        parts.append(part)
+    high, middle, low = (part.to_int(I32x32).trunc(I8x32) for part in (*parts, rest))
+    return high, middle, low
+
+
+def store_lanes(k: Emit, target: Val, scales: Val, runs: list[Val]) -> None:
+    """Store 256 inputs, given as eight F32x32 in the order of the weight decoder: limbs and lane scales.
+
+    Input i of each run shares its scale with the three others of its group of four, and with those of all runs.
+    """
+    largest = k.abs(runs[0])
+    poison = runs[0] * 0.0
+    for run in runs[1:]:
+        largest = k.maximum(k.abs(run), largest)
+        poison = poison + run * 0.0
+    for distance in (1, 2):
+        largest = k.maximum(largest.shuffle([i ^ distance for i in range(32)]), largest)
+    inverse = k.const(F32x32, float(_LARGEST_LANES)) / largest
+    inverse = k.select(largest.compare(">", float(SMALLEST)), inverse, k.zero(F32x32))
+    for i, run in enumerate(runs):
+        for limb, codes in enumerate(_even_limbs(k, run, inverse)):
+            k.store(target + 32 * (3 * i + limb), codes)
+    scale = largest * (1 / _LARGEST_LANES) + k.hsum(poison).splat(F32x32)
+    k.store(scales, scale.shuffle(range(0, 32, 4)))
+
+
+@inline(types.none, Int, Int)
+def pack_lanes(k, x, target):
+    """Pack the 256 inputs at ``x`` in their own order."""
+    store_lanes(k, target, target + LANES_BYTES - 32, [k.load(F32x32, x + 128 * i) for i in range(8)])
+
+
+def lanes_total(k: Emit, sums: list[Val], scales: Val) -> Val:
+    """Return the lane sums of products with 256 inputs, from those of the three limbs (I32x8)."""
+    high, middle, low = (part.to_float(F32x8) for part in sums)
+    whole = k.fma(k.fma(high, k.const(F32x8, _BASE), middle), k.const(F32x8, _BASE), low)
+    return whole * k.load(F32x8, scales)

@@ -45,6 +45,7 @@ _ELEMENTS = {
     "i64": ir.IntType(64),
     "f16": ir.HalfType(),
     "f32": ir.FloatType(),
+    "f64": ir.DoubleType(),
 }
 _I32 = _ELEMENTS["i32"]
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -70,6 +71,7 @@ I16x8, I16x16, I16x32 = Vec("i16", 8), Vec("i16", 16), Vec("i16", 32)
 I32x4, I32x8, I32x16, I32x32 = Vec("i32", 4), Vec("i32", 8), Vec("i32", 16), Vec("i32", 32)
 I64x8 = Vec("i64", 8)
 F32x8, F32x16, F32x32 = Vec("f32", 8), Vec("f32", 16), Vec("f32", 32)
+F64x4 = Vec("f64", 4)
 Int = types.int64
 Float = types.float32
 
@@ -79,6 +81,7 @@ _SCALARS = {
     types.int32: _I32,
     types.int64: _ELEMENTS["i64"],
     types.float32: _ELEMENTS["f32"],
+    types.float64: _ELEMENTS["f64"],
 }
 
 
@@ -88,7 +91,7 @@ def llvm_type(kind: types.Type) -> ir.Type:
 
 
 def _is_float(kind: ir.Type) -> bool:
-    return isinstance(getattr(kind, "element", kind), (ir.FloatType, ir.HalfType))
+    return isinstance(getattr(kind, "element", kind), (ir.DoubleType, ir.FloatType, ir.HalfType))
 
 
 def _per_input(method: Callable[..., Any]) -> Callable[..., Any]:

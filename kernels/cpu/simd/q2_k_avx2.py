@@ -1,0 +1,123 @@
+"""Q2_K rows in tier B (AVX2), for Q8_K and float activations; the block and its dot product: ``q2_k``.
+
+A register holds plane p of one half of 128: 32 weights, a group of 16 in each 128-bit half. ``vpmaddubsw`` multiplies
+codes and inputs, ``vpmaddwd`` the sums of two by the 4-bit scales, which ``vpshufb`` spreads from the header; all
+groups of a block add up in the same eight int32 lanes.
+
+Packed buffer, per 256 inputs: 256 codes | 8 f32 (d_x) | 16 i16 (negated sums of the codes of each group); for float
+inputs ``fixed.pack_lanes``, then 16 f32 (negated sums of the inputs of each group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from numba import njit, types
+
+from ...formats import FORMATS
+from . import x86
+from .fixed import LANES_BYTES, lanes_total, pack_lanes
+from .quantize import make_q8k_pack, sixteen_sums
+from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
+from .vec import JIT, F32x8, F32x32, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
+
+BLOCK = FORMATS["Q2_K"].block_bytes
+_PACKED = 256 + 32 + 32
+_PACKED_FLOAT = LANES_BYTES + 64
+
+
+def _planes(k, weights: Val) -> Iterator[Val]:
+    """Decode the codes of a block to eight registers, in the order of its weights."""
+    for half in range(2):
+        bits = k.load(I8x32, weights + 16 + 32 * half)
+        for plane in range(4):
+            yield (bits.bits(I16x16) >> 2 * plane).bits(I8x32) & 3
+
+
+def _scales(k, header: Val) -> Iterator[Val]:
+    """Spread the scales of each register of ``_planes`` to words, one for two weights."""
+    nibbles = header.cat(header) & 0x0F
+    for i in range(8):
+        places = [2 * i, 0x80] * 8 + [2 * i + 1, 0x80] * 8  # 0x80: a zero byte
+        yield x86.shuffle_bytes(k, nibbles, k.const(I8x32, places)).bits(I16x16)
+
+
+def _d_dmin(k, weights: Val) -> tuple[Val, Val]:
+    """Return d and dmin, each in every lane."""
+    both = k.half_to_float(k.load(types.int32, weights + 80).splat(I32x4).bits(I16x8))
+    return both.shuffle([0, 0, 2, 2, 4, 4, 6, 6]), both.shuffle([1, 1, 3, 3, 5, 5, 7, 7])
+
+
+@inline(F32x8, F32x8, Int, Int)
+def _add(k, total, weights, x):
+    """Return total + the lane sums of one block."""
+    header = k.load(I8x16, weights)
+    sums = k.zero(I32x8)
+    for i, (codes, scale) in enumerate(zip(_planes(k, weights), _scales(k, header), strict=True)):
+        dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * i))
+        sums = sums + x86.madd_256(k, dots, scale)
+    mins = x86.madd_256(k, header.zext(I16x16) >> 4, k.load(I16x16, x + 288))
+    d, dmin = _d_dmin(k, weights)
+    scale = k.load(F32x8, x + 256)
+    total = k.fma(sums.to_float(F32x8), d * scale, total)
+    return k.fma(mins.to_float(F32x8), dmin * scale, total)
+
+
+@inline(types.none, Int, Int, Float)
+def _finish(k, target, half, scale):
+    """Store the scale and the negated sums of a block whose codes are stored already."""
+    k.store(target + 256, scale.splat(F32x8))
+    for sub in range(8):
+        for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + 32 * sub))):
+            k.store(target + 288 + 4 * sub + 2 * part, k.const(types.int16, 0) - value)
+
+
+# -- float activations: see fixed.py
+@inline(F32x8, F32x8, Int, Int)
+def _add_float(k, total, weights, x):
+    """Return total + the lane sums of one block."""
+    header = k.load(I8x16, weights)
+    sums = [k.zero(I32x8)] * 3
+    for i, (codes, scale) in enumerate(zip(_planes(k, weights), _scales(k, header), strict=True)):
+        for limb in range(3):
+            dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * (3 * i + limb)))
+            sums[limb] = sums[limb] + x86.madd_256(k, dots, scale)
+    mins = (header.bits(I16x8) >> 4).bits(I8x16) & 0x0F
+    low, high = (
+        mins.shuffle(range(8 * i, 8 * i + 8)).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + LANES_BYTES + 32 * i)
+        for i in range(2)
+    )
+    d, dmin = _d_dmin(k, weights)
+    return k.fma(low + high, dmin, k.fma(lanes_total(k, sums, x + LANES_BYTES - 32), d, total))
+
+
+@inline(types.none, Int, Int)
+def _store_sums(k, target, x):
+    """Store the negated sums of the two groups of 32 inputs."""
+    values = k.load(F32x32, x)
+    for group in range(2):
+        half = values.shuffle(range(16 * group, 16 * group + 16))
+        k.store(target + 4 * group, k.const(Float, 0.0) - k.hsum(half))
+
+
+@njit(**JIT)
+def _pack_float(x, n, buffer):
+    for _ in range(n >> 8):
+        pack_lanes(x, buffer)
+        for sub in range(8):
+            _store_sums(buffer + LANES_BYTES + 8 * sub, x + 128 * sub)
+        buffer += _PACKED_FLOAT
+        x += 1024
+
+
+FLOAT = RowKernel(
+    _pack_float,
+    make_rows(LANES_8, 2, Part(256, _add_float, BLOCK, _PACKED_FLOAT)),
+    records(256, _PACKED_FLOAT),
+)
+
+Q8K = RowKernel(
+    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
+    make_rows(LANES_8, 2, Part(256, _add, BLOCK, _PACKED)),
+    records(256, _PACKED),
+)

@@ -1,0 +1,125 @@
+"""Q4_K rows in tier B (AVX2), for Q8_K and float activations; the block and its dot product: ``q4_k``.
+
+A register holds a sub-block of 32 weights. ``vpmaddubsw`` multiplies codes and inputs, ``vpmaddwd`` the sums of two by
+the 6-bit scale, which ``vpshufb`` spreads from the unpacked header; all sub-blocks add up in the same eight int32
+lanes.
+
+Packed buffer, per 256 inputs: 256 codes | 8 f32 (d_x) | 8 i16 (negated sums of the codes of each sub-block); for float
+inputs ``fixed.pack_lanes``, then 8 f32 (negated sums of the inputs of each sub-block).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from numba import njit, types
+
+from ...formats import FORMATS
+from . import x86
+from .fixed import LANES_BYTES, lanes_total, pack_lanes
+from .quantize import make_q8k_pack, sixteen_sums
+from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
+from .vec import JIT, F32x8, F32x32, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
+
+BLOCK = FORMATS["Q4_K"].block_bytes
+_PACKED = 256 + 32 + 16
+_PACKED_FLOAT = LANES_BYTES + 32
+_SCALES = [0, 1, 2, 3, 8, 9, 10, 11]  # bytes of the unpacked header
+_MINS = [4, 5, 6, 7, 12, 13, 14, 15]
+
+
+def _unpack_header(k, weights: Val) -> Val:
+    """Unpack the twelve scale bytes to 16 bytes: s0..s3 | m0..m3 | s4..s7 | m4..m7."""
+    words = k.load(I32x4, weights)
+    low = (words.shuffle([1, 2, 3, 3]) >> [0, 0, 0, 4]) & [0x3F3F3F3F, 0x3F3F3F3F, 0x0F0F0F0F, 0x0F0F0F0F]
+    high = (words.shuffle([0, 0, 1, 2]) >> 2) & [0, 0, 0x30303030, 0x30303030]
+    return (low | high).bits(I8x16)
+
+
+def _codes(k, weights: Val) -> Iterator[Val]:
+    """Decode the codes of a block to eight registers, in the order of its weights."""
+    for pair in range(4):
+        bits = k.load(I8x32, weights + 16 + 32 * pair)
+        yield bits & 0x0F
+        yield (bits.bits(I16x16) >> 4).bits(I8x32) & 0x0F
+
+
+def _scales(k, header: Val) -> Iterator[Val]:
+    """Spread the scale of each sub-block to every word of a register."""
+    both = header.cat(header)
+    for place in _SCALES:
+        yield x86.shuffle_bytes(k, both, k.const(I8x32, [place, 0x80] * 16)).bits(I16x16)  # 0x80: a zero byte
+
+
+def _d_dmin(k, weights: Val) -> tuple[Val, Val]:
+    """Return d and dmin, each in every lane."""
+    both = k.half_to_float(k.load(types.int32, weights).splat(I32x4).bits(I16x8))
+    return both.shuffle([0, 0, 2, 2, 4, 4, 6, 6]), both.shuffle([1, 1, 3, 3, 5, 5, 7, 7])
+
+
+@inline(F32x8, F32x8, Int, Int)
+def _add(k, total, weights, x):
+    """Return total + the lane sums of one block."""
+    header = _unpack_header(k, weights)
+    sums = k.zero(I32x8)
+    for i, (codes, scale) in enumerate(zip(_codes(k, weights), _scales(k, header), strict=True)):
+        dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * i))
+        sums = sums + x86.madd_256(k, dots, scale)
+    mins = header.shuffle(_MINS).zext(I32x8) * k.load(I16x8, x + 288).sext(I32x8)
+    d, dmin = _d_dmin(k, weights)
+    scale = k.load(F32x8, x + 256)
+    total = k.fma(sums.to_float(F32x8), d * scale, total)
+    return k.fma(mins.to_float(F32x8), dmin * scale, total)
+
+
+@inline(types.none, Int, Int, Float)
+def _finish(k, target, half, scale):
+    """Store the scale and the negated sums of a block whose codes are stored already."""
+    k.store(target + 256, scale.splat(F32x8))
+    for sub in range(8):
+        low, high = sixteen_sums(k, k.load(I8x32, target + 32 * sub))
+        k.store(target + 288 + 2 * sub, k.const(types.int16, 0) - low - high)
+
+
+# -- float activations: see fixed.py
+@inline(F32x8, F32x8, Int, Int)
+def _add_float(k, total, weights, x):
+    """Return total + the lane sums of one block."""
+    header = _unpack_header(k, weights)
+    sums = [k.zero(I32x8)] * 3
+    for i, (codes, scale) in enumerate(zip(_codes(k, weights), _scales(k, header), strict=True)):
+        for limb in range(3):
+            dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * (3 * i + limb)))
+            sums[limb] = sums[limb] + x86.madd_256(k, dots, scale)
+    mins = header.shuffle(_MINS).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + LANES_BYTES)
+    d, dmin = _d_dmin(k, weights)
+    return k.fma(mins, dmin, k.fma(lanes_total(k, sums, x + LANES_BYTES - 32), d, total))
+
+
+@inline(types.none, Int, Int)
+def _store_sum(k, target, x):
+    """Store the negated sum of 32 inputs."""
+    k.store(target, k.const(Float, 0.0) - k.hsum(k.load(F32x32, x)))
+
+
+@njit(**JIT)
+def _pack_float(x, n, buffer):
+    for _ in range(n >> 8):
+        pack_lanes(x, buffer)
+        for sub in range(8):
+            _store_sum(buffer + LANES_BYTES + 4 * sub, x + 128 * sub)
+        buffer += _PACKED_FLOAT
+        x += 1024
+
+
+FLOAT = RowKernel(
+    _pack_float,
+    make_rows(LANES_8, 3, Part(256, _add_float, BLOCK, _PACKED_FLOAT)),
+    records(256, _PACKED_FLOAT),
+)
+
+Q8K = RowKernel(
+    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
+    make_rows(LANES_8, 3, Part(256, _add, BLOCK, _PACKED)),
+    records(256, _PACKED),
+)

@@ -265,8 +265,8 @@ def check(argv: Sequence[str]) -> int:
     add(flags, "--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
     flags.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
     flags.add_argument("--teacher-forced", action="store_true",
-                       help="PATH (vectors, or JSON lines with text or token ids) is what an engine committed greedily: "
-                       "is every token the target's best? Finds a wrong verifier of drafts")  # fmt: skip
+                       help="PATH (vectors, or JSON lines with text or token ids) is what an engine committed "
+                       "greedily: is every token the target's best? Finds a wrong verifier of drafts")  # fmt: skip
     flags.add_argument(
         "--committed-by", metavar="SPEC", help="with --teacher-forced: ask this target now, instead of PATH"
     )

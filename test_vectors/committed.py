@@ -6,8 +6,8 @@ A JSON line of a file, of which only one kind of prompt and one of answer are ne
     {"id": "b", "text": "plain text to continue", "answer": "text", "finish": "length"}
     {"id": "c", "prompt_ids": [0, 71], "ids": [5, 6, 7], "passes": [2, 1]}
 
-``passes`` is how many tokens each pass of the engine committed. A text's tokens are not known: the judge's tokenizer cuts
-it, and where the judge's best token is another beginning of the same text, the text is cut that way.
+``passes`` is how many tokens each pass of the engine committed. A text's tokens are not known: the judge's tokenizer
+cuts it, and where the judge's best token is another beginning of the same text, the text is cut that way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ds4ref.console.common import read_text
 from ds4ref.errors import DataError, TargetError, UsageError
-from ds4ref.targets import Ability, Completion, Finish, Prompt, Request, Step, Target
+from ds4ref.targets import Ability, Completion, Finish, Prompt, Request, Step, Target, Token
 from ds4ref.targets.local import LocalTarget
 
 ALTERNATIVES = 20
@@ -159,36 +159,39 @@ def _forced_here(judge: LocalTarget, answer: Answer) -> list[Step]:
     ids = [*tokenizer.encode(answer.text), *end]
     steps = judge.score_after(before, ids, ALTERNATIVES)
     for _ in range(RECUTS):
-        cut = _cut(steps, len(ids) - len(end))
-        if cut is None:
-            break
-        at, token, rest = cut
-        ids = [*ids[:at], token, *tokenizer.encode(rest), *end]
+        at = _other_cut(steps[: len(steps) - len(end)])
+        if at is None:
+            return steps
+        best = steps[at].top[0]
+        rest = b"".join(step.token.raw for step in steps[at : len(steps) - len(end)])[len(best.raw) :]
+        ids = [*ids[:at], _id(best), *tokenizer.encode(rest), *end]
         steps = [*steps[:at], *judge.score_after([*before, *ids[:at]], ids[at:], ALTERNATIVES)]
-    return steps
+    return steps[: _other_cut(steps[: len(steps) - len(end)])]
 
 
-def _cut(steps: Sequence[Step], count: int) -> tuple[int, int, bytes] | None:
-    """Return (index, id, bytes after it) of the first best token that begins the same text; None if there is none.
+def _id(token: Token) -> int:
+    assert token.id is not None  # local engines know it
+    return token.id
 
-    Only the first ``count`` steps are text.
-    """
-    raws = [step.token.raw for step in steps[:count]]
-    for at, step in enumerate(steps[:count]):
-        best = step.top[0]
-        if best.id is None or best.raw == step.token.raw or best.logprob == step.token.logprob or not best.raw:
-            continue
-        rest = b"".join(raws[at:])
-        if rest.startswith(best.raw):
-            return at, best.id, rest[len(best.raw) :]
+
+def _other_cut(steps: Sequence[Step]) -> int | None:
+    """Return the index of the first step whose best token is another beginning of the same text; None without one."""
+    raws = [step.token.raw for step in steps]
+    for at, step in enumerate(steps):
+        best = step.top[0] if step.top else step.token
+        if best.raw and best.raw != step.token.raw and b"".join(raws[at:]).startswith(best.raw):
+            return at
     return None
 
 
 def _echoed(judge: Target, before: str, text: str, top: int) -> list[Step]:
-    """Score the text through the judge's echo; a token across the border to the prompt is left out."""
+    """Score the text through the judge's echo, without a token across the border to the prompt.
+
+    The steps end where the text may have been cut otherwise: an echo shows one cut only.
+    """
     start, at, steps = len(before.encode("utf-8", "surrogateescape")), 0, []
     for step in judge.score_text(before + text, top):
         if at >= start:
             steps.append(step)
         at += len(step.token.raw)
-    return steps
+    return steps[: _other_cut(steps)]

@@ -2,9 +2,10 @@
 
 Two engines that are right differ by noise, and noise reverses two tokens the more rarely, the further they lie apart. A
 verifier that accepts wrong drafts does not care how far apart they are. So two explanations of the tokens that are not
-the best are compared by their likelihood: noise alone, P(not the best) = 1 / (1 + exp(lead / scale)), whose tail is
-heavier than a normal distribution's; and noise with a share of tokens that are wrong whatever the lead (the lapses of
-psychometric functions). Leads and scale are in nats.
+the best are compared by their likelihood: noise alone, P(not the best) = exp(-lead / 3) / 2 / (1 + lead / scale), which
+allows for rare jumps as an expert chosen otherwise makes them (a logistic curve does not, and accuses right engines:
+docs/LOG.md); and noise with a share of tokens that are wrong whatever the lead (the lapses of psychometric functions).
+Leads and scale are in nats.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ FEWEST = 5
 """Fewest wrong tokens of which a place in the pass is told."""
 
 _SCALES = np.geomspace(1e-4, 3.0, 60)
+_REACH = 3.0
+"""Nats over which even rare jumps become rarer by a factor e."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def fit(leads: Sequence[float | None], off: Sequence[bool]) -> Lapses:
     shares = np.concatenate([[0.0], np.geomspace(0.3 / len(lead), 0.95, 40)])
     table = np.empty((len(_SCALES), len(shares)))
     for i, scale in enumerate(_SCALES):
-        flip = 1.0 / (1.0 + np.exp(np.minimum(lead / scale, 700.0)))
+        flip = 0.5 * np.exp(-lead / _REACH) / (1.0 + lead / scale)
         with np.errstate(divide="ignore"):
             p = shares[:, None] + (1.0 - shares[:, None]) * flip
             table[i] = np.where(missed, np.log(p), np.log1p(-p)).sum(axis=1)
@@ -198,15 +201,15 @@ def _words(j: Judgement, floor: float, known: bool) -> str:
         below = f" ({j.flips} are not the best, by at most {worst})" if j.flips else ""
         return (
             f"Each of {j.tokens} committed tokens is the judge's best, or within {floor:g} nats of it{below}. "
-            f"A verifier that goes wrong at more than {rate:.2g} of the tokens would have been seen (95 %). Not seen: a "
-            "wrong one that these drafts did not lead astray, and whether there were drafts at all. At "
-            f"{j.close} of {j.tokens} tokens the best leads by no more than {floor:g} nats: a wrong one there is no mistake."
+            f"A verifier that goes wrong at more than {rate:.2g} of the tokens would have been seen (95 %). Not seen: "
+            "a wrong one that these drafts did not lead astray, and whether there were drafts at all. At "
+            f"{j.close} of {j.tokens} tokens the best leads by no more than {floor:g} nats: too little to judge."
         )
     if j.verdict == "undecided":
         return (
-            f"{j.wrong} of {j.tokens} committed tokens are more than {floor:g} nats below the judge's best (worst: "
-            f"{worst}), but noise of {j.lapses.noise_alone:.2g} nats between the engines explains them. Judge the engine "
-            "by itself, or ask for more tokens; if noise is known to be smaller, say so with --floor."
+            f"{j.wrong} of {j.tokens} committed tokens are more than {floor:g} nats below the best (worst: "
+            f"{worst}), but noise of {j.lapses.noise_alone:.2g} nats between engines explains them. Judge the engine "
+            "by itself or ask for more tokens; if noise is known to be smaller, say so with --floor."
         )
     noise = f"the floor of {floor:g} nats was given" if known else f"log odds against noise: {j.lapses.odds:.3g}"
     start = f"{j.wrong} of {j.tokens} committed tokens are not what greedy decoding takes ({noise}). Worst: {worst}."

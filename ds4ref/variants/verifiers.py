@@ -4,9 +4,9 @@ A pass of ``depth`` rows holds the greedy token and depth - 1 drafts. Row r says
 so draft r is held against row r - 1, and the pass commits its tokens up to the first draft that is refused.
 
     each row              the best token of each row: greedy decoding, whatever the drafts
-    runners-up of row 0   the depth - 1 best tokens of row 0, ds4's former mistake: the top-k of one row where the best of
-                          each of k rows was meant. The first draft is held against the right token, so depth 2 does
-                          not show it.
+    runners-up of row 0   the depth - 1 best tokens of row 0, ds4's former mistake: the top-k of one row where the best
+                          of each of k rows was meant. The first draft is held against the right token, so depth 2
+                          does not show it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Verifier = Callable[[np.ndarray], np.ndarray]
 """Returns the token that each draft is held against, (drafts,), from the rows before the drafts, (drafts, vocab)."""
 
 Drafter = Callable[[Timeline, np.ndarray, int], list[int]]
-"""Returns at most ``count`` drafts (third argument) after the timeline's last token, whose row (vocab,) it is given; the
-timeline is left as it was."""
+"""Returns at most ``count`` drafts (third argument) after the timeline's last token, whose row (vocab,) it is given;
+the timeline is left as it was."""
 
 
 def best_of(row: np.ndarray, count: int) -> list[int]:

@@ -83,7 +83,7 @@ def check_committed(
 def _asked(args: Namespace, engine: Target, judge: Target, asked: Mapping[str, Question]) -> list[Answer]:
     """Ask for every answer, with log probabilities only if the judge cannot cut the text into tokens by itself."""
     chosen = {name: question for name, question in asked.items() if not args.only or name in args.only}
-    answers = []
+    answers: list[Answer] = []
     with Progress("asking") as progress:
         for name, question in chosen.items():
             progress(len(answers), len(chosen))
@@ -93,7 +93,7 @@ def _asked(args: Namespace, engine: Target, judge: Target, asked: Mapping[str, Q
 
 
 def _forced(judge: Target, answers: Sequence[Answer], floor: float) -> list[CaseResult]:
-    results = []
+    results: list[CaseResult] = []
     with Progress("forcing") as progress:
         for answer in answers:
             progress(len(results), len(answers))

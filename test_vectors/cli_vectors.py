@@ -272,7 +272,7 @@ def check(argv: Sequence[str]) -> int:
     )
     add(flags, "--prompts", help='what it is asked: JSON lines {"id": ..., "prompt": ...} (four of our own)')
     add(flags, "--tokens", type=integer(1, 1 << 20), default=200, help="longest answer to ask for (200)")
-    flags.add_argument("--plain", action="store_true", help="prompts are plain text to continue, no chats")
+    flags.add_argument("--plain-text", action="store_true", help="prompts are plain text to continue, no chats")
     flags.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
     add(flags, "--output", "--out", dest="out", help="also write every step as JSON")
     add(flags, "--json")
@@ -283,8 +283,8 @@ def check(argv: Sequence[str]) -> int:
         return 0
     if args.teacher_forced:
         return _teacher_forced(args, argv)
-    if args.committed_by or args.prompts or args.plain:
-        raise UsageError("--committed-by, --prompts and --plain belong to --teacher-forced")
+    if args.committed_by or args.prompts or args.plain_text:
+        raise UsageError("--committed-by, --prompts and --plain-text belong to --teacher-forced")
     path = _single_path(args.path, "vectors to check against")
     for file in (args.junit, args.out):
         if file:
@@ -323,12 +323,12 @@ def _teacher_forced(args: Namespace, argv: Sequence[str]) -> int:
         if args.path:
             raise UsageError(f"{args.path[0]} and --committed-by: choose one")
         asked = {
-            case.id: Question(Prompt.plain(case.text) if args.plain else Prompt.chat(case.text), case.ctx)
+            case.id: Question(Prompt.plain(case.text) if args.plain_text else Prompt.chat(case.text), case.ctx)
             for case in read_prompts(args.prompts)
         }
         return check_committed(args, argv, asked, [])
-    if args.prompts or args.plain:
-        raise UsageError("--prompts and --plain belong to --committed-by")
+    if args.prompts or args.plain_text:
+        raise UsageError("--prompts and --plain-text belong to --committed-by")
     path = _single_path(args.path, "a file of what an engine committed, or --committed-by,")
     if path.endswith(".jsonl"):
         return check_committed(args, argv, {}, committed.read(path))

@@ -19,7 +19,7 @@ import numpy as np
 
 from .verdicts import CaseResult
 
-ODDS = math.log(1000.0)
+ODDS = math.log(1e4)
 """Log likelihood ratio from which tokens are called wrong and not noise."""
 
 PERIODS = range(2, 17)

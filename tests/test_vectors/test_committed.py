@@ -77,7 +77,7 @@ def noisy(seed: int, scale: float, tokens: int) -> CaseResult:
 
 @pytest.mark.parametrize("scale", [0.02, 0.1, 0.5, 2.0])
 def test_noise_is_not_accused(scale) -> None:
-    """200 right engines whose noise is far above the floor; the threshold allows one of 1000."""
+    """200 right engines whose noise is far above the floor."""
     found = [judged(noisy(seed, scale, 300)) for seed in range(200)]
     assert all(made.verdict in ("right", "undecided") for made in found)
     assert any(made.wrong for made in found)
@@ -85,15 +85,14 @@ def test_noise_is_not_accused(scale) -> None:
 
 def test_wrong_tokens_in_noise_are_accused() -> None:
     """One of 10 that is wrong whatever the lead, in engines as noisy."""
-    missed = 0
+    verdicts = []
     for seed in range(50):
-        made = noisy(seed, 0.1, 300)
+        made = noisy(seed, 0.1, 600)
         off = [s.index for s in made.steps if s.verdict != "match"]
-        lapses = np.flatnonzero(np.random.default_rng(1000 + seed).random(300) < 0.1)
+        lapses = np.flatnonzero(np.random.default_rng(1000 + seed).random(600) < 0.1)
         leads = [s.lead or 0.0 for s in made.steps]
-        missed += judged(case("a", leads, sorted({*off, *(int(i) for i in lapses if i)}))).verdict != "verifier"
-    # what is accused as "elsewhere" begins with a token that noise made wrong
-    assert missed <= 5
+        verdicts.append(judged(case("a", leads, sorted({*off, *(int(i) for i in lapses if i)}))).verdict)
+    assert verdicts.count("verifier") >= 40 and "right" not in verdicts, verdicts
 
 
 def test_the_fit_finds_what_was_drawn() -> None:
@@ -106,7 +105,7 @@ def test_the_fit_finds_what_was_drawn() -> None:
 
 
 def test_wrong_before_any_draft_is_no_verifier() -> None:
-    made = judged(case("a", [9.0] * 40, [0, 3, 9]), case("b", [4.0] * 40, [5, 7]))
+    made = judged(case("a", [9.0] * 40, [0, 3, 9]), case("b", [9.0, 0.5] * 60, [6, 8]))
     assert (made.verdict, made.first, made.wrong_first) == ("elsewhere", 2, 1) and made.place is None
     assert "1 of 2 answers begin with one" in made.says
     # where they keep to places of the pass, it is one all the same
@@ -178,7 +177,7 @@ def test_ids_and_their_bytes_are_forced_alike(local) -> None:
 
 
 def test_a_text_is_cut_as_the_model_cut_it(local, monkeypatch) -> None:
-    """A random model writes what no tokenizer would have cut that way; where that is not found out, nothing is judged."""
+    """A random model writes what no tokenizer cuts that way; where that is not found out, nothing is judged."""
     prompt = Prompt.chat("1 2 3")
     raws = [s.token.raw for s in local.complete(Request(prompt, 12)).steps]
     answer = Answer("a", prompt, b"".join(raws).decode())
@@ -298,17 +297,14 @@ def prompts(tmp_path) -> str:
 
 @pytest.mark.parametrize("wrong, verdict", [("verifier", "verifier"), ("drafts", "right"), ("", "right"),
                                             ("greedy", "elsewhere")])  # fmt: skip
-@pytest.mark.parametrize("judge", ["local", "itself"])
-@pytest.mark.parametrize("plain", [False, True])
-def test_a_server_is_asked_and_judged(run, prompts, trained, wrong, verdict, judge, plain) -> None:
-    """By our engine, and by its own log probabilities: of chats token by token, of plain text by its echo."""
-    with Endpoint(trained, wrong, echo=True) as asked, Endpoint(trained, echo=True) as right:
-        target = f"local:{trained.path}?numerics=exact&threads=1" if judge == "local" else right.url
-        if judge == "itself" and not plain:
-            pytest.skip("this server does not go on with a given answer; tests/test_vectors/test_real_server.py does")
+@pytest.mark.parametrize("judge, how", [("ours", "chat"), ("ours", "plain"), ("itself", "plain")])
+def test_a_server_is_asked_and_judged(run, prompts, trained, wrong, verdict, judge, how) -> None:
+    """By our engine, and by the log probabilities of its own echo."""
+    with Endpoint(trained, wrong, echo=True) as server:
+        target = f"local:{trained.path}?numerics=exact&threads=1" if judge == "ours" else server.url
         code, found = run(
-            "--committed-by", asked.url, "--target", target, "--prompts", prompts, "-n", "40", "--dialect", "plain",
-            *(["--plain"] if plain else []),
+            "--committed-by", server.url, "--target", target, "--prompts", prompts, "-n", "32", "--dialect", "plain",
+            *(["--plain-text"] if how == "plain" else []),
         )  # fmt: skip
     assert found["verdict"] == verdict, found
     assert code == (verdict != "right") and found["passed"] == (verdict == "right")
@@ -335,7 +331,7 @@ def test_a_file_of_ids_is_judged(run, tmp_path, trained) -> None:
 @pytest.mark.parametrize("argv, why", [
     (["--profile", "ds4", "x"], "no profile but margin"),
     (["x.jsonl", "--committed-by", "local"], "x.jsonl and --committed-by: choose one"),
-    (["x.jsonl", "--plain"], "belong to --committed-by"),
+    (["x.jsonl", "--plain-text"], "belong to --committed-by"),
     ([], "a file of what an engine committed, or --committed-by, is needed"),
 ])  # fmt: skip
 def test_wrong_usage(capsys, argv, why) -> None:

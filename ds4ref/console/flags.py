@@ -126,6 +126,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--top-p": ((), {"metavar": "F", "type": number(0, 1), "help": "nucleus mass (1)"}),
     "--min-p": ((), {"metavar": "F", "type": number(0, 1), "help": "least share of the best token's probability"}),
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
+    "--prompts": ((), {"metavar": "FILE", "help": "JSON lines of prompts"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
     # many at once

@@ -50,9 +50,7 @@ class Drafts:
         if wanted.kind == "off":
             return
         if getattr(model.ops, "recorded_rows", 1) < 2:
-            raise UsageError(
-                f"backend {model.ops.name} evaluates one token a pass: drafts gain nothing"
-            )
+            raise UsageError(f"backend {model.ops.name} evaluates one token a pass: drafts gain nothing")
         if wanted.mtp is not None and wanted.kind != "lookup":
             from ..archs.deepseek4.mtp import Block
 

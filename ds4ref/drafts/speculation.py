@@ -19,6 +19,7 @@ noticed, out of ``PROBES`` of the time.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -68,6 +69,19 @@ class Counts:
 
     plain: int = 0
     drafts: dict[tuple[str, int], Count] = field(default_factory=dict)
+
+    def copy(self) -> Counts:
+        """Return these counts, to subtract later."""
+        return copy.deepcopy(self)
+
+    def __sub__(self, before: Counts) -> Counts:
+        """Return what was counted since ``before``, a copy of these."""
+        some = {}
+        for key, now in self.drafts.items():
+            then = before.drafts.get(key, Count())
+            if now != then:
+                some[key] = Count(*(getattr(now, part) - getattr(then, part) for part in vars(now)))
+        return Counts(self.plain - before.plain, some)
 
     def total(self, name: str | None = None) -> Count:
         """Return the sum over all depths, and all drafts or the one of this ``name``."""

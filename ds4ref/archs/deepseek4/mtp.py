@@ -1,5 +1,5 @@
 """The block for multi-token prediction: one more layer, beside the model, that predicts the token after the next
-(docs/explanation/model.md 14).
+(docs/explanation/model.md 15).
 
 It reads *pairs*: the model's final streams at position p, and the token at p + 1. Its logits are of the token at p + 2,
 and its own streams stand for the model's at p + 1 in the next pair: so it goes on without the model. Embedding and

@@ -10,6 +10,7 @@ next call writes those of the model's streams in their place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,10 @@ from ..errors import UsageError
 MOST_DRAFTED, MOST_MARGIN = 16, 1000.0
 """Upper limits of ``depth`` and ``margin``, those of ds4."""
 
+SURE = 2.0
+"""A good ``sure`` where a row of a pass costs 0.1 to 0.4 of a token: 2 to 5 % more than the best fixed number of drafts
+would give, on the embedded model (docs/LOG.md)."""
+
 MOST_RECORDED = 8
 """Maximum number of pairs in a recorded pass: the rows of a pass that verifies drafts. More come only after a
 prompt."""
@@ -31,18 +36,21 @@ class Mtp:
     """Drafts of one timeline by the block; implements ``Draft``.
 
     depth   maximum number of drafts
-    margin  two drafts become one if the logits of the best two tokens for the second are closer than this
+    margin  two drafts become one if the logits of the best two tokens for the second are closer than this, as in ds4
+    sure    drafting ends before the first draft, of any number, whose best two are closer than this
     """
 
     name = "mtp"
 
-    def __init__(self, block: Block, depth: int = MOST_DRAFTED, margin: float = 0.0):
-        """Raise UsageError for a ``depth`` or ``margin`` out of range."""
+    def __init__(self, block: Block, depth: int = MOST_DRAFTED, margin: float = 0.0, sure: float = 0.0):
+        """Raise UsageError for a number out of range."""
         if not 1 <= depth <= MOST_DRAFTED:
             raise UsageError(f"drafts of multi-token prediction must be 1 to {MOST_DRAFTED}, got {depth}")
         if not 0 <= margin <= MOST_MARGIN:
             raise UsageError(f"the margin of the second draft must be 0 to {MOST_MARGIN:g}, got {margin:g}")
-        self.block, self.depth, self.margin = block, depth, margin
+        if not 0 <= sure <= MOST_MARGIN:
+            raise UsageError(f"the margin of every draft must be 0 to {MOST_MARGIN:g}, got {sure:g}")
+        self.block, self.depth, self.margin, self.sure = block, depth, margin, sure
         self._rows, self._records = Window(block), block.ops.record() is not None
         self._recordings: dict[tuple[int, int], tuple[Any, Any]] = {}
 
@@ -59,13 +67,19 @@ class Mtp:
         if not first <= start == self._rows.pos:
             self._go_to(max(start, first))
         start = self._rows.pos
-        X, best, values = self._step(self.block.ops.host(streams[start - first :]), self.paired(tokens, start, end))
-        drafts = [best[0]]
+        X, ids = self.block.ops.host(streams[start - first :]), self.paired(tokens, start, end)
+        drafts: list[int] = []
+        margins: list[float] = []
         while len(drafts) < limit:
-            X, best, values = self._step(X, drafts[-1:])
+            X, best, (value, *others) = self._step(X, ids)
+            margin = value - max(others, default=-math.inf)
+            if margin < self.sure:
+                break
+            margins.append(margin)
             drafts.append(best[0])
+            ids = drafts[-1:]
         self._rows.rewind(end)
-        if len(drafts) == 2 and len(values) > 1 and values[0] - values[1] < self.margin:
+        if len(drafts) == 2 and margins[1] < self.margin:
             del drafts[1]
         return drafts
 

@@ -11,7 +11,7 @@ import pytest
 
 from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.drafts import Draft
-from ds4ref.drafts.mtp import MOST_RECORDED, Mtp
+from ds4ref.drafts.mtp import MOST_RECORDED, SURE, Mtp
 from ds4ref.engine import Engine
 from ds4ref.errors import UsageError
 from ds4ref.nano import mtp_path
@@ -197,10 +197,10 @@ def test_limits(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
     assert len(drafts) == 3 and mtp.propose(tokens[:21], X[:20], 16) == drafts
     assert mtp.propose(tokens[:21], X[:20], 1) == drafts[:1]
     assert len(Mtp(block).propose(tokens[:21], X[:20], 17)) == 16
-    for depth, margin in ((0, 0), (17, 0), (1, -0.1), (1, 1000.5), (1, float("nan"))):
+    for wrong in ((0, 0), (17, 0), (1, -0.1), (1, 1000.5), (1, float("nan")), (1, 0, -0.1), (1, 0, 1000.5)):
         with pytest.raises(UsageError, match=r"must be (1 to 16|0 to 1000), got"):
-            Mtp(block, depth, margin)
-    Mtp(block, 16, 1000)
+            Mtp(block, *wrong)
+    Mtp(block, 16, 1000, 1000)
 
 
 def test_the_margin_is_of_the_second_of_two_drafts(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
@@ -215,6 +215,41 @@ def test_the_margin_is_of_the_second_of_two_drafts(block: Block, timeline: tuple
         assert Mtp(block, margin=margin).propose(tokens[:21], X[:20], 2) == drafts[:count]
         assert len(Mtp(block, margin=margin).propose(tokens[:21], X[:20], 3)) == 3
     assert Mtp(block, margin=1000).propose(tokens[:21], X[:20], 1) == drafts[:1]
+
+
+def test_drafting_ends_before_the_first_draft_that_is_not_sure(
+    block: Block, timeline: tuple[list[int], np.ndarray]
+) -> None:
+    """The margins are those of the same drafts without a limit; what is not proposed leaves no trace."""
+    tokens, X = timeline
+    mtp, free = Watched(block, sure=SURE), Watched(block)
+    lengths = []
+    for end in range(1, 120):
+        mtp.passes.clear()
+        free.passes.clear()
+        drafts, most = (one.propose(tokens[: end + 1], X[end - 1 : end], 4) for one in (mtp, free))
+        sure = [values[0] - values[1] >= SURE for *_, values in free.passes]
+        count = [*sure, False].index(False)
+        assert drafts == most[:count] and len(mtp.passes) == min(count + 1, 4)
+        assert mtp._rows.pos == end
+        lengths.append(count)
+    assert set(lengths) == {0, 1, 2, 3, 4}
+
+
+def test_the_third_drafts_doubt_is_not_the_seconds(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
+    """Two drafts that are left of three: the margin of ds4 is still that of the second."""
+    tokens, X = timeline
+    seen = 0
+    for end in range(10, 120):
+        free = Watched(block)
+        drafts = free.propose(tokens[: end + 1], X[:end], 3)
+        first, second, third = (values[0] - values[1] for *_, values in free.passes)
+        if third < min(first, second):
+            seen += 1
+            for margin, count in ((second, 2), (np.nextafter(second, 9e9), 1)):
+                picky = Mtp(block, margin=margin, sure=min(first, second))
+                assert picky.propose(tokens[: end + 1], X[:end], 3) == drafts[:count]
+    assert seen > 5
 
 
 # --- what is taken back

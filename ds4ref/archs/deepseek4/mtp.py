@@ -212,11 +212,8 @@ class Window:
 
     def rewind(self, pos: int) -> None:
         """Forget the rows from position ``pos`` on; ``pos`` is at most the current one."""
-        self.first = max(self.first, self._newest - self._rows)  # older ones are overwritten
-        if pos <= self.first:
-            self.restart(pos)
-        else:
-            self.pos = self._newest = pos
+        kept = max(self.first, self._newest - self._rows)  # older ones are overwritten
+        self.first, self.pos, self._newest = min(pos, kept), pos, pos
 
     def buffers(self) -> list[np.ndarray]:
         """Return the arrays that a pass reads and writes (``decode.recorded``)."""

@@ -84,7 +84,7 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
         if session._decoder is None:
             raise ValueError("this backend does not record")
         recording = session._decoder.last
-        begun, left, _ = recording.timeline()
+        begun, left, _, _ = recording.timeline()
         steps = np.diff(np.append(begun, pool.ticks()))
         rows.append((recording, wall, steps * rate, (steps - (left - begun)) * rate))
     kinds = [row[0] for row in rows[warm:]]

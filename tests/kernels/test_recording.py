@@ -96,7 +96,7 @@ def test_a_long_chain_takes_the_memory_of_two_results_and_of_those_at_rest(monke
         wanted = cpu.scale(wanted, 1.01)
     assert np.array_equal(recording.outputs[0], wanted)
     assert recording.length == 40 and recording.tasks == ["scale"] * 40
-    begun, left, waits = recording.timeline()
+    begun, left, waits, _ = recording.timeline()
     assert waits.tolist() == [1] * 40
     assert (left >= begun).all() and (begun[1:] >= left[:-1]).all() and begun[0] > 0
 

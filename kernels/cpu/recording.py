@@ -22,7 +22,20 @@ from numpy.typing import DTypeLike
 
 from ..binding import bind
 from ..formats import FORMATS
-from .abi import BLOCK_BYTES, SLOT, STEP_ARGS, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_THREAD, STEP_WAIT, Entry, Step
+from .abi import (
+    BLOCK_BYTES,
+    SLOT,
+    STEP_ARGS,
+    STEP_BEGUN,
+    STEP_BYTES,
+    STEP_CHUNK,
+    STEP_LEFT,
+    STEP_MEMBERS,
+    STEP_THREAD,
+    STEP_WAIT,
+    Entry,
+    Step,
+)
 from .schedule import Access, Group, plan
 from .steps import F32, Steps
 from .workers import Workers, address, aligned
@@ -236,6 +249,18 @@ class Recording(Steps):
     def nbytes(self) -> int:
         """Return the bytes of the recording: steps, buffers, work areas."""
         return self._memory.nbytes + self._table.nbytes
+
+    @property
+    def tails(self) -> np.ndarray:
+        """Return whether each step belongs to a tail, bool (steps,)."""
+        words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
+        chunk, members = words[:, STEP_CHUNK // SLOT], words[:, STEP_MEMBERS // SLOT]
+        tails, at = np.zeros(self.length, bool), 0
+        while at < self.length:
+            end = at + 1 + members[at]
+            tails[at:end] = chunk[at] == 0
+            at = end
+        return tails
 
     def timeline(self) -> Timeline:
         """Return the timing of the last run's steps."""

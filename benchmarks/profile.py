@@ -103,7 +103,8 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
 
     ``session`` must replay recordings; ``warm``: untimed tokens at the start.
     """
-    pool = session.model.ops.workers
+    ops: Any = session.model.ops
+    pool = ops.workers
     rate = tick_seconds(pool)
     vocab = session.model.shape.vocab
     rows: list[tuple[Any, float, np.ndarray, np.ndarray]] = []
@@ -119,9 +120,9 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
     kinds = [row[0] for row in rows[warm:]]
     usual = max(kinds, key=kinds.count)
     rows = [row for row in rows[warm:] if row[0] is usual]
-    _, walls, steps, waiting = zip(*rows, strict=True)
+    _, walls, steps, idle = zip(*rows, strict=True)
     waits = usual.timeline().waits != 0
-    return Profile(usual.tasks, waits, usual.tails, np.array(walls), np.array(steps), np.array(waiting))
+    return Profile(usual.tasks, waits, usual.tails, np.array(walls), np.array(steps), np.array(idle))
 
 
 def by_task(p: Profile) -> list[dict]:

@@ -3,6 +3,7 @@
 python -m benchmarks.cpu     every figure of the table in docs/evidence/perf.md, with its bar
 python -m benchmarks.rows    row kernels alone, all formats and roundings
 python -m benchmarks.profile where the time of a decoded token goes, step by step
+python -m benchmarks.threads how a token scales with threads, what a barrier costs, what more threads would give
 python -m benchmarks.skills  what the embedded model can do; what every mistake and every quantization costs it
 python -m benchmarks.arms    whether ds4-bench can be trusted: its overhead, false and missed verdicts
 

@@ -1,9 +1,11 @@
 """Where the time of a decoded token goes, step by step: ``python -m benchmarks.profile [MODEL] [--at 2048 32768]``.
 
 A token is one job of a few hundred steps; thread 0 notes when it begins each step, and when no pieces of the step are
-left to claim. The time until the next step begins counts for the step; the part after the last claim is "wait": for the
-other threads' last pieces and the barrier. The figures are medians over the tokens, so the sum of the parts is a little
-less than the median token on a busy machine.
+left to claim. Its time until the next step begins counts for the step; the part after the last claim is "wait": for the
+other threads' last pieces and the barrier. Steps of a tail are run by whichever thread finished what they need ("~" in
+the list; "+" begins a phase, behind a barrier): what thread 0 waits for a tail of another thread counts for the tail.
+The figures are medians over the tokens, so the sum of the parts is a little less than the median token on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
+from ds4ref.kernels.cpu.recording import Timeline
 from ds4ref.kernels.cpu.workers import Workers
 from ds4ref.session.session import Session
 
@@ -32,29 +35,56 @@ class Profile:
     """Times of decoded tokens in seconds.
 
     tasks     name of each step's task
-    waits     whether each step waits for the one before (steps,)
+    waits     whether each step begins a phase, after a barrier (steps,)
+    tails     whether each step belongs to a tail (steps,)
     wall      whole token (tokens,)
-    steps     from the beginning of each step to that of the next (tokens, steps)
+    steps     time of thread 0 from the beginning of each step to that of its next (tokens, steps)
     waiting   part of ``steps`` spent waiting for other threads (tokens, steps)
     """
 
     tasks: list[str]
     waits: np.ndarray
+    tails: np.ndarray
     wall: np.ndarray
     steps: np.ndarray
     waiting: np.ndarray
 
     def besides(self) -> np.ndarray:
-        """Return, for each token, the share of time (tokens,) outside phases that stream weights.
+        """Return, for each token, the share of time (tokens,) outside phases that stream weights, and in tails.
 
-        These are small ops, attention, indexer, Python. A phase is a step that waits, and the steps after it that do
-        not.
+        These are small ops, attention, indexer, Python. Steps beside a product, other than tails, count with it.
         """
         phase = np.cumsum(self.waits) - 1
         streams_weights = np.zeros(phase[-1] + 1, bool)
         for task, number in zip(self.tasks, phase, strict=True):
             streams_weights[number] |= task in PRODUCTS
-        return 1 - self.steps[:, streams_weights[phase]].sum(axis=1) / self.wall
+        return 1 - self.steps[:, streams_weights[phase] & ~self.tails].sum(axis=1) / self.wall
+
+
+def shares(times: Timeline, tails: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return thread 0's time from each step to its next, and the part of it spent waiting, each (steps,) in ticks.
+
+    end: ticks at which the job had ended
+    """
+    begun, left, thread = times.began, times.exhausted, times.thread
+    mine = np.flatnonzero(~tails | (thread == 0))
+    mine = mine[np.argsort(begun[mine], kind="stable")]
+    spent, waiting = np.zeros(len(begun), np.int64), np.zeros(len(begun), np.int64)
+    spent[mine] = np.diff(np.append(begun[mine], end))
+    waiting[mine] = spent[mine] - (left - begun)[mine]
+    phase = np.cumsum(times.waits != 0)
+    last = dict(zip(phase[mine], mine, strict=True))  # thread 0's last step of each phase, after which it waits
+    reached, until = left.copy(), begun + spent
+    others = np.flatnonzero(tails & (thread != 0))
+    for other in others[np.argsort(begun[others], kind="stable")]:
+        step = last[phase[other]]
+        start, stop = max(reached[step], begun[other]), min(until[step], left[other])
+        if stop > start:
+            spent[other] = waiting[other] = stop - start
+            spent[step] -= stop - start
+            waiting[step] -= stop - start
+            reached[step] = stop
+    return spent, waiting
 
 
 def tick_seconds(pool: Workers, seconds: float = 0.05) -> float:
@@ -73,7 +103,8 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
 
     ``session`` must replay recordings; ``warm``: untimed tokens at the start.
     """
-    pool = session.model.ops.workers
+    ops: Any = session.model.ops
+    pool = ops.workers
     rate = tick_seconds(pool)
     vocab = session.model.shape.vocab
     rows: list[tuple[Any, float, np.ndarray, np.ndarray]] = []
@@ -84,14 +115,14 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
         if session._decoder is None:
             raise ValueError("this backend does not record")
         recording = session._decoder.last
-        begun, left, _ = recording.timeline()
-        steps = np.diff(np.append(begun, pool.ticks()))
-        rows.append((recording, wall, steps * rate, (steps - (left - begun)) * rate))
+        spent, waiting = shares(recording.timeline(), recording.tails, pool.ticks())
+        rows.append((recording, wall, spent * rate, waiting * rate))
     kinds = [row[0] for row in rows[warm:]]
     usual = max(kinds, key=kinds.count)
     rows = [row for row in rows[warm:] if row[0] is usual]
-    _, walls, steps, waiting = zip(*rows, strict=True)
-    return Profile(usual.tasks, usual.timeline()[2], np.array(walls), np.array(steps), np.array(waiting))
+    _, walls, steps, idle = zip(*rows, strict=True)
+    waits = usual.timeline().waits != 0
+    return Profile(usual.tasks, waits, usual.tails, np.array(walls), np.array(steps), np.array(idle))
 
 
 def by_task(p: Profile) -> list[dict]:
@@ -136,6 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             profiles.append(
                 {"pos": pos, "ms": 1e3 * float(np.median(p.wall)), "barriers": int(p.waits.sum())}
                 | {"besides": float(np.median(p.besides())), "tasks": by_task(p)}
+                | {"waiting": float(np.median(p.waiting.sum(axis=1) / p.wall))}
             )
             if not args.json:
                 _print(profiles[-1], p, args.steps)
@@ -147,13 +179,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print(row: dict, p: Profile, every_step: bool) -> None:
     print(
         f"at {row['pos']}: {row['ms']:.2f} ms a token, {len(p.tasks)} steps, {row['barriers']} barriers, "
-        f"{row['besides']:.1%} not streaming weights"
+        f"{row['waiting']:.1%} waiting, {row['besides']:.1%} not streaming weights"
     )
     if every_step:
-        for task, wait, spent, idle in zip(
-            p.tasks, p.waits, np.median(p.steps, axis=0), np.median(p.waiting, axis=0), strict=True
+        marks = np.where(p.waits, "+", np.where(p.tails, "~", " "))
+        for task, mark, spent, idle in zip(
+            p.tasks, marks, np.median(p.steps, axis=0), np.median(p.waiting, axis=0), strict=True
         ):
-            print(f"  {'+' if wait else ' '} {task:20s} {1e6 * spent:9.1f} us {1e6 * idle:8.1f} wait")
+            print(f"  {mark} {task:20s} {1e6 * spent:9.1f} us {1e6 * idle:8.1f} wait")
         return
     print(f"  {'task':20s} {'steps':>5s} {'us':>10s} {'wait':>8s} {'share':>7s}")
     for line in row["tasks"]:

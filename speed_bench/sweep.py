@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ds4ref.costs import PREFILL_CHUNK
-from ds4ref.drafts.speculation import Counts
+from ds4ref.drafts.speculation import Counts, Speculation
 from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
 
@@ -325,12 +325,12 @@ class Guesses:
     """Counts what a session's speculative decoding does from now on."""
 
     def __init__(self, session: Timeline):
-        self._speculation = getattr(session, "speculation", None)
-        self._before = None if self._speculation is None else self._speculation.counts.copy()
+        self._speculation: Speculation | None = getattr(session, "speculation", None)
+        self._before = Counts() if self._speculation is None else self._speculation.counts.copy()
 
     def counted(self) -> Counts | None:
         """Return the counts so far, None for a session without speculative decoding."""
-        return None if self._before is None else self._speculation.counts - self._before
+        return None if self._speculation is None else self._speculation.counts - self._before
 
 
 def prepare(session: Timeline, depth: int, count: int) -> float:

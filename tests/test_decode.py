@@ -136,12 +136,12 @@ def test_same_bits_when_the_ring_grows(engine: Engine) -> None:
 
 
 def test_thread_count_may_change(engine: Engine) -> None:
-    ids, ops = tokens(engine, 40), engine.model.ops
+    ids, ops = tokens(engine, 50), engine.model.ops
     before = ops.threads
     fast, slow = pair(engine, 60)
     try:
         for at, token in enumerate(ids):
-            ops.threads = 1 + at // 10 % 3
+            ops.threads = (1, 2, 3, 8, 2)[at // 10]
             step(fast, slow, token)
             assert fast._decoder.last.workers.threads == ops.threads
     finally:

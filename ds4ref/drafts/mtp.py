@@ -124,5 +124,5 @@ class Mtp:
         if key not in self._recordings:
             # a recording for other numbers of threads is of no more use
             self._recordings = {known: made for known, made in self._recordings.items() if known[1] == key[1]}
-            self._recordings[key] = recorded(block, [self._rows], [count], [None], count, RANKS)  # type: ignore[arg-type]
+            self._recordings[key] = recorded(block, [self._rows], [count], [None], count, RANKS)  # type: ignore[arg-type, list-item]
         return self._recordings[key]

@@ -2,8 +2,13 @@
 
 A *task* is a compiled function ``task(args, first, last, thread)`` that works on items first..last-1; ``args`` is the
 address of its argument block, a row of 8-byte slots: addresses and integers as int64, numbers as float64. A *step* is
-one task with its block, a number of items and a chunk size; threads claim chunks of items until none is left. A step
-that *waits* starts only when every item of all steps before it is finished; any other may overlap the step before it.
+one task with its block, a number of items and a chunk size.
+
+The pool executes *groups* of one or more consecutive steps. Threads claim chunks of a group's units until none is left,
+and take each chunk through all steps of the group without waiting; unit u of a step are its items u * per .. (u + 1) *
+per - 1. A *tail* is a group that no thread claims: the thread that finishes the last group that the tail needs runs it
+whole. A group that *waits* begins a phase: it starts only when everything before it is finished. Groups of one phase
+may overlap; tails follow the groups of their phase (``schedule`` decides which steps become which).
 
 This module is plain Python on purpose: a warm start uses compiled objects without importing Numba.
 """
@@ -11,7 +16,9 @@ This module is plain Python on purpose: a warm start uses compiled objects witho
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,29 +27,46 @@ BLOCK_BYTES = 256
 """Size of one argument block."""
 
 STEP_BYTES = 256
-STEP_TASK, STEP_ARGS, STEP_ITEMS, STEP_CHUNK, STEP_WAIT = 0, 8, 16, 24, 32
+STEP_TASK, STEP_ARGS, STEP_UNITS, STEP_CHUNK, STEP_WAIT, STEP_PER, STEP_NEXT, STEP_MEMBERS = range(0, 64, 8)
 STEP_CLAIMED = 64
 STEP_DONE = 128
-STEP_BEGUN, STEP_LEFT = 192, 200
-"""Byte offsets in a step.
+STEP_BEGUN, STEP_LEFT, STEP_SPENT, STEP_THREAD, STEP_NEEDS, STEP_TAILS, STEP_TAIL_COUNT = range(192, 248, 8)
+"""Byte offsets in a step, on four cache lines by writer. Nothing but the first two and PER counts in a group's later
+steps.
 
-CLAIMED and DONE have a cache line each, because all threads write them; a third line holds the times, in processor
-ticks, at which thread 0 began the step and found no more items to claim.
+    TASK, ARGS   addresses of the task and its arguments
+    UNITS, PER   units of the group, and items of this step in each
+    CHUNK        units claimed at once; 0: a tail
+    WAIT         0, or 1 + the number of groups to be finished before this one starts
+    NEXT         number of the step after this group and the tails behind it
+    MEMBERS      number of steps in the group after this one
+    CLAIMED      units claimed; of a tail, groups finished of those it needs
+    DONE         units finished
+    BEGUN, LEFT  ticks at which thread 0 began the step and found no more units to claim; of a tail's step, ticks at
+                 which it began and ended on thread THREAD
+    SPENT        ticks that thread 0 spent in one of several steps of a group
+    NEEDS        of a tail: number of groups it needs
+    TAILS, TAIL_COUNT   offset from the first step of a list of tails that need this group, as step numbers; its length
 """
 
-STEP_HEADER = struct.Struct("=5q")
+STEP_HEADER = struct.Struct("=8q")
+STEP_LINKS = struct.Struct("=3q")
 
 POOL_BYTES = 1024
 POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_COUNT, POOL_THREADS, POOL_STOP = 0, 128, 256, 384, 392, 400, 512
+POOL_TRACE = 408
 POOL_ERROR = 640
+POOL_FINISHED = 768
 """Byte offsets in the pool's control block, on separate cache lines by writer:
 
     JOB      number of the latest job, counted from 1; workers poll it
     OPEN     number of the job that may still be joined, 0 between jobs
     INSIDE   workers that joined and have not left
     STEPS, COUNT, THREADS   address and number of the job's steps, participants allowed
+    TRACE    0, or the address of (threads, steps, 2) words: ticks at which each thread began and left each group
     STOP     non-zero: workers return to Python for good
     ERROR    set by a step that met an index out of range
+    FINISHED groups of the job that are finished; the only word that waiting threads poll
 """
 
 WORK, ERROR = "*work", "!error"
@@ -61,11 +85,14 @@ class Task:
 
     ``*work`` and ``!error`` come last; the runner of the step fills them in. Compiled code reads the block as a record
     with these names. A recording derives the dependencies between steps from the marks < > =.
+
+    ``<x[4*n]``: item i touches of ``x`` only the i-th 4 * n bytes, with other fields as numbers; ``<x[4*n:k]``: items
+    k * i .. k * i + k - 1 touch only the i-th 4 * n bytes. Without brackets, or with 0 bytes, any item may touch all.
     """
 
     registry: dict[str, Task] = {}
 
-    __slots__ = ("name", "fields", "reads", "writes", "works", "checks", "layout", "pack", "address")
+    __slots__ = ("name", "fields", "reads", "writes", "works", "checks", "layout", "pack", "address", "_pieces")
 
     def __init__(self, name: str, fields: str):
         self.name = name
@@ -73,6 +100,8 @@ class Task:
         self.works, self.checks = WORK in words, ERROR in words
         plain = [word for word in words if word not in (WORK, ERROR)]
         assert words == plain + [WORK] * self.works + [ERROR] * self.checks, f"{name}: *work and !error come last"
+        self._pieces = {i: _pieces(word) for i, word in enumerate(plain) if "[" in word}
+        plain = [word.split("[")[0] for word in plain]
         self.reads = tuple(i for i, word in enumerate(plain) if word[0] in "<=")
         self.writes = tuple(i for i, word in enumerate(plain) if word[0] in ">=")
         names = [word.lstrip("<>=") for word in plain]
@@ -85,6 +114,19 @@ class Task:
         self.address = 0
         if self.registry.setdefault(name, self) is not self:
             raise ValueError(f"two tasks are called {name}")
+
+    def pieces(self, values: Sequence[Any]) -> dict[int, tuple[int, int]]:
+        """Return field number -> (bytes, items) for the arrays of which each ``items`` items touch only their own
+        ``bytes``."""
+        names = {name: value for (name, _), value in zip(self.fields, values, strict=False)}
+        found = {i: tuple(eval(code, {}, names) for code in codes) for i, codes in self._pieces.items()}
+        return {i: pair for i, pair in found.items() if pair[0]}
+
+
+def _pieces(word: str) -> tuple[CodeType, CodeType]:
+    """Compile the brackets of a field: ``<x[bytes]`` or ``<x[bytes:items]``."""
+    size, _, items = word[word.index("[") + 1 : -1].partition(":")
+    return compile(size, word, "eval"), compile(items or "1", word, "eval")
 
 
 class Step(NamedTuple):
@@ -101,17 +143,33 @@ class Step(NamedTuple):
     work: int = 0
 
     def write(
-        self, memory: np.ndarray, place: int, base: int, block: int, wait: bool, area: int, size: int, error: int
+        self, memory: np.ndarray, place: int, base: int, block: int, entry: Entry, area: int, size: int, error: int
     ):
         """Write the step and its argument block into ``memory``, which begins at address ``base``.
 
         place  offset of the step
         block  offset of the argument block
-        wait   start only when all earlier steps are finished
+        entry  how it is executed
         area   address of the threads' work areas, of ``size`` bytes each
         error  address of the error flag
         """
         task = self.task
         extra = ((area, size) if task.works else ()) + ((error,) if task.checks else ())
         task.pack(memory, block, *self.values, *extra)
-        STEP_HEADER.pack_into(memory, place, task.address, base + block, self.items, self.chunk, wait)
+        STEP_HEADER.pack_into(memory, place, task.address, base + block, *entry[:6])
+        if entry.needs or entry.tail_count:
+            STEP_LINKS.pack_into(memory, place + STEP_NEEDS, *entry[6:])
+
+
+class Entry(NamedTuple):
+    """How a step is executed, in the words of the table of steps."""
+
+    units: int
+    chunk: int
+    wait: int
+    per: int
+    next: int
+    members: int = 0
+    needs: int = 0
+    tails: int = 0
+    tail_count: int = 0

@@ -18,6 +18,8 @@ class AttentionOps(Steps):
     ):
         selects = comp is not None and selected is not None  # without compressed rows there is nothing to select from
         group = min(HEAD_GROUP, H)
+        if T * -(-H // group) < self.threads:  # half the heads an item, which still fill a tile
+            group = min(HEAD_GROUP // 2, H)
         groups = -(-H // group)
         values = (
             *map(self.at, (q, raw, raw_first, raw_count, comp)), is_half(comp),

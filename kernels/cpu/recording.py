@@ -2,7 +2,7 @@
 
 An op called from Python costs a few microseconds of checking, allocating and posting; a decoded token has hundreds of
 ops. While a pass is recorded its ops compute nothing: they append their steps and return placeholder buffers. ``seal``
-derives dependencies between steps from the memory they read and write, groups steps that may overlap, and assigns the
+derives dependencies between steps from the memory they read and write, lets ``schedule`` group them, and assigns the
 same memory to buffers that are not alive at the same time. ``replay`` executes all steps.
 
 Values that change from run to run must be read from memory when the steps run: arrays that did not come from the
@@ -22,14 +22,28 @@ from numpy.typing import DTypeLike
 
 from ..binding import bind
 from ..formats import FORMATS
-from .abi import BLOCK_BYTES, SLOT, STEP_ARGS, STEP_BEGUN, STEP_BYTES, STEP_LEFT, STEP_WAIT, Step
+from .abi import (
+    BLOCK_BYTES,
+    SLOT,
+    STEP_ARGS,
+    STEP_BEGUN,
+    STEP_BYTES,
+    STEP_CHUNK,
+    STEP_LEFT,
+    STEP_MEMBERS,
+    STEP_THREAD,
+    STEP_WAIT,
+    Entry,
+    Step,
+)
+from .schedule import Access, Group, plan
 from .steps import F32, Steps
 from .workers import Workers, address, aligned
 
 ALIGNMENT = 128
 
-REST = 64
-"""Number of levels for which freed memory is not reused.
+REST = 28
+"""Number of phases, about two layers of them, for which freed memory is not reused.
 
 Reused at once, its lines would still be in the cache of the core that wrote them last, and fetching them from there
 takes twice as long as from the shared cache, into which the weights of a layer evict them (docs/LOG.md).
@@ -131,21 +145,22 @@ class Recording(Steps):
             i = bisect_right(starts, value) - 1
             return i if i >= 0 and value < buffers[i][0] + buffers[i][1] else None
 
-        owners: list[list[Access]] = []
+        self._steps = [step for step in self._steps if step.items]
+        accesses: list[list[Access]] = []
         for step in self._steps:
-            accesses = []
+            touched = []
             for fields, written in ((step.task.reads, False), (step.task.writes, True)):
-                for value in (step.values[i] for i in fields):
-                    number = buffer_of(value)
-                    owner = self._owner.get(value) if number is None else -1 - number
+                for field in fields:
+                    number = buffer_of(step.values[field])
+                    owner = self._owner.get(step.values[field]) if number is None else -1 - number
                     if owner is not None:
-                        accesses.append(Access(owner, value if number is not None else 0, written))
-            owners.append(accesses)
-        levels = _levels(owners)
-        order = sorted(range(len(self._steps)), key=lambda i: levels[i])
+                        place = 0 if number is None else step.values[field] - starts[number]
+                        touched.append(Access(owner, written, field, place))
+            accesses.append(touched)
+        groups = plan(self._steps, accesses, self.threads)
 
         output_buffers = {number: buffer_of(address(out)) for number, out in enumerate(results)}
-        spans = _spans(owners, levels, {n for n in output_buffers.values() if n is not None})
+        spans = _spans(accesses, groups, {n for n in output_buffers.values() if n is not None})
         resting = {number: (first, last + REST) for number, (first, last) in spans.items()}
         offsets, total = _share(resting, [size for _, size in buffers])
         work = -(-max((step.work for step in self._steps), default=0) // ALIGNMENT) * ALIGNMENT
@@ -156,7 +171,7 @@ class Recording(Steps):
             number = buffer_of(value)
             return value if number is None else base + offsets[number] + value - starts[number]
 
-        self._write(order, levels, relocate, base + total, work)
+        self._write(groups, relocate, base + total, work)
         for number, out in enumerate(results):
             if output_buffers[number] is None:
                 raise ValueError("an output of a recording must be a result of its ops")
@@ -167,25 +182,27 @@ class Recording(Steps):
         self._shared.clear()
         self._owner.clear()
 
-    def _write(self, order: list[int], levels: list[int], relocate: Callable[[int], int], area: int, work: int) -> None:
-        """Write steps and argument blocks to memory."""
+    def _write(self, groups: list[Group], relocate: Callable[[int], int], area: int, work: int) -> None:
+        """Write steps, argument blocks and lists of tails to memory."""
         self.workers.load()
+        entries, tails = _entries(groups, [step.items for step in self._steps])
+        order = [i for group in groups for i in group.steps]
         count = len(order)
-        self._table = aligned(count * (STEP_BYTES + BLOCK_BYTES))
+        links = count * (STEP_BYTES + BLOCK_BYTES)
+        self._table = aligned(links + 8 * len(tails))
+        self._table.view(np.int64)[links // SLOT :] = tails
         self._error = np.zeros(1, np.int64)
         self._base, self.length, self.tasks = address(self._table), count, [self._steps[i].task.name for i in order]
         self._addresses: list[int] = []
-        last = -1
-        for number, i in enumerate(order):
+        for number, (i, entry) in enumerate(zip(order, entries, strict=True)):
             step = self._steps[i]
             values = list(step.values)
             for field in {*step.task.reads, *step.task.writes}:
                 values[field] = relocate(values[field])
             block = count * STEP_BYTES + number * BLOCK_BYTES
             step._replace(values=tuple(values)).write(
-                self._table, number * STEP_BYTES, self._base, block, levels[i] != last, area, work, address(self._error)
+                self._table, number * STEP_BYTES, self._base, block, entry, area, work, address(self._error)
             )
-            last = levels[i]
             ends = ([len(values)] if step.task.works else []) + ([-1] if step.task.checks else [])
             fields = {*step.task.reads, *step.task.writes, *(i % len(step.task.fields) for i in ends)}
             self._addresses.append((number * STEP_BYTES + STEP_ARGS) // SLOT)
@@ -194,11 +211,12 @@ class Recording(Steps):
 
     # --- running
 
-    def replay(self) -> None:
-        """Run all steps; raise IndexError if one of them met an index out of range."""
+    def replay(self, trace: np.ndarray | None = None) -> None:
+        """Run all steps; raise IndexError if one of them met an index out of range. ``trace`` as in
+        ``Workers.run_prepared``."""
         for lookup in self._lookups:
             lookup.run()
-        self.workers.run_prepared(self._base, self.length)
+        self.workers.run_prepared(self._base, self.length, trace)
         if self._error[0]:
             self._error[0] = 0
             raise IndexError("a row or expert number is out of range")
@@ -237,15 +255,40 @@ class Recording(Steps):
         """Return the bytes of the recording: steps, buffers, work areas."""
         return self._memory.nbytes + self._table.nbytes
 
-    def timeline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the timing of the last run's steps: began, exhausted, waits, each (steps,).
-
-        began      ticks of ``Workers.ticks`` at which thread 0 began the step
-        exhausted  ticks at which thread 0 found no more items to claim
-        waits      whether the step waited for all earlier steps
-        """
+    @property
+    def tails(self) -> np.ndarray:
+        """Return whether each step belongs to a tail, bool (steps,)."""
         words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
-        return tuple(words[:, offset // SLOT].copy() for offset in (STEP_BEGUN, STEP_LEFT, STEP_WAIT))  # type: ignore
+        chunk, members = words[:, STEP_CHUNK // SLOT], words[:, STEP_MEMBERS // SLOT]
+        tails, at = np.zeros(self.length, bool), 0
+        while at < self.length:
+            end = at + 1 + members[at]
+            tails[at:end] = chunk[at] == 0
+            at = end
+        return tails
+
+    def timeline(self) -> Timeline:
+        """Return the timing of the last run's steps."""
+        words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
+        return Timeline(*(words[:, offset // SLOT].copy() for offset in TIMES))
+
+
+TIMES = STEP_BEGUN, STEP_LEFT, STEP_WAIT, STEP_THREAD
+
+
+class Timeline(NamedTuple):
+    """The timing of a run's steps, each (steps,) int64. Steps of a tail are timed where they ran, others on thread 0.
+
+    began      ticks of ``Workers.ticks`` at which the step began
+    exhausted  ticks at which there was no more to claim, or a tail's step ended
+    waits      0, or 1 + the number of groups that the step waited for: it begins a phase
+    thread     number of the thread
+    """
+
+    began: np.ndarray
+    exhausted: np.ndarray
+    waits: np.ndarray
+    thread: np.ndarray
 
 
 class Template(NamedTuple):
@@ -298,53 +341,54 @@ def _identity(array: np.ndarray, among: Sequence[np.ndarray]) -> int:
     raise ValueError("the ids of an embedding are none of the arrays that are replaced")
 
 
-class Access(NamedTuple):
-    """What a step touches.
+def _entries(groups: list[Group], items: Sequence[int]) -> tuple[list[Entry], list[int]]:
+    """Return how each step of the groups is executed, in order, and the lists of tails one after the other.
 
-    owner  -1 - number of a placeholder buffer, or the identity of an array from outside
-    place  the address within a placeholder buffer, 0 in an array from outside
+    items: number of items of each step
     """
+    starts, at = {}, 0
+    tails: dict[int, list[int]] = {}
+    for group in groups:
+        starts[id(group)] = at
+        for needed in group.needs:
+            tails.setdefault(id(needed), []).append(at)
+        at += len(group.steps)
+    links = at * (STEP_BYTES + BLOCK_BYTES)
+    lists: list[int] = []
+    entries: list[Entry] = []
+    phase, before = -1, 0
+    following = [starts[id(group)] for group in groups if not group.needs][1:]
+    for number, group in enumerate(groups):
+        mine = tails.get(id(group), [])
+        place = links + SLOT * len(lists)
+        lists += mine
+        if group.phase != phase:
+            phase, before = group.phase, number
+            wait = 1 + before
+        else:
+            wait = 0
+        if group.needs:
+            head = Entry(1, 0, 0, items[group.steps[0]], 0, len(group.steps) - 1, len(group.needs))
+        else:
+            after = following.pop(0) if following else at
+            per = items[group.steps[0]] // group.units
+            head = Entry(
+                group.units, group.chunk, wait, per, after, len(group.steps) - 1, 0, place if mine else 0, len(mine)
+            )
+        entries.append(head)
+        entries += [Entry(group.units, 0, 0, items[i] // group.units, 0) for i in group.steps[1:]]
+    return entries, lists
 
-    owner: int
-    place: int
-    writes: bool
 
-
-def _levels(owners: list[list[Access]]) -> list[int]:
-    """Return the earliest level at which each step may run: after all writers of what it touches, and all readers of
-    what it writes. Steps of one level do not depend on each other.
-
-    Results at different places of one placeholder buffer are disjoint parts of it (an op's ``into``), so that their
-    writers do not wait for each other.
-    """
-    written: dict[int, dict[int, int]] = {}
-    read: dict[int, int] = {}
-    levels = []
-    for touched in owners:
-        level = 0
-        for owner, place, writes in touched:
-            writers = written.get(owner, {})
-            before = writers.get(place, -1) if writes else max(writers.values(), default=-1)
-            level = max(level, before + 1, read.get(owner, -1) + 1 if writes else 0)
-        for owner, place, writes in touched:
-            if writes:
-                places = written.setdefault(owner, {})
-                places[place] = max(level, places.get(place, -1))
-            else:
-                read[owner] = max(level, read.get(owner, -1))
-        levels.append(level)
-    return levels
-
-
-def _spans(owners: list[list[Access]], levels: list[int], kept: set[int]) -> dict[int, tuple[int, int]]:
-    """Return the first and last level at which each buffer is in use; those in ``kept`` are in use to the end."""
+def _spans(accesses: Sequence[Sequence[Access]], groups: list[Group], kept: set[int]) -> dict[int, tuple[int, int]]:
+    """Return the first and last phase in which each buffer is in use; those in ``kept`` are in use to the end."""
     spans: dict[int, tuple[int, int]] = {}
-    for touched, level in zip(owners, levels, strict=True):
-        for owner, _, _ in touched:
-            if owner < 0:
-                first, last = spans.get(-1 - owner, (level, level))
-                spans[-1 - owner] = min(first, level), max(last, level)
-    end = max(levels, default=0)
+    for group in groups:
+        for one in (one for i in group.steps for one in accesses[i]):
+            if one.owner < 0:
+                first, last = spans.get(-1 - one.owner, (group.phase, group.phase))
+                spans[-1 - one.owner] = min(first, group.phase), max(last, group.phase)
+    end = max((group.phase for group in groups), default=0)
     return {number: (first, end if number in kept else last) for number, (first, last) in spans.items()}
 
 
@@ -353,7 +397,7 @@ def _share(spans: dict[int, tuple[int, int]], sizes: list[int]) -> tuple[dict[in
     memory of its own size, of which layers, being alike, leave plenty; else it gets new memory."""
     offsets: dict[int, int] = {}
     total = 0
-    taken: list[tuple[int, int, int]] = []  # heap of (last level, size, offset): the next to become free first
+    taken: list[tuple[int, int, int]] = []  # heap of (last phase, size, offset): the next to become free first
     free: dict[int, list[int]] = {}
     for number in sorted(spans, key=lambda n: spans[n]):
         first, last = spans[number]

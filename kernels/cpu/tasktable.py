@@ -6,26 +6,27 @@ The compiled bodies are in ``tasks``; both sides read these declarations. Arrays
 from __future__ import annotations
 
 from .abi import Task
+from .sizes import A8_BLOCK, E2M1_BLOCK, Q8K_BLOCK
 
-RMS_NORM = Task("rms_norm", "<x <weight >out n eps:f")
-HC_SPLIT = Task("hc_split", "<mix <scale <base >pre >post >comb C iters eps:f")
-HC_HEAD_WEIGHTS = Task("hc_head_weights", "<mix <scale <base >out C eps:f")
-HC_REDUCE = Task("hc_reduce", "<X <w >out C D")
-HC_EXPAND = Task("hc_expand", "<X <y <post <comb >out C D")
+RMS_NORM = Task("rms_norm", "<x[4*n] <weight >out[4*n] n eps:f")
+HC_SPLIT = Task("hc_split", "<mix[4*C*(2+C)] <scale <base >pre[4*C] >post[4*C] >comb[4*C*C] C iters eps:f")
+HC_HEAD_WEIGHTS = Task("hc_head_weights", "<mix[4*C] <scale <base >out[4*C] C eps:f")
+HC_REDUCE = Task("hc_reduce", "<X[4*C*D] <w[4*C] >out[4*D] C D")
+HC_EXPAND = Task("hc_expand", "<X[4*C*D:C] <y[4*D:C] <post[4*C:C] <comb[4*C*C:C] >out[4*D] C D")
 
-ROPE = Task("rope", "<x <cos <sin >out heads width half inverse halves")
+ROPE = Task("rope", "<x[4*width] <cos <sin >out[4*width] heads width half inverse halves")
 
-ROUND_E4M3 = Task("round_e4m3", "<x >out width blocks")
-ROUND_E2M1 = Task("round_e2m1", "<x >out")
-ROUND_F16 = Task("round_f16", "<x >out")
-ROUND_I8 = Task("round_i8", "<x >out group")
-HADAMARD = Task("hadamard", "<x >out n factor:f")
+ROUND_E4M3 = Task("round_e4m3", "<x[4*width:blocks] >out[4*width:blocks] width blocks")
+ROUND_E2M1 = Task("round_e2m1", f"<x[{4 * E2M1_BLOCK}] >out[{4 * E2M1_BLOCK}]")
+ROUND_F16 = Task("round_f16", "<x[4] >out[4]")
+ROUND_I8 = Task("round_i8", "<x[4*group] >out[4*group] group")
+HADAMARD = Task("hadamard", "<x[4*n] >out[4*n] n factor:f")
 
-QUANTIZE_A8 = Task("quantize_a8", "<x >codes >scales")
-QUANTIZE_Q8K = Task("quantize_q8k", "<x >codes >scales >sums")
-SCALE_CODES = Task("scale_codes", "<codes <scales >out block")
+QUANTIZE_A8 = Task("quantize_a8", f"<x[{4 * A8_BLOCK}] >codes[{A8_BLOCK}] >scales[4]")
+QUANTIZE_Q8K = Task("quantize_q8k", f"<x[{4 * Q8K_BLOCK}] >codes[{Q8K_BLOCK}] >scales[4] >sums")
+SCALE_CODES = Task("scale_codes", "<codes[block] <scales[4] >out[4*block] block")
 
-PACK = Task("pack_inputs", "pack <x n >packed packed_bytes")
+PACK = Task("pack_inputs", "pack <x[4*n] n >packed[packed_bytes] packed_bytes")
 LINEAR = Task("linear_rows", "rows <weight row_bytes n <packed packed_bytes tokens groups group_rows >out out_rows")
 GROUP_PAIRS = Task("group_pairs", "<ids pairs experts >order >starts >used !error")
 EXPERT_LINEAR = Task(
@@ -34,7 +35,8 @@ EXPERT_LINEAR = Task(
 )
 EXPERT_SUM = Task(
     "expert_sum_rows",
-    "rows <weight row_bytes expert_bytes expert_rows n <packed packed_bytes T K <order <starts <used block >out *work",
+    "rows <weight row_bytes expert_bytes expert_rows n <packed packed_bytes T K <order <starts <used block"
+    " >out[4*block*(T<2)] *work",
 )
 
 GEMM_PACK = Task("gemm_pack", "pack <x n >panel panel_bytes groups")
@@ -48,11 +50,11 @@ EXPERT_GEMM = Task(
 SUM_SLOTS = Task("sum_slots", "<x >out K n")
 
 POOL_ROWS = Task("pool_rows", "<kv <score >out m c blocks")
-POSITION_BIAS = Task("position_bias", "<gate <ape >out <at ratio width")
+POSITION_BIAS = Task("position_bias", "<gate[4*width] <ape >out[4*width] <at ratio width")
 WINDOWS = Task("windows", "<ring <new >out <at slots tokens ratio width overlap")
 STORE_ROWS = Task("store_rows", "<x =rows <at tokens width slots half")
 
-INDEX_PACK = Task("index_pack", "<iq <w >out heads dim")
+INDEX_PACK = Task("index_pack", "<iq[4*heads*dim] <w[4*heads] >out heads dim")
 INDEX_SCORES = Task("index_scores", "<packed <rows half <count >out tokens n heads dim *work")
 SELECT_ROWS = Task("select_rows", "<scores <visible >out n k")
 
@@ -61,7 +63,8 @@ TOP = Task("top", "<x =peaks =starts >values >ids n blocks k")
 
 ATTENTION = Task(
     "attention",
-    "<q <raw <raw_first <raw_count <comp comp_half <comp_count <selected <sinks >out"
+    "<q[4*dim*group*(heads%group<1)] <raw <raw_first <raw_count <comp comp_half <comp_count <selected <sinks"
+    " >out[4*dim*group*(heads%group<1)]"
     " raw_rows comp_rows picks heads dim group groups scale:f *work !error",
 )
 
@@ -73,13 +76,13 @@ ATTEND = Task(
 
 READ = Task("read_lines", "<address >out")
 
-ADD = Task("add", "<a <b >out")
-SCALE = Task("scale", "<x >out factor:f")
-STREAMS = Task("streams", "<x >out width count")
+ADD = Task("add", "<a[4] <b[4] >out[4]")
+SCALE = Task("scale", "<x[4] >out[4] factor:f")
+STREAMS = Task("streams", "<x[4*width:count] >out[4*width] width count")
 TAKE_ROWS = Task("take_rows", "<table <ids >out rows width !error")
 
 ROUTE = Task("route", "<logits <bias <hash_ids >probs >ids >weights experts k floor scale:f !error")
 COUNT = Task("count", "<ids =counts experts")
 ADVISE = Task("advise_experts", "<used weight expert_bytes code_bytes scale_bytes page most")
-GEGLU = Task("geglu", "<gate <up >out")
-SWIGLU = Task("swiglu", "<gate <up <weight >out n limit:f")
+GEGLU = Task("geglu", "<gate[4] <up[4] >out[4]")
+SWIGLU = Task("swiglu", "<gate[4*n] <up[4*n] <weight[4] >out[4*n] n limit:f")

@@ -28,7 +28,9 @@ from .abi import (
     POOL_STEPS,
     POOL_STOP,
     POOL_THREADS,
+    POOL_TRACE,
     STEP_BYTES,
+    Entry,
     Step,
     Task,
 )
@@ -146,17 +148,27 @@ class Workers:
         with self._lock:
             memory, base, block, place = self._memory, self._base, self._blocks, self._steps
             self._words[POOL_ERROR // 8] = 0
-            for step in steps:
-                step.write(memory, place, base, block, True, area, size, base + POOL_ERROR)
+            before = 0
+            for number, step in enumerate(steps):
+                entry = Entry(step.items, step.chunk, 1 + before, 1, number + 1)
+                before += step.items > 0
+                step.write(memory, place, base, block, entry, area, size, base + POOL_ERROR)
                 block += BLOCK_BYTES
                 place += STEP_BYTES
             self._execute(base + self._steps, len(steps))
             return self._words[POOL_ERROR // 8] != 0
 
-    def run_prepared(self, steps: int, count: int) -> None:
-        """Run ``count`` steps already laid out in memory at address ``steps``, as ``Recording`` writes them."""
+    def run_prepared(self, steps: int, count: int, trace: np.ndarray | None = None) -> None:
+        """Run ``count`` steps already laid out in memory at address ``steps``, as ``Recording`` writes them.
+
+        trace: int64 (threads, count, 2) for the ticks at which each thread began each group, and found no more units
+        """
         with self._lock:
-            self._execute(steps, count)
+            self._words[POOL_TRACE // 8] = 0 if trace is None else address(trace)
+            try:
+                self._execute(steps, count)
+            finally:
+                self._words[POOL_TRACE // 8] = 0
 
     def ticks(self) -> int:
         """Return the time of the clock that times steps, in ticks (whose rate depends on the processor)."""

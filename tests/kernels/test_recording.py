@@ -1,4 +1,4 @@
-"""Recordings: the order of steps, the memory of places, and that a replay is what the ops would do now."""
+"""Recordings: the memory of places, and that a replay is what the ops would do now (order: ``test_schedule``)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import mmap
 import numpy as np
 import pytest
 
-from ds4ref.kernels.cpu import CPU
+from ds4ref.kernels.cpu import CPU, schedule
 from ds4ref.kernels.cpu import recording as recording_module
-from ds4ref.kernels.cpu.recording import ALIGNMENT, _levels, _share, _spans
+from ds4ref.kernels.cpu.recording import ALIGNMENT, _share
 
 from . import cpu
 from .test_cpu_ops import matrix, normal
-
-READ, WRITE = False, True
 
 
 def at(position: int) -> np.ndarray:
@@ -22,30 +20,6 @@ def at(position: int) -> np.ndarray:
 
 
 # ---- laying out
-
-
-def test_steps_wait_for_what_they_touch() -> None:
-    a, b = -1, -2
-    steps = [
-        [(a, WRITE)],
-        [(b, WRITE)],  # touches nothing of the first
-        [(a, READ), (7, WRITE)],  # after the first, which wrote a
-        [(b, READ), (7, READ)],  # after the third, which wrote 7
-        [(a, WRITE)],  # after the third, which read the old a
-        [(7, READ)],  # beside the fourth, which reads it, too
-        [(7, READ), (7, WRITE)],  # in place: after all readers
-        [(7, WRITE)],  # after another writer
-        [],
-    ]
-    assert _levels(steps) == [0, 0, 1, 2, 2, 2, 3, 4, 0]
-
-
-def test_places_are_in_use_from_first_to_last_step() -> None:
-    """Owners below 0 are places, -1 - number; caches and inputs are somebody else's."""
-    owners = [[(-1, WRITE), (99, READ)], [(-1, READ), (-2, WRITE)], [(-2, READ), (-3, WRITE)], [(-3, READ)]]
-    assert _spans(owners, [0, 1, 2, 3], set()) == {0: (0, 1), 1: (1, 2), 2: (2, 3)}
-    assert _spans(owners, [0, 1, 2, 3], {0}) == {0: (0, 3), 1: (1, 2), 2: (2, 3)}
-    assert _spans([], [], set()) == {}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -78,6 +52,7 @@ def test_one_after_the_other_share_a_place() -> None:
 
 
 def test_a_long_chain_takes_the_memory_of_two_results_and_of_those_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MOST_STEPS", 1)
     long = cpu.record()
     y = x = normal(1, 5000)
     for _ in range(3 * recording_module.REST):
@@ -96,8 +71,8 @@ def test_a_long_chain_takes_the_memory_of_two_results_and_of_those_at_rest(monke
         wanted = cpu.scale(wanted, 1.01)
     assert np.array_equal(recording.outputs[0], wanted)
     assert recording.length == 40 and recording.tasks == ["scale"] * 40
-    begun, left, waits = recording.timeline()
-    assert waits.tolist() == [1] * 40
+    begun, left, waits, _ = recording.timeline()
+    assert waits.tolist() == list(range(1, 41))  # each after those before it
     assert (left >= begun).all() and (begun[1:] >= left[:-1]).all() and begun[0] > 0
 
 

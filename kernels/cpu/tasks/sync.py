@@ -1,7 +1,10 @@
-"""The pool's compiled side: posting a job, joining it, and the claim-and-wait loop that runs its steps.
+"""The pool's compiled side: posting a job, joining it, and the claim-and-wait loop that runs its groups of steps.
 
-A step ends when all its items are done, not when all threads arrive. A thread that the operating system preempts
-therefore delays no other unless it holds a chunk, and it may join a job that is already half finished.
+A group ends when all its units are done, not when all threads arrive. A thread that the operating system preempts
+therefore delays no other unless it holds a chunk or runs a tail, and it may join a job that is already half finished.
+
+What grows with the number of threads is traffic on shared cache lines, so a thread adds what it did of a group once,
+looks before it claims, and, waiting, polls one counter that changes once a group.
 """
 
 from __future__ import annotations
@@ -11,21 +14,31 @@ from numba import njit
 
 from ..abi import (
     POOL_COUNT,
+    POOL_FINISHED,
     POOL_INSIDE,
     POOL_JOB,
     POOL_OPEN,
     POOL_STEPS,
     POOL_STOP,
     POOL_THREADS,
+    POOL_TRACE,
     STEP_ARGS,
     STEP_BEGUN,
     STEP_BYTES,
     STEP_CHUNK,
     STEP_CLAIMED,
     STEP_DONE,
-    STEP_ITEMS,
     STEP_LEFT,
+    STEP_MEMBERS,
+    STEP_NEEDS,
+    STEP_NEXT,
+    STEP_PER,
+    STEP_SPENT,
+    STEP_TAIL_COUNT,
+    STEP_TAILS,
     STEP_TASK,
+    STEP_THREAD,
+    STEP_UNITS,
     STEP_WAIT,
 )
 from .lang import (
@@ -76,37 +89,93 @@ def wait_until(address, target):
 
 
 @njit(**JIT)
-def wait_for_steps(steps, first, last):
-    """Wait until the steps first..last-1 are finished; return ``last``."""
-    for s in range(first, last):
-        step = steps + s * STEP_BYTES
-        wait_until(step + STEP_DONE, i64p(step + STEP_ITEMS)[0])
-    return last
+def run_units(step, first, last, thread):
+    """Take units first..last-1 through all steps of a group; thread 0 adds up the time of each."""
+    members = i64p(step + STEP_MEMBERS)[0]
+    for m in range(1 + members):
+        member = step + m * STEP_BYTES
+        per = i64p(member + STEP_PER)[0]
+        if thread == 0 and members > 0:
+            begun = ticks()
+            call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], first * per, last * per, thread)
+            i64p(member + STEP_SPENT)[0] += ticks() - begun
+        else:
+            call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], first * per, last * per, thread)
 
 
 @njit(**JIT)
-def execute(steps, count, thread):
-    """Work on ``count`` steps until nothing is left to claim; thread 0 also waits for their completion."""
-    unfinished = 0
-    for s in range(count):
+def note_begin(step):
+    """Note when thread 0 began a group."""
+    i64p(step + STEP_BEGUN)[0] = ticks()
+    for m in range(1 + i64p(step + STEP_MEMBERS)[0]):
+        i64p(step + m * STEP_BYTES + STEP_SPENT)[0] = 0
+
+
+@njit(**JIT)
+def note_end(step):
+    """Note when thread 0 found no more units of a group: as if it had run one step after the other."""
+    at, members = i64p(step + STEP_BEGUN)[0], i64p(step + STEP_MEMBERS)[0]
+    for m in range(members):
+        member = step + m * STEP_BYTES
+        at += i64p(member + STEP_SPENT)[0]
+        i64p(member + STEP_LEFT)[0] = at
+        i64p(member + STEP_BYTES + STEP_BEGUN)[0] = at
+    i64p(step + members * STEP_BYTES + STEP_LEFT)[0] = ticks()
+
+
+@njit(**JIT)
+def run_tail(tail, thread):
+    """Run all steps of a tail."""
+    for m in range(1 + i64p(tail + STEP_MEMBERS)[0]):
+        member = tail + m * STEP_BYTES
+        i64p(member + STEP_BEGUN)[0] = ticks()
+        call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], 0, i64p(member + STEP_PER)[0], thread)
+        i64p(member + STEP_LEFT)[0] = ticks()
+        i64p(member + STEP_THREAD)[0] = thread
+
+
+@njit(**JIT)
+def finish(steps, step, thread, finished):
+    """Run the tails for which a group was the last they needed, and count it and them as finished."""
+    count, tails = 1, i64p(steps + i64p(step + STEP_TAILS)[0])
+    for k in range(i64p(step + STEP_TAIL_COUNT)[0]):
+        tail = steps + tails[k] * STEP_BYTES
+        if atomic_add(tail + STEP_CLAIMED, 1) + 1 == i64p(tail + STEP_NEEDS)[0]:
+            run_tail(tail, thread)
+            count += 1
+    atomic_add(finished, count)
+
+
+@njit(**JIT)
+def execute(pool, steps, count, thread):
+    """Work on ``count`` steps until nothing is left to claim."""
+    finished, trace = pool + POOL_FINISHED, i64p(pool + POOL_TRACE)[0]
+    s = 0
+    while s < count:
         step = steps + s * STEP_BYTES
-        if i64p(step + STEP_WAIT)[0] != 0:
-            unfinished = wait_for_steps(steps, unfinished, s)
-        task, args = i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0]
-        items, chunk = i64p(step + STEP_ITEMS)[0], i64p(step + STEP_CHUNK)[0]
+        if i64p(step + STEP_WAIT)[0] > 1:
+            wait_until(finished, i64p(step + STEP_WAIT)[0] - 1)
+        units, chunk = i64p(step + STEP_UNITS)[0], i64p(step + STEP_CHUNK)[0]
+        place = trace + 16 * (thread * count + s)
+        if trace != 0:
+            i64p(place)[0] = ticks()
         if thread == 0:
-            i64p(step + STEP_BEGUN)[0] = ticks()
-        while True:
+            note_begin(step)
+        done = 0
+        while atomic_load(step + STEP_CLAIMED) < units:
             first = atomic_add(step + STEP_CLAIMED, chunk)
-            if first >= items:
+            if first >= units:
                 break
-            last = min(first + chunk, items)
-            call_task(task, args, first, last, thread)
-            atomic_add(step + STEP_DONE, last - first)
+            last = min(first + chunk, units)
+            run_units(step, first, last, thread)
+            done += last - first
         if thread == 0:
-            i64p(step + STEP_LEFT)[0] = ticks()
-    if thread == 0:
-        wait_for_steps(steps, unfinished, count)
+            note_end(step)
+        if trace != 0:
+            i64p(place)[1] = ticks()
+        if done > 0 and atomic_add(step + STEP_DONE, done) + done == units:
+            finish(steps, step, thread, finished)
+        s = i64p(step + STEP_NEXT)[0]
 
 
 @export("pool_run", 1)
@@ -114,25 +183,32 @@ def pool_run(pool):
     """Run the job described in the control block: steps, count, threads. The caller is thread 0."""
     steps, count = i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0]
     worthwhile = False
-    for s in range(count):
+    groups, s = 0, 0
+    while s < count:
         step = steps + s * STEP_BYTES
         i64p(step + STEP_CLAIMED)[0] = 0
         i64p(step + STEP_DONE)[0] = 0
-        if i64p(step + STEP_ITEMS)[0] > i64p(step + STEP_CHUNK)[0]:
+        units, chunk = i64p(step + STEP_UNITS)[0], i64p(step + STEP_CHUNK)[0]
+        if units > 0:
+            groups += 1
+        if units > chunk and chunk > 0:
             worthwhile = True
+        s += 1 + i64p(step + STEP_MEMBERS)[0]
     if not worthwhile or i64p(pool + POOL_THREADS)[0] < 2:
         for s in range(count):
             step = steps + s * STEP_BYTES
-            items = i64p(step + STEP_ITEMS)[0]
+            items = i64p(step + STEP_UNITS)[0] * i64p(step + STEP_PER)[0]
             i64p(step + STEP_BEGUN)[0] = ticks()
             if items > 0:
                 call_task(i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0], 0, items, 0)
             i64p(step + STEP_LEFT)[0] = ticks()
         return
+    i64p(pool + POOL_FINISHED)[0] = 0
     job = i64p(pool + POOL_JOB)[0] + 1
     atomic_store(pool + POOL_OPEN, job)
     atomic_store(pool + POOL_JOB, job)
-    execute(steps, count, 0)
+    execute(pool, steps, count, 0)
+    wait_until(pool + POOL_FINISHED, groups)
     atomic_swap(pool + POOL_OPEN, 0)
     tries = 0
     while atomic_load(pool + POOL_INSIDE) != 0:
@@ -159,7 +235,7 @@ def pool_work(pool, thread):
             # joining and closing are both atomic, so either the poster sees us inside or we see the job closed
             atomic_add(pool + POOL_INSIDE, 1)
             if job != 0 and atomic_load(pool + POOL_OPEN) == job:
-                execute(i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0], thread)
+                execute(pool, i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0], thread)
             atomic_add(pool + POOL_INSIDE, -1)
             continue
         tries += 1

@@ -1,0 +1,354 @@
+"""Groups of steps: nothing runs before what it needs, whatever the threads do, and few phases are left."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ds4ref.kernels.cpu import CPU, schedule
+from ds4ref.kernels.cpu import tasktable as t
+from ds4ref.kernels.cpu.abi import Step, Task
+from ds4ref.kernels.cpu.recording import _entries, _spans
+from ds4ref.kernels.cpu.schedule import Access, Group, chunks, dependencies, plan
+
+from . import cpu
+from .test_cpu_ops import attention_case, matrix, normal
+
+Steps = list[Step]
+Accesses = list[list[Access]]
+
+
+def reads(owner: int, field: int = 0) -> Access:
+    return Access(owner, False, field)
+
+
+def writes(owner: int, field: int = 0) -> Access:
+    return Access(owner, True, field)
+
+
+# ---- dependencies
+
+
+def test_steps_follow_the_last_writers_and_the_readers_since() -> None:
+    a, b = -1, -2
+    steps = [
+        [writes(a)],
+        [writes(b)],  # touches nothing of the first
+        [reads(a), writes(7)],
+        [reads(b), reads(7)],
+        [writes(a)],  # the third read the old a
+        [reads(7)],
+        [reads(7), writes(7)],  # in place: after all readers
+        [writes(7)],
+        [],
+    ]
+    assert dependencies(steps) == [set(), set(), {0}, {1, 2}, {0, 2}, {2}, {2, 3, 5}, {6}, set()]
+
+
+def test_buffers_are_in_use_from_their_first_phase_to_their_last() -> None:
+    """Owners below 0 are buffers, -1 - number; caches and inputs are somebody else's."""
+    accesses = [[writes(-1), reads(99)], [reads(-1), writes(-2)], [reads(-2), writes(-3)], [reads(-3)]]
+    groups = [Group(0, [0]), Group(1, [1, 2]), Group(2, [3])]
+    assert _spans(accesses, groups, set()) == {0: (0, 1), 1: (1, 1), 2: (1, 2)}
+    assert _spans(accesses, groups, {0}) == {0: (0, 2), 1: (1, 1), 2: (1, 2)}
+    assert _spans([], [], set()) == {}
+
+
+# ---- what runs together
+
+
+def norm(x: int, out: int, rows: int, n: int, chunk: int = 1) -> tuple[Step, list[Access]]:
+    return Step(t.RMS_NORM, rows, chunk, (x, 0, out, n, 1e-6)), [reads(x, 0), writes(out, 2)]
+
+
+def rotated(x: int, out: int, rows: int, n: int, chunk: int = 1) -> tuple[Step, list[Access]]:
+    return Step(t.ROPE, rows, chunk, (x, 0, 0, out, 1, n, 4, 0, 0)), [reads(x, 0), writes(out, 3)]
+
+
+def taken(x: int, out: int, rows: int, chunk: int = 1) -> tuple[Step, list[Access]]:
+    """A step of which any item may read all of ``x``."""
+    return Step(t.TAKE_ROWS, rows, chunk, (x, 0, out, 5, 5)), [reads(x, 0), writes(out, 2)]
+
+
+def expanded(x: int, out: int, tokens: int, C: int, D: int) -> tuple[Step, list[Access]]:
+    return Step(t.HC_EXPAND, tokens * C, 1, (x, 90, 91, 92, out, C, D)), [reads(x, 0), writes(out, 4)]
+
+
+def added(a: int, b: int, out: int, count: int, chunk: int) -> tuple[Step, list[Access]]:
+    return Step(t.ADD, count, chunk, (a, b, out)), [reads(a, 0), reads(b, 1), writes(out, 2)]
+
+
+def groups_of(*pairs: tuple[Step, list[Access]], threads: int = 2) -> list[Group]:
+    steps, accesses = [step for step, _ in pairs], [touched for _, touched in pairs]
+    groups = plan(steps, accesses, threads)
+    assert broken(steps, accesses, groups) == []
+    return groups
+
+
+def shape_of(groups: list[Group]) -> list[tuple]:
+    """(phase, steps, units) of groups that threads claim, (phase, steps, needed groups by their first steps) of
+    tails."""
+    return [
+        (group.phase, group.steps, [needed.steps[0] for needed in group.needs] if group.needs else group.units)
+        for group in groups
+    ]
+
+
+def test_a_chain_of_small_steps_is_the_tail_of_what_it_needs() -> None:
+    groups = groups_of(taken(1, 2, 8), taken(2, 3, 1), taken(3, 4, 1), taken(3, 5, 1), taken(5, 6, 8))
+    assert shape_of(groups) == [(0, [0], 8), (0, [1, 2, 3], [0]), (1, [4], 8)]
+
+
+def test_a_tail_waits_for_all_that_it_needs_and_chains_pass_each_other() -> None:
+    groups = groups_of(
+        taken(1, 10, 8), taken(1, 11, 8), taken(1, 12, 8),
+        added(10, 11, 20, 4, 4),  # needs the first two
+        taken(12, 21, 1), taken(21, 22, 1),  # the third alone
+        taken(22, 30, 8),
+    )  # fmt: skip
+    assert shape_of(groups) == [
+        (0, [0], 8), (0, [1], 8), (0, [2], 8), (0, [3], [0, 1]), (0, [4, 5], [2]), (1, [6], 8),
+    ]  # fmt: skip
+
+
+def test_small_tails_become_one_and_large_ones_run_beside_each_other() -> None:
+    """A step that needs two tails joins them if one is short, else it begins a phase."""
+    for chunk, shape in ((4, [(0, [2, 3, 4], [0, 1])]), (1, [(0, [2], [0]), (0, [3], [1]), (1, [4], 1)])):
+        groups = groups_of(
+            taken(1, 10, 8), taken(1, 11, 8), taken(10, 12, 1, chunk), taken(11, 13, 1, chunk), added(12, 13, 14, 2, 2)
+        )
+        assert shape_of(groups)[2:] == shape, chunk
+
+
+def test_steps_are_fused_where_a_unit_needs_its_own_unit_alone() -> None:
+    wide = norm(1, 2, 64, 512, 16)
+    assert shape_of(groups_of(wide, rotated(2, 3, 64, 512, 16))) == [(0, [0, 1], 64)]
+    assert shape_of(groups_of(wide, rotated(2, 3, 32, 1024, 8))) == [(0, [0, 1], 32)]  # two rows a unit
+    assert shape_of(groups_of(wide, rotated(2, 3, 64, 511, 16))) == [(0, [0], 64), (1, [1], 64)]  # other rows
+    assert shape_of(groups_of(wide, taken(2, 3, 64, 16))) == [(0, [0], 64), (1, [1], 64)]  # any of them
+    inside = Step(t.ROPE, 64, 16, (2 + 512, 0, 0, 3, 1, 512, 4, 0, 0)), [reads(2, 0), writes(3, 3)]
+    assert shape_of(groups_of(wide, inside)) == [(0, [0], 64), (1, [1], 64)]  # the same buffer, from elsewhere on
+
+
+def test_steps_are_not_fused_where_another_of_the_phase_is_needed() -> None:
+    other = norm(7, 8, 64, 512, 16)
+    both = Step(t.ADD, 64 * 512, 4096, (2, 8, 9)), [reads(2, 0), reads(8, 1), writes(9, 2)]
+    assert shape_of(groups_of(norm(1, 2, 64, 512, 16), other, both)) == [(0, [0], 64), (0, [1], 64), (1, [2], 32768)]
+
+
+@pytest.mark.parametrize(("tokens", "threads", "fused"), [(1, 2, False), (2, 2, True), (2, 8, False), (8, 8, True)])
+def test_tokens_go_through_chains_each_on_its_thread_if_there_are_enough(
+    tokens: int, threads: int, fused: bool
+) -> None:
+    """Streams of one token are a unit: a norm needs them all."""
+    C, D = 4, 4096
+    groups = groups_of(expanded(1, 2, tokens, C, D), norm(2, 3, tokens, C * D), threads=threads)
+    assert (len(groups) == 1 and groups[0].units == tokens) is fused
+    if tokens == 1:
+        assert shape_of(groups) == [(0, [0], 4), (0, [1], [0])]
+
+
+def test_units_are_claimed_in_pieces_of_about_a_chunk() -> None:
+    (group,) = groups_of(norm(1, 2, 64, 512, 32), rotated(2, 3, 64, 512, 32))  # four chunks of work
+    assert (group.units, group.chunk) == (64, 16)
+
+
+def test_groups_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MOST_STEPS", 3)
+    steps = [taken(0, 1, 8), *(taken(i, i + 1, 1) for i in range(1, 8))]
+    assert [group.steps for group in groups_of(*steps)] == [[0], [1, 2, 3], [4, 5, 6], [7]]
+
+
+def test_how_groups_are_laid_out() -> None:
+    """Two groups, the first of two steps; a tail of two steps that needs both, one that needs the second; a group."""
+    a, b = Group(0, [0, 1], 4, 2), Group(0, [2], 6, 3)
+    tails = [Group(0, [3, 5], needs=[a, b]), Group(0, [4], needs=[b])]
+    entries, lists = _entries([a, b, *tails, Group(1, [6], 8, 8)], [4, 8, 6, 1, 5, 7, 8])
+    start = 7 * 512
+    assert [(e.units, e.chunk, e.wait, e.per, e.next, e.members) for e in entries] == [
+        (4, 2, 1, 1, 2, 1), (4, 0, 0, 2, 0, 0), (6, 3, 0, 1, 6, 0),
+        (1, 0, 0, 1, 0, 1), (1, 0, 0, 7, 0, 0), (1, 0, 0, 5, 0, 0), (8, 8, 5, 1, 7, 0),
+    ]  # fmt: skip
+    assert [(e.needs, (e.tails - start) // 8 if e.tails else 0, e.tail_count) for e in entries] == [
+        (0, 0, 1), (0, 0, 0), (0, 1, 2), (2, 0, 0), (0, 0, 0), (1, 0, 0), (0, 0, 0),
+    ]  # fmt: skip
+    assert lists == [3, 3, 5]
+
+
+def test_pieces_of_an_array() -> None:
+    task = Task("pieces for this test", "<a[4*n:k] <b[8*(n<3)] >c n k *work")
+    try:
+        assert task.pieces((1, 2, 3, 2, 5)) == {0: (8, 5), 1: (8, 1)}
+        assert task.pieces((1, 2, 3, 3, 5)) == {0: (12, 5)}  # 0 bytes: no pieces
+        assert (task.reads, task.writes, task.fields[0]) == ((0, 1), (2,), ("a", False))
+    finally:
+        del Task.registry[task.name]
+
+
+# ---- order, checked by brute force
+
+
+def broken(steps: Sequence[Step], accesses: Sequence[Sequence[Access]], groups: list[Group]) -> list[tuple[int, int]]:
+    """Pairs of steps that touch the same array, one of them writing, which nothing keeps in recorded order."""
+    of = {i: group for group in groups for i in group.steps}
+    assert sorted(of) == list(range(len(steps)))
+    wrong = []
+    for a, b in itertools.combinations(range(len(steps)), 2):
+        shared = [(x, y) for x in accesses[a] for y in accesses[b] if x.owner == y.owner and (x.written or y.written)]
+        first, second = of[a], of[b]
+        if first is second:
+            kept = all(separate(steps[a], x.field, steps[b], y.field, first.units) for x, y in shared)
+        else:
+            kept = first.phase < second.phase or (first.phase == second.phase and first in second.needs)
+        if shared and not kept:
+            wrong.append((a, b))
+    return wrong
+
+
+def separate(a: Step, a_field: int, b: Step, b_field: int, units: int) -> bool:
+    """Whether no two different units of a group touch the same bytes."""
+    return units == 1 or all(
+        touched(a, a_field, u, units).isdisjoint(touched(b, b_field, v, units))
+        for u, v in itertools.permutations(range(units), 2)
+    )
+
+
+def touched(step: Step, field: int, unit: int, units: int) -> set[int]:
+    """Parts of 128 bytes that a unit may touch, of all buffers: addresses of this test are 2^20 apart."""
+    place = step.values[field] << 20
+    pair = step.task.pieces(step.values).get(field)
+    if pair is None:
+        return set(range(place, place + (1 << 19)))
+    size, items = pair
+    per = step.items // units
+    return {place + size * (item // items) + i for item in range(unit * per, (unit + 1) * per) for i in range(size)}
+
+
+def drawn(rng: np.random.Generator, count: int) -> tuple[Steps, Accesses]:
+    steps, accesses = [], []
+    for _ in range(count):
+        x, y, out = (int(i) for i in rng.choice(6, 3, replace=False))
+        rows = int(rng.choice([1, 2, 4, 8]))
+        chunk = int(rng.choice([1, 2, 8]))
+        made = [
+            norm(x, out, rows, 16 // rows, chunk),
+            rotated(x, out, rows, 16 // rows, chunk),
+            taken(x, out, rows, chunk),
+            added(x, y, out, 16, 4 * chunk),
+            expanded(x, out, max(1, rows // 2), 2, 8 // max(1, rows // 2)),
+        ][int(rng.integers(5))]
+        steps.append(made[0])
+        accesses.append(made[1])
+    return steps, accesses
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_drawn_steps_keep_their_order(threads: int) -> None:
+    kinds = set()
+    for seed in range(60):
+        steps, accesses = drawn(np.random.default_rng(seed), 25)
+        groups = plan(steps, accesses, threads)
+        assert broken(steps, accesses, groups) == [], seed
+        kinds |= {(bool(group.needs), len(group.steps) > 1, group.units > 1) for group in groups}
+    assert {(True, True, False), (True, False, False), (False, True, True), (False, False, True)} <= kinds
+
+
+def test_a_dropped_dependency_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That ``broken`` finds what it is there to find."""
+    found, drops = 0, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        steps, accesses = drawn(rng, 25)
+        whole = dependencies(accesses)
+        victim = int(rng.choice([i for i, before in enumerate(whole) if before]))
+        missing = max(whole[victim])
+        less = [before - {missing} if i == victim else before for i, before in enumerate(whole)]
+        monkeypatch.setattr(schedule, "dependencies", lambda _, less=less: less)
+        drops += 1
+        found += bool(broken(steps, accesses, plan(steps, accesses, 2)))
+    assert found > drops // 2  # the others are held by what else a step needs
+
+
+# ---- the same bits
+
+
+C, D, H, hd = 4, 1024, 16, 64
+
+
+@cache
+def weights() -> tuple:
+    """Kept, because recordings hold addresses."""
+    return (
+        matrix("F32", 24, C * D), matrix("Q8_0", H * hd, D), matrix("F16", hd, D), matrix("Q8_0", 512, D),
+        matrix("Q8_0", 512, D), matrix("Q8_0", D, 512),
+    )  # fmt: skip
+
+
+def program(ops, T: int) -> list[np.ndarray]:
+    """A pass of small steps, chains that meet, and steps that fuse, on T tokens."""
+    X = normal(1, T, C, D)
+    fn, q, kv, gate, up, down = weights()
+    scale, base = normal(2, 3), normal(3, 24)
+    cos, sin = normal(4, T, 16), normal(5, T, 16)
+    ring = np.zeros((8, hd), np.float32)
+    sinks, at = normal(6, H), np.array([3])
+    first, count = np.zeros(T, np.int32), np.full(T, 3 + T, np.int32)
+    none = np.zeros(T, np.int32)
+    results = []
+    for _ in range(2):
+        mix = ops.hc_mix(X, fn, 1e-6)
+        pre, post, comb = ops.hc_split(mix, scale, base, 20, 1e-6)
+        x = ops.rms_norm(ops.hc_reduce(X, pre), None, 1e-6)
+        row = ops.rms_norm(ops.linear(x, kv, "float"), None, 1e-6)
+        row = ops.round_e4m3(ops.rope(row[:, None, :], cos, sin)[:, 0], 32 * 2)
+        ops.store_rows(row, ring, at)
+        heads = ops.rope(ops.rms_norm(ops.linear(x, q, "a8").reshape(T, H, hd), None, 1e-6), cos, sin)
+        o = ops.attention(heads, ring, first, count, None, none, None, sinks, 0.1)
+        o = ops.rope(o, cos, sin, inverse=True).reshape(T, H * hd)
+        mid = ops.swiglu(ops.linear(x, gate, "a8"), ops.linear(x, up, "a8"), 10.0, None)
+        y = ops.add(ops.linear(mid, down, "a8"), o)
+        X = ops.hc_expand(X, y, post, comb)
+        results += [row, o, X]
+    return results
+
+
+@pytest.mark.parametrize("T", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_recorded_equals_op_by_op(T: int, threads: int) -> None:
+    wanted = program(cpu, T)
+    recording = CPU(threads).record()
+    recording.seal(*program(recording, T))
+    phases = int((recording.timeline().waits != 0).sum())
+    assert phases < recording.length / 2
+    for _ in range(20):
+        recording.replay()
+        for got, want in zip(recording.outputs, wanted, strict=True):
+            assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("heads", [8, 12, 64])
+def test_attention_of_one_token_on_many_threads(heads: int) -> None:
+    """With few items for many threads an item has fewer heads."""
+    q, raw, first, count, rows, visible, sinks, scale = attention_case(1, 1, heads, 512, 128, 200)
+    wanted = CPU(1).attention(q, raw, first, count, rows, visible, None, sinks, scale)
+    assert np.array_equal(CPU(16).attention(q, raw, first, count, rows, visible, None, sinks, scale), wanted)
+
+
+def test_times_of_all_threads() -> None:
+    """A trace has when each thread began and left each group, and nothing else is written."""
+    recording, x = CPU(3).record(), normal(1, 64, 2048)
+    recording.seal(recording.linear(recording.rms_norm(x, None, 1e-6), matrix("Q8_0", 512, 2048), "a8"))
+    trace = np.zeros((3, recording.length, 2), np.int64)
+    heads = np.flatnonzero(recording.timeline().waits)
+    for _ in range(20):
+        recording.replay(trace)
+    assert (trace[0, heads, 0] > 0).all() and (trace[..., 1] >= trace[..., 0]).all()
+    assert (trace[0, heads[1:], 0] >= trace[0, heads[:-1], 1]).all()
+    before = trace.copy()
+    recording.replay()
+    assert np.array_equal(trace, before)
+    assert chunks(Step(t.ADD, 10, 4, ())) == 2.5

@@ -74,18 +74,19 @@ def test_several_inputs_have_the_bits_of_one(fmt, act, n):
         for first in range(0, 4, count):
             chosen = slice(first, first + count)
             np.testing.assert_array_equal(run_several(KERNELS[fmt, act], raw, xs[chosen]), one[chosen])
-    some = run_several(KERNELS[fmt, act], raw, xs, 1, 4)
-    np.testing.assert_array_equal(some[:, 1:4], one[:, 1:4])
+    most = max(KERNELS[fmt, act].rows)
+    some = run_several(KERNELS[fmt, act], raw, xs[:most], 1, 4)
+    np.testing.assert_array_equal(some[:, 1:4], one[:most, 1:4])
     assert np.isnan(some[:, [0, 4]]).all()
 
 
 @pytest.mark.parametrize("fmt, act", KERNELS)
 def test_what_is_not_finite_stays_with_its_input(fmt, act):
     rng = np.random.default_rng(6)
-    raw, xs = random_rows(fmt, 3, 768, rng), rng.standard_normal((4, 768))
-    xs[2, 700] = np.nan
+    raw, xs = random_rows(fmt, 3, 768, rng), rng.standard_normal((max(KERNELS[fmt, act].rows), 768))
+    xs[1, 700] = np.nan
     out = run_several(KERNELS[fmt, act], raw, xs)
-    assert np.isnan(out[2]).all() and np.isfinite(out[[0, 1, 3]]).all()
+    assert np.isnan(out[1]).all() and np.isfinite(np.delete(out, 1, axis=0)).all()
 
 
 @pytest.mark.parametrize("codes", [0x00, 0x7F, 0x80, 0xFF, 0xC3])

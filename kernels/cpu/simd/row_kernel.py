@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from numba import njit, types
@@ -13,6 +13,9 @@ from .vec import JIT, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, seve
 COUNTS = (1, 2, 4)
 """Numbers of inputs that row kernels multiply a row with at once: it is decoded once for all of them."""
 
+TWO_AT_MOST = (1, 2)
+"""COUNTS of kernels whose running sums of four inputs do not fit into registers, and whose decoding is cheap."""
+
 
 class RowKernel(NamedTuple):
     """Mat-vec on raw rows of one weight format, for one activation rounding. All addresses are int64.
@@ -21,7 +24,7 @@ class RowKernel(NamedTuple):
         size of the activation buffer for n inputs
     pack(x, n, buffer)
         n float32 at ``x`` -> the buffer: rounded by the activation mode, in the order of the weight decoder
-    rows[count](weights, first, last, row_bytes, n, table), for each of COUNTS
+    rows[count](weights, first, last, row_bytes, n, table), for each of COUNTS or of TWO_AT_MOST
         float32 out[first:last] = rows first .. last-1 of the matrix at ``weights`` times the packed vector, for each of
         the ``count`` pairs of int64 addresses (buffer, out) at ``table``; never reads beyond the last byte of row
         last-1, nor before the first of row ``first``. An input's result has the same bits for every count.
@@ -104,24 +107,27 @@ def _inputs(count: int) -> Inputs:
     return Inputs(column(0), column(8), forward, several(store_float, count))
 
 
-def for_counts(make: Callable[[int, Inputs], Any]) -> dict[int, Any]:
+def for_counts(make: Callable[[int, Inputs], Any], counts: Sequence[int] = COUNTS) -> dict[int, Any]:
     """Make ``rows`` of a RowKernel from ``make(count, inputs)``."""
-    return {count: make(count, _inputs(count)) for count in COUNTS}
+    return {count: make(count, _inputs(count)) for count in counts}
 
 
 def for_any_count(rows: dict[int, Any]) -> Any:
-    """Make ``rows(weights, first, last, row_bytes, n, table, count)`` for any number of inputs from those of COUNTS."""
-    one, two, four = (rows[count] for count in COUNTS)
+    """Make ``rows(weights, first, last, row_bytes, n, table, count)`` for any number of inputs from those at once."""
+    one, two, most = rows[1], rows[2], rows[max(rows)]
+    at_once = max(rows)
 
     @njit(**JIT)
     def rows_for_any(weights, first, last, row_bytes, n, table, count):
-        for _ in range(count >> 2):
-            four(weights, first, last, row_bytes, n, table)
-            table += 64
-        if count & 2:
+        left = count
+        while left >= at_once:
+            most(weights, first, last, row_bytes, n, table)
+            table += 16 * at_once
+            left -= at_once
+        if left & 2:
             two(weights, first, last, row_bytes, n, table)
             table += 32
-        if count & 1:
+        if left & 1:
             one(weights, first, last, row_bytes, n, table)
 
     return rows_for_any
@@ -132,7 +138,7 @@ def several_adds(add: Any, count: int) -> Any:
     return several(add, count, shared=range(1, len(add.arguments) - 1))
 
 
-def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> dict[int, Any]:
+def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part, counts: Sequence[int] = COUNTS) -> dict[int, Any]:
     """Make ``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit
     is set in n. Each main part prefetches ``lines`` cache lines of weights."""
     shift, weight_bytes, packed_bytes = main.inputs.bit_length() - 1, *main[2:]
@@ -168,7 +174,7 @@ def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> dict[int, An
 
         return rows
 
-    return for_counts(make)
+    return for_counts(make, counts)
 
 
 def records(inputs: int, size: int) -> Any:

@@ -31,8 +31,8 @@ SLOW, FAST = 1 - 1 / 100, 1 - 1 / 8
 """Decay of acceptance by trial: of the estimate, and of the one that notices changes."""
 HOPE = 0.5
 """Standard deviations by which acceptance is overestimated: what is uncertain is tried, as long as it is paid for."""
-NOTICED = 3.0
-"""Standard deviations between the two from which the estimate begins anew with the fast one."""
+NOTICED, RENEWED = 3.0, 4.0
+"""Standard deviations between the two from which the estimate begins anew with the fast one, and as how many trials."""
 
 
 class PassTimes:
@@ -53,6 +53,7 @@ class PassTimes:
         self._pending: deque[tuple[int, float]] = deque(maxlen=PENDING)
         self._known = False
         self._ratios: list[float] | None = None
+        self._most: list[float] = []
 
     def add(self, rows: int, seconds: float) -> None:
         """Enter a pass of ``rows`` rows."""
@@ -78,8 +79,9 @@ class PassTimes:
             mean += along * (min(max(surprise, -most), most) / variance)
             cov -= np.outer(along, along / variance)
         self._pending.clear()
-        ratios = np.exp(mean[1:])
-        self._ratios = [0.0, 1.0, *(min(max(float(ratio), 1.0), at + 2.0) for at, ratio in enumerate(ratios))]
+        spread = np.sqrt(np.diagonal(cov))[1:]
+        self._ratios, self._most = ([0.0, 1.0, *np.clip(np.exp(logs), 1.0, np.arange(2.0, MOST_ROWS + 1)).tolist()]
+                                    for logs in (mean[1:], mean[1:] + spread))  # fmt: skip
 
     @property
     def level(self) -> float:
@@ -95,6 +97,13 @@ class PassTimes:
             self._filter()
         assert self._ratios is not None
         return self._ratios
+
+    @property
+    def most(self) -> list[float]:
+        """Return the ratios as they may be at most: one standard deviation above."""
+        if self._ratios is None:
+            self._filter()
+        return self._most
 
 
 class Rate:
@@ -119,7 +128,7 @@ class Rate:
         share = self._hits / self._trials
         spread = (max(share * (1 - share), 0.05) * (1 - FAST) / (1 + FAST)) ** 0.5
         if self._trials > 8 and abs(self._fast - share) > NOTICED * spread:
-            self._trials = (1 + FAST) / (1 - FAST) / 2
+            self._trials = RENEWED
             self._hits = self._fast * self._trials
 
     def estimate(self, prior: float, weight: float = 1.0) -> float:

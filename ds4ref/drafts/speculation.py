@@ -29,8 +29,8 @@ from typing import Any
 from . import MOST_DRAFTED, Draft
 from .estimates import Acceptance, PassTimes, Rate
 
-CREDIT, CAP, RATE = 1.0, 20.0, 0.01
-PROBES, MOST_ALLOWED = 0.008, 1.5
+CREDIT, CAP, RATE = 1.0, 16.0, 0.008
+PROBES, MOST_ALLOWED = 0.006, 1.5
 SPACING = 16
 """Passes between two tries of another depth while drafts pay."""
 MARGIN = 1.01
@@ -88,6 +88,8 @@ class _Plan:
 
     tokens: Sequence[float]
     costs: list[float]
+    losses: list[float]
+    """What it costs at most if nothing is accepted."""
     values: list[float]
     best: list[int]
     """The best depth of a draft of so many tokens."""
@@ -147,7 +149,7 @@ class Speculation:
             return []
         if self.depth:
             return self._fixed(tokens, streams, limit)
-        if not self.times.level or self.times.ratios[2] - 1 > self.balance:
+        if not self.times.level or self.times.most[2] - 1 > self.balance:
             return []
         return self._chosen(tokens, streams, limit)
 
@@ -181,7 +183,7 @@ class Speculation:
         if self.depth:
             return
         # as estimated: a single pass may have met a recording, or the machine's other work
-        cost = self.times.ratios[tried.depth + 1] + tried.draft_cost
+        cost = self.times.most[tried.depth + 1] + tried.draft_cost
         self.balance = min(CAP, self.balance + 1 + accepted - cost)
         if tried.probe:
             self.allowance = _within(MOST_ALLOWED, self.allowance + (1 + accepted) / tried.value - cost)
@@ -271,7 +273,7 @@ class Speculation:
 
     def _covered(self, plan: _Plan, depth: int) -> int:
         """Return ``depth``, or the best one below it whose loss, if nothing is accepted, the balance covers."""
-        while depth and plan.costs[depth] - 1 > self.balance:
+        while depth and plan.losses[depth] > self.balance:
             depth = plan.best[depth - 1]
         return depth
 
@@ -303,13 +305,14 @@ class Speculation:
         each = self._each(kind[0])
         tokens = self._acceptance.setdefault(kind, Acceptance()).tokens()
         costs = [self.times.ratios[depth + 1] + depth * each for depth in range(MOST_DRAFTED + 1)]
+        losses = [self.times.most[depth + 1] + depth * each - 1 for depth in range(MOST_DRAFTED + 1)]
         values = [1.0] + [count / cost for count, cost in zip(tokens[1:], costs[1:], strict=True)]
         best, at = [], 0
         for depth, value in enumerate(values):
             if value > max(values[at], MARGIN):
                 at = depth
             best.append(at)
-        return _Plan(tokens, costs, values, best)
+        return _Plan(tokens, costs, losses, values, best)
 
 
 def _within(most: float, value: float) -> float:

@@ -18,15 +18,16 @@ SLOPE = 0.15
 """What a further row is expected to add to a pass, in passes of one row, before it was measured."""
 STEP, WALK = 0.2, 0.08
 """Standard deviations of the logarithm of that: of all rows together, and from a number of rows to the next."""
-NOISE, DRIFT, CHANGE = 0.1, 0.03, 0.002
+NOISE, DRIFT, CHANGE = 0.1, 0.03, 0.007
 """Standard deviations of logarithms: of a pass; a pass, of the level; a pass, of a ratio."""
 OUTLIER = 3.0
 """Standard deviations to which surprises are cut."""
 PENDING = 16
 """Passes that are kept until somebody asks; of more the newest are enough."""
 
-FIRST, ALIKE = 0.5, 4.0
-"""Acceptance that is expected of what was never tried; trials that the position before counts for."""
+FIRST, DOUBT, ALIKE = 0.5, 2.0, 4.0
+"""Acceptance that is expected of what was never tried, and trials that this counts for; trials that the position before
+counts for."""
 SLOW, FAST = 1 - 1 / 100, 1 - 1 / 8
 """Decay of acceptance by trial: of the estimate, and of the one that notices changes."""
 HOPE = 0.5
@@ -158,7 +159,7 @@ class Acceptance:
 
     def tokens(self) -> list[float]:
         """Return the expected tokens of a pass by depth, 0 to MOST_DRAFTED: 1 + a1 + a1 a2 + ..."""
-        expected, chain, share, weight = [1.0], 1.0, FIRST, 1.0
+        expected, chain, share, weight = [1.0], 1.0, FIRST, DOUBT
         for rate in self._rates:
             share = rate.estimate(share, weight)
             chain *= rate.hoped(share, weight)

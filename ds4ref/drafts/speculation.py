@@ -7,7 +7,7 @@ and takes the time of its rows, measured, and of making the draft, measured. The
 Two accounts in units of a plain token's time bound what being wrong may cost. Every pass with drafts is entered into the
 balance with what it gained or lost against plain decode; a depth is only tried if the balance covers the loss of all
 its tokens. It begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens
-take at most as long as n (1 + RATE) + CREDIT. The allowance pays for tries of what seems worse, by which changes are
+take at most as long as n (1 + RATE) + CREDIT of them. The allowance pays for tries of what seems worse, by which changes are
 noticed, out of ``PROBES`` of the time.
 
     speculation = Speculation([Lookup()])
@@ -29,8 +29,13 @@ from typing import Any
 from . import MOST_DRAFTED, Draft
 from .estimates import Acceptance, PassTimes, Rate
 
-CREDIT, CAP, RATE = 1.0, 16.0, 0.008
+CREDIT, SAVED, CAP = 1.0, 3.0, 16.0
+"""The balance at first; up to which it grows by plain passes; at most, which is what a sudden end of all acceptance may
+cost."""
+RATE = 0.008
+"""What a plain pass adds to the balance."""
 PROBES, MOST_ALLOWED = 0.006, 1.5
+"""What a plain pass's time adds to the allowance; its greatest amount."""
 SPACING = 16
 """Passes between two tries of another depth while drafts pay."""
 MARGIN = 1.01
@@ -105,7 +110,7 @@ class _Tried:
     value: float
     """Tokens a plain token's time that the best depth promised."""
     probe: bool
-    seconds: float | None = None
+    passed: bool = False
 
 
 class Speculation:
@@ -161,10 +166,10 @@ class Speculation:
             self._plans.clear()
         self.allowance = min(MOST_ALLOWED, self.allowance + PROBES * (1.0 if rows == 1 else self.times.ratios[rows]))
         if self._tried is not None and rows == self._tried.depth + 1:
-            self._tried.seconds = seconds
+            self._tried.passed = True
         elif rows == 1:
             self.counts.plain += 1
-            self.balance = max(self.balance, min(CREDIT, self.balance + RATE))
+            self.balance = max(self.balance, min(SAVED, self.balance + RATE))
 
     def settled(self, accepted: int) -> None:
         """Enter that of the last proposal ``accepted`` tokens were committed before the first other token.
@@ -172,8 +177,9 @@ class Speculation:
         Without a proposal, or before its pass, nothing is entered.
         """
         tried, self._tried = self._tried, None
-        if tried is None or tried.seconds is None:
+        if tried is None or not tried.passed:
             return
+        accepted = min(accepted, tried.depth)
         count = self.counts.drafts.setdefault((tried.kind[0], tried.depth), Count())
         count.passes += 1
         count.drafted += tried.depth
@@ -183,10 +189,11 @@ class Speculation:
         if self.depth:
             return
         # as estimated: a single pass may have met a recording, or the machine's other work
-        cost = self.times.most[tried.depth + 1] + tried.draft_cost
-        self.balance = min(CAP, self.balance + 1 + accepted - cost)
+        gained = 1 + accepted - tried.draft_cost
+        self.balance = min(CAP, self.balance + gained - self.times.most[tried.depth + 1])
         if tried.probe:
-            self.allowance = _within(MOST_ALLOWED, self.allowance + (1 + accepted) / tried.value - cost)
+            missed = self.times.ratios[tried.depth + 1] + tried.draft_cost - (1 + accepted) / tried.value
+            self.allowance = min(MOST_ALLOWED, max(-MOST_ALLOWED, self.allowance - missed))
 
     def truncate(self, pos: int) -> None:
         """Tell all drafts that positions from ``pos`` on are gone; a proposal that is not settled is forgotten."""
@@ -207,19 +214,20 @@ class Speculation:
 
     def _chosen(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         best: list[int] = []
-        value, depth, plan, kind, spent = MARGIN, 0, None, None, 0.0
+        value, depth, plan, kind, spent, tried = MARGIN, 0, None, None, 0.0, 0.0
         for draft in self.drafts:
-            asked = self._worth_asking(draft, limit, value if best else 0.0)
+            asked, paid = self._worth_asking(draft, limit, value if depth else 0.0)
             if not asked:
                 continue
             proposed = self._ask(draft, tokens, streams, asked)
             spent += asked * self._each(draft.name)
+            tried += asked * self._each(draft.name) * paid
             if not proposed:
                 continue
             this = draft.name, getattr(draft, "grade", 0)
             outlook = self._plan(this)
             at = outlook.best[len(proposed)]
-            if plan is None or outlook.values[at] > value:
+            if plan is None or outlook.values[at] > value or (paid and not depth):
                 best, depth, plan, kind, value = proposed, at, outlook, this, max(MARGIN, outlook.values[at])
         probe = False
         if plan is not None and kind is not None:
@@ -229,18 +237,20 @@ class Speculation:
                 self._tried = _Tried(kind, depth, spent, plan.values[plan.best[len(best)]], probe)
                 return best[:depth]
         self.balance -= spent
+        self.allowance -= tried
         return []
 
-    def _worth_asking(self, draft: Draft, limit: int, value: float) -> int:
-        """Return for how many tokens to ask a draft, 0 for not at all; ``value`` is what the best one so far promises.
+    def _worth_asking(self, draft: Draft, limit: int, value: float) -> tuple[int, bool]:
+        """Return for how many tokens to ask a draft, 0 for not at all, and whether the allowance paid for it.
 
-        One that costs next to nothing is always asked for all; others for the depth that pays, if it pays often enough.
+        One that costs next to nothing is always asked for all; others for the depth that pays, if it pays often enough,
+        and promises more than ``value``. Without one that pays (``value`` 0) they are tried now and then.
         """
         if not self._seconds[draft.name]:
-            return 1
+            return 1, True
         each = self._each(draft.name)
         if each * limit <= CHEAP:
-            return limit
+            return limit, False
         plan = self._plan((draft.name, self._grades[draft.name]))
         often = self._answers[draft.name].estimate(1.0)
 
@@ -249,11 +259,10 @@ class Speculation:
 
         depth = self._covered(plan, plan.best[limit])
         if depth and plan.values[depth] > value and gain(depth) > 0:
-            return depth
+            return depth, False
         if not value and -gain(1) <= self.allowance and self._covered(plan, 1):
-            self.allowance -= each  # what is gained or lost beyond that is settled
-            return 1
-        return 0
+            return 1, True
+        return 0, False
 
     def _probe(self, plan: _Plan, depth: int, longest: int) -> tuple[int, bool]:
         """Return the depth to try instead of the best one and True, or the best one and False."""
@@ -314,6 +323,3 @@ class Speculation:
             best.append(at)
         return _Plan(tokens, costs, losses, values, best)
 
-
-def _within(most: float, value: float) -> float:
-    return max(-most, min(most, value))

@@ -4,8 +4,8 @@ A pass of several rows reads every matrix once, and of the experts those that an
 assumed), so it costs less than its rows one by one. ``ds4ref.costs`` says how much, as lower bounds on time.
 
     costs = rows_costs(Costs.of_recipe(FLASH, "q2"), depth=8192)
-    speed_up(0.7, 3, costs)     1.69
-    break_even(1, costs)        0.18
+    speed_up(0.7, 3, costs)     1.64
+    break_even(1, costs)        0.19
 """
 
 from __future__ import annotations

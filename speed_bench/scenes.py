@@ -98,4 +98,6 @@ def records(length: int, seed: int) -> tuple[str, str]:
         rows.append(row)
         size += len(f"| {row['path']} | {row['size']} | {row['owner']} |\n")
     table = "".join(f"| {row['path']} | {row['size']} | {row['owner']} |\n" for row in rows)
-    return json.dumps(rows, indent=1) + "\nList path, size and owner.\n", "| path | size | owner |\n|---|---|---|\n" + table
+    return json.dumps(
+        rows, indent=1
+    ) + "\nList path, size and owner.\n", "| path | size | owner |\n|---|---|---|\n" + table

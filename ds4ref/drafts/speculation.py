@@ -4,11 +4,11 @@ A pass of k + 1 rows commits 1 + a1 + a1 a2 + ... tokens, where a_i is the runni
 and takes the time of its rows, measured, and of making the draft, measured. The depth of most tokens a second is taken:
 0, plain decode, where drafting does not pay.
 
-Two accounts in units of a plain token's time bound what being wrong may cost. Every pass with drafts is entered into the
-balance with what it gained or lost against plain decode; a depth is only tried if the balance covers the loss of all
-its tokens. It begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens
-take at most as long as n (1 + RATE) + CREDIT of them. The allowance pays for tries of what seems worse, by which changes are
-noticed, out of ``PROBES`` of the time.
+Two accounts in units of a plain token's time bound what being wrong may cost. Every pass with drafts is entered into
+the balance with what it gained or lost against plain decode; a depth is only tried if the balance covers the loss of
+all its tokens. It begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens
+take at most as long as n (1 + RATE) + CREDIT of them. The allowance pays for tries of what seems worse, by which
+changes are noticed, out of ``PROBES`` of the time.
 
     speculation = Speculation([Lookup()])
     draft = speculation.propose(tokens, streams, room)
@@ -322,4 +322,3 @@ class Speculation:
                 at = depth
             best.append(at)
         return _Plan(tokens, costs, losses, values, best)
-

@@ -100,7 +100,12 @@ def run(
 
 
 def simulated(
-    rate: Callable[[int, int], float], count: int, *, depth: int = 0, drafts: dict[str, Any] | None = None, **options: Any
+    rate: Callable[[int, int], float],
+    count: int,
+    *,
+    depth: int = 0,
+    drafts: dict[str, Any] | None = None,
+    **options: Any,
 ) -> float:
     """Return the speed-up over plain decode."""
     clock = Clock()

@@ -98,6 +98,5 @@ def records(length: int, seed: int) -> tuple[str, str]:
         rows.append(row)
         size += len(f"| {row['path']} | {row['size']} | {row['owner']} |\n")
     table = "".join(f"| {row['path']} | {row['size']} | {row['owner']} |\n" for row in rows)
-    return json.dumps(
-        rows, indent=1
-    ) + "\nList path, size and owner.\n", "| path | size | owner |\n|---|---|---|\n" + table
+    head = "| path | size | owner |\n|---|---|---|\n"
+    return json.dumps(rows, indent=1) + "\nList path, size and owner.\n", head + table

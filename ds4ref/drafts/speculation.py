@@ -38,6 +38,8 @@ PROBES, MOST_ALLOWED = 0.006, 1.5
 """What a plain pass's time adds to the allowance; its greatest amount."""
 SPACING = 16
 """Passes between two tries of another depth while drafts pay."""
+LONGEST = 64
+"""Passes without a plain one after which one is tried."""
 MARGIN = 1.01
 """Speed-up that a depth must promise."""
 CHEAP = 0.003
@@ -139,7 +141,7 @@ class Speculation:
         self._answers = {draft.name: Rate() for draft in drafts}
         self._grades: dict[str, int] = {}
         self._tried: _Tried | None = None
-        self._passes = self._probed = self._turn = 0
+        self._passes = self._probed = self._turn = self._plain = 0
 
     # --- the session's side
 
@@ -162,6 +164,8 @@ class Speculation:
         """Enter a pass of ``rows`` rows that took ``seconds``; one row is plain decode."""
         self.times.add(rows, seconds)
         self._passes += 1
+        if rows == 1:
+            self._plain = self._passes
         if self._passes % RENEWED == 0:
             self._plans.clear()
         self.allowance = min(MOST_ALLOWED, self.allowance + PROBES * (1.0 if rows == 1 else self.times.ratios[rows]))
@@ -271,7 +275,11 @@ class Speculation:
             return (least, True) if self._may_probe(plan, least) else (0, False)
         if self._passes - self._probed < SPACING:
             return depth, False
-        others = [other for other in (depth + 1, 0, depth - 1, longest) if other != depth and other <= longest]
+        others = [other for other in (depth + 1, depth - 1, longest) if 0 < other <= longest and other != depth]
+        if self._passes - self._plain >= LONGEST:
+            others.append(0)
+        if not others:
+            return depth, False
         other = others[self._turn % len(others)]
         if not self._may_probe(plan, other, plan.values[depth]):
             return depth, False

@@ -24,7 +24,7 @@ class Target:
 
 
 class SpeculatingSession:
-    """``append`` asks for drafts and evaluates the token and them in one pass; rows ahead wait for the next ``append``."""
+    """``append`` asks for drafts and evaluates the token and them in one pass; rows ahead wait for the next one."""
 
     def __init__(self, target: Target, speculation: Speculation | None, ctx: int):
         self.target, self.speculation, self.ctx = target, speculation, ctx
@@ -87,7 +87,7 @@ class SpeculatingSession:
 
 
 class Guess:
-    """A draft by the target's own tables: the likeliest token of a blurred copy, so right about as often as one likes."""
+    """A draft by the target's own tables: the likeliest token of a blurred copy, right as often as one likes."""
 
     name = "guess"
 

@@ -207,7 +207,8 @@ def test_drafts_were_tried_and_taken(results):
     for setting, (tally, tokens, session) in zip(settings(), results, strict=True):
         total = session.speculation.counts.total()
         assert total.drafted > total.accepted > 0, setting
-        assert session.passes < len(tokens) and sum(draft >= 0 for draft in tally.drafts) > 50
+        if setting.depth:
+            assert session.passes < len(tokens) and sum(draft >= 0 for draft in tally.drafts) > 100
 
 
 def test_tokens_are_those_of_plain_decode(results):

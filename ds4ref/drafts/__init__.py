@@ -2,12 +2,13 @@
 
 Every committed token is picked from the target's own logits, so drafts change speed and nothing else: a draft that is
 one certain token d needs no acceptance draw. The sampler draws t from the target's p as it does without drafts, and the
-rows ahead stay valid if t == d. That is rejection sampling (accepted with p(d), otherwise drawn from the rest), with the
-random numbers of plain decode.
+rows ahead stay valid if t == d. That is rejection sampling (accepted with p(d), otherwise drawn from the rest), with
+the random numbers of plain decode.
 
     lookup.py       what followed the same tokens earlier in the conversation; needs no weights
     given.py        the true continuation, corrupted at a chosen rate; for measurements and tests
-    speculation.py  which draft is tried, and how deep, by running estimates of acceptance and cost
+    speculation.py  which draft is tried, and how deep
+    estimates.py    running estimates of acceptance, and of the time of a pass, for that
     breakeven.py    expected speed-up from bytes and operations
 
 Verification is the session's; a pass of several rows is the decoder's.

@@ -18,21 +18,22 @@ SLOPE = 0.15
 """What a further row is expected to add to a pass, in passes of one row, before it was measured."""
 STEP, WALK = 0.2, 0.08
 """Standard deviations of the logarithm of that: of all rows together, and from a number of rows to the next."""
-NOISE, DRIFT, CHANGE = 0.1, 0.03, 0.002
+NOISE, DRIFT, CHANGE = 0.1, 0.03, 0.007
 """Standard deviations of logarithms: of a pass; a pass, of the level; a pass, of a ratio."""
 OUTLIER = 3.0
 """Standard deviations to which surprises are cut."""
 PENDING = 16
 """Passes that are kept until somebody asks; of more the newest are enough."""
 
-FIRST, ALIKE = 0.5, 4.0
-"""Acceptance that is expected of what was never tried; trials that the position before counts for."""
+FIRST, DOUBT, ALIKE = 0.5, 2.0, 4.0
+"""Acceptance that is expected of what was never tried, and trials that this counts for; trials that the position before
+counts for."""
 SLOW, FAST = 1 - 1 / 100, 1 - 1 / 8
 """Decay of acceptance by trial: of the estimate, and of the one that notices changes."""
 HOPE = 0.5
 """Standard deviations by which acceptance is overestimated: what is uncertain is tried, as long as it is paid for."""
-NOTICED = 3.0
-"""Standard deviations between the two from which the estimate begins anew with the fast one."""
+NOTICED, RENEWED = 3.0, 4.0
+"""Standard deviations between the two from which the estimate begins anew with the fast one, and as how many trials."""
 
 
 class PassTimes:
@@ -53,6 +54,7 @@ class PassTimes:
         self._pending: deque[tuple[int, float]] = deque(maxlen=PENDING)
         self._known = False
         self._ratios: list[float] | None = None
+        self._most: list[float] = []
 
     def add(self, rows: int, seconds: float) -> None:
         """Enter a pass of ``rows`` rows."""
@@ -78,8 +80,9 @@ class PassTimes:
             mean += along * (min(max(surprise, -most), most) / variance)
             cov -= np.outer(along, along / variance)
         self._pending.clear()
-        ratios = np.exp(mean[1:])
-        self._ratios = [0.0, 1.0, *(min(max(float(ratio), 1.0), at + 2.0) for at, ratio in enumerate(ratios))]
+        spread = np.sqrt(np.diagonal(cov))[1:]
+        self._ratios, self._most = ([0.0, 1.0, *np.clip(np.exp(logs), 1.0, np.arange(2.0, MOST_ROWS + 1)).tolist()]
+                                    for logs in (mean[1:], mean[1:] + spread))  # fmt: skip
 
     @property
     def level(self) -> float:
@@ -95,6 +98,13 @@ class PassTimes:
             self._filter()
         assert self._ratios is not None
         return self._ratios
+
+    @property
+    def most(self) -> list[float]:
+        """Return the ratios as they may be at most: one standard deviation above."""
+        if self._ratios is None:
+            self._filter()
+        return self._most
 
 
 class Rate:
@@ -119,7 +129,7 @@ class Rate:
         share = self._hits / self._trials
         spread = (max(share * (1 - share), 0.05) * (1 - FAST) / (1 + FAST)) ** 0.5
         if self._trials > 8 and abs(self._fast - share) > NOTICED * spread:
-            self._trials = (1 + FAST) / (1 - FAST) / 2
+            self._trials = RENEWED
             self._hits = self._fast * self._trials
 
     def estimate(self, prior: float, weight: float = 1.0) -> float:
@@ -149,7 +159,7 @@ class Acceptance:
 
     def tokens(self) -> list[float]:
         """Return the expected tokens of a pass by depth, 0 to MOST_DRAFTED: 1 + a1 + a1 a2 + ..."""
-        expected, chain, share, weight = [1.0], 1.0, FIRST, 1.0
+        expected, chain, share, weight = [1.0], 1.0, FIRST, DOUBT
         for rate in self._rates:
             share = rate.estimate(share, weight)
             chain *= rate.hoped(share, weight)

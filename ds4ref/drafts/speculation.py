@@ -4,11 +4,11 @@ A pass of k + 1 rows commits 1 + a1 + a1 a2 + ... tokens, where a_i is the runni
 and takes the time of its rows, measured, and of making the draft, measured. The depth of most tokens a second is taken:
 0, plain decode, where drafting does not pay.
 
-Two accounts in units of a plain token's time bound what being wrong may cost. Every pass with drafts is entered into the
-balance with what it gained or lost against plain decode; a depth is only tried if the balance covers the loss of all
-its tokens. It begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens
-take at most as long as n (1 + RATE) + CREDIT. The allowance pays for tries of what seems worse, by which changes are
-noticed, out of ``PROBES`` of the time.
+Two accounts in units of a plain token's time bound what being wrong may cost. Every pass with drafts is entered into
+the balance with what it gained or lost against plain decode; a depth is only tried if the balance covers the loss of
+all its tokens. It begins with ``CREDIT`` and grows by ``RATE`` a plain pass, so where nothing is ever accepted n tokens
+take at most as long as n (1 + RATE) + CREDIT of them. The allowance pays for tries of what seems worse, by which
+changes are noticed, out of ``PROBES`` of the time.
 
     speculation = Speculation([Lookup()])
     draft = speculation.propose(tokens, streams, room)
@@ -30,10 +30,17 @@ from typing import Any
 from . import MOST_DRAFTED, Draft
 from .estimates import Acceptance, PassTimes, Rate
 
-CREDIT, CAP, RATE = 1.0, 20.0, 0.01
-PROBES, MOST_ALLOWED = 0.008, 1.5
+CREDIT, SAVED, CAP = 1.0, 3.0, 16.0
+"""The balance at first; up to which it grows by plain passes; at most, which is what a sudden end of all acceptance may
+cost."""
+RATE = 0.008
+"""What a plain pass adds to the balance."""
+PROBES, MOST_ALLOWED = 0.006, 1.5
+"""What a plain pass's time adds to the allowance; its greatest amount."""
 SPACING = 16
 """Passes between two tries of another depth while drafts pay."""
+LONGEST = 64
+"""Passes without a plain one after which one is tried."""
 MARGIN = 1.01
 """Speed-up that a depth must promise."""
 CHEAP = 0.003
@@ -102,6 +109,8 @@ class _Plan:
 
     tokens: Sequence[float]
     costs: list[float]
+    losses: list[float]
+    """What it costs at most if nothing is accepted."""
     values: list[float]
     best: list[int]
     """The best depth of a draft of so many tokens."""
@@ -117,7 +126,7 @@ class _Tried:
     value: float
     """Tokens a plain token's time that the best depth promised."""
     probe: bool
-    seconds: float | None = None
+    passed: bool = False
 
 
 class Speculation:
@@ -146,7 +155,7 @@ class Speculation:
         self._answers = {draft.name: Rate() for draft in drafts}
         self._grades: dict[str, int] = {}
         self._tried: _Tried | None = None
-        self._passes = self._probed = self._turn = 0
+        self._passes = self._probed = self._turn = self._plain = 0
 
     # --- the session's side
 
@@ -161,7 +170,7 @@ class Speculation:
             return []
         if self.depth:
             return self._fixed(tokens, streams, limit)
-        if not self.times.level or self.times.ratios[2] - 1 > self.balance:
+        if not self.times.level or self.times.most[2] - 1 > self.balance:
             return []
         return self._chosen(tokens, streams, limit)
 
@@ -169,14 +178,16 @@ class Speculation:
         """Enter a pass of ``rows`` rows that took ``seconds``; one row is plain decode."""
         self.times.add(rows, seconds)
         self._passes += 1
+        if rows == 1:
+            self._plain = self._passes
         if self._passes % RENEWED == 0:
             self._plans.clear()
         self.allowance = min(MOST_ALLOWED, self.allowance + PROBES * (1.0 if rows == 1 else self.times.ratios[rows]))
         if self._tried is not None and rows == self._tried.depth + 1:
-            self._tried.seconds = seconds
+            self._tried.passed = True
         elif rows == 1:
             self.counts.plain += 1
-            self.balance = max(self.balance, min(CREDIT, self.balance + RATE))
+            self.balance = max(self.balance, min(SAVED, self.balance + RATE))
 
     def settled(self, accepted: int) -> None:
         """Enter that of the last proposal ``accepted`` tokens were committed before the first other token.
@@ -184,8 +195,9 @@ class Speculation:
         Without a proposal, or before its pass, nothing is entered.
         """
         tried, self._tried = self._tried, None
-        if tried is None or tried.seconds is None:
+        if tried is None or not tried.passed:
             return
+        accepted = min(accepted, tried.depth)
         count = self.counts.drafts.setdefault((tried.kind[0], tried.depth), Count())
         count.passes += 1
         count.drafted += tried.depth
@@ -195,10 +207,11 @@ class Speculation:
         if self.depth:
             return
         # as estimated: a single pass may have met a recording, or the machine's other work
-        cost = self.times.ratios[tried.depth + 1] + tried.draft_cost
-        self.balance = min(CAP, self.balance + 1 + accepted - cost)
+        gained = 1 + accepted - tried.draft_cost
+        self.balance = min(CAP, self.balance + gained - self.times.most[tried.depth + 1])
         if tried.probe:
-            self.allowance = _within(MOST_ALLOWED, self.allowance + (1 + accepted) / tried.value - cost)
+            missed = self.times.ratios[tried.depth + 1] + tried.draft_cost - (1 + accepted) / tried.value
+            self.allowance = min(MOST_ALLOWED, max(-MOST_ALLOWED, self.allowance - missed))
 
     def truncate(self, pos: int) -> None:
         """Tell all drafts that positions from ``pos`` on are gone; a proposal that is not settled is forgotten."""
@@ -219,19 +232,20 @@ class Speculation:
 
     def _chosen(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         best: list[int] = []
-        value, depth, plan, kind, spent = MARGIN, 0, None, None, 0.0
+        value, depth, plan, kind, spent, tried = MARGIN, 0, None, None, 0.0, 0.0
         for draft in self.drafts:
-            asked = self._worth_asking(draft, limit, value if best else 0.0)
+            asked, paid = self._worth_asking(draft, limit, value if depth else 0.0)
             if not asked:
                 continue
             proposed = self._ask(draft, tokens, streams, asked)
             spent += asked * self._each(draft.name)
+            tried += asked * self._each(draft.name) * paid
             if not proposed:
                 continue
             this = draft.name, getattr(draft, "grade", 0)
             outlook = self._plan(this)
             at = outlook.best[len(proposed)]
-            if plan is None or outlook.values[at] > value:
+            if plan is None or outlook.values[at] > value or (paid and not depth):
                 best, depth, plan, kind, value = proposed, at, outlook, this, max(MARGIN, outlook.values[at])
         probe = False
         if plan is not None and kind is not None:
@@ -241,18 +255,20 @@ class Speculation:
                 self._tried = _Tried(kind, depth, spent, plan.values[plan.best[len(best)]], probe)
                 return best[:depth]
         self.balance -= spent
+        self.allowance -= tried
         return []
 
-    def _worth_asking(self, draft: Draft, limit: int, value: float) -> int:
-        """Return for how many tokens to ask a draft, 0 for not at all; ``value`` is what the best one so far promises.
+    def _worth_asking(self, draft: Draft, limit: int, value: float) -> tuple[int, bool]:
+        """Return for how many tokens to ask a draft, 0 for not at all, and whether the allowance paid for it.
 
-        One that costs next to nothing is always asked for all; others for the depth that pays, if it pays often enough.
+        One that costs next to nothing is always asked for all; others for the depth that pays, if it pays often enough,
+        and promises more than ``value``. Without one that pays (``value`` 0) they are tried now and then.
         """
         if not self._seconds[draft.name]:
-            return 1
+            return 1, True
         each = self._each(draft.name)
         if each * limit <= CHEAP:
-            return limit
+            return limit, False
         plan = self._plan((draft.name, self._grades[draft.name]))
         often = self._answers[draft.name].estimate(1.0)
 
@@ -261,11 +277,10 @@ class Speculation:
 
         depth = self._covered(plan, plan.best[limit])
         if depth and plan.values[depth] > value and gain(depth) > 0:
-            return depth
+            return depth, False
         if not value and -gain(1) <= self.allowance and self._covered(plan, 1):
-            self.allowance -= each  # what is gained or lost beyond that is settled
-            return 1
-        return 0
+            return 1, True
+        return 0, False
 
     def _probe(self, plan: _Plan, depth: int, longest: int) -> tuple[int, bool]:
         """Return the depth to try instead of the best one and True, or the best one and False."""
@@ -274,7 +289,11 @@ class Speculation:
             return (least, True) if self._may_probe(plan, least) else (0, False)
         if self._passes - self._probed < SPACING:
             return depth, False
-        others = [other for other in (depth + 1, 0, depth - 1, longest) if other != depth and other <= longest]
+        others = [other for other in (depth + 1, depth - 1, longest) if 0 < other <= longest and other != depth]
+        if self._passes - self._plain >= LONGEST:
+            others.append(0)
+        if not others:
+            return depth, False
         other = others[self._turn % len(others)]
         if not self._may_probe(plan, other, plan.values[depth]):
             return depth, False
@@ -285,7 +304,7 @@ class Speculation:
 
     def _covered(self, plan: _Plan, depth: int) -> int:
         """Return ``depth``, or the best one below it whose loss, if nothing is accepted, the balance covers."""
-        while depth and plan.costs[depth] - 1 > self.balance:
+        while depth and plan.losses[depth] > self.balance:
             depth = plan.best[depth - 1]
         return depth
 
@@ -317,14 +336,11 @@ class Speculation:
         each = self._each(kind[0])
         tokens = self._acceptance.setdefault(kind, Acceptance()).tokens()
         costs = [self.times.ratios[depth + 1] + depth * each for depth in range(MOST_DRAFTED + 1)]
+        losses = [self.times.most[depth + 1] + depth * each - 1 for depth in range(MOST_DRAFTED + 1)]
         values = [1.0] + [count / cost for count, cost in zip(tokens[1:], costs[1:], strict=True)]
         best, at = [], 0
         for depth, value in enumerate(values):
             if value > max(values[at], MARGIN):
                 at = depth
             best.append(at)
-        return _Plan(tokens, costs, values, best)
-
-
-def _within(most: float, value: float) -> float:
-    return max(-most, min(most, value))
+        return _Plan(tokens, costs, losses, values, best)

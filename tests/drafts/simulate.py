@@ -71,8 +71,8 @@ def run(
 ) -> float:
     """Decode ``count`` tokens of the text 1, 2, 3, ...; return the seconds without noise, in units of a plain pass.
 
-    table: units by rows, or by (position, rows). noise: relative, of every pass; hiccups: share of passes of three times
-    the length; first: factor of the first pass of each number of rows, as if a recording had to be made.
+    table: units by rows, or by (position, rows). noise: relative, of every pass; hiccups: share of passes that take
+    three times as long; first: factor of the first pass of each number of rows, as if a recording had to be made.
     """
     chance, clean, seen = random.Random(seed), 0.0, set[int]()
     tokens = tokens if tokens is not None else []

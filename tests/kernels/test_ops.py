@@ -340,7 +340,7 @@ def test_steps_that_write_parts_of_one_array_do_not_wait_for_each_other(order: t
     recording.seal(recording.scale(whole, 2.0))
     recording.replay()
     np.testing.assert_array_equal(recording.outputs[0], 2 * np.stack([wanted] * 3))
-    assert recording.timeline()[2].tolist().count(1) == 2, "one level of attention, one of the reader"
+    assert recording.timeline().waits.tolist() == [1, 0, 0, 0], "one phase, and the reader in its tail"
 
 
 @every_op

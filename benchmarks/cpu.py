@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 
 from ds4ref.runs.provenance import stamp
 
-from . import growth, matvec, paging, peers, published, start, whole
+from . import growth, matvec, paging, passes, peers, published, start, whole
 from .context import Context
 from .goals import GOALS
 from .report import document, print_table
@@ -32,6 +32,7 @@ SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = 
     "matvec": (matvec.measure, ("read*", "matvec *", "float *"), 10),
     "decode": (whole.decode, ("decode", "decode ms", "besides *"), 6),
     "published": (published.decode, ("published*",), 10),
+    "passes": (passes.measure, ("pass *", "together"), 20),
     "nano": (whole.nano, ("nano",), 3),
     "start": (start.measure, ("help", "start"), 6),
     "growth": (growth.decode, ("growth decode", "decode *[kM]"), 5),

@@ -339,9 +339,9 @@ def token_launches(
         cache = model.cache(depth + 256)
         cache.restart(depth)
         cache.reserve(1)
-        plan, _ = model.plan_token(cache, cache.pos)
+        plan, _ = model.plan_rows(cache, cache.pos, 1)
         del noted[:]
-        record(model, cache, plan)
+        record(model, [cache], [1], [plan])
         return list(noted)
 
 

@@ -30,6 +30,11 @@ GOALS = {
     "decode ms": Goal("slice, decode", "ms"),
     "besides 2k": Goal("non-mat-vec share of a decode token at 2k", "", 0.10, 0.04, "lower"),
     "besides 32k": Goal("non-mat-vec share of a decode token at 32k", "", 0.25, 0.12, "lower"),
+    **{
+        f"pass {rows}": Goal(f"slice, a pass of {rows} rows / a pass of one", "x", *bars, "lower")
+        for rows, bars in ((2, (None, None)), (3, (None, None)), (4, (1.7, 1.4)), (8, (None, None)))
+    },
+    "together": Goal("slice, 4 conversations in one pass vs in turn, tokens/s", "x", 1.5, 2.0),
     "published": Goal("slice as published (FP8, FP4), decode step / bandwidth bound of its bytes", "", 0.85, 0.92),
     "published ms": Goal("slice as published, decode", "ms"),
     "published vs": Goal("that share / the same of the GGUF slice, interleaved", "x"),

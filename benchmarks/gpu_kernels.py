@@ -106,7 +106,7 @@ def measure(check: Check) -> None:
         cache = model.cache(depth + 64)
         cache.restart(depth)
         cache.reserve(1)
-        recording, inputs = record(model, cache, model.plan_token(cache, depth)[0])
+        recording, inputs = record(model, [cache], [1], [model.plan_rows(cache, depth, 1)[0]])
         inputs.move(5, depth)
         recording.replay()
         driver = model.ops.driver

@@ -1,15 +1,16 @@
-"""Decode of single tokens: the pass of one token is recorded once and replayed for the next ones.
+"""Decode: a pass of a few tokens is recorded once and replayed for the next ones.
 
-The first token of a kind runs through the model's own pass with a recording backend: its ops compute nothing, they note
-steps and the steps' dependencies. For the next tokens only the inputs are set (token, position, rope angles) and the
-steps run as one job. The key of the model's ``plan_token`` selects the recording: it covers what Python decides from
-the position, such as whether a compression window closes. There is no second copy of the pass, so only the schedule can
-differ; tests assert bit-equal results.
+A pass has one or a few rows (``Decoder.most_rows``): the next token of a timeline, tokens drafted to follow it, and
+those of other timelines. Its first use runs through the model's own pass with a recording backend: its ops compute
+nothing, they note steps and the steps' dependencies. For the next passes only the inputs are set (tokens, positions,
+rope angles) and the steps run as one job. The keys of the model's ``plan_rows`` select the recording: they cover what
+Python decides from the positions, such as whether a compression window closes. There is no second copy of the pass, so
+only the schedule can differ; and every row is computed as it would be alone. Tests assert bit-equal results for both.
 
 A recording ends with the ranking: the most likely tokens and their logits are copied to the host; the other outputs
-(``TokenOutputs``) stay on the device and are valid until the next token.
+(``Rows``) stay on the device and are valid until the same recording is replayed.
 
-A recording holds addresses of one cache's buffers, so it is discarded when one of them moves. Making a recording takes
+A recording holds addresses of its caches' buffers, so it is discarded when one of them moves. Making a recording takes
 some ten milliseconds; a copy without addresses is kept as a template of the model, from which other caches of the same
 sizes, or this one after a move, get theirs in a fraction of that time. Hooks cannot observe a recorded token: with
 hooks a session runs op by op.
@@ -18,7 +19,7 @@ hooks a session runs op by op.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .archs import Cache, Model
@@ -26,9 +27,9 @@ from .archs import Cache, Model
 if TYPE_CHECKING:
     from .archs.inputs import Inputs
 
-MOST, MOST_TEMPLATES = 8, 32
-"""Maximum number of recordings per cache, where three or four kinds of token occur at any depth, and of templates per
-model."""
+MOST, MOST_TEMPLATES = 16, 64
+"""Maximum number of recordings per decoder, where three or four kinds of pass of a given number of rows occur at any
+depth, and of templates per model."""
 
 _templates: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Inputs]]] = weakref.WeakKeyDictionary()
 
@@ -40,7 +41,7 @@ Beyond ``MOST_RANKS`` a CPU is quicker to copy the logits and partition them.
 
 
 class TokenOutputs(NamedTuple):
-    """Outputs of a replayed token.
+    """Outputs of one row of a replayed pass.
 
     streams   final streams (1, ...), an array of the backend
     logits    (1, V) float32, an array of the backend; both hold until the recording is replayed again
@@ -54,29 +55,50 @@ class TokenOutputs(NamedTuple):
     values: list[float]
 
 
-def record(model: Model, cache: Cache, plan: Any, ranks: int = RANKS) -> tuple[Any, Inputs]:
-    """Record one token's pass and the ranking of the next token; return the recording and its inputs.
+class Rows(NamedTuple):
+    """Outputs of the T consecutive rows of one timeline in a replayed pass, as in ``TokenOutputs`` with T for 1."""
 
-    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits. ``move`` the inputs to
-    token and position before each replay.
+    streams: Any
+    logits: Any
+    best: list[list[int]]
+    values: list[list[float]]
+
+    def row(self, number: int) -> TokenOutputs:
+        """Return the outputs of one row."""
+        if len(self.best) == 1:
+            return TokenOutputs(self.streams, self.logits, self.best[0], self.values[0])
+        one = slice(number, number + 1)
+        return TokenOutputs(self.streams[one], self.logits[one], self.best[number], self.values[number])
+
+
+def record(
+    model: Model, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Any], ranks: int = RANKS
+) -> tuple[Any, Inputs]:
+    """Record a pass of ``counts`` tokens of each of ``caches``, and the ranking of the next tokens; return the
+    recording and its inputs.
+
+    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits. ``move_timelines`` the
+    inputs to tokens and positions before each replay.
     """
     recording: Any = model.ops.record()
-    streams, logits, inputs = model.record_token(recording, cache, plan)
+    streams, logits, inputs = model.record_rows(recording, caches, counts, plans)
     recording.seal(*recording.top(logits, min(ranks, model.shape.vocab)), kept=(streams, logits))
     return recording, inputs
 
 
-def recorded(model: Model, cache: Cache, plan: Any, key: Hashable, ranks: int) -> tuple[Any, Inputs]:
-    """Return a recording and its inputs as ``record`` does, made from the model's template for this plan if there is
+def recorded(
+    model: Model, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Any], key: Hashable, ranks: int
+) -> tuple[Any, Inputs]:
+    """Return a recording and its inputs as ``record`` does, made from the model's template for these plans if there is
     one."""
-    buffers = cache.buffers()
+    buffers = [array for cache in caches for array in cache.buffers()]
     sizes = tuple((array.shape, array.dtype) for array in buffers)
     known = _templates.setdefault(model, {})
     which = key, ranks, model.ops.threads, sizes
     if which in known:
         template, inputs = known[which][0], known[which][1].copy()
         return template.on([*buffers, *inputs.arrays()]), inputs
-    recording, inputs = record(model, cache, plan, ranks)
+    recording, inputs = record(model, caches, counts, plans, ranks)
     if hasattr(recording, "template"):
         while len(known) >= MOST_TEMPLATES:
             del known[next(iter(known))]
@@ -85,55 +107,72 @@ def recorded(model: Model, cache: Cache, plan: Any, key: Hashable, ranks: int) -
 
 
 class Decoder:
-    """The recordings of one cache. Create it with ``of``, since not every backend can record."""
+    """The recordings of passes over the same caches. Create it with ``of``, since not every backend can record."""
 
-    def __init__(self, model: Model, cache: Cache):
-        self.model, self.cache = model, cache
+    def __init__(self, model: Model, *caches: Cache):
+        self.model, self.caches = model, caches
+        self.most_rows = int(getattr(model.ops, "recorded_rows", 1))
+        """Maximum number of rows of a pass."""
         self.ranks = RANKS
         """Number of top-ranked tokens per replay; a change discards the recordings."""
-        self._recorded_for: tuple[int, int, int] = (-1, -1, -1)
+        self._recorded_for: tuple[Any, ...] = ()
         self._recordings: dict[Hashable, tuple[Any, Inputs]] = {}
-        self._made = 0
+        self.made = 0
+        """Number of recordings made so far."""
         self.last: Any = None
         """The most recently replayed recording."""
 
     @classmethod
-    def of(cls, model: Model, cache: Cache) -> Decoder | None:
-        """Return a decoder for ``cache``, or None if the model's backend cannot record."""
-        return cls(model, cache) if model.ops.record() is not None else None
+    def of(cls, model: Model, *caches: Cache) -> Decoder | None:
+        """Return a decoder for ``caches``, or None if the model's backend cannot record."""
+        return cls(model, *caches) if model.ops.record() is not None else None
 
-    def prepare(self, positions: Iterable[int]) -> int:
-        """Make the recordings that tokens at ``positions`` need, for ``run`` to find; return the number made."""
-        self._reserve()
-        before = self._made
+    def prepare(self, positions: Iterable[int], count: int = 1) -> int:
+        """Make the recordings that ``count`` tokens from ``positions`` on need, for ``run`` to find; return the number
+        made. Only for one cache."""
+        self._reserve([count])
+        before = self.made
         for pos in positions:
-            self._recording(pos)
-        return self._made - before
+            self._recording([pos], [count])
+        return self.made - before
 
-    def _reserve(self) -> None:
-        """Make room for a token, and drop the recordings if a buffer moved or their settings changed."""
-        self.cache.reserve(1)
-        recorded_for = self.cache.moves, self.model.ops.threads, self.ranks
+    def _reserve(self, counts: Sequence[int]) -> None:
+        """Make room for tokens, and drop the recordings if a buffer moved or their settings changed."""
+        for cache, count in zip(self.caches, counts, strict=True):
+            cache.reserve(count)
+        recorded_for = *(cache.moves for cache in self.caches), self.model.ops.threads, self.ranks
         if recorded_for != self._recorded_for:
             self._recordings.clear()
             self._recorded_for = recorded_for
 
-    def _recording(self, pos: int) -> tuple[Any, Inputs]:
-        plan, key = self.model.plan_token(self.cache, pos)
-        if key not in self._recordings:
+    def _recording(self, starts: Sequence[int], counts: Sequence[int]) -> tuple[Any, Inputs]:
+        timelines = zip(self.caches, starts, counts, strict=True)
+        plans, keys = zip(*(self.model.plan_rows(cache, pos, count) for cache, pos, count in timelines), strict=True)
+        key = tuple(zip(counts, keys, strict=True))
+        if key in self._recordings:
+            self._recordings[key] = self._recordings.pop(key)
+        else:
             if len(self._recordings) == MOST:
                 del self._recordings[next(iter(self._recordings))]
-            self._recordings[key] = recorded(self.model, self.cache, plan, key, self.ranks)
-            self._made += 1
+            self._recordings[key] = recorded(self.model, self.caches, counts, plans, key, self.ranks)
+            self.made += 1
         return self._recordings[key]
 
-    def run(self, token: int) -> TokenOutputs:
-        """Advance the cache by one token and return its outputs."""
-        model, cache = self.model, self.cache
-        self._reserve()
-        self.last, inputs = self._recording(cache.pos)
-        inputs.move(token, cache.pos)
+    def run(self, *tokens: Sequence[int]) -> list[Rows]:
+        """Advance each cache by its tokens, one or more, and return the outputs of each timeline's rows."""
+        counts = [len(ids) for ids in tokens]
+        self._reserve(counts)
+        starts = [cache.pos for cache in self.caches]
+        self.last, inputs = self._recording(starts, counts)
+        inputs.move_timelines(tokens, starts)
         self.last.replay()
-        cache.advance(1)
-        host, (values, best), (streams, logits) = model.ops.host, self.last.outputs, self.last.kept
-        return TokenOutputs(streams, logits, host(best).tolist()[0], host(values).tolist()[0])
+        host, (values, best), (streams, logits) = self.model.ops.host, self.last.outputs, self.last.kept
+        best, values = host(best).tolist(), host(values).tolist()
+        outputs, first = [], 0
+        for cache, count in zip(self.caches, counts, strict=True):
+            cache.advance(count)
+            rows = slice(first, first + count)
+            some = (streams, logits) if len(counts) == 1 else (streams[rows], logits[rows])
+            outputs.append(Rows(*some, best[rows], values[rows]))
+            first += count
+        return outputs

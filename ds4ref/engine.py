@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 from .archs import Model, arch_of, costs_of
 from .backends import DEFAULT_BACKEND, load_backend
 from .costs import prefill_chunk
+from .drafts.setup import Drafting, Drafts
 from .environment import memory_bytes
 from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
 from .session.session import Session
+from .session.together import Together
 from .text.protocol import DEFAULT_SYSTEM
 from .weights import open_source
 
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
 class Engine:
     """A loaded model, opened with ``Engine.open``."""
 
-    def __init__(self, source: TensorSource, model: Model, backend: str, split: str = "unicode"):
-        self.source, self.model, self.backend, self._split = source, model, backend, split
+    def __init__(
+        self, source: TensorSource, model: Model, backend: str, split: str = "unicode", drafts: Drafts | None = None
+    ):
+        self.source, self.model, self.backend, self._split, self.drafts = source, model, backend, split, drafts
 
     @classmethod
     def open(
@@ -58,6 +62,7 @@ class Engine:
         advise: bool | None = None,
         gpu_memory: float | None = None,
         progress: Callable[[str], None] | None = None,
+        drafts: Drafting | None = None,
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
@@ -68,6 +73,7 @@ class Engine:
         gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it).
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
+        drafts: what guesses tokens that are checked several in one pass; results do not change (None: nothing).
         Raise UsageError, ModelFileError, ShapeError, BackendError.
         """
         mode = _mode(numerics)
@@ -97,10 +103,11 @@ class Engine:
                 model = arch.model(shape, weights, ops, mode, advise)
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
+            speculate = None if drafts is None else Drafts(model, drafts)
         except BaseException:
             source.close()
             raise
-        return cls(source, model, backend, split)
+        return cls(source, model, backend, split, speculate)
 
     @property
     def path(self) -> str:
@@ -154,9 +161,15 @@ class Engine:
     def session(self, ctx: int) -> Session:
         """Return a new, empty session for ``ctx`` tokens; raise BackendError if memory does not suffice."""
         try:
-            return Session(self.model, ctx)
+            session = Session(self.model, ctx)
+            session.speculation = None if self.drafts is None else self.drafts.speculation()
+            return session
         except MemoryError as e:
             raise BackendError(f"no memory for a context of {ctx} tokens: {e}") from e
+
+    def together(self) -> Together:
+        """Return what evaluates the next tokens of several sessions in one pass."""
+        return Together(self.model)
 
     # --- without an explicit session
 
@@ -211,6 +224,8 @@ class Engine:
     def close(self) -> None:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
         self.__dict__.pop("model", None)
+        if self.drafts is not None:
+            self.drafts.close()
         self.source.close()
 
     def __enter__(self) -> Engine:

@@ -234,6 +234,8 @@ class Generation:
         self.tokens: list[int] = []
         self.finish = ""
         self.end: int | None = None
+        self.pending: int | None = None
+        """The token that the next step begins by evaluating, for a pass that serves several sessions."""
 
     def __iter__(self) -> Iterator[Piece]:
         from .text.stream import StreamDecoder
@@ -297,4 +299,6 @@ class Generation:
             timing.decode_s += time.perf_counter() - start
             if timing.first_token_s is None:
                 timing.first_token_s = timing.prefill_s + timing.decode_s
+            self.pending = token if self.last or len(self.tokens) < self.limit else None
             yield piece
+            self.pending = None

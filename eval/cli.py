@@ -101,12 +101,12 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
 
 
 def _open(job: Job, args: Namespace) -> Target:
-    from ds4ref.console.tool import engine_options, target_of
+    from ds4ref.console.tool import engine_options, is_embedded, target_of
 
     if job.spec.partition(":")[0].partition("?")[0] == "local" and args.concurrency > 1:
         from ds4ref.targets import open_target
 
-        options = {**engine_options(args), "sessions": args.concurrency}
+        options = {**engine_options(args, is_embedded(job.spec)), "sessions": args.concurrency}
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
         return open_target(job.spec, **options)
     return target_of(args, job.spec)

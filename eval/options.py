@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ds4ref.console.drafts import add_drafts
 from ds4ref.console.flags import add
 from ds4ref.console.options import Parser, integer, integers, number
-from ds4ref.console.tool import add_target
+from ds4ref.console.tool import add_target, is_embedded
 from ds4ref.environment import data_dir
 from ds4ref.errors import DataError, UsageError
 
@@ -64,7 +65,6 @@ examples:
 
 UNAVAILABLE = {
     "--trace": "the log (-o FILE) has every prompt and answer, and ds4-eval view shows them",
-    "--mtp": "no speculative decoding",
     "--metal": "no Metal backend",
     "--quality": "every numerics mode is exact about what it rounds: --numerics",
 }
@@ -88,6 +88,7 @@ def build_parser() -> Parser:
     g = made.add_argument_group("the engine")
     add(g, "--model", help="GGUF file: the same as --target local:FILE")
     add_target(made, None)
+    add_drafts(made.add_argument_group("guessed tokens of a local engine (speculative decoding)"))
 
     g = made.add_argument_group("answers")
     add(g, "--think")
@@ -166,8 +167,7 @@ def read_job(args: Namespace) -> Job:
     if args.resume is not None:
         return _resumed(args, given)
     spec = args.target or (f"local:{args.model}" if args.model else "local")
-    embedded = spec.partition("?")[0] in ("local", "local:")
-    name = args.pack or (packs.NANO if embedded else packs.DEFAULT)
+    name = args.pack or (packs.NANO if is_embedded(spec) else packs.DEFAULT)
     pack = library.load(name, args.long_tokens, args.long_seed)
     asked = tuple(chosen(pack.questions, args.only, args.limit))
     path = Path(args.output) if args.output else _new_path(pack.name)

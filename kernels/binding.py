@@ -199,9 +199,10 @@ class _Source:
             self.refuse(f"{name} < 0")
         if op.where:
             self.refuse(f"not ({op.where})", op.where)
-        for written in (operand for operand in required if operand.written):
+        for written in (operand for operand in (*required, *optional) if operand.written):
+            given = f"{written.name} is not None and " * written.optional
             for other in (each for each in required if each is not written and each.kind != "matrix"):
-                self.add(f"if self.overlap({written.name}, {other.name}):")
+                self.add(f"if {given}self.overlap({written.name}, {other.name}):")
                 self.add(f"    raise ValueError('{op.name}: {written.name} and {other.name} share memory')")
         self.values()
         self.launch()
@@ -308,14 +309,18 @@ class _Source:
         if unknown:
             raise TypeError(f"the launch of {self.op.name} wants {sorted(unknown)}, which its declaration has not")
         call = f"_launch({', '.join(self.wanted)})"
+        into = any(operand.name == "into" for operand in self.op.operands)
         if not set(results) & set(self.wanted):
+            if into:
+                self.add("if into is not None:", f"    into[...] = {call}", "    return into")
             return self.add(f"return {call}")
         for result in self.op.results:
             dims = ", ".join("*lead" if dim == "..." else dim for dim in result.dims or ())
             if result.dims in self.shapes:
                 dims = f"*{self.shapes[result.dims]}"
             dtype = "" if result.kind == "f32" else f", dtype=_{result.kind}[0]"
-            self.add(f"{result.name} = self.empty({dims}{dtype})")
+            given = "into if into is not None else " if into else ""
+            self.add(f"{result.name} = {given}self.empty({dims}{dtype})")
         self.add(call, f"return {', '.join(results)}")
 
 

@@ -10,6 +10,7 @@ maps the name of every op to its operands, as declared by ``op``:
     name matrix[R,n]   weights as stored in the file (``ds4ref.kernels.formats.Matrix``), [E,R,n] a stack
     name i32[T] 0..V-1 the values lie in this range, either end of which may be missing
     name?              may be None; a size that occurs in no other operand is then 0
+    =into?             written in place and returned instead of a new result, unless it is None
     =name              written in place; all other operands are only read
     name               any other argument
 
@@ -301,11 +302,11 @@ class Backend(Protocol):
 
     @op(
         "q f32[T,H,d]; raw f32[N,d]; raw_first i32[T] 0..; raw_count i32[T] 0..N; comp? any[M,d];"
-        " comp_count i32[T] 0..M; selected? i32[T,k] ..M-1; sinks f32[H]; scale -> out f32[T,H,d]"
+        " comp_count i32[T] 0..M; selected? i32[T,k] ..M-1; sinks f32[H]; scale; =into? f32[T,H,d] -> out f32[T,H,d]"
     )
     def attention(
         self, q: Array, raw: Array, raw_first: Array, raw_count: Array, comp: Array | None, comp_count: Array,
-        selected: Array | None, sinks: Array, scale: float,
+        selected: Array | None, sinks: Array, scale: float, into: Array | None = None,
     ) -> Array:  # fmt: skip
         """Attend with H query heads to the same rows, which are keys and values, in one softmax per head.
 
@@ -315,10 +316,13 @@ class Backend(Protocol):
         """
 
     @op(
-        "q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T] 0..; row_counts i32[T] 0..N; scale"
-        " -> out f32[T,K*g,d]"
+        "q f32[T,K*g,d]; keys any[N,K,d]; values any[N,K,d]; first i32[T] 0..; row_counts i32[T] 0..N; scale;"
+        " =into? f32[T,K*g,d] -> out f32[T,K*g,d]"
     )
-    def attend(self, q: Array, keys: Array, values: Array, first: Array, row_counts: Array, scale: float) -> Array:
+    def attend(
+        self, q: Array, keys: Array, values: Array, first: Array, row_counts: Array, scale: float,
+        into: Array | None = None,
+    ) -> Array:  # fmt: skip
         """Compute grouped-query attention: head h reads keys and values h // g, in one softmax over the rows.
 
         The rows are positions first .. first + row_counts - 1 of the rings ``keys`` and ``values``. A token without

@@ -202,6 +202,11 @@ COLUMNS = (
     Column("wait_share", "local: the share of the timed windows that a thread waited for a processor that others had "
            "(Linux)", form=".4f"),
     Column("load", "load average of the machine over the last minute, after the row", form=".2f"),
+    Column("drafted", "speculative decoding: tokens that were guessed", "tokens", int, "d"),
+    Column("accepted", "guessed tokens that were right", "tokens", int, "d"),
+    Column("tokens_per_pass", "tokens decoded by a pass of the model", form=".3f", heading="tokens a pass",
+           display_form=".2f", rank=4),
+    Column("drafts", "right/guessed by source and number of guesses in the pass", type=str, combine=last),
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES)

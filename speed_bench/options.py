@@ -16,8 +16,9 @@ from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
 from ds4ref.console.common import check_output, read_text
-from ds4ref.console.flags import add
-from ds4ref.console.model import choose_model, threads
+from ds4ref.console.drafts import drafting
+from ds4ref.console.flags import DRAFTS, add
+from ds4ref.console.model import LOCAL_MODEL, choose_model, threads
 from ds4ref.console.options import Parser, choice, choices, integer, integers, number
 from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
@@ -43,6 +44,8 @@ ARM_OPTIONS: dict[str, Callable[[str], Any]] = {
     "backend": choice(*BACKENDS),
     "numerics": choice(*MODES),
     "threads": integer(),
+    "draft": choice(*DRAFTS),
+    "mtp-draft": integer(1, 16),
 }
 BOUNDS = ("ttft", "tpot", "e2e")
 
@@ -138,7 +141,7 @@ def build_parser() -> Parser:
     g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds of rest before each "
                    "further repetition (0)")  # fmt: skip
     g.add_argument("--arm", metavar="NAME=VALUE,...", action="append", default=[], help="given twice: A and B, "
-                   "measured in turn; model, backend, numerics, threads")  # fmt: skip
+                   "measured in turn; model, backend, numerics, threads, draft, mtp-draft")  # fmt: skip
 
     g = parser.add_argument_group("targets other than the local engine")
     add(
@@ -183,6 +186,17 @@ def build_parser() -> Parser:
     add(g, "--threads", type=integers())
     add(g, "--warm-weights", help="read the whole file before starting")
     add(g, "--strict")
+
+    g = parser.add_argument_group("guessed tokens (speculative decoding)")
+    add(g, "--draft", type=choices(*DRAFTS), help=f"{', '.join(DRAFTS)}; several are lanes in turn (off)")
+    add(g, "--mtp")
+    add(
+        g,
+        "--mtp-draft",
+        type=integers(1, 16),
+        help="most tokens to guess at once, never more than 7; a list: lanes (7)",
+    )
+    add(g, "--mtp-margin")
 
     g = parser.add_argument_group("results")
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout, where that is no terminal)")
@@ -340,7 +354,10 @@ def _load(args: Namespace, remote: bool) -> Load | None:
     return Load(args.requests, args.request_rate or (), streams, args.mix or Load.mix, args.goodput or {}, args.seed)
 
 
-LOCAL_ONLY = ("model", "backend", "gpu_memory", "numerics", "threads", "warm_weights", "strict")
+LOCAL_ONLY = (
+    "model", "backend", "gpu_memory", "numerics", "threads", "warm_weights", "strict", "draft", "mtp", "mtp_draft",
+    "mtp_margin",
+)  # fmt: skip
 
 
 def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
@@ -374,7 +391,10 @@ def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
         raise UsageError(f"--arm must be given twice, for A and for B, not {len(args.arm)} time(s)")
     arms = [parse_arm(text) for text in args.arm]
     models = args.model if args.model is None or os.path.exists(args.model) else args.model.split(",")
-    values_of = {"model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads}
+    values_of = {
+        "model": models, "backend": args.backend, "numerics": args.numerics, "threads": args.threads,
+        "draft": args.draft, "mtp-draft": args.mtp_draft,
+    }  # fmt: skip
     lists = {name: values for name, values in values_of.items() if isinstance(values, list) and len(values) > 1}
     if lists and arms:
         raise UsageError(f"choose one of --arm and a list of --{next(iter(lists))}")
@@ -386,19 +406,20 @@ def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
     chosen = [common | options for options in arms or [{}]]
     if args.gpu_memory is not None and not any(options["backend"] == "cuda" for options in chosen):
         raise UsageError("--gpu-memory is for --backend cuda")
-    return tuple(
-        _local_lane(options, name, args.strict, args.gpu_memory if options["backend"] == "cuda" else None)
-        for name, options in zip(names or [""], chosen, strict=True)
-    )
+    return tuple(_local_lane(options, name, args) for name, options in zip(names or [""], chosen, strict=True))
 
 
-def _local_lane(options: dict[str, Any], name: str, strict: bool, gpu_memory: float | None) -> Lane:
+def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
     defaults = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE}
     chosen = {key: options[key] or default for key, default in defaults.items()}
     model = f":{options['model']}" if options["model"] else ""
-    chosen |= {"threads": threads(PROG, options["threads"]), "strict": strict}
-    if gpu_memory is not None:
-        chosen["gpu_memory"] = gpu_memory
+    chosen |= {"threads": threads(PROG, options["threads"]), "strict": args.strict}
+    if args.gpu_memory is not None and options["backend"] == "cuda":
+        chosen["gpu_memory"] = args.gpu_memory
+    if options["draft"] is not None or options["mtp-draft"] is not None:
+        given = {name.replace("-", "_"): options[name] for name in ("draft", "mtp-draft")}
+        embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)
+        chosen["drafts"] = drafting(Namespace(mtp=args.mtp, mtp_margin=args.mtp_margin, **given), embedded)
     return Lane(f"local{model}", name, options=chosen)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ds4ref.costs import PREFILL_CHUNK
+from ds4ref.drafts.speculation import Counts
 from ds4ref.environment import resident_bytes
 from ds4ref.errors import Cancelled, Ds4Error, SessionError
 
@@ -100,6 +101,7 @@ class SweepRow:
     test            name of a single test, "" for a sweep
     wait_share      share of the timed windows that a thread waited for a processor, at most
     load            the machine's load average afterwards
+    guessed         what speculative decoding did meanwhile, None without it
     """
 
     ctx_tokens: int
@@ -115,6 +117,30 @@ class SweepRow:
     wait_share: float | None = None
     load: float | None = None
     ready_s: float = 0.0
+    guessed: Counts | None = None
+
+    @property
+    def drafted(self) -> int | None:
+        """Number of tokens that were guessed, None without speculative decoding."""
+        return None if self.guessed is None else self.guessed.total().drafted
+
+    @property
+    def accepted(self) -> int | None:
+        """Number of guessed tokens that were right."""
+        return None if self.guessed is None else self.guessed.total().accepted
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Tokens decoded by a pass of the model."""
+        return None if self.guessed is None else self.guessed.tokens_a_pass
+
+    @property
+    def drafts(self) -> str | None:
+        """Right and guessed tokens by source and number of guesses in the pass: "lookup 3: 7/12"."""
+        if self.guessed is None:
+            return None
+        items = sorted(self.guessed.drafts.items())
+        return "; ".join(f"{name} {depth}: {count.accepted}/{count.drafted}" for (name, depth), count in items)
 
     @property
     def gen_tokens(self) -> int:
@@ -187,14 +213,14 @@ def sweep(
         with _sweep_errors(f"snapshot at {depth} failed"):
             snapshot = session.snapshot()
             payload = session.payload_bytes()
-        ready_s = prepare(session, depth, gen_tokens)
+        ready_s, guesses = prepare(session, depth, gen_tokens), Guesses(session)
         with waits:
             ids, steps = decode(session, depth, gen_tokens, eos, cancel)
         with _sweep_errors(f"restore at {depth} failed"):
             session.restore(snapshot)
         yield SweepRow(
             depth, depth - previous, prefill_s, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), "",
-            waits.share(prefill_s + sum(steps)), load(), ready_s,
+            waits.share(prefill_s + sum(steps)), load(), ready_s, guesses.counted(),
         )  # fmt: skip
         previous = depth
 
@@ -286,13 +312,25 @@ def timed_decode(
 ) -> SweepRow:
     """Measure the decode of ``count`` tokens after ``depth`` tokens; raises as ``sweep``."""
     payload, start = session.payload_bytes(), time.perf_counter()
-    ready_s = prepare(session, depth, count)
+    ready_s, guesses = prepare(session, depth, count), Guesses(session)
     with Waits() as waits:
         ids, steps = decode(session, depth, count, eos, cancel)
     return SweepRow(
         depth, 0, 0.0, tuple(steps), payload, tuple(ids), rep, start, resident_bytes(), test, waits.share(sum(steps)),
-        load(), ready_s,
+        load(), ready_s, guesses.counted(),
     )  # fmt: skip
+
+
+class Guesses:
+    """Counts what a session's speculative decoding does from now on."""
+
+    def __init__(self, session: Timeline):
+        self._speculation = getattr(session, "speculation", None)
+        self._before = None if self._speculation is None else self._speculation.counts.copy()
+
+    def counted(self) -> Counts | None:
+        """Return the counts so far, None for a session without speculative decoding."""
+        return None if self._before is None else self._speculation.counts - self._before
 
 
 def prepare(session: Timeline, depth: int, count: int) -> float:

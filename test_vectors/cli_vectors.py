@@ -23,8 +23,9 @@ from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.store.rows import vector_row
 from ds4ref.targets import Prompt
 
-from . import dumps, legacy
+from . import committed, dumps, legacy
 from .capture import PromptCase, forks, record_missing, spread, start
+from .cli_forced import Question, check_committed
 from .record import add_store, describe, keep, opened, text_digest
 from .schema import CASE_SCHEMA, ExpectedDivergence, RecordedCase, Repetition, Vectors, record, sha256
 from .verdicts import PROFILES, CaseResult, check_case
@@ -78,8 +79,7 @@ def capture(argv: Sequence[str]) -> int:
                    "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
                    "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
     flags.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
-    flags.add_argument("--prompts", metavar="FILE",
-                       help='JSON lines {"id": ..., "prompt": ..., "ctx": ...} (four of our own)')  # fmt: skip
+    add(flags, "--prompts", help='JSON lines {"id": ..., "prompt": ..., "ctx": ...} (four of our own)')
     add(flags, "--tokens", type=integer(1, 4096), default=4, help="steps a prompt (4)")
     flags.add_argument("--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives (20)")
     add(
@@ -250,9 +250,12 @@ def check(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors check PATH``; return the exit code."""
     flags = parser(
         "ds4-vectors check",
-        "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails.",
+        "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails. With --teacher-forced: is what "
+        "another engine committed greedily, drafts and all, what the target would have taken?",
         "PATH [options]",
         "vectors/mine --target local:model.gguf --junit report.xml",
+        "--teacher-forced answers.jsonl --target local:model.gguf",
+        "--teacher-forced --committed-by http://127.0.0.1:8080/v1 -n 200 --target local:model.gguf",
         'tests/test-vectors/official.vec --profile ds4 --target command:"./ds4 -m model.gguf"',
     )
     flags.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, official.vec, or JSON captures")
@@ -261,6 +264,15 @@ def check(argv: Sequence[str]) -> int:
     flags.add_argument("--floor", metavar="NATS", type=number(0, 100), help="rounding floor of the engine (by mode)")
     add(flags, "--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
     flags.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
+    flags.add_argument("--teacher-forced", action="store_true",
+                       help="PATH (vectors, or JSON lines with text or token ids) is what an engine committed "
+                       "greedily: is every token the target's best? Finds a wrong verifier of drafts")  # fmt: skip
+    flags.add_argument(
+        "--committed-by", metavar="SPEC", help="with --teacher-forced: ask this target now, instead of PATH"
+    )
+    add(flags, "--prompts", help='what it is asked: JSON lines {"id": ..., "prompt": ...} (four of our own)')
+    add(flags, "--tokens", type=integer(1, 1 << 20), default=200, help="longest answer to ask for (200)")
+    flags.add_argument("--plain-text", action="store_true", help="prompts are plain text to continue, no chats")
     flags.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
     add(flags, "--output", "--out", dest="out", help="also write every step as JSON")
     add(flags, "--json")
@@ -269,6 +281,10 @@ def check(argv: Sequence[str]) -> int:
     args = parsed(flags, argv)
     if args is None:
         return 0
+    if args.teacher_forced:
+        return _teacher_forced(args, argv)
+    if args.committed_by or args.prompts or args.plain_text:
+        raise UsageError("--committed-by, --prompts and --plain-text belong to --teacher-forced")
     path = _single_path(args.path, "vectors to check against")
     for file in (args.junit, args.out):
         if file:
@@ -297,6 +313,32 @@ def check(argv: Sequence[str]) -> int:
     nothing = "" if passed or failed else "\nnothing could be compared: not passed"
     finish(result, args.json, _table(results) + nothing)
     return 0 if passed else 1
+
+
+def _teacher_forced(args: Namespace, argv: Sequence[str]) -> int:
+    """Read or ask for what an engine committed, judge it, and return the exit code."""
+    if args.profile != "margin":
+        raise UsageError("--teacher-forced knows no profile but margin")
+    if args.committed_by:
+        if args.path:
+            raise UsageError(f"{args.path[0]} and --committed-by: choose one")
+        asked = {
+            case.id: Question(Prompt.plain(case.text) if args.plain_text else Prompt.chat(case.text), case.ctx)
+            for case in read_prompts(args.prompts)
+        }
+        return check_committed(args, argv, asked, [])
+    if args.prompts or args.plain_text:
+        raise UsageError("--prompts and --plain-text belong to --committed-by")
+    path = _single_path(args.path, "a file of what an engine committed, or --committed-by,")
+    if path.endswith(".jsonl"):
+        return check_committed(args, argv, {}, committed.read(path))
+    answers = [
+        committed.of_tokens(
+            i.case.id, Prompt.chat(i.prompt, i.system), [s.token.raw for s in i.case.repetitions[0].steps]
+        )
+        for i in items(path, args.allow_partial)
+    ]
+    return check_committed(args, argv, {}, answers)
 
 
 def _check_all(

@@ -16,6 +16,7 @@ within 4 nats (docs/reference/vectors.md).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -54,6 +55,8 @@ class StepResult:
     kl        KL(expected || engine) on the shared alternatives, nats
     why       reason of the verdict
     logprob   engine's log probability of the expected token
+    lead      nats by which the engine's best token leads: the second best on a match, else the expected one (at least
+              so many, if that is not listed); None if unknown
     """
 
     index: int
@@ -67,6 +70,7 @@ class StepResult:
     kl: float | None = None
     why: str = ""
     logprob: float | None = None
+    lead: float | None = None
 
 
 @dataclass
@@ -139,9 +143,7 @@ def check_case(
         else:
             why = "after a fork" if index < with_bytes else "from a token on whose bytes the source did not give"
             result.steps.append(StepResult(index, "incomparable", expected.token.raw, None, why=why))
-    order = ("mismatch", "incomparable", "flip", "match")
-    verdicts = {step.verdict for step in result.steps}
-    result.verdict = next(v for v in order if v in verdicts) if verdicts else "incomparable"
+    result.verdict = _worst(result.steps)
     if divergence is not None:
         result.reason = divergence.reason
         at = [s for s in result.steps if divergence.step is None or s.index == divergence.step]
@@ -151,6 +153,21 @@ def check_case(
         elif result.verdict in ("match", "flip"):
             result.verdict = "unexpected match"
     return result
+
+
+def forced_case(name: str, steps: Sequence[Step], noise: float) -> CaseResult:
+    """Judge the tokens of steps that a target was forced along: is each the best of its own step?"""
+    judged = []
+    for index, step in enumerate(map(_plain_eos, steps)):
+        expected = StepRecord(TokenRecord(list(step.token.raw)))
+        judged.append(_margin_step(index, expected, step, noise, True))
+    return CaseResult(name, _worst(judged), judged, noise)
+
+
+def _worst(steps: Sequence[StepResult]) -> str:
+    verdicts = {step.verdict for step in steps}
+    order = ("mismatch", "incomparable", "flip", "match")
+    return next(v for v in order if v in verdicts) if verdicts else "incomparable"
 
 
 def _answers(
@@ -204,14 +221,17 @@ def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, for
     delta = None if logprob is None or expected.token.logprob is None else logprob - expected.token.logprob
     fields: dict[str, Any] = {"rank": rank, "delta": delta, "overlap": overlap, "kl": kl, "logprob": logprob}
     if best == raw or (logprob is not None and logprob >= best_logprob):
-        return StepResult(index, "match", raw, best, margin=0.0, **fields)
+        others = [value for token, value in ordered if token != raw]
+        lead = max(0.0, logprob - others[0]) if logprob is not None and others else None
+        return StepResult(index, "match", raw, best, margin=0.0, lead=lead, **fields)
     if logprob is None:
         least = best_logprob - ordered[-1][1]
         why = f"not among the {len(ordered)} best (margin above {least:.3g})"
-        return StepResult(index, "mismatch", raw, best, margin=None, why=why, **fields)
+        return StepResult(index, "mismatch", raw, best, margin=None, lead=least, why=why, **fields)
     margin = best_logprob - logprob
     verdict = "flip" if margin <= noise else "mismatch"
-    return StepResult(index, verdict, raw, best, margin=margin, why=f"margin {margin:.3g}, noise {noise:.3g}", **fields)
+    why = f"margin {margin:.3g}, noise {noise:.3g}"
+    return StepResult(index, verdict, raw, best, margin=margin, lead=margin, why=why, **fields)
 
 
 def _distribution(expected: StepRecord, values: dict[bytes, float]) -> tuple[float | None, float | None]:

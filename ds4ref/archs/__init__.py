@@ -106,12 +106,15 @@ class Model(Protocol):
         """Compute logits (T, vocab) float32, an array of the backend, of the streams of T tokens from position ``pos0``
         on."""
 
-    def plan_token(self, cache: Any, pos: int) -> tuple[Any, Hashable]:
-        """Return the decisions that the position of a token implies for its pass, and a key that is equal for equal
-        passes."""
+    def plan_rows(self, cache: Any, pos: int, count: int) -> tuple[Any, Hashable]:
+        """Return the decisions that the positions of ``count`` tokens imply for their pass, and a key that is equal for
+        equal passes."""
 
-    def record_token(self, recording: Any, cache: Any, plan: Any) -> tuple[Any, Any, Inputs]:
-        """Record the ops of one token's pass; return its streams (1, ...), its logits (1, vocab) and its inputs.
+    def record_rows(
+        self, recording: Any, caches: Sequence[Any], counts: Sequence[int], plans: Sequence[Any]
+    ) -> tuple[Any, Any, Inputs]:
+        """Record the ops of a pass of T rows, ``counts`` tokens of each of ``caches``; return its streams (T, ...), its
+        logits (T, vocab) and its inputs.
 
         Both arrays must be results of ops other than ``embed``. ``ds4ref.decode`` seals the recording.
         """

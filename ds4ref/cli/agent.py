@@ -24,6 +24,7 @@ from ..agent.tools import Toolbox
 from ..agent.workspace import Workspace
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..console.common import EXIT_INTERRUPTED, Interrupt, read_text, say
+from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.model import open_engine, threads
 from ..console.options import SEED_MAX, Parser, integer, printable
@@ -77,7 +78,6 @@ Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer or a command;
 what was said and done so far stays."""
 
 _UNAVAILABLE = {
-    **dict.fromkeys(("--mtp", "--mtp-draft", "--mtp-margin"), "no speculative decoding in this engine"),
     **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)}); --target asks a server",
     "--quality": "choose the arithmetic with --numerics",
@@ -123,6 +123,7 @@ def build_parser() -> Parser:
     add(g, "--threads", help="local: CPU threads (all cores)")
     add(g, "--warm-weights")
     add(g, "--strict")
+    add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
     add(g, "--model-name")
     add(g, "--key-env")
     add(g, "--dialect")

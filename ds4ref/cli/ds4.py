@@ -16,6 +16,7 @@ from importlib import import_module
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..console.common import check_output, run
+from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, parsed
 from ..errors import UsageError
@@ -58,7 +59,6 @@ exit codes: 0 done (also at the length limit), 1 failure, 2 usage or lock,
             130 Ctrl-C before the answer was complete"""
 
 UNAVAILABLE = {
-    **dict.fromkeys(("--mtp", "--mtp-draft", "--mtp-margin"), "no speculative decoding in this engine"),
     **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
     **dict.fromkeys(
         ("--imatrix-dataset", "--imatrix-out", "--imatrix-max-prompts", "--imatrix-max-tokens"),
@@ -117,6 +117,8 @@ def build_parser() -> Parser:
     add(g, "--threads")
     add(g, "--warm-weights")
     add(g, "--strict")
+
+    add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
 
     g = parser.add_argument_group("prompt")
     add(g, "--prompt", "-p", help="the user's message")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..console.common import has_colour, run
+from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.model import open_engine
 from ..console.options import Parser, choice, choices, integer, number, parsed, printable
@@ -75,7 +76,7 @@ environment:
 exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or lock, 130 second signal"""
 
 UNAVAILABLE = {
-    **{flag: why for flag, why in DS4_UNAVAILABLE.items() if flag.startswith(("--mtp", "--dir-steering"))},
+    **{flag: why for flag, why in DS4_UNAVAILABLE.items() if flag.startswith("--dir-steering")},
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],
 }  # fmt: skip
@@ -108,6 +109,8 @@ def build_parser() -> Parser:
     add(g, "--strict")
     g.add_argument("--chdir", metavar="DIR", help="work in that folder")
     add(g, "--model-name", default=MODEL, help=f"id under which the model is served ({MODEL})")
+
+    add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
 
     g = parser.add_argument_group("who may ask")
     g.add_argument("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")

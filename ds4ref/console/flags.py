@@ -25,6 +25,8 @@ from ..numerics import MODES
 from ..targets.dialects import KINDS
 from .options import SEED_MAX, choice, integer, number
 
+DRAFTS = "off", "auto", "lookup", "mtp"
+
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
 
 FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
@@ -85,6 +87,32 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"what is rounded: {', '.join(MODES)}"}),
     "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all cores)"}),
+    "--draft": (
+        (),
+        {
+            "metavar": "NAME",
+            "type": choice(*DRAFTS),
+            "help": "guess tokens and check several in one pass; the text is the same. lookup: what followed the same "
+            "words before; mtp: the model's block for it; auto: what pays; off (off)",
+        },
+    ),
+    "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the block for multi-token prediction"}),
+    "--mtp-draft": (
+        (),
+        {
+            "metavar": "N",
+            "type": integer(1, 16),
+            "help": "most tokens to guess at once, never more than 7; 1 is off (7)",
+        },
+    ),
+    "--mtp-margin": (
+        (),
+        {
+            "metavar": "F",
+            "type": number(0, 1000),
+            "help": "of two guesses of the block, drop the second if its two best logits are closer than this (3)",
+        },
+    ),
     "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context, tokens"}),
     # prompts
     "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
@@ -98,6 +126,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--top-p": ((), {"metavar": "F", "type": number(0, 1), "help": "nucleus mass (1)"}),
     "--min-p": ((), {"metavar": "F", "type": number(0, 1), "help": "least share of the best token's probability"}),
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
+    "--prompts": ((), {"metavar": "FILE", "help": "JSON lines of prompts"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
     # many at once

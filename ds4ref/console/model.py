@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ModelFileError, UsageError
 from .common import Progress, say
+from .drafts import drafting
 from .options import integer
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             strict=args.strict,
             split=getattr(args, "split", "unicode"),
             gpu_memory=getattr(args, "gpu_memory", None),
+            drafts=drafting(args, choice.why == "embedded") if hasattr(args, "draft") else None,
         ) as engine:
             if args.warm_weights:
                 warm(prog, engine.source)

@@ -14,6 +14,7 @@ from ..numerics import MODES
 from ..targets import Target, open_target
 from ..targets.dialects import KINDS, PREFILLS
 from .common import columns, is_tty, say
+from .drafts import drafting
 from .flags import add
 from .options import Parser, choice, integer, number
 from .tables import Column, fitted
@@ -50,9 +51,19 @@ def add_engine(parser: Parser, numerics: str | None = None) -> None:
     add(parser, "--threads", help="of a local engine (all cores)")
 
 
-def engine_options(args: Namespace) -> dict[str, Any]:
-    """Return the arguments for ``Engine.open`` from the options of ``add_engine``, except numerics."""
-    return {"backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory}
+def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
+    """Return the arguments for ``Engine.open`` from the options of ``add_engine``, and of ``add_drafts`` if the command
+    has these; except numerics.
+
+    embedded: the model is the embedded one.
+    """
+    options = {"backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory}
+    return options | {"drafts": drafting(args, embedded)} if hasattr(args, "draft") else options
+
+
+def is_embedded(spec: str) -> bool:
+    """Return whether a target is the local engine on the embedded model."""
+    return spec.partition("?")[0] in ("local", "local:")
 
 
 def add_target(parser: Parser, default: str | None = "local") -> None:
@@ -94,7 +105,7 @@ def target_of(args: Namespace, spec: str) -> Target:
     elif kind == "command":
         options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
     elif kind == "local":
-        options = engine_options(args)
+        options = engine_options(args, is_embedded(spec))
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
     return open_target(spec, **options)
 

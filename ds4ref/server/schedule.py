@@ -47,6 +47,11 @@ class Schedule(Generic[T]):
         self._floor, client.floor = client.seconds, client.entries[key]
         return self._entries[key][1]
 
+    def ranked(self) -> list[T]:
+        """Return all entries: those of the client that has used least first, of each client likewise."""
+        used = [(self._clients[name], key) for key, (name, _) in self._entries.items()]
+        return [self._entries[key][1] for client, key in sorted(used, key=lambda u: (u[0].seconds, u[0].entries[u[1]]))]
+
     def charge(self, entry: T, seconds: float) -> None:
         """Record that ``entry`` has used the engine for ``seconds``."""
         used = self._clients[self._entries[id(entry)][0]]

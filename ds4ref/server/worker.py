@@ -94,6 +94,12 @@ class Stream:
     ids: Sequence[int] = ()
     saves: int = 0
     begun: bool = False
+    generation: Generation | None = None
+
+    @property
+    def pending(self) -> int | None:
+        """Return the token that the answer evaluates next, None if its next step is another."""
+        return None if self.generation is None else self.generation.pending
 
 
 class Worker:
@@ -120,6 +126,7 @@ class Worker:
         self.running: tuple[Job, ...] = ()
         self.finished = 0
         self._schedule: Schedule[Stream] = Schedule()
+        self._together = engine.together()
         self._idle: list[Session] = [engine.session(ctx)]
         self._lock = threading.Lock()
         self._count = 0
@@ -192,12 +199,19 @@ class Worker:
 
     def _work(self) -> None:
         while self._admit():
-            stream = self._next()
+            group = self._group(self._next())
             begun = time.perf_counter()
-            goes_on = self._slice(stream, begun + SLICE)
-            self._schedule.charge(stream, time.perf_counter() - begun)
-            if not goes_on:
+            if len(group) > 1:
+                self._look_ahead(group)
+                ended = [stream for stream in group if not self._slice(stream, begun)]
+            else:
+                ended = [stream for stream in group if not self._slice(stream, begun + SLICE)]
+            seconds = (time.perf_counter() - begun) / len(group)
+            for stream in group:
+                self._schedule.charge(stream, seconds)
+            for stream in ended:
                 self._schedule.remove(stream)
+                self._together.forget(stream.session)
                 self.running = tuple(one.job for one in self._schedule)
                 self._end(stream.job, stream.job.finish or Finish.ERROR)
 
@@ -244,6 +258,24 @@ class Worker:
             if stream.job.cancel():
                 return stream
         return self._schedule.next(self._ready)
+
+    def _group(self, stream: Stream) -> list[Stream]:
+        """Return the answer, and those that can decode a token in the same pass as it."""
+        if stream.pending is None or stream.job.cancel():
+            return [stream]
+        others = [one for one in self._schedule.ranked() if one is not stream and one.pending is not None]
+        return [stream, *others][: self._together.most]
+
+    def _look_ahead(self, group: Sequence[Stream]) -> None:
+        """Decode a token of each answer in one pass, so that its own next step need not."""
+        begun = time.perf_counter()
+        try:
+            self._together.look_ahead([(one.session, one.pending) for one in group if one.pending is not None])
+        except Exception:
+            log.exception("a pass for %d answers; each computes by itself", len(group))
+        seconds = time.perf_counter() - begun
+        for one in group:
+            one.job.timing.decode_s += seconds
 
     def _ready(self, stream: Stream) -> bool:
         """Return whether a prompt cannot gain by waiting until another one with the same beginning is evaluated."""
@@ -324,7 +356,7 @@ class Worker:
     def _answer(self, job: Job, stream: Stream) -> Iterator[bool]:
         turn, session = job.turn, stream.session
         if turn.echo:
-            yield from self._echo(job, session)
+            yield from self._echo(job, stream)
             return
         start = self._begin(job, session)
         if start is None:
@@ -352,20 +384,20 @@ class Worker:
         if len(start.tokens) > start.cached:
             self.timelines.keep(session, ())
         job.decoding = time.monotonic()
-        yield from self._generate(job, session, start)
+        yield from self._generate(job, stream, start)
 
-    def _echo(self, job: Job, session: Session) -> Iterator[bool]:
+    def _echo(self, job: Job, stream: Stream) -> Iterator[bool]:
         """Answer a turn whose prompt is part of the answer; its timeline is not cached."""
         job.start = Start(job.ids, 0, "none")
         try:
-            for _ in echo(session, self.engine.tokenizer, job):
+            for _ in echo(stream.session, self.engine.tokenizer, job):
                 yield False
         except Cancelled:
             job.finish = Finish.CANCELLED
             job.listen(Delta(finish=Finish.CANCELLED, usage=Usage(len(job.ids), 0, 0, 0)))
             return
         job.decoding = time.monotonic()
-        yield from self._generate(job, session, job.start)
+        yield from self._generate(job, stream, job.start)
 
     def _begin(self, job: Job, session: Session) -> Start | None:
         """Bring the session to the longest cached prefix; None if the turn needs a cached timeline that is gone."""
@@ -383,8 +415,8 @@ class Worker:
             tail = tail[1:]
         return Start(tokens + tail, len(tokens), f"{turn.api}-tool-output")
 
-    def _generate(self, job: Job, session: Session, start: Start) -> Iterator[bool]:
-        turn, tokenizer = job.turn, self.engine.tokenizer
+    def _generate(self, job: Job, stream: Stream, start: Start) -> Iterator[bool]:
+        turn, session, tokenizer = job.turn, stream.session, self.engine.tokenizer
         reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover)
         drawn = turn.sampling
         sampler = sampler_of(
@@ -397,7 +429,7 @@ class Worker:
         )
         room = self.ctx - session.pos
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
-        generation = Generation(
+        generation = stream.generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
             cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
             adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency) if drawn.adjusts else None,
@@ -412,6 +444,7 @@ class Worker:
             if reader.done:
                 break
             yield generated == 1  # who has waited for the first token need not wait for the others' second
+        stream.generation = None
         ended = "" if reader.done else generation.finish
         rest = reader.finish(ended, generation.thinking)
         finish = reader.reason(ended)

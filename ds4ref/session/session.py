@@ -7,18 +7,22 @@ the session at the last finished chunk (if cancelled) or invalid (after any othe
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from .. import sampling
 from ..archs import Model
 from ..costs import prefill_chunk
-from ..decode import MOST_RANKS, Decoder, TokenOutputs
+from ..decode import MOST_RANKS, RANKS, Decoder, Rows, TokenOutputs
 from ..errors import Cancelled, ContextError, SessionError, TokenError
+
+if TYPE_CHECKING:
+    from ..drafts.speculation import Speculation
 
 Progress = Callable[[int, int], None]
 Cancel = Callable[[], bool]
@@ -52,7 +56,15 @@ class Snapshot:
 
 
 class Session:
-    """One timeline of a model, created by ``Engine.session``."""
+    """One timeline of a model, created by ``Engine.session``.
+
+    With ``speculation`` set, a session evaluates drafted tokens together with the token that is appended, in one pass;
+    if they are appended next, that costs nothing more. Nothing else changes: all outputs are to the bit those of a
+    session without.
+    """
+
+    speculation: Speculation | None = None
+    """What drafts tokens for this session alone, or None."""
 
     def __init__(self, model: Model, ctx: int):
         if ctx < 1:
@@ -65,6 +77,13 @@ class Session:
         self._streams: Any
         self._logits: np.ndarray | None
         self._replayed: TokenOutputs | None
+        self._rows: Rows | None
+        """Outputs of the last replayed pass; the row of the newest token is number ``_row``."""
+        self._row: int
+        self._ahead: list[int]
+        """Tokens of the rows after ``_row``: in the cache, but not in the timeline unless they are appended."""
+        self._drafted: bool
+        """Whether the last pass had drafts that the speculation has not heard of again."""
         self._stale: bool
         """Whether the cache is of tokens that are gone."""
         self.invalidate()
@@ -158,13 +177,38 @@ class Session:
 
     def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
         """Continue from another cache; recordings of the old one are dropped."""
-        self._cache, self._decoder = cache, Decoder.of(self.model, cache)
+        if self.speculation is not None:
+            self.speculation.truncate(0)
+        self._timeline, self._decoder = cache, Decoder.of(self.model, cache)
         self._tokens, self._stale = tokens, False
         self._set_outputs(None, logits)
 
-    def _set_outputs(self, streams: Any, logits: np.ndarray | None, replayed: TokenOutputs | None = None) -> None:
-        """Set the outputs of the last token; ``replayed`` ones are valid until the next token."""
-        self._streams, self._logits, self._replayed = streams, logits, replayed
+    @property
+    def _cache(self) -> Any:
+        """Return the cache at the timeline's end: rows ahead are dropped."""
+        self._settle()
+        return self._timeline
+
+    def _settle(self) -> None:
+        """Drop the rows ahead, and tell the speculation how many of its drafts were right."""
+        if self._drafted:
+            self._drafted = False
+            if self.speculation is not None:
+                self.speculation.settled(max(self._row, 0))
+        if self._ahead:
+            self._ahead = []
+            self._timeline.rewind(self.pos)
+
+    def _set_outputs(self, streams: Any, logits: np.ndarray | None) -> None:
+        """Set the outputs of the last token, and no rows ahead."""
+        self._streams, self._logits, self._replayed = streams, logits, None
+        self._rows, self._row, self._ahead, self._drafted = None, 0, [], False
+
+    def _set_row(self, number: int) -> None:
+        """Set the outputs of the last token to those of a row of the last pass; they are valid until the next pass."""
+        assert self._rows is not None
+        self._row, self._logits, self._replayed = number, None, self._rows.row(number)
+        self._streams = self._replayed.streams
 
     # --- evaluation
 
@@ -211,13 +255,61 @@ class Session:
             self._advance((token,), None)
             _ = self.logits
             return
+        if not self._ahead or self._ahead[0] != token:
+            self._settle()
+            tokens = [token, *self._drafts(token, self._decoder.most_rows - 1)]
+            made, begun = self._decoder.made, time.perf_counter()
+            try:
+                (rows,) = self._decoder.run(tokens)
+            except BaseException:
+                self._give_up()
+                raise
+            if self.speculation is not None and made == self._decoder.made:
+                self.speculation.passed(len(tokens), time.perf_counter() - begun)
+            self.take(rows, tokens)
+        self._tokens.append(self._ahead.pop(0))
+        self._set_row(self._row + 1)
+
+    def _drafts(self, token: int, most: int) -> list[int]:
+        """Return tokens to evaluate in one pass with the next token of the timeline, in the hope that they follow
+        it."""
+        room = min(most, self.ctx - self.pos - 1)
+        if self.speculation is None or room < 1:
+            return []
+        streams = self._streams
+        if self._rows is not None:  # of the whole pass
+            streams = self._rows.streams[: self._row + 1]
+        self._tokens.append(token)
         try:
-            replayed = self._decoder.run(token)
-        except BaseException:
-            self._give_up()
-            raise
-        self._tokens.append(int(token))
-        self._set_outputs(replayed.streams, None, replayed)
+            return self.speculation.propose(self._tokens, streams, room)
+        finally:
+            self._tokens.pop()
+
+    # --- one pass for several sessions (``together``)
+
+    def joins(self, token: int) -> bool:
+        """Return whether ``token`` can be evaluated ahead: there is room for it, and no row ahead yet."""
+        if self.hooks is not None or self._decoder is None or self._ahead or not self.valid:
+            return False
+        return self.pos < self.ctx and 0 <= token < self.model.shape.vocab
+
+    def lend(self) -> tuple[Any, int]:
+        """Return the cache, for a pass to advance by a token, and the number of ranks that the session wants.
+
+        The pass may overwrite the outputs of the last one, so these are copied.
+        """
+        self._settle()
+        _ = self.logits
+        if self._streams is not None:
+            self._streams = self._last(self._streams)
+        self._rows = None
+        return self._timeline, RANKS if self._decoder is None else self._decoder.ranks
+
+    def take(self, rows: Rows, tokens: Sequence[int]) -> None:
+        """Take the outputs of a pass that has advanced the cache by ``tokens``; ``append`` of the first of them then
+        costs nothing."""
+        self._rows, self._row, self._ahead = rows, -1, [int(token) for token in tokens]
+        self._drafted = len(tokens) > 1
 
     def prepare(self, positions: Iterable[int]) -> int:
         """Make the recordings that ``append`` would make at ``positions``, one for each kind of token; return how many
@@ -228,6 +320,7 @@ class Session:
         if self.hooks is not None or self._decoder is None or self.pos == self.ctx:
             return 0
         self._renew()
+        self._settle()
         return self._decoder.prepare(positions)
 
     def extend(
@@ -279,6 +372,8 @@ class Session:
             raise SessionError(f"cannot go back to {pos} of {self.pos} tokens: it is out of reach")
         self._cache.rewind(target)
         again, self._tokens = self._tokens[target:pos], self._tokens[:target]
+        if self.speculation is not None:
+            self.speculation.truncate(target)
         self._set_outputs(self._streams[:known] if known > 0 else None, None)
         for token in again:
             self.append(token)
@@ -370,6 +465,8 @@ class Session:
             raise ContextError(f"a snapshot of {len(snapshot.tokens)} tokens does not fit the context of {self.ctx}")
         self._renew()
         self._cache.reset(snapshot.cache)
+        if self.speculation is not None:
+            self.speculation.truncate(self.common_prefix(snapshot.tokens))
         self._tokens = list(snapshot.tokens)
         self._set_outputs(None, snapshot.logits.copy())
 

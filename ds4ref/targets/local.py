@@ -120,10 +120,13 @@ class LocalTarget(Target):
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
         """Score with one prefill over prompt and continuation; bytes that are not a single token are tokenized as
         text."""
-        ids, forced = self.encode(prompt), [self._token_id(raw) for raw in continuation]
+        return self.score_after(self.encode(prompt), [self._token_id(raw) for raw in continuation], top_logprobs)
+
+    def score_after(self, ids: Sequence[int], forced: Sequence[int], top_logprobs: int = 0) -> list[Step]:
+        """Score the token ids ``forced`` after the prompt ``ids`` with one prefill."""
         if not ids:
             raise TargetError("nothing precedes the first token: an empty prompt gives no distribution")
-        return [step for piece in self._pieces(ids, forced, top_logprobs) for step in piece]
+        return [step for piece in self._pieces(list(ids), list(forced), top_logprobs) for step in piece]
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
         """Score a text tokenized plainly, without BOS, as ds4's perplexity does (docs/reference/ds4.md)."""

@@ -12,6 +12,7 @@ from ..hostmemory import HostMemory
 from .abi import Step
 from .attention import AttentionOps
 from .caches import CacheOps
+from .gemm import MIN_TOKENS
 from .moe import RoutingOps
 from .norm import NormOps
 from .products import ProductOps
@@ -57,6 +58,9 @@ class CPU(Ops, HostMemory):
     """
 
     name = "cpu"
+    recorded_rows = MIN_TOKENS - 1
+    """Number of tokens up to which a recorded pass multiplies by row kernels, so that each token's sums are those that
+    it has alone."""
 
     def __init__(self, threads: int | None = None):
         self.workers: Workers = shared(threads)

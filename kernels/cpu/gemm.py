@@ -20,8 +20,9 @@ from .library import library
 from .sizes import TILE_TOKENS, gemm_bytes
 from .workers import address
 
-MIN_TOKENS = 8
-"""Number of tokens below which row kernels are faster: a tile is four tokens, and decoding must be amortised."""
+MIN_TOKENS = 9
+"""Number of tokens below which row kernels are used: they are faster, and give each token the sums that it has
+alone."""
 
 MIN_PER_EXPERT = 4
 """Mean number of tokens per expert below which (token, expert) pairs use the row kernels."""

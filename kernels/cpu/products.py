@@ -43,6 +43,7 @@ ROUNDED_BLOCK = {"a8": A8_BLOCK, "q8k": Q8K_BLOCK}
 class RowKernel:
     """Entry points of the row kernel of one (format, activation) pair.
 
+    rows      multiplies rows with any number of packed inputs, up to four a pass (``simd.row_kernel.for_any_count``)
     rounding  activation format to which inputs are rounded before packing; "": the kernel takes unrounded inputs
     """
 

@@ -79,6 +79,10 @@ class Recording(Steps):
         self._buffers.append((address(memory) + skip, max(size, 1), memory))
         return memory[skip : skip + size].view(kind).reshape(shape)
 
+    def array(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
+        """Return a placeholder that several ops may write parts of (``into``)."""
+        return self.empty(*shape, dtype=dtype)
+
     def temp(self, size: int) -> int:
         return address(self.empty(size, dtype=np.uint8))
 
@@ -127,7 +131,7 @@ class Recording(Steps):
             i = bisect_right(starts, value) - 1
             return i if i >= 0 and value < buffers[i][0] + buffers[i][1] else None
 
-        owners: list[list[tuple[int, bool]]] = []
+        owners: list[list[Access]] = []
         for step in self._steps:
             accesses = []
             for fields, written in ((step.task.reads, False), (step.task.writes, True)):
@@ -135,7 +139,7 @@ class Recording(Steps):
                     number = buffer_of(value)
                     owner = self._owner.get(value) if number is None else -1 - number
                     if owner is not None:
-                        accesses.append((owner, written))
+                        accesses.append(Access(owner, value if number is not None else 0, written))
             owners.append(accesses)
         levels = _levels(owners)
         order = sorted(range(len(self._steps)), key=lambda i: levels[i])
@@ -294,28 +298,49 @@ def _identity(array: np.ndarray, among: Sequence[np.ndarray]) -> int:
     raise ValueError("the ids of an embedding are none of the arrays that are replaced")
 
 
-def _levels(owners: list[list[tuple[int, bool]]]) -> list[int]:
+class Access(NamedTuple):
+    """What a step touches.
+
+    owner  -1 - number of a placeholder buffer, or the identity of an array from outside
+    place  the address within a placeholder buffer, 0 in an array from outside
+    """
+
+    owner: int
+    place: int
+    writes: bool
+
+
+def _levels(owners: list[list[Access]]) -> list[int]:
     """Return the earliest level at which each step may run: after all writers of what it touches, and all readers of
-    what it writes. Steps of one level do not depend on each other."""
-    written: dict[int, int] = {}
+    what it writes. Steps of one level do not depend on each other.
+
+    Results at different places of one placeholder buffer are disjoint parts of it (an op's ``into``), so that their
+    writers do not wait for each other.
+    """
+    written: dict[int, dict[int, int]] = {}
     read: dict[int, int] = {}
     levels = []
     for touched in owners:
         level = 0
-        for owner, writes in touched:
-            level = max(level, written.get(owner, -1) + 1, read.get(owner, -1) + 1 if writes else 0)
-        for owner, writes in touched:
-            table = written if writes else read
-            table[owner] = max(level, table.get(owner, -1))
+        for owner, place, writes in touched:
+            writers = written.get(owner, {})
+            before = writers.get(place, -1) if writes else max(writers.values(), default=-1)
+            level = max(level, before + 1, read.get(owner, -1) + 1 if writes else 0)
+        for owner, place, writes in touched:
+            if writes:
+                places = written.setdefault(owner, {})
+                places[place] = max(level, places.get(place, -1))
+            else:
+                read[owner] = max(level, read.get(owner, -1))
         levels.append(level)
     return levels
 
 
-def _spans(owners: list[list[tuple[int, bool]]], levels: list[int], kept: set[int]) -> dict[int, tuple[int, int]]:
+def _spans(owners: list[list[Access]], levels: list[int], kept: set[int]) -> dict[int, tuple[int, int]]:
     """Return the first and last level at which each buffer is in use; those in ``kept`` are in use to the end."""
     spans: dict[int, tuple[int, int]] = {}
     for touched, level in zip(owners, levels, strict=True):
-        for owner, _ in touched:
+        for owner, _, _ in touched:
             if owner < 0:
                 first, last = spans.get(-1 - owner, (level, level))
                 spans[-1 - owner] = min(first, level), max(last, level)

@@ -68,12 +68,25 @@ def rounded(act, x):
 
 def run(kernel, raw, x, first=0, last=None):
     """out[first:last] of the matrix ``raw`` (rows, row_bytes) times ``x``; NaN where the kernel must not write."""
-    raw, x = np.ascontiguousarray(raw), np.ascontiguousarray(x, np.float32)
+    return run_several(kernel, raw, [x], first, last)[0]
+
+
+def run_several(kernel, raw, xs, first=0, last=None):
+    """``run`` of several inputs (1, 2 or 4) in one pass over the rows: float32 (inputs, rows)."""
+    raw, xs = np.ascontiguousarray(raw), np.ascontiguousarray(xs, np.float32)
+    count, n = xs.shape
     last = len(raw) if last is None else last
-    size = kernel.packed_bytes(x.size)
-    buffer = np.full(size + 64, 0x5A, np.uint8)
-    kernel.pack(x.ctypes.data, x.size, buffer.ctypes.data)
-    assert (buffer[size:] == 0x5A).all(), "pack wrote beyond packed_bytes"
-    out = np.full(len(raw), np.nan, np.float32)
-    kernel.rows(raw.ctypes.data, first, last, raw.shape[1], x.size, buffer.ctypes.data, out.ctypes.data)
+    size = kernel.packed_bytes(n)
+    buffers = np.full((count, size + 64), 0x5A, np.uint8)
+    out = np.full((count, len(raw)), np.nan, np.float32)
+    for x, buffer in zip(xs, buffers, strict=True):
+        kernel.pack(x.ctypes.data, n, buffer.ctypes.data)
+        assert (buffer[size:] == 0x5A).all(), "pack wrote beyond packed_bytes"
+    table = table_of(buffers, out)
+    kernel.rows[count](raw.ctypes.data, first, last, raw.shape[1], n, table.ctypes.data)
     return out
+
+
+def table_of(buffers, outs):
+    """int64 (inputs, 2): the addresses of packed inputs and of their results, as row kernels take them."""
+    return np.array([[b.ctypes.data, o.ctypes.data] for b, o in zip(buffers, outs, strict=True)], np.int64)

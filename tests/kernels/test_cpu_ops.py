@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.kernels.cpu import gemm
 from ds4ref.kernels.formats import FORMATS, Matrix
 from tests.kernels import cpu, reference
 
@@ -113,6 +114,49 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_the_batch():
         one = slice(t, t + 1)
         assert np.array_equal(cpu.expert_linear(x[one], ids[one], w, "q8k"), many[one])
         assert np.array_equal(cpu.expert_sum(mid[one], ids[one], down, "q8k"), total[one])
+
+
+@pytest.mark.parametrize("tokens", range(1, 10))
+def test_tokens_in_one_pass_have_the_bits_of_decode(tokens: int):
+    """Rows of 1 to 9 tokens in every format; from 8 on only where no GEMM takes over."""
+    for fmt, act in ROUNDED + FLOAT:
+        w = matrix(fmt, 67, 768)
+        if gemm.parts_for(tokens, w, act) is None:
+            x = normal(tokens, tokens, 768)
+            one = np.concatenate([cpu.linear(row[None], w, act) for row in x])
+            assert np.array_equal(cpu.linear(x, w, act), one), (fmt, act)
+    groups = matrix("Q8_0", 3 * 33, 256)
+    if gemm.parts_for(tokens, groups, "a8") is None:
+        x = normal(tokens, tokens, 3, 256)
+        one = np.concatenate([cpu.grouped_linear(row[None], groups, "a8") for row in x])
+        assert np.array_equal(cpu.grouped_linear(x, groups, "a8"), one)
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33])
+def test_an_expert_of_many_pairs_gives_each_the_bits_of_decode(least: int):
+    """One expert has ``least`` pairs more than the others; from a mean of 4 on only where no GEMM takes over."""
+    w, down = matrix("IQ2_XXS", 50, 512, experts=40), matrix("Q2_K", 50, 256, experts=40)
+    ids = np.random.default_rng(least).integers(0, 40, (least, 2)).astype(np.int32)
+    ids[:, 1] = 7
+    x, mid = normal(1, least, 512), normal(2, least, 2, 256)
+    assert gemm.expert_parts_for(least, 2, w, "q8k") is None
+    many, total = cpu.expert_linear(x, ids, w, "q8k"), cpu.expert_sum(mid, ids, down, "q8k")
+    for t in range(least):
+        one = slice(t, t + 1)
+        assert np.array_equal(cpu.expert_linear(x[one], ids[one], w, "q8k"), many[one])
+        assert np.array_equal(cpu.expert_sum(mid[one], ids[one], down, "q8k"), total[one])
+
+
+@pytest.mark.parametrize("tokens", [15, 16, 17, 21, 64])
+def test_many_tokens_by_row_kernels(tokens: int):
+    """More inputs than a call of a row kernel takes, on tiers without a GEMM."""
+    w = matrix("Q4_K", 67, 512)
+    if gemm.parts_for(tokens, w, "q8k") is not None:
+        pytest.skip("this tier has a GEMM")
+    x = normal(tokens, tokens, 512)
+    whole = cpu.linear(x, w, "q8k")
+    for t in range(tokens):
+        assert np.array_equal(cpu.linear(x[t : t + 1], w, "q8k"), whole[t : t + 1]), t
 
 
 def test_expert_sum_adds_in_slot_order():

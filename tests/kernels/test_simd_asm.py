@@ -33,12 +33,12 @@ WANTED = {
 def assembly():
     texts = {}
 
-    def text(key):
-        if key not in texts:
-            rows = KERNELS[key].rows
-            rows.compile((int64,) * 7)
-            texts[key] = rows.inspect_asm()[(int64,) * 7]
-        return texts[key]
+    def text(key, count=1):
+        if (key, count) not in texts:
+            rows = KERNELS[key].rows[count]
+            rows.compile((int64,) * 6)
+            texts[key, count] = rows.inspect_asm()[(int64,) * 6]
+        return texts[key, count]
 
     return text
 
@@ -72,3 +72,19 @@ def test_no_spills_in_the_hot_loop(assembly, key):
     spilled = r"mm\d+, \S*\(%rsp\)$" if TIER == "B" else r"mm.*\(%rsp\)|\(%rsp\).*mm"
     spills = [line for line in hot.splitlines() if re.search(spilled, line)]
     assert not spills, "\n".join(spills)
+
+
+MULTIPLY = {"A": "vpdpbusd", "B": "vpmaddubsw"}
+
+
+@pytest.mark.skipif(TIER == "C", reason="plain x86-64 converts f16 with integer operations")
+@pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)
+def test_several_inputs_share_the_decoding(assembly, key):
+    """Four inputs: four times the products, as many conversions of weights or their scales."""
+    product = re.compile(r"vfmadd\d+ps" if key[1] == "float" else MULTIPLY[TIER])
+
+    def products_a_conversion(count):
+        hot = max(loops(assembly(key, count)), key=lambda body: len(product.findall(body)))
+        return len(product.findall(hot)) / hot.count("vcvtph2ps")
+
+    assert products_a_conversion(4) == 4 * products_a_conversion(1)

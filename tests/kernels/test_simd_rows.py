@@ -18,7 +18,7 @@ import pytest
 from ds4ref.kernels.cpu.simd import KERNELS, OVERRIDES, TIER, generated
 from ds4ref.kernels.formats import FORMATS
 
-from .simd_cases import BYTE_SCALES, halves, random_rows, round_q8k, rounded, run
+from .simd_cases import BYTE_SCALES, halves, random_rows, round_q8k, rounded, run, run_several
 
 SIZES = {
     1: (1, 2, 31, 32, 33, 100, 1024),
@@ -60,6 +60,32 @@ def test_only_the_asked_rows_are_written(fmt, act):
     out = run(KERNELS[fmt, act], raw, x, 2, 5)
     assert np.isnan(out[[0, 1, 5, 6]]).all()
     assert (out[2:5] == run(KERNELS[fmt, act], raw, x)[2:5]).all()
+
+
+@pytest.mark.parametrize("fmt, act, n", CASES)
+def test_several_inputs_have_the_bits_of_one(fmt, act, n):
+    """Inputs of different sizes side by side, so that a mixed-up scale or sum shows in every row."""
+    rng = np.random.default_rng(n)
+    raw = random_rows(fmt, 5, n, rng)
+    xs = (rng.standard_normal((4, n)) * [[1], [30], [0.01], [-1]]).astype(np.float32)
+    one = np.stack([run(KERNELS[fmt, act], raw, x) for x in xs])
+    assert np.isfinite(one).all()
+    for count in KERNELS[fmt, act].rows:
+        for first in range(0, 4, count):
+            chosen = slice(first, first + count)
+            np.testing.assert_array_equal(run_several(KERNELS[fmt, act], raw, xs[chosen]), one[chosen])
+    some = run_several(KERNELS[fmt, act], raw, xs, 1, 4)
+    np.testing.assert_array_equal(some[:, 1:4], one[:, 1:4])
+    assert np.isnan(some[:, [0, 4]]).all()
+
+
+@pytest.mark.parametrize("fmt, act", KERNELS)
+def test_what_is_not_finite_stays_with_its_input(fmt, act):
+    rng = np.random.default_rng(6)
+    raw, xs = random_rows(fmt, 3, 768, rng), rng.standard_normal((4, 768))
+    xs[2, 700] = np.nan
+    out = run_several(KERNELS[fmt, act], raw, xs)
+    assert np.isnan(out[2]).all() and np.isfinite(out[[0, 1, 3]]).all()
 
 
 @pytest.mark.parametrize("codes", [0x00, 0x7F, 0x80, 0xFF, 0xC3])
@@ -205,7 +231,10 @@ GUARDED = """
                 w, x = guarded(3 * row, at_end), guarded(4 * n, at_end)
                 buffer, out = guarded(kernel.packed_bytes(n), at_end), guarded(12, at_end)
                 kernel.pack(x.ctypes.data, n, buffer.ctypes.data)
-                kernel.rows(w.ctypes.data, 0, 3, row, n, buffer.ctypes.data, out.ctypes.data)
+                for count, rows in kernel.rows.items():
+                    table = guarded(16 * count, at_end).view(np.int64)
+                    table[:] = [buffer.ctypes.data, out.ctypes.data] * count
+                    rows(w.ctypes.data, 0, 3, row, n, table.ctypes.data)
     print("inside")
 """
 

@@ -49,7 +49,7 @@ llvm.initialize_all_asmprinters()
 triple = "aarch64-unknown-linux-gnu"
 machine = llvm.Target.from_triple(triple).create_target_machine(cpu="neoverse-n1", opt=3)
 for key, kernel in KERNELS.items():
-    for function, arguments in ((kernel.pack, 3), (kernel.rows, 7)):
+    for function, arguments in ((kernel.pack, 3), *((rows, 6) for rows in kernel.rows.values())):
         signature = (int64,) * arguments
         function.compile(signature)
         module = llvm.parse_assembly(function.inspect_llvm()[signature])

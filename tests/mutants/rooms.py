@@ -70,6 +70,7 @@ ROOMS = {
     "nano": ("ds4ref/nano", "tests/nano tests/archs/test_published.py"),
     "generate": ("ds4ref/generate.py", "tests/test_generate.py tests/cli/test_oneshot.py tests/cli/test_chat.py"),
     "session": ("ds4ref/session", "tests/session"),
+    "drafts": ("ds4ref/drafts", "tests/drafts"),
     "decode": ("ds4ref/decode.py", "tests/test_decode.py tests/session/test_forks.py"),
     "archs": ("ds4ref/archs", "tests/archs tests/test_decode.py tests/session tests/test_importance.py"),
     "text": ("ds4ref/text", "tests/text"),

@@ -44,6 +44,9 @@ class ScriptedEngine:
     def session(self, ctx):
         return ScriptedSession(self, ctx)
 
+    def together(self):
+        return Alone()
+
     def say(self, *scripts):
         """What is answered next. A script that is a list is taken as token ids."""
         for script in scripts:
@@ -92,6 +95,15 @@ class ScriptedEngine:
         if self.fail is not None:
             error, self.fail = self.fail, None
             raise error
+
+
+class Alone:
+    """A pass serves one session."""
+
+    most = 1
+
+    def forget(self, session):
+        pass
 
 
 class Snapshot:
@@ -189,6 +201,6 @@ class ScriptedSession:
 class ScriptedWorker(Worker):
     """The worker; each answer is the engine's next script."""
 
-    def _generate(self, job, session, start):
-        session.script, session.at = self.engine.script(), 0
-        yield from super()._generate(job, session, start)
+    def _generate(self, job, stream, start):
+        stream.session.script, stream.session.at = self.engine.script(), 0
+        yield from super()._generate(job, stream, start)

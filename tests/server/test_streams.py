@@ -96,7 +96,55 @@ def test_texts_are_those_of_each_alone(random_engine, worker):
     assert changes > len(turns), "they did take turns"
 
 
-def test_short_answers_do_not_wait_for_a_long_one(worker):
+def passes(worker, monkeypatch):
+    """Note the sizes of the groups that share a pass."""
+    sizes, look_ahead = [], worker._together.look_ahead
+
+    def noted(asked):
+        sizes.append(len(asked))
+        look_ahead(asked)
+
+    monkeypatch.setattr(worker._together, "look_ahead", noted)
+    return sizes
+
+
+def test_answers_are_decoded_in_one_pass(random_engine, worker, monkeypatch):
+    """Three in most passes; ten in two groups at most, since a pass has eight rows."""
+    sizes = passes(worker, monkeypatch)
+    found = [Asked(worker, turn(f"Answer {n}", n=60, client=f"c{n}")) for n in range(3)]
+    wanted = [one.wait().tokens for one in found]
+    assert max(sizes) == 3 and sizes.count(3) > 40
+    assert [alone(random_engine, turn(f"Answer {n}", n=60)) for n in range(3)] == wanted
+    del sizes[:]
+    many = [Asked(worker, turn(f"Answer {n % 3}", n=60, client=f"c{n}")) for n in range(10)]
+    assert [one.wait().tokens for one in many] == [wanted[n % 3] for n in range(10)]
+    assert max(sizes) == 8
+
+
+def test_a_pass_that_fails_is_made_up_for(random_engine, worker, monkeypatch):
+    """Each answer then computes by itself."""
+
+    def broken(asked):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(worker._together, "look_ahead", broken)
+    found = [Asked(worker, turn(f"Answer {n}", n=20, client=f"c{n}")) for n in range(3)]
+    tokens = [one.wait().tokens for one in found]
+    assert tokens == [alone(random_engine, turn(f"Answer {n}", n=20)) for n in range(3)]
+
+
+def test_one_of_a_pass_is_cancelled(random_engine, worker):
+    """The others go on as if nothing had been."""
+    found = [Asked(worker, turn(f"Answer {n}", n=200, client=f"c{n}")) for n in range(3)]
+    while min(len(one.tokens) for one in found) < 10:
+        time.sleep(0.002)
+    worker.abandon(found[1].job)
+    assert found[1].wait().told[-1][1].finish == Finish.CANCELLED
+    for n in (0, 2):
+        assert found[n].wait().tokens == alone(random_engine, turn(f"Answer {n}", n=200))
+
+
+def test_short_answers_do_not_wait_for_a_long_one(random_engine, worker):
     long = Asked(worker, turn("Long", n=1000))
     while len(long.tokens) < 10:
         time.sleep(0.002)
@@ -104,7 +152,7 @@ def test_short_answers_do_not_wait_for_a_long_one(worker):
     for one in short:
         one.wait()
     assert not long.ended.is_set(), "it has not even half"
-    assert len(long.wait().tokens) == 1000
+    assert long.wait().tokens == alone(random_engine, turn("Long", n=1000))
 
 
 def test_two_go_on_from_one_conversation_at_the_same_time(random_engine, worker):

@@ -19,6 +19,7 @@ from ds4ref.engine import Engine
 from ds4ref.sampling import top_logprobs
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
 from ds4ref.text.chat import encode_chat_prompt
+from ds4ref.variants.verifiers import VERIFIERS, adversary, speculate
 
 MISBEHAVIOURS = {
     "": "nothing: it is right",
@@ -39,6 +40,8 @@ MISBEHAVIOURS = {
     "always thinks": "as before, and cannot be told",
     "texts": "alternatives as llama-cpp-python lists them: a dict by text, bytes that are no text left out of it",
     "early": "an echo lists each token with the distribution after it, as llama-cpp-python's does",
+    "verifier": "passes of 4 rows, drafts held against the runners-up of row 0, the worst drafts for that",
+    "drafts": "the same drafts, each held against the best token of its own row: right",
     "parses": "control strings in plain prompts become control tokens",
 } | {m.name: m.says for m in MISTAKES}
 
@@ -143,6 +146,7 @@ class Endpoint:
             steps += [(ids[i], rows[i - shift]) for i in range(1, len(ids))]
         told = body.get("thinking") == {"type": "disabled"}
         thinks = self.wrong == "always thinks" or (self.wrong == "thinks" and not told)
+        committed = self.committed(ids, body["max_tokens"])
         for i in range(body["max_tokens"]):
             row = row.copy()
             if self.wrong == "decode" and i >= 8:
@@ -152,7 +156,7 @@ class Endpoint:
             best = np.argsort(-row, kind="stable")
             drawn = (self.wrong == "fork" or thinks) and i == 0
             rank = self.requests % 3 if drawn else int(self.wrong == "greedy")
-            chosen = int(best[rank])
+            chosen = committed[i] if committed else int(best[rank])
             steps.append((chosen, row))
             row = session.eval(chosen)
         generated = steps[len(ids) :] if body.get("echo") else steps
@@ -169,6 +173,14 @@ class Endpoint:
         count = len(ids) + (self.wrong == "counts")
         usage = {"prompt_tokens": count, "completion_tokens": len(generated)}
         return {"model": "diagnostic", "choices": [choice], "usage": usage}
+
+    def committed(self, ids: list[int], tokens: int) -> list[int]:
+        """What it commits in passes of drafts; nothing where it has none."""
+        name = {"verifier": "runners-up of row 0", "drafts": "each row"}.get(self.wrong)
+        if name is None:
+            return []
+        session = self.engine.session(len(ids) + tokens + 8)
+        return speculate(session, ids, tokens, 4, adversary, VERIFIERS[name]).ids
 
     def step(self, token: int, row: np.ndarray | None, top: int) -> dict[str, Any]:
         if row is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..inputs import of_timeline
 from . import compressor, hyper_connections, indexer
 from .chunk import Chunk
 from .shape import CSA
@@ -23,25 +24,45 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     tables = c.tap("rope_tables", c.rope_tables())
 
     u, q = _query(c, x, tables)
-    ops.store_rows(_row(c, x, tables), c.cache.raw, c.at())
-    first, count = c.tap("raw_window", c.raw_window())
+    row = _row(c, x, tables)
+    projected = compressor.project(c, "attn", x) if c.ratio else None
+    wanted = indexer.project(c, x, u, tables) if c.ratio == CSA else None
+    several = ops.array(*q.shape) if c.members else None
+    for part, places in c.timelines():
+        into = None if several is None else several[places]
+        ops.store_rows(of_timeline(row, places), part.cache.raw, part.at())
+        o = _attend(part, of_timeline(q, places), projected, wanted, places, into)
+    o = c.tap("kqv_out", o if several is None else several)
+    # values carry rope because keys and values are one row: take it off again at the query's position
+    o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
+    return hyper_connections.post(c, "attn", _output(c, o), mixing)
 
+
+def _attend(
+    c: Chunk,
+    q: np.ndarray,
+    projected: compressor.Projected | None,
+    wanted: indexer.Wanted | None,
+    places: slice | None,
+    into: np.ndarray | None,
+) -> np.ndarray:
+    """Write the compressed rows that a timeline's tokens complete, and attend with its queries q (T, H, hd).
+
+    projected, wanted: results of ``project`` for the tokens of all timelines, of which these are at ``places``.
+    """
+    ops, s, w = c.ops, c.shape, c.w
+    first, count = c.tap("raw_window", c.raw_window())
     comp_count, selected = c.no_rows(), None
-    if c.ratio:
-        row = compressor.closed_rows(c, "attn", x)
+    if projected is not None:
+        row = compressor.closed_rows(c, "attn", projected.of(places))
         if row is not None:
             row = c.tap("KVcompress", c.store(c.kv_rounding(row)))
             ops.store_rows(row, c.cache.rows("attn"), c.at(c.ratio))
         comp_count = c.tap("comp_count", c.visible(c.ratio))
-    if c.ratio == CSA:
-        selected = indexer.select(c, x, u, tables)
-
+    if wanted is not None:
+        selected = indexer.select(c, wanted.of(places))
     sinks = c.tap("attn_sinks", w.attn_sinks)
-    o = ops.attention(q, c.cache.raw, first, count, c.cache.comp, comp_count, selected, sinks, s.attn_scale)
-    o = c.tap("kqv_out", o)
-    # values carry rope because keys and values are one row: take it off again at the query's position
-    o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
-    return hyper_connections.post(c, "attn", _output(c, o), mixing)
+    return ops.attention(q, c.cache.raw, first, count, c.cache.comp, comp_count, selected, sinks, s.attn_scale, into)
 
 
 def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndarray]:

@@ -77,7 +77,8 @@ class Parts(Protocol):
 class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
 
-    ``at_layer`` sets ``layer``, ``ratio``, ``w`` and ``cache`` to those of the current layer.
+    ``at_layer`` sets ``layer``, ``ratio``, ``w`` and ``cache`` to those of the current layer. A chunk of several
+    timelines has ``members`` in place of a plan and a cache.
     """
 
     layer: int
@@ -93,21 +94,28 @@ class Chunk(Inputs):
         plan: Plan,
         hooks: Hooks | None = None,
         ops: Any = None,
+        members: Sequence[Self] = (),
     ):
-        super().__init__(model, ids, pos0, hooks, ops)
+        super().__init__(model, ids, pos0, hooks, ops, members)
         self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
         self.plan = plan
         self.given: dict[int, np.ndarray] = {}
         if hooks is not None:
             hooks.begin(self)
 
-    def at_layer(self, layer: int, w: LayerWeights, cache: LayerCache) -> None:
-        """Set the current layer, with its weights and cache."""
-        self.layer, self.ratio, self.w, self.cache = layer, self.shape.ratios[layer], w, cache
+    def at_layer(self, layer: int, w: LayerWeights, *caches: LayerCache) -> None:
+        """Set the current layer, with its weights and the cache of each timeline."""
+        self.layer, self.ratio, self.w = layer, self.shape.ratios[layer], w
+        if self.members:
+            for member, cache in zip(self.members, caches, strict=True):
+                member.at_layer(layer, w, cache)
+        else:
+            (self.cache,) = caches
 
     def leave(self) -> Self:
         """Drop references to weights, cache and ops after a pass, keeping only the inputs, and return the chunk."""
-        del self.cache, self.w
+        self.__dict__.pop("cache", None)
+        del self.w
         self.given = {}
         return super().leave()
 

@@ -7,8 +7,9 @@ projections with the second half of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..inputs import of_timeline
 from .chunk import Chunk
 from .shape import CSA
 
@@ -16,16 +17,34 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def closed_rows(c: Chunk, prefix: str, x: np.ndarray) -> np.ndarray | None:
-    """Project x (T, D) into the ring and return the rows (n, width) of windows closed by the chunk, normed and rotated.
+class Projected(NamedTuple):
+    """Projections of a compressor for T tokens: values and gates, (T, width) each."""
+
+    kv: np.ndarray
+    gate: np.ndarray
+
+    def of(self, places: slice | None) -> Projected:
+        """Return the projections of one timeline's tokens."""
+        return Projected(of_timeline(self.kv, places), of_timeline(self.gate, places))
+
+
+def project(c: Chunk, prefix: str, x: np.ndarray) -> Projected:
+    """Project x (T, D); ``prefix`` is "attn" or "indexer"."""
+    w = c.w.compressor(prefix)
+    kv = c.tap(f"{prefix}_comp_kv_raw", c.ops.linear(x, w.kv, "float"))
+    return Projected(kv, c.tap(f"{prefix}_comp_gate_raw", c.ops.linear(x, w.gate, "float")))
+
+
+def closed_rows(c: Chunk, prefix: str, projected: Projected) -> np.ndarray | None:
+    """Put a timeline's projections into the ring and return the rows (n, width) of windows closed by the chunk, normed
+    and rotated.
 
     Return None if no window closed. ``prefix`` is "attn" or "indexer". The first row belongs to window pos0 // ratio.
     The caller rounds and stores the rows.
     """
     ops, w, ring, n = c.ops, c.w.compressor(prefix), c.cache.projections[prefix], c.plan.closing[c.ratio]
-    kv = c.tap(f"{prefix}_comp_kv_raw", ops.linear(x, w.kv, "float"))
-    gate = c.tap(f"{prefix}_comp_gate_raw", ops.linear(x, w.gate, "float"))
-    score = c.tap(f"{prefix}_comp_score_raw", ops.position_bias(gate, w.ape, c.at()))
+    kv, score = projected.kv, ops.position_bias(projected.gate, w.ape, c.at())
+    score = c.tap(f"{prefix}_comp_score_raw", score)
     row = None
     if n:
         overlap = c.ratio == CSA

@@ -50,7 +50,7 @@ class Model:
 
         Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
         """
-        X = self._layers(self.chunk(ids, cache, hooks), cache, cancel)
+        X = self._layers(self.chunk(ids, cache, hooks), cache, cancel=cancel)
         cache.advance(len(ids))
         return X
 
@@ -59,14 +59,14 @@ class Model:
         cache.reserve(len(ids))
         return Chunk(self, ids, cache.pos, plan(self.shape, cache.pos, len(ids)), hooks)
 
-    def _layers(self, c: Chunk, cache: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
+    def _layers(self, c: Chunk, *caches: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
         for layer, w in enumerate(self.weights.layers):
             moe.hashed_experts(c, layer, w)
         X = c.ops.streams(c.ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
-        for layer, (w, rows) in enumerate(zip(self.weights.layers, cache.layers, strict=True)):
+        for layer, w in enumerate(self.weights.layers):
             if cancel is not None and cancel():
                 raise Cancelled("stopped")
-            c.at_layer(layer, w, rows)
+            c.at_layer(layer, w, *(cache.layers[layer] for cache in caches))
             X = attention.half_layer(c, X)
             X = moe.half_layer(c, X)
         return X
@@ -90,15 +90,24 @@ class Model:
         """Return the size of a saved session of ``tokens`` tokens in bytes."""
         return payload.size(self.shape, tokens)
 
-    # --- one token, recorded (see ``ds4ref.decode``)
+    # --- a few tokens, recorded (see ``ds4ref.decode``)
 
-    def plan_token(self, cache: Cache, pos: int) -> tuple[Plan, Hashable]:
-        """Return the plan that the position of a token implies, and a key that is equal for equal plans."""
-        token_plan = plan(self.shape, pos, 1, cache.index_rows)
-        return token_plan, token_plan.key
+    def plan_rows(self, cache: Cache, pos: int, count: int) -> tuple[Plan, Hashable]:
+        """Return the plan that the positions of ``count`` tokens imply, and a key that is equal for equal plans."""
+        rows_plan = plan(self.shape, pos, count, cache.index_rows)
+        return rows_plan, rows_plan.key
 
-    def record_token(self, recording: Any, cache: Cache, plan: Plan) -> tuple[Any, Any, Inputs]:
-        """Record the ops of one token's pass; return its streams (1, C, D), its logits (1, V) and its inputs."""
-        c = Chunk(self, [0], cache.pos, plan, None, recording)
-        X = self._layers(c, cache)
+    def record_rows(
+        self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Plan]
+    ) -> tuple[Any, Any, Inputs]:
+        """Record the ops of a pass of T rows, ``counts`` tokens of each timeline; return its streams (T, C, D), its
+        logits (T, V) and its inputs."""
+        members = [
+            Chunk(self, [0] * count, cache.pos, rows_plan, None, recording)
+            for cache, count, rows_plan in zip(caches, counts, plans, strict=True)
+        ]
+        c = members[0]
+        if len(members) > 1:
+            c = Chunk(self, [0] * sum(counts), c.pos0, Plan({}, 0), None, recording, members)
+        X = self._layers(c, *caches)
         return X, head.logits(c, self.weights, X), c.leave()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..inputs import of_timeline
 from . import compressor
 from .chunk import Chunk
 from .shape import CSA
@@ -16,30 +17,57 @@ SCORES_AT_ONCE = 16 << 20
 million."""
 
 
-def select(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np.ndarray]) -> np.ndarray | None:
-    """Update the indexer rows with x (T, D), then select the compressed rows that each token attends to.
+class Wanted(NamedTuple):
+    """What T tokens ask the indexer for, and what they add to it.
 
-    u (T, q_rank) is the normed low-rank query, ``tables`` the rope tables of the chunk. Return row ids int32 (T, k),
-    ascending and padded with -1, or None while every visible row fits in top-k.
+    projected  projections of its compressor
+    q          query heads (T, Hi, d), and ``weights`` (T, Hi) of their scores; None while nothing is scored
     """
+
+    projected: compressor.Projected
+    q: np.ndarray | None
+    weights: np.ndarray | None
+
+    def of(self, places: slice | None) -> Wanted:
+        """Return what one timeline's tokens ask for."""
+        if self.q is None:
+            return Wanted(self.projected.of(places), None, None)
+        return Wanted(self.projected.of(places), of_timeline(self.q, places), of_timeline(self.weights, places))
+
+
+def project(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np.ndarray]) -> Wanted:
+    """Project x (T, D) and the normed low-rank query u (T, q_rank); ``tables`` are the rope tables of the chunk."""
     ops, s, w = c.ops, c.shape, c.w
-    row = compressor.closed_rows(c, "indexer", x)
+    projected = compressor.project(c, "indexer", x)
+    if not any(part.plan.scored for part, _ in c.timelines()):
+        return Wanted(projected, None, None)
+    iq = ops.linear(u, w.indexer_attn_q_b, "float").reshape(len(x), s.index_heads, s.index_dim)
+    iq = c.tap("indexer_q", c.index_rounding(ops.rope(iq, *tables)))
+    weights = ops.scale(ops.linear(x, w.indexer_proj, "float"), s.index_scale)
+    return Wanted(projected, iq, c.tap("indexer_weights", weights))
+
+
+def select(c: Chunk, wanted: Wanted) -> np.ndarray | None:
+    """Update a timeline's indexer rows, then select the compressed rows that each of its tokens attends to.
+
+    Return row ids int32 (T, k), ascending and padded with -1, or None while every visible row fits in top-k.
+    """
+    ops, s = c.ops, c.shape
+    row = compressor.closed_rows(c, "indexer", wanted.projected)
     if row is not None:
         row = c.tap("indexer_KVcompress", c.store(c.index_rounding(row)))
         ops.store_rows(row, c.cache.rows("indexer"), c.at(CSA))
     if not c.plan.scored:
         return c.tap("indexer_topk", None)
-    iq = ops.linear(u, w.indexer_attn_q_b, "float").reshape(len(x), s.index_heads, s.index_dim)
-    iq = c.tap("indexer_q", c.index_rounding(ops.rope(iq, *tables)))
-    weights = ops.scale(ops.linear(x, w.indexer_proj, "float"), s.index_scale)
-    weights = c.tap("indexer_weights", weights)
+    iq, weights = wanted.q, wanted.weights
+    assert iq is not None and weights is not None
     rows = c.tap("indexer_rows", c.cache.rows("indexer")[: c.plan.scored])
     visible = c.visible(CSA)
     parts = c.parts(len(rows), SCORES_AT_ONCE)
     if len(parts) == 1:
         scores = c.tap("indexer_scores", ops.index_scores(iq, rows, weights, c.rows(CSA)))
         return c.tap("indexer_topk", ops.select_rows(scores, visible, s.index_topk))
-    selected = ops.array(len(x), s.index_topk, dtype="i4")
+    selected = ops.array(len(iq), s.index_topk, dtype="i4")
     for part in parts:
         scores = ops.index_scores(iq[part], rows, weights[part], c.rows(CSA))
         ops.fill(selected[part], ops.select_rows(scores, visible[part], s.index_topk))

@@ -11,7 +11,7 @@ and otherwise with ``verify=True``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,21 +134,37 @@ def placed(weights: Weights, ops: Backend) -> Weights:
         sizes = [(getattr(ops, "placed_bytes", lambda w: w.nbytes)(w), bool(w.experts)) for w in matrices]
         ops.prepare(sum(size for size, _ in sizes), sum(size for size, routed in sizes if routed))
 
+    layers = [LayerWeights(**placed_values(vars(w), ops)) for w in weights.layers]
+    own = {name: value for name, value in vars(weights).items() if name != "layers"}
+    return Weights(**placed_values(own, ops), layers=layers)
+
+
+def placed_values(values: Mapping[str, Any], ops: Backend) -> dict[str, Any]:
+    """Return weights by attribute, moved to the memory of ``ops``."""
+
     def place(value: Any) -> Any:
         if isinstance(value, Matrix):
             return ops.place(value)
         return ops.upload(value) if isinstance(value, np.ndarray) else value
 
-    layers = [LayerWeights(**{name: place(value) for name, value in vars(w).items()}) for w in weights.layers]
-    return Weights(**{name: place(value) for name, value in vars(weights).items() if name != "layers"}, layers=layers)
+    return {name: place(value) for name, value in values.items()}
 
 
 def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, TensorInfo]]:
     """Return every slot that the file fills, with its tensor; raise ShapeError naming the first tensors that are
     missing, wrong, or have no slot.
     """
+    filled, problems = fill_slots(source, slots(shape))
+    problems += account(source, shape).problems()
+    if problems:
+        raise ShapeError(source.path, summary(problems))
+    return filled
+
+
+def fill_slots(source: TensorSource, wanted: list[Slot]) -> tuple[list[tuple[Slot, TensorInfo]], list[str]]:
+    """Return every slot that the file fills, with its tensor, and one sentence for each that is missing or wrong."""
     filled, problems = [], []
-    for slot in slots(shape):
+    for slot in wanted:
         info = source.tensors.get(slot.name)
         if info is None:
             if not slot.optional:
@@ -159,14 +175,11 @@ def check_tensors(source: TensorSource, shape: ModelShape) -> list[tuple[Slot, T
         elif info.fmt.name not in slot.fmts:
             problems.append(f"{slot.name} is {info.fmt.name}, wanted {' or '.join(slot.fmts)}")
         filled.append((slot, info))
-    for layer in range(shape.n_layers):
-        pair = [source.tensors.get(f"blk.{layer}.ffn_{name}_exps.weight") for name in ("gate", "up")]
+    for gate in (slot.name for slot in wanted if slot.attr == "ffn_gate_exps"):
+        pair = [source.tensors.get(name) for name in (gate, gate.replace("gate", "up"))]
         if pair[0] and pair[1] and pair[0].fmt != pair[1].fmt:
             problems.append(f"{pair[0].name} is {pair[0].fmt.name}, but {pair[1].name} is {pair[1].fmt.name}")
-    problems += account(source, shape).problems()
-    if problems:
-        raise ShapeError(source.path, summary(problems))
-    return filled
+    return filled, problems
 
 
 def account(source: TensorSource, shape: ModelShape) -> Account:
@@ -186,14 +199,21 @@ def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) ->
     Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN, infinity or an expert out of
     range.
     """
-    filled = check_tensors(source, shape)
-    if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
-        verify_finite(source, [info for _, info in filled])
     model: dict[str, Any] = {}
     layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
+    for slot, values in read_slots(source, check_tensors(source, shape), shape, verify):
+        (model if slot.layer is None else layers[slot.layer])[slot.attr] = values
+    return Weights(**model, layers=[layer_weights(fields) for fields in layers])
+
+
+def read_slots(
+    source: TensorSource, filled: list[tuple[Slot, TensorInfo]], shape: ModelShape, verify: bool | None = None
+) -> Iterator[tuple[Slot, Matrix | np.ndarray]]:
+    """Yield every filled slot with its weights; ``verify`` and errors are those of ``bind``."""
+    if verify or (verify is None and sum(info.nbytes for _, info in filled) <= VERIFY_BYTES):
+        verify_finite(source, [info for _, info in filled])
     for slot, info in filled:
-        (model if slot.layer is None else layers[slot.layer])[slot.attr] = _load(source, slot, info, shape)
-    return Weights(**model, layers=[_layer(fields) for fields in layers])
+        yield slot, _load(source, slot, info, shape)
 
 
 def verify_finite(source: TensorSource, tensors: list[TensorInfo]) -> None:
@@ -205,7 +225,8 @@ def verify_finite(source: TensorSource, tensors: list[TensorInfo]) -> None:
             raise _not_finite(source, info, bad)
 
 
-def _layer(fields: Mapping[str, Any]) -> LayerWeights:
+def layer_weights(fields: Mapping[str, Any]) -> LayerWeights:
+    """Return the weights of a layer, None where ``fields`` has none."""
     return LayerWeights(**{name: fields.get(name) for name in LayerWeights.__dataclass_fields__})  # type: ignore[arg-type]
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ..inputs import of_timeline
 from . import experts
 from .chunk import HEAD, Chunk
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     from ds4ref.kernels.formats import Matrix
@@ -27,12 +30,12 @@ def embed(c: Chunk, w: Weights) -> np.ndarray:
     return c.ops.scale(x, math.sqrt(c.shape.dim)) if c.shape.family.gemma else x
 
 
-def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.ndarray:
-    """Return x + attention(norm(x)), (T, D), and write the chunk's keys and values into the layer's cache ``rows``."""
+def attention(c: Chunk, w: LayerWeights, caches: Sequence[LayerRows], x: np.ndarray) -> np.ndarray:
+    """Return x + attention(norm(x)), (T, D), and write keys and values into each timeline's cache of the layer."""
     ops, s, tokens = c.ops, c.shape, len(x)
     x = c.tap("l_in", x)
     h = c.inputs(c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps)))
-    tables, visible_rows = c.rope_tables(), c.seen()
+    tables = c.rope_tables()
     q = c.tap("Qraw", _project(c, h, w.attn_q, w.attn_q_bias)).reshape(tokens, s.n_heads, s.head_dim)
     k = c.tap("Kraw", _project(c, h, w.attn_k, w.attn_k_bias)).reshape(tokens, s.n_kv_heads, s.head_dim)
     v = _project(c, h, w.attn_v, w.attn_v_bias).reshape(tokens, s.n_kv_heads, s.head_dim)
@@ -42,10 +45,14 @@ def attention(c: Chunk, w: LayerWeights, rows: LayerRows, x: np.ndarray) -> np.n
     q = c.tap("Qcur", ops.rope(q, *tables, halves=s.family.halves))
     k = c.tap("Kcur", c.store(ops.rope(k, *tables, halves=s.family.halves)))
     v = c.tap("Vcur", c.store(v))
-    ops.store_rows(k.reshape(tokens, s.kv_width), rows.keys, c.at())
-    ops.store_rows(v.reshape(tokens, s.kv_width), rows.values, c.at())
-    keys, values = rows.heads(s.n_kv_heads)
-    o = c.tap("kqv_out", ops.attend(q, keys, values, *visible_rows, s.attn_scale))
+    several = ops.array(*q.shape) if c.members else None
+    for (part, places), rows in zip(c.timelines(), caches, strict=True):
+        part.layer = c.layer
+        for new, stored in ((k, rows.keys), (v, rows.values)):
+            ops.store_rows(of_timeline(new.reshape(tokens, s.kv_width), places), stored, part.at())
+        into = None if several is None else several[places]
+        o = ops.attend(of_timeline(q, places), *rows.heads(s.n_kv_heads), *part.seen(), s.attn_scale, into)
+    o = c.tap("kqv_out", o if several is None else several)
     o = c.inputs(o.reshape(tokens, s.n_heads * s.head_dim))
     o = c.tap("attn_out", ops.linear(o, w.attn_output, c.act(w.attn_output)))
     return c.tap("ffn_inp", ops.add(x, _normed(c, o, "attn_post_norm", w.post_attention_norm)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -100,9 +100,15 @@ class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through a dense decoder."""
 
     def __init__(
-        self, model: Parts, ids: Sequence[int] | np.ndarray, pos0: int, hooks: Hooks | None = None, ops: Any = None
+        self,
+        model: Parts,
+        ids: Sequence[int] | np.ndarray,
+        pos0: int,
+        hooks: Hooks | None = None,
+        ops: Any = None,
+        members: Sequence[Self] = (),
     ):
-        super().__init__(model, ids, pos0, hooks, ops)
+        super().__init__(model, ids, pos0, hooks, ops, members)
         self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
         self.window_rope = model.window_rope
         self.layer = HEAD

@@ -75,17 +75,17 @@ class Model:
         Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
         """
         cache.reserve(len(ids))
-        x = self._layers(Chunk(self, ids, cache.pos, hooks), cache, cancel)
+        x = self._layers(Chunk(self, ids, cache.pos, hooks), cache, cancel=cancel)
         cache.advance(len(ids))
         return x
 
-    def _layers(self, c: Chunk, cache: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
+    def _layers(self, c: Chunk, *caches: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
         x = c.tap("inp_embd", blocks.embed(c, self.weights))
-        for layer, (w, rows) in enumerate(zip(self.weights.layers, cache.layers, strict=True)):
+        for layer, w in enumerate(self.weights.layers):
             if cancel is not None and cancel():
                 raise Cancelled("stopped")
             c.layer = layer
-            x = blocks.feed_forward(c, w, blocks.attention(c, w, rows, x))
+            x = blocks.feed_forward(c, w, blocks.attention(c, w, [cache.layers[layer] for cache in caches], x))
         return x
 
     def logits(self, X: np.ndarray, pos0: int = 0, hooks: Hooks | None = None) -> np.ndarray:
@@ -107,15 +107,22 @@ class Model:
         """Return the size of a saved session of ``tokens`` tokens in bytes."""
         return payload.size(self.shape, self.numerics.kv_f16, tokens)
 
-    # --- one token, recorded (see ``ds4ref.decode``)
+    # --- a few tokens, recorded (see ``ds4ref.decode``)
 
-    def plan_token(self, cache: Cache, pos: int) -> tuple[None, Hashable]:
+    def plan_rows(self, cache: Cache, pos: int, count: int) -> tuple[None, Hashable]:
         """Return None as the plan, and a constant key: the same ops run at every position, so one recording serves all
         tokens."""
         return None, ()
 
-    def record_token(self, recording: Any, cache: Cache, plan: None) -> tuple[Any, Any, Inputs]:
-        """Record the ops of one token's pass; return its residual stream (1, D), its logits (1, V) and its inputs."""
-        c = Chunk(self, [0], cache.pos, None, recording)
-        x = self._layers(c, cache)
+    def record_rows(
+        self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[None]
+    ) -> tuple[Any, Any, Inputs]:
+        """Record the ops of a pass of T rows, ``counts`` tokens of each timeline; return its residual stream (T, D),
+        its logits (T, V) and its inputs."""
+        timelines = zip(caches, counts, strict=True)
+        members = [Chunk(self, [0] * count, cache.pos, None, recording) for cache, count in timelines]
+        c = members[0]
+        if len(members) > 1:
+            c = Chunk(self, [0] * sum(counts), c.pos0, None, recording, members)
+        x = self._layers(c, *caches)
         return x, blocks.logits(c, self.weights, x), c.leave()

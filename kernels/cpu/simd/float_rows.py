@@ -13,9 +13,9 @@ from numba import njit, types
 from ...formats import Format
 from ...formats.apart import Apart
 from .decode import SubScales, block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
-from .helpers import AHEAD, add32, copy_32, load_int, pack_floats, prefetch, store_float, sum32, zero32
-from .row_kernel import LANES_32, Part, RowKernel, make_rows, records
-from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I16x32, I32x32, Int, Val, inline
+from .helpers import add32, copy_32, load_int, pack_floats, prefetch_lines, sum32, zero32
+from .row_kernel import LANES_32, Inputs, Part, RowKernel, for_counts, make_rows, records, several_adds
+from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I16x32, I32x32, Int, Val, inline, several
 
 
 # -- plain numbers: F32, F16, BF16
@@ -44,32 +44,40 @@ def _plain(decode, size: int) -> RowKernel:
     def add_1(k, total, weights, x):
         return k.fma(decode(k, weights, Float), k.load(Float, x), total)
 
-    @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, buffer, out):
-        for row in range(first, last):
-            w = weights + row * row_bytes
-            x = buffer
-            even = zero32()
-            odd = zero32()
-            for _ in range(n >> 6):
-                for line in range(0, 64 * size, 64):
-                    prefetch(w + AHEAD + line)
-                even = add_32(even, w, x)
-                odd = add_32(odd, w + 32 * size, x + 128)
-                w += 64 * size
-                x += 256
-            if n & 32:
-                even = add_32(even, w, x)
-                w += 32 * size
-                x += 128
-            tail = sum32(add32(even, odd))
-            for _ in range(n & 31):
-                tail = add_1(tail, w, x)
-                w += size
-                x += 4
-            store_float(out + 4 * row, tail)
+    def make(count: int, inputs: Inputs) -> Any:
+        buffers, outs, forward, store = inputs
+        zero, add, total = several(zero32, count), several_adds(add_32, count), several(sum32, count)
+        join, add_last = several(add32, count), several_adds(add_1, count)
+        fetch_ahead = prefetch_lines(size)
 
-    return RowKernel(pack_floats, rows, records(1, 4))
+        @njit(**JIT)
+        def rows(weights, first, last, row_bytes, n, table):
+            start, out = buffers(table), outs(table)
+            for row in range(first, last):
+                w = weights + row * row_bytes
+                x = start
+                even = zero()
+                odd = zero()
+                for _ in range(n >> 6):
+                    fetch_ahead(w)
+                    even = add(even, w, x)
+                    odd = add(odd, w + 32 * size, forward(x, 128))
+                    w += 64 * size
+                    x = forward(x, 256)
+                if n & 32:
+                    even = add(even, w, x)
+                    w += 32 * size
+                    x = forward(x, 128)
+                tail = total(join(even, odd))
+                for _ in range(n & 31):
+                    tail = add_last(tail, w, x)
+                    w += size
+                    x = forward(x, 4)
+                store(forward(out, 4 * row), tail)
+
+        return rows
+
+    return RowKernel(pack_floats, for_counts(make), records(1, 4))
 
 
 # -- blocks: a step adds one block of weights
@@ -162,24 +170,30 @@ def apart_kernel(layout: Apart) -> RowKernel:
     def add(k, total, codes, scale, x):
         return _add_block(k, fmt, total, codes, scale, x)
 
-    @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, buffer, out):
-        blocks = n // block
-        for row in range(first, last):
-            codes = load_int(weights) + row * row_bytes
-            scale = load_int(weights + 8) + row // high * blocks
-            x = buffer
-            sums = zero32()
-            for _ in range(blocks):
-                for line in range(0, 64 * lines, 64):
-                    prefetch(codes + AHEAD + line)
-                sums = add(sums, codes, scale, x)
-                codes += size
-                scale += 1
-                x += 4 * block
-            store_float(out + 4 * row, sum32(sums))
+    def make(count: int, inputs: Inputs) -> Any:
+        buffers, outs, forward, store = inputs
+        zero, add_all, total = several(zero32, count), several_adds(add, count), several(sum32, count)
+        fetch_ahead = prefetch_lines(lines)
 
-    return RowKernel(pack_floats, rows, records(1, 4))
+        @njit(**JIT)
+        def rows(weights, first, last, row_bytes, n, table):
+            start, out, blocks = buffers(table), outs(table), n // block
+            for row in range(first, last):
+                codes = load_int(weights) + row * row_bytes
+                scale = load_int(weights + 8) + row // high * blocks
+                x = start
+                sums = zero()
+                for _ in range(blocks):
+                    fetch_ahead(codes)
+                    sums = add_all(sums, codes, scale, x)
+                    codes += size
+                    scale += 1
+                    x = forward(x, 4 * block)
+                store(forward(out, 4 * row), total(sums))
+
+        return rows
+
+    return RowKernel(pack_floats, for_counts(make), records(1, 4))
 
 
 PLAIN = {"F32": _plain(_decode_f32, 4), "F16": _plain(_decode_f16, 2), "BF16": _plain(_decode_bf16, 2)}

@@ -19,9 +19,9 @@ from ...formats import FORMATS
 from . import x86
 from .decode import block_scale
 from .fixed import limbs, scale_of_32
-from .helpers import AHEAD, load_int, prefetch, prefetch_twice, store_float
-from .row_kernel import LANES_16, Part, RowKernel, make_rows
-from .vec import JIT, F32x16, F32x32, Float, I8x16, I8x64, I16x32, I32x16, Int, Val, Vec, inline
+from .helpers import AHEAD, load_int, prefetch, prefetch_twice
+from .row_kernel import LANES_16, Inputs, Part, RowKernel, for_counts, make_rows, several_adds
+from .vec import JIT, F32x16, F32x32, Float, I8x16, I8x64, I16x32, I32x16, Int, Val, Vec, inline, several
 
 MXFP4 = FORMATS["MXFP4"]
 BLOCK, STEP = 32, 512
@@ -157,16 +157,18 @@ def _total(k, sums):
     return total + (total - total)
 
 
-def _apart_rows() -> Any:
-    four, two, one = (_step_apart(blocks) for blocks in (4, 2, 1))
+def _apart_rows(count: int, inputs: Inputs) -> Any:
+    buffers, outs, forward, store = inputs
+    four, two, one = (several_adds(_step_apart(blocks), count) for blocks in (4, 2, 1))
+    zero, total = several(_zero, count), several(_total, count)
 
     @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, buffer, out):
-        blocks = n // BLOCK
+    def rows(weights, first, last, row_bytes, n, table):
+        start, out, blocks = buffers(table), outs(table), n // BLOCK
         for row in range(first, last):
             codes, scales = load_int(weights) + row * row_bytes, load_int(weights + 8) + row * blocks
-            x = buffer
-            sums = _zero()
+            x = start
+            sums = zero()
             for line in range(0, blocks, 64):
                 prefetch(scales + AHEAD // 16 + line)
             for _ in range(blocks >> 2):
@@ -174,20 +176,20 @@ def _apart_rows() -> Any:
                 sums = four(sums, codes, scales, x)
                 codes += 64
                 scales += 4
-                x += STEP
+                x = forward(x, STEP)
             if blocks & 2:
                 sums = two(sums, codes, scales, x)
                 codes += 32
                 scales += 2
-                x += STEP
+                x = forward(x, STEP)
             if blocks & 1:
                 sums = one(sums, codes, scales, x)
-            store_float(out + 4 * row, _total(sums))
+            store(forward(out, 4 * row), total(sums))
 
     return rows
 
 
-APART = RowKernel(_pack(_APART, 0.5), _apart_rows(), _packed_bytes)
+APART = RowKernel(_pack(_APART, 0.5), for_counts(_apart_rows), _packed_bytes)
 
 _SIZE = MXFP4.block_bytes
 JOINED = RowKernel(

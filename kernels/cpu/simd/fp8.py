@@ -17,12 +17,13 @@ from numba import njit, types
 from ...formats import FORMATS
 from . import x86
 from .decode import block_scale
-from .helpers import load_int, prefetch_twice, store_float
-from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
-from .vec import JIT, F32x16, I8x64, I32x16, Int, Val, inline
+from .helpers import load_int, prefetch_twice
+from .row_kernel import LANES_16, Inputs, Part, RowKernel, for_counts, make_rows, records, several_adds
+from .vec import JIT, F32x16, I8x64, I32x16, Int, Val, inline, several
 
 F8 = FORMATS["F8_E4M3"]
 BLOCK, HALF = F8.block_elems, 64
+_ROWS = 128  # that share a scale, where scales lie apart
 
 assert F8.small is not None
 _BITS = F8.small.table[:128].view(np.uint32)
@@ -93,27 +94,30 @@ def _total(k, sums):
     return k.hsum(sums)
 
 
-def _apart_rows(high: int) -> Any:
+def _apart_rows(count: int, inputs: Inputs) -> Any:
+    buffers, outs, forward, store = inputs
+    zero, add, total = several(_zero, count), several_adds(_add_apart, count), several(_total, count)
+
     @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, buffer, out):
-        blocks = n // BLOCK
+    def rows(weights, first, last, row_bytes, n, table):
+        start, out, blocks = buffers(table), outs(table), n // BLOCK
         for row in range(first, last):
-            codes, scale = load_int(weights) + row * row_bytes, load_int(weights + 8) + row // high * blocks
-            x = buffer
-            sums = _zero()
+            codes, scale = load_int(weights) + row * row_bytes, load_int(weights + 8) + row // _ROWS * blocks
+            x = start
+            sums = zero()
             for _ in range(blocks):
                 prefetch_twice(codes)
                 prefetch_twice(codes + 64)
-                sums = _add_apart(sums, codes, scale, x)
+                sums = add(sums, codes, scale, x)
                 codes += BLOCK
                 scale += 1
-                x += 4 * BLOCK
-            store_float(out + 4 * row, _total(sums))
+                x = forward(x, 4 * BLOCK)
+            store(forward(out, 4 * row), total(sums))
 
     return rows
 
 
-APART = RowKernel(_pack, _apart_rows(128), records(BLOCK, 4 * BLOCK))
+APART = RowKernel(_pack, for_counts(_apart_rows), records(BLOCK, 4 * BLOCK))
 JOINED = RowKernel(
     _pack, make_rows(LANES_16, 2, Part(BLOCK, _add_joined, F8.block_bytes, 4 * BLOCK)), records(BLOCK, 4 * BLOCK)
 )

@@ -1,8 +1,8 @@
 """GEMM for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
 
 ``GEMMS[fmt, act]`` holds the parts for a weight format: those with a decoder in ``gemm_weights`` run int8 tiles of 3
-rows x 4 tokens (``gemm_tile``), all others float tiles of 6 x 4 (``gemm_float``), whose decoders are generated. In the
-other tiers the row kernel is fastest, token by token on rows that stay in the L2 cache.
+rows x 4 tokens (``gemm_tile``), all others float tiles of 6 x 4 (``gemm_float``), whose decoders are generated. The
+other tiers use the row kernels, four tokens at a time on rows that stay in the L2 cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads split the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the

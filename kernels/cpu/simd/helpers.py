@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from numba import njit, types
 
@@ -35,6 +36,17 @@ NEAR = 2048
 def prefetch(k, address):
     """Prefetch the cache line at ``address``."""
     k.prefetch(address)
+
+
+def prefetch_lines(lines: int) -> Any:
+    """Make a function that prefetches ``lines`` cache lines from ``AHEAD`` of an address on."""
+
+    @inline(types.none, Int)
+    def fetch_ahead(k, address):
+        for line in range(lines):
+            k.prefetch(address + (AHEAD + 64 * line))
+
+    return fetch_ahead
 
 
 @inline(types.none, Int)

@@ -37,8 +37,9 @@ def _block(k: Emit, fmt: Format, total: Val, block: Val, x: Val) -> Val:
     """Return total + the lane sums of one block."""
     runs = fmt.block_elems // 32
     scales = None if fmt.scales is None else SubScales(k, fmt, block, "i16")
-    parts = [_run_dots(k, fmt, block, run, x + 32 * run, scales) for run in range(runs)]
-    whole = sum(parts[1:], parts[0])
+    whole = _run_dots(k, fmt, block, 0, x, scales)
+    for run in range(1, runs):
+        whole = whole + _run_dots(k, fmt, block, run, x + 32 * run, scales)
     d = block_scale(k, fmt, block, F32x8)
     if runs == 1:
         return k.fma(whole.to_float(F32x8), d * k.load(Float, x + 32).splat(F32x8), total)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numba import njit, types
 
-from .helpers import AHEAD, prefetch, store_float
-from .vec import JIT, F32x8, F32x16, F32x32, Float, Vec, inline
+from .helpers import prefetch_lines, store_float
+from .vec import JIT, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
+
+COUNTS = (1, 2, 4)
+"""Numbers of inputs that row kernels multiply a row with at once: it is decoded once for all of them."""
 
 
 class RowKernel(NamedTuple):
@@ -17,17 +21,18 @@ class RowKernel(NamedTuple):
         size of the activation buffer for n inputs
     pack(x, n, buffer)
         n float32 at ``x`` -> the buffer: rounded by the activation mode, in the order of the weight decoder
-    rows(weights, first, last, row_bytes, n, buffer, out)
-        float32 out[first:last] = rows first .. last-1 of the matrix at ``weights`` times the packed vector; never reads
-        beyond the last byte of row last-1, nor before the first of row ``first``
+    rows[count](weights, first, last, row_bytes, n, table), for each of COUNTS
+        float32 out[first:last] = rows first .. last-1 of the matrix at ``weights`` times the packed vector, for each of
+        the ``count`` pairs of int64 addresses (buffer, out) at ``table``; never reads beyond the last byte of row
+        last-1, nor before the first of row ``first``. An input's result has the same bits for every count.
 
-    The buffer and out need no alignment (64 bytes is faster). n is a multiple of 32 for Q8_0 and Q4_0, of 256 for the K
-    and IQ formats, any positive number for F16, BF16 and F32. All three are ``@njit(nogil=True)`` and never call into
+    The buffers and outs need no alignment (64 bytes is faster). n is a multiple of 32 for Q8_0 and Q4_0, of 256 for the
+    K and IQ formats, any positive number for F16, BF16 and F32. All are ``@njit(nogil=True)`` and never call into
     Python, so other compiled functions can call them, and threads run them in parallel.
     """
 
     pack: Any
-    rows: Any
+    rows: dict[int, Any]
     packed_bytes: Any
 
 
@@ -75,34 +80,95 @@ class Part(NamedTuple):
     packed_bytes: int
 
 
-def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> Any:
-    """Make ``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit
-    is set in n. Each main part prefetches ``lines`` cache lines of weights."""
-    zero, total = lanes.zero, lanes.total
-    shift, add, weight_bytes, packed_bytes = main.inputs.bit_length() - 1, *main[1:]
-    (bit_1, add_1, weights_1, packed_1), (bit_2, add_2, _, _) = (*rest, *[Part(0, add, 0, 0)] * 2)[:2]
+class Inputs(NamedTuple):
+    """Inlined functions over the addresses of several inputs (UniTuples of int64).
+
+    buffers(table), outs(table)  the addresses in a table of pairs
+    forward(addresses, bytes)    each of them, ``bytes`` further on
+    store(addresses, floats)     store a float at each
+    """
+
+    buffers: Any
+    outs: Any
+    forward: Any
+    store: Any
+
+
+def _inputs(count: int) -> Inputs:
+    kind = types.UniTuple(Int, count)
+
+    def column(offset: int) -> Any:
+        return inline(kind, Int)(lambda k, table: tuple(k.load(Int, table + (16 * i + offset)) for i in range(count)))
+
+    forward = inline(kind, kind, Int)(lambda k, places, by: tuple((Many(k.members(places)) + by).parts))
+    return Inputs(column(0), column(8), forward, several(store_float, count))
+
+
+def for_counts(make: Callable[[int, Inputs], Any]) -> dict[int, Any]:
+    """Make ``rows`` of a RowKernel from ``make(count, inputs)``."""
+    return {count: make(count, _inputs(count)) for count in COUNTS}
+
+
+def for_any_count(rows: dict[int, Any]) -> Any:
+    """Make ``rows(weights, first, last, row_bytes, n, table, count)`` for any number of inputs from those of COUNTS."""
+    one, two, four = (rows[count] for count in COUNTS)
 
     @njit(**JIT)
-    def rows(weights, first, last, row_bytes, n, buffer, out):
-        for row in range(first, last):
-            w = weights + row * row_bytes
-            x = buffer
-            sums = zero()
-            for _ in range(n >> shift):
-                for line in range(0, 64 * lines, 64):
-                    prefetch(w + AHEAD + line)
-                sums = add(sums, w, x)
-                w += weight_bytes
-                x += packed_bytes
-            if n & bit_1:
-                sums = add_1(sums, w, x)
-                w += weights_1
-                x += packed_1
-            if n & bit_2:
-                sums = add_2(sums, w, x)
-            store_float(out + 4 * row, total(sums))
+    def rows_for_any(weights, first, last, row_bytes, n, table, count):
+        for _ in range(count >> 2):
+            four(weights, first, last, row_bytes, n, table)
+            table += 64
+        if count & 2:
+            two(weights, first, last, row_bytes, n, table)
+            table += 32
+        if count & 1:
+            one(weights, first, last, row_bytes, n, table)
 
-    return rows
+    return rows_for_any
+
+
+def several_adds(add: Any, count: int) -> Any:
+    """Make ``add(sums, *addresses of weights, x)`` for several inputs, which have their own ``sums`` and ``x``."""
+    return several(add, count, shared=range(1, len(add.arguments) - 1))
+
+
+def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part) -> dict[int, Any]:
+    """Make ``rows`` of a RowKernel: ``main`` as often as it fits, then each part of ``rest`` (two at most) if its bit
+    is set in n. Each main part prefetches ``lines`` cache lines of weights."""
+    shift, weight_bytes, packed_bytes = main.inputs.bit_length() - 1, *main[2:]
+    nothing = Part(0, inline(lanes.kind, lanes.kind, Int, Int)(lambda k, sums, weights, x: sums), 0, 0)
+    last_parts = (*rest, nothing, nothing)[:2]
+    (bit_1, _, weights_1, packed_1), (bit_2, _, _, _) = last_parts
+
+    def make(count: int, inputs: Inputs) -> Any:
+        buffers, outs, forward, store = inputs
+        zero, total = several(lanes.zero, count), several(lanes.total, count)
+        add, add_1, add_2 = (several_adds(part.add, count) for part in (main, *last_parts))
+        fetch_ahead = prefetch_lines(lines)
+
+        @njit(**JIT)
+        def rows(weights, first, last, row_bytes, n, table):
+            start, out = buffers(table), outs(table)
+            for row in range(first, last):
+                w = weights + row * row_bytes
+                x = start
+                sums = zero()
+                for _ in range(n >> shift):
+                    fetch_ahead(w)
+                    sums = add(sums, w, x)
+                    w += weight_bytes
+                    x = forward(x, packed_bytes)
+                if n & bit_1:
+                    sums = add_1(sums, w, x)
+                    w += weights_1
+                    x = forward(x, packed_1)
+                if n & bit_2:
+                    sums = add_2(sums, w, x)
+                store(forward(out, 4 * row), total(sums))
+
+        return rows
+
+    return for_counts(make)
 
 
 def records(inputs: int, size: int) -> Any:

@@ -13,11 +13,15 @@ pointer arithmetic into floating point.
 
 Floating point here carries no fast-math flags, so an inlined function gives the same bits wherever it is used, and NaN
 stays NaN.
+
+``several`` makes a version of an inlined function for several inputs at once: what depends on none of them, such as the
+decoding of weights, is emitted once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from llvmlite import ir
@@ -90,6 +94,20 @@ def _is_float(kind: ir.Type) -> bool:
     return isinstance(getattr(kind, "element", kind), (ir.DoubleType, ir.FloatType, ir.HalfType))
 
 
+def _per_input(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method of Val or Emit take ``Many``: emit it for each input, side by side."""
+
+    @wraps(method)
+    def emit(*args: Any, **options: Any) -> Any:
+        count = next((len(a.parts) for a in args if isinstance(a, Many)), 0)
+        if not count:
+            return method(*args, **options)
+        results = [method(*(a.parts[i] if isinstance(a, Many) else a for a in args), **options) for i in range(count)]
+        return None if results[0] is None else Many(results)
+
+    return emit
+
+
 class Val:
     """An LLVM value with operators. The right operand may be a Val, a number (all lanes) or a list (lane by lane).
 
@@ -105,6 +123,7 @@ class Val:
     def _lift(self, other: Any) -> ir.Value:
         return other.ir if isinstance(other, Val) else constant(self.ir.type, other)
 
+    @_per_input
     def _binary(self, other: Any, integer: str, floating: str | None = None) -> Val:
         name = floating if _is_float(self.ir.type) else integer
         if name is None:
@@ -141,6 +160,7 @@ class Val:
     def shift_right_signed(self, other):
         return self._binary(other, "ashr")
 
+    @_per_input
     def compare(self, sign: str, other: Any) -> Val:
         """Return the mask of ``self sign other``; signed for integers, ordered (false with NaN) for floats."""
         builder = self.emit.builder
@@ -148,6 +168,7 @@ class Val:
         return Val(self.emit, emit(sign, self.ir, self._lift(other)))
 
     # -- shape and type
+    @_per_input
     def shuffle(self, lanes: Sequence[int], other: Val | None = None) -> Val:
         """Select lanes of ``self`` followed by ``other``, in the given order."""
         second = other.ir if other is not None else ir.Constant(self.ir.type, ir.Undefined)
@@ -158,18 +179,22 @@ class Val:
         """Concatenate: ``self`` in the low lanes, ``other`` in the high ones."""
         return self.shuffle(range(2 * self.ir.type.count), other)
 
+    @_per_input
     def lane(self, index: int) -> Val:
         return Val(self.emit, self.emit.builder.extract_element(self.ir, ir.Constant(_I32, index)))
 
+    @_per_input
     def splat(self, kind: Vec) -> Val:
         """Broadcast this scalar to every lane of a ``kind``."""
         blank = ir.Constant(kind.llvm, ir.Undefined)
         first = self.emit.builder.insert_element(blank, self.ir, ir.Constant(_I32, 0))
         return Val(self.emit, first).shuffle([0] * kind.lanes)
 
+    @_per_input
     def _convert(self, name: str, kind: types.Type) -> Val:
         return Val(self.emit, getattr(self.emit.builder, name)(self.ir, llvm_type(kind)))
 
+    @_per_input
     def bits(self, kind: types.Type) -> Val:
         """Reinterpret the bits as another type."""
         return self if self.ir.type == llvm_type(kind) else self._convert("bitcast", kind)
@@ -194,6 +219,20 @@ class Val:
     def to_float(self, kind: types.Type) -> Val:
         """Convert signed integers to float32, lane by lane."""
         return self._convert("sitofp", kind)
+
+
+class Many(Val):
+    """A value of each of several inputs. Operations on it are emitted for every input, those on other values once."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Val]):
+        self.emit, self.parts = parts[0].emit, list(parts)
+
+    @property
+    def ir(self) -> Any:  # type: ignore[override]
+        """One of the values: all have its type."""
+        return self.parts[0].ir
 
 
 def constant(kind: ir.Type, values: Any) -> ir.Constant:
@@ -222,6 +261,7 @@ class Emit:
     def zero(self, kind: types.Type) -> Val:
         return self.const(kind, 0.0 if _is_float(llvm_type(kind)) else 0)
 
+    @_per_input
     def call(self, name: str, result: types.Type, *args: Any) -> Val:
         """Call an LLVM intrinsic by its full name. Plain ints become i8 immediates."""
         values = [a.ir if isinstance(a, Val) else ir.Constant(_ELEMENTS["i8"], a) for a in args]
@@ -236,11 +276,13 @@ class Emit:
     def _pointer(self, address: Val, kind: ir.Type) -> ir.Value:
         return self.builder.inttoptr(address.ir, kind.as_pointer())
 
+    @_per_input
     def load(self, kind: types.Type, address: Val) -> Val:
         value = self.builder.load(self._pointer(address, llvm_type(kind)))
         value.align = 1
         return Val(self, value)
 
+    @_per_input
     def store(self, address: Val, value: Val) -> None:
         self.builder.store(value.ir, self._pointer(address, value.ir.type)).align = 1
 
@@ -260,6 +302,7 @@ class Emit:
         self.builder.fence("seq_cst", "singlethread")
 
     # -- arithmetic
+    @_per_input
     def fma(self, a: Val, b: Val, c: Val) -> Val:
         """Return a * b + c, with one rounding where the target has the instruction."""
         kind = a.ir.type
@@ -271,8 +314,20 @@ class Emit:
 
     def members(self, packed: Val) -> list[Val]:
         """Return the values of a UniTuple."""
-        return [Val(self, self.builder.extract_value(packed.ir, i)) for i in range(packed.ir.type.count)]
+        return [self._member(packed, i) for i in range(packed.ir.type.count)]
 
+    @_per_input
+    def _member(self, packed: Val, index: int) -> Val:
+        return Val(self, self.builder.extract_value(packed.ir, index))
+
+    def joined(self, members: Sequence[Val]) -> Val:
+        """Return the UniTuple of ``members``."""
+        packed = ir.Constant(ir.ArrayType(members[0].ir.type, len(members)), ir.Undefined)
+        for index, member in enumerate(members):
+            packed = self.builder.insert_value(packed, member.ir, index)
+        return Val(self, packed)
+
+    @_per_input
     def select(self, mask: Val, yes: Val, no: Val) -> Val:
         return Val(self, self.builder.select(mask.ir, yes.ir, no.ir))
 
@@ -281,6 +336,7 @@ class Emit:
         kind = a.ir.type
         return ir.VectorType(_ELEMENTS[element], kind.count) if isinstance(kind, ir.VectorType) else _ELEMENTS[element]
 
+    @_per_input
     def half_to_float(self, bits: Val) -> Val:
         """Convert IEEE binary16 as i16 lanes (or one i16) to float32, exact for every value; NaN comes out quiet."""
         single = self._like(bits, "f32")
@@ -293,6 +349,7 @@ class Emit:
         pattern = self.select(special, magnitude | 0x7F800000, magnitude) | ((wide & 0x8000) << 16)
         return Val(self, self.builder.bitcast(pattern.ir, single)) * 2.0**112
 
+    @_per_input
     def float_to_half(self, a: Val) -> Val:
         """Round float32 to the nearest IEEE binary16, ties to even, as i16 lanes (or one i16); NaN comes out quiet."""
         short, whole = self._like(a, "i16"), self._like(a, "i32")
@@ -328,6 +385,7 @@ class Emit:
             data.initializer = ir.Constant(kind, [int(value) for value in values])
         return Val(self, self.builder.ptrtoint(module.globals[name], _ELEMENTS["i64"]))
 
+    @_per_input
     def abs(self, a: Val) -> Val:
         kind = a.ir.type
         return Val(self, self.builder.call(self._declare(f"llvm.fabs.v{kind.count}f32", kind, [kind]), [a.ir]))
@@ -355,7 +413,8 @@ class Emit:
 def inline(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any]], Any]:
     """Turn an emitter ``f(k, *vals)`` into a Numba intrinsic with this signature.
 
-    It may return a Val, a tuple of Vals (then ``result`` is a UniTuple) or None (``types.none``).
+    It may return a Val, a tuple of Vals (then ``result`` is a UniTuple) or None (``types.none``). The emitter and its
+    signature stay attached, for ``several``.
     """
 
     def decorate(emitter: Callable[..., Any]) -> Any:
@@ -367,6 +426,39 @@ def inline(result: types.Type, *args: types.Type) -> Callable[[Callable[..., Any
             return None if value is None else value.ir
 
         emit.__name__ = emitter.__name__
-        return make_intrinsic(result, args, emit)
+        intrinsic = make_intrinsic(result, args, emit)
+        intrinsic.emitter, intrinsic.result, intrinsic.arguments = emitter, result, args
+        return intrinsic
 
     return decorate
+
+
+def several(function: Any, count: int, shared: Sequence[int] = ()) -> Any:
+    """Make a version of an inlined function for ``count`` inputs: its arguments and its result are UniTuples.
+
+    ``shared`` lists the positions of arguments that are one value for all inputs. For each input the same operations
+    run in the same order as in ``function``, so that it gives the same bits.
+    """
+
+    def tuple_of(kind: types.Type) -> types.Type:
+        return kind if kind is types.none else types.UniTuple(kind, count)
+
+    kinds = [kind if i in shared else tuple_of(kind) for i, kind in enumerate(function.arguments)]
+
+    @inline(tuple_of(function.result), *kinds)
+    def together(k, *args):
+        result = function.emitter(k, *(a if i in shared else Many(k.members(a)) for i, a in enumerate(args)))
+        if result is None:
+            return None
+        if isinstance(result, tuple):
+            each = [k.joined([_of_input(member, i) for member in result]) for i in range(count)]
+        else:
+            each = [_of_input(result, i) for i in range(count)]
+        return tuple(each)
+
+    return together
+
+
+def _of_input(value: Val, index: int) -> Val:
+    """Return the value of one input; a value that depends on no input is that of all."""
+    return value.parts[index] if isinstance(value, Many) else value

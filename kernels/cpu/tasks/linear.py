@@ -1,18 +1,35 @@
 """Matrix products on raw rows, as stored in the file.
 
-The inputs are packed once per token by the format's ``pack``; its ``rows`` then multiplies a range of rows with one
-packed input. Both are called by address, so one task serves every format. A row's result depends on its weights and its
-input alone, so results do not depend on threads, chunks or batch size.
+The inputs are packed once per token by the format's ``pack``; its ``rows`` then multiplies a range of rows with a few
+packed inputs, decoding each row once for up to four of them. Both are called by address, so one task serves every
+format. A row's result depends on its weights and its input alone, so results do not depend on threads, chunks or batch
+size.
 """
 
 from __future__ import annotations
 
+from numba import njit
+
 from .. import tasktable as t
-from .lang import call_pack, call_rows, f32p, i32p, i64p
+from .lang import JIT, call_pack, call_rows, f32p, i32p, i64p, local
 from .registry import body
 
 REUSE_BYTES = 128 * 1024
 """Bytes of weights that stay in the L2 cache while all tokens are multiplied with them."""
+
+INPUTS = 16
+"""Inputs per call of a row kernel, at most."""
+
+TABLE_BYTES = 16 * INPUTS
+_table = local(TABLE_BYTES)
+
+
+@njit(**JIT)
+def _enter(table, place, packed, out):
+    """Enter one input of a row kernel and the address of its results."""
+    pair = i64p(table + 16 * place)
+    pair[0] = packed
+    pair[1] = out
 
 
 @body(t.PACK)
@@ -26,15 +43,19 @@ def pack_inputs(args, first, last, thread):
 def linear_rows(args, first, last, thread):
     """Multiply inputs by weight rows (the items); row r uses only the input of group r // group_rows."""
     tokens, groups, group_rows, size = args.tokens, args.groups, args.group_rows, args.packed_bytes
+    table = _table()
     step = max(1, REUSE_BYTES // args.row_bytes)
     r0 = first
     while r0 < last:
         group = r0 // group_rows
         r1 = min(r0 + step, last, (group + 1) * group_rows)
-        for token in range(tokens):
-            packed = args.packed + size * (token * groups + group)
-            out = args.out + 4 * args.out_rows * token
-            call_rows(args.rows, args.weight, r0, r1, args.row_bytes, args.n, packed, out)
+        for start in range(0, tokens, INPUTS):
+            count = min(INPUTS, tokens - start)
+            for i in range(count):
+                token = start + i
+                packed = args.packed + size * (token * groups + group)
+                _enter(table, i, packed, args.out + 4 * args.out_rows * token)
+            call_rows(args.rows, args.weight, r0, r1, args.row_bytes, args.n, table, count)
         r0 = r1
 
 
@@ -85,6 +106,7 @@ def expert_linear_rows(args, first, last, thread):
     """Multiply inputs by their experts; items are (used expert, row block), empty past the last used expert."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, K, size = args.expert_rows, args.K, args.packed_bytes
+    table = _table()
     for item in range(first, last):
         u = item // args.blocks
         if u >= used[0]:
@@ -92,10 +114,12 @@ def expert_linear_rows(args, first, last, thread):
         r0 = (item % args.blocks) * args.block
         r1 = min(r0 + args.block, rows)
         weight = args.weight + args.expert_bytes * used[1 + u]
-        for k in range(starts[u], starts[u + 1]):
-            pair = order[k]
-            packed, out = args.packed + size * (pair // K), args.out + 4 * rows * pair
-            call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, packed, out)
+        for start in range(starts[u], starts[u + 1], INPUTS):
+            count = min(INPUTS, starts[u + 1] - start)
+            for i in range(count):
+                pair = order[start + i]
+                _enter(table, i, args.packed + size * (pair // K), args.out + 4 * rows * pair)
+            call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, table, count)
 
 
 @body(t.EXPERT_SUM, exact=True)
@@ -103,16 +127,18 @@ def expert_sum_rows(args, first, last, thread):
     """Compute every pair's product for a row block (the items) into scratch, then sum per token in slot order."""
     order, starts, used = i32p(args.order), i32p(args.starts), i32p(args.used)
     rows, K, block, size = args.expert_rows, args.K, args.block, args.packed_bytes
-    scratch = args.work + args.work_bytes * thread
+    scratch, table = args.work + args.work_bytes * thread, _table()
     for item in range(first, last):
         r0 = item * block
         r1 = min(r0 + block, rows)
         for u in range(used[0]):
             weight = args.weight + args.expert_bytes * used[1 + u]
-            for k in range(starts[u], starts[u + 1]):
-                pair = order[k]
-                packed, part = args.packed + size * pair, scratch + 4 * (block * pair - r0)
-                call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, packed, part)
+            for start in range(starts[u], starts[u + 1], INPUTS):
+                count = min(INPUTS, starts[u + 1] - start)
+                for i in range(count):
+                    pair = order[start + i]
+                    _enter(table, i, args.packed + size * pair, scratch + 4 * (block * pair - r0))
+                call_rows(args.rows, weight, r0, r1, args.row_bytes, args.n, table, count)
         for token in range(args.T):
             out = f32p(args.out + 4 * (rows * token + r0))
             for slot in range(K):

@@ -1,6 +1,7 @@
 """Export the row kernels of ``kernels.cpu.simd`` as ``pack.FMT.act``, ``rows.FMT.act`` and ``size.FMT.act``.
 
-Kernels that take their inputs unrounded share ``pack.floats`` and ``size.floats``.
+``rows`` takes any number of inputs: the address of a table of pairs (packed input, out), and their number. Kernels that
+take their inputs unrounded share ``pack.floats`` and ``size.floats``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from numba import njit
 
 from ..simd import APART_KERNELS, KERNELS
 from ..simd.helpers import pack_floats
+from ..simd.row_kernel import for_any_count
 from .lang import JIT, i64p
 from .registry import ENTRIES, export
 
@@ -28,7 +30,7 @@ def _sized(packed_bytes: Any) -> Any:
 
 for (fmt, act), kernel in (KERNELS | {(name, "float"): kernel for name, kernel in APART_KERNELS.items()}).items():
     name = "floats" if kernel.pack is pack_floats else f"{fmt}.{act}"
-    export(f"rows.{fmt}.{act}", 7)(kernel.rows)
+    export(f"rows.{fmt}.{act}", 7)(for_any_count(kernel.rows))
     if f"pack.{name}" not in ENTRIES:
         export(f"pack.{name}", 3)(kernel.pack)
         export(f"size.{name}", 2)(_sized(kernel.packed_bytes))

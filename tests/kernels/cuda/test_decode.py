@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 
 from ds4ref import backends
+from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.cli import ds4
+from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
 from ds4ref.generate import Generation
 from ds4ref.kernels.cuda import backend
 from ds4ref.kernels.cuda.driver import gpu
 from ds4ref.kernels.cuda.driver.memory import ALIGNMENT
+from ds4ref.nano import mtp_path
 from ds4ref.sampling import Sampler
 from ds4ref.speed_bench import cli as bench
 
@@ -66,16 +69,32 @@ def test_no_round_trip_and_no_allocation_inside_a_token(engine: Engine) -> None:
     assert 1 < recorded < 9
 
 
+def test_a_draft_is_one_graph_and_one_wait(trained_path: str) -> None:
+    """And moves streams by the host: those of the model, and its own where another draft follows."""
+    with idle(), Engine.open(trained_path, backend="cuda", numerics="ds4") as engine:
+        session, block = engine.session(100), Block.open(mtp_path(), engine.model)
+        session.extend(np.zeros(20, np.int32))
+        mtp, counts = Mtp(block), engine.model.ops.driver.watch()
+        for drafts in (1, 1, 3):
+            session.append(0)
+            counts.clear()
+            mtp.propose([0] * (session.pos + 1), session._streams, drafts)
+            counts.pop("kernels")
+            launches = counts.pop("launch")
+        assert launches == counts.pop("sync") == drafts
+        assert counts == {"to_host": drafts + 1, "to_device": drafts}
+
+
 def test_sessions_share_what_was_recorded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one records nothing, and its tokens ask for as little; a third one of other sizes records anew."""
     made: list[int] = []
-    record = type(engine.model).record_token
+    record = type(engine.model).record_rows
 
-    def counted(self: Any, recording: Any, cache: Any, plan: Any) -> Any:
-        made.append(cache.pos)
-        return record(self, recording, cache, plan)
+    def counted(self: Any, recording: Any, caches: Any, *rest: Any) -> Any:
+        made.append(caches[0].pos)
+        return record(self, recording, caches, *rest)
 
-    monkeypatch.setattr(type(engine.model), "record_token", counted)
+    monkeypatch.setattr(type(engine.model), "record_rows", counted)
     ops, sizes = engine.model.ops, (400, 400, 900)
     recorded = []
     for size in sizes:

@@ -13,8 +13,11 @@ import pytest
 
 from benchmarks import gpu_models
 from benchmarks.gpu_part import Check
+from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.cli import ds4
+from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path, mtp_path
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli as bench
 from ds4ref.test_vectors import cli as vectors
@@ -45,6 +48,30 @@ def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
     gpu_models.beside_the_cpu(Check(told.append), "random model", nano_path, gpu_models.Length(20, 3))
     judged = [message["row"] for message in told if message["row"]["bar"] is not None]
     assert judged and all(row["met"] for row in judged), judged
+
+
+def test_drafts_of_multi_token_prediction() -> None:
+    """Op by op for more pairs than are recorded, then from recordings of one and two: as on the CPU."""
+    results: dict[str, list[tuple[np.ndarray, list[float]]]] = {}
+
+    class Watched(Mtp):
+        def _step(self, X: np.ndarray, ids: Any) -> Any:
+            out = super()._step(X, ids)
+            results[self.block.ops.name].append((out[0].copy(), out[2]))
+            return out
+
+    X = np.random.default_rng(1).standard_normal((12, 4, 256)).astype(np.float32)
+    for backend in ("cpu", "cuda"):
+        results[backend] = []
+        with Engine.open(embedded_path("q4"), backend=backend, numerics="ds4") as engine:
+            block = Block.open(mtp_path("q4"), engine.model)
+            mtp = Watched(block)
+            for known, end in ((0, 9), (9, 10), (10, 12)):
+                mtp.propose(range(end + 1), engine.model.ops.upload(X[known:end]), 2)
+            assert {count for count, _ in mtp._recordings} == {1, 2}
+            block.close()
+    for (streams, values), (wanted, best) in zip(results["cuda"], results["cpu"], strict=True):
+        assert np.abs(streams - wanted).max() < 1e-5 * wanted.std() and np.allclose(values, best, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", [*dense.FAMILIES, "qwen3moe", "gemma3"])

@@ -1,0 +1,222 @@
+"""The block for multi-token prediction: one more layer, beside the model, that predicts the token after the next
+(docs/explanation/model.md 15).
+
+It reads *pairs*: the model's final streams at position p, and the token at p + 1. Its logits are of the token at p + 2,
+and its own streams stand for the model's at p + 1 in the next pair: so it goes on without the model. Embedding and
+output matrix are the model's; everything else is in a file of its own (``tensors.mtp_slots``).
+
+    block = Block.open("mtp.gguf", model)
+    rows = Window(block)
+    streams, logits = block.forward(X[-1:], [token], rows)    # of the newest position, rows.pos
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from ds4ref.kernels.formats import Matrix
+
+from ...errors import BackendError, ModelFileError, ShapeError, UsageError
+from ...weights import open_source
+from ...weights.accounting import settle_tensors
+from ...weights.published import PublishedSource
+from ..experts import ExpertUse
+from . import attention, head, moe
+from .cache import REACH, LayerCache
+from .chunk import Chunk, Plan
+from .forward import Model
+from .shape import ARCHITECTURE, PLAIN, ModelShape, summary
+from .tensors import MTP, mtp_slots
+from .weights import LayerWeights, Weights, fill_slots, layer_weights, placed_values, read_slots
+
+if TYPE_CHECKING:
+    from ...weights.source import TensorSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockWeights:
+    """Weights of the block. ``inner`` is a model of one layer with the block's head, and the model's embedding and
+    output matrix."""
+
+    enorm: np.ndarray  # (dim,), of the embedding
+    hnorm: np.ndarray  # (dim,), of each stream
+    e_proj: Matrix
+    h_proj: Matrix
+    inner: Weights
+
+    @property
+    def layer(self) -> LayerWeights:
+        """Return the weights of the block's layer."""
+        return self.inner.layers[0]
+
+
+def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any) -> BlockWeights:
+    """Return the weights of the block in ``source`` for a model of this shape, in the memory of ``ops``.
+
+    model: weights of the model, already there. Raise ModelFileError if the file holds no such block, or a NaN;
+    ShapeError for the tensors that are missing, wrong, or have no place.
+    """
+    if not any(name.startswith(MTP) for name in source.tensors):
+        kind = "it is a whole model; " if "token_embd.weight" in source.tensors else ""
+        raise ModelFileError(source.path, f"{kind}it has no block for multi-token prediction ({MTP}*)")
+    slots = mtp_slots(shape)
+    filled, problems = fill_slots(source, slots)
+    width = source.tensors.get(f"{MTP}enorm.weight")
+    if width is not None and width.dims != (shape.dim,):
+        raise ShapeError(source.path, f"it is a block of width {width.dims[0]}, the model's width is {shape.dim}")
+    mine = [name for name in source.tensors if name.startswith("mtp.")]  # as in ds4, others are not looked at
+    problems += settle_tensors(mine, {slot.name for slot in slots}, (), ARCHITECTURE).problems()
+    if problems:
+        raise ShapeError(source.path, summary(problems))
+    values = placed_values({slot.attr: value for slot, value in read_slots(source, filled, shape)}, ops)
+    own = {name: values.pop(name) for name in ("enorm", "hnorm", "e_proj", "h_proj")}
+    heads = {f"output_hc_{name}": values.pop(f"hc_head_{name}") for name in ("base", "fn", "scale")}
+    heads["output_norm"] = values.pop("norm")
+    inner = Weights(token_embd=model.token_embd, output=model.output, layers=[layer_weights(values)], **heads)
+    return BlockWeights(inner=inner, **own)
+
+
+class Block:
+    """The block beside its model. Immutable, shared by all that draft with it.
+
+    ``shape`` is that of a model of one layer: sliding window, routed by score.
+    """
+
+    def __init__(self, model: Model, source: TensorSource):
+        """Bind the block in ``source``, which must stay open; use ``open`` instead."""
+        ops = model.ops
+        if getattr(ops, "fetching", False):
+            raise BackendError("no room on the device for a block for multi-token prediction: not all experts fit")
+        self.source, self.ops, self.numerics, self.rope = source, ops, model.numerics, model.rope
+        self.shape = replace(
+            model.shape, n_layers=1, n_hash_layers=0, ratios=(PLAIN,), swiglu_limit=model.shape.swiglu_limit[-1:]
+        )
+        try:
+            self.weights = bind_block(source, model.shape, model.weights, ops)
+        except MemoryError as error:
+            raise BackendError(f"no memory for the block for multi-token prediction: {error}") from error
+        self.experts = ExpertUse(ops, self.weights.inner.layers, self.shape.n_experts, model.experts.advise)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], model: Any) -> Self:
+        """Open the block for ``model`` in a GGUF file (as ``ds4-quantize --mtp-block`` writes, or ds4's), or in the
+        model's published folder.
+
+        Raise UsageError for a model of another family, and what ``bind_block`` raises for another file.
+        """
+        if not isinstance(model, Model):
+            wanted = "a block for multi-token prediction goes with a DeepSeek V4 model"
+            raise UsageError(f"{os.fspath(path)}: {wanted}, this one is {model.shape.name}")
+        location = Path(path)
+        published = location.is_dir() or location.suffix == ".json"
+        source = PublishedSource.open(path, mtp=True) if published else open_source(path)
+        try:
+            if model.ops.name == "cuda" and hasattr(source, "in_place"):
+                source.in_place = False  # its kernels read rows of a storage format
+            return cls(model, source)
+        except BaseException:
+            source.close()
+            raise
+
+    def close(self) -> None:
+        """Unmap the file; the block becomes unusable."""
+        self.source.close()
+
+    def forward(self, X: Any, ids: Sequence[int] | np.ndarray, rows: Window) -> tuple[Any, Any]:
+        """Run T pairs of streams X (T, C, D) at positions from ``rows.pos`` on, and the tokens ids (T,) that follow
+        them, and advance ``rows`` by T.
+
+        Return streams (1, C, D) and logits (1, V) of the last pair, arrays of the backend; the others only leave their
+        rows. X is on the host. T is at most ``rows.most``.
+        """
+        out = self._run(Pairs(self, X, ids, rows), rows)
+        rows.advance(len(ids))
+        return out
+
+    def _run(self, c: Pairs, rows: Window) -> tuple[Any, Any]:
+        ops, s, w = c.ops, self.shape, self.weights
+        e = ops.rms_norm(ops.embed(w.inner.token_embd, c.ids), w.enorm, s.rms_eps)
+        e = ops.linear(e, w.e_proj, c.act(w.e_proj))
+        h = ops.rms_norm(c.streams(), w.hnorm, s.rms_eps)
+        h = ops.linear(h.reshape(-1, s.dim), w.h_proj, c.act(w.h_proj)).reshape(len(e), s.hc, s.dim)
+        X = ops.add(ops.streams(e, s.hc), h)
+        c.at_layer(0, w.layer, rows.layer)
+        X = attention.half_layer(c, X)
+        X = moe.half_layer(c, X[-1:])
+        return X, head.logits(c, w.inner, X)
+
+    def record_rows(
+        self, recording: Any, caches: Sequence[Window], counts: Sequence[int], plans: Sequence[None]
+    ) -> tuple[Any, Any, Pairs]:
+        """Record a pass of ``counts[0]`` pairs (``decode.record``) after those of one window; return streams, logits
+        and inputs. ``set`` the inputs before each replay, and ``advance`` the window after it."""
+        (rows,), (count,) = caches, counts
+        c = Pairs(self, np.zeros((count, self.shape.hc, self.shape.dim), np.float32), [0] * count, rows, recording)
+        return *self._run(c, rows), c.leave()
+
+
+class Pairs(Chunk):
+    """Pairs on their way through the block: the tokens ids (T,) that follow positions pos0 .. pos0 + T - 1."""
+
+    def __init__(self, block: Block, X: np.ndarray, ids: Sequence[int] | np.ndarray, rows: Window, ops: Any = None):
+        self._values, self._first = X, rows.first
+        super().__init__(block, ids, rows.pos, Plan({}, 0), None, ops)
+
+    def set(self, X: np.ndarray, ids: Sequence[int] | np.ndarray, rows: Window) -> None:
+        """Refill the inputs for T other pairs, after those in ``rows``."""
+        self._values, self._first = X, rows.first
+        self.move(np.asarray(ids, np.int32), rows.pos)
+        self._values = np.broadcast_to(np.float32(0), X.shape)  # X may be memory that others will use
+
+    def streams(self) -> np.ndarray:
+        """Return the model's streams (T, C, D), or those that stand for them."""
+        return self.input("streams", lambda c: (c._values,))[0]
+
+    def raw_window(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return each pair's sliding window, which ends where the rows begin: first position and length, int32 (T,)."""
+
+        def compute(c: Pairs) -> tuple[np.ndarray, np.ndarray]:
+            first = np.maximum(c.positions - (c.shape.window - 1), c._first)
+            return first.astype(np.int32), (c.positions - first + 1).astype(np.int32)
+
+        first, count = self.input("window", compute)
+        return first, count
+
+
+class Window:
+    """The block's attention rows of the newest positions of one timeline: those of first .. pos - 1.
+
+    A ring of two windows and some more rows: up to ``REACH`` tokens can be taken back without losing any of the window,
+    and further ones leave a shorter window. No context limits it.
+    """
+
+    def __init__(self, block: Block):
+        self.most = block.shape.window
+        """Maximum number of pairs in one pass, and of rows that a pass reads."""
+        self._rows = 2 * self.most + REACH
+        self.layer = LayerCache(block.ops.array(self._rows, block.shape.head_dim), None, None, {})
+        self.restart(0)
+
+    def restart(self, pos: int) -> None:
+        """Forget all rows; the next pair is that of position ``pos``."""
+        self.first = self.pos = self._newest = pos
+
+    def advance(self, count: int) -> None:
+        """Move ``pos`` forward by ``count`` positions, whose rows have been written."""
+        self.pos += count
+        self._newest = self.pos
+
+    def rewind(self, pos: int) -> None:
+        """Forget the rows from position ``pos`` on; ``pos`` is at most the current one."""
+        kept = max(self.first, self._newest - self._rows)  # older ones are overwritten
+        self.first, self.pos, self._newest = min(pos, kept), pos, pos
+
+    def buffers(self) -> list[np.ndarray]:
+        """Return the arrays that a pass reads and writes (``decode.recorded``)."""
+        return [self.layer.raw]

@@ -1,0 +1,48 @@
+"""Drafts: guesses of the next tokens, which a session verifies in one pass (speculative decoding).
+
+Every committed token is picked from the target's own logits, so drafts change speed and nothing else: a draft that is
+one certain token d needs no acceptance draw. The sampler draws t from the target's p as it does without drafts, and the
+rows ahead stay valid if t == d. That is rejection sampling (accepted with p(d), otherwise drawn from the rest), with the
+random numbers of plain decode.
+
+    lookup.py       what followed the same tokens earlier in the conversation; needs no weights
+    given.py        the true continuation, corrupted at a chosen rate; for measurements and tests
+    speculation.py  which draft is tried, and how deep, by running estimates of acceptance and cost
+    breakeven.py    expected speed-up from bytes and operations
+
+Verification is the session's; a pass of several rows is the decoder's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+MOST_DRAFTED = 7
+"""Most drafted tokens that one pass verifies: a pass holds 8 rows, the first of which is the pending token."""
+
+
+class Draft(Protocol):
+    """A source of drafts.
+
+    An implementation may have an attribute ``grade`` (int, default 0): a class of confidence of its last proposal, for
+    which ``Speculation`` keeps estimates of acceptance of their own.
+    """
+
+    name: str
+    """What reports call it: "lookup", "mtp", "given"."""
+
+    def propose(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
+        """Return at most ``limit`` tokens that are likely to follow ``tokens``.
+
+        tokens: the timeline, the token about to be evaluated last; a live list: neither kept nor changed.
+        (len(tokens) - 1 are evaluated.)
+        streams: final streams (k, C, D) of the newest k >= 1 evaluated tokens, positions len(tokens)-1-k ..
+        len(tokens)-2, an array of the backend valid only during the call; or None if unknown (after a load or restore).
+        """
+
+    def truncate(self, pos: int) -> None:
+        """Forget what is known of positions from ``pos`` on.
+
+        The timeline was rewound, or replaced by another (then ``pos`` is the common prefix, or 0).
+        """

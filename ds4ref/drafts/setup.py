@@ -1,0 +1,75 @@
+"""Which drafts the sessions of an engine try, as ``Engine.open`` and the commands are told."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import UsageError
+from . import MOST_DRAFTED
+from .lookup import Lookup
+from .speculation import Speculation
+
+if TYPE_CHECKING:
+    from ..archs import Model
+    from . import Draft
+
+KINDS = "off", "auto", "lookup", "mtp"
+MARGIN = 3.0
+"""Default ``margin``, that of ds4."""
+
+
+class Drafting(NamedTuple):
+    """What drafts tokens.
+
+    kind    "off"; "lookup" (what followed the same tokens earlier in the conversation), "mtp" (the block for
+            multi-token prediction), or "auto": both, whichever promises more
+    mtp     file of that block, or a published folder that has it; needed for "mtp"
+    most    most drafted tokens of a pass; more than ``MOST_DRAFTED`` are never tried
+    margin  "mtp": two drafts become one if the logits of the best two tokens for the second are closer than this
+    depth   0: as deep as pays, at most ``most``; else always so deep, for measurements
+    """
+
+    kind: str = "off"
+    mtp: str | os.PathLike[str] | None = None
+    most: int = MOST_DRAFTED
+    margin: float = MARGIN
+    depth: int = 0
+
+
+class Drafts:
+    """The drafts of an engine: makes each session's speculation, and keeps the file of the block open."""
+
+    def __init__(self, model: Model, wanted: Drafting):
+        """Raise UsageError for settings that cannot be met, ModelFileError or ShapeError for another file."""
+        if wanted.kind not in KINDS:
+            raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(KINDS)}")
+        if wanted.kind == "mtp" and wanted.mtp is None:
+            raise UsageError("drafts of the block for multi-token prediction need its file: --mtp FILE")
+        self.wanted, self.block = wanted, None
+        if wanted.kind == "off":
+            return
+        if getattr(model.ops, "recorded_rows", 1) < 2:
+            raise UsageError(f"backend {model.ops.name} evaluates one token a pass: drafts gain nothing")
+        if wanted.mtp is not None and wanted.kind != "lookup":
+            from ..archs.deepseek4.mtp import Block
+
+            self.block = Block.open(wanted.mtp, model)
+
+    def speculation(self) -> Speculation | None:
+        """Return the speculation of a new session, None without drafts."""
+        if self.wanted.kind == "off":
+            return None
+        drafts: list[Draft] = []
+        if self.block is not None:
+            from .mtp import Mtp
+
+            drafts.append(Mtp(self.block, self.wanted.most, self.wanted.margin))
+        if self.wanted.kind != "mtp":
+            drafts.append(Lookup())
+        return Speculation(drafts, depth=self.wanted.depth, most=self.wanted.most)
+
+    def close(self) -> None:
+        """Close the file of the block."""
+        if self.block is not None:
+            self.block.close()

@@ -1,0 +1,301 @@
+"""Passes of several rows: drafted tokens, and the next tokens of several sessions, each row as if it were alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.session.session import Session
+from tests.marking import sampled
+
+CTX, LENGTH = 400, 150
+
+
+@pytest.fixture(scope="module", params=sampled(["exact", "qat", "ds4"], ["ds4"]))
+def engine(request: pytest.FixtureRequest, nano_path: str) -> Engine:
+    return Engine.open(nano_path, numerics=request.param)
+
+
+@pytest.fixture(scope="module")
+def prompts(engine: Engine) -> list[list[int]]:
+    """Of lengths at which windows of 4 and of 128 close at different times."""
+    random = np.random.default_rng(8)
+    return [random.integers(0, engine.shape.vocab, size).tolist() for size in (101, 118, 7, 120)]
+
+
+@pytest.fixture(scope="module")
+def alone(engine: Engine, prompts: list[list[int]]) -> list[list[tuple[int, np.ndarray]]]:
+    """The greedy continuation of each prompt: best token and logits at every position."""
+    found = []
+    for prompt in prompts:
+        session = started(engine, prompt)
+        found.append([step(session) for _ in range(LENGTH)])
+    return found
+
+
+def started(engine: Engine, prompt: Sequence[int], **more: Any) -> Session:
+    session = engine.session(CTX)
+    session.sync(prompt)
+    for name, value in more.items():
+        setattr(session, name, value)
+    return session
+
+
+def step(session: Session) -> tuple[int, np.ndarray]:
+    best, logits = session.argmax(), session.logits.copy()
+    session.append(best)
+    return best, logits
+
+
+class Told:
+    """A speculation that drafts what it was told to, and notes what it hears; a draft is false where ``false``."""
+
+    def __init__(self, prompt: Sequence[int], best: Sequence[int], depth: int, false: Sequence[int] = ()):
+        self.all, self.depth, self.false = [*prompt, *best], depth, set(false)
+        self.offered: list[int] = []
+        self.rooms: list[int] = []
+        self.streams: list[int] = []
+        self.settled_: list[int] = []
+        self.passes: list[int] = []
+        self.cut: list[int] = []
+
+    def propose(self, tokens: Sequence[int], streams: Any, room: int) -> list[int]:
+        self.rooms.append(room)
+        self.streams.append(0 if streams is None else len(streams))
+        places = range(len(tokens), min(len(tokens) + min(room, self.depth), len(self.all)))
+        drafts = [self.all[at] if at not in self.false else self.all[at] ^ 1 for at in places]
+        self.offered.append(len(drafts))
+        return drafts
+
+    def passed(self, rows: int, seconds: float) -> None:
+        assert seconds > 0
+        self.passes.append(rows)
+
+    def settled(self, accepted: int) -> None:
+        self.settled_.append(accepted)
+
+    def truncate(self, pos: int) -> None:
+        self.cut.append(pos)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 7])
+def test_outputs_are_those_without_drafts(engine: Engine, prompts: list, alone: list, depth: int) -> None:
+    """To the bit, right drafts and wrong ones, where windows of 4 and of 128 close, with all right and none."""
+    best = [token for token, _ in alone[0]]
+    for wrong in (range(0), range(101, 300), range(101, 300, 3), range(105, 300, 7)):
+        told = Told(prompts[0], best, depth, wrong)
+        session = started(engine, prompts[0], speculation=told)
+        for token, logits in alone[0]:
+            assert session.argmax() == token
+            np.testing.assert_array_equal(session.logits, logits)
+            session.append(token)
+        assert session.tokens == [*prompts[0], *best]
+
+
+def test_right_drafts_cost_no_pass(engine: Engine, prompts: list, alone: list) -> None:
+    """Three in a pass with the token before them; the next pass begins after them."""
+    told = Told(prompts[0], [token for token, _ in alone[0]], 3, [108])
+    session = started(engine, prompts[0], speculation=told)
+    runs = counted(session)
+    for token, _ in alone[0][:20]:
+        session.append(token)
+    # 101 + 102 103 104, 105 + 106 107 (108 is wrong), 108 + 109 110 111, 112 ..., 116 ..., 120 ...
+    assert runs == [4, 4, 4, 4, 4, 4]
+    assert told.settled_ == [3, 2, 3, 3, 3], "the last pass is not over"
+    assert told.streams[0] == 1 and told.streams[1:] == [4, 3, 4, 4, 4], "of the tokens that were right"
+    session.snapshot()
+    assert told.settled_[-1] == 0
+
+
+def counted(session: Session) -> list[int]:
+    """Note the number of rows of each pass of a session."""
+    decoder, runs = session._decoder, []
+    assert decoder is not None
+    run = decoder.run
+
+    def noted(*tokens: Sequence[int]) -> Any:
+        runs.append(len(tokens[0]))
+        return run(*tokens)
+
+    decoder.run = noted  # type: ignore[method-assign]
+    return runs
+
+
+def test_a_token_that_was_not_drafted_drops_the_rows(engine: Engine, prompts: list, alone: list) -> None:
+    best = [token for token, _ in alone[0]]
+    session, plain = started(engine, prompts[0], speculation=Told(prompts[0], best, 5)), started(engine, prompts[0])
+    other = (best[2] + 1) % 50
+    for token in (best[0], best[1], other, 3, 4):
+        session.append(token)
+        plain.append(token)
+        np.testing.assert_array_equal(session.logits, plain.logits)
+    assert session.tokens == [*prompts[0], best[0], best[1], other, 3, 4]
+
+
+@pytest.mark.parametrize("taken", [1, 2, 5])
+def test_whatever_else_is_done_sees_no_rows_ahead(engine: Engine, prompts: list, alone: list, taken: int) -> None:
+    """Snapshot, save, rewind, extend and cache size, after a part of the rows was taken."""
+    best = [token for token, _ in alone[1]]
+
+    def ready() -> tuple[Session, Session]:
+        drafted = started(engine, prompts[1], speculation=Told(prompts[1], best, 6))
+        plain = started(engine, prompts[1])
+        for token in best[:taken]:
+            drafted.append(token)
+            plain.append(token)
+        return drafted, plain
+
+    def payload(session: Session) -> bytes:
+        file = io.BytesIO()
+        session.save(file)
+        return file.getvalue()
+
+    def after(session: Session) -> np.ndarray:
+        return np.stack([session.eval(token).copy() for token in (9, best[taken], 11, *best[:9])])
+
+    deeds: dict[str, Any] = {
+        "save": payload,
+        "size": lambda session: session.cache_bytes,
+        "rewind": lambda session: session.rewind(session.pos - 1),
+        "extend": lambda session: session.extend([5, 6, 7]).tobytes(),
+        "sync": lambda session: session.sync([*session.tokens, 8, 9]),
+        "streams": lambda session: session.streams.tobytes(),
+    }
+    for name, deed in deeds.items():
+        drafted, plain = ready()
+        assert deed(drafted) == deed(plain), name
+        np.testing.assert_array_equal(after(drafted), after(plain), err_msg=name)
+    drafted, plain = ready()
+    kept, fork = drafted.snapshot(), engine.session(CTX)
+    fork.restore(kept)
+    wanted = after(plain)
+    np.testing.assert_array_equal(after(drafted), wanted)
+    np.testing.assert_array_equal(after(fork), wanted)
+    drafted.restore(kept)
+    np.testing.assert_array_equal(after(drafted), wanted)
+
+
+def test_drafts_stay_within_the_context(engine: Engine, prompts: list, alone: list) -> None:
+    best = [token for token, _ in alone[2]]
+    session = engine.session(len(prompts[2]) + 4)
+    session.sync(prompts[2])
+    told = session.speculation = Told(prompts[2], best, 7)  # type: ignore[assignment]
+    for token, logits in alone[2][:4]:
+        np.testing.assert_array_equal(session.logits, logits)
+        session.append(token)
+    assert session.pos == session.ctx and told.rooms == [3] and told.offered == [3]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(session.logits, alone[2][4][1])
+
+
+def test_a_drafter_hears_what_becomes_of_the_timeline(engine: Engine, prompts: list, alone: list) -> None:
+    best = [token for token, _ in alone[0]]
+    told = Told(prompts[0], best, 2)
+    session = started(engine, prompts[0], speculation=told)
+    for token in best[:6]:
+        session.append(token)
+    kept = session.snapshot()
+    session.append(best[6])
+    session.append(best[7])
+    session.restore(kept)
+    session.rewind(session.pos)
+    session.append(best[6])
+    session.sync(prompts[1])
+    assert told.cut == [len(prompts[0]) + 6, 0]
+
+
+def test_a_failing_drafter_harms_nothing(engine: Engine, prompts: list, alone: list) -> None:
+    class Broken(Told):
+        def propose(self, tokens: Sequence[int], streams: Any, room: int) -> list[int]:
+            raise RuntimeError("broken")
+
+    session = started(engine, prompts[0], speculation=Broken(prompts[0], [], 3))
+    with pytest.raises(RuntimeError, match="broken"):
+        session.append(alone[0][0][0])
+    session.speculation = None
+    for token, logits in alone[0][:9]:
+        np.testing.assert_array_equal(session.logits, logits)
+        session.append(token)
+
+
+# --- several sessions
+
+
+def test_sessions_in_one_pass_are_as_each_alone(engine: Engine, prompts: list, alone: list) -> None:
+    """To the bit, while sessions leave and come back, over ends of windows of 4 and 128."""
+    together, sessions = engine.together(), [started(engine, prompt) for prompt in prompts]
+    counts = [0] * len(sessions)
+    for at in range(LENGTH):
+        inside = [n for n in range(4) if (at // 10) % 5 != n]
+        for n in inside:
+            np.testing.assert_array_equal(sessions[n].logits, alone[n][counts[n]][1])
+        picks = [(sessions[n], sessions[n].argmax()) for n in inside]
+        together.look_ahead(picks)
+        for n, (session, token) in zip(inside, picks, strict=True):
+            assert session._ahead == [token] and token == alone[n][counts[n]][0]
+            session.append(token)
+            counts[n] += 1
+
+
+def test_the_last_outputs_stay_readable_after_a_pass_ahead(engine: Engine, prompts: list, alone: list) -> None:
+    together, sessions = engine.together(), [started(engine, prompt) for prompt in prompts[:2]]
+    for at in range(6):
+        before = [session.streams.copy() if at else None for session in sessions]
+        together.look_ahead([(session, session.argmax()) for session in sessions])
+        for session, found, streams in zip(sessions, alone, before, strict=False):
+            token, logits = found[at]
+            np.testing.assert_array_equal(session.logits, logits)
+            assert session.argmax() == token and session.pos == len(session.tokens)
+            if streams is not None:
+                np.testing.assert_array_equal(session.streams, streams)
+            session.append(token)
+
+
+def test_a_session_may_take_another_token_or_none(engine: Engine, prompts: list, alone: list) -> None:
+    together, (a, b, c) = engine.together(), [started(engine, prompt) for prompt in prompts[:3]]
+    plain = started(engine, prompts[0])
+    together.look_ahead([(a, 5), (b, 6), (c, alone[2][0][0])])
+    np.testing.assert_array_equal(a.eval(7), plain.eval(7))
+    b.sync([*prompts[1], 9])
+    other = started(engine, prompts[1])
+    other.sync([*prompts[1], 9])
+    np.testing.assert_array_equal(b.logits, other.logits)
+    c.append(alone[2][0][0])
+    np.testing.assert_array_equal(c.logits, alone[2][1][1])
+
+
+def test_who_is_not_ready_is_left_out(engine: Engine, prompts: list, alone: list) -> None:
+    """Full, empty, asked for nonsense, with rows ahead: these compute, or refuse, by themselves."""
+    together = engine.together()
+    a, b, twice, empty = (started(engine, p) for p in (*prompts[:2], prompts[2], prompts[3]))
+    empty.invalidate()
+    full = engine.session(len(prompts[3]))
+    full.extend(prompts[3][:-1])
+    full.append(prompts[3][-1])
+    twice.take(twice._decoder.run([3])[0], [3])  # type: ignore[union-attr]
+    together.look_ahead([(a, 5), (full, 5), (empty, 5), (twice, 5), (b, engine.shape.vocab)])
+    assert not a._ahead, "nobody is left to share a pass with"
+    together.look_ahead([(a, 5), (full, 5), (b, 6), (twice, 5)])
+    assert (a._ahead, b._ahead, full._ahead, twice._ahead) == ([5], [6], [], [3])
+
+
+def test_drafts_wait_while_sessions_share_passes(engine: Engine, prompts: list, alone: list) -> None:
+    """And go on afterwards, with the streams of the shared pass."""
+    best = [token for token, _ in alone[0]]
+    told = Told(prompts[0], best, 3)
+    one, other = started(engine, prompts[0], speculation=told), started(engine, prompts[1])
+    together = engine.together()
+    for at in range(9):
+        pairs = [(session, session.argmax()) for session in (one, other)]
+        if at < 5:
+            together.look_ahead(pairs)
+        for session, token in pairs:
+            session.append(token)
+        np.testing.assert_array_equal(one.logits, alone[0][at + 1][1])
+    assert (told.offered, told.streams, told.settled_) == ([3], [1], [])
+    one.append(best[9])
+    assert (told.offered, told.streams, told.settled_) == ([3, 3], [1, 4], [3])

@@ -60,15 +60,15 @@ def expected(loop: list[str], command: str, cpu: str) -> tuple[float, float]:
     return int(totals["uOps"]) / 100, int(totals["Cycles"]) / 100
 
 
-def assembly(fmt: str, act: str) -> str:
-    """Compile the row kernel of this process's tier and return its assembly."""
+def assembly(fmt: str, act: str, inputs: int) -> str:
+    """Compile the row kernel of this process's tier for one, two or four inputs, and return its assembly."""
     from numba import int64
 
     from ds4ref.kernels.cpu.simd import KERNELS
 
-    rows = KERNELS[fmt, act].rows
-    rows.compile((int64,) * 7)
-    return rows.inspect_asm()[(int64,) * 7]
+    rows = KERNELS[fmt, act].rows[inputs]
+    rows.compile((int64,) * 6)
+    return rows.inspect_asm()[(int64,) * 6]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -79,13 +79,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("kernels", nargs="*", default=DEFAULT, metavar="KERNEL", help="FORMAT/ACTIVATION")
     parser.add_argument("--cpu", choices=sorted(PROCESSORS), help="compile for this processor instead of the host")
     parser.add_argument("--tier", choices="ABC", help="kernels of this tier (default: the best that the target has)")
+    parser.add_argument(
+        "--inputs", type=int, choices=(1, 2, 4), default=1, help="kernels of so many inputs (default 1)"
+    )
     parser.add_argument("--mca", default="llvm-mca-19", help="name of llvm-mca (default llvm-mca-19)")
     parser.add_argument("--asm", action="store_true", help="print the hot loops instead of the table")
     args = parser.parse_args(argv)
     if args.cpu or args.tier:  # Numba and the tier read these once, at import
         target = {"NUMBA_CPU_NAME": args.cpu, "NUMBA_CPU_FEATURES": PROCESSORS[args.cpu]} if args.cpu else {}
         environment = os.environ | target | ({"DS4_SIMD_TIER": args.tier} if args.tier else {})
-        rest = [*args.kernels, "--mca", args.mca, *["--asm"] * args.asm]
+        rest = [*args.kernels, "--mca", args.mca, "--inputs", str(args.inputs), *["--asm"] * args.asm]
         return subprocess.run([sys.executable, "-m", "benchmarks.rows_code", *rest], env=environment).returncode
     from ds4ref.kernels.cpu.simd.tiers import CPU, TIER
     from ds4ref.kernels.formats import FORMATS
@@ -95,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{'kernel':14s} {'bytes':>6s} {'instr':>6s} {'uops':>6s} {'cycles':>7s} {'bytes/cycle':>12s}")
     for name in args.kernels:
         fmt, act = name.split("/")
-        loop = hot_loop(assembly(fmt, act))
+        loop = hot_loop(assembly(fmt, act, args.inputs))
         if args.asm:
             print(f"# {name}", *loop, sep="\n")
             continue

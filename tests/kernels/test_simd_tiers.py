@@ -102,4 +102,5 @@ def test_lower_tier(tier):
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
-    assert all(line.endswith("written for tier A") for line in skipped), skipped
+    nothing = "got empty parameter set for (fmt, act)"  # tier C has no kernels written by hand
+    assert all(tier == "C" and line.endswith(nothing) for line in skipped), skipped

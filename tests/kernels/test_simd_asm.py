@@ -8,6 +8,7 @@ import re
 import pytest
 from numba import int64
 
+from benchmarks.rows_code import loops
 from ds4ref.kernels.cpu.simd import KERNELS, TIER
 from ds4ref.kernels.cpu.simd.tiers import FEATURES
 
@@ -40,15 +41,6 @@ def assembly():
         return texts[key, count]
 
     return text
-
-
-def loops(text):
-    """Straight-line loops: from a label to a jump back to it, with no other jump between."""
-    lines = [line.strip() for line in text.splitlines()]
-    at = {line[:-1]: number for number, line in enumerate(lines) if line.startswith(".LBB") and line.endswith(":")}
-    jumps = {number: line.split()[-1] for number, line in enumerate(lines) if re.match(r"j\w+\s", line)}
-    bodies = [(at[target], number) for number, target in jumps.items() if at.get(target, number) < number]
-    return ["\n".join(lines[a:b]) for a, b in bodies if not any(a < jump < b for jump in jumps)]
 
 
 @pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)

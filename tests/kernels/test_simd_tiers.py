@@ -102,5 +102,5 @@ def test_lower_tier(tier):
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
-    reasons = "written for tier A", "converts f16 with integer operations"
-    assert all(line.endswith(reasons) for line in skipped), skipped
+    reasons = "got empty parameter set for (fmt, act)", "converts f16 with integer operations"  # tier C
+    assert all(tier == "C" and line.endswith(reasons) for line in skipped), skipped

@@ -33,6 +33,7 @@ SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = 
     "decode": (whole.decode, ("decode", "decode ms", "besides *"), 6),
     "published": (published.decode, ("published*",), 10),
     "passes": (passes.measure, ("pass *", "together"), 20),
+    "drafts": (passes.drafts, ("drafts *",), 60),
     "nano": (whole.nano, ("nano",), 3),
     "start": (start.measure, ("help", "start"), 6),
     "growth": (growth.decode, ("growth decode", "decode *[kM]"), 5),

@@ -34,6 +34,10 @@ GOALS = {
         f"pass {rows}": Goal(f"slice, a pass of {rows} rows / a pass of one", "x", *bars, "lower")
         for rows, bars in ((2, (None, None)), (3, (None, None)), (4, (1.7, 1.4)), (8, (None, None)))
     },
+    "drafts given 2": Goal("slice, 2 drafts of acceptance 0.7, tokens/s over none", "x", 1.4, 1.6),
+    "drafts given 3": Goal("slice, 3 drafts of acceptance 0.7, tokens/s over none", "x", 1.4, 1.6),
+    "drafts edit": Goal("slice, lookup in an edit of code, tokens/s over none", "x", 2.0, 3.0),
+    "drafts none": Goal("slice, drafts of which none is right, tokens/s over none", "x", 0.98, 1.0),
     "together": Goal("slice, 4 conversations in one pass vs in turn, tokens/s", "x", 1.5, 2.0),
     "published": Goal("slice as published (FP8, FP4), decode step / bandwidth bound of its bytes", "", 0.85, 0.92),
     "published ms": Goal("slice as published, decode", "ms"),

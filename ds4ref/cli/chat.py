@@ -220,7 +220,7 @@ class Chat(Talk):
                 failure = "stopped before the first token; your message is taken back"
         if failure:
             say(PROG, failure)
-        report(timing)
+        report(timing, self.engine)
         self.total.add(timing)
         return answered
 

@@ -47,7 +47,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
                 prefill(session, ids, timing, progress=progress, cancel=interrupt, chunk=args.prefill_chunk)
         except Cancelled:
             say(PROG, f"interrupted after {timing.prefill_tokens} of {len(ids)} prompt tokens")
-            report(timing)
+            report(timing, engine)
             return EXIT_INTERRUPTED
         generation = Generation(
             session,
@@ -63,19 +63,24 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
                 for piece in generation:
                     show(piece)
         finally:
-            report(timing)
+            report(timing, engine)
     if args.stats is not None:
         write_stats(args.stats, engine, args, timing, generation, seed)
     return EXIT_INTERRUPTED if generation.finish == "cancelled" else 0
 
 
-def report(timing: Timing) -> None:
-    """Print the timing line (ds4.md), engine time excluding printing; prints nothing if nothing was computed."""
+def report(timing: Timing, engine: Engine) -> None:
+    """Print the timing line (ds4.md), engine time excluding printing; prints nothing if nothing was computed.
+
+    With guessed tokens a second line says how many were right so far.
+    """
     if not (timing.prefill_tokens or timing.tokens):
         return
-    line = f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"
+    lines = [f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"]
+    if engine.drafts is not None and engine.drafts.wanted.kind != "off":
+        lines.append(f"{PROG}: {engine.drafts.counts}")
     try:
-        print(tint(line, CYAN, sys.stderr), file=sys.stderr, flush=True)
+        print(*(tint(line, CYAN, sys.stderr) for line in lines), sep="\n", file=sys.stderr, flush=True)
     except OSError:
         pass
 
@@ -101,6 +106,7 @@ def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, gene
         "decode_s": timing.decode_s,
         "decode_tps": timing.decode_tps,
         "finish": generation.finish,
+        "drafts": None if engine.drafts is None else engine.drafts.facts(),
         "experts": engine.expert_use(),
     }
     with atomic_output(path) as out:

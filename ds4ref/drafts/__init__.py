@@ -27,7 +27,8 @@ class Draft(Protocol):
     """A source of drafts.
 
     An implementation may have an attribute ``grade`` (int, default 0): a class of confidence of its last proposal, for
-    which ``Speculation`` keeps estimates of acceptance of their own.
+    which ``Speculation`` keeps estimates of acceptance of their own; and ``window`` (int, default 1): the number of the
+    newest tokens whose streams it can use after a prompt.
     """
 
     name: str

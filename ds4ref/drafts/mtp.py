@@ -51,6 +51,7 @@ class Mtp:
         if not 0 <= sure <= MOST_MARGIN:
             raise UsageError(f"the margin of every draft must be 0 to {MOST_MARGIN:g}, got {sure:g}")
         self.block, self.depth, self.margin, self.sure = block, depth, margin, sure
+        self.window = block.shape.window
         self._rows, self._records = Window(block), block.ops.record() is not None
         self._recordings: dict[tuple[int, int], tuple[Any, Any]] = {}
 

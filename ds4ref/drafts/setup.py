@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UsageError
 from . import MOST_DRAFTED
+from .estimates import PassTimes
 from .lookup import Lookup
-from .speculation import Speculation
+from .speculation import Counts, Speculation
 
 if TYPE_CHECKING:
     from ..archs import Model
@@ -38,7 +39,10 @@ class Drafting(NamedTuple):
 
 
 class Drafts:
-    """The drafts of an engine: makes each session's speculation, and keeps the file of the block open."""
+    """The drafts of an engine: makes each session's speculation, and keeps the file of the block open.
+
+    counts, times: of all sessions.
+    """
 
     def __init__(self, model: Model, wanted: Drafting):
         """Raise UsageError for settings that cannot be met, ModelFileError or ShapeError for another file."""
@@ -47,6 +51,7 @@ class Drafts:
         if wanted.kind == "mtp" and wanted.mtp is None:
             raise UsageError("drafts of the block for multi-token prediction need its file: --mtp FILE")
         self.wanted, self.block = wanted, None
+        self.counts, self.times = Counts(), PassTimes()
         if wanted.kind == "off":
             return
         if getattr(model.ops, "recorded_rows", 1) < 2:
@@ -67,7 +72,20 @@ class Drafts:
             drafts.append(Mtp(self.block, self.wanted.most, self.wanted.margin))
         if self.wanted.kind != "mtp":
             drafts.append(Lookup())
-        return Speculation(drafts, depth=self.wanted.depth, most=self.wanted.most)
+        wanted = self.wanted
+        return Speculation(drafts, wanted.depth, wanted.most, counts=self.counts, times=self.times)
+
+    def facts(self) -> dict[str, Any] | None:
+        """Return what the drafts of all sessions did, for reports; None without drafts."""
+        if self.wanted.kind == "off":
+            return None
+        total = self.counts.total()
+        return {
+            "kind": self.wanted.kind,
+            "drafted": total.drafted,
+            "accepted": total.accepted,
+            "tokens_per_pass": self.counts.tokens_a_pass,
+        }
 
     def close(self) -> None:
         """Close the file of the block."""

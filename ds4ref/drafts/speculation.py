@@ -95,6 +95,11 @@ class Counts:
         chosen = [count for (of, _), count in self.drafts.items() if name in (None, of)]
         return Count(*(sum(getattr(count, part) for count in chosen) for part in ("passes", "drafted", "accepted")))
 
+    def __str__(self) -> str:
+        """Return one line for users."""
+        total = self.total()
+        return f"guessed: {total.accepted} of {total.drafted} tokens right, {self.tokens_a_pass:.2f} tokens a pass"
+
     @property
     def tokens_a_pass(self) -> float:
         """Return the committed tokens by pass, 1.0 before the first."""
@@ -136,6 +141,7 @@ class Speculation:
     depth   0: chosen as above; 1 to 7: always so deep, for measurements
     most    most drafted tokens of a pass
     clock   seconds, for the cost of drafts
+    counts  what is counted into, and ``times`` of passes: those of all timelines of an engine (None: its own)
     """
 
     def __init__(
@@ -144,10 +150,14 @@ class Speculation:
         depth: int = 0,
         most: int = MOST_DRAFTED,
         clock: Callable[[], float] = time.perf_counter,
+        counts: Counts | None = None,
+        times: PassTimes | None = None,
     ):
         self.drafts, self.depth, self.most, self._clock = tuple(drafts), depth, min(most, MOST_DRAFTED), clock
-        self.counts = Counts()
-        self.times = PassTimes()
+        self.window = max((getattr(draft, "window", 1) for draft in drafts), default=1)
+        """Number of the newest tokens whose streams some draft can use."""
+        self.counts = counts or Counts()
+        self.times = times or PassTimes()
         self.balance, self.allowance = CREDIT, 0.0
         self._acceptance: dict[Kind, Acceptance] = {}
         self._plans: dict[Kind, _Plan] = {}

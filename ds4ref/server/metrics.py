@@ -26,11 +26,14 @@ GAUGES = {
     "ds4_bodies_bytes": "Memory of request bodies that are being received",
     "ds4_draining": "Whether the server is being shut down",
 }
-TURNS = "ds4_turns"
-"""Name of the counter of finished turns."""
+COUNTERS = {
+    "ds4_turns": "Turns that are over",
+    "ds4_drafted_tokens": "Tokens that were guessed, to be evaluated with the next one",
+    "ds4_accepted_tokens": "Guessed tokens that were right",
+}
 
 State = Callable[[], Mapping[str, float]]
-"""Type of a function that returns the current value of each gauge and of the counter TURNS, by name."""
+"""Type of a function that returns the current value of each of GAUGES and COUNTERS, by name."""
 
 
 class Metrics:
@@ -100,8 +103,9 @@ class _Gauges(Collector):
         self.state = state
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the gauges and the number of finished turns."""
+        """Yield gauges and counters."""
         values = self.state()
         for name, text in GAUGES.items():
             yield GaugeMetricFamily(name, text, value=values[name])
-        yield CounterMetricFamily(TURNS, "Turns that are over", value=values[TURNS])
+        for name, text in COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=values[name])

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..drafts.speculation import Count
 from .api import About, Api, Question
 from .auth import Access
 from .board import Board
 from .limits import BodyBudget, Limits
 from .logs import Lines
-from .metrics import TURNS, Metrics
+from .metrics import Metrics
 
 if TYPE_CHECKING:
     from .exchange import Watcher
@@ -88,8 +89,10 @@ class Service:
         return min(self.settings.max_tokens or self.ctx, self.ctx)
 
     def _gauges(self) -> dict[str, float]:
-        """Return the values of ``metrics.GAUGES`` and ``metrics.TURNS``."""
+        """Return the values of ``metrics.GAUGES`` and ``metrics.COUNTERS``."""
         worker = self.worker
+        drafts = getattr(worker.engine, "drafts", None)
+        guessed = Count() if drafts is None else drafts.counts.total()
         return {
             "ds4_queue_length": len(worker.queue),
             "ds4_running": len(worker.running),
@@ -97,7 +100,9 @@ class Service:
             "ds4_timelines_bytes": worker.timelines.nbytes,
             "ds4_bodies_bytes": self.body_budget.bytes,
             "ds4_draining": self.draining,
-            TURNS: worker.finished,
+            "ds4_turns": worker.finished,
+            "ds4_drafted_tokens": guessed.drafted,
+            "ds4_accepted_tokens": guessed.accepted,
         }
 
     def about(self, headers: Mapping[str, str]) -> About:

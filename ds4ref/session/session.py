@@ -146,10 +146,10 @@ class Session:
         streams = self.model.ops.host(self._streams[-1:])
         return streams if self._replayed is None else streams.copy()
 
-    def _last(self, X: Any) -> Any:
-        """Copy the last token's streams, releasing the memory of the others."""
+    def _last(self, X: Any, count: int = 1) -> Any:
+        """Copy the streams of the last ``count`` tokens, releasing the memory of the others."""
         ops = self.model.ops
-        return ops.upload(ops.host(X[-1:]).copy())
+        return ops.upload(ops.host(X[-count:]).copy())
 
     def _head(self, X: Any, pos0: int) -> np.ndarray:
         return self.model.ops.host(self.model.logits(X, pos0, self.hooks))
@@ -391,7 +391,8 @@ class Session:
             self._give_up()
             raise
         self._tokens.extend(int(t) for t in tokens)
-        self._set_outputs(X if len(X) <= STREAMS_KEPT else self._last(X), None)
+        kept = 1 if self.speculation is None else self.speculation.window
+        self._set_outputs(X if len(X) <= max(STREAMS_KEPT, kept) else self._last(X, kept), None)
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:

@@ -12,7 +12,7 @@ from ds4ref.server.board import Board
 from ds4ref.server.exchange import Exchange, client
 from ds4ref.server.job import Job
 from ds4ref.server.logs import Lines
-from ds4ref.server.metrics import GAUGES, TURNS, Metrics
+from ds4ref.server.metrics import COUNTERS, GAUGES, Metrics
 from ds4ref.server.turn import Failed, Prefill, Queued, Turn
 from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 from ds4ref.text.rendered import Rendered
@@ -41,7 +41,7 @@ def watched(clock, caplog):
 class Watched:
     def __init__(self, clock, caplog):
         self.clock, self.caplog = clock, caplog
-        state = dict.fromkeys([*GAUGES, TURNS], 0)
+        state = dict.fromkeys([*GAUGES, *COUNTERS], 0)
         self.board, self.metrics, self.lines = Board(), Metrics(lambda: state), Lines()
 
     def turn(self, at, ids=5, **turn):

@@ -1,0 +1,161 @@
+"""With drafts a session says what it says without: real drafts on the embedded model, greedy and drawn.
+
+Whether logits are equal to the bit: ``tests/session/test_passes.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.drafts.setup import KINDS, Drafting
+from ds4ref.engine import Engine
+from ds4ref.environment import data_dir
+from ds4ref.errors import UsageError
+from ds4ref.generate import Generation, Timing, prefill
+from ds4ref.nano.trained import embedded_path, mtp_path
+from ds4ref.sampling.adjust import Adjustment
+from ds4ref.session.session import Session
+from tests.marking import sampled
+
+CTX, LENGTH = 1024, 48
+DEPTHS = range(1, 9)
+
+
+def questions() -> list[str]:
+    lines = (data_dir("eval") / "questions" / "nano.jsonl").read_text().splitlines()[1:]
+    asked = [json.loads(line)["question"] for line in lines]
+    return (asked + [f"Copy: {' '.join('abc' * n)}" for n in range(1, 9)])[:200]
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Callable[..., Engine]]:
+    """Engines by kind and depth of drafts; kept open."""
+    made: dict[tuple[str, int], Engine] = {}
+
+    def engine(kind: str, depth: int = 0) -> Engine:
+        if (kind, depth) not in made:
+            mtp = None if kind in ("off", "lookup") else mtp_path()
+            made[kind, depth] = Engine.open(embedded_path(), drafts=Drafting(kind, mtp, depth=depth))
+        return made[kind, depth]
+
+    yield engine
+    for one in made.values():
+        one.close()
+
+
+def greedy(session: Session, count: int, every: int = 0) -> list[int]:
+    """Decode; with ``every``, a snapshot, a wrong turn and a way back after so many tokens, and a fork that goes on."""
+    tokens: list[int] = []
+    while len(tokens) < count:
+        tokens.append(session.argmax())
+        session.append(tokens[-1])
+        if every and len(tokens) % every == 0:
+            kept, best = session.snapshot(), session.argmax()
+            session.append(best)
+            session.append((best + 7) % 1000)
+            session.restore(kept)
+    return tokens
+
+
+@pytest.mark.parametrize("number", sampled(range(200), 25))
+def test_greedy_text_is_the_same(engines: Callable[..., Engine], number: int) -> None:
+    """200 prompts, both drafts, depths 1 to 8 (of which 7 are tried), snapshots and forks in between."""
+    question, depth = questions()[number], DEPTHS[number % len(DEPTHS)]
+    plain = engines("off").session(CTX)
+    ids = engines("off").prompt(question)
+    plain.sync(ids)
+    wanted = greedy(plain, LENGTH)
+    for kind in ("lookup", "mtp"):
+        session = engines(kind, depth).session(CTX)
+        session.sync(ids)
+        assert greedy(session, LENGTH, every=5 + number % 7) == wanted, (kind, depth)
+        np.testing.assert_array_equal(session.logits, plain.logits)
+        if kind == "mtp":
+            assert session.speculation is not None and session.speculation.counts.total().accepted > 0
+        fork = engines(kind, depth).session(CTX)
+        fork.restore(session.snapshot())
+        again = greedy(fork, 12)
+        assert again == greedy(session, 12)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "mtp", "auto"])
+def test_drawn_text_is_the_same(engines: Callable[..., Engine], kind: str) -> None:
+    """With one seed: temperature, nucleus, least share, best few, penalties, and what a grammar forbids."""
+    settings: list[tuple[dict[str, Any], Adjustment | None, Any]] = [
+        ({"temperature": 1.0}, None, None),
+        ({"temperature": 1.3, "top_p": 0.8}, None, None),
+        ({"temperature": 0.9, "min_p": 0.1}, None, None),
+        ({"temperature": 1.0, "top_k": 5}, None, None),
+        ({"temperature": 1.0}, Adjustment({}, 0.5, 0.7), None),
+        ({"temperature": 0.0}, Adjustment({}, 0.0, 1.5), None),
+        ({"temperature": 1.0, "top_p": 0.9}, None, even),
+    ]
+    for number, (sampling, adjust, steer) in enumerate(settings):
+        texts = []
+        for chosen, depth in (("off", 0), (kind, 0), (kind, 3)):
+            engine = engines(chosen, depth)
+            session = engine.session(CTX)
+            prefill(session, engine.prompt(questions()[3 * number]), Timing())
+            sampler = engine.sampler(seed=number + 1, **sampling)
+            made = Generation(session, engine.tokenizer, sampler, limit=80, adjust=adjust, steer=steer)
+            pieces = [(piece.token, piece.text) for piece in made]
+            texts.append((pieces, made.finish, session.tokens))
+        assert texts[0] == texts[1] == texts[2], sampling
+
+
+def even(generation: Generation, logits: np.ndarray) -> np.ndarray:
+    """Forbid all but every third token, others after each: a grammar."""
+    allowed = (np.arange(len(logits)) + len(generation.tokens)) % 3 == 0
+    return np.where(allowed, logits, -np.inf)
+
+
+def test_a_server_s_answers_are_the_same(engines: Callable[..., Engine]) -> None:
+    """Alone, with drafts; three at once, in shared passes."""
+    from ds4ref.server.worker import Worker
+    from tests.server.test_streams import Asked, turn
+
+    turns = [turn(text, n=40, client=str(n)) for n, text in enumerate(questions()[:3])]
+    found = []
+    for kind in ("off", "auto"):
+        worker = Worker(engines(kind), ctx=CTX)
+        found.append([Asked(worker, turns[0]).wait().tokens])
+        found[-1] += [asked.wait().tokens for asked in [Asked(worker, one) for one in turns]]
+        worker.shut_down()
+    assert found[0] == found[1] and len(found[0]) == 4
+
+
+# --- settings
+
+
+def test_block_and_lookup_are_chosen_by_kind(engines: Callable[..., Engine]) -> None:
+    names = {kind: [draft.name for draft in session.speculation.drafts] if (session := engines(kind).session(
+        64)).speculation else None for kind in KINDS}  # fmt: skip
+    assert names == {"off": None, "auto": ["mtp", "lookup"], "lookup": ["lookup"], "mtp": ["mtp"]}
+
+
+def test_settings_that_cannot_be_met_are_refused() -> None:
+    for drafts, backend, told in (
+        (Drafting("mtp"), "cpu", "--mtp FILE"),
+        (Drafting("some"), "cpu", "choose from off, auto, lookup, mtp"),
+        (Drafting("lookup"), "reference", "backend reference evaluates one token a pass"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            Engine.open(embedded_path(), backend=backend, drafts=drafts)
+
+
+def test_a_block_knows_the_prompt(engines: Callable[..., Engine]) -> None:
+    """Streams of a whole window of a prompt are kept for it, of a longer prompt the newest ones."""
+    engine = engines("mtp", 2)
+    window = engine.drafts.block.shape.window  # type: ignore[union-attr]
+    for length in (window - 1, window, window + 1, 600):
+        session = engine.session(CTX)
+        session.sync([1 + n % 50 for n in range(length)])
+        assert len(session._streams) == min(length, window)
+        plain = engines("off").session(CTX)
+        plain.sync([1 + n % 50 for n in range(length)])
+        np.testing.assert_array_equal(session.streams, plain.streams)

@@ -21,7 +21,7 @@ from ..errors import UsageError
 PROG = "ds4 nano"
 COMMANDS = ("path", "random", "slice", "checkpoint")
 
-USAGE = """ds4 nano path [--recipe R] [--mtp]      print the file of the embedded model, made if need be
+USAGE = """ds4 nano path [--recipe R] [--mtp-block]  print the file of the embedded model, made if need be
        ds4 nano random                        print the file of a small model of random weights
        ds4 nano slice [OUT] [options]         write Flash's real dimensions at reduced depth, random weights
        ds4 nano checkpoint FOLDER [options]   write a model as DeepSeek publishes it: safetensors in FP8 and FP4"""
@@ -57,7 +57,7 @@ def build_parser() -> Parser:
         "--vocab", metavar="N", type=integer(), default=4096, help="vocabulary (4096; Flash has 129280)"
     )
     add(parser, "--recipe", help=f"of path: {', '.join(RECIPES)} ({DEFAULT_RECIPE}); of a slice: q2, q4, mixed (q2)")
-    parser.add_argument("--mtp", action="store_true", help="path: the file of its block for multi-token prediction")
+    parser.add_argument("--mtp-block", action="store_true", help="path: the file of its block for multi-token prediction")
     add(parser, "--help")
     return parser
 
@@ -72,12 +72,12 @@ def body(argv: Sequence[str]) -> int:
         raise unknown_command(name, COMMANDS)
     if len(rest) > 1 or (rest and name in ("path", "random")):
         raise UsageError(f"unexpected argument: {rest[-1]}")
-    if args.mtp and name != "path":
-        raise UsageError("--mtp goes with path")
+    if args.mtp_block and name != "path":
+        raise UsageError("--mtp-block goes with path")
     if name == "path":
         from ..nano.trained import DEFAULT_RECIPE, embedded_path, mtp_path
 
-        print((mtp_path if args.mtp else embedded_path)(args.recipe or DEFAULT_RECIPE))
+        print((mtp_path if args.mtp_block else embedded_path)(args.recipe or DEFAULT_RECIPE))
     elif name == "random":
         from ..nano import random_path
 

@@ -22,8 +22,9 @@ NOISE, DRIFT, CHANGE = 0.1, 0.03, 0.007
 """Standard deviations of logarithms: of a pass; a pass, of the level; a pass, of a ratio."""
 OUTLIER = 3.0
 """Standard deviations to which surprises are cut."""
-PENDING = 16
-"""Passes that are kept until somebody asks; of more the newest are enough."""
+PENDING, AT_ONCE = 16, 8
+"""Passes that are kept until somebody asks, of more the newest are enough; and passes of one row that change no
+estimate before there are so many of them, since the filter takes longer than all else that a token needs here."""
 
 FIRST, DOUBT, ALIKE = 0.5, 2.0, 4.0
 """Acceptance that is expected of what was never tried, and trials that this counts for; trials that the position before
@@ -62,7 +63,8 @@ class PassTimes:
             self._seen.add(rows)
         elif seconds > 0:
             self._pending.append((rows, math.log(seconds)))
-            self._ratios = None
+            if rows > 1 or not self._known or len(self._pending) >= AT_ONCE:
+                self._ratios = None
 
     def _filter(self) -> None:
         mean, cov = self._mean, self._cov

@@ -65,7 +65,7 @@ def test_defaults_are_those_of_the_reference():
     "argv",
     [
         ["--port", "70000"], ["--port", "x"], ["--ctx", "0"], ["--frobnicate"], ["serve"], ["--queue", "0"],
-        ["--like-ds4", "everything"], ["--log-format", "xml"], ["--mtp", "x"], ["--host"],
+        ["--like-ds4", "everything"], ["--log-format", "xml"], ["--mtp-draft", "0"], ["--host"],
         ["--kv-disk-space-mb", "0"], ["--kv-cache-min-tokens", "0"], ["--tool-memory-max-ids", "0"],
         ["--kv-cache-cold-max-tokens", "100"], ["--kv-cache-boundary-trim-tokens", "-1"],
     ],

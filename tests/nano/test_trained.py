@@ -201,7 +201,7 @@ def test_refused_recipes():
 
 def test_the_command_prints_paths(trained_path, nano_path, capsys):
     for arguments, expected in ((["path"], trained_path), (["path", "--recipe", "f16"], embedded_path("f16")),
-                                (["path", "--mtp"], mtp_path()), (["random"], nano_path)):  # fmt: skip
+                                (["path", "--mtp-block"], mtp_path()), (["random"], nano_path)):  # fmt: skip
         assert main(["nano", *arguments]) == 0
         assert capsys.readouterr().out == f"{expected}\n"
 
@@ -212,7 +212,7 @@ def test_the_command_prints_paths(trained_path, nano_path, capsys):
         (["path", "--recipe", "q3"], "unknown recipe 'q3'"),
         (["path", "x"], "unexpected argument: x"),
         (["random", "x"], "unexpected argument: x"),
-        (["slice", "--mtp"], "--mtp goes with path"),
+        (["slice", "--mtp-block"], "--mtp-block goes with path"),
     ],
 )
 def test_the_command_refuses_in_one_line(capsys, arguments, message):

@@ -103,7 +103,7 @@ class Engine:
                 model = arch.model(shape, weights, ops, mode, advise)
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
-            speculate = None if drafts is None else Drafts(model, drafts)
+            speculate = None if drafts is None or drafts.kind == "off" else Drafts(model, drafts)
         except BaseException:
             source.close()
             raise

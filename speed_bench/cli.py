@@ -216,7 +216,20 @@ def many(argv: Sequence[str]) -> int:
     return run_many(Tool(PROG, "ds4ref.speed_bench.cli", ("csv", "plot")), argv)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"plot": draw, "peaks": peaks, "model": model, "many": many}
+def drafts(argv: Sequence[str]) -> int:
+    """Run ``ds4-bench drafts``; return the exit code."""
+    from .draftplot import drafts as draw_drafts
+
+    return draw_drafts(argv)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "plot": draw,
+    "peaks": peaks,
+    "model": model,
+    "drafts": drafts,
+    "many": many,
+}
 
 
 def body(argv: Sequence[str]) -> int:

@@ -4,14 +4,12 @@ Curves are what bytes and operations allow (``ds4ref.drafts.breakeven``), a curv
 depth costs more than it gives, and a dot marks where its curve crosses it. Measured points, if given, are drawn in the
 colour of their depth.
 
-    python -m ds4ref.speed_bench.draftplot -o drafts.svg      Flash q2 after 8,192 tokens, bytes alone
+    ds4-bench drafts -o drafts.svg      Flash q2 after 8,192 tokens, bytes alone
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ds4ref.console.curves import SERIES, heading, new_figure
+from ds4ref.console.flags import add
+from ds4ref.console.options import Parser, integer, parsed
 from ds4ref.console.plots import GRID, INK, STYLES
+from ds4ref.console.tool import parser, required
 from ds4ref.drafts.breakeven import break_even, rows_costs, speed_up
 
 from .plot import check_suffix, save
@@ -88,20 +89,30 @@ def draw(costs: Sequence[float], measured: Sequence[Measured], title: str, size:
     return figure
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the break-even of DeepSeek V4 Flash; return the exit code."""
+def drafts_parser() -> Parser:
+    """Return the parser of ``ds4-bench drafts``."""
+    made = parser(
+        "ds4-bench",
+        "Draw the speed-up of guessed tokens against the share that is right, as far as bytes decide, with the "
+        "break-even line: DeepSeek V4 Flash.",
+        "drafts -o FILE [options]",
+        "drafts -o drafts.svg --recipe q4",
+    )
+    add(made, "--output", help=".svg, .png or .pdf")
+    add(made, "--recipe", default="q2", help="formats of the experts: q2, q4, mixed (q2)")
+    made.add_argument("--context", metavar="N", type=integer(), default=8192, help="tokens before (8192)")
+    return made
+
+
+def drafts(argv: Sequence[str]) -> int:
+    """Run ``ds4-bench drafts``; return the exit code."""
+    args = parsed(drafts_parser(), argv)
+    if args is None:
+        return 0
+    required(args, "output")
     from ds4ref.archs.deepseek4.costs import Costs
     from ds4ref.archs.deepseek4.shape import FLASH
 
-    parser = argparse.ArgumentParser(description="Speed-up of drafts against acceptance, from bytes alone.")
-    parser.add_argument("-o", "--output", default="drafts.svg")
-    parser.add_argument("--recipe", default="q2", choices=("q2", "q4", "mixed"))
-    parser.add_argument("--depth", type=int, default=8192, help="tokens before (8192)")
-    args = parser.parse_args(argv)
-    costs = rows_costs(Costs.of_recipe(FLASH, args.recipe), args.depth)
-    plot_drafts(costs, args.output, title=f"Flash {args.recipe} after {args.depth:,} tokens, bytes alone: speed-up")
+    costs = rows_costs(Costs.of_recipe(FLASH, args.recipe), args.context)
+    plot_drafts(costs, args.output, title=f"Flash {args.recipe} after {args.context:,} tokens, bytes alone: speed-up")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -57,7 +57,7 @@ def build_parser() -> Parser:
         "--vocab", metavar="N", type=integer(), default=4096, help="vocabulary (4096; Flash has 129280)"
     )
     add(parser, "--recipe", help=f"of path: {', '.join(RECIPES)} ({DEFAULT_RECIPE}); of a slice: q2, q4, mixed (q2)")
-    parser.add_argument("--mtp-block", action="store_true", help="path: the file of its block for multi-token prediction")
+    add(parser, "--mtp-block", help="path: of its block for multi-token prediction")
     add(parser, "--help")
     return parser
 

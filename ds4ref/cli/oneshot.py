@@ -77,7 +77,7 @@ def report(timing: Timing, engine: Engine) -> None:
     if not (timing.prefill_tokens or timing.tokens):
         return
     lines = [f"{PROG}: prefill: {timing.prefill_tps:.2f} t/s, generation: {timing.decode_tps:.2f} t/s"]
-    if engine.drafts is not None and engine.drafts.wanted.kind != "off":
+    if engine.drafts is not None:
         lines.append(f"{PROG}: {engine.drafts.counts}")
     try:
         print(*(tint(line, CYAN, sys.stderr) for line in lines), sep="\n", file=sys.stderr, flush=True)

@@ -101,8 +101,7 @@ def build_parser() -> Parser:
     g.add_argument(
         "--template", metavar="FILE", help="GGUF file whose metadata, names, order and formats the new one takes over"
     )
-    g.add_argument("--mtp-block", action="store_true",
-                   help="write the block for multi-token prediction of a published folder, not the model")  # fmt: skip
+    add(g, "--mtp-block", help="write the block for multi-token prediction of a published folder, not the model")
     g.add_argument("--restart", action="store_true", help="throw away what an interrupted run left")
     g = parser.add_argument_group("formats")
     add(g, "--recipe", help=f"formats of everything: {', '.join(RECIPES)}")

@@ -18,20 +18,22 @@ def add_drafts(group: Group) -> None:
         add(group, name)
 
 
-def drafting(args: Namespace, embedded: bool = False) -> Drafting:
-    """Return what drafts tokens by the options of ``add_drafts``; ``embedded``: the model is the embedded one, which
-    has a block of its own.
+def drafting(args: Namespace, embedded: bool = False) -> Drafting | None:
+    """Return what drafts tokens by the options of ``add_drafts``, None if nothing does; ``embedded``: the model is the
+    embedded one, which has a block of its own.
 
     As in ds4, ``--mtp FILE`` alone drafts nothing, and ``--mtp-draft N`` of 2 or more turns drafts on. Raise UsageError
     for options that contradict each other.
     """
-    from ..drafts.setup import MARGIN, Drafting
-
     kind, most = args.draft, args.mtp_draft
     if kind is None:
         kind = "auto" if most is not None and most > 1 else "off"
     elif most == 1 and kind != "off":
         raise UsageError(f"--mtp-draft 1 drafts nothing, --draft {kind} does: 2 to 16, or leave one of them out")
+    if kind == "off":
+        return None
+    from ..drafts.setup import MARGIN, Drafting
+
     mtp = args.mtp
     if mtp is None and embedded and kind in ("auto", "mtp"):
         from ..nano.trained import mtp_path

@@ -96,6 +96,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "words before; mtp: the model's block for it; auto: what pays; off (off)",
         },
     ),
+    "--mtp-block": ((), {"action": "store_true", "help": "the block for multi-token prediction, not the model"}),
     "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the block for multi-token prediction"}),
     "--mtp-draft": (
         (),

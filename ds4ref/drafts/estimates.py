@@ -22,7 +22,7 @@ NOISE, DRIFT, CHANGE = 0.1, 0.03, 0.007
 """Standard deviations of logarithms: of a pass; a pass, of the level; a pass, of a ratio."""
 OUTLIER = 3.0
 """Standard deviations to which surprises are cut."""
-PENDING, AT_ONCE = 16, 8
+PENDING, AT_ONCE = 16, 4
 """Passes that are kept until somebody asks, of more the newest are enough; and passes of one row that change no
 estimate before there are so many of them, since the filter takes longer than all else that a token needs here."""
 

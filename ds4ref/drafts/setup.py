@@ -45,15 +45,14 @@ class Drafts:
     """
 
     def __init__(self, model: Model, wanted: Drafting):
-        """Raise UsageError for settings that cannot be met, ModelFileError or ShapeError for another file."""
+        """Bind what drafts; ``wanted.kind`` must not be "off". Raise UsageError for settings that cannot be met,
+        ModelFileError or ShapeError for another file."""
         if wanted.kind not in KINDS:
             raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(KINDS)}")
         if wanted.kind == "mtp" and wanted.mtp is None:
             raise UsageError("drafts of the block for multi-token prediction need its file: --mtp FILE")
         self.wanted, self.block = wanted, None
         self.counts, self.times = Counts(), PassTimes()
-        if wanted.kind == "off":
-            return
         if getattr(model.ops, "recorded_rows", 1) < 2:
             raise UsageError(f"backend {model.ops.name} evaluates one token a pass: drafts gain nothing")
         if wanted.mtp is not None and wanted.kind != "lookup":
@@ -61,10 +60,8 @@ class Drafts:
 
             self.block = Block.open(wanted.mtp, model)
 
-    def speculation(self) -> Speculation | None:
-        """Return the speculation of a new session, None without drafts."""
-        if self.wanted.kind == "off":
-            return None
+    def speculation(self) -> Speculation:
+        """Return the speculation of a new session."""
         drafts: list[Draft] = []
         if self.block is not None:
             from .mtp import Mtp
@@ -75,10 +72,8 @@ class Drafts:
         wanted = self.wanted
         return Speculation(drafts, wanted.depth, wanted.most, counts=self.counts, times=self.times)
 
-    def facts(self) -> dict[str, Any] | None:
-        """Return what the drafts of all sessions did, for reports; None without drafts."""
-        if self.wanted.kind == "off":
-            return None
+    def facts(self) -> dict[str, Any]:
+        """Return what the drafts of all sessions did, for reports."""
         total = self.counts.total()
         return {
             "kind": self.wanted.kind,

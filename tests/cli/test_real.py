@@ -95,22 +95,18 @@ def test_dumps_agree_with_each_other(capsys, tmp_path, nano_path):
     assert float(fields["nll"]) == pytest.approx(nll, abs=1e-3)
 
 
-def test_inspect_starts_fast_and_reads_no_tensor(nano_path):
+def test_inspect_imports_nothing_heavy(nano_path):
+    """How long it takes: ``benchmarks.start``."""
     code = (
-        "import sys, time\n"
+        "import sys\n"
         "from ds4ref.cli.ds4 import main\n"
         f"code = main(['--inspect', {nano_path!r}])\n"
-        "print(time.process_time(), file=sys.stderr)\n"
         "heavy = {'numba', 'llvmlite', 'pandas', 'tokenizers', 'prompt_toolkit', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "sys.exit(code)"
     )
-    best = 9.0
-    for _ in range(3):
-        done = python(code)
-        assert done.returncode == 0, done.stderr
-        best = min(best, float(done.stderr))
-    assert best < 0.4
+    done = python(code)
+    assert done.returncode == 0, done.stderr
     assert "IQ2_XXS" in done.stdout
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ds4ref.eval
 from ds4ref.drafts.setup import KINDS, Drafting
 from ds4ref.engine import Engine
-from ds4ref.environment import data_dir
 from ds4ref.errors import UsageError
 from ds4ref.generate import Generation, Timing, prefill
 from ds4ref.nano.trained import embedded_path, mtp_path
@@ -22,12 +23,12 @@ from ds4ref.sampling.adjust import Adjustment
 from ds4ref.session.session import Session
 from tests.marking import sampled
 
-CTX, LENGTH = 1024, 48
+CTX, LENGTH = 4096, 48
 DEPTHS = range(1, 9)
 
 
 def questions() -> list[str]:
-    lines = (data_dir("eval") / "questions" / "nano.jsonl").read_text().splitlines()[1:]
+    lines = (Path(ds4ref.eval.__file__).parent / "questions" / "nano.jsonl").read_text().splitlines()[1:]
     asked = [json.loads(line)["question"] for line in lines]
     return (asked + [f"Copy: {' '.join('abc' * n)}" for n in range(1, 9)])[:200]
 

@@ -55,6 +55,8 @@ def step(session: Session) -> tuple[int, np.ndarray]:
 class Told:
     """A speculation that drafts what it was told to, and notes what it hears; a draft is false where ``false``."""
 
+    window = 1
+
     def __init__(self, prompt: Sequence[int], best: Sequence[int], depth: int, false: Sequence[int] = ()):
         self.all, self.depth, self.false = [*prompt, *best], depth, set(false)
         self.offered: list[int] = []

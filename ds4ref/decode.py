@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST, MOST_TEMPLATES = 16, 64
 """Maximum number of recordings per decoder, where three or four kinds of pass of a given number of rows occur at any
 depth, and of templates per model."""
+LEAST, MOST_BYTES = 4, 128 << 20
+"""Recordings beyond the first number are dropped, those used longest ago first, while all take more than so many bytes:
+one of 8 rows takes 30 MB with Flash's dimensions."""
 
 _templates: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Inputs]]] = weakref.WeakKeyDictionary()
 
@@ -150,13 +153,16 @@ class Decoder:
         plans, keys = zip(*(self.model.plan_rows(cache, pos, count) for cache, pos, count in timelines), strict=True)
         key = tuple(zip(counts, keys, strict=True))
         if key in self._recordings:
-            self._recordings[key] = self._recordings.pop(key)
+            self._recordings[key] = self._recordings.pop(key)  # the newest
         else:
-            if len(self._recordings) == MOST:
-                del self._recordings[next(iter(self._recordings))]
             self._recordings[key] = recorded(self.model, self.caches, counts, plans, key, self.ranks)
             self.made += 1
+            while len(self._recordings) > MOST or (len(self._recordings) > LEAST and self._nbytes() > MOST_BYTES):
+                del self._recordings[next(iter(self._recordings))]
         return self._recordings[key]
+
+    def _nbytes(self) -> int:
+        return sum(getattr(recording, "nbytes", 0) for recording, _ in self._recordings.values())
 
     def run(self, *tokens: Sequence[int]) -> list[Rows]:
         """Advance each cache by its tokens, one or more, and return the outputs of each timeline's rows."""

@@ -323,3 +323,27 @@ def test_a_dropped_cache_is_given_back(engine: Engine) -> None:
         gc.collect()
         assert gone() is None and recording() is None
         session.eval(5)
+
+
+def test_recordings_take_no_more_than_their_share_of_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those used longest ago go first, but the newest few stay; a token after one was dropped is the same."""
+    session = engine.session(600)
+    ids = tokens(engine, 40)
+    decoder = session._decoder
+    assert decoder is not None
+    plain = engine.session(600)
+    wanted = [plain.eval(token).copy() for token in ids]
+    session.append(ids[0])
+    one = decoder.last.nbytes
+    monkeypatch.setattr(decode, "MOST_BYTES", 6 * one)
+    monkeypatch.setattr(decode, "LEAST", 2)
+    at, kept = 1, set()
+    for count in (1, 2, 3, 4, 1, 5, 6, 7, 8, 1):
+        decoder.run(ids[at : at + count])
+        session._timeline.rewind(at)
+        kept.add(len(decoder._recordings))
+        assert len(decoder._recordings) == 2 or decoder._nbytes() <= 6 * one
+        assert decoder.last in [recording for recording, _ in decoder._recordings.values()]
+    assert 2 in kept and max(kept) == 3, "of nine kinds"
+    for place, token in enumerate(ids[1:], 1):
+        np.testing.assert_array_equal(session.eval(token), wanted[place])

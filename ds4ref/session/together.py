@@ -16,7 +16,7 @@ from ..archs import Model
 from ..decode import Decoder
 from .session import Session
 
-MOST_GROUPS = 8
+MOST_GROUPS = 2
 """Number of groups of sessions whose recordings are kept."""
 
 

@@ -117,3 +117,8 @@ class Inputs:
 def of_timeline(values: Any, places: slice | None) -> Any:
     """Return the values of a timeline's tokens, given its places among those of all (``Inputs.timelines``)."""
     return values if places is None else values[places]
+
+
+def into_part(joined: Any, places: slice | None) -> dict[str, Any]:
+    """Return the argument by which an op writes a timeline's part of the array ``joined``; none if that is None."""
+    return {} if joined is None else {"into": joined[places]}

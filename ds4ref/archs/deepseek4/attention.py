@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..inputs import of_timeline
+from ..inputs import into_part, of_timeline
 from . import compressor, hyper_connections, indexer
 from .chunk import Chunk
 from .shape import CSA
@@ -27,12 +27,11 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     row = _row(c, x, tables)
     projected = compressor.project(c, "attn", x) if c.ratio else None
     wanted = indexer.project(c, x, u, tables) if c.ratio == CSA else None
-    several = ops.array(*q.shape) if c.members else None
+    joined = ops.array(*q.shape) if c.members else None
     for part, places in c.timelines():
-        into = None if several is None else several[places]
         ops.store_rows(of_timeline(row, places), part.cache.raw, part.at())
-        o = _attend(part, of_timeline(q, places), projected, wanted, places, into)
-    o = c.tap("kqv_out", o if several is None else several)
+        o = _attend(part, of_timeline(q, places), projected, wanted, places, joined)
+    o = c.tap("kqv_out", o if joined is None else joined)
     # values carry rope because keys and values are one row: take it off again at the query's position
     o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
     return hyper_connections.post(c, "attn", _output(c, o), mixing)
@@ -44,11 +43,12 @@ def _attend(
     projected: compressor.Projected | None,
     wanted: indexer.Wanted | None,
     places: slice | None,
-    into: np.ndarray | None,
+    joined: np.ndarray | None,
 ) -> np.ndarray:
     """Write the compressed rows that a timeline's tokens complete, and attend with its queries q (T, H, hd).
 
     projected, wanted: results of ``project`` for the tokens of all timelines, of which these are at ``places``.
+    joined: the result for all of them, if there are several.
     """
     ops, s, w = c.ops, c.shape, c.w
     first, count = c.tap("raw_window", c.raw_window())
@@ -62,7 +62,8 @@ def _attend(
     if wanted is not None:
         selected = indexer.select(c, wanted.of(places))
     sinks = c.tap("attn_sinks", w.attn_sinks)
-    return ops.attention(q, c.cache.raw, first, count, c.cache.comp, comp_count, selected, sinks, s.attn_scale, into)
+    part = into_part(joined, places)
+    return ops.attention(q, c.cache.raw, first, count, c.cache.comp, comp_count, selected, sinks, s.attn_scale, **part)
 
 
 def _query(c: Chunk, x: np.ndarray, tables: Tables) -> tuple[np.ndarray, np.ndarray]:

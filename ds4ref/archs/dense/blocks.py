@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..inputs import of_timeline
+from ..inputs import into_part, of_timeline
 from . import experts
 from .chunk import HEAD, Chunk
 
@@ -45,14 +45,14 @@ def attention(c: Chunk, w: LayerWeights, caches: Sequence[LayerRows], x: np.ndar
     q = c.tap("Qcur", ops.rope(q, *tables, halves=s.family.halves))
     k = c.tap("Kcur", c.store(ops.rope(k, *tables, halves=s.family.halves)))
     v = c.tap("Vcur", c.store(v))
-    several = ops.array(*q.shape) if c.members else None
+    joined = ops.array(*q.shape) if c.members else None
     for (part, places), rows in zip(c.timelines(), caches, strict=True):
         part.layer = c.layer
         for new, stored in ((k, rows.keys), (v, rows.values)):
             ops.store_rows(of_timeline(new.reshape(tokens, s.kv_width), places), stored, part.at())
-        into = None if several is None else several[places]
-        o = ops.attend(of_timeline(q, places), *rows.heads(s.n_kv_heads), *part.seen(), s.attn_scale, into)
-    o = c.tap("kqv_out", o if several is None else several)
+        mine = of_timeline(q, places), *rows.heads(s.n_kv_heads), *part.seen(), s.attn_scale
+        o = ops.attend(*mine, **into_part(joined, places))
+    o = c.tap("kqv_out", o if joined is None else joined)
     o = c.inputs(o.reshape(tokens, s.n_heads * s.head_dim))
     o = c.tap("attn_out", ops.linear(o, w.attn_output, c.act(w.attn_output)))
     return c.tap("ffn_inp", ops.add(x, _normed(c, o, "attn_post_norm", w.post_attention_norm)))

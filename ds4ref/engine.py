@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from .archs import Model, arch_of, costs_of
 from .backends import DEFAULT_BACKEND, load_backend
 from .costs import prefill_chunk
-from .drafts.setup import Drafting, Drafts
 from .environment import memory_bytes
 from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from .costs import Costs
+    from .drafts.setup import Drafting, Drafts
     from .generate import Generation
     from .sampling import Sampler
     from .text.tokenizer import Tokenizer
@@ -103,7 +103,11 @@ class Engine:
                 model = arch.model(shape, weights, ops, mode, advise)
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
-            speculate = None if drafts is None or drafts.kind == "off" else Drafts(model, drafts)
+            speculate = None
+            if drafts is not None and drafts.kind != "off":
+                from .drafts.setup import Drafts
+
+                speculate = Drafts(model, drafts)
         except BaseException:
             source.close()
             raise

@@ -122,3 +122,8 @@ def of_timeline(values: Any, places: slice | None) -> Any:
 def into_part(joined: Any, places: slice | None) -> dict[str, Any]:
     """Return the argument by which an op writes a timeline's part of the array ``joined``; none if that is None."""
     return {} if joined is None else {"into": joined[places]}
+
+
+def blank(count: int) -> list[int]:
+    """Return ids for ``count`` tokens to record a pass with, to be replaced by ``move``."""
+    return [0] * count

@@ -93,7 +93,7 @@ def _dense_layers(model: Any, ids: Sequence[int], hooks: Any, layers: Collection
     for layer, (w, rows) in enumerate(zip(model.weights.layers, cache.layers, strict=True)):
         if layer in layers:
             c.layer = layer
-            x = blocks.feed_forward(c, w, blocks.attention(c, w, rows, x))
+            x = blocks.feed_forward(c, w, blocks.attention(c, w, [rows], x))
     if HEAD in layers:
         blocks.logits(c, model.weights, x)
 

@@ -272,4 +272,4 @@ def test_kernels_load_where_their_sections_lie_gigabytes_apart():
     """As beside a GPU's driver, which reserves most of the address space; an offset of 32 bits made LLVM abort."""
     library.library()
     done = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0 and int(done.stdout) > 100, done.stderr
+    assert done.returncode == 0 and int(done.stdout) > 80, done.stderr

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Cancelled
 from ...numerics import Numerics
 from ..experts import ExpertUse
-from ..inputs import Inputs
+from ..inputs import Inputs, blank
 from . import attention, head, moe, payload
 from .cache import Cache
 from .chunk import Chunk, Plan, plan
@@ -103,11 +103,11 @@ class Model:
         """Record the ops of a pass of T rows, ``counts`` tokens of each timeline; return its streams (T, C, D), its
         logits (T, V) and its inputs."""
         members = [
-            Chunk(self, [0] * count, cache.pos, rows_plan, None, recording)
+            Chunk(self, blank(count), cache.pos, rows_plan, None, recording)
             for cache, count, rows_plan in zip(caches, counts, plans, strict=True)
         ]
         c = members[0]
         if len(members) > 1:
-            c = Chunk(self, [0] * sum(counts), c.pos0, Plan({}, 0), None, recording, members)
+            c = Chunk(self, blank(sum(counts)), c.pos0, Plan({}, 0), None, recording, members)
         X = self._layers(c, *caches)
         return X, head.logits(c, self.weights, X), c.leave()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Cancelled
 from ...numerics import Numerics
 from ..experts import ExpertUse
-from ..inputs import Inputs
+from ..inputs import Inputs, blank
 from . import blocks, payload
 from .cache import Cache
 from .chunk import Chunk, Hooks
@@ -120,9 +120,9 @@ class Model:
         """Record the ops of a pass of T rows, ``counts`` tokens of each timeline; return its residual stream (T, D),
         its logits (T, V) and its inputs."""
         timelines = zip(caches, counts, strict=True)
-        members = [Chunk(self, [0] * count, cache.pos, None, recording) for cache, count in timelines]
+        members = [Chunk(self, blank(count), cache.pos, None, recording) for cache, count in timelines]
         c = members[0]
         if len(members) > 1:
-            c = Chunk(self, [0] * sum(counts), c.pos0, None, recording, members)
+            c = Chunk(self, blank(sum(counts)), c.pos0, None, recording, members)
         x = self._layers(c, *caches)
         return x, blocks.logits(c, self.weights, x), c.leave()

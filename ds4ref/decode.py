@@ -130,13 +130,13 @@ class Decoder:
         """Return a decoder for ``caches``, or None if the model's backend cannot record."""
         return cls(model, *caches) if model.ops.record() is not None else None
 
-    def prepare(self, positions: Iterable[int], count: int = 1) -> int:
-        """Make the recordings that ``count`` tokens from ``positions`` on need, for ``run`` to find; return the number
-        made. Only for one cache."""
-        self._reserve([count])
+    def prepare(self, positions: Iterable[int]) -> int:
+        """Make the recordings that single tokens at ``positions`` of the one cache need, for ``run`` to find; return
+        the number made."""
+        self._reserve([1])
         before = self.made
         for pos in positions:
-            self._recording([pos], [count])
+            self._recording([pos], [1])
         return self.made - before
 
     def _reserve(self, counts: Sequence[int]) -> None:

@@ -61,7 +61,7 @@ class Drafts:
             self.block = Block.open(wanted.mtp, model)
 
     def speculation(self) -> Speculation:
-        """Return the speculation of a new session."""
+        """Return what chooses drafts for a new session."""
         drafts: list[Draft] = []
         if self.block is not None:
             from .mtp import Mtp

@@ -131,7 +131,7 @@ class Recording(Steps):
     # --- laying out
 
     def seal(self, *outputs: np.ndarray, kept: Sequence[np.ndarray] = ()) -> None:
-        """Lay out memory and steps.
+        """Decide in which order and place the recorded steps run, and write them to memory for ``replay``.
 
         ``outputs`` and ``kept`` (treated alike here) are readable as ``self.outputs`` and ``self.kept`` after a run,
         until the next run.

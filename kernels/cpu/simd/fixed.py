@@ -11,6 +11,8 @@ share a scale are those whose products add up in one int32 lane.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, types
 
@@ -87,6 +89,25 @@ def store_lanes(k: Emit, target: Val, scales: Val, runs: list[Val]) -> None:
 def pack_lanes(k, x, target):
     """Pack the 256 inputs at ``x`` in their own order."""
     store_lanes(k, target, target + LANES_BYTES - 32, [k.load(F32x32, x + 128 * i) for i in range(8)])
+
+
+def make_lanes_pack(store_sums: Any, sums_bytes: int, packed: int) -> Any:
+    """Make ``pack`` of a RowKernel of blocks of 256 inputs: ``pack_lanes``, then sums for the block's minima.
+
+    store_sums  function (target, x) that stores those of 32 inputs, ``sums_bytes`` of them
+    packed      bytes of a packed block
+    """
+
+    @njit(**JIT)
+    def pack(x, n, buffer):
+        for _ in range(n >> 8):
+            pack_lanes(x, buffer)
+            for sub in range(8):
+                store_sums(buffer + LANES_BYTES + sums_bytes * sub, x + 128 * sub)
+            buffer += packed
+            x += 1024
+
+    return pack
 
 
 def lanes_total(k: Emit, sums: list[Val], scales: Val) -> Val:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numba import njit, types
+from numba import types
 
 from ...formats import FORMATS
 from . import x86
-from .fixed import LANES_BYTES, lanes_total, pack_lanes
+from .fixed import LANES_BYTES, lanes_total, make_lanes_pack
 from .quantize import make_q8k_pack, sixteen_sums
 from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
-from .vec import JIT, F32x8, F32x32, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
+from .vec import F32x8, F32x32, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
 
 BLOCK = FORMATS["Q2_K"].block_bytes
 _PACKED = 256 + 32 + 32
@@ -100,18 +100,8 @@ def _store_sums(k, target, x):
         k.store(target + 4 * group, k.const(Float, 0.0) - k.hsum(half))
 
 
-@njit(**JIT)
-def _pack_float(x, n, buffer):
-    for _ in range(n >> 8):
-        pack_lanes(x, buffer)
-        for sub in range(8):
-            _store_sums(buffer + LANES_BYTES + 8 * sub, x + 128 * sub)
-        buffer += _PACKED_FLOAT
-        x += 1024
-
-
 FLOAT = RowKernel(
-    _pack_float,
+    make_lanes_pack(_store_sums, 8, _PACKED_FLOAT),
     make_rows(LANES_8, 2, Part(256, _add_float, BLOCK, _PACKED_FLOAT)),
     records(256, _PACKED_FLOAT),
 )

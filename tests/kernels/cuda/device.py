@@ -52,7 +52,7 @@ class OnDevice:
             out = getattr(backend, name)(*placed)
             backend.synchronize()
             for operand, value, array in zip(OPS[name].operands, args, placed, strict=False):
-                if operand.written:
+                if operand.written and value is not None:
                     value[...] = backend.host(array)
             if isinstance(out, tuple):
                 return tuple(backend.host(part) for part in out)

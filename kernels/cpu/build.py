@@ -2,7 +2,7 @@
 
 Each process compiles its share of the entry points with Numba and writes ``<part>.o`` and ``<part>.txt``: the hash of
 the object file, then the names of its entry points. The machine code calls nothing but libc and libm, so a later
-process loads it without Numba.
+process loads it without Numba. ``DS4_CROSS_TARGET`` compiles for another machine (``simd/tiers.py``).
 """
 
 from __future__ import annotations
@@ -78,6 +78,18 @@ def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]
     return machine.emit_object(main), undefined
 
 
+def cross_machine() -> Any:
+    """Return LLVM's target machine for DS4_CROSS_TARGET; from now on Numba makes no machine code in this process."""
+    import llvmlite.binding as ll
+
+    from .numba_internals import never_run_here, target_cpu, target_triple
+
+    ll.initialize_all_targets()
+    ll.initialize_all_asmprinters()
+    never_run_here()
+    return target_machine(target_triple(), cpu=target_cpu())
+
+
 def compile_entry(name: str, make: Callable[[], Any]) -> Any:
     """Compile one entry point to an LLVM module in which only its own symbol is visible."""
     import llvmlite.binding as ll
@@ -98,14 +110,17 @@ def build(directory: Path, part: int, parts: int, group: str = "engine") -> None
     """Compile every ``parts``-th entry point of ``group``, starting at number ``part``, into ``directory``."""
     import llvmlite.binding as ll
 
-    from .numba_internals import target_cpu, target_features
+    from .numba_internals import cross_target, target_cpu, target_features
 
+    if cross_target():
+        machine = cross_machine()
+    else:
+        machine = target_machine(ll.get_process_triple(), cpu=target_cpu(), features=target_features())
     chosen = sorted(entries(group).items())[part::parts]
     modules = []
     for name, make in chosen:
         modules.append(compile_entry(name, make))
         print(name, flush=True)
-    machine = target_machine(ll.get_process_triple(), cpu=target_cpu(), features=target_features())
     code, undefined = optimized_object(modules, machine)
     unknown = undefined - ALLOWED_EXTERNALS
     if unknown:

@@ -224,6 +224,8 @@ def temporary(error: OSError) -> Path:
 
 def objects(group: str = "engine", progress: Callable[[str], None] | None = None) -> Path:
     """Return the directory with this machine's object files of a group, building them if necessary."""
+    if os.environ.get("DS4_CROSS_TARGET"):
+        raise KernelError("DS4_CROSS_TARGET is set: kernels compiled for another machine cannot run here")
     key = cache_key(group)
     try:
         home = cache_dir() / "kernels"

@@ -8,6 +8,7 @@ A release that changes one of these breaks this file and no other. ``pyproject.t
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,19 +16,59 @@ import llvmlite.binding as ll
 from llvmlite import ir
 from numba import types
 from numba.core import config
+from numba.core.codegen import JITCodeLibrary
+from numba.core.cpu import CPUContext
 from numba.core.datamodel import PrimitiveModel, default_manager
 from numba.extending import intrinsic, register_model
 
 _CONFIG: Any = config
 
 
+CROSS_VARIABLE = "DS4_CROSS_TARGET"
+"""Environment variable ``TRIPLE:CPU`` of a foreign machine that kernels are compiled for (``cpu.build``)."""
+
+
+def cross_target() -> tuple[str, str] | None:
+    """Return (triple, processor) of the foreign machine to compile for, or None; raise ValueError if it is malformed."""
+    text = os.environ.get(CROSS_VARIABLE)
+    if not text:
+        return None
+    triple, _, cpu = text.partition(":")
+    if not (triple and cpu):
+        raise ValueError(f"{CROSS_VARIABLE}={text}: expected TRIPLE:CPU, such as arm64-apple-macosx:apple-m1")
+    return triple, cpu
+
+
+def never_run_here() -> None:
+    """Let Numba make LLVM code in this process without making machine code of it: it may have instructions that this
+    processor lacks, on which LLVM aborts."""
+
+    def no_pointer(self: Any, name: str) -> int:
+        self._ensure_finalized()  # links in what is called
+        return 0
+
+    JITCodeLibrary._finalize_specific = lambda self: None
+    JITCodeLibrary.get_pointer_to_function = no_pointer
+    CPUContext.get_executable = lambda self, library, description, environment: len  # any builtin: never called
+
+
+def target_triple() -> str:
+    """Return LLVM's triple of the machine that kernels are compiled for."""
+    foreign = cross_target()
+    return foreign[0] if foreign else ll.get_process_triple()
+
+
 def target_cpu() -> str:
-    """Return the processor Numba compiles for: NUMBA_CPU_NAME, or this one."""
-    return _CONFIG.CPU_NAME or ll.get_host_cpu_name()
+    """Return the processor that kernels are compiled for: the foreign one, NUMBA_CPU_NAME, or this one."""
+    foreign = cross_target()
+    return foreign[1] if foreign else _CONFIG.CPU_NAME or ll.get_host_cpu_name()
 
 
 def target_features() -> str:
-    """Return the features Numba compiles for, as LLVM's ``+name,-name``; empty where LLVM does not know this host."""
+    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty for a foreign processor, whose
+    name implies them, and where LLVM does not know this host."""
+    if cross_target():
+        return ""
     if _CONFIG.CPU_FEATURES is not None:
         return _CONFIG.CPU_FEATURES
     try:

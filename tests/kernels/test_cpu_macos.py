@@ -19,17 +19,9 @@ FEW = [*CALL_LIBC, "attention", "hc_split", "pack.Q2_K.q8k", "read_ticks", "roun
 
 CROSS = """
 import sys
-from ds4ref.kernels.cpu.build import compile_entry, entries, optimized_object, target_machine
+from ds4ref.kernels.cpu.build import compile_entry, cross_machine, entries, optimized_object
+machine = cross_machine()
 known = entries()
-import llvmlite.binding as llvm
-from ds4ref.kernels.cpu.simd import vec
-from ds4ref.kernels.cpu.simd.tiers import FEATURES, IS_AARCH64
-from ds4ref.kernels.cpu.tasks import lang
-lang.IS_X86 = lang.IS_AARCH64 = False  # Numba compiles for this host, too: instructions of neither
-vec.Emit.native_half = IS_AARCH64 or FEATURES.get("f16c", False)
-llvm.initialize_all_targets()
-llvm.initialize_all_asmprinters()
-machine = target_machine("arm64-apple-macosx", cpu="apple-m1", features="")
 path, *names = sys.argv[1:]
 modules = [compile_entry(name, known[name]) for name in names or sorted(known)]
 code, undefined = optimized_object(modules, machine)
@@ -78,7 +70,8 @@ class MachO:
 
 
 def cross_compiled(path: Path, names: list[str]) -> MachO:
-    environment = dict(os.environ, DS4_SIMD_TIER="C", NUMBA_OPT="0", PYTHONPATH=str(ROOT))
+    target = "arm64-apple-macosx:apple-m1"
+    environment = dict(os.environ, DS4_CROSS_TARGET=target, DS4_SIMD_TIER="C", NUMBA_OPT="0", PYTHONPATH=str(ROOT))
     command = [sys.executable, "-c", CROSS, str(path), *names]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=550)
     assert done.returncode == 0, done.stderr[-2000:]

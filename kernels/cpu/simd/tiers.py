@@ -7,13 +7,14 @@ narrowed, never at the bare host.
 
 ``DS4_SIMD_TIER=A|B|C`` forces a tier, so that one machine can test all of them; a tier that the target lacks raises
 ``TierError``.
+
+``DS4_CROSS_TARGET=TRIPLE:CPU`` compiles for another machine, such as ``arm64-apple-macosx:apple-m1``; ``cpu.build`` then
+writes object files that only that machine loads.
 """
 
 from __future__ import annotations
 
 import os
-
-from llvmlite import binding
 
 from .. import numba_internals
 
@@ -60,5 +61,6 @@ WIDE_PERMUTES = CPU.startswith("znver")
 # prefetcher follows a row by itself.
 SOFTWARE_PREFETCH = not CPU.startswith("znver")
 TIER = choose(os.environ.get(TIER_VARIABLE), FEATURES)
-IS_X86 = binding.get_process_triple().split("-")[0] in ("x86_64", "i386", "i686")
-IS_AARCH64 = binding.get_process_triple().split("-")[0] in ("aarch64", "arm64")
+TRIPLE = numba_internals.target_triple()
+IS_X86 = TRIPLE.split("-")[0] in ("x86_64", "i386", "i686")
+IS_AARCH64 = TRIPLE.split("-")[0] in ("aarch64", "arm64")

@@ -29,7 +29,7 @@ CROSS_VARIABLE = "DS4_CROSS_TARGET"
 
 
 def cross_target() -> tuple[str, str] | None:
-    """Return (triple, processor) of the foreign machine to compile for, or None; raise ValueError if it is malformed."""
+    """Return (triple, processor) of the foreign machine to compile for, or None; raise ValueError for other texts."""
     text = os.environ.get(CROSS_VARIABLE)
     if not text:
         return None
@@ -47,9 +47,15 @@ def never_run_here() -> None:
         self._ensure_finalized()  # links in what is called
         return 0
 
-    JITCodeLibrary._finalize_specific = lambda self: None
-    JITCodeLibrary.get_pointer_to_function = no_pointer
-    CPUContext.get_executable = lambda self, library, description, environment: len  # any builtin: never called
+    # of the type that a dispatcher demands, another one each time: Numba finds the code of a function by it
+    def no_executable(self: Any, *_: Any) -> Any:
+        return [].append
+
+    patched: Any = JITCodeLibrary
+    patched._finalize_specific = lambda self: None
+    patched.get_pointer_to_function = no_pointer
+    patched = CPUContext
+    patched.get_executable = no_executable
 
 
 def target_triple() -> str:
@@ -65,8 +71,8 @@ def target_cpu() -> str:
 
 
 def target_features() -> str:
-    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty for a foreign processor, whose
-    name implies them, and where LLVM does not know this host."""
+    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty for a foreign processor,
+    whose name implies them, and where LLVM does not know this host."""
     if cross_target():
         return ""
     if _CONFIG.CPU_FEATURES is not None:

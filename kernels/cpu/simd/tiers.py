@@ -8,8 +8,8 @@ narrowed, never at the bare host.
 ``DS4_SIMD_TIER=A|B|C`` forces a tier, so that one machine can test all of them; a tier that the target lacks raises
 ``TierError``.
 
-``DS4_CROSS_TARGET=TRIPLE:CPU`` compiles for another machine, such as ``arm64-apple-macosx:apple-m1``; ``cpu.build`` then
-writes object files that only that machine loads.
+``DS4_CROSS_TARGET=TRIPLE:CPU`` compiles for another machine, such as ``arm64-apple-macosx:apple-m1``; ``cpu.build``
+then writes object files that only that machine loads.
 """
 
 from __future__ import annotations

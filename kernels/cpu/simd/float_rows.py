@@ -7,6 +7,7 @@ The packed buffer holds the inputs unchanged; for formats with minima every 256 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numba import njit, types
@@ -21,6 +22,7 @@ from .row_kernel import (
     LANES_32,
     TWO_AT_MOST,
     Inputs,
+    Lanes,
     Part,
     RowKernel,
     for_counts,
@@ -194,22 +196,18 @@ def block_kernel(fmt: Format) -> RowKernel:
     return RowKernel(_pack_sums, rows, records(256, _PACKED_SUMS))
 
 
-def apart_kernel(layout: Apart) -> RowKernel:
-    """Generate the kernel of a layout whose codes and scales lie apart; ``weights`` is the address of two addresses."""
+def apart_rows(layout: Apart, lanes: Lanes, add: Any, packed: int, counts: Sequence[int]) -> dict[int, Any]:
+    """Make ``rows`` of a RowKernel whose codes and scales lie apart; ``weights`` is the address of two addresses.
+
+    add     inlined function (sums, codes, scale, x) that adds the products of a block to the running sums
+    packed  bytes of the packed inputs of a block
+    """
     fmt, high = layout.codes, layout.high
     block, size, lines = fmt.block_elems, fmt.block_bytes, -(-fmt.block_bytes // 64)
 
-    @inline(_FLOATS, _FLOATS, Int, Int, Int)
-    def add(k, total, codes, scale, x):
-        return _add_block(k, fmt, total, codes, scale, x)
-
     def make(count: int, inputs: Inputs) -> Any:
         buffers, outs, forward, store = inputs
-        zero, add_all, total = (
-            several(_SUMS_KIND.zero, count),
-            several_adds(add, count),
-            several(_SUMS_KIND.total, count),
-        )
+        zero, add_all, total = several(lanes.zero, count), several_adds(add, count), several(lanes.total, count)
         fetch_ahead = prefetch_lines(lines)
 
         @njit(**JIT)
@@ -225,12 +223,24 @@ def apart_kernel(layout: Apart) -> RowKernel:
                     sums = add_all(sums, codes, scale, x)
                     codes += size
                     scale += 1
-                    x = forward(x, 4 * block)
+                    x = forward(x, packed)
                 store(forward(out, 4 * row), total(sums))
 
         return rows
 
-    return RowKernel(pack_floats, for_counts(make, _COUNTS), records(1, 4))
+    return for_counts(make, counts)
+
+
+def apart_kernel(layout: Apart) -> RowKernel:
+    """Generate the kernel of a layout whose codes and scales lie apart; ``weights`` is the address of two addresses."""
+    fmt = layout.codes
+
+    @inline(_FLOATS, _FLOATS, Int, Int, Int)
+    def add(k, total, codes, scale, x):
+        return _add_block(k, fmt, total, codes, scale, x)
+
+    rows = apart_rows(layout, _SUMS_KIND, add, 4 * fmt.block_elems, _COUNTS)
+    return RowKernel(pack_floats, rows, records(1, 4))
 
 
 PLAIN = {"F32": _plain(_decode_f32, 4), "F16": _plain(_decode_f16, 2), "BF16": _plain(_decode_bf16, 2)}

@@ -7,13 +7,40 @@ instruction set in use. Importing this package imports Numba and compiles nothin
 from __future__ import annotations
 
 from ...formats import APART, FORMATS
-from . import fp4, fp8, iq2_xxs, iq2_xxs_avx2, q2_k, q2_k_avx2, q4_k, q4_k_avx2, q8_0
+from . import (
+    fp4,
+    fp4_neon,
+    fp8,
+    iq2_xxs,
+    iq2_xxs_avx2,
+    iq2_xxs_neon,
+    q2_k,
+    q2_k_avx2,
+    q2_k_neon,
+    q4_k,
+    q4_k_avx2,
+    q4_k_neon,
+    q8_0,
+    q8_0_neon,
+)
 from .float_rows import PLAIN, apart_kernel, block_kernel
 from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
 from .integer_rows import integer_kernel
 from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
-from .tiers import TIER, TierError
+from .tiers import NEON_TIER, TIER, TierError
+
+_NEON = {
+    ("Q8_0", "a8"): q8_0_neon.A8,
+    ("Q8_0", "float"): q8_0_neon.FLOAT,
+    ("Q4_K", "q8k"): q4_k_neon.Q8K,
+    ("Q4_K", "float"): q4_k_neon.FLOAT,
+    ("Q2_K", "q8k"): q2_k_neon.Q8K,
+    ("Q2_K", "float"): q2_k_neon.FLOAT,
+    ("IQ2_XXS", "q8k"): iq2_xxs_neon.Q8K,
+    ("IQ2_XXS", "float"): iq2_xxs_neon.FLOAT,
+    ("MXFP4", "float"): fp4_neon.JOINED,
+}
 
 OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
     "A": {
@@ -36,6 +63,8 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("IQ2_XXS", "q8k"): iq2_xxs_avx2.Q8K,
         ("IQ2_XXS", "float"): iq2_xxs_avx2.FLOAT,
     },
+    "I": _NEON,
+    "N": _NEON,
     "C": {},
 }
 """Hand-written kernels of each tier; all others are generated."""
@@ -62,6 +91,8 @@ KERNELS = _all()
 APART_KERNELS = {name: apart_kernel(layout) for name, layout in APART.items()}
 if TIER == "A":
     APART_KERNELS |= {"MXFP4.apart": fp4.APART, "F8_E4M3.apart": fp8.APART}
+if NEON_TIER:
+    APART_KERNELS |= {"MXFP4.apart": fp4_neon.APART}
 """Kernels for float inputs of each layout of codes and scales that lie apart: they take a pair of addresses."""
 
 

@@ -163,8 +163,8 @@ TILED = [("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("F16", "float")]
 @pytest.mark.parametrize("key", TILED, ids="/".join)
 def test_sums_of_a_tile_stay_in_registers(key):
     multiply = GEMMS[key].multiply
-    multiply.compile((int64,) * 7)
-    hot = max(loops(multiply.inspect_asm()[(int64,) * 7]), key=len).splitlines()
+    multiply.compile((int64,) * 8)
+    hot = max(loops(multiply.inspect_asm()[(int64,) * 8]), key=len).splitlines()
     product = "vfmadd" if key[1] == "float" else "vpdpbusd"
     assert sum(product in line for line in hot) == (192 if key[1] == "float" else 96)
     moved = [line for line in hot if "mm" in line and ("(%rsp)" in line or re.search(r"mm\d+, -?\d*\(", line))]

@@ -23,16 +23,17 @@ from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
+    COUNTS,
+    REDUCE,
     ROWS,
     TILES,
     TOKENS,
     TOTALS,
     Totals,
     copy_float,
-    reduce_sums,
     weight_record,
 )
-from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int, prefetch
+from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int
 from .tiers import TIER
 from .vec import JIT, Int, inline
 
@@ -45,17 +46,18 @@ class Gemm(NamedTuple):
     pack(x, n, panel, slot)
         n float32 at ``x`` -> token number ``slot`` of the panel. Threads may pack different slots. Slots beyond the
         last token, up to a multiple of 4, may stay uninitialised.
-    decode_row(weights, row, row_bytes, n, target, place, spare)
-        raw row ``row`` of the matrix -> place 0 .. ``rows`` - 1 of a decoded row group
-    multiply(weights, inputs, chunks, sums, fresh, out, stride)
-        add ``chunks`` chunks of a row group and of a token group to the vectors of sums, which start from zero if
-        ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
+    decode_row(weights, row, row_bytes, start, count, target, place, spare)
+        weights start .. start + count - 1 of raw row ``row`` -> place 0 .. ``rows`` - 1 of a decoded row group;
+        ``start`` is a multiple of ``chunk * chunks_at_once``
+    multiply(weights, inputs, tokens, chunks, sums, fresh, out, stride)
+        add ``chunks`` chunks of a row group and of the first ``tokens`` (1 to 4) of a token group to the vectors of
+        sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
     chunk, chunk_bytes, record
         inputs per chunk; its bytes for a group of four tokens and for a decoded group of rows
     rows
         rows of a row group: 3 or a multiple
     chunks_at_once
-        chunks of all decoded rows and of one token group that share the L1 cache
+        chunks of all decoded rows and of one token group that share the L1 cache: they are decoded together
     tokens_at_once
         most tokens (a multiple of 4) to multiply with the decoded rows before the next
     """
@@ -71,14 +73,14 @@ class Gemm(NamedTuple):
     tokens_at_once: int
 
 
-@inline(types.none, *[Int] * 8)
-def _call_decode(k, function, weights, row, row_bytes, n, target, place, spare):
-    k.call_address(function, weights, row, row_bytes, n, target, place, spare)
+@inline(types.none, *[Int] * 9)
+def _call_decode(k, function, weights, row, row_bytes, start, count, target, place, spare):
+    k.call_address(function, weights, row, row_bytes, start, count, target, place, spare)
 
 
-@inline(types.none, *[Int] * 8)
-def _call_multiply(k, function, weights, inputs, chunks, sums, fresh, out, stride):
-    k.call_address(function, weights, inputs, chunks, sums, fresh, out, stride)
+@inline(types.none, *[Int] * 9)
+def _call_multiply(k, function, weights, inputs, tokens, chunks, sums, fresh, out, stride):
+    k.call_address(function, weights, inputs, tokens, chunks, sums, fresh, out, stride)
 
 
 @njit(**JIT)
@@ -92,7 +94,7 @@ def gemm_rows(
     ``lines`` is where the rows lie, ``row_bytes`` apart, to be prefetched; the decoder takes ``weights``.
     """
     chunks = (n + chunk - 1) // chunk
-    input_bytes, group_bytes, sums_bytes = chunks * chunk_bytes, chunks * record, rows // ROWS * SUMS_BYTES
+    input_bytes, group_bytes, sums_bytes = chunks * chunk_bytes, chunks_at_once * record, rows // ROWS * SUMS_BYTES
     scratch = (scratch + 63) // 64 * 64
     spare = scratch + ROWS_AT_ONCE // rows * group_bytes
     all_sums = spare + SPARE_BYTES
@@ -111,32 +113,34 @@ def gemm_rows(
             # prefetch the next rows while these are multiplied
             ahead, ahead_end = lines + stop * row_bytes, lines + min(stop + ROWS_AT_ONCE, last) * row_bytes
             share = ((ahead_end - ahead) // passes + 127) // 64 * 64
-            for place in range(groups * rows):  # a partial row group repeats its last row
-                source, target = min(row + place, last - 1), scratch + place // rows * group_bytes
-                _call_decode(decode_row, weights, source, row_bytes, n, target, place % rows, spare)
             c = 0
             while c < chunks:
                 sums = all_sums
                 inputs = panel + start // TOKENS * input_bytes + c * chunk_bytes
                 count = min(chunks_at_once, chunks - c)
+                weight, weights_here = c * chunk, min(chunks_at_once * chunk, n - c * chunk)
+                for place in range(groups * rows):  # a partial row group repeats its last row
+                    source, target = min(row + place, last - 1), scratch + place // rows * group_bytes
+                    _call_decode(
+                        decode_row, weights, source, row_bytes, weight, weights_here, target, place % rows, spare
+                    )
                 for token in range(start, end, TOKENS):
                     for line in range(ahead, min(ahead + share, ahead_end), 64):
                         fetch_near(line)
                     ahead += share
-                    decoded = scratch + c * record
+                    decoded, here = scratch, min(TOKENS, end - token)
                     group = row
                     while group < stop:
                         target, step = 0, stride
-                        whole = group + rows <= last and token + TOKENS <= end
                         if c + count == chunks:
                             target = out + stride * token + 4 * group
-                            if not whole:
+                            if group + rows > last:
                                 target, step = spare, 4 * rows
-                        _call_multiply(multiply, decoded, inputs, count, sums, c == 0, target, step)
+                        _call_multiply(multiply, decoded, inputs, here, count, sums, c == 0, target, step)
                         if target == spare:
                             target = out + stride * token + 4 * group
-                            for t in range(min(TOKENS, end - token)):
-                                for r in range(min(rows, last - group)):
+                            for t in range(here):
+                                for r in range(last - group):
                                     copy_float(target + stride * t + 4 * r, spare + 4 * (rows * t + r))
                         decoded += group_bytes
                         sums += sums_bytes
@@ -163,41 +167,59 @@ def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -
     block, block_bytes = fmt.block_elems, fmt.block_bytes
 
     @njit(**JIT)
-    def decode_row(weights, row, row_bytes, n, target, place, spare):
-        weights += row * row_bytes
-        for _ in range(n // chunk):
-            prefetch(weights + 2048)
+    def decode_row(weights, row, row_bytes, start, count, target, place, spare):
+        weights += row * row_bytes + start // chunk * size
+        for _ in range(count // chunk):
             decode(weights, target, place)
             weights += size
             target += record
-        if n % chunk:
-            copy_with_zeros(spare, weights, n % chunk // block * block_bytes)
+        if count % chunk:
+            copy_with_zeros(spare, weights, count % chunk // block * block_bytes)
             decode(spare, target, place)
 
     return decode_row
 
 
-def _multiply(tile: Any, totals: Totals, reduce: Any, record: int, size: int) -> Any:
-    zero, load, store = totals.zero, totals.load, totals.store
+def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int) -> Any:
+    """Make ``multiply`` from tiles, totals and reductions by number of tokens."""
+
+    def for_count(tokens: int) -> Any:
+        tile, reduce = tiles[tokens], reduces[tokens]
+        _, zero, load, store = totals[tokens]
+
+        @njit(**JIT)
+        def multiply_count(weights, inputs, chunks, sums, fresh, out, stride):
+            total = zero() if fresh else load(sums)
+            for _ in range(chunks):
+                total = tile(total, weights, inputs)
+                inputs += size
+                weights += record
+            if out:
+                reduce(total, out, stride)
+            else:
+                store(sums, total)
+
+        return multiply_count
+
+    one, two, three, four = (for_count(tokens) for tokens in COUNTS)
 
     @njit(**JIT)
-    def multiply(weights, inputs, chunks, sums, fresh, out, stride):
-        total = zero() if fresh else load(sums)
-        for _ in range(chunks):
-            total = tile(total, weights, inputs)
-            inputs += size
-            weights += record
-        if out:
-            reduce(total, out, stride)
+    def multiply(weights, inputs, tokens, chunks, sums, fresh, out, stride):
+        if tokens == 4:
+            four(weights, inputs, chunks, sums, fresh, out, stride)
+        elif tokens == 3:
+            three(weights, inputs, chunks, sums, fresh, out, stride)
+        elif tokens == 2:
+            two(weights, inputs, chunks, sums, fresh, out, stride)
         else:
-            store(sums, total)
+            one(weights, inputs, chunks, sums, fresh, out, stride)
 
     return multiply
 
 
 @cache
 def _multiply_blocks(mins: int, passes: int) -> Any:
-    return _multiply(TILES[mins, passes], TOTALS, reduce_sums, weight_record(mins), chunk_bytes(mins, passes))
+    return _multiply(TILES[mins, passes], TOTALS, REDUCE, weight_record(mins), chunk_bytes(mins, passes))
 
 
 def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
@@ -237,7 +259,7 @@ def _tile_gemm(fmt: Format, act: str) -> Gemm:
 
 # -- float tiles
 _multiply_floats = _multiply(
-    gemm_float.tile, gemm_float.TOTALS, gemm_float.reduce_sums, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
+    gemm_float.TILES, gemm_float.TOTALS, gemm_float.REDUCE, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
 )
 
 
@@ -280,17 +302,18 @@ def apart_gemm(layout: Apart) -> Gemm:
     decode, parts = gemm_float.spread_apart(fmt), chunk // block
 
     @njit(**JIT)
-    def decode_row(weights, row, row_bytes, n, target, place, spare):
-        codes, scales = load_int(weights) + row * row_bytes, load_int(weights + 8) + row // high * (n // block)
-        for _ in range(n // chunk):
-            prefetch(codes + 2048)
+    def decode_row(weights, row, row_bytes, start, count, target, place, spare):
+        first = start // block
+        codes = load_int(weights) + row * row_bytes + first * block_bytes
+        scales = load_int(weights + 8) + row // high * (row_bytes // block_bytes) + first
+        for _ in range(count // chunk):
             decode(codes, scales, target, place)
             codes += parts * block_bytes
             scales += parts
             target += record
-        if n % chunk:
-            copy_with_zeros(spare, codes, n % chunk // block * block_bytes)
-            copy_bytes(spare + SPARE_BYTES // 2, scales, n % chunk // block)
+        if count % chunk:
+            copy_with_zeros(spare, codes, count % chunk // block * block_bytes)
+            copy_bytes(spare + SPARE_BYTES // 2, scales, count % chunk // block)
             decode(spare, spare + SPARE_BYTES // 2, target, place)
 
     floats = float_gemm(FORMATS["F32"])

@@ -33,7 +33,7 @@ from .gemm_tile import (
     copy_float,
     weight_record,
 )
-from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int
+from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int, prefetch
 from .tiers import TIER
 from .vec import JIT, Int, inline
 
@@ -46,9 +46,8 @@ class Gemm(NamedTuple):
     pack(x, n, panel, slot)
         n float32 at ``x`` -> token number ``slot`` of the panel. Threads may pack different slots. Slots beyond the
         last token, up to a multiple of 4, may stay uninitialised.
-    decode_row(weights, row, row_bytes, start, count, target, place, spare)
-        weights start .. start + count - 1 of raw row ``row`` -> place 0 .. ``rows`` - 1 of a decoded row group;
-        ``start`` is a multiple of ``chunk * chunks_at_once``
+    decode_row(weights, row, row_bytes, n, target, place, spare)
+        raw row ``row`` of the matrix -> place 0 .. ``rows`` - 1 of a decoded row group
     multiply(weights, inputs, tokens, chunks, sums, fresh, out, stride)
         add ``chunks`` chunks of a row group and of the first ``tokens`` (1 to 4) of a token group to the vectors of
         sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
@@ -57,7 +56,7 @@ class Gemm(NamedTuple):
     rows
         rows of a row group: 3 or a multiple
     chunks_at_once
-        chunks of all decoded rows and of one token group that share the L1 cache: they are decoded together
+        chunks of all decoded rows and of one token group that share the L1 cache
     tokens_at_once
         most tokens (a multiple of 4) to multiply with the decoded rows before the next
     """
@@ -73,9 +72,9 @@ class Gemm(NamedTuple):
     tokens_at_once: int
 
 
-@inline(types.none, *[Int] * 9)
-def _call_decode(k, function, weights, row, row_bytes, start, count, target, place, spare):
-    k.call_address(function, weights, row, row_bytes, start, count, target, place, spare)
+@inline(types.none, *[Int] * 8)
+def _call_decode(k, function, weights, row, row_bytes, n, target, place, spare):
+    k.call_address(function, weights, row, row_bytes, n, target, place, spare)
 
 
 @inline(types.none, *[Int] * 9)
@@ -94,7 +93,7 @@ def gemm_rows(
     ``lines`` is where the rows lie, ``row_bytes`` apart, to be prefetched; the decoder takes ``weights``.
     """
     chunks = (n + chunk - 1) // chunk
-    input_bytes, group_bytes, sums_bytes = chunks * chunk_bytes, chunks_at_once * record, rows // ROWS * SUMS_BYTES
+    input_bytes, group_bytes, sums_bytes = chunks * chunk_bytes, chunks * record, rows // ROWS * SUMS_BYTES
     scratch = (scratch + 63) // 64 * 64
     spare = scratch + ROWS_AT_ONCE // rows * group_bytes
     all_sums = spare + SPARE_BYTES
@@ -113,22 +112,19 @@ def gemm_rows(
             # prefetch the next rows while these are multiplied
             ahead, ahead_end = lines + stop * row_bytes, lines + min(stop + ROWS_AT_ONCE, last) * row_bytes
             share = ((ahead_end - ahead) // passes + 127) // 64 * 64
+            for place in range(groups * rows):  # a partial row group repeats its last row
+                source, target = min(row + place, last - 1), scratch + place // rows * group_bytes
+                _call_decode(decode_row, weights, source, row_bytes, n, target, place % rows, spare)
             c = 0
             while c < chunks:
                 sums = all_sums
                 inputs = panel + start // TOKENS * input_bytes + c * chunk_bytes
                 count = min(chunks_at_once, chunks - c)
-                weight, weights_here = c * chunk, min(chunks_at_once * chunk, n - c * chunk)
-                for place in range(groups * rows):  # a partial row group repeats its last row
-                    source, target = min(row + place, last - 1), scratch + place // rows * group_bytes
-                    _call_decode(
-                        decode_row, weights, source, row_bytes, weight, weights_here, target, place % rows, spare
-                    )
                 for token in range(start, end, TOKENS):
                     for line in range(ahead, min(ahead + share, ahead_end), 64):
                         fetch_near(line)
                     ahead += share
-                    decoded, here = scratch, min(TOKENS, end - token)
+                    decoded, here = scratch + c * record, min(TOKENS, end - token)
                     group = row
                     while group < stop:
                         target, step = 0, stride
@@ -167,14 +163,15 @@ def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -
     block, block_bytes = fmt.block_elems, fmt.block_bytes
 
     @njit(**JIT)
-    def decode_row(weights, row, row_bytes, start, count, target, place, spare):
-        weights += row * row_bytes + start // chunk * size
-        for _ in range(count // chunk):
+    def decode_row(weights, row, row_bytes, n, target, place, spare):
+        weights += row * row_bytes
+        for _ in range(n // chunk):
+            prefetch(weights + 2048)
             decode(weights, target, place)
             weights += size
             target += record
-        if count % chunk:
-            copy_with_zeros(spare, weights, count % chunk // block * block_bytes)
+        if n % chunk:
+            copy_with_zeros(spare, weights, n % chunk // block * block_bytes)
             decode(spare, target, place)
 
     return decode_row
@@ -302,18 +299,17 @@ def apart_gemm(layout: Apart) -> Gemm:
     decode, parts = gemm_float.spread_apart(fmt), chunk // block
 
     @njit(**JIT)
-    def decode_row(weights, row, row_bytes, start, count, target, place, spare):
-        first = start // block
-        codes = load_int(weights) + row * row_bytes + first * block_bytes
-        scales = load_int(weights + 8) + row // high * (row_bytes // block_bytes) + first
-        for _ in range(count // chunk):
+    def decode_row(weights, row, row_bytes, n, target, place, spare):
+        codes, scales = load_int(weights) + row * row_bytes, load_int(weights + 8) + row // high * (n // block)
+        for _ in range(n // chunk):
+            prefetch(codes + 2048)
             decode(codes, scales, target, place)
             codes += parts * block_bytes
             scales += parts
             target += record
-        if count % chunk:
-            copy_with_zeros(spare, codes, count % chunk // block * block_bytes)
-            copy_bytes(spare + SPARE_BYTES // 2, scales, count % chunk // block)
+        if n % chunk:
+            copy_with_zeros(spare, codes, n % chunk // block * block_bytes)
+            copy_bytes(spare + SPARE_BYTES // 2, scales, n % chunk // block)
             decode(spare, spare + SPARE_BYTES // 2, target, place)
 
     floats = float_gemm(FORMATS["F32"])

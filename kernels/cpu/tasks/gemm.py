@@ -121,7 +121,7 @@ def _sizes_writer(chunk: int, chunk_bytes: int, record: int, rows: int, chunks_a
 
 for (fmt, act), parts in (GEMMS | {(name, "float"): parts for name, parts in APART_GEMMS.items()}).items():
     name = f"{fmt}.{act}"
-    export(f"gemm_decode.{name}", 8)(parts.decode_row)
+    export(f"gemm_decode.{name}", 7)(parts.decode_row)
     name = "floats" if parts.pack is pack_float_panel else name  # float formats share all other parts
     if f"gemm_pack.{name}" not in ENTRIES:
         export(f"gemm_pack.{name}", 4)(parts.pack)

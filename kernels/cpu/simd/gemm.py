@@ -48,7 +48,7 @@ class Gemm(NamedTuple):
         last token, up to a multiple of 4, may stay uninitialised.
     decode_row(weights, row, row_bytes, n, target, place, spare)
         raw row ``row`` of the matrix -> place 0 .. ``rows`` - 1 of a decoded row group
-    multiply(weights, inputs, tokens, chunks, sums, fresh, out, stride)
+    multiply[tokens - 1](weights, inputs, chunks, sums, fresh, out, stride)
         add ``chunks`` chunks of a row group and of the first ``tokens`` (1 to 4) of a token group to the vectors of
         sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
     chunk, chunk_bytes, record
@@ -77,9 +77,9 @@ def _call_decode(k, function, weights, row, row_bytes, n, target, place, spare):
     k.call_address(function, weights, row, row_bytes, n, target, place, spare)
 
 
-@inline(types.none, *[Int] * 9)
-def _call_multiply(k, function, weights, inputs, tokens, chunks, sums, fresh, out, stride):
-    k.call_address(function, weights, inputs, tokens, chunks, sums, fresh, out, stride)
+@inline(types.none, *[Int] * 8)
+def _call_multiply(k, function, weights, inputs, chunks, sums, fresh, out, stride):
+    k.call_address(function, weights, inputs, chunks, sums, fresh, out, stride)
 
 
 @njit(**JIT)
@@ -89,7 +89,9 @@ def gemm_rows(
 ):  # fmt: skip
     """Store the float32 result at ``out + stride * token + 4 * row`` for rows first .. last-1 and every token.
 
-    The first eight arguments are the parts of a ``Gemm``, functions as addresses; ``panel`` holds the packed tokens.
+    The first eight arguments are the parts of a ``Gemm``: ``decode_row`` as its address, ``multiply`` as that of the
+    four addresses, since a further argument and a branch in the callee cost every full tile 2 %. ``panel`` holds the
+    packed tokens.
     ``lines`` is where the rows lie, ``row_bytes`` apart, to be prefetched; the decoder takes ``weights``.
     """
     chunks = (n + chunk - 1) // chunk
@@ -125,6 +127,7 @@ def gemm_rows(
                         fetch_near(line)
                     ahead += share
                     decoded, here = scratch + c * record, min(TOKENS, end - token)
+                    function = load_int(multiply + 8 * (here - 1))
                     group = row
                     while group < stop:
                         target, step = 0, stride
@@ -132,7 +135,7 @@ def gemm_rows(
                             target = out + stride * token + 4 * group
                             if group + rows > last:
                                 target, step = spare, 4 * rows
-                        _call_multiply(multiply, decoded, inputs, here, count, sums, c == 0, target, step)
+                        _call_multiply(function, decoded, inputs, count, sums, c == 0, target, step)
                         if target == spare:
                             target = out + stride * token + 4 * group
                             for t in range(here):
@@ -178,14 +181,14 @@ def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -
 
 
 def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int) -> Any:
-    """Make ``multiply`` from tiles, totals and reductions by number of tokens."""
+    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens."""
 
     def for_count(tokens: int) -> Any:
         tile, reduce = tiles[tokens], reduces[tokens]
         _, zero, load, store = totals[tokens]
 
         @njit(**JIT)
-        def multiply_count(weights, inputs, chunks, sums, fresh, out, stride):
+        def multiply(weights, inputs, chunks, sums, fresh, out, stride):
             total = zero() if fresh else load(sums)
             for _ in range(chunks):
                 total = tile(total, weights, inputs)
@@ -196,22 +199,9 @@ def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, 
             else:
                 store(sums, total)
 
-        return multiply_count
+        return multiply
 
-    one, two, three, four = (for_count(tokens) for tokens in COUNTS)
-
-    @njit(**JIT)
-    def multiply(weights, inputs, tokens, chunks, sums, fresh, out, stride):
-        if tokens == 4:
-            four(weights, inputs, chunks, sums, fresh, out, stride)
-        elif tokens == 3:
-            three(weights, inputs, chunks, sums, fresh, out, stride)
-        elif tokens == 2:
-            two(weights, inputs, chunks, sums, fresh, out, stride)
-        else:
-            one(weights, inputs, chunks, sums, fresh, out, stride)
-
-    return multiply
+    return tuple(for_count(tokens) for tokens in COUNTS)
 
 
 @cache

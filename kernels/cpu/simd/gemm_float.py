@@ -10,8 +10,8 @@ from numba import types
 
 from ...formats import FORMATS, Format
 from .decode import block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
-from .gemm_tile import ROWS as GROUP
 from .gemm_tile import COUNTS, SLICES, TOKENS, reduce_lanes, totals
+from .gemm_tile import ROWS as GROUP
 from .vec import F32x16, I16x16, I32x16, Int, Val, inline
 
 ROWS = 2 * GROUP

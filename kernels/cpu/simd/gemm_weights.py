@@ -1,8 +1,8 @@
 """Weight decoders of the GEMM: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
 
 Each is an inlined function ``decode(first, second, target, row)``: two adjacent blocks of 256 at their addresses (16
-blocks of 32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the layout,
-``gemm_inputs`` the matching order of the inputs.
+blocks of 32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the
+layout, ``gemm_inputs`` the matching order of the inputs.
 """
 
 from __future__ import annotations

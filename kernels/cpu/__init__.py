@@ -9,7 +9,7 @@
     backend, recording       run the steps of an op at once, or record many ops and run them as one job
 
 Results are bit-identical for any number of threads. A token's result does not depend on the other tokens of its batch,
-only on whether there are at least 8: then products use the GEMM (``gemm``), which sums in another order than the row
+only on whether there are at least 9: then products use the GEMM (``gemm``), which sums in another order than the row
 kernels.
 """
 

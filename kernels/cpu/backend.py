@@ -18,6 +18,7 @@ from .norm import NormOps
 from .products import ProductOps
 from .ranking import RankingOps
 from .recording import Recording
+from .reuse import Memory
 from .rounding import RoundingOps
 from .steps import F32
 from .workers import Workers, address, aligned, shared
@@ -64,7 +65,7 @@ class CPU(Ops, HostMemory):
 
     def __init__(self, threads: int | None = None):
         self.workers: Workers = shared(threads)
-        self._desk = _Scratch()
+        self._desk, self._results = _Scratch(), Memory()
 
     @property
     def threads(self) -> int:
@@ -86,7 +87,7 @@ class CPU(Ops, HostMemory):
     # --- steps
 
     def empty(self, *shape: int, dtype: DTypeLike = F32) -> np.ndarray:
-        return np.empty(shape, dtype)
+        return self._results.empty(shape, dtype)
 
     def temp(self, size: int) -> int:
         return self._desk.take(size)

@@ -75,8 +75,8 @@ def parts(fmt: str, act: str) -> Parts | None:
     tile = name if f"gemm_pack.{name}" in code else "floats"
     sizes = np.zeros(6, np.int64)
     code.function(f"gemm_sizes.{tile}", 1)(address(sizes))
-    addresses = code.address(f"gemm_decode.{name}"), code.address(f"gemm_multiply.{tile}")
-    table = np.array([*addresses, *sizes, fmt in APART], np.int64)
+    products = [code.address(f"gemm_multiply.{tile}.{tokens}") for tokens in range(1, TILE_TOKENS + 1)]
+    table = np.array([code.address(f"gemm_decode.{name}"), *products, *sizes, fmt in APART], np.int64)
     return Parts(code.address(f"gemm_pack.{tile}"), table, *map(int, sizes))
 
 

@@ -19,7 +19,7 @@ def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("fmt", "act"), PAIRS)
-@pytest.mark.parametrize(("tokens", "rows", "cols"), [(8, 5, 256), (13, 64, 768), (130, 33, 512)])
+@pytest.mark.parametrize(("tokens", "rows", "cols"), [(gemm.MIN_TOKENS, 5, 256), (13, 64, 768), (130, 33, 512)])
 def test_linear(fmt: str, act: str, tokens: int, rows: int, cols: int) -> None:
     rng = np.random.default_rng(tokens)
     w = matrix(fmt, rows, cols)
@@ -28,7 +28,7 @@ def test_linear(fmt: str, act: str, tokens: int, rows: int, cols: int) -> None:
         assert gemm.parts_for(tokens, w, act) is not None
     got = cpu.linear(x, w, act)
     assert_close(got, reference.linear(x, w, act))
-    np.testing.assert_array_equal(cpu.linear(x[:8], w, act), got[:8])
+    np.testing.assert_array_equal(cpu.linear(x[: gemm.MIN_TOKENS], w, act), got[: gemm.MIN_TOKENS])
 
 
 @pytest.mark.parametrize(("fmt", "act"), PAIRS)

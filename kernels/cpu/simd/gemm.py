@@ -23,13 +23,14 @@ from . import gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
+    COUNTS,
+    REDUCE,
     ROWS,
     TILES,
     TOKENS,
     TOTALS,
     Totals,
     copy_float,
-    reduce_sums,
     weight_record,
 )
 from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int, prefetch
@@ -47,9 +48,9 @@ class Gemm(NamedTuple):
         last token, up to a multiple of 4, may stay uninitialised.
     decode_row(weights, row, row_bytes, n, target, place, spare)
         raw row ``row`` of the matrix -> place 0 .. ``rows`` - 1 of a decoded row group
-    multiply(weights, inputs, chunks, sums, fresh, out, stride)
-        add ``chunks`` chunks of a row group and of a token group to the vectors of sums, which start from zero if
-        ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
+    multiply[tokens - 1](weights, inputs, chunks, sums, fresh, out, stride)
+        add ``chunks`` chunks of a row group and of the first ``tokens`` (1 to 4) of a token group to the vectors of
+        sums, which start from zero if ``fresh``; if ``out`` is not 0, reduce them to ``out + stride * token + 4 * row``
     chunk, chunk_bytes, record
         inputs per chunk; its bytes for a group of four tokens and for a decoded group of rows
     rows
@@ -88,7 +89,9 @@ def gemm_rows(
 ):  # fmt: skip
     """Store the float32 result at ``out + stride * token + 4 * row`` for rows first .. last-1 and every token.
 
-    The first eight arguments are the parts of a ``Gemm``, functions as addresses; ``panel`` holds the packed tokens.
+    The first eight arguments are the parts of a ``Gemm``: ``decode_row`` as its address, ``multiply`` as that of the
+    four addresses, since a further argument and a branch in the callee cost every full tile 2 %. ``panel`` holds the
+    packed tokens.
     ``lines`` is where the rows lie, ``row_bytes`` apart, to be prefetched; the decoder takes ``weights``.
     """
     chunks = (n + chunk - 1) // chunk
@@ -123,20 +126,20 @@ def gemm_rows(
                     for line in range(ahead, min(ahead + share, ahead_end), 64):
                         fetch_near(line)
                     ahead += share
-                    decoded = scratch + c * record
+                    decoded, here = scratch + c * record, min(TOKENS, end - token)
+                    function = load_int(multiply + 8 * (here - 1))
                     group = row
                     while group < stop:
                         target, step = 0, stride
-                        whole = group + rows <= last and token + TOKENS <= end
                         if c + count == chunks:
                             target = out + stride * token + 4 * group
-                            if not whole:
+                            if group + rows > last:
                                 target, step = spare, 4 * rows
-                        _call_multiply(multiply, decoded, inputs, count, sums, c == 0, target, step)
+                        _call_multiply(function, decoded, inputs, count, sums, c == 0, target, step)
                         if target == spare:
                             target = out + stride * token + 4 * group
-                            for t in range(min(TOKENS, end - token)):
-                                for r in range(min(rows, last - group)):
+                            for t in range(here):
+                                for r in range(last - group):
                                     copy_float(target + stride * t + 4 * r, spare + 4 * (rows * t + r))
                         decoded += group_bytes
                         sums += sums_bytes
@@ -177,27 +180,33 @@ def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -
     return decode_row
 
 
-def _multiply(tile: Any, totals: Totals, reduce: Any, record: int, size: int) -> Any:
-    zero, load, store = totals.zero, totals.load, totals.store
+def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int) -> Any:
+    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens."""
 
-    @njit(**JIT)
-    def multiply(weights, inputs, chunks, sums, fresh, out, stride):
-        total = zero() if fresh else load(sums)
-        for _ in range(chunks):
-            total = tile(total, weights, inputs)
-            inputs += size
-            weights += record
-        if out:
-            reduce(total, out, stride)
-        else:
-            store(sums, total)
+    def for_count(tokens: int) -> Any:
+        tile, reduce = tiles[tokens], reduces[tokens]
+        _, zero, load, store = totals[tokens]
 
-    return multiply
+        @njit(**JIT)
+        def multiply(weights, inputs, chunks, sums, fresh, out, stride):
+            total = zero() if fresh else load(sums)
+            for _ in range(chunks):
+                total = tile(total, weights, inputs)
+                inputs += size
+                weights += record
+            if out:
+                reduce(total, out, stride)
+            else:
+                store(sums, total)
+
+        return multiply
+
+    return tuple(for_count(tokens) for tokens in COUNTS)
 
 
 @cache
 def _multiply_blocks(mins: int, passes: int) -> Any:
-    return _multiply(TILES[mins, passes], TOTALS, reduce_sums, weight_record(mins), chunk_bytes(mins, passes))
+    return _multiply(TILES[mins, passes], TOTALS, REDUCE, weight_record(mins), chunk_bytes(mins, passes))
 
 
 def _pack(chunk: int, size: int, clear: Any, pack_chunk: Any) -> Any:
@@ -237,7 +246,7 @@ def _tile_gemm(fmt: Format, act: str) -> Gemm:
 
 # -- float tiles
 _multiply_floats = _multiply(
-    gemm_float.tile, gemm_float.TOTALS, gemm_float.reduce_sums, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
+    gemm_float.TILES, gemm_float.TOTALS, gemm_float.REDUCE, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
 )
 
 

@@ -1,4 +1,4 @@
-"""GEMM of weights decoded to floats with float inputs: tiles of 6 rows x 4 tokens x 128 inputs (tier A).
+"""GEMM of weights decoded to floats with float inputs: tiles of 6 rows x 1 to 4 tokens x 128 inputs (tier A).
 
 Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [6 rows][16 f32] and [4 tokens][16 f32]. A tile needs
 no integer accumulators, so twice as many float accumulators fit into registers: two groups of three rows in sequence.
@@ -10,8 +10,8 @@ from numba import types
 
 from ...formats import FORMATS, Format
 from .decode import block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
+from .gemm_tile import COUNTS, SLICES, TOKENS, reduce_lanes, totals
 from .gemm_tile import ROWS as GROUP
-from .gemm_tile import SLICES, SUMS, TOKENS, reduce_lanes, totals
 from .vec import F32x16, I16x16, I32x16, Int, Val, inline
 
 ROWS = 2 * GROUP
@@ -19,29 +19,41 @@ CHUNK = 16 * SLICES
 WEIGHT_RECORD = CHUNK * ROWS * 4
 INPUT_RECORD = CHUNK * TOKENS * 4
 
-TOTALS = totals(2 * SUMS)
+TOTALS = {tokens: totals(ROWS * tokens) for tokens in COUNTS}
+"""Accumulators of a tile by its tokens: token-major for the first three rows, then for the others."""
 
 
-@inline(types.none, TOTALS.kind, Int, Int)
-def reduce_sums(k, sums, out, stride):
-    """Reduce the six rows of token t to ``out + t * stride``."""
-    sums = k.members(sums)
-    reduce_lanes(k, sums[:SUMS], out, stride)
-    reduce_lanes(k, sums[SUMS:], out + 4 * GROUP, stride)
+def _reduce(tokens: int):
+    @inline(types.none, TOTALS[tokens].kind, Int, Int)
+    def reduce_sums(k, sums, out, stride):
+        sums, half = k.members(sums), GROUP * tokens
+        reduce_lanes(k, sums[:half], out, stride)
+        reduce_lanes(k, sums[half:], out + 4 * GROUP, stride)
+
+    return reduce_sums
 
 
-@inline(TOTALS.kind, TOTALS.kind, Int, Int)
-def tile(k, sums, weights, inputs):
-    """Add one chunk to the sums."""
-    sums = k.members(sums)
-    for s in range(SLICES):
-        rows = [k.load(F32x16, weights + 64 * (ROWS * s + r)) for r in range(ROWS)]
-        for t in range(TOKENS):
-            x = k.load(F32x16, inputs + 64 * (TOKENS * s + t))
-            for r in range(ROWS):
-                i = r // GROUP * SUMS + GROUP * t + r % GROUP
-                sums[i] = k.fma(rows[r], x, sums[i])
-    return tuple(sums)
+def _tile(tokens: int):
+    @inline(TOTALS[tokens].kind, TOTALS[tokens].kind, Int, Int)
+    def tile(k, sums, weights, inputs):
+        sums = k.members(sums)
+        for s in range(SLICES):
+            rows = [k.load(F32x16, weights + 64 * (ROWS * s + r)) for r in range(ROWS)]
+            for t in range(tokens):
+                x = k.load(F32x16, inputs + 64 * (TOKENS * s + t))
+                for r in range(ROWS):
+                    i = r // GROUP * GROUP * tokens + GROUP * t + r % GROUP
+                    sums[i] = k.fma(rows[r], x, sums[i])
+        return tuple(sums)
+
+    return tile
+
+
+TILES = {tokens: _tile(tokens) for tokens in COUNTS}
+"""Inlined functions that add one chunk to the sums of so many tokens."""
+
+REDUCE = {tokens: _reduce(tokens) for tokens in COUNTS}
+"""Inlined functions that reduce the six rows of token t to ``out + t * stride``."""
 
 
 def _plain(name: str):

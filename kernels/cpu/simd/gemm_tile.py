@@ -1,4 +1,4 @@
-"""The register tile of the int8 GEMM (tier A): 3 weight rows x 4 tokens x 512 inputs.
+"""The register tile of the int8 GEMM (tier A): 3 weight rows x 1 to 4 tokens x 512 inputs.
 
 Both operands lie in *panels*, contiguous in the order in which the tile reads them. A record covers a chunk of 512
 inputs:
@@ -27,7 +27,9 @@ from ..sizes import TILE_TOKENS as TOKENS
 from . import x86
 from .vec import F32x16, Float, I8x64, I32x16, Int, Val, inline
 
-SUMS = ROWS * TOKENS
+COUNTS = tuple(range(1, TOKENS + 1))
+"""Numbers of tokens that a tile may have: experts' last groups are seldom full."""
+
 SLICES = 8
 CHUNK = 512
 INPUT_CODES = SLICES * TOKENS * 64
@@ -65,8 +67,8 @@ def totals(count: int) -> Totals:
     return Totals(kind, zero_sums, load_sums, store_sums)
 
 
-TOTALS = totals(SUMS)
-"""Accumulators of a tile, token-major."""
+TOTALS = {tokens: totals(ROWS * tokens) for tokens in COUNTS}
+"""Accumulators of a tile by its tokens, token-major."""
 
 
 def weight_record(mins: int) -> int:
@@ -78,26 +80,28 @@ def _dots(k, dots: list[list[Val]], weights: Val, inputs: Val) -> list[list[Val]
     """Add the products of one record to ``dots[token][row]``."""
     for s in range(SLICES):
         rows = [k.load(I8x64, weights + 64 * (ROWS * s + r)) for r in range(ROWS)]
-        for t in range(TOKENS):
+        for t in range(len(dots)):
             codes = k.load(I8x64, inputs + 64 * (TOKENS * s + t))
             dots[t] = [x86.dpbusd_512(k, dot, row, codes) for dot, row in zip(dots[t], rows, strict=True)]
     return dots
 
 
-def _tile(mins: int, passes: int):
-    """Make an inlined function that adds one chunk to the sums.
+def _tile(mins: int, passes: int, tokens: int):
+    """Make an inlined function that adds one chunk of the first ``tokens`` tokens of a group to their sums.
 
     With three passes the inputs are three limbs, the high one first. The high and the middle one share a conversion: 32
     products of 9 + 8 bits and a shift by 8 fit into 32 bits, all three limbs would not.
     """
 
-    @inline(TOTALS.kind, TOTALS.kind, Int, Int)
+    kind = TOTALS[tokens].kind
+
+    @inline(kind, kind, Int, Int)
     def tile(k, sums, weights, inputs):
         sums = k.members(sums)
         dots: list[list[Val]] = []
         for number in range(passes):
             record = inputs + INPUT_RECORD * number
-            offsets = [k.load(I32x16, record + (INPUT_CODES + 64 * (TOKENS + t))) for t in range(TOKENS)]
+            offsets = [k.load(I32x16, record + (INPUT_CODES + 64 * (TOKENS + t))) for t in range(tokens)]
             if passes == 3 and number == 1:
                 dots = [[(dot << 8) + offset for dot in line] for line, offset in zip(dots, offsets, strict=True)]
             else:
@@ -108,14 +112,14 @@ def _tile(mins: int, passes: int):
             if passes == 3 and number == 0:
                 continue
             row_scales = [k.load(F32x16, weights + (WEIGHT_CODES + 64 * r)) for r in range(ROWS)]
-            for t in range(TOKENS):
+            for t in range(tokens):
                 token_scale = k.load(F32x16, record + (INPUT_CODES + 64 * t))
                 for r in range(ROWS):
                     scaled = dots[t][r].to_float(F32x16)
                     sums[ROWS * t + r] = k.fma(scaled, row_scales[r] * token_scale, sums[ROWS * t + r])
         for m in range(mins):
             row_mins = [k.load(F32x16, weights + (WEIGHT_CODES + 64 * ROWS * (1 + m) + 64 * r)) for r in range(ROWS)]
-            for t in range(TOKENS):
+            for t in range(tokens):
                 input_sums = k.load(F32x16, inputs + (INPUT_RECORD * passes + MIN_BYTES * m + 64 * t))
                 for r in range(ROWS):
                     sums[ROWS * t + r] = k.fma(row_mins[r], input_sums, sums[ROWS * t + r])
@@ -124,7 +128,9 @@ def _tile(mins: int, passes: int):
     return tile
 
 
-TILES = {(mins, passes): _tile(mins, passes) for mins in range(3) for passes in (1, 3)}
+TILES = {
+    (mins, passes): {tokens: _tile(mins, passes, tokens) for tokens in COUNTS} for mins in range(3) for passes in (1, 3)
+}
 
 
 def _interleave_add(a: Val, b: Val, width: int) -> Val:
@@ -139,22 +145,29 @@ def _interleave_add(a: Val, b: Val, width: int) -> Val:
 
 
 def reduce_lanes(k, sums: list[Val], out: Val, stride: Val) -> None:
-    """Sum the lanes of each vector; the three rows of token t go to ``out + t * stride``."""
-    blank = k.zero(F32x16)
-    vectors = [v for t in range(TOKENS) for v in (*sums[ROWS * t : ROWS * (t + 1)], blank)]
+    """Sum the lanes of each vector, three a token; the three rows of token t go to ``out + t * stride``."""
+    blank, tokens = k.zero(F32x16), len(sums) // ROWS
+    vectors = [v for t in range(tokens) for v in (*sums[ROWS * t : ROWS * (t + 1)], blank)]
+    vectors += [blank] * (4 * TOKENS - len(vectors))
     width = 8
     while width:
         half = len(vectors) // 2
         vectors = [_interleave_add(vectors[i], vectors[i + half], width) for i in range(half)]
         width //= 2
-    for t in range(TOKENS):
+    for t in range(tokens):
         k.store(out + stride * t, vectors[0].shuffle(range(4 * t, 4 * t + ROWS)))
 
 
-@inline(types.none, TOTALS.kind, Int, Int)
-def reduce_sums(k, sums, out, stride):
-    """Apply ``reduce_lanes`` to a tuple of totals."""
-    reduce_lanes(k, k.members(sums), out, stride)
+def _reduce(tokens: int):
+    @inline(types.none, TOTALS[tokens].kind, Int, Int)
+    def reduce_sums(k, sums, out, stride):
+        reduce_lanes(k, k.members(sums), out, stride)
+
+    return reduce_sums
+
+
+REDUCE = {tokens: _reduce(tokens) for tokens in COUNTS}
+"""``reduce_lanes`` of a tile's totals, by its tokens."""
 
 
 @inline(types.none, Int, Int)

@@ -1,8 +1,8 @@
 """Weight decoders of the GEMM: 512 weights of one raw row -> eight slices of unsigned bytes and 16 lane scales.
 
-Each is an inlined function ``decode(first, second, target, row)``: two blocks of 256 at their addresses (16 blocks of
-32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the layout,
-``gemm_inputs`` the matching order of the inputs.
+Each is an inlined function ``decode(first, second, target, row)``: two adjacent blocks of 256 at their addresses (16
+blocks of 32 from ``first`` on for Q8_0), the weight record, and the place 0..2 of the row in it. ``gemm_tile`` has the
+layout, ``gemm_inputs`` the matching order of the inputs.
 """
 
 from __future__ import annotations
@@ -90,5 +90,5 @@ def decode_q2_k(k, first, second, target, row):
 @inline(types.none, Int, Int, Int, Int)
 def decode_iq2_xxs(k, first, second, target, row):
     """Decode two blocks: lane 2 j + b has group j of block b; byte i of slice s is weight s of octet i, as 43 + w."""
-    planes, words = iq2_xxs.decode_two(k, first, second, adjacent=False)
+    planes, words = iq2_xxs.decode_two(k, first, second)
     _store(k, target, row, planes, iq2_xxs.group_scales(k, words) * iq2_xxs.both_d(k, first, second))

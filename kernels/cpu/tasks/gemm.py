@@ -20,11 +20,11 @@ first_slot = njit(**JIT)(sizes.first_slot)
 def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch):
     """Call ``gemm_rows`` with its parts (addresses and sizes) read from memory.
 
-    Part 8 says that ``weight`` is the address of a pair, codes and scales.
+    The last part says that ``weight`` is the address of a pair, codes and scales.
     """
     p = i64p(parts)
     gemm_rows(
-        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], i64p(weight)[0] if p[8] else weight,
+        p[0], parts + 8, p[5], p[6], p[7], p[8], p[9], p[10], i64p(weight)[0] if p[11] else weight,
         weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
     )  # fmt: skip
 
@@ -125,5 +125,6 @@ for (fmt, act), parts in (GEMMS | {(name, "float"): parts for name, parts in APA
     name = "floats" if parts.pack is pack_float_panel else name  # float formats share all other parts
     if f"gemm_pack.{name}" not in ENTRIES:
         export(f"gemm_pack.{name}", 4)(parts.pack)
-        export(f"gemm_multiply.{name}", 7)(parts.multiply)
+        for tokens, multiply_tokens in enumerate(parts.multiply, 1):
+            export(f"gemm_multiply.{name}.{tokens}", 7)(multiply_tokens)
         export(f"gemm_sizes.{name}", 1)(_sizes_writer(*parts[3:]))

@@ -53,7 +53,8 @@ def kernels(python: Path, environment: dict[str, str], tier: str) -> None:
 def logits() -> str:
     """Return the folder of drawn models with the logits that this machine computes."""
     folder = FOLDER / "drawn"
-    userland.run([sys.executable, "-m", "tests.arm.drawn", "write", str(folder)], "logits of this machine")
+    here = {**os.environ, "DS4_CACHE_DIR": os.environ.get("DS4_TEST_CACHE_DIR", str(ROOT / "out/test-cache"))}
+    userland.run([sys.executable, "-m", "tests.arm.drawn", str(folder)], "logits of this machine", here)
     return str(folder)
 
 
@@ -73,7 +74,7 @@ def main() -> int:
     except UserlandError as error:
         print(f"arm: {error}", file=sys.stderr)
         return 1
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *further]
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=3000", *further]
     command += args.tests or suite.arguments()
     return subprocess.run(command, cwd=ROOT, env=environment).returncode
 

@@ -1,6 +1,6 @@
 """Logits of drawn models, written by one machine and compared on another.
 
-    python -m tests.arm.drawn write FOLDER       models, token ids and logits in every mode, by this machine
+    python -m tests.arm.drawn FOLDER       models, token ids and logits in every mode, by this machine
 
 A session reads half of the tokens at once and the others one by one, so that both matrix products and the recorded
 pass of a token count.
@@ -8,6 +8,7 @@ pass of a token count.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,14 +80,14 @@ def difference(wanted: np.ndarray, got: np.ndarray) -> tuple[float, float]:
 
 
 def write(folder: Path) -> None:
-    """Write every model and its logits into ``folder``, unless they are there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write every model and its logits into ``folder``, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     for case in CASES:
-        if not (found := folder / f"{case.name}.npz").exists():
-            ids = case.make(folder / case.name)
-            made = {mode: logits(folder / case.name, ids, mode) for mode in MODES}
-            np.savez(found, ids=np.array(ids), **made)
+        ids = case.make(folder / case.name)
+        made = {mode: logits(folder / case.name, ids, mode) for mode in MODES}
+        np.savez(folder / f"{case.name}.npz", ids=np.array(ids), **made)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[2]))
+    write(Path(sys.argv[1]))

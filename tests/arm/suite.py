@@ -18,7 +18,8 @@ _CHOSEN: Mapping[str, str] = {
     "test_rewind test_session test_store test_store_model",
     "tests/text": "test_byte_level test_chat test_dsml test_dsml_parser test_messages test_pieces test_rawjson "
     "test_splits test_stream test_tokenizer",
-    "tests/weights": "test_accounting test_gguf test_llama2c test_safetensors test_tensors test_writer",
+    "tests/weights": "test_accounting test_full_size test_gguf test_imatrix test_llama2c test_malformed "
+    "test_safetensors test_tensors test_writer",
     "tests": "test_decode",
 }
 FILES = tuple(f"{folder}/{name}.py" for folder, names in _CHOSEN.items() for name in names.split())

@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 p
 # Hundreds of tests start a process of ours: without compiled modules each would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test thorough lint oracle smoke cuda bench mutants clean gpu-check
+.PHONY: help run test thorough lint oracle smoke cuda arm bench mutants clean gpu-check
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -60,6 +60,10 @@ smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; ag
 
 cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
 	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "cuda and not slow" $(SPREAD) $(COMPILED)
+
+TIER ?= C
+arm: $(VENV)/.test ## under emulation, on AArch64: kernels of TIER=C, N or I, compiled here, and the share of the suite that computes
+	@$(PY) -m tests.arm $(TIER) -- $(SPREAD)
 
 # Without a device this says so in one line, and nothing is tried. Where nothing can be installed, a Python that has
 # numba-cuda does without make: python3 -m benchmarks.gpu_check (docs/explanation/cuda.md).

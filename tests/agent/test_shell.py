@@ -13,6 +13,7 @@ import pytest
 from ds4ref.agent import shell as module
 from ds4ref.agent.shell import OUTPUT_CHARS, Shell, scrubbed, shortened
 from ds4ref.cancellation import Cancellation
+from tests.system import open_files
 
 
 @pytest.fixture
@@ -122,15 +123,14 @@ def test_pressing_the_button_ends_it(shell, tmp_path, monkeypatch, patient) -> N
     assert gone(int((tmp_path / "pid").read_text()))
 
 
-@needs_proc
 def test_no_descriptor_is_left(shell) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for command in ("true", "sleep 1000 & echo", "exit 3"):
         run(shell, command)
     shell.folder += "/missing"
     with pytest.raises(FileNotFoundError):
         run(shell, "true")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 # --- output

@@ -5,7 +5,6 @@ Against the torch module that it was trained as: tests/oracle/test_mtp.py.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 from tests.archs.dense import FAMILIES, draw_shape, draw_tensors, write
 from tests.marking import sampled
+from tests.system import open_files
 
 MODES = ["exact", "qat", "ds4"]
 
@@ -278,11 +278,11 @@ def test_a_block_of_a_model_with_other_experts(nano_engine: Engine) -> None:
 
 
 def test_a_failed_open_leaves_no_file_open(engine: Engine, trained_path: str) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for _ in range(3):
         with pytest.raises(ModelFileError):
             Block.open(trained_path, engine.model)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 def test_other_families_have_no_such_block(tmp_path: Path) -> None:

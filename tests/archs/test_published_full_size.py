@@ -19,6 +19,7 @@ from ds4ref.kernels.formats import FORMATS
 from ds4ref.nano import checkpoint
 from ds4ref.nano.recipe import slice_shape
 from ds4ref.weights.safetensors_writer import PlannedTensor, write_folder, write_json
+from tests.system import need_mapped
 
 SCRIPT = """
 import json, sys, time
@@ -74,6 +75,7 @@ def write(folder: Path, shape: ModelShape, shard_bytes: int) -> None:
     except Exception as error:
         pytest.skip(f"this file system takes no sparse files of this size: {error}")
     write_json(folder / "config.json", checkpoint.config(shape))
+    need_mapped(*folder.glob("*.safetensors"))
 
 
 def opened(folder: Path, what: str) -> dict:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,6 +69,8 @@ class Process:
     def held(self) -> Held:
         """What it holds now."""
         here = Path(f"/proc/{self.process.pid}")
+        if not here.exists():
+            pytest.skip("this system does not tell what another process holds")
         pages = int((here / "statm").read_text().split()[1])
         counts = (len(os.listdir(here / part)) for part in ("fd", "task"))
         return Held(pages * os.sysconf("SC_PAGESIZE"), *counts)

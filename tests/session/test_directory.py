@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import stat
 import struct
 import threading
 from collections.abc import Callable
@@ -366,7 +367,7 @@ def test_the_file_is_synced_before_its_name_and_the_folder_after(folder: Directo
     fsync, rename = os.fsync, os.replace
 
     def synced(fd: int) -> None:
-        order.append("folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "file")
+        order.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", synced)

@@ -13,6 +13,7 @@ from ds4ref.archs.deepseek4.shape import FLASH, check_flash
 from ds4ref.archs.deepseek4.weights import bind
 from ds4ref.weights.gguf import GGUFFile
 from tests.marking import sampled
+from tests.system import need_mapped
 
 from .modelfile import write_model
 
@@ -48,6 +49,7 @@ def full_size(request, tmp_path):
             file.truncate(TOTALS[request.param] + (1 << 26))
     except OSError as error:
         pytest.skip(f"this file system takes no sparse file of {GIB[request.param]} GiB: {error}")
+    need_mapped(path)
     yield (
         request.param,
         write_model(path, FLASH, recipe=request.param, metadata=FLASH.metadata() + VOCABULARY, data=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tracemalloc
 
@@ -13,6 +12,7 @@ from ds4ref.errors import ModelFileError
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter
 from tests.growth import grows_linearly
+from tests.system import open_files
 
 from .modelfile import golden, write_model
 
@@ -156,13 +156,11 @@ def test_no_descriptor_leaks(tmp_path):
     good = write_model(tmp_path / "m.gguf")
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + bytes(60))
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    if before is None:
-        pytest.skip("this system does not list open descriptors")
+    before = open_files()
     for _ in range(5):
         with GGUFFile.open(good) as file:
             file.raw("output.weight")
         GGUFFile.open(good)  # dropped without close
         with pytest.raises(ModelFileError):
             GGUFFile.open(bad)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before

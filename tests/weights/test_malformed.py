@@ -22,6 +22,7 @@ from ds4ref.errors import BackendError, ModelFileError
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.gguf import MAX_STRINGS, GGUFFile
+from tests.system import need_mapped
 
 from .modelfile import SMALL, TOKENS, container, kv, sane_bytes, tensor, with_metadata, write_model
 
@@ -309,6 +310,7 @@ def test_memory_of_all_cases_together(tmp_path):
         path = tmp_path / f"sparse {len(paths)}.gguf"
         path.write_bytes(head)
         os.truncate(path, 80 << 30)
+        need_mapped(path)
         paths.append(path)
     root = Path(__file__).resolve().parents[2]
     run = subprocess.run(

@@ -1,0 +1,34 @@
+"""What tests want of the system, and skip without."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+FOLDERS = ("/proc/self/fd", "/dev/fd")
+"""The open files of this process, on Linux and on macOS."""
+
+
+def open_files() -> int:
+    """Return how many files this process has open; skip the test where the system does not list them."""
+    for folder in FOLDERS:
+        if os.path.isdir(folder):
+            return len(os.listdir(folder))
+    pytest.skip("this system does not list open files")
+
+
+def need_mapped(*paths: Path) -> None:
+    """Skip the test where these files cannot be mapped at once, as under an emulator or a limit of addresses."""
+    held: list[mmap.mmap] = []
+    try:
+        for path in paths:
+            with path.open("rb") as file:
+                held.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        pytest.skip(f"this system does not map {sum(path.stat().st_size for path in paths) >> 30} GiB: {error}")
+    finally:
+        for each in held:
+            each.close()

@@ -91,6 +91,7 @@ def main() -> int:
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *further]
     if args.mach_o:
         environment["DS4_TEST_MACH_O"] = str(FOLDER / "mach_o" / args.tier)
+        environment["QEMU_CPU"] = MACHINES["I"].qemu  # Apple's have more than the Linux machine of a lesser tier
         command += ["-p", "tests.arm.mach_o"]
     command += args.tests or suite.arguments()
     return subprocess.run(command, cwd=ROOT, env=environment).returncode

@@ -17,20 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from ...environment import system_start
 from ...errors import DataError, ModelFileError
 from ...files import atomic_write
 from ..container import TensorSpec, require_posix
 from ..writer import laid_out
 
 SYNC_SECONDS = 20.0
-
-
-def system_start() -> str:
-    """Return a name of the time since the system was started; "" where there is none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class PartFile:

@@ -8,6 +8,7 @@ uv resolves, because pip judges a requirement's conditions ("on Linux only") by 
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import re
@@ -121,13 +122,18 @@ def main() -> int:
         row = []
         for platform in PLATFORMS:
             told = [(python, shown(results[extra, platform, python], platform)) for python in PYTHONS]
-            if len({text for _, text in told}) == 1:
-                told = [(f"{PYTHONS[0]} to {PYTHONS[-1]}", told[0][1])]
-            row.append("; ".join(f"{python}: {text}" for python, text in told))
+            row.append("; ".join(grouped(told)))
         print(f"| {extra} | " + " | ".join(row) + " |")
     bad = {key: wheels.reason for key, wheels in results.items() if wheels.reason}
     print(json.dumps({" ".join(key): reason[:400] for key, reason in bad.items()}, indent=1), file=sys.stderr)
     return int(any(extra not in WITHOUT for extra, _, _ in bad))
+
+
+def grouped(told: list[tuple[str, str]]) -> Iterator[str]:
+    """Say once what neighbouring Pythons have in common."""
+    for text, group in itertools.groupby(told, key=lambda one: one[1]):
+        pythons = [python for python, _ in group]
+        yield f"{pythons[0]} to {pythons[-1]}: {text}" if len(pythons) > 1 else f"{pythons[0]}: {text}"
 
 
 def shown(wheels: Wheels, platform: str) -> str:

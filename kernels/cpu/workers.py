@@ -46,9 +46,12 @@ from .library import library
 MAX_STEPS = 16
 MAX_THREADS = 256
 
-WAITING = {POOL_SPIN: 100_000, POOL_NAP: 1_000_000, POOL_IDLE_NAP: 200_000, POOL_IDLE: 40_000_000}
+WAITING = {POOL_SPIN: 200_000, POOL_NAP: 1_000_000, POOL_IDLE_NAP: 500_000, POOL_IDLE: 40_000_000}
 """Nanoseconds after which a thread that waits for a step yields its core and then naps, and after which an idle worker
-naps and then sleeps in Python. Not counts of polls: a poll takes ten times as long on one processor as on another."""
+naps and then sleeps in Python. Not counts of polls: a poll takes ten times as long on one processor as on another.
+
+An idle worker is awake while Python chooses a token: a nap then would delay the next one.
+"""
 
 _PY_OBJECT = object.__basicsize__
 _word = ctypes.c_int64.from_address

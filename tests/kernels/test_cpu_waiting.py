@@ -127,7 +127,7 @@ def test_a_pool_knows_its_limits_in_ticks(monkeypatch: pytest.MonkeyPatch):
     pool._start()
     pool.close()
     words = (POOL_SPIN, POOL_NAP, POOL_IDLE_NAP, POOL_IDLE)
-    assert [pool._words[word // SLOT] for word in words] == [2400, 24_000, 4800, 960_000]
+    assert [pool._words[word // SLOT] for word in words] == [4800, 24_000, 12_000, 960_000]
 
 
 def test_aarch64_spins_on_an_instruction_barrier(monkeypatch: pytest.MonkeyPatch):

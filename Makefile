@@ -46,10 +46,11 @@ test: $(VENV)/.test ## run the test suite (without the thorough, oracle, peer, G
 thorough: $(VENV)/.test ## the tests that take longest and whose subjects make test samples
 	@$(PY) -m pytest -q -m thorough $(SPREAD)
 
-lint: $(VENV)/.test ## ruff, mypy, and who may import whom
+lint: $(VENV)/.test ## ruff, mypy (as on Linux and on macOS), and who may import whom
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) -m mypy --platform darwin --cache-dir .mypy_cache/darwin
 	@$(VENV)/bin/lint-imports --no-logo
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)

@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION", help=", ".join(SECTIONS))
     args = parser.parse_args(argv)
     from ds4ref.kernels.cpu import CPU
-    from ds4ref.kernels.cpu.library import available_cores
+    from ds4ref.kernels.system import available_cores
     from ds4ref.nano.cache import slice_path
 
     budget = Budget(QUICK_SECONDS if args.quick else None)

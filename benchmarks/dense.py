@@ -27,8 +27,8 @@ from ds4ref.archs.dense.shape import DenseShape
 from ds4ref.archs.dense.weights import slots
 from ds4ref.archs.qwen3 import FAMILY
 from ds4ref.engine import Engine
-from ds4ref.kernels.cpu.library import available_cores
 from ds4ref.kernels.formats import FORMATS, Matrix
+from ds4ref.kernels.system import available_cores
 from ds4ref.runs.provenance import stamp
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.writer import GGUFWriter

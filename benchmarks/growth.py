@@ -9,6 +9,7 @@ import sys
 import numpy as np
 
 from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.environment import anonymous_bytes
 
 from .context import Context
 from .depth import session_at
@@ -60,6 +61,9 @@ def prefill(context: Context) -> None:
 def memory(context: Context) -> None:
     """Measure the rows "memory ..." of the CPU table, each in a process of its own."""
     for name, pos in (("32k", 32 << 10), ("128k", 128 << 10), ("1M", 1 << 20)):
+        if anonymous_bytes() is None:
+            context.skip(f"memory {name}", "only Linux tells memory without mapped files")
+            continue
         if context.quick and name != "32k":
             context.skip(f"memory {name}", "not in a quick run")
             continue
@@ -92,19 +96,10 @@ def _measure_memory(model: str, pos: int, threads: int) -> dict[str, int]:
         for token in range(4):
             session.eval(token)
         return {
-            "anonymous": _anonymous_bytes(),
+            "anonymous": anonymous_bytes(),
             "caches": session.cache_bytes,
             "formula": engine.shape.kv_bytes(pos),
         }
-
-
-def _anonymous_bytes() -> int:
-    """Return resident memory other than the mapped file (Linux)."""
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("RssAnon:"):
-                return 1024 * int(line.split()[1])
-    raise OSError("no RssAnon in /proc/self/status")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.modes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, default=2000, help="of each model (%(default)s)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="which models (all)")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.worker:
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         np.save(out, logits(path, mode, backend, rows))
         return 0
     table = []
-    for model in MODELS:
+    for model in args.models:
         path = random_path() if model == "random" else embedded_path("q2" if model.endswith("q2") else "f16")
         rows = texts(model, path, args.tokens)
         kept: dict[tuple[str, str, str], np.ndarray] = {}
@@ -101,9 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sides = [" ".join(filter(None, (mode, backend, tier and f"tier {tier}"))) for mode, backend, tier in
                      (pair[:3], pair[3:])]  # fmt: skip
             figures = [f"{d[name]:.2g}" for name in ("kl_median", "kl_mean", "kl_max")]
-            table.append([model, *sides, *figures, f"{d['same_top1']:.4f}"])
+            apart = np.abs(kept[pair[:3]] - kept[pair[3:]]).max()
+            table.append([model, *sides, *figures, f"{d['same_top1']:.4f}", f"{apart:.2g}"])
             print(*table[-1], file=sys.stderr)
-    print(markdown(["model", "one", "other", "KL: median", "mean", "max", "same first choice"], table))
+    columns = ["model", "one", "other", "KL: median", "mean", "max", "same first choice", "largest gap of a logit"]
+    print(markdown(columns, table))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Facts about the machine: processor, cores, memory, clocks, user folders.
+"""Facts about the machine and this process: processor, cores, memory, clocks, user folders.
 
 Nothing here is measured; the facts help readers judge whether two results may be compared. Facts that a platform does
-not provide are None.
+not provide are None. With ``ds4ref.kernels.system`` this is the one place that reads /proc and /sys.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from .errors import DataError
+from .kernels.system import allowed_cores, sysctl, sysctl_number, usable_cores
 
 
 def machine() -> dict[str, Any]:
     """Return a dict with processor, usable cores, memory, clock policy, system and current load."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    allowed = allowed_cores()
     return {
         "cpu": cpu_name(),
-        "cores": len(allowed) if allowed is not None else os.cpu_count(),
+        "cores": usable_cores(),
         "cores_total": os.cpu_count(),
         "affinity": None if allowed is None else ranges(allowed),
         "memory_bytes": memory_bytes(),
@@ -33,11 +33,6 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def data_dir() -> Path:
@@ -64,26 +59,71 @@ def resident_bytes() -> int | None:
     return None if text is None else int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def cpu_name() -> str:
-    """Return the processor's name."""
+def anonymous_bytes() -> int | None:
+    """Return the resident memory of this process in bytes without mapped files."""
+    for line in (_line("/proc/self/status") or "").splitlines():
+        if line.startswith("RssAnon:"):
+            return 1024 * int(line.split()[1])
+    return None
+
+
+def threads_waited(folder: str = "/proc/self/task") -> dict[str, float] | None:
+    """Return the seconds that each thread of this process has waited for a processor; None where nobody counts."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        threads = os.listdir(folder)
+    except OSError:
+        return None
+    seconds = {}
+    for thread in threads:
+        try:
+            with open(f"{folder}/{thread}/schedstat") as file:
+                seconds[thread] = 1e-9 * int(file.read().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue  # the thread has ended
+    return seconds or None
+
+
+def system_start() -> str:
+    """Return a name of the time since the system was started; "" where there is none."""
+    return _line("/proc/sys/kernel/random/boot_id") or _text("kern.bootsessionuuid")
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name; on AArch64 those of its kinds of cores."""
+    kinds: dict[str, None] = {}
+    implementer = ""
+    try:
+        for line in cpuinfo.read_text().splitlines():
+            name, _, value = (word.strip() for word in line.partition(":"))
+            if name == "model name":
+                return value
+            if name == "CPU implementer":
+                implementer = value
+            elif name == "CPU part":
+                core = f"{implementer}:{value}"
+                kinds[ARM_CORES.get(core, f"AArch64 core {core}")] = None
     except OSError:
         pass
-    return _sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine()
+    return " + ".join(kinds) or _text("machdep.cpu.brand_string") or platform.processor() or platform.machine()
 
 
-def _sysctl(name: str) -> str:
-    """Return a value of macOS's sysctl; empty elsewhere."""
-    if sys.platform != "darwin":
-        return ""
-    try:
-        query = ["sysctl", "-n", name]
-        return subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+ARM_CORES = {
+    "0x41:0xd08": "Cortex-A72",
+    "0x41:0xd0b": "Cortex-A76",
+    "0x41:0xd0c": "Neoverse-N1",
+    "0x41:0xd40": "Neoverse-V1",
+    "0x41:0xd49": "Neoverse-N2",
+    "0x41:0xd4f": "Neoverse-V2",
+    "0x41:0xd84": "Neoverse-V3",
+    "0x41:0xd85": "Cortex-X925",
+    "0x41:0xd87": "Cortex-A725",
+}
+"""Names of cores by implementer and part, of machines that ds4ref is likely to meet: Linux gives numbers alone."""
+
+
+def _text(name: str) -> str:
+    """Return a text of macOS's sysctl; empty elsewhere."""
+    return sysctl(name).rstrip(b"\0").decode(errors="replace").strip()
 
 
 def memory_bytes() -> int | None:
@@ -92,16 +132,15 @@ def memory_bytes() -> int | None:
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return None
+        return sysctl_number("hw.memsize")
     return min([physical, *_cgroup_limits()])
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
     """Return the last-level cache in bytes of the cores this process may use, summed over groups of cores sharing
     one."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     sizes_by_group: dict[tuple[int, str], int] = {}
-    for core in cores:
+    for core in allowed_cores() or ():
         for folder in root.glob(f"cpu{core}/cache/index*"):
             level, size, shared = (_line(str(folder / name)) for name in ("level", "size", "shared_cpu_list"))
             match = re.fullmatch(r"([0-9]+)([KMG]?)", size or "")
@@ -111,8 +150,8 @@ def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
     if sizes_by_group:
         last = max(level for level, _ in sizes_by_group)
         return sum(size for (level, _), size in sizes_by_group.items() if level == last)
-    sizes = [_sysctl(f"hw.{name}") for name in ("l3cachesize", "perflevel0.l2cachesize", "l2cachesize")]
-    return next((int(size) for size in sizes if size.isdigit() and int(size)), None)
+    sizes = (sysctl_number(f"hw.{name}") for name in ("l3cachesize", "perflevel0.l2cachesize", "l2cachesize"))
+    return next((size for size in sizes if size), None)
 
 
 def host() -> str:

@@ -16,6 +16,7 @@ from typing import IO, Any, Literal
 import msgspec
 
 from ds4ref.errors import DataError, UsageError
+from ds4ref.files import flush_to_disk
 
 from .packs import Pack, Question
 from .plan import Key, Settings
@@ -248,7 +249,7 @@ class Writer:
         try:
             while line:
                 line = line[self._file.write(line) :]
-            os.fsync(self._file.fileno())
+            flush_to_disk(self._file.fileno())
         except OSError as error:
             self._file.truncate(start)
             self._file.seek(start)

@@ -16,7 +16,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from ds4ref.environment import usable_cores
+from ds4ref.environment import threads_waited, usable_cores
 
 NAP = 0.002
 """Seconds of one sleep."""
@@ -71,13 +71,13 @@ class Waits:
         self._used = self._passed = 0.0  # seconds of processors, and on the wall
 
     def __enter__(self) -> Waits:
-        self._before, self._used_before, self._start = waited(), time.process_time(), time.monotonic()
+        self._before, self._used_before, self._start = threads_waited(), time.process_time(), time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._used += time.process_time() - self._used_before
         self._passed += time.monotonic() - self._start
-        after = waited()
+        after = threads_waited()
         if self._before is None or after is None or self._waited is None:
             self._waited = None
             return
@@ -92,19 +92,3 @@ class Waits:
         if self._used >= ALL * usable_cores() * self._passed:
             return 0.0
         return max(self._waited.values()) / window
-
-
-def waited(folder: str = "/proc/self/task") -> dict[str, float] | None:
-    """Return the seconds that each thread of this process has waited for a processor; None where nobody counts."""
-    try:
-        threads = os.listdir(folder)
-    except OSError:
-        return None
-    found = {}
-    for thread in threads:
-        try:
-            with open(f"{folder}/{thread}/schedstat") as file:
-                found[thread] = 1e-9 * int(file.read().split()[1])
-        except (OSError, ValueError, IndexError):
-            continue  # the thread has ended
-    return found or None

@@ -40,10 +40,9 @@ def test_without_a_third_level_the_second_is_the_last(cores, tmp_path):
 
 
 def test_a_machine_that_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "_sysctl", lambda name: "")
     assert environment.cache_bytes(tmp_path) is None
-    said = {"hw.l3cachesize": "0", "hw.perflevel0.l2cachesize": "12582912"}
-    monkeypatch.setattr(environment, "_sysctl", lambda name: said.get(name, ""))
+    numbers = {"hw.l3cachesize": 0, "hw.perflevel0.l2cachesize": 12582912}
+    monkeypatch.setattr(environment, "sysctl_number", numbers.get)
     assert environment.cache_bytes(tmp_path) == 12 << 20
 
 
@@ -84,3 +83,52 @@ def test_a_host_is_told_apart_without_its_name(monkeypatch):
     monkeypatch.setattr(environment.platform, "node", lambda: next(names))
     first, second, third = (environment.host() for _ in range(3))
     assert first == third != second and "alpha" not in first and len(first) == 12
+
+
+def test_threads_waits_are_read_where_they_are_counted(tmp_path):
+    assert (
+        environment.threads_waited(str(tmp_path / "absent")) is None
+        and environment.threads_waited(str(tmp_path)) is None
+    )
+    for name, text in (("7", "5000 3000000000 9"), ("8", "1 2 3"), ("9", "not counted")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "schedstat").write_text(text)
+    assert environment.threads_waited(str(tmp_path)) == pytest.approx({"7": 3.0, "8": 2e-9})
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        (["0x41:0xd87", "0x41:0xd85", "0x41:0xd87", "0x41:0xd85"], "Cortex-A725 + Cortex-X925"),
+        (["0x41:0xd4f"] * 2, "Neoverse-V2"),
+        (["0x61:0x022"], "AArch64 core 0x61:0x022"),
+    ],
+)
+def test_cores_of_aarch64_are_named_by_their_numbers(parts, name, tmp_path):
+    """Linux tells implementer and part there, for each core, and no name."""
+    blocks = (part.split(":") for part in parts)
+    lines = [
+        f"processor\t: {i}\nBogoMIPS\t: 2000.00\nCPU implementer\t: {maker}\nCPU part\t: {part}\n"
+        for i, (maker, part) in enumerate(blocks)
+    ]
+    (tmp_path / "cpuinfo").write_text("\n".join(lines))
+    assert environment.cpu_name(tmp_path / "cpuinfo") == name
+
+
+def test_names_of_x86_and_of_a_mac(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some Xeon: 8 cores\nflags\t: fpu\n")
+    assert environment.cpu_name(tmp_path / "cpuinfo") == "Some Xeon: 8 cores"
+    texts = {"machdep.cpu.brand_string": b"Apple M1 Max\0", "kern.bootsessionuuid": b"8D4A-1\0"}
+    monkeypatch.setattr(environment, "sysctl", lambda name: texts.get(name, b""))
+    monkeypatch.setattr(environment, "_line", lambda path: None)
+    assert environment.cpu_name(tmp_path / "absent") == "Apple M1 Max"
+    assert environment.system_start() == "8D4A-1"
+
+
+def test_a_mac_without_the_size_of_memory_in_sysconf_tells_it_by_sysctl(monkeypatch):
+    def unknown(name):
+        raise ValueError("unrecognized configuration name")
+
+    monkeypatch.setattr(os, "sysconf", unknown)
+    monkeypatch.setattr(environment, "sysctl_number", {"hw.memsize": 64 << 30}.get)
+    assert environment.memory_bytes() == 64 << 30

@@ -67,3 +67,24 @@ def test_an_action_belongs_to_its_block():
     with cancel.does(lambda: done.append("late")):
         assert done[2:] == ["late"]
     assert cancel() and cancel.wait(100)
+
+
+@pytest.mark.parametrize(
+    ("system", "refused", "expected"),
+    [("linux", False, ["fsync"]), ("darwin", False, [51]), ("darwin", True, [51, "fsync"])],
+)
+def test_on_a_mac_the_disks_own_cache_is_flushed_too(system, refused, expected, monkeypatch):
+    """Its fsync hands bytes to the disk, which may lose them in a power cut; network file systems know nothing else."""
+    fcntl, calls = pytest.importorskip("fcntl", reason="no fcntl on this system"), []
+
+    def control(fd, command):
+        calls.append(command)
+        if refused:
+            raise OSError(45, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", control)
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append("fsync"))
+    monkeypatch.setattr(files.sys, "platform", system)
+    files.flush_to_disk(7)
+    assert calls == expected

@@ -120,7 +120,7 @@ def build_parser() -> Parser:
     add(g, "--cuda")
     add(g, "--gpu-memory")
     add(g, "--numerics", default=DEFAULT_MODE, help=f"local: what is rounded ({DEFAULT_MODE})")
-    add(g, "--threads", help="local: CPU threads (all cores)")
+    add(g, "--threads", help="local: CPU threads (all performance cores)")
     add(g, "--warm-weights")
     add(g, "--strict")
     add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))

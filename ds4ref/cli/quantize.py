@@ -233,7 +233,7 @@ def splice(argv: Sequence[str]) -> int:
 
 
 def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> None:
-    from ds4ref.kernels.cpu.library import available_cores
+    from ds4ref.kernels.system import available_cores
 
     from ..weights.quantize import run as runner
     from ..weights.quantize.part import PartFile

@@ -58,7 +58,7 @@ def build_parser() -> Parser:
     add(result, "--tokens", help=f"most tokens of an answer ({TOKENS}; with --url {THEIR_TOKENS})")
     add(result, "--timeout", default=300.0, help="seconds that one client may take (300)")
     add(result, "--label", help="what the report calls the server")
-    add(result, "--threads", help="CPU threads of our server (all cores)")
+    add(result, "--threads", help="CPU threads of our server (all performance cores)")
     return result
 
 

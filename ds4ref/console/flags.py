@@ -86,7 +86,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"metavar": "GIB", "type": number(0.001, 1e6), "help": "GPU memory to use at most (DS4_GPU_MEMORY, else all)"},
     ),
     "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"what is rounded: {', '.join(MODES)}"}),
-    "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all cores)"}),
+    "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all performance cores)"}),
     "--draft": (
         (),
         {

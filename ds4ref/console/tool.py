@@ -48,7 +48,7 @@ def add_engine(parser: Parser, numerics: str | None = None) -> None:
     )
     add(parser, "--gpu-memory")
     add(parser, "--numerics", default=numerics, help=f"of a local engine: {', '.join(MODES)}")
-    add(parser, "--threads", help="of a local engine (all cores)")
+    add(parser, "--threads", help="of a local engine (all performance cores)")
 
 
 def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def _make_mtp(path: Path, folder: Path, recipe: str) -> None:
 
 
 def _quantize(source: TensorSource, path: Path, recipe: str, table: Imatrix | None = None) -> None:
-    from ds4ref.kernels.cpu.library import available_cores
+    from ds4ref.kernels.system import available_cores
 
     from ..weights.quantize.part import PartFile
     from ..weights.quantize.plan import Choices, about_imatrix, make_plan

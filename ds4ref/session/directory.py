@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files import flush_to_disk
 from . import kvc
 from .kvc import Checkpoint, Damaged, Unknown
 
@@ -284,7 +285,7 @@ class Directory:
                 raise
         try:
             yield Output(fd)
-            os.fsync(fd)
+            flush_to_disk(fd)
             with self.locked():
                 os.replace(temporary, self.path / name)
                 self._sync()
@@ -301,7 +302,7 @@ class Directory:
         """Flush the folder's entries to disk."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            flush_to_disk(fd)
         finally:
             os.close(fd)
 

@@ -21,6 +21,7 @@ import numpy as np
 from ds4ref.kernels.formats import FORMATS
 
 from ..errors import ModelFileError
+from ..files import flush_to_disk
 from .container import (
     ALIGNMENT_KEY,
     ARRAY_ID,
@@ -115,7 +116,7 @@ class GGUFWriter:
             raise ValueError(f"tensor {missing} was never written")
         try:
             os.ftruncate(self._fd, self.size)
-            os.fsync(self._fd)
+            flush_to_disk(self._fd)
             os.close(self._fd)
             self._fd = None
             os.replace(self._temporary, self.path)
@@ -225,5 +226,5 @@ def _sync_directory(folder: Path) -> None:
     except OSError:
         return
     with suppress(OSError):
-        os.fsync(fd)
+        flush_to_disk(fd)
     os.close(fd)

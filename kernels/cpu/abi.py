@@ -26,13 +26,17 @@ SLOT = 8
 BLOCK_BYTES = 256
 """Size of one argument block."""
 
-STEP_BYTES = 256
+LINE = 128
+"""Bytes kept apart for words of different writers: a cache line of Apple's processors, two lines that are fetched
+together on x86."""
+
+STEP_BYTES = 4 * LINE
 STEP_TASK, STEP_ARGS, STEP_UNITS, STEP_CHUNK, STEP_WAIT, STEP_PER, STEP_NEXT, STEP_MEMBERS = range(0, 64, 8)
-STEP_CLAIMED = 64
-STEP_DONE = 128
-STEP_BEGUN, STEP_LEFT, STEP_SPENT, STEP_THREAD, STEP_NEEDS, STEP_TAILS, STEP_TAIL_COUNT = range(192, 248, 8)
-"""Byte offsets in a step, on four cache lines by writer. Nothing but the first two and PER counts in a group's later
-steps.
+STEP_CLAIMED = LINE
+STEP_DONE = 2 * LINE
+STEP_BEGUN = 3 * LINE
+STEP_LEFT, STEP_SPENT, STEP_THREAD, STEP_NEEDS, STEP_TAILS, STEP_TAIL_COUNT = range(STEP_BEGUN + 8, STEP_BEGUN + 56, 8)
+"""Byte offsets in a step, on four lines by writer. Nothing but the first two and PER counts in a group's later steps.
 
     TASK, ARGS   addresses of the task and its arguments
     UNITS, PER   units of the group, and items of this step in each
@@ -52,18 +56,19 @@ steps.
 STEP_HEADER = struct.Struct("=8q")
 STEP_LINKS = struct.Struct("=3q")
 
-POOL_BYTES = 1024
-POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_COUNT, POOL_THREADS, POOL_STOP = 0, 128, 256, 384, 392, 400, 512
-POOL_TRACE = 408
-POOL_ERROR = 640
-POOL_FINISHED = 768
-"""Byte offsets in the pool's control block, on separate cache lines by writer:
+POOL_BYTES = 7 * LINE
+POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_STOP, POOL_ERROR, POOL_FINISHED = range(0, POOL_BYTES, LINE)
+POOL_COUNT, POOL_THREADS, POOL_TRACE = range(POOL_STEPS + 8, POOL_STEPS + 32, 8)
+POOL_SPIN, POOL_NAP, POOL_IDLE_NAP, POOL_IDLE = range(POOL_STEPS + 32, POOL_STEPS + 64, 8)
+"""Byte offsets in the pool's control block, on lines by writer:
 
     JOB      number of the latest job, counted from 1; workers poll it
     OPEN     number of the job that may still be joined, 0 between jobs
     INSIDE   workers that joined and have not left
     STEPS, COUNT, THREADS   address and number of the job's steps, participants allowed
     TRACE    0, or the address of (threads, steps, 2) words: ticks at which each thread began and left each group
+    SPIN, NAP, IDLE_NAP, IDLE   ticks after which a waiting thread yields its core, naps, naps as an idle worker, and
+             returns to Python
     STOP     non-zero: workers return to Python for good
     ERROR    set by a step that met an index out of range
     FINISHED groups of the job that are finished; the only word that waiting threads poll

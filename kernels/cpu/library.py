@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cachedir import cache_dir
+from ..system import available_cores
 from . import aarch64
 
 KERNELS = Path(__file__).resolve().parent.parent
@@ -164,38 +165,6 @@ def build(target: Path, group: str = "engine", progress: Callable[[str], None] |
                 process.wait()
             log.close()
         shutil.rmtree(work, ignore_errors=True)
-
-
-def available_cores(root: Path = Path("/")) -> int:
-    """Return the number of cores this process may use, capped by the CPU quotas of its control groups (files in
-    ``root``)."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
-    return min([cores, *_granted_cores(root)])
-
-
-def _granted_cores(root: Path) -> list[int]:
-    """Return the CPU quotas, in cores rounded up, of this process's control groups and their parents."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        return []
-    granted = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)  # version 1, version 2
-        group = Path(path.lstrip("/"))
-        for folder in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):  # no such file; the word max
-                files = (root / "sys/fs/cgroup" / controllers / folder / name for name in names)
-                quota, period = (int(word) for file in files for word in file.read_text().split())
-                if quota > 0 and period > 0:  # -1: no limit
-                    granted.append(-(-quota // period))
-    return granted
 
 
 def sweep(home: Path, keep: Path) -> None:

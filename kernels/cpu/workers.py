@@ -16,15 +16,22 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
+from ..system import available_cores, prefer_performance_cores
 from .abi import (
     BLOCK_BYTES,
     POOL_BYTES,
     POOL_COUNT,
     POOL_ERROR,
+    POOL_IDLE,
+    POOL_IDLE_NAP,
+    POOL_NAP,
+    POOL_SPIN,
     POOL_STEPS,
     POOL_STOP,
     POOL_THREADS,
@@ -34,10 +41,17 @@ from .abi import (
     Step,
     Task,
 )
-from .library import available_cores, library
+from .library import library
 
 MAX_STEPS = 16
 MAX_THREADS = 256
+
+WAITING = {POOL_SPIN: 200_000, POOL_NAP: 1_000_000, POOL_IDLE_NAP: 500_000, POOL_IDLE: 40_000_000}
+"""Nanoseconds after which a thread that waits for a step yields its core and then naps, and after which an idle worker
+naps and then sleeps in Python. Not counts of polls: a poll takes ten times as long on one processor as on another.
+
+An idle worker is awake while Python chooses a token: a nap then would delay the next one.
+"""
 
 _PY_OBJECT = object.__basicsize__
 _word = ctypes.c_int64.from_address
@@ -78,7 +92,7 @@ class Workers:
 
     def __init__(self, threads: int):
         self.threads = threads
-        self._run = self._work = self._ticks = _not_loaded
+        self._run = self._work = _not_loaded
         self._reset()
 
     def _reset(self) -> None:
@@ -94,12 +108,15 @@ class Workers:
 
     def _start(self) -> None:
         self._words[POOL_STOP // 8] = 0
+        for word, nanoseconds in WAITING.items():
+            self._words[word // 8] = int(nanoseconds * tick_rate())
         for number in range(1, self.threads):
             worker = threading.Thread(target=self._worker, args=(number,), name=f"ds4ref-{number}", daemon=True)
             self._workers.append(worker)
             worker.start()
 
     def _worker(self, number: int) -> None:
+        prefer_performance_cores()
         base, words, wake = self._base, self._words, self._wake
         while not words[POOL_STOP // 8]:
             self._work(base, number)
@@ -135,7 +152,6 @@ class Workers:
         for task in Task.registry.values():
             task.address = code.address(task.name)
         self._work = code.function("pool_work", 2)
-        self._ticks = code.function("read_ticks", 1)
         self._run = code.function("pool_run", 1)
 
     def run(self, steps: Sequence[Step], area: int = 0, size: int = 0) -> bool:
@@ -171,12 +187,8 @@ class Workers:
                 self._words[POOL_TRACE // 8] = 0
 
     def ticks(self) -> int:
-        """Return the time of the clock that times steps, in ticks (whose rate depends on the processor)."""
-        if self._ticks is _not_loaded:
-            self.load()
-        out = ctypes.c_int64()
-        self._ticks(ctypes.addressof(out))
-        return out.value
+        """Return the time of the clock that times steps, in ticks (``tick_rate``)."""
+        return read_ticks()
 
     def _execute(self, steps: int, count: int) -> None:
         words = self._words
@@ -190,6 +202,35 @@ class Workers:
                 self._asleep = 0
                 self._wake.set()
         self._run(self._base)
+
+
+def read_ticks() -> int:
+    """Return the time of the clock that compiled code reads, in ticks."""
+    out = ctypes.c_int64()
+    _tick_reader()(ctypes.addressof(out))
+    return out.value
+
+
+@cache
+def _tick_reader() -> Callable[..., None]:
+    return library("engine").function("read_ticks", 1)
+
+
+@cache
+def tick_rate() -> float:
+    """Return the ticks of a nanosecond, measured once in two milliseconds; 0.0 if the clock stands still.
+
+    Measured, because the rate that AArch64 tells (CNTFRQ_EL0) is what firmware wrote, and x86 tells none.
+    """
+
+    def pair() -> tuple[int, int, int]:
+        before, ticks, after = time.perf_counter_ns(), read_ticks(), time.perf_counter_ns()
+        return after - before, before, ticks
+
+    _, first, first_ticks = min(pair() for _ in range(5))  # the one that nobody interrupted
+    time.sleep(0.002)
+    _, last, last_ticks = min(pair() for _ in range(5))
+    return max(0.0, (last_ticks - first_ticks) / (last - first))
 
 
 _SHARED: dict[int, Workers] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from ds4ref.kernels.cpu import CPU, schedule
 from ds4ref.kernels.cpu import tasktable as t
-from ds4ref.kernels.cpu.abi import Step, Task
+from ds4ref.kernels.cpu.abi import BLOCK_BYTES, STEP_BYTES, Step, Task
 from ds4ref.kernels.cpu.recording import _entries, _spans
 from ds4ref.kernels.cpu.schedule import Access, Group, chunks, dependencies, plan
 
@@ -168,7 +168,7 @@ def test_how_groups_are_laid_out() -> None:
     a, b = Group(0, [0, 1], 4, 2), Group(0, [2], 6, 3)
     tails = [Group(0, [3, 5], needs=[a, b]), Group(0, [4], needs=[b])]
     entries, lists = _entries([a, b, *tails, Group(1, [6], 8, 8)], [4, 8, 6, 1, 5, 7, 8])
-    start = 7 * 512
+    start = 7 * (STEP_BYTES + BLOCK_BYTES)
     assert [(e.units, e.chunk, e.wait, e.per, e.next, e.members) for e in entries] == [
         (4, 2, 1, 1, 2, 1), (4, 0, 0, 2, 0, 0), (6, 3, 0, 1, 6, 0),
         (1, 0, 0, 1, 0, 1), (1, 0, 0, 7, 0, 0), (1, 0, 0, 5, 0, 0), (8, 8, 5, 1, 7, 0),

@@ -78,7 +78,7 @@ ROOMS = {
     "packed matrices": ("ds4ref/weights/packed4.py", "tests/archs/test_packed4.py"),
     "sampling": ("ds4ref/sampling", "tests/test_sampling.py tests/weights/test_llama2c.py"),
     "costs": ("ds4ref/costs.py", "tests/test_costs.py tests/speed_bench/test_model.py"),
-    "kernels": ("kernels", "tests/kernels/test_ops.py tests/kernels/test_pitfalls.py"),
+    "kernels": ("kernels", "tests/kernels/test_ops.py tests/kernels/test_pitfalls.py tests/kernels/test_cpu_cores.py"),
     "formats": ("kernels/formats", "tests/kernels/test_formats.py"),
     "reference": ("kernels/reference", "tests/kernels/test_pitfalls.py tests/kernels/test_cpu_ops.py"),
     "cpu": ("kernels/cpu", "tests/kernels"),

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 
+from ds4ref.environment import usable_cores
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 
 from .hf import Oracle
@@ -108,7 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     ids = json.loads(options.ids.read_text()) if options.ids else PROMPTS[options.prompt]()
     model = diagnostic_path() if options.model == "diagnostic" else options.model
-    oracle = Oracle.load(model, threads=len(os.sched_getaffinity(0)))
+    oracle = Oracle.load(model, threads=usable_cores())
     options.out.mkdir(parents=True, exist_ok=True)
     suffix = "" if options.rounding == "exact" else f".{options.rounding}"
     for name in options.only or (name for name in lists if suffix or name != "rounded"):

@@ -11,7 +11,6 @@ names of the files that the engine does not load.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ds4ref.environment import usable_cores
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from tests.badfiles import BAD, LLAMA_ONLY, BadFile, write_bad
 
@@ -32,7 +32,7 @@ def hugging_face(ids: Sequence[int]) -> Run:
 
     def run(path: str) -> np.ndarray:
         try:
-            oracle = Oracle.load(path, threads=len(os.sched_getaffinity(0)))
+            oracle = Oracle.load(path, threads=usable_cores())
         except RuntimeError as error:  # torch's, when a tensor has no place
             raise ValueError(str(error)) from None
         return oracle.logits(ids)

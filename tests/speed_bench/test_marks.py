@@ -21,7 +21,7 @@ from ds4ref.speed_bench.columns import summaries
 from ds4ref.speed_bench.plan import Lane, Plan
 from ds4ref.speed_bench.repetitions import Repetitions
 from ds4ref.speed_bench.samples import sample
-from ds4ref.speed_bench.waiting import Lag, waited
+from ds4ref.speed_bench.waiting import Lag
 
 from .fake import EVAL_S, PICK_S, PREFILL_S, Clock, FakeSession
 from .server import Endpoint, scripted
@@ -424,14 +424,6 @@ def test_lag_is_what_a_sleeping_thread_overshoots(monkeypatch):
     assert lag.seconds == 0 and set(lag.facts()) == {"lag_ms", "load"}
 
 
-def test_threads_waits_are_read_where_they_are_counted(tmp_path):
-    assert waited(str(tmp_path / "absent")) is None and waited(str(tmp_path)) is None
-    for name, text in (("7", "5000 3000000000 9"), ("8", "1 2 3"), ("9", "not counted")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "schedstat").write_text(text)
-    assert waited(str(tmp_path)) == pytest.approx({"7": 3.0, "8": 2e-9})
-
-
 def test_a_local_row_that_waited_for_a_processor_is_marked():
     row = {"steps_s": [0.01], "gen_tokens": 1, "wait_share": 0.099, "load": 7.5}
     assert not marks.of_times(row) and not marks.of_times(row | {"wait_share": None})
@@ -442,7 +434,7 @@ def test_a_local_row_that_waited_for_a_processor_is_marked():
 def test_only_the_timed_windows_count(monkeypatch):
     """A snapshot between them, and restoring it, do not."""
     waited = iter([{"1": 5.0, "2": 1.0}, {"1": 5.5, "2": 1.0}, {"1": 99.0, "2": 1.0}, {"1": 99.25, "2": 1.5, "3": 0.5}])
-    monkeypatch.setattr(waiting, "waited", lambda: next(waited))
+    monkeypatch.setattr(waiting, "threads_waited", lambda: next(waited))
     used, passed = itertools.count(0.0, 0.8), itertools.count(0.0, 1.0)
     time = SimpleNamespace(process_time=lambda: next(used), monotonic=lambda: next(passed))
     monkeypatch.setattr(waiting, "time", time)
@@ -457,12 +449,12 @@ def test_only_the_timed_windows_count(monkeypatch):
     assert entry["marks"] == {"busy": "a thread waited 20% of the time for a processor (load 3.5)"}
     assert summaries([entry])[0]["marks"] == "busy"
     waits = itertools.count(0.0, 0.5)
-    monkeypatch.setattr(waiting, "waited", lambda: {"1": next(waits)})
+    monkeypatch.setattr(waiting, "threads_waited", lambda: {"1": next(waits)})
     for share in (0.85, 0.95):
         time.process_time = itertools.count(0.0, share).__next__
         (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
         assert (row.wait_share == 0) == (share > 0.9), "more threads than cores wait for each other"
-    monkeypatch.setattr(waiting, "waited", lambda: None)
+    monkeypatch.setattr(waiting, "threads_waited", lambda: None)
     (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
     assert row.wait_share is None and "marks" not in sample(row)
 

@@ -7,7 +7,6 @@ bring it to zero, from any checkpoint.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
@@ -23,6 +22,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from ...archs.deepseek4.shape import PLAIN
+from ...kernels.system import keep_freed_memory
 from ..skills import GRADED, tokenizer, vocabulary
 from ..skills.curriculum import STAGES
 from .batches import Batch, Feed, score, training_batch
@@ -305,14 +305,6 @@ def reach_far(model: Model) -> None:
             weight.copy_(layer.attn.wkv.weight.repeat(len(weight) // SHAPE.head_dim, 1))
 
 
-def keep_memory() -> None:
-    """Let the allocator keep freed memory: getting it from the system anew costs a fifth of a step."""
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
-
-
 def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
     """Return how many steps a descent over the last ``share`` of the time may take; 0 before it is time.
 
@@ -328,7 +320,7 @@ def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> 
     if settings.device == "cuda":
         torch.set_float32_matmul_precision("high")
     else:
-        keep_memory()
+        keep_freed_memory()
         torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)

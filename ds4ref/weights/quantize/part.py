@@ -17,20 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from ...environment import system_start
 from ...errors import DataError, ModelFileError
-from ...files import atomic_write
+from ...files import atomic_write, flush_to_disk
 from ..container import TensorSpec, require_posix
 from ..writer import laid_out
 
 SYNC_SECONDS = 20.0
-
-
-def system_start() -> str:
-    """Return a name of the time since the system was started; "" where there is none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class PartFile:
@@ -96,7 +89,7 @@ class PartFile:
 
     def sync(self) -> None:
         """Sync the written bytes to disk and record the position in the journal."""
-        os.fsync(self._descriptor())
+        flush_to_disk(self._descriptor())
         with atomic_write(self.journal) as out:
             out.write(json.dumps(self._entry()).encode())
         self._synced = time.monotonic()
@@ -107,13 +100,13 @@ class PartFile:
             raise ValueError(f"{self._specs[self.tensor].name} was not written")
         try:
             os.ftruncate(self._descriptor(), self.size)
-            os.fsync(self._descriptor())
+            flush_to_disk(self._descriptor())
             os.replace(self.part, self.path)
             with suppress(FileNotFoundError):
                 os.unlink(self.journal)
             folder = os.open(self.path.parent, os.O_RDONLY)
             with suppress(OSError):
-                os.fsync(folder)
+                flush_to_disk(folder)
             os.close(folder)
         except OSError as error:
             raise self._failed(error) from error

@@ -77,7 +77,8 @@ def _spin_hint(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
     if IS_X86:
         external(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
     elif IS_AARCH64:
-        external(builder, "llvm.aarch64.hint", ir.VoidType(), [ir.Constant(I32, 1)])
+        # "yield" is a no-op on cores without hyper-threads; an instruction barrier waits for the pipeline, some ten ns
+        external(builder, "llvm.aarch64.isb", ir.VoidType(), [ir.Constant(I32, 15)])
 
 
 spin_hint = op(types.none, [], _spin_hint)

@@ -15,9 +15,13 @@ from numba import njit
 from ..abi import (
     POOL_COUNT,
     POOL_FINISHED,
+    POOL_IDLE,
+    POOL_IDLE_NAP,
     POOL_INSIDE,
     POOL_JOB,
+    POOL_NAP,
     POOL_OPEN,
+    POOL_SPIN,
     POOL_STEPS,
     POOL_STOP,
     POOL_THREADS,
@@ -56,36 +60,39 @@ from .lang import (
 )
 from .registry import export
 
-SPINS = 4000
 NAP_US = np.uint32(50)
-WAIT_YIELDS = 2000
-"""Number of yields of a thread that waits for a step: it spins for about 0.1 ms, yields up to about 1 ms, then naps.
-
-Waits may be long, because another thread may be reading a disk.
-"""
-IDLE_YIELDS = 200
-IDLE_NAPS = 400
-"""Number of naps of an idle worker: it spins for about 0.1 ms, yields, naps for about 40 ms, then sleeps in Python."""
+POLLS = 16
+"""Polls between two looks at the clock while a thread spins."""
 
 
 @njit(**JIT)
-def pause(tries, yields):
-    """Back off between two polls: spin, yield or nap, depending on ``tries``."""
-    if tries < SPINS:
-        spin_hint()
-    elif tries < SPINS + yields:
+def back_off(address, seen, waited, spin, nap):
+    """Wait a little for the word at ``address`` to differ from ``seen``: spin, yield or nap.
+
+    ``waited``: ticks waited so far; from ``spin`` on it yields its core, from ``nap`` on it naps.
+    """
+    if waited < spin:
+        for _ in range(POLLS):
+            spin_hint()
+            if atomic_load(address) != seen:
+                return
+    elif waited < nap:
         yield_core()
     else:
         sleep_us(NAP_US)
 
 
 @njit(**JIT)
-def wait_until(address, target):
-    """Wait until the counter at ``address`` reaches ``target``."""
-    tries = 0
-    while atomic_load(address) < target:
-        tries += 1
-        pause(tries, WAIT_YIELDS)
+def wait_until(pool, address, target):
+    """Wait until the counter at ``address`` reaches ``target``, perhaps for long: another thread may be reading a
+    disk."""
+    seen = atomic_load(address)
+    if seen >= target:
+        return
+    began, spin, nap = ticks(), i64p(pool + POOL_SPIN)[0], i64p(pool + POOL_NAP)[0]
+    while seen < target:
+        back_off(address, seen, ticks() - began, spin, nap)
+        seen = atomic_load(address)
 
 
 @njit(**JIT)
@@ -154,7 +161,7 @@ def execute(pool, steps, count, thread):
     while s < count:
         step = steps + s * STEP_BYTES
         if i64p(step + STEP_WAIT)[0] > 1:
-            wait_until(finished, i64p(step + STEP_WAIT)[0] - 1)
+            wait_until(pool, finished, i64p(step + STEP_WAIT)[0] - 1)
         units, chunk = i64p(step + STEP_UNITS)[0], i64p(step + STEP_CHUNK)[0]
         place = trace + 16 * (thread * count + s)
         if trace != 0:
@@ -208,12 +215,13 @@ def pool_run(pool):
     atomic_store(pool + POOL_OPEN, job)
     atomic_store(pool + POOL_JOB, job)
     execute(pool, steps, count, 0)
-    wait_until(pool + POOL_FINISHED, groups)
+    wait_until(pool, pool + POOL_FINISHED, groups)
     atomic_swap(pool + POOL_OPEN, 0)
-    tries = 0
-    while atomic_load(pool + POOL_INSIDE) != 0:
-        tries += 1
-        pause(tries, WAIT_YIELDS)
+    began = ticks()
+    inside = atomic_load(pool + POOL_INSIDE)
+    while inside != 0:
+        back_off(pool + POOL_INSIDE, inside, ticks() - began, i64p(pool + POOL_SPIN)[0], i64p(pool + POOL_NAP)[0])
+        inside = atomic_load(pool + POOL_INSIDE)
 
 
 @export("read_ticks", 1)
@@ -226,19 +234,20 @@ def read_ticks(out):
 def pool_work(pool, thread):
     """Join jobs as they come, as a worker; return to Python when idle for long or told to stop."""
     last_job = i64p(pool + POOL_JOB)[0] - 1  # a job posted while this worker was in Python may still be open
-    tries = 0
+    spin, nap, idle = i64p(pool + POOL_SPIN)[0], i64p(pool + POOL_IDLE_NAP)[0], i64p(pool + POOL_IDLE)[0]
+    began = ticks()
     while atomic_load(pool + POOL_STOP) == 0:
         job = atomic_load(pool + POOL_JOB)
         if job != last_job:
             last_job = job
-            tries = 0
             # joining and closing are both atomic, so either the poster sees us inside or we see the job closed
             atomic_add(pool + POOL_INSIDE, 1)
             if job != 0 and atomic_load(pool + POOL_OPEN) == job:
                 execute(pool, i64p(pool + POOL_STEPS)[0], i64p(pool + POOL_COUNT)[0], thread)
             atomic_add(pool + POOL_INSIDE, -1)
+            began = ticks()
             continue
-        tries += 1
-        if tries >= SPINS + IDLE_YIELDS + IDLE_NAPS:
+        waited = ticks() - began
+        if waited >= idle:
             return
-        pause(tries, IDLE_YIELDS)
+        back_off(pool + POOL_JOB, job, waited, spin, nap)

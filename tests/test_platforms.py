@@ -1,0 +1,257 @@
+"""What only Linux has is called in few places; a Mac's tools and file systems can do with this tree.
+
+No Mac can be had here: nothing of this was run on one. ``make lint`` also types the rooms as macOS's standard library
+would have them (``mypy --platform darwin``).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("ds4ref", "kernels", "eval", "speed_bench", "test_vectors", "reports", "benchmarks")
+
+ALLOWED = {
+    "kernels/system.py": "the place for calls that kernels need",
+    "ds4ref/environment.py": "the place for facts about machine and process",
+    "kernels/cuda/driver/hostpages.py": "CUDA devices are in Linux machines",
+    "benchmarks/gpu_part.py": "likewise",
+    "benchmarks/paging.py": "needs a control group, and its rows say so where there is none",
+    "benchmarks/threads.py": "huge pages of a mapping, unknown elsewhere",
+    "benchmarks/load.py": "watches a server under load, by hand, on Linux",
+}
+
+ONLY_LINUX = re.compile(
+    r"""sched_[gs]etaffinity | sched_(set|get)(scheduler|param) | posix_f(advise|allocate) | POSIX_FADV_\w+ | fallocate
+    | (O_(DIRECT|PATH|TMPFILE|NOATIME|RSYNC|LARGEFILE)) | MADV_(?!WILLNEED|SEQUENTIAL|RANDOM|NORMAL)\w+
+    | mremap | fdatasync | sendfile
+    | copy_file_range | splice | tee | memfd_create | MFD_\w+ | eventfd\w* | pidfd_\w+ | timerfd_\w+ | inotify\w*
+    | epoll | EPOLL\w+ | prctl | PR_SET_\w+ | unshare | setns | CLONE_\w+ | getrandom
+    | [gsl]etxattr | (list|remove)xattr
+    | pipe2 | preadv2? | pwritev2? | RWF_\w+ | get_?resuid | setres[ug]id | getres[ug]id | prlimit | sched_rr\w+
+    | RLIMIT_(SIGPENDING|MSGQUEUE|NICE|RTPRIO|RTTIME|OFILE) | RUSAGE_THREAD
+    | SIG(PWR|STKFLT|POLL|CLD|RTMIN|RTMAX) | sig(timedwait|waitinfo)
+    | F_(SETPIPE_SZ|GETPIPE_SZ|ADD_SEALS|GET_SEALS|NOTIFY|OFD_\w+|SETLEASE|GETLEASE|SETSIG|GETSIG) | F_SEAL_\w+
+    | AF_(NETLINK|PACKET|ALG|VSOCK) | SOCK_(NONBLOCK|CLOEXEC) | TCP_(QUICKACK|USER_TIMEOUT|CORK|DEFER_ACCEPT|KEEPIDLE)
+    | SO_(BINDTODEVICE|INCOMING_CPU|PRIORITY) | CLOCK_(BOOTTIME|TAI|MONOTONIC_COARSE|REALTIME_COARSE)
+    | fork | forkserver | forkpty | get_nprocs | malloc_trim | mallopt""",
+    re.VERBOSE,
+)
+"""Names that macOS's C library or Python lacks, or that behave otherwise there (fork after threads were started)."""
+
+FOLDERS = re.compile(r"/(proc|sys)(/|$)|/dev/(shm|full)")
+METHODS = {"splice", "tee", "fork"}
+"""Names that others than the system have, too: counted only as members of ``os``."""
+
+
+def uses(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of each use of what only Linux has: names, members, imports and paths; not in docstrings."""
+    tree = ast.parse(source)
+    told = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+    for node in ast.walk(tree):
+        found: list[str] = []
+        if isinstance(node, ast.Attribute):
+            mine = node.attr in METHODS and not (isinstance(node.value, ast.Name) and node.value.id == "os")
+            found = [] if mine else [node.attr]
+        elif isinstance(node, ast.Name) and node.id not in METHODS:
+            found = [node.id]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found = [alias.name for alias in node.names if node.module in ("os", "signal", "select", "socket", "fcntl")]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            if FOLDERS.match(node.value):
+                yield node.lineno, node.value
+            found = [node.value] if node.value not in METHODS else []  # as for getattr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            constants = [word.value for word in node.args if isinstance(word, ast.Constant)]
+            found = ["fork"] if "fork" in constants and called in ("get_context", "set_start_method") else []
+        for name in found:
+            if ONLY_LINUX.fullmatch(name):
+                yield node.lineno, name
+
+
+def sources() -> Iterator[Path]:
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if not any(part.is_symlink() for part in path.parents):  # rooms are links inside ds4ref
+                yield path
+
+
+def test_what_only_linux_has_is_called_in_few_places():
+    found: dict[str, list[str]] = {}
+    for path in sources():
+        for line, name in uses(path.read_text(encoding="utf-8")):
+            found.setdefault(str(path.relative_to(ROOT)), []).append(f"{line}: {name}")
+    assert len(list(sources())) > 400
+    assert {file: names for file, names in found.items() if file not in ALLOWED} == {}
+    assert set(ALLOWED) == set(found), "a file of the list that no longer needs to be there"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os; os.sched_getaffinity(0)",
+        "from os import posix_fadvise",
+        "flags = os.O_RDONLY | os.O_DIRECT",
+        "multiprocessing.get_context('fork')",
+        "if os.fork() == 0: pass",
+        "open('/proc/self/statm')",
+        "Path('/sys')",
+        "getattr(os, 'eventfd')",
+        "os.splice(1, 2, 3)",
+        "signal.SIGRTMIN + 1",
+        "libc.prctl(1, 9)",
+        "select.epoll()",
+        "region.madvise(mmap.MADV_HUGEPAGE)",
+    ],
+)
+def test_a_linux_only_call_is_found(line: str):
+    assert list(uses(f"def f():\n    {line}\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '"""Reads /proc/self/statm."""',
+        "self._splice = Splice()",
+        "a.splice(b)",
+        "compare.fork is None and fork_at",
+        "path = '/processed'",
+        "parser.add_argument('splice')",
+        "os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)",
+        "signal.SIGTERM",
+    ],
+)
+def test_what_a_mac_has_is_not_taken_for_it(line: str):
+    assert list(uses(f"def f():\n    {line}\n")) == []
+
+
+# --- file systems that fold case, and normalise Unicode, as macOS's do
+
+
+def clashes(files: Iterable[str]) -> list[set[str]]:
+    """Sets of paths, folders included, that such a file system takes for one."""
+    spellings: dict[str, set[str]] = {}
+    for file in files:
+        for path in (PurePosixPath(file), *PurePosixPath(file).parents):
+            spellings.setdefault(unicodedata.normalize("NFD", str(path)).casefold(), set()).add(str(path))
+    return [names for names in spellings.values() if len(names) > 1]
+
+
+def test_paths_do_not_differ_by_case_only():
+    listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    files = [name for name in listed.stdout.split("\0") if name]
+    assert len(files) > 1000 and clashes(files) == []
+
+
+def test_clashes_of_files_and_of_folders_are_found():
+    assert clashes(["docs/a.md", "docs/A.md"]) == [{"docs/a.md", "docs/A.md"}]
+    assert {"Docs", "docs"} in clashes(["Docs/a.md", "docs/b.md"])
+    assert clashes(["stra\u00dfe", "strasse"]) and clashes(["e\u0301", "\u00e9"])
+    assert clashes(["a/b.py", "a/c.py", "b.py"]) == []
+
+
+# --- the Makefile, for macOS's make 3.81, bash 3.2 and BSD tools
+
+TOO_NEW = {
+    "a target of 3.82 to 4.4": r"^\.(ONESHELL|EXTRA_PREREQS|NOTINTERMEDIATE|WAIT)\b|\.WAIT\b|\.SHELLSTATUS|\.LOADED",
+    "a function of 4.0 and later": r"\$[({](file|guile|let|intcmp)[ \t]",
+    "an assignment of 3.82 and later": r"^[^\t#]*[\w)} ](::=|:::=|!=)",
+    "undefine, private and load (3.82, 4.0)": r"^\s*-?(undefine|private|load)\s",
+    "define with an operator (3.82)": r"^define\s+\S+\s*[:?+!]?=",
+    "grouped targets (4.3)": r"&::?($|\s)",
+    "else with a condition on one line is 3.81's, but nested export of define is not": r"^export\s+define\b",
+    "flags that 3.81 lacks": r"\$\(MAKE\)[^\n]*--(output-sync|trace|shuffle)|^MAKEFLAGS.*(-O|--output-sync|--shuffle)",
+}
+NOT_BSD = {
+    "sed -i without a suffix": r"\bsed\s+(-\w*\s+)*-i\b(?!\s*'')",
+    "sed of GNU": r"\bsed\s+[^|]*(--\w|-r\b|-z\b)",
+    "date of GNU": r"\bdate\s+[^|;]*(-d\b|--date|--iso|-I\w|%N)",
+    "readlink -f (macOS before 12.3), realpath": r"\breadlink\s+-[a-z]*[fem]|\brealpath\b",
+    "grep of GNU": r"\bgrep\s+[^|;]*(-\w*P|--\w*include-dir)",
+    "coreutils of GNU": r"\b(nproc|tac|shuf|sha256sum|md5sum|timeout|numfmt|stdbuf|seq -w)\b|\bstat\s+-c|\bbase64\s+-w",
+    "options of GNU": r"\b(cp|mv|ln)\s+[^|;]*(-\w*[tT]\b|--\w)|\bxargs\s+[^|;]*(-r\b|--no-run)|\bsort\s+[^|;]*-V"
+    r"|\btouch\s+-d|\bhead\s+-n\s*-|\bfind\s+[^|;]*-printf|\bmktemp\s+--|\bdu\s+-\w*b|\bps\s+--",
+    "awk of GNU": r"\bgawk\b|\b(gensub|strftime|systime|asorti?|PROCINFO)\b",
+    "bash 4": r"\$\{\w+(\^|,,|@[A-Z])|\bdeclare\s+-[A-Za-z]*[An]|\b(mapfile|readarray|coproc)\b|&>>|\|&|\bwait\s+-n",
+}
+
+
+def too_new(text: str, rules: dict[str, str]) -> list[str]:
+    """Lines of a Makefile or script, without comments, that one of the rules finds, each with its name."""
+    lines = [line for line in text.splitlines() if not line.lstrip("@ \t").startswith("#")]
+    return [f"{name}: {line}" for line in lines for name, rule in rules.items() if re.search(rule, line)]
+
+
+def test_macos_make_and_tools_read_the_makefile():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert too_new(text, TOO_NEW) == [] and too_new(text, NOT_BSD) == []
+    assert not re.search(r"^SHELL\s*[:?]?=", text, re.MULTILINE), "recipes are for /bin/sh"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ".ONESHELL:",
+        "\t@echo $(file >x,y)",
+        "A ::= b",
+        "A != date",
+        "a b &: c",
+        "define X =",
+        "undefine X",
+        "all: a .WAIT b",
+    ],
+)
+def test_a_feature_of_a_later_make_is_found(line: str):
+    assert too_new(line, TOO_NEW)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\tsed -i s/a/b/ file",
+        "\tsed -r 's/(a)/b/' file",
+        "\tdate -d yesterday",
+        "\treadlink -f $0",
+        "\tgrep -oP x file",
+        "\tx=$(nproc)",
+        "\tcp -t folder a",
+        "\tsort -V",
+        "\tdeclare -A map",
+        "\techo ${x^^}",
+        "\tmapfile -t lines",
+    ],
+)
+def test_what_a_macs_tools_lack_is_found(line: str):
+    assert too_new(line, NOT_BSD)
+
+
+def test_scripts_of_the_tree_are_known():
+    """A new shell script comes under the rules for a Mac, or is for CI, which runs on Linux."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    scripts = []
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.is_file() and not path.is_symlink() and path.suffix in ("", ".sh", ".mk"):
+            with open(path, "rb") as file:
+                if path.suffix or re.match(rb"#!.*\b(ba|da|z)?sh\b", file.readline(200)):
+                    scripts.append(name)
+    for name in set(scripts) - {".ci/run"}:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert too_new(text, NOT_BSD) == [], name
+    assert ".ci/run" in scripts

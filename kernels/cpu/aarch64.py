@@ -11,13 +11,15 @@ import platform
 import sys
 from collections.abc import Callable
 
+from ..system import sysctl_number
+
 FEATURES = ("dotprod", "i8mm", "fullfp16")
 """LLVM's names: sdot and udot; smmla, usdot; arithmetic of binary16."""
 
 # Linux, arch/arm64/include/uapi/asm/hwcap.h: (key of getauxval, bit)
 _HWCAP, _HWCAP2 = 16, 26
 _BITS = {"dotprod": (_HWCAP, 20), "fullfp16": (_HWCAP, 10), "i8mm": (_HWCAP2, 13)}
-_MACOS = {"dotprod": b"FEAT_DotProd", "fullfp16": b"FEAT_FP16", "i8mm": b"FEAT_I8MM"}
+_MACOS = {"dotprod": "FEAT_DotProd", "fullfp16": "FEAT_FP16", "i8mm": "FEAT_I8MM"}
 
 _DOTPROD = (
     "apple-a13 apple-a14 apple-m1 neoverse-e1 neoverse-n1 neoverse-512tvb cortex-a55 cortex-a65 cortex-a75 cortex-a76 "
@@ -48,9 +50,9 @@ def of_linux(auxiliary: Callable[[int], int]) -> dict[str, bool]:
     return {name: bool(auxiliary(key) >> bit & 1) for name, (key, bit) in _BITS.items()}
 
 
-def of_macos(flag: Callable[[bytes], int]) -> dict[str, bool]:
-    """Return feature -> present; ``flag`` returns a number of sysctl by its name, 0 if there is none."""
-    return {name: bool(flag(b"hw.optional.arm." + key)) for name, key in _MACOS.items()}
+def of_macos(flag: Callable[[str], int | None]) -> dict[str, bool]:
+    """Return feature -> present; ``flag`` returns a number of sysctl by its name, None if there is none."""
+    return {name: bool(flag("hw.optional.arm." + key)) for name, key in _MACOS.items()}
 
 
 def _getauxval(key: int) -> int:
@@ -59,19 +61,13 @@ def _getauxval(key: int) -> int:
     return int(function(key))
 
 
-def _sysctl(name: bytes) -> int:
-    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
-    failed = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
-    return 0 if failed else value.value
-
-
 def of_this_machine(cpu: str) -> dict[str, bool]:
     """Return feature -> present of this processor, which LLVM calls ``cpu``; nothing where it is not AArch64."""
     if not is_aarch64(platform.machine()):
         return {}
     try:
         if sys.platform == "darwin":
-            return of_macos(_sysctl)
+            return of_macos(sysctl_number)
         return of_linux(_getauxval)
     except (AttributeError, OSError):  # a C library without these functions
         return of_processor(cpu)

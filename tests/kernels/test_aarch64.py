@@ -34,8 +34,8 @@ def test_linux_tells_by_the_auxiliary_vector(words, expected):
     ],
 )
 def test_macos_tells_by_sysctl(names, expected):
-    known = {f"hw.optional.arm.{name}".encode(): 1 for name in names}
-    assert present(aarch64.of_macos(lambda name: known.get(name, 0))) == sorted(expected)
+    known = {f"hw.optional.arm.{name}": 1 for name in names}
+    assert present(aarch64.of_macos(lambda name: known.get(name))) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_other_machines_are_not_asked(monkeypatch):
     assert aarch64.of_this_machine("apple-m1") == {}
 
 
-@pytest.mark.parametrize("system, asked", [("linux", "_getauxval"), ("darwin", "_sysctl")])
+@pytest.mark.parametrize("system, asked", [("linux", "_getauxval"), ("darwin", "sysctl_number")])
 def test_where_the_system_cannot_be_asked_the_name_decides(monkeypatch, system, asked):
     monkeypatch.setattr(aarch64.platform, "machine", lambda: "arm64")
     monkeypatch.setattr(aarch64.sys, "platform", system)

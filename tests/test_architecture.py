@@ -69,7 +69,7 @@ def test_prefill_and_decode_enter_what_the_page_lists(engine):
         {f for f in files if f.startswith("kernels/cpu/")} - {"kernels/cpu/library.py"} for files in (prefill, decode)
     ]
     recorded = {f"kernels/cpu/{name}.py" for name in ("recording", "schedule", "ranking")}
-    assert kernels[1] == kernels[0] | recorded
+    assert kernels[1] == kernels[0] - {"kernels/cpu/reuse.py"} | recorded  # a token's results are in its recording
 
 
 def test_a_replayed_token_computes_nothing_in_python(engine):

@@ -7,7 +7,7 @@ instruction set in use. Importing this package imports Numba and compiles nothin
 from __future__ import annotations
 
 from ...formats import APART, FORMATS
-from . import fp4, fp8, iq2_xxs, iq2_xxs_avx2, q2_k, q2_k_avx2, q4_k, q4_k_avx2, q8_0
+from . import fp4, fp8, iq2_xxs, iq2_xxs_ahead, iq2_xxs_avx2, q2_k, q2_k_avx2, q4_k, q4_k_avx2, q8_0
 from .float_rows import PLAIN, apart_kernel, block_kernel
 from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
 from .integer_rows import integer_kernel
@@ -23,7 +23,7 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("Q4_K", "float"): q4_k.FLOAT,
         ("Q2_K", "q8k"): q2_k.Q8K,
         ("Q2_K", "float"): q2_k.FLOAT,
-        ("IQ2_XXS", "q8k"): iq2_xxs.Q8K,
+        ("IQ2_XXS", "q8k"): iq2_xxs_ahead.Q8K,
         ("IQ2_XXS", "float"): iq2_xxs.FLOAT,
         ("MXFP4", "float"): fp4.JOINED,
         ("F8_E4M3", "float"): fp8.JOINED,

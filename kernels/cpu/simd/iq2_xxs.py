@@ -1,5 +1,6 @@
-"""IQ2_XXS rows times Q8_K activations in tier A: blocks of 256 weights in 66 bytes (model.md 2.3, 10.2).
+"""IQ2_XXS rows in tier A: decoding, packed inputs, rows times float activations (Q8_K: ``iq2_xxs_ahead``).
 
+Blocks have 256 weights in 66 bytes (model.md 2.3, 10.2).
 A group of 32 weights is four codebook indices (one byte each, for eight magnitudes out of 8, 25, 43) and a word with
 four 7-bit sign fields and the scale ls; the dot product of a block is d * d_x / 8 * sum_g (2 ls_g + 1) dot_g.
 
@@ -44,14 +45,14 @@ from .vec import (
 )
 
 BLOCK = FORMATS["IQ2_XXS"].block_bytes
-_PACKED_TWO = 640
+PACKED_TWO = 640
 
 # -- q8k
-_BIAS = MAGNITUDES[2]
-_CODES = np.searchsorted(MAGNITUDES, GRID).astype(np.int64)
-_LOW_BYTES = (_CODES[:, :4] << np.array([0, 2, 4, 6])).sum(axis=1)
-_HIGH_BYTES = (_CODES[:, 4:] << np.array([0, 2, 4, 6])).sum(axis=1)
-_SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
+BIAS = MAGNITUDES[2]
+CODES = np.searchsorted(MAGNITUDES, GRID).astype(np.int64)
+_LOW_BYTES = (CODES[:, :4] << np.array([0, 2, 4, 6])).sum(axis=1)
+_HIGH_BYTES = (CODES[:, 4:] << np.array([0, 2, 4, 6])).sum(axis=1)
+SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
 
 
 def _biased(shift: int) -> list[int]:
@@ -59,7 +60,7 @@ def _biased(shift: int) -> list[int]:
     values = []
     for index in range(64):
         magnitude = MAGNITUDES[min((index >> shift) & 3, 2)]
-        values.append(_BIAS - magnitude if (index >> (4 + shift // 2)) & 1 else _BIAS + magnitude)
+        values.append(BIAS - magnitude if (index >> (4 + shift // 2)) & 1 else BIAS + magnitude)
     return values
 
 
@@ -93,7 +94,7 @@ def decode_two(k, first: Val, second: Val, adjacent: bool = True) -> tuple[list[
     words_of_indices, words = _interleave(k, first, second, adjacent)
     index = words_of_indices.bits(I8x64)
     top, next_top = index.compare("<", 0), (index & 0x40).compare("!=", 0)
-    signs = x86.multishift(k, k.const(I8x64, _SIGN_STARTS), words)
+    signs = x86.multishift(k, k.const(I8x64, SIGN_STARTS), words)
     planes: list[Val] = []
     for half, table in enumerate((_LOW_BYTES, _HIGH_BYTES)):
         codes = _lookup_256(k, table, index, top, next_top)
@@ -118,27 +119,6 @@ def both_d(k, first: Val, second: Val) -> Val:
     return k.half_to_float(a.shuffle([0, 16] * 8, b))
 
 
-def _two_dots(k, total: Val, first: Val, second: Val, x: Val, adjacent: bool) -> Val:
-    planes, words = decode_two(k, first, second, adjacent)
-    chains = [k.load(I32x16, x + 576), k.zero(I32x16)]  # two, to hide the latency
-    for i, plane in enumerate(planes):
-        chains[(i >> 1) & 1] = x86.dpbusd_512(k, chains[(i >> 1) & 1], plane, k.load(I8x64, x + 64 * i))
-    d = both_d(k, first, second) * k.load(F32x16, x + 512)
-    return k.fma((chains[0] + chains[1]).to_float(F32x16), group_scales(k, words) * d, total)
-
-
-@inline(F32x16, F32x16, Int, Int)
-def _add_two(k, total, weights, x):
-    """Return total + the lane sums of two adjacent blocks."""
-    return _two_dots(k, total, weights, weights + BLOCK, x, adjacent=True)
-
-
-@inline(F32x16, F32x16, Int, Int)
-def _add_last(k, total, weights, x):
-    """Return total + the lane sums of one block, processed twice; the second half of ``x`` is packed as zeros."""
-    return _two_dots(k, total, weights, weights, x, adjacent=False)
-
-
 def _store_octets(k, target: Val, codes: Val) -> None:
     """Store 32 codes = 4 octets, byte i of each to plane i, at ``target`` within plane 0."""
     turned = codes.shuffle([8 * g + i for i in range(8) for g in range(4)]).bits(I32x8)
@@ -153,22 +133,22 @@ def _pack_lane(k, target, lane, x, scale, inverse):
     low, high = sixteen_sums(k, codes)
     _store_octets(k, target + lane * 4, codes)
     k.store(target + 512 + lane * 4, scale * 2.0**-30)
-    k.store(target + 576 + lane * 4, (low.sext(types.int32) + high.sext(types.int32)) * -_BIAS)
+    k.store(target + 576 + lane * 4, (low.sext(types.int32) + high.sext(types.int32)) * -BIAS)
 
 
 @inline(types.none, Int)
 def _clear(k, target):
     """Zero the pair at ``target``."""
-    for line in range(0, _PACKED_TWO, 64):
+    for line in range(0, PACKED_TWO, 64):
         k.store(target + line, k.zero(I32x16))
 
 
 @njit(**JIT)
-def _pack_a(x, n, buffer):
+def pack_q8k(x, n, buffer):
     if n & 256:
-        _clear(buffer + (n >> 9) * _PACKED_TWO)
+        _clear(buffer + (n >> 9) * PACKED_TWO)
     for block in range(n // 256):
-        target = buffer + (block >> 1) * _PACKED_TWO
+        target = buffer + (block >> 1) * PACKED_TWO
         scale, inverse = q8k_scale(x)
         for group in range(8):
             _pack_lane(target, 2 * group + (block & 1), x + 128 * group, scale, inverse)
@@ -212,8 +192,8 @@ def _pack_lane_float(k, target, lane, x, scale, inverse):
         low, high = sixteen_sums(k, codes)
         sums.append(low.sext(types.int32) + high.sext(types.int32))
     k.store(target + 1536 + lane * 4, scale * 2.0**-30)
-    k.store(target + 1600 + lane * 4, sums[0] * -_BIAS)
-    k.store(target + 1664 + lane * 4, (sums[1] * 256 + sums[2]) * -_BIAS)
+    k.store(target + 1600 + lane * 4, sums[0] * -BIAS)
+    k.store(target + 1664 + lane * 4, (sums[1] * 256 + sums[2]) * -BIAS)
 
 
 @inline(types.none, Int)
@@ -243,10 +223,4 @@ FLOAT = RowKernel(
         Part(256, _add_last_float, BLOCK, _PACKED_FLOAT),
     ),
     records(512, _PACKED_FLOAT),
-)
-
-Q8K = RowKernel(
-    _pack_a,
-    make_rows(LANES_16, 2, Part(512, _add_two, 2 * BLOCK, _PACKED_TWO), Part(256, _add_last, BLOCK, _PACKED_TWO)),
-    records(512, _PACKED_TWO),
 )

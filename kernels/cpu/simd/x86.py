@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llvmlite import ir
+
 from .vec import Emit, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val, Vec
 
 
@@ -75,6 +77,20 @@ def bit_matrix(k: Emit, data: Val, rows: Sequence[Sequence[int]], flip: int = 0)
         matrix |= sum(1 << source for source in sources) << (8 * (7 - bit))
     table = k.const(I8x64, list(matrix.to_bytes(8, "little")) * 8)
     return k.call("llvm.x86.vgf2p8affineqb.512", I8x64, data, table, flip)
+
+
+def blend_bits(k: Emit, mask: Val, yes: Val, no: Val) -> Val:
+    """Return the bits of ``yes`` where ``mask`` is set, those of ``no`` elsewhere, for 8 or 16 lanes of 32 bits.
+
+    LLVM's own choice for masks of whole lanes is a mask register, which it fills anew in every round of a loop.
+    """
+    kind = mask.ir.type
+    name = f"llvm.x86.avx512.pternlog.d.{32 * kind.count}"
+    function = k.builder.module.globals.get(name) or ir.Function(
+        k.builder.module, ir.FunctionType(kind, [kind, kind, kind, ir.IntType(32)]), name
+    )
+    choose = ir.Constant(ir.IntType(32), 0xCA)  # the truth table of mask ? yes : no
+    return Val(k, k.builder.call(function, [mask.ir, yes.ir, no.ir, choose]))
 
 
 def bits_to_low(k: Emit, data: Val, first: int, width: int, above: int = 0) -> Val:

@@ -30,7 +30,8 @@ if "LBB" in text:
     sys.exit("<stdin>:1: error: unknown label")
 times = int(next(a for a in sys.argv if a.startswith("-iterations=")).split("=")[1])
 lines = len(text.splitlines())
-print(f"Iterations:  {{times}}\\nTotal Cycles:      {{5 + 2 * lines * times}}\\nTotal uOps:        {{3 * lines * times}}")
+print(f"Iterations:  {{times}}\\nTotal Cycles:      {{5 + 2 * lines * times}}")
+print(f"Total uOps:        {{3 * lines * times}}")
 """
 
 

@@ -118,6 +118,8 @@ def build(directory: Path, part: int, parts: int, group: str = "engine") -> None
     if cross_target():
         machine = cross_machine()
     else:
+        ll.initialize_native_target()
+        ll.initialize_native_asmprinter()
         machine = target_machine(ll.get_process_triple(), cpu=target_cpu(), features=target_features())
     chosen = sorted(entries(group).items())[part::parts]
     modules = []

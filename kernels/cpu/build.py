@@ -85,12 +85,12 @@ def cross_machine() -> Any:
     """Return LLVM's target machine for DS4_CROSS_TARGET; from now on Numba makes no machine code in this process."""
     import llvmlite.binding as ll
 
-    from .numba_internals import never_run_here, target_cpu, target_triple
+    from .numba_internals import never_run_here, target_cpu, target_features, target_triple
 
     ll.initialize_all_targets()
     ll.initialize_all_asmprinters()
     never_run_here()
-    return target_machine(target_triple(), cpu=target_cpu())
+    return target_machine(target_triple(), cpu=target_cpu(), features=target_features())
 
 
 def compile_entry(name: str, make: Callable[[], Any]) -> Any:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cachedir import cache_dir
+from . import aarch64
 
 KERNELS = Path(__file__).resolve().parent.parent
 SETTINGS = ("DS4_SIMD_TIER", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
@@ -79,6 +80,7 @@ def cache_key(group: str = "engine") -> str:
         digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
     digest.update(f"{sys.version} {ll.get_process_triple()} {ll.get_host_cpu_name()}\n".encode())
     digest.update(ll.get_host_cpu_features().flatten().encode())
+    digest.update(aarch64.flags(aarch64.of_this_machine(ll.get_host_cpu_name())).encode())
     for name in SETTINGS:
         digest.update(f"{name}={os.environ.get(name)}\n".encode())
     for folder in ("cpu", "formats"):

@@ -21,6 +21,8 @@ from numba.core.cpu import CPUContext
 from numba.core.datamodel import PrimitiveModel, default_manager
 from numba.extending import intrinsic, register_model
 
+from . import aarch64
+
 _CONFIG: Any = config
 
 
@@ -71,19 +73,28 @@ def target_cpu() -> str:
 
 
 def target_features() -> str:
-    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty for a foreign processor,
+    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty for a foreign x86 processor,
     whose name implies them, and where LLVM does not know this host."""
-    if cross_target():
-        return ""
+    if foreign := cross_target():
+        triple, cpu = foreign
+        return aarch64.flags(aarch64.of_processor(cpu)) if aarch64.is_aarch64(triple.split("-")[0]) else ""
     if _CONFIG.CPU_FEATURES is not None:
         return _CONFIG.CPU_FEATURES
     try:
         features = ll.get_host_cpu_features()
     except RuntimeError:
-        return ""
+        features = ll.FeatureMap()
     if not _CONFIG.ENABLE_AVX:
         features.update((name, False) for name in features if name.startswith("avx"))
+    features.update(aarch64.of_this_machine(target_cpu()))
     return features.flatten()
+
+
+def compile_for_target() -> None:
+    """Let Numba itself compile for ``target_features``: on an AArch64 host it would know of no dot products, and LLVM
+    aborts on an instruction that it thinks is missing."""
+    if _CONFIG.CPU_FEATURES is None and not cross_target() and aarch64.of_this_machine(target_cpu()):
+        _CONFIG.CPU_FEATURES = target_features()
 
 
 def declare_function(module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]) -> ir.Function:

@@ -7,13 +7,34 @@ instruction set in use. Importing this package imports Numba and compiles nothin
 from __future__ import annotations
 
 from ...formats import APART, FORMATS
-from . import fp4, fp8, iq2_xxs, iq2_xxs_avx2, q2_k, q2_k_avx2, q4_k, q4_k_avx2, q8_0
+from . import (
+    fp4,
+    fp8,
+    iq2_xxs,
+    iq2_xxs_avx2,
+    iq2_xxs_neon,
+    q2_k,
+    q2_k_avx2,
+    q2_k_neon,
+    q4_k,
+    q4_k_avx2,
+    q4_k_neon,
+    q8_0,
+    q8_0_neon,
+)
 from .float_rows import PLAIN, apart_kernel, block_kernel
 from .gemm import APART_GEMMS, GEMMS, Gemm, gemm_rows
 from .integer_rows import integer_kernel
 from .quantize import quantize_a8, quantize_q8k
 from .row_kernel import RowKernel
 from .tiers import TIER, TierError
+
+_NEON = {
+    ("Q8_0", "a8"): q8_0_neon.A8,
+    ("Q4_K", "q8k"): q4_k_neon.Q8K,
+    ("Q2_K", "q8k"): q2_k_neon.Q8K,
+    ("IQ2_XXS", "q8k"): iq2_xxs_neon.Q8K,
+}
 
 OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
     "A": {
@@ -36,6 +57,8 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("IQ2_XXS", "q8k"): iq2_xxs_avx2.Q8K,
         ("IQ2_XXS", "float"): iq2_xxs_avx2.FLOAT,
     },
+    "I": _NEON,
+    "N": _NEON,
     "C": {},
 }
 """Hand-written kernels of each tier; all others are generated."""

@@ -7,17 +7,19 @@ from typing import Any
 
 from numba import njit, types
 
-from . import x86
-from .tiers import TIER
+from . import neon, x86
+from .tiers import NEON_TIER, TIER, X86_TIER
 from .vec import (
     JIT,
     Emit,
     F32x32,
     Float,
+    I8x16,
     I8x32,
     I16x8,
     I16x16,
     I16x32,
+    I32x8,
     I32x16,
     I32x32,
     Int,
@@ -150,8 +152,10 @@ def copy_with_zeros(target, source, size):
 def look_up_16(k: Emit, values: Sequence[int], index: Val) -> Val:
     """Return values[i] for each byte i of ``index``, all below 16."""
     kind = Vec("i8", index.ir.type.count)
-    if TIER != "C" and kind.lanes in x86.SHUFFLES:
+    if X86_TIER and kind.lanes in x86.SHUFFLES:
         return x86.shuffle_bytes(k, k.const(kind, [*values] * (kind.lanes // 16)), index)
+    if NEON_TIER and kind.lanes % 16 == 0:
+        return neon.by_registers(lambda part: neon.look_up(k, k.const(I8x16, values), part), index)
     chosen = [k.const(kind, value) for value in values]
     for bit in range(4):  # halve the candidates by each bit of the index
         odd = (index & (1 << bit)).compare("!=", 0)
@@ -162,7 +166,7 @@ def look_up_16(k: Emit, values: Sequence[int], index: Val) -> Val:
 # -- int8 dot products of 32 bytes
 def madd(k: Emit, a: Val, b: Val) -> Val:
     """Multiply i16 * i16 and add adjacent products into half as many i32 lanes."""
-    if TIER != "C" and a.ir.type.count == 16:
+    if X86_TIER and a.ir.type.count == 16:
         return x86.madd_256(k, a, b)
     lanes = a.ir.type.count
     wide = I32x32 if lanes == 32 else I32x16
@@ -176,14 +180,17 @@ def dots(k: Emit, weights: Val, codes: Val, scale: Val | None, signed: bool) -> 
         signed  weights are s8, not u8
         scale   I16x16, one per two adjacent weights; None: 1
 
-    Which lane a product goes to differs between tiers. No overflow for |codes| <= 127, u8 weights <= 128 and |weights *
-    scale| < 2^15.
+    Which lane a product goes to differs between tiers. No overflow for |codes| <= 127, u8 weights < 128 and |weights *
+    scale| < 2^15. Four adjacent weights have one scale.
     """
-    if TIER != "C":
+    if X86_TIER:
         if signed:
             codes = x86.sign_bytes_256(k, codes, weights)
             weights = k.select(weights.compare("<", 0), k.zero(I8x32) - weights, weights)  # -128 becomes 128 unsigned
         return x86.madd_256(k, x86.madd_bytes_256(k, weights, codes), k.const(I16x16, 1) if scale is None else scale)
+    if NEON_TIER:
+        lanes = neon.dots_of_four(k, k.zero(I32x8), weights, codes)
+        return lanes if scale is None else lanes * scale.shuffle(range(0, 16, 2)).sext(I32x8)
     wide = weights.sext(I16x32) if signed else weights.zext(I16x32)
     wide = wide if scale is None else wide * scale.shuffle([i // 2 for i in range(32)])
     lanes = madd(k, wide, codes.sext(I16x32))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from numba import njit, types
 
 from .helpers import prefetch_lines, store_float
-from .vec import JIT, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
+from .vec import JIT, F32x4, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inline, several
 
 COUNTS = (1, 2, 4)
 """Numbers of inputs that row kernels multiply a row with at once: it is decoded once for all of them."""
@@ -51,24 +51,27 @@ def _lanes(kind: Vec) -> Lanes:
     return Lanes(kind, inline(kind)(lambda k: k.zero(kind)), inline(Float, kind)(lambda k, sums: k.hsum(sums)))
 
 
-LANES_8, LANES_16, LANES_32 = _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
-
-PAIR = types.UniTuple(F32x16, 2)
+LANES_4, LANES_8, LANES_16, LANES_32 = _lanes(F32x4), _lanes(F32x8), _lanes(F32x16), _lanes(F32x32)
 
 
-@inline(PAIR)
-def _zero_pair(k):
-    return k.zero(F32x16), k.zero(F32x16)
+def _pair(kind: Vec) -> Lanes:
+    """Make two alternating accumulators, so that one multiply-add need not wait for the other."""
+    both = types.UniTuple(kind, 2)
+
+    @inline(both)
+    def zero(k):
+        return k.zero(kind), k.zero(kind)
+
+    @inline(Float, both)
+    def total(k, sums):
+        even, odd = k.members(sums)
+        return k.hsum(even + odd)
+
+    return Lanes(both, zero, total)
 
 
-@inline(Float, PAIR)
-def _total_pair(k, sums):
-    even, odd = k.members(sums)
-    return k.hsum(even + odd)
-
-
-LANES_PAIR = Lanes(PAIR, _zero_pair, _total_pair)
-"""Two alternating accumulators, so that one multiply-add need not wait for the other."""
+LANES_PAIR_4, LANES_PAIR = _pair(F32x4), _pair(F32x16)
+PAIR = LANES_PAIR.kind
 
 
 class Part(NamedTuple):

@@ -1,11 +1,12 @@
 """The instruction set that compiled kernels may use, chosen once per process.
 
-Three tiers: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C; ``C`` plain LLVM
-vector operations that any target can lower (also AArch64). An instruction the target lacks does not raise: LLVM aborts
-the whole process. So the choice looks at the features Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have
-narrowed, never at the bare host.
+On x86: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C. On AArch64: ``N``
+NEON with dot products of bytes (sdot); ``I`` the same with their matrix products (smmla). Anywhere: ``C``, plain LLVM
+vector operations that any target can lower. An instruction the target lacks does not raise: LLVM aborts the whole
+process. So the choice looks at the features Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have narrowed,
+never at the bare host.
 
-``DS4_SIMD_TIER=A|B|C`` forces a tier, so that one machine can test all of them; a tier that the target lacks raises
+``DS4_SIMD_TIER=A|B|I|N|C`` forces a tier, so that one machine can test several; a tier that the target lacks raises
 ``TierError``.
 
 ``DS4_CROSS_TARGET=TRIPLE:CPU`` compiles for another machine, such as ``arm64-apple-macosx:apple-m1``; ``cpu.build``
@@ -20,9 +21,12 @@ from .. import numba_internals
 
 TIER_VARIABLE = "DS4_SIMD_TIER"
 
+# best first
 _NEEDS = {
     "A": ("avx512f avx512bw avx512vl avx512dq avx512vnni avx512vbmi avx512bitalg gfni avx2 fma f16c".split()),
     "B": "avx2 fma f16c".split(),
+    "I": "dotprod i8mm".split(),
+    "N": ["dotprod"],
     "C": [],
 }
 
@@ -43,16 +47,17 @@ def missing(tier: str, features: dict[str, bool]) -> list[str]:
 
 
 def choose(forced: str | None, features: dict[str, bool]) -> str:
-    """Return ``A``, ``B`` or ``C``: the forced tier if the target has it, else the best one. Raises TierError."""
+    """Return the forced tier if the target has it, else the best one that it has. Raises TierError."""
     if forced:
         if forced not in _NEEDS:
-            raise TierError(f"{TIER_VARIABLE}={forced}: unknown tier; valid values are A, B, C")
+            raise TierError(f"{TIER_VARIABLE}={forced}: unknown tier; valid values are {', '.join(_NEEDS)}")
         if lacking := missing(forced, features):
             raise TierError(f"{TIER_VARIABLE}={forced}: this processor lacks {', '.join(lacking)}")
         return forced
-    return next(tier for tier in "ABC" if not missing(tier, features))
+    return next(tier for tier in _NEEDS if not missing(tier, features))
 
 
+numba_internals.compile_for_target()
 FEATURES = target_features()
 CPU = numba_internals.target_cpu()
 # A byte permute of two registers (vpermi2b) is one operation on Zen, three on Intel, where four of one register win.
@@ -64,3 +69,5 @@ TIER = choose(os.environ.get(TIER_VARIABLE), FEATURES)
 TRIPLE = numba_internals.target_triple()
 IS_X86 = TRIPLE.split("-")[0] in ("x86_64", "i386", "i686")
 IS_AARCH64 = TRIPLE.split("-")[0] in ("aarch64", "arm64")
+X86_TIER = TIER in ("A", "B")
+NEON_TIER = TIER in ("I", "N")

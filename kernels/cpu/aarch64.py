@@ -1,0 +1,82 @@
+"""What an AArch64 processor has beyond the base architecture: dot products of bytes, and matrix products of them.
+
+LLVM reports neither for the host, neither on Linux nor on macOS, so the system is asked; a processor that kernels are
+only compiled for is known by its name. Importing this loads neither Numba nor llvmlite.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable
+
+FEATURES = ("dotprod", "i8mm", "fullfp16")
+"""LLVM's names: sdot and udot; smmla, usdot; arithmetic of binary16."""
+
+# Linux, arch/arm64/include/uapi/asm/hwcap.h: (key of getauxval, bit)
+_HWCAP, _HWCAP2 = 16, 26
+_BITS = {"dotprod": (_HWCAP, 20), "fullfp16": (_HWCAP, 10), "i8mm": (_HWCAP2, 13)}
+_MACOS = {"dotprod": b"FEAT_DotProd", "fullfp16": b"FEAT_FP16", "i8mm": b"FEAT_I8MM"}
+
+_DOTPROD = (
+    "apple-a13 apple-a14 apple-m1 neoverse-e1 neoverse-n1 neoverse-512tvb cortex-a55 cortex-a65 cortex-a75 cortex-a76 "
+    "cortex-a76ae cortex-a77 cortex-a78 cortex-a78ae cortex-a78c cortex-x1 cortex-x1c tsv110"
+).split()
+_I8MM = (
+    "apple-a15 apple-a16 apple-a17 apple-a18 apple-m2 apple-m3 apple-m4 neoverse-v1 neoverse-n2 neoverse-n3 "
+    "neoverse-v2 neoverse-v3 neoverse-v3ae cortex-a510 cortex-a520 cortex-a710 cortex-a715 cortex-a720 cortex-a725 "
+    "cortex-x2 cortex-x3 cortex-x4 cortex-x925 ampere1 ampere1a ampere1b grace gb10 oryon-1"
+).split()
+"""Processors by LLVM's names; those with matrix products have dot products, too."""
+
+
+def is_aarch64(machine: str) -> bool:
+    """Return whether ``machine``, the first word of a triple or ``platform.machine()``, is AArch64."""
+    return machine.lower() in ("aarch64", "arm64")
+
+
+def of_processor(name: str) -> dict[str, bool]:
+    """Return feature -> present of the processor that LLVM calls ``name``; all absent if it is not known."""
+    i8mm = name in _I8MM
+    dotprod = i8mm or name in _DOTPROD
+    return {"dotprod": dotprod, "i8mm": i8mm, "fullfp16": dotprod}
+
+
+def of_linux(auxiliary: Callable[[int], int]) -> dict[str, bool]:
+    """Return feature -> present; ``auxiliary`` is getauxval."""
+    return {name: bool(auxiliary(key) >> bit & 1) for name, (key, bit) in _BITS.items()}
+
+
+def of_macos(flag: Callable[[bytes], int]) -> dict[str, bool]:
+    """Return feature -> present; ``flag`` returns a number of sysctl by its name, 0 if there is none."""
+    return {name: bool(flag(b"hw.optional.arm." + key)) for name, key in _MACOS.items()}
+
+
+def _getauxval(key: int) -> int:
+    function = ctypes.CDLL(None).getauxval
+    function.argtypes, function.restype = [ctypes.c_ulong], ctypes.c_ulong
+    return int(function(key))
+
+
+def _sysctl(name: bytes) -> int:
+    value, size = ctypes.c_int(0), ctypes.c_size_t(4)
+    failed = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return 0 if failed else value.value
+
+
+def of_this_machine(cpu: str) -> dict[str, bool]:
+    """Return feature -> present of this processor, which LLVM calls ``cpu``; nothing where it is not AArch64."""
+    if not is_aarch64(platform.machine()):
+        return {}
+    try:
+        if sys.platform == "darwin":
+            return of_macos(_sysctl)
+        return of_linux(_getauxval)
+    except (AttributeError, OSError):  # a C library without these functions
+        return of_processor(cpu)
+
+
+def flags(features: dict[str, bool]) -> str:
+    """Return features as LLVM's ``+name,-name``."""
+    return ",".join(("+" if present else "-") + name for name, present in features.items())

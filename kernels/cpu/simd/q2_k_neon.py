@@ -1,0 +1,66 @@
+"""Q2_K rows in tiers N and I (NEON with dotprod), for Q8_K activations; the block and its dot product: ``q2_k``.
+
+A register holds plane p of a group of 16. Planes 1 and 2 are masked where they lie, as 4 and 16 times their codes; all
+scales are multiplied to make it 16 times everywhere, and d_x is divided by 16. The four groups of a plane add up in one
+register as in ``q4_k_neon``.
+
+Packed buffer, per 256 inputs: 256 codes | 16 i16 (negated sums of the codes of each group) | 4 f32 (0, 0, d_x / 16,
+d_x).
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from ...formats import FORMATS
+from .neon import dots_16, scaled_differences, widened_dot
+from .quantize import make_q8k_pack, sixteen_sums
+from .row_kernel import LANES_4, Part, RowKernel, make_rows, records
+from .vec import F32x4, Float, I8x16, I8x32, I16x4, I16x8, I32x4, Int, Val, inline
+
+BLOCK = FORMATS["Q2_K"].block_bytes
+_PACKED = 256 + 32 + 16
+_GROUPS = [2 * plane + 8 * half + i for plane in range(4) for half in range(2) for i in range(2)]
+"""The groups plane by plane."""
+_SHIFTS = (4, 2, 0, 4)
+"""Bits by which the scales of a plane are shifted."""
+
+
+def _plane(bits: Val, plane: int) -> Val:
+    """Return the codes of a plane, times 1, 4, 16 and 1."""
+    return bits & (3 << 2 * plane) if plane < 3 else bits >> 6
+
+
+@inline(F32x4, F32x4, Int, Int)
+def _add(k, total, weights, x):
+    """Return total + the lane sums of one block."""
+    header = k.load(I8x16, weights)
+    bits = [k.load(I8x16, weights + (16 + 16 * i)) for i in range(4)]
+    differences = scaled_differences(k, (header & 0x0F).shuffle(_GROUPS), _SHIFTS)
+    sums = k.zero(I32x4)
+    for plane, factors in enumerate(differences):
+        dots = k.zero(I32x4)
+        for i in range(4):
+            inputs = k.load(I8x16, x + 16 * _GROUPS[4 * plane + i])
+            dots = dots_16(k, dots, _plane(bits[i], plane), inputs)
+            sums = sums + dots * factors.shuffle([i] * 4)
+    mins = widened_dot(k, header >> 4, *(k.load(I16x8, x + at) for at in (256, 272)))
+    d = k.half_to_float(k.load(I16x4, weights + (BLOCK - 8))) * k.load(F32x4, x + 288)
+    total = k.fma(sums.to_float(F32x4), d.shuffle([2] * 4), total)
+    return k.fma(mins.to_float(F32x4), d.shuffle([3] * 4), total)
+
+
+@inline(types.none, Int, Int, Float)
+def _finish(k, target, half, scale):
+    """Store the negated sums and the scales of a block whose codes are stored already."""
+    for sub in range(8):
+        for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + 32 * sub))):
+            k.store(target + 256 + 4 * sub + 2 * part, k.const(types.int16, 0) - value)
+    k.store(target + 288, scale.splat(F32x4) * [0.0, 0.0, 1 / 16, 1.0])
+
+
+Q8K = RowKernel(
+    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
+    make_rows(LANES_4, 2, Part(256, _add, BLOCK, _PACKED)),
+    records(256, _PACKED),
+)

@@ -31,9 +31,13 @@ from .tiers import TIER, TierError
 
 _NEON = {
     ("Q8_0", "a8"): q8_0_neon.A8,
+    ("Q8_0", "float"): q8_0_neon.FLOAT,
     ("Q4_K", "q8k"): q4_k_neon.Q8K,
+    ("Q4_K", "float"): q4_k_neon.FLOAT,
     ("Q2_K", "q8k"): q2_k_neon.Q8K,
+    ("Q2_K", "float"): q2_k_neon.FLOAT,
     ("IQ2_XXS", "q8k"): iq2_xxs_neon.Q8K,
+    ("IQ2_XXS", "float"): iq2_xxs_neon.FLOAT,
 }
 
 OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {

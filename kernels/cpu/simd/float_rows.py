@@ -1,7 +1,8 @@
 """Rows times float32 activations: weights decoded to floats in registers; only the sums round.
 
-One portable source for every tier, 32 floats a vector (LLVM splits it to what the target has). The packed buffer holds
-the inputs unchanged; for formats with minima every 256 of them are followed by their sums of 16.
+One portable source for every tier, 32 floats a vector, 16 in tiers N and I (LLVM splits it to what the target has).
+The packed buffer holds the inputs unchanged; for formats with minima every 256 of them are followed by their sums of
+16.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from numba import njit, types
 from ...formats import Format
 from ...formats.apart import Apart
 from .decode import SubScales, block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
-from .helpers import add32, copy_32, load_int, pack_floats, prefetch_lines, sum32, zero32
+from .helpers import copy_32, load_int, pack_floats, prefetch_lines
 from .row_kernel import (
     COUNTS,
+    LANES_16,
     LANES_32,
     TWO_AT_MOST,
     Inputs,
@@ -26,8 +28,18 @@ from .row_kernel import (
     records,
     several_adds,
 )
-from .tiers import TIER
-from .vec import JIT, Emit, F32x8, F32x16, F32x32, Float, I16x32, I32x32, Int, Val, inline, several
+from .tiers import NEON_TIER, TIER
+from .vec import JIT, Emit, F32x8, F32x16, Float, Int, Val, Vec, inline, several
+
+# With sums of 32 lanes, two inputs would not fit into 32 registers of 128 bits.
+_LANES = 16 if NEON_TIER else 32
+_SUMS_KIND = LANES_16 if NEON_TIER else LANES_32
+_FLOATS, _COUNTS = Vec("f32", _LANES), TWO_AT_MOST if NEON_TIER else COUNTS
+
+
+@inline(_FLOATS, _FLOATS, _FLOATS)
+def _sum(k, a, b):
+    return a + b
 
 
 # -- plain numbers: F32, F16, BF16
@@ -36,21 +48,20 @@ def _decode_f32(k, address: Val, kind: types.Type) -> Val:
 
 
 def _decode_f16(k, address: Val, kind: types.Type) -> Val:
-    return k.half_to_float(k.load(I16x32 if kind is F32x32 else types.int16, address))
+    return k.half_to_float(k.load(Vec("i16", _LANES) if kind is _FLOATS else types.int16, address))
 
 
 def _decode_bf16(k, address: Val, kind: types.Type) -> Val:
-    vector = kind is F32x32
-    bits = k.load(I16x32 if vector else types.int16, address).zext(I32x32 if vector else types.int32)
-    return (bits << 16).bits(kind)
+    short, whole = (Vec("i16", _LANES), Vec("i32", _LANES)) if kind is _FLOATS else (types.int16, types.int32)
+    return (k.load(short, address).zext(whole) << 16).bits(kind)
 
 
 def _plain(decode, size: int) -> RowKernel:
-    """Make the kernel for plain numbers of ``size`` bytes; ``decode(k, address, kind)`` gives 32 floats or one."""
+    """Make the kernel for plain numbers of ``size`` bytes; ``decode(k, address, kind)`` gives a vector or one."""
 
-    @inline(F32x32, F32x32, Int, Int)
-    def add_32(k, total, weights, x):
-        return k.fma(decode(k, weights, F32x32), k.load(F32x32, x), total)
+    @inline(_FLOATS, _FLOATS, Int, Int)
+    def add_vector(k, total, weights, x):
+        return k.fma(decode(k, weights, _FLOATS), k.load(_FLOATS, x), total)
 
     @inline(Float, Float, Int, Int)
     def add_1(k, total, weights, x):
@@ -58,9 +69,13 @@ def _plain(decode, size: int) -> RowKernel:
 
     def make(count: int, inputs: Inputs) -> Any:
         buffers, outs, forward, store = inputs
-        zero, add, total = several(zero32, count), several_adds(add_32, count), several(sum32, count)
-        join, add_last = several(add32, count), several_adds(add_1, count)
-        fetch_ahead = prefetch_lines(size)
+        zero, add, total = (
+            several(_SUMS_KIND.zero, count),
+            several_adds(add_vector, count),
+            several(_SUMS_KIND.total, count),
+        )
+        join, add_last = several(_sum, count), several_adds(add_1, count)
+        lanes, shift, fetch_ahead = _LANES, _LANES.bit_length(), prefetch_lines(size * _LANES // 32)
 
         @njit(**JIT)
         def rows(weights, first, last, row_bytes, n, table):
@@ -70,18 +85,18 @@ def _plain(decode, size: int) -> RowKernel:
                 x = start
                 even = zero()
                 odd = zero()
-                for _ in range(n >> 6):
+                for _ in range(n >> shift):
                     fetch_ahead(w)
                     even = add(even, w, x)
-                    odd = add(odd, w + 32 * size, forward(x, 128))
-                    w += 64 * size
-                    x = forward(x, 256)
-                if n & 32:
+                    odd = add(odd, w + lanes * size, forward(x, 4 * lanes))
+                    w += 2 * lanes * size
+                    x = forward(x, 8 * lanes)
+                if n & lanes:
                     even = add(even, w, x)
-                    w += 32 * size
-                    x = forward(x, 128)
+                    w += lanes * size
+                    x = forward(x, 4 * lanes)
                 tail = total(join(even, odd))
-                for _ in range(n & 31):
+                for _ in range(n & (lanes - 1)):
                     tail = add_last(tail, w, x)
                     w += size
                     x = forward(x, 4)
@@ -89,7 +104,7 @@ def _plain(decode, size: int) -> RowKernel:
 
         return rows
 
-    return RowKernel(pack_floats, for_counts(make), records(1, 4))
+    return RowKernel(pack_floats, for_counts(make, _COUNTS), records(1, 4))
 
 
 # -- blocks: a step adds one block of weights
@@ -98,9 +113,9 @@ _PACKED_SUMS = _SUMS + 64
 
 
 def _block_step(fmt: Format) -> Any:
-    """Make an inlined function that adds the products of one block to 32 running sums."""
+    """Make an inlined function that adds the products of one block to the running sums."""
 
-    @inline(F32x32, F32x32, Int, Int)
+    @inline(_FLOATS, _FLOATS, Int, Int)
     def add(k, total, weights, x):
         return _add_block(k, fmt, total, weights, weights, x)
 
@@ -110,32 +125,34 @@ def _block_step(fmt: Format) -> Any:
 def _add_block(k: Emit, fmt: Format, total: Val, weights: Val, scale: Val, x: Val) -> Val:
     """Return total + the products of one block; ``scale`` is the address that the place of its scale counts from."""
     scales = None if fmt.scales is None else SubScales(k, fmt, weights, "f32")
-    part = k.zero(F32x32)
-    for run in range(fmt.block_elems // 32):
-        values = code_floats(k, fmt, weights, 32 * run, 32)
-        inputs = k.load(F32x32, x + 128 * run)
+    part = k.zero(_FLOATS)
+    for first in range(0, fmt.block_elems, _LANES):
+        values = code_floats(k, fmt, weights, first, _LANES)
+        inputs = k.load(_FLOATS, x + 4 * first)
         if scales is not None:
-            inputs = inputs * scales.lanes(group_lanes(fmt, 32 * run, 32))
+            inputs = inputs * scales.lanes(group_lanes(fmt, first, _LANES))
         part = k.fma(values, inputs, part)
     part = part if rest(fmt) == 1 else part * rest(fmt)
-    total = k.fma(part, block_scale(k, fmt, scale, F32x32), total)
+    total = k.fma(part, block_scale(k, fmt, scale, _FLOATS), total)
     return total if fmt.minima is None else total - _minima(k, fmt, weights, x + _SUMS)
 
 
 def _offset_step(fmt: Format) -> Any:
     """``_block_step`` of a format with one minimum a block: multiply the weights themselves."""
 
-    @inline(F32x32, F32x32, Int, Int)
+    @inline(_FLOATS, _FLOATS, Int, Int)
     def add(k, total, weights, x):
-        codes = code_floats(k, fmt, weights, 0, 32)
-        low = block_minimum(k, fmt, weights, F32x32)
-        return k.fma(codes * block_scale(k, fmt, weights, F32x32) - low, k.load(F32x32, x), total)
+        for first in range(0, 32, _LANES):
+            codes = code_floats(k, fmt, weights, first, _LANES)
+            low = block_minimum(k, fmt, weights, _FLOATS)
+            total = k.fma(codes * block_scale(k, fmt, weights, _FLOATS) - low, k.load(_FLOATS, x + 4 * first), total)
+        return total
 
     return add
 
 
 def _minima(k: Emit, fmt: Format, weights: Val, sums: Val) -> Val:
-    """Return dmin * m_g * (sum of the inputs of group g) in the first lanes of an F32x32; ``sums`` of 16 inputs
+    """Return dmin * m_g * (sum of the inputs of group g) in the first lanes of the sums; ``sums`` of 16 inputs
     each."""
     totals = k.load(F32x16, sums)
     if fmt.group == 32:
@@ -143,7 +160,8 @@ def _minima(k: Emit, fmt: Format, weights: Val, sums: Val) -> Val:
     kind = F32x16 if fmt.group == 16 else F32x8
     minima = number_floats(k, fmt.minima, weights) * totals
     minima = minima * block_minimum(k, fmt, weights, kind)
-    return (minima if kind is F32x16 else minima.cat(k.zero(F32x8))).cat(k.zero(F32x16))
+    minima = minima if kind is F32x16 else minima.cat(k.zero(F32x8))
+    return minima if _LANES == 16 else minima.cat(k.zero(F32x16))
 
 
 @inline(types.none, Int, Int)
@@ -168,11 +186,11 @@ def block_kernel(fmt: Format) -> RowKernel:
     add = _offset_step(fmt) if offset else _block_step(fmt)
     if fmt.minima is None:
         # 8-bit codes in 16 registers: four inputs take 3.0 to 3.8 x the time of one, two 1.35 to 1.65 x (docs/LOG.md)
-        counts = TWO_AT_MOST if fmt.name == "Q8_0" and TIER != "A" else COUNTS
+        counts = TWO_AT_MOST if fmt.name == "Q8_0" and TIER != "A" else _COUNTS
         part = Part(fmt.block_elems, add, fmt.block_bytes, 4 * fmt.block_elems)
-        rows = make_rows(LANES_32, lines, part, counts=counts)
+        rows = make_rows(_SUMS_KIND, lines, part, counts=counts)
         return RowKernel(pack_floats, rows, records(1, 4))
-    rows = make_rows(LANES_32, lines, Part(256, add, fmt.block_bytes, _PACKED_SUMS))
+    rows = make_rows(_SUMS_KIND, lines, Part(256, add, fmt.block_bytes, _PACKED_SUMS), counts=_COUNTS)
     return RowKernel(_pack_sums, rows, records(256, _PACKED_SUMS))
 
 
@@ -181,13 +199,17 @@ def apart_kernel(layout: Apart) -> RowKernel:
     fmt, high = layout.codes, layout.high
     block, size, lines = fmt.block_elems, fmt.block_bytes, -(-fmt.block_bytes // 64)
 
-    @inline(F32x32, F32x32, Int, Int, Int)
+    @inline(_FLOATS, _FLOATS, Int, Int, Int)
     def add(k, total, codes, scale, x):
         return _add_block(k, fmt, total, codes, scale, x)
 
     def make(count: int, inputs: Inputs) -> Any:
         buffers, outs, forward, store = inputs
-        zero, add_all, total = several(zero32, count), several_adds(add, count), several(sum32, count)
+        zero, add_all, total = (
+            several(_SUMS_KIND.zero, count),
+            several_adds(add, count),
+            several(_SUMS_KIND.total, count),
+        )
         fetch_ahead = prefetch_lines(lines)
 
         @njit(**JIT)
@@ -208,7 +230,7 @@ def apart_kernel(layout: Apart) -> RowKernel:
 
         return rows
 
-    return RowKernel(pack_floats, for_counts(make), records(1, 4))
+    return RowKernel(pack_floats, for_counts(make, _COUNTS), records(1, 4))
 
 
 PLAIN = {"F32": _plain(_decode_f32, 4), "F16": _plain(_decode_f16, 2), "BF16": _plain(_decode_bf16, 2)}

@@ -88,24 +88,6 @@ def store_int(k, address, value):
     k.store(address, value)
 
 
-@inline(F32x32)
-def zero32(k):
-    """Return 32 zeros."""
-    return k.zero(F32x32)
-
-
-@inline(Float, F32x32)
-def sum32(k, a):
-    """Return the sum of all lanes."""
-    return k.hsum(a)
-
-
-@inline(F32x32, F32x32, F32x32)
-def add32(k, a, b):
-    """Return a + b, lane by lane."""
-    return a + b
-
-
 @inline(types.none, Int, Int)
 def copy_32(k, target, source):
     """Copy 32 floats."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 from numba import types
 
-from .vec import Emit, F32x4, I8x16, I16x8, I32x4, Val, Vec, llvm_type
+from .vec import Emit, I8x16, I16x8, I32x4, Val, Vec, llvm_type
 
 
 def registers(value: Val) -> list[Val]:

@@ -1,11 +1,11 @@
-"""Q2_K rows in tiers N and I (NEON with dotprod), for Q8_K activations; the block and its dot product: ``q2_k``.
+"""Q2_K rows in tiers N and I (NEON), for Q8_K and float activations; the block and its dot product: ``q2_k``.
 
 A register holds plane p of a group of 16. Planes 1 and 2 are masked where they lie, as 4 and 16 times their codes; all
 scales are multiplied to make it 16 times everywhere, and d_x is divided by 16. The four groups of a plane add up in one
 register as in ``q4_k_neon``.
 
 Packed buffer, per 256 inputs: 256 codes | 16 i16 (negated sums of the codes of each group) | 4 f32 (0, 0, d_x / 16,
-d_x).
+d_x); for float inputs ``fixed_neon``, then 16 f32 (negated sums of the inputs of each group).
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from __future__ import annotations
 from numba import types
 
 from ...formats import FORMATS
+from .fixed_neon import LANES_BYTES, inputs_16, lanes_total, make_lanes_pack
 from .neon import dots_16, scaled_differences, widened_dot
 from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_4, Part, RowKernel, make_rows, records
-from .vec import F32x4, Float, I8x16, I8x32, I16x4, I16x8, I32x4, Int, Val, inline
+from .row_kernel import LANES_4, TWO_AT_MOST, Part, RowKernel, make_rows, records
+from .vec import F32x4, F32x16, F32x32, Float, I8x16, I8x32, I16x4, I16x8, I32x4, I32x16, Int, Val, inline
 
 BLOCK = FORMATS["Q2_K"].block_bytes
 _PACKED = 256 + 32 + 16
+_PACKED_FLOAT = LANES_BYTES + 64
 _GROUPS = [2 * plane + 8 * half + i for plane in range(4) for half in range(2) for i in range(2)]
 """The groups plane by plane."""
 _SHIFTS = (4, 2, 0, 4)
@@ -31,19 +33,26 @@ def _plane(bits: Val, plane: int) -> Val:
     return bits & (3 << 2 * plane) if plane < 3 else bits >> 6
 
 
+def _lane_sums(k, header: Val, weights: Val, x: Val, limbs: int) -> list[Val]:
+    """Return 16 sum_j s_j dot_j in four lanes, for each limb of the packed inputs."""
+    bits = [k.load(I8x16, weights + (16 + 16 * i)) for i in range(4)]
+    differences = scaled_differences(k, (header & 0x0F).shuffle(_GROUPS), _SHIFTS)
+    sums = [k.zero(I32x4)] * limbs
+    for plane, factors in enumerate(differences):
+        dots = [k.zero(I32x4)] * limbs
+        for i in range(4):
+            codes, factor = _plane(bits[i], plane), factors.shuffle([i] * 4)
+            for limb, inputs in enumerate(inputs_16(k, x, _GROUPS[4 * plane + i], limbs)):
+                dots[limb] = dots_16(k, dots[limb], codes, inputs)
+                sums[limb] = sums[limb] + dots[limb] * factor
+    return sums
+
+
 @inline(F32x4, F32x4, Int, Int)
 def _add(k, total, weights, x):
     """Return total + the lane sums of one block."""
     header = k.load(I8x16, weights)
-    bits = [k.load(I8x16, weights + (16 + 16 * i)) for i in range(4)]
-    differences = scaled_differences(k, (header & 0x0F).shuffle(_GROUPS), _SHIFTS)
-    sums = k.zero(I32x4)
-    for plane, factors in enumerate(differences):
-        dots = k.zero(I32x4)
-        for i in range(4):
-            inputs = k.load(I8x16, x + 16 * _GROUPS[4 * plane + i])
-            dots = dots_16(k, dots, _plane(bits[i], plane), inputs)
-            sums = sums + dots * factors.shuffle([i] * 4)
+    (sums,) = _lane_sums(k, header, weights, x, 1)
     mins = widened_dot(k, header >> 4, *(k.load(I16x8, x + at) for at in (256, 272)))
     d = k.half_to_float(k.load(I16x4, weights + (BLOCK - 8))) * k.load(F32x4, x + 288)
     total = k.fma(sums.to_float(F32x4), d.shuffle([2] * 4), total)
@@ -58,6 +67,34 @@ def _finish(k, target, half, scale):
             k.store(target + 256 + 4 * sub + 2 * part, k.const(types.int16, 0) - value)
     k.store(target + 288, scale.splat(F32x4) * [0.0, 0.0, 1 / 16, 1.0])
 
+
+# -- float activations: see fixed_neon.py
+@inline(F32x4, F32x4, Int, Int)
+def _add_float(k, total, weights, x):
+    """Return total + the lane sums of one block."""
+    header = k.load(I8x16, weights)
+    sums = lanes_total(k, _lane_sums(k, header, weights, x, 3), x + (LANES_BYTES - 16))
+    d = k.half_to_float(k.load(I16x4, weights + (BLOCK - 8)))
+    total = k.fma(sums, (d * (1 / 16)).shuffle([2] * 4), total)
+    minima = (header >> 4).zext(I32x16).to_float(F32x16) * k.load(F32x16, x + LANES_BYTES)
+    first, second, third, fourth = (minima.shuffle(range(4 * i, 4 * i + 4)) for i in range(4))
+    return k.fma((first + second) + (third + fourth), d.shuffle([3] * 4), total)
+
+
+@inline(types.none, Int, Int)
+def _store_sums(k, target, x):
+    """Store the negated sums of the two groups of 32 inputs."""
+    values = k.load(F32x32, x)
+    for group in range(2):
+        half = values.shuffle(range(16 * group, 16 * group + 16))
+        k.store(target + 4 * group, k.const(Float, 0.0) - k.hsum(half))
+
+
+FLOAT = RowKernel(
+    make_lanes_pack(_PACKED_FLOAT, _store_sums, 8),
+    make_rows(LANES_4, 2, Part(256, _add_float, BLOCK, _PACKED_FLOAT), counts=TWO_AT_MOST),
+    records(256, _PACKED_FLOAT),
+)
 
 Q8K = RowKernel(
     make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),

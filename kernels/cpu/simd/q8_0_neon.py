@@ -1,4 +1,4 @@
-"""Q8_0 rows in tiers N and I (NEON with dotprod), for A8 activations: blocks of 32, f16 scale and 32 int8.
+"""Q8_0 rows in tiers N and I (NEON with dotprod), for A8 and float activations: blocks of 32, f16 scale and 32 int8.
 
 A step processes four blocks: the ``sdot`` of a block add up in one register; its scale is a lane of the four products
 of scales.
@@ -11,8 +11,8 @@ from __future__ import annotations
 from numba import njit, types
 
 from ...formats import FORMATS
-from .helpers import store_float
-from .neon import dots_16
+from .helpers import pack_floats, store_float
+from .neon import dots_16, look_up
 from .quantize import a8_scale, store_codes
 from .row_kernel import LANES_PAIR_4, Part, RowKernel, make_rows, records
 from .vec import JIT, F32x2, F32x4, Float, I8x16, I16x4, I32x4, Int, Val, inline
@@ -61,3 +61,32 @@ def _pack(x, n, buffer):
 
 
 A8 = RowKernel(_pack, make_rows(LANES_PAIR_4, 3, _part(4), _part(2), _part(1)), records(64, _PACKED))
+
+
+# -- float activations
+_TOP_BYTES = [[0xFF, 0xFF, 0xFF, byte] * 1 for byte in range(16)]
+_TOP = 2.0**-24
+
+
+def _add_products(k, sums: Val, block: Val, x: Val) -> tuple[Val, Val]:
+    """Add the products of one block: its codes become the top bytes of words, 2^24 times their values."""
+    parts = [k.zero(F32x4)] * 2
+    for register in range(2):
+        codes = k.load(I8x16, block + (2 + 16 * register))
+        for word in range(4):
+            places = sum(_TOP_BYTES[4 * word : 4 * word + 4], [])
+            values = look_up(k, codes, k.const(I8x16, places)).bits(I32x4).to_float(F32x4)
+            inputs = k.load(F32x4, x + (64 * register + 16 * word))
+            parts[word % 2] = k.fma(values, inputs, parts[word % 2])
+    d = (k.half_to_float(k.load(types.int16, block)) * _TOP).splat(F32x4)
+    even, odd = (k.fma(part, d, total) for part, total in zip(parts, k.members(sums), strict=True))
+    return even, odd
+
+
+@inline(LANES_PAIR_4.kind, LANES_PAIR_4.kind, Int, Int)
+def _add_float(k, sums, weights, x):
+    """Add the products of one block."""
+    return _add_products(k, sums, weights, x)
+
+
+FLOAT = RowKernel(pack_floats, make_rows(LANES_PAIR_4, 1, Part(32, _add_float, BLOCK, 128)), records(1, 4))

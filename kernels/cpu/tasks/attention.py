@@ -20,7 +20,7 @@ from ..sizes import ROW_BLOCK as BLOCK
 from ..sizes import WIDENED
 from .lang import FAST, exp32, f32p, i32p, i64p, local
 from .registry import body
-from .tiles import LANES, dots, load_scaled, outer, put, store, sums, widen, zeros
+from .tiles import LANES, WIDTH, dots, load_scaled, outer, put, store, sums, widen, zeros
 
 LOWEST = np.float32(-1e30)
 ADDRESSES, SIXTEEN, FACTORS = local(8 * BLOCK), local(64), local(4 * 8)
@@ -74,10 +74,10 @@ def online_softmax(scores, count, top, total):
 
 @njit(**FAST)
 def add_block(out, heads, dim, rows, count, weights, factors):
-    """Update out_h = out_h * factor_h + sum_r weights[h, r] * row_r, 4 heads x 64 channels at a time."""
-    full = dim // 64 * 64
+    """Update out_h = out_h * factor_h + sum_r weights[h, r] * row_r, 4 heads x WIDTH channels at a time."""
+    full = dim // WIDTH * WIDTH
     address = i64p(rows)
-    for c in range(0, 4 * full, 256):
+    for c in range(0, 4 * full, 4 * WIDTH):
         for h in range(0, heads, 4):
             top = heads - 1
             h1, h2, h3 = min(h + 1, top), min(h + 2, top), min(h + 3, top)

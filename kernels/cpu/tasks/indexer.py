@@ -10,7 +10,7 @@ from ..sizes import INDEX_BLOCK, INDEX_ROWS
 from ..sizes import INDEX_LANES as HEADS
 from .lang import JIT, f32p, i32p, local, order_key
 from .registry import body
-from .tiles import outer, relu_weighted, widen, zeros
+from .tiles import WIDTH, outer, relu_weighted, widen, zeros
 
 BINS = 2048
 HISTOGRAM, SCORES4 = local(4 * BINS), local(16)
@@ -57,11 +57,12 @@ def index_scores(args, first, last, thread):
             for i in range(4):
                 f32p(row_sums)[i] = np.float32(0)
             for g in range(groups):
-                acc = zeros()
-                vectors = query + 4 * HEADS * dim * g
-                for d in range(dim):
-                    acc = outer(acc, base + 4 * d, r1 + 4 * d, r2 + 4 * d, r3 + 4 * d, vectors + 4 * HEADS * d)
-                relu_weighted(acc, query + 4 * HEADS * (groups * dim + g), row_sums)
+                for first_head in range(0, HEADS, WIDTH):
+                    acc = zeros()
+                    vectors = query + 4 * (HEADS * dim * g + first_head)
+                    for d in range(dim):
+                        acc = outer(acc, base + 4 * d, r1 + 4 * d, r2 + 4 * d, r3 + 4 * d, vectors + 4 * HEADS * d)
+                    relu_weighted(acc, query + 4 * (HEADS * (groups * dim + g) + first_head), row_sums)
             for i in range(min(INDEX_ROWS, limit - row)):
                 out[row + i] = f32p(row_sums)[i]
 

@@ -82,7 +82,7 @@ class Run(NamedTuple):
 
 
 def usual(runs: list[Run]) -> float:
-    """Return the cycles of the additions where nobody else is on the core: the least that a tenth of the probes share."""
+    """Return the cycles of the additions on a core that nobody shares: the least that a tenth of the probes have."""
     cycles = np.sort([p.cycles for run in runs for p in (run.before, run.after)])
     shared = np.searchsorted(cycles, cycles * (1 + SAME[0]), side="right") - np.arange(len(cycles))
     return float(cycles[np.argmax(shared >= len(cycles) / 10)])
@@ -205,9 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     errors = sorted(abs(row["error"]) for row in rows if row["error"] is not None)
     if errors:
         print(f"error: median {np.median(errors):.0%}, largest {errors[-1]:.0%}; ", end="")
-    print(
-        f"{counted:.0%} of the runs count, in which a round of additions takes {cycles:.2f} to {(1 + SAME[0]) * cycles:.2f} cycles"
-    )
+    print(f"{counted:.0%} of the runs count: a round of additions within {SAME[0]:.0%} of {cycles:.2f} cycles")
     return 0
 
 

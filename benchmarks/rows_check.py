@@ -82,10 +82,11 @@ class Run(NamedTuple):
 
 
 def usual(runs: list[Run]) -> float:
-    """Return the cycles of the additions on a core that nobody shares: the least that a tenth of the probes have."""
+    """Return the cycles of the additions on a core that nobody shares: the least that a tenth of the probes agree on."""
     cycles = np.sort([p.cycles for run in runs for p in (run.before, run.after)])
     shared = np.searchsorted(cycles, cycles * (1 + SAME[0]), side="right") - np.arange(len(cycles))
-    return float(cycles[np.argmax(shared >= len(cycles) / 10)])
+    first = int(np.argmax(shared >= len(cycles) / 10))
+    return float(np.median(cycles[first : first + shared[first]]))
 
 
 def alone(run: Run, cycles: float) -> bool:

@@ -82,7 +82,7 @@ class Run(NamedTuple):
 
 
 def usual(runs: list[Run]) -> float:
-    """Return the cycles of the additions on a core that nobody shares: the least that a tenth of the probes agree on."""
+    """Return the cycles of the additions on a core that nobody shares: what the lowest tenth agree on."""
     cycles = np.sort([p.cycles for run in runs for p in (run.before, run.after)])
     shared = np.searchsorted(cycles, cycles * (1 + SAME[0]), side="right") - np.arange(len(cycles))
     first = int(np.argmax(shared >= len(cycles) / 10))
@@ -154,7 +154,9 @@ def main(argv: list[str] | None = None) -> int:
         prog="benchmarks.rows_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kernels", nargs="*", default=DEFAULT, metavar="KERNEL", help="FORMAT/ACTIVATION")
-    parser.add_argument("--tier", help="kernels of this tier (default: the best that this machine has)")
+    parser.add_argument(
+        "--tier", choices=list("ABCNI"), help="kernels of this tier (default: the best that this machine has)"
+    )
     parser.add_argument("--seconds", type=float, default=20, help="time to measure (default 20)")
     parser.add_argument("--mca", default=MCA, help=f"name of llvm-mca (default {MCA})")
     parser.add_argument("--model", metavar="CPU", help="llvm-mca's model (default: this processor's)")

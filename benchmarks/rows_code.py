@@ -173,7 +173,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("kernels", nargs="*", default=DEFAULT, metavar="KERNEL", help="FORMAT/ACTIVATION")
     parser.add_argument("--cpu", choices=[*PROCESSORS, *FOREIGN], help="compile for this processor instead of the host")
-    parser.add_argument("--tier", help="kernels of this tier (default: the best that the target has)")
+    parser.add_argument(
+        "--tier", choices=list("ABCNI"), help="kernels of this tier (default: the best that the target has)"
+    )
     parser.add_argument(
         "--inputs", type=int, choices=(1, 2, 4), default=1, help="kernels of so many inputs (default 1)"
     )

@@ -2,6 +2,7 @@
 
 python -m benchmarks.cpu     every figure of the table in docs/evidence/perf.md, with its bar
 python -m benchmarks.rows    row kernels alone, all formats and roundings
+python -m benchmarks.arm     what rows should take on AArch64 machines, estimated
 python -m benchmarks.profile where the time of a decoded token goes, step by step
 python -m benchmarks.threads how a token scales with threads, what a barrier costs, what more threads would give
 python -m benchmarks.skills  what the embedded model can do; what every mistake and every quantization costs it

@@ -4,6 +4,7 @@ Figures are ratios wherever possible, and the two sides of a ratio are interleav
 cancels. A value is the median over the rounds; the range shows how far to trust it. A figure that could not be measured
 has no value and says why. The real-shape figures come from a slice of Flash (4 layers), which is written to the model
 cache on first use: 8 experts with --quick (0.9 GB), 256 otherwise (7.7 GB).
+On machines that ``benchmarks.arm`` has estimates of, a column shows them.
 
     python -m benchmarks.cpu --quick --json     under a minute, no peers, one JSON document
     python -m benchmarks.cpu --peers            also against ggml, llama.cpp and torch
@@ -30,6 +31,7 @@ QUICK_SECONDS = 34.0
 
 SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = {
     "matvec": (matvec.measure, ("read*", "matvec *", "float *"), 10),
+    "cached": (matvec.cached, ("cached *",), 2),
     "decode": (whole.decode, ("decode", "decode ms", "besides *"), 6),
     "published": (published.decode, ("published*",), 10),
     "passes": (passes.measure, ("pass *", "together"), 20),
@@ -90,10 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ds4ref.kernels.system import available_cores
     from ds4ref.nano.cache import slice_path
 
-    budget = Budget(QUICK_SECONDS if args.quick else None)
     model = args.model or slice_path(4, 8 if args.quick else 256, 4096, "q2")
     threads = args.threads or min(2, available_cores())
     CPU().load()
+    budget = Budget(
+        QUICK_SECONDS if args.quick else None
+    )  # a machine's first run compiles for minutes, which is no part
     context = Context(args.quick, threads, args.peers, model, budget)
     # keep what libraries print out of the JSON
     with contextlib.redirect_stdout(sys.stderr):

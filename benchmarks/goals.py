@@ -22,6 +22,7 @@ GOALS = {
     "read": Goal("read bandwidth", "GB/s"),
     "read 1": Goal("read bandwidth, 1 thread", "GB/s"),
     **{f"matvec {f}": Goal(f"mat-vec / read bandwidth: {f}", "", *bars) for f, bars in _MATVEC.items()},
+    **{f"cached {f}": Goal(f"rows in the caches, 1 thread: {f}", "GB/s") for f in FORMATS},
     **{f"float {f}": Goal(f"mat-vec / read bandwidth: {f}, float activations", "") for f in FORMATS if f != "F16"},
     **{f"ggml {f}": Goal(f"mat-vec vs ggml vec_dot: {f}", "x", *bars) for f, bars in _GGML.items()},
     "tier B": Goal("tier B, Q8_0 / read bandwidth, 1 thread", "", 0.85),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shlex
 import sys
@@ -26,6 +27,11 @@ from .runner import MeasuredLane, Measurement
 from .verdict import verdict
 
 PROG = "ds4-bench"
+INVITATION = (
+    "our figures of this kind of processor are estimates (docs/evidence/arm.md); "
+    "please paste the table of `python -m benchmarks.cpu --quick` into an issue"
+)
+"""What users of AArch64 processors are asked on a terminal: nobody measured there."""
 
 
 class Output:
@@ -144,6 +150,9 @@ class Output:
         for lane in run.lanes:
             if lane.run is not None and run.store is not None and not places.json:
                 say(PROG, f"kept as run {lane.run}; {run.store.show(lane.run)}")
+        local = any(lane.facts.get("backend") == "cpu" for lane in run.lanes)
+        if local and platform.machine().lower() in ("arm64", "aarch64") and is_tty(sys.stderr):
+            say(PROG, INVITATION)
         sys.stdout.flush()
 
     def _tables(self, run: Measurement) -> None:

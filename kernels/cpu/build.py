@@ -57,11 +57,8 @@ def entries(group: str = "engine") -> dict[str, Callable[[], Any]]:
     return {name: make for name, make in ENTRIES.items() if name.startswith("quantize.") == (group == "quantize")}
 
 
-def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]:
-    """Link LLVM modules, strip code that no entry point uses, and compile.
-
-    Return the object code and the names of its undefined symbols.
-    """
+def optimized(modules: list[Any], machine: Any) -> Any:
+    """Link LLVM modules into the first, strip code that no entry point uses, and optimize for ``machine``."""
     import llvmlite.binding as ll
 
     for module in modules:
@@ -74,6 +71,12 @@ def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]
     options.loop_vectorization = options.slp_vectorization = True
     builder = ll.create_pass_builder(machine, options)
     builder.getModulePassManager().run(main, builder)
+    return main
+
+
+def optimized_object(modules: list[Any], machine: Any) -> tuple[bytes, set[str]]:
+    """Compile LLVM modules; return the object code and the names of its undefined symbols."""
+    main = optimized(modules, machine)
     undefined = {f.name for f in main.functions if f.is_declaration and not f.name.startswith("llvm.")}
     return machine.emit_object(main), undefined
 

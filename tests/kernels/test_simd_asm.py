@@ -8,7 +8,7 @@ import re
 import pytest
 from numba import int64
 
-from benchmarks.rows_code import loops
+from benchmarks.assembly import loops
 from ds4ref.kernels.cpu.simd import KERNELS, TIER
 from ds4ref.kernels.cpu.simd.tiers import FEATURES
 

@@ -5,6 +5,7 @@ import json
 import shlex
 import sqlite3
 import statistics
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +246,18 @@ def test_every_run_is_kept(engines, private_store, capsys):
     assert cli.main(SMALL) == 0
     with Store.open(private_store) as store:
         assert len(store.runs(kind="peaks")) == 1, "this machine is measured once"
+
+
+@pytest.mark.parametrize(
+    "machine, terminal, asked",
+    [("arm64", True, True), ("aarch64", True, True), ("x86_64", True, False), ("arm64", False, False)],
+)
+def test_users_of_aarch64_are_asked_for_figures(engines, private_store, capsys, monkeypatch, machine, terminal, asked):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("ds4ref.speed_bench.output.is_tty", lambda stream: terminal and stream is sys.stderr)
+    assert cli.main([*SMALL, "-r", "1", "--no-store"]) == 0
+    last = capsys.readouterr().err.splitlines()[-1:]
+    assert ("please paste the table of `python -m benchmarks.cpu --quick`" in "".join(last)) is asked
 
 
 def test_no_record_if_none_is_wanted(engines, private_store):

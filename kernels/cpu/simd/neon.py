@@ -54,18 +54,6 @@ def look_up(k: Emit, table: Val, index: Val) -> Val:
     return k.call("llvm.aarch64.neon.tbl1.v16i8", I8x16, table, index)
 
 
-def shift_insert(k: Emit, low: Val, high: Val, places: int) -> Val:
-    """Return ``high << places`` with the lower bits of ``low``, lane by lane (sli)."""
-    kind = low.ir.type
-    name = f"llvm.aarch64.neon.vsli.v{kind.count}i{kind.element.width}"
-    return k.call(name, Vec(f"i{kind.element.width}", kind.count), low, high, k.const(types.int32, places))
-
-
-def count_bits(k: Emit, value: Val) -> Val:
-    """Return the number of set bits of each byte (cnt)."""
-    return k.call("llvm.ctpop.v16i8", I8x16, value)
-
-
 def as_it_is(k: Emit, value: Val) -> Val:
     """Return ``value`` as a value of which LLVM knows nothing; it emits no code.
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-SOURCE = f"deb [signed-by={KEYS}] http://deb.debian.org/debian bookworm main\n"
+RELEASE = "bookworm"
 PYTHON = "3.11"
 """Python of that release of Debian."""
 
@@ -103,7 +103,7 @@ def unpack(apt: Path, root: Path) -> None:
         raise UserlandError(f"no {KEYS} (apt install debian-archive-keyring)")
     for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
         (apt / name).mkdir(parents=True, exist_ok=True)
-    (apt / "etc/sources.list").write_text(SOURCE)
+    (apt / "etc/sources.list").write_text(f"deb [signed-by={KEYS}] {mirror()} {RELEASE} main\n")
     (apt / "state/status").write_text("")  # nothing is installed: every dependency is fetched
     settings = [
         'APT::Architecture "arm64"', 'APT::Architectures { "arm64"; }', 'APT::Sandbox::User ""',
@@ -118,6 +118,15 @@ def unpack(apt: Path, root: Path) -> None:
     root.mkdir()
     for package in sorted((apt / "cache/archives").glob("*.deb")):
         run(["dpkg-deb", "-x", str(package), str(root)], f"unpacking {package.name}")
+
+
+def mirror() -> str:
+    """Return the address of the mirror of Debian that this machine's apt uses; raise UserlandError if it has none."""
+    asked = ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Component: main"]
+    for site in run(asked, "apt-get indextargets").split():
+        if site.rstrip("/").endswith("/debian"):
+            return site
+    raise UserlandError("apt knows no mirror of Debian (run apt-get update; on Ubuntu name one in sources.list)")
 
 
 def install(site: Path) -> None:

@@ -1,12 +1,15 @@
 """Q8_0 rows times A8 activations in tier A: blocks of 32, f16 scale and 32 int8 (docs/explanation/model.md 2.3, 10.2).
 
-A step processes two blocks (64 weights). ``vpdpbusd`` needs unsigned weights: w ^ 0x80 = w + 128, and starting each
-int32 lane at -128 * (sum of its four codes) cancels the offset exactly. One 64-byte load covers both f16 scales.
+A step processes two blocks (64 weights). ``vpdpbusd`` needs one unsigned factor: the inputs are packed as x ^ 0x80 =
+x + 128, and starting each int32 lane at -128 * (sum of its four weights) cancels the offset exactly. The inputs of
+several rows share that start, and are read from two cache lines a step. One 64-byte load covers both f16 scales.
 
-Packed buffer, per 64 inputs: 64 codes | 16 f32 (two block scales, 8 lanes each) | 16 i32 lane offsets.
+Packed buffer, per 64 inputs: 64 codes + 128 | 16 f32 (two block scales, 8 lanes each).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from numba import njit, types
 
@@ -14,46 +17,48 @@ from ...formats import FORMATS
 from . import x86
 from .helpers import broadcast_half, pack_floats
 from .quantize import a8_scale, store_codes
-from .row_kernel import LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
+from .row_kernel import COUNTS, EVERY_COUNT, LANES_PAIR, PAIR, Part, RowKernel, make_rows, records
 from .vec import JIT, F32x8, F32x16, Float, I8x16, I8x32, I8x64, I16x32, I32x8, I32x16, Int, Val, inline
 
 BLOCK = FORMATS["Q8_0"].block_bytes
-_PACKED_PAIR = 192
+_PACKED_PAIR = 128
 
 
 # -- a8
+def _start(k, codes: Val) -> Val:
+    """Return -128 * (sum of the four codes of each int32 lane)."""
+    return k.zero(I32x16) - x86.dpbusd_512(k, k.zero(I32x16), k.const(I8x64, -128), codes)
+
+
 def _two_blocks(k, total: Val, weights: Val, x: Val) -> Val:
     """Return total + the lane sums of two adjacent blocks."""
-    codes = k.load(I8x32, weights + 2).cat(k.load(I8x32, weights + BLOCK + 2)) ^ -128
-    dots = x86.dpbusd_512(k, k.load(I32x16, x + 128), codes, k.load(I8x64, x))
+    codes = k.load(I8x32, weights + 2).cat(k.load(I8x32, weights + BLOCK + 2))
+    dots = x86.dpbusd_512(k, _start(k, codes), k.load(I8x64, x), codes)
     halves = k.load(I16x32, weights).shuffle([0] * 8 + [BLOCK // 2] * 8)
     return k.fma(dots.to_float(F32x16), k.half_to_float(halves) * k.load(F32x16, x + 64), total)
 
 
 def _last_block(k, total: Val, weights: Val, x: Val) -> Val:
     """Return the same for a final single block: reads 34 bytes; the second half of ``x`` is packed as zeros."""
-    codes = k.load(I8x32, weights + 2).cat(k.zero(I8x32)) ^ -128
-    dots = x86.dpbusd_512(k, k.load(I32x16, x + 128), codes, k.load(I8x64, x))
+    codes = k.load(I8x32, weights + 2).cat(k.zero(I8x32))
+    dots = x86.dpbusd_512(k, _start(k, codes), k.load(I8x64, x), codes)
     scale = broadcast_half(k, weights, F32x8).cat(k.zero(F32x8))
     return k.fma(dots.to_float(F32x16), scale * k.load(F32x16, x + 64), total)
 
 
 @inline(types.none, Int, Int, Float)
 def _finish_pack(k, target, half, scale):
-    """Store scale and offset lanes of one block; ``half`` (0 or 1) is its place in the pair at ``target``."""
+    """Offset the codes of one block and store its scale lanes; ``half`` (0 or 1) is its place in the pair at
+    ``target``."""
     at = target + half * 32
-    codes = k.load(I8x32, at)
-    wide = codes.sext(I16x32)
-    pairs = wide.shuffle(range(0, 32, 2)) + wide.shuffle(range(1, 32, 2))
-    quads = pairs.shuffle(range(0, 16, 2)) + pairs.shuffle(range(1, 16, 2))
+    k.store(at, k.load(I8x32, at) ^ -128)
     k.store(at + 64, scale.splat(F32x8))
-    k.store(at + 128, quads.sext(I32x8) * -128)
 
 
 @inline(types.none, Int)
 def _clear_half(k, target):
     """Zero the second block of the pair at ``target``."""
-    for offset in (32, 96, 160):
+    for offset in (32, 96):
         k.store(target + offset, k.zero(I32x8))
 
 
@@ -69,7 +74,7 @@ def _pack_a(x, n, buffer):
         _clear_half(buffer + (n >> 6) * _PACKED_PAIR)
 
 
-def _pair_rows(two_blocks, last_block, packed_pair: int):
+def _pair_rows(two_blocks, last_block, packed_pair: int, counts: Sequence[int] = COUNTS):
     """Make ``rows`` that takes pairs of blocks, two pairs a step."""
 
     @inline(PAIR, PAIR, Int, Int)
@@ -94,6 +99,7 @@ def _pair_rows(two_blocks, last_block, packed_pair: int):
         Part(128, add_four, 4 * BLOCK, 2 * packed_pair),
         Part(64, add_two, 2 * BLOCK, packed_pair),
         Part(32, add_one, BLOCK, 0),
+        counts=counts,
     )
 
 
@@ -118,4 +124,5 @@ def _last_block_float(k, total: Val, weights: Val, x: Val) -> Val:
 
 FLOAT = RowKernel(pack_floats, _pair_rows(_two_blocks_float, _last_block_float, 256), records(32, 128))
 
-A8 = RowKernel(_pack_a, _pair_rows(_two_blocks, _last_block, _PACKED_PAIR), records(64, _PACKED_PAIR))
+_ROWS = _pair_rows(_two_blocks, _last_block, _PACKED_PAIR, EVERY_COUNT)
+A8 = RowKernel(_pack_a, _ROWS, records(64, _PACKED_PAIR))

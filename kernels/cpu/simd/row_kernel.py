@@ -13,6 +13,9 @@ from .vec import JIT, F32x4, F32x8, F32x16, F32x32, Float, Int, Many, Vec, inlin
 COUNTS = (1, 2, 4)
 """Numbers of inputs that row kernels multiply a row with at once: it is decoded once for all of them."""
 
+EVERY_COUNT = (1, 2, 3, 4)
+"""COUNTS of the format that most bytes of a token are in: three inputs are not worth a kernel where rows are few."""
+
 TWO_AT_MOST = (1, 2)
 """COUNTS of kernels whose running sums of four inputs do not fit into registers, and whose decoding is cheap."""
 
@@ -24,7 +27,7 @@ class RowKernel(NamedTuple):
         size of the activation buffer for n inputs
     pack(x, n, buffer)
         n float32 at ``x`` -> the buffer: rounded by the activation mode, in the order of the weight decoder
-    rows[count](weights, first, last, row_bytes, n, table), for each of COUNTS or of TWO_AT_MOST
+    rows[count](weights, first, last, row_bytes, n, table), for each of COUNTS, EVERY_COUNT or TWO_AT_MOST
         float32 out[first:last] = rows first .. last-1 of the matrix at ``weights`` times the packed vector, for each of
         the ``count`` pairs of int64 addresses (buffer, out) at ``table``; never reads beyond the last byte of row
         last-1, nor before the first of row ``first``. An input's result has the same bits for every count.
@@ -119,6 +122,7 @@ def for_any_count(rows: dict[int, Any]) -> Any:
     """Make ``rows(weights, first, last, row_bytes, n, table, count)`` for any number of inputs from those at once."""
     one, two, most = rows[1], rows[2], rows[max(rows)]
     at_once = max(rows)
+    three_at_once, three = 3 in rows, rows.get(3, one)
 
     @njit(**JIT)
     def rows_for_any(weights, first, last, row_bytes, n, table, count):
@@ -127,6 +131,9 @@ def for_any_count(rows: dict[int, Any]) -> Any:
             most(weights, first, last, row_bytes, n, table)
             table += 16 * at_once
             left -= at_once
+        if three_at_once and left == 3:
+            three(weights, first, last, row_bytes, n, table)
+            return
         if left & 2:
             two(weights, first, last, row_bytes, n, table)
             table += 32

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ds4ref.runs import provenance
+
 from .goals import FORMATS
 from .rows_code import FOREIGN, MCA, other_process
 
@@ -61,7 +63,7 @@ MACHINES = (
     Machine("M1 Max", "Apple M1 Max", "apple-m1", 8, 3.2, 400),
     Machine("M4 Max", "Apple M4 Max", "apple-m4", 12, 4.5, 546),
     Machine("M3 Ultra", "Apple M3 Ultra", "apple-m4", 24, 4.05, 819),  # the kernels of both are the same code
-    Machine("GB10", "cortex-x925", "cortex-x925", 10, 3.9, 273),
+    Machine("GB10", "Cortex-A725 + Cortex-X925", "cortex-x925", 10, 3.9, 273),
 )
 
 
@@ -125,12 +127,10 @@ def token_seconds(document: Mapping[str, Any], machine: Machine, cores: int) -> 
 
 def this_machine() -> Machine | None:
     """Return the machine that this process runs on, if it is one of MACHINES."""
-    import llvmlite.binding as ll
-
     from ds4ref.environment import cpu_name
 
-    names = cpu_name(), ll.get_host_cpu_name()
-    return next((machine for machine in MACHINES if any(name.startswith(machine.brand) for name in names)), None)
+    name = cpu_name()
+    return next((machine for machine in MACHINES if name.startswith(machine.brand)), None)
 
 
 def both(span: Span, digits: int = 0, unit: str = "") -> str:
@@ -201,7 +201,9 @@ def computed(mca: str) -> dict[str, Any]:
         answers = {model: asked(cpu, model, mca) for model in models}
         figures = {model: answer["kernels"] for model, answer in answers.items()}
         processors[cpu] = {"triple": FOREIGN[cpu], "tier": answers[models[0]]["tier"], "models": figures}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = provenance.commit()
+    if commit is None or commit.endswith("+"):
+        raise SystemExit("arm: commit first: the estimates name it")
     version = subprocess.run([mca, "--version"], capture_output=True, text=True).stdout
     (llvm,) = (line.split()[-1] for line in version.splitlines() if "LLVM version" in line)
     return {"llvm": llvm, "commit": commit, "processors": processors}

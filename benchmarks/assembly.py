@@ -1,6 +1,6 @@
 """Read the assembly text of a compiled kernel, x86-64 (AT&T) or AArch64: its blocks, hot loop, one whole row, spills.
 
-Nothing here runs or asks a processor; ``benchmarks.expected`` asks llvm-mca about what is found here.
+Nothing here runs or asks a processor; ``benchmarks.rows_code`` asks llvm-mca about what is found here.
 """
 
 from __future__ import annotations

@@ -15,18 +15,21 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import platform
 import time
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
+from ds4ref.kernels.cpu.numba_internals import cross_target
+
 from .rows import random_rows
-from .rows_code import DEFAULT, MCA, ROW, Expected, compiled, expected, machine, other_process
+from .rows_code import DEFAULT, MCA, OUTSIDE, ROW, Expected, compiled, expected, machine, other_process, refuse
 
 BYTES = 512 << 10
 CHAIN = 5
-"""Cycles of a round of ``_chain``: shift, exclusive or, and a multiplication of 3."""
+"""Cycles of a round of ``_chain`` on Intel's and AMD's processors: shift, exclusive or, and a multiplication of 3."""
 ROUNDS = 6000
 SAME = 0.08, 0.02
 """How much of the additions' usual cycles, and of the clock, may differ in a run that counts."""
@@ -166,6 +169,13 @@ def main(argv: list[str] | None = None) -> int:
         rest = [*args.kernels, "--seconds", str(args.seconds), "--mca", args.mca]
         rest += (["--model", args.model] if args.model else []) + ["--json"] * args.json
         return other_process(None, args.tier, ["benchmarks.rows_check", *rest]).returncode
+    if platform.machine() != "x86_64":
+        parser.error("the cycles of its chain are known for x86-64 alone")
+    if cross_target():
+        parser.error("DS4_CROSS_TARGET is set: its code cannot run here")
+    if args.seconds <= 0:
+        parser.error("--seconds must be above 0")
+    refuse(parser, args.kernels)
     target = machine()
     from ds4ref.kernels.cpu.simd.tiers import CPU, TIER, TRIPLE
     from ds4ref.kernels.formats import FORMATS
@@ -176,7 +186,9 @@ def main(argv: list[str] | None = None) -> int:
         module = compiled(fmt, act, 1, target)
         layout = FORMATS[fmt]
         text = target.emit_assembly(module)
-        models[name] = expected(text, layout.block_elems, layout.block_bytes, args.mca, TRIPLE, args.model or CPU)
+        outside = OUTSIDE.get((TIER, name), 0)
+        model = args.model or CPU
+        models[name] = expected(text, layout.block_elems, layout.block_bytes, args.mca, TRIPLE, model, outside)
         kernels[name] = Kernel(fmt, act, module, target)
     runs: dict[str, dict[bool, list[Run]]] = {name: {True: [], False: []} for name in kernels}
     end = time.monotonic() + args.seconds

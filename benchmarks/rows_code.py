@@ -112,15 +112,39 @@ def simulated(lines: Sequence[str], times: int, command: str, triple: str, cpu: 
     return (twice["uOps"] - once["uOps"]) / times, (twice["Cycles"] - once["Cycles"]) / times
 
 
-def expected(text: str, block_elems: int, block_bytes: int, command: str, triple: str, cpu: str) -> Expected:
-    """Return what llvm-mca expects of the kernel with this assembly, from 100 rounds of its loop and 10 rows."""
+OUTSIDE = {("A", "IQ2_XXS/q8k"): 1}
+"""Rounds of a row that run before and after the hot loop, by tier and kernel: what decodes a round ahead."""
+
+
+def expected(
+    text: str, block_elems: int, block_bytes: int, command: str, triple: str, cpu: str, outside: int = 0
+) -> Expected:
+    """Return what llvm-mca expects of the kernel with this assembly, from 100 rounds of its loop and 10 rows.
+
+    outside: rounds of a row that are not in the loop. Raise ValueError for rows that are no whole rounds.
+    """
     loop = hot_loop(text, block_bytes)
     size = step_bytes(loop, block_bytes)
     row_bytes = ROW // block_elems * block_bytes
-    row = loop * (row_bytes // size) + around(text, loop)
+    ends = around(text, loop)
+    if row_bytes % size or not ends:
+        raise ValueError(f"a row of {row_bytes} bytes is no number of rounds of {size} and a way back")
+    row = loop * (row_bytes // size - outside) + ends
     micro_operations, cycles = simulated(loop, 100, command, triple, cpu)
     row_cycles = simulated(row, 10, command, triple, cpu)[1]
     return Expected(size, len(loop), spills(loop), micro_operations, cycles, row_bytes, row_cycles)
+
+
+def refuse(parser: argparse.ArgumentParser, kernels: Sequence[str], inputs: int = 1) -> None:
+    """End with a usage error unless this process's tier has these kernels for so many inputs."""
+    from ds4ref.kernels.cpu.simd import KERNELS
+
+    named = {"/".join(pair): kernel for pair, kernel in KERNELS.items()}
+    for name in kernels:
+        if name not in named:
+            parser.error(f"no kernel {name}; there are {', '.join(named)}")
+        if inputs not in named[name].rows:
+            parser.error(f"{name} takes {', '.join(map(str, named[name].rows))} inputs at once, not {inputs}")
 
 
 def machine() -> Any:
@@ -189,6 +213,7 @@ def main(argv: list[str] | None = None) -> int:
         rest = [*args.kernels, "--mca", args.mca, "--inputs", str(args.inputs)]
         rest += ["--asm"] * args.asm + ["--json"] * args.json + (["--model", args.model] if args.model else [])
         return other_process(args.cpu, args.tier, ["benchmarks.rows_code", *rest]).returncode
+    refuse(parser, args.kernels, args.inputs)
     target = machine()
     from ds4ref.kernels.cpu.simd.tiers import CPU, TIER, TRIPLE
     from ds4ref.kernels.formats import FORMATS
@@ -206,7 +231,8 @@ def main(argv: list[str] | None = None) -> int:
         if args.asm:
             print(f"# {name}", *hot_loop(text, layout.block_bytes), sep="\n")
             continue
-        row = expected(text, layout.block_elems, layout.block_bytes, args.mca, TRIPLE, model)
+        outside = OUTSIDE.get((TIER, name), 0)
+        row = expected(text, layout.block_elems, layout.block_bytes, args.mca, TRIPLE, model, outside)
         figures[name] = asdict(row)
         if not args.json:
             print(

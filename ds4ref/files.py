@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import sys
@@ -15,13 +16,15 @@ def flush_to_disk(fd: int) -> None:
 
     macOS's fsync hands them to the disk, whose own cache a power cut empties.
     """
+    os.fsync(fd)
     if sys.platform == "darwin":
         import fcntl
 
-        with contextlib.suppress(OSError):  # file systems of networks cannot
+        try:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-            return
-    os.fsync(fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL):
+                raise  # network file systems merely cannot
 
 
 @contextlib.contextmanager

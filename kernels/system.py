@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import sys
 from functools import cache
 from pathlib import Path
@@ -62,6 +63,11 @@ def keep_freed_memory() -> None:
     with contextlib.suppress(OSError, AttributeError):
         _libc().mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
         _libc().mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+
+
+def is_aarch64(machine: str | None = None) -> bool:
+    """Return whether ``machine``, by default this one, is AArch64; a triple begins with it."""
+    return (platform.machine() if machine is None else machine).lower() in ("aarch64", "arm64")
 
 
 def allowed_cores() -> list[int] | None:

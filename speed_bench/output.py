@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shlex
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ds4ref.console.common import atomic_output, is_tty, say
+from ds4ref.environment import is_aarch64
 from ds4ref.errors import DataError
 
 from .columns import HEADER, Sample, csv_text, format_row, repetition_key, summary
@@ -28,10 +28,10 @@ from .verdict import verdict
 
 PROG = "ds4-bench"
 INVITATION = (
-    "our figures of this kind of processor are estimates (docs/evidence/arm.md); "
-    "please paste the table of `python -m benchmarks.cpu --quick` into an issue"
+    "our figures of this kind of processor are estimates (docs/evidence/arm.md); in a checkout of ds4ref, "
+    "`python -m benchmarks.cpu --quick` measures them: please paste its table into an issue"
 )
-"""What users of AArch64 processors are asked on a terminal: nobody measured there."""
+"""Asked of users of AArch64 processors on a terminal, while docs/evidence/arm.md has only estimates."""
 
 
 class Output:
@@ -151,7 +151,7 @@ class Output:
             if lane.run is not None and run.store is not None and not places.json:
                 say(PROG, f"kept as run {lane.run}; {run.store.show(lane.run)}")
         local = any(lane.facts.get("backend") == "cpu" for lane in run.lanes)
-        if local and platform.machine().lower() in ("arm64", "aarch64") and is_tty(sys.stderr):
+        if local and is_aarch64() and is_tty(sys.stderr):
             say(PROG, INVITATION)
         sys.stdout.flush()
 

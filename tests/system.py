@@ -21,14 +21,14 @@ def open_files() -> int:
 
 
 def need_mapped(*paths: Path) -> None:
-    """Skip the test where these files cannot be mapped at once, as under an emulator or a limit of addresses."""
-    held: list[mmap.mmap] = []
+    """Skip the test where these files cannot be mapped, all at once, as under an emulator or a limit of addresses."""
+    maps: list[mmap.mmap] = []
     try:
         for path in paths:
             with path.open("rb") as file:
-                held.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
+                maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, OverflowError) as error:
         pytest.skip(f"this system does not map {sum(path.stat().st_size for path in paths) >> 30} GiB: {error}")
     finally:
-        for each in held:
+        for each in maps:
             each.close()

@@ -40,6 +40,7 @@ def test_without_a_third_level_the_second_is_the_last(cores, tmp_path):
 
 
 def test_a_machine_that_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "sysctl_number", lambda name: None)
     assert environment.cache_bytes(tmp_path) is None
     numbers = {"hw.l3cachesize": 0, "hw.perflevel0.l2cachesize": 12582912}
     monkeypatch.setattr(environment, "sysctl_number", numbers.get)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 
@@ -70,21 +71,30 @@ def test_an_action_belongs_to_its_block():
 
 
 @pytest.mark.parametrize(
-    ("system", "refused", "expected"),
-    [("linux", False, ["fsync"]), ("darwin", False, [51]), ("darwin", True, [51, "fsync"])],
+    ("system", "fault", "expected"),
+    [
+        ("linux", errno.EIO, ["fsync"]),
+        ("darwin", 0, ["fsync", 51]),
+        ("darwin", errno.ENOTSUP, ["fsync", 51]),
+        ("darwin", errno.EIO, None),
+    ],
 )
-def test_on_a_mac_the_disks_own_cache_is_flushed_too(system, refused, expected, monkeypatch):
+def test_on_a_mac_the_disks_own_cache_is_flushed_too(system, fault, expected, monkeypatch):
     """Its fsync hands bytes to the disk, which may lose them in a power cut; network file systems know nothing else."""
     fcntl, calls = pytest.importorskip("fcntl", reason="no fcntl on this system"), []
 
     def control(fd, command):
         calls.append(command)
-        if refused:
-            raise OSError(45, "Operation not supported")
+        if fault:
+            raise OSError(fault, os.strerror(fault))
 
     monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
     monkeypatch.setattr(fcntl, "fcntl", control)
     monkeypatch.setattr(os, "fsync", lambda fd: calls.append("fsync"))
     monkeypatch.setattr(files.sys, "platform", system)
-    files.flush_to_disk(7)
-    assert calls == expected
+    if expected is None:
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            files.flush_to_disk(7)
+    else:
+        files.flush_to_disk(7)
+        assert calls == expected

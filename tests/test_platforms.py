@@ -46,13 +46,13 @@ ONLY_LINUX = re.compile(
 )
 """Names that macOS's C library or Python lacks, or that behave otherwise there (fork after threads were started)."""
 
-FOLDERS = re.compile(r"/(proc|sys)(/|$)|/dev/(shm|full)")
+FOLDERS = re.compile(r"/(proc|sys)(/|$)|(proc|sys)/\w|/dev/(shm|full)")
 METHODS = {"splice", "tee", "fork"}
 """Names that others than the system have, too: counted only as members of ``os``."""
 
 
 def uses(source: str) -> Iterator[tuple[int, str]]:
-    """Line and name of each use of what only Linux has: names, members, imports and paths; not in docstrings."""
+    """Yield (line, name) of each use of what only Linux has: names, members, imports and paths; not in docstrings."""
     tree = ast.parse(source)
     told = {
         id(node.value)
@@ -62,8 +62,8 @@ def uses(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         found: list[str] = []
         if isinstance(node, ast.Attribute):
-            mine = node.attr in METHODS and not (isinstance(node.value, ast.Name) and node.value.id == "os")
-            found = [] if mine else [node.attr]
+            others = node.attr in METHODS and not (isinstance(node.value, ast.Name) and node.value.id == "os")
+            found = [] if others else [node.attr]
         elif isinstance(node, ast.Name) and node.id not in METHODS:
             found = [node.id]
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -74,7 +74,8 @@ def uses(source: str) -> Iterator[tuple[int, str]]:
             found = [node.value] if node.value not in METHODS else []  # as for getattr
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-            constants = [word.value for word in node.args if isinstance(word, ast.Constant)]
+            words = (*node.args, *(keyword.value for keyword in node.keywords))
+            constants = [word.value for word in words if isinstance(word, ast.Constant)]
             found = ["fork"] if "fork" in constants and called in ("get_context", "set_start_method") else []
         for name in found:
             if ONLY_LINUX.fullmatch(name):
@@ -105,8 +106,10 @@ def test_what_only_linux_has_is_called_in_few_places():
         "from os import posix_fadvise",
         "flags = os.O_RDONLY | os.O_DIRECT",
         "multiprocessing.get_context('fork')",
+        "multiprocessing.get_context(method='fork')",
         "if os.fork() == 0: pass",
         "open('/proc/self/statm')",
+        "(root / 'proc/self/cgroup').read_text()",
         "Path('/sys')",
         "getattr(os, 'eventfd')",
         "os.splice(1, 2, 3)",
@@ -141,7 +144,7 @@ def test_what_a_mac_has_is_not_taken_for_it(line: str):
 
 
 def clashes(files: Iterable[str]) -> list[set[str]]:
-    """Sets of paths, folders included, that such a file system takes for one."""
+    """Return the sets of paths, folders included, that such a file system takes for one."""
     spellings: dict[str, set[str]] = {}
     for file in files:
         for path in (PurePosixPath(file), *PurePosixPath(file).parents):
@@ -173,7 +176,7 @@ TOO_NEW = {
     "undefine, private and load (3.82, 4.0)": r"^\s*-?(undefine|private|load)\s",
     "define with an operator (3.82)": r"^define\s+\S+\s*[:?+!]?=",
     "grouped targets (4.3)": r"&::?($|\s)",
-    "else with a condition on one line is 3.81's, but nested export of define is not": r"^export\s+define\b",
+    "export define (3.82)": r"^export\s+define\b",
     "flags that 3.81 lacks": r"\$\(MAKE\)[^\n]*--(output-sync|trace|shuffle)|^MAKEFLAGS.*(-O|--output-sync|--shuffle)",
 }
 NOT_BSD = {
@@ -191,7 +194,7 @@ NOT_BSD = {
 
 
 def too_new(text: str, rules: dict[str, str]) -> list[str]:
-    """Lines of a Makefile or script, without comments, that one of the rules finds, each with its name."""
+    """Return ``rule: line`` for each line of a Makefile or script, comments left out, that a rule finds."""
     lines = [line for line in text.splitlines() if not line.lstrip("@ \t").startswith("#")]
     return [f"{name}: {line}" for line in lines for name, rule in rules.items() if re.search(rule, line)]
 

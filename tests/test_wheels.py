@@ -6,7 +6,7 @@ import pytest
 
 from . import wheels
 
-MAC, LINUX = wheels.PLATFORMS
+MAC, LINUX = wheels.MAC, wheels.LINUX
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,9 @@ MAC, LINUX = wheels.PLATFORMS
         ("x-1-py3-none-manylinux_2_28_aarch64.whl", LINUX, "3.12", (2, 28)),
         ("rich-15.0.0-py3-none-any.whl", LINUX, "3.12", ()),
         ("x-1-2-cp312-cp312-macosx_12_0_arm64.whl", MAC, "3.12", (12, 0)),  # with a build number
+        ("x-1-cp313-abi3-macosx_11_0_arm64.whl", MAC, "3.11", None),
+        ("x-1-py2-none-any.whl", MAC, "3.12", None),
+        ("x-1-cp312-cp312-macosx_11_0_x86_64.macosx_12_0_arm64.whl", MAC, "3.12", (12, 0)),
     ],
 )
 def test_what_a_wheel_is_for(wheel: str, platform: str, python: str, oldest: tuple[int, ...] | None):

@@ -17,14 +17,19 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
+from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BASE = "base"
 SETS = (BASE, *PROJECT["optional-dependencies"])
 PYTHONS = tuple(line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: Python :: 3\.\d+$", line))
-PLATFORMS = {"macOS arm64": "aarch64-apple-darwin", "Linux AArch64": "aarch64-manylinux_2_28"}
+MAC, LINUX = "macOS arm64", "Linux AArch64"
+PLATFORMS = {MAC: "aarch64-apple-darwin", LINUX: "aarch64-manylinux_2_28"}
 MACOS = "14.0"
 """The oldest macOS that all extras are resolved for."""
 
@@ -51,7 +56,7 @@ class Wheels:
 
 
 def command(extra: str, platform: str, python: str) -> list[str]:
-    """The call of uv that resolves a set; sources are not built."""
+    """Return the call of uv that resolves a set; sources are not built."""
     chosen = [] if extra == BASE else ["--extra", extra]
     where = ["--python-platform", PLATFORMS[platform], "--python-version", python]
     options = ["--no-config", "--no-header", "--no-build", "--format", "pylock.toml", "-q"]
@@ -59,7 +64,7 @@ def command(extra: str, platform: str, python: str) -> list[str]:
 
 
 def resolve(extra: str, platform: str, python: str) -> Wheels:
-    """Resolve a set for a platform and a Python."""
+    """Resolve a set for a platform and a Python. Raise subprocess.TimeoutExpired after five minutes."""
     environment = os.environ | {"MACOSX_DEPLOYMENT_TARGET": MACOS}
     asked = command(extra, platform, python)
     done = subprocess.run(asked, capture_output=True, text=True, timeout=300, env=environment)
@@ -84,19 +89,23 @@ def read(lock: str, platform: str, python: str) -> Wheels:
     return Wheels(len(packages), tuple(compiled), f"no wheel of {', '.join(missing)}" if missing else "")
 
 
+@cache
+def supported(platform: str, python: str) -> frozenset[Tag]:
+    """Return the tags that a Python (``3.12``) takes on a platform, its newest systems included."""
+    if platform == MAC:
+        platforms = list(mac_platforms((30, 0), "arm64"))
+    else:
+        platforms = ["manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in range(17, 60))]
+    version, name = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
+    return frozenset([*cpython_tags(version, [name], platforms), *compatible_tags(version, name, platforms)])
+
+
 def system(wheel: str, platform: str, python: str) -> tuple[int, ...] | None:
     """Return the oldest system that a wheel is for, () if for any; None if it is for another platform or Python."""
-    *_, pythons, abi, tag = wheel.removesuffix(".whl").split("-")
-    exact = f"cp{python.replace('.', '')}"
-    if tag == "any":
+    fits = {tag.platform for tag in parse_wheel_filename(wheel)[3] & supported(platform, python)}
+    if "any" in fits:
         return ()
-    if not (exact in pythons.split(".") and abi == exact or abi == "abi3" or pythons.startswith("py")):
-        return None
-    if platform == "macOS arm64":
-        fits = tag.startswith("macosx") and tag.endswith(("arm64", "universal2"))
-    else:
-        fits = "manylinux" in tag and tag.endswith("aarch64")
-    return min(_versions(part) for part in tag.split(".")) if fits else None
+    return min(map(_versions, fits), default=None)
 
 
 def _versions(tag: str) -> tuple[int, ...]:
@@ -106,7 +115,7 @@ def _versions(tag: str) -> tuple[int, ...]:
 
 
 def cells() -> Iterator[tuple[str, str, str, Wheels]]:
-    """Resolve everything, one after the other."""
+    """Yield (extra, platform, python, result), resolved one after the other."""
     for extra in SETS:
         for platform in PLATFORMS:
             for python in PYTHONS:
@@ -121,17 +130,18 @@ def main() -> int:
     for extra in SETS:
         row = []
         for platform in PLATFORMS:
-            told = [(python, shown(results[extra, platform, python], platform)) for python in PYTHONS]
-            row.append("; ".join(grouped(told)))
+            texts = [(python, shown(results[extra, platform, python], platform)) for python in PYTHONS]
+            row.append("; ".join(grouped(texts)))
         print(f"| {extra} | " + " | ".join(row) + " |")
     bad = {key: wheels.reason for key, wheels in results.items() if wheels.reason}
-    print(json.dumps({" ".join(key): reason[:400] for key, reason in bad.items()}, indent=1), file=sys.stderr)
+    if bad:
+        print(json.dumps({" ".join(key): reason[:400] for key, reason in bad.items()}, indent=1), file=sys.stderr)
     return int(any(extra not in WITHOUT for extra, _, _ in bad))
 
 
-def grouped(told: list[tuple[str, str]]) -> Iterator[str]:
+def grouped(texts: list[tuple[str, str]]) -> Iterator[str]:
     """Say once what neighbouring Pythons have in common."""
-    for text, group in itertools.groupby(told, key=lambda one: one[1]):
+    for text, group in itertools.groupby(texts, key=lambda one: one[1]):
         pythons = [python for python, _ in group]
         yield f"{pythons[0]} to {pythons[-1]}: {text}" if len(pythons) > 1 else f"{pythons[0]}: {text}"
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..errors import UsageError
+from ..files import flush_to_disk
 
 MAX_FILE = 16 << 20
 """Maximum bytes of a file that is read or written."""
@@ -135,7 +136,7 @@ class Workspace:
                 stream.flush()
                 if before is not None:
                     os.fchmod(fd, before.mode)
-                os.fsync(fd)
+                flush_to_disk(fd)
             if self.find(real) != before:
                 raise ToolError(f"{self.shown(real)} changed while it was edited; read it again before editing")
             os.rename(temporary, real)

@@ -7,11 +7,10 @@ only compiled for is known by its name. Importing this loads neither Numba nor l
 from __future__ import annotations
 
 import ctypes
-import platform
 import sys
 from collections.abc import Callable
 
-from ..system import sysctl_number
+from ..system import is_aarch64, sysctl_number
 
 FEATURES = ("dotprod", "i8mm", "fullfp16")
 """LLVM's names: sdot and udot; smmla, usdot; arithmetic of binary16."""
@@ -30,12 +29,9 @@ _I8MM = (
     "neoverse-v2 neoverse-v3 neoverse-v3ae cortex-a510 cortex-a520 cortex-a710 cortex-a715 cortex-a720 cortex-a725 "
     "cortex-x2 cortex-x3 cortex-x4 cortex-x925 ampere1 ampere1a ampere1b grace gb10 oryon-1"
 ).split()
+_PLAIN = "cortex-a53 cortex-a57 cortex-a72 cortex-a73 generic".split()
+KNOWN = (*_DOTPROD, *_I8MM, *_PLAIN)
 """Processors by LLVM's names; those with matrix products have dot products, too."""
-
-
-def is_aarch64(machine: str) -> bool:
-    """Return whether ``machine``, the first word of a triple or ``platform.machine()``, is AArch64."""
-    return machine.lower() in ("aarch64", "arm64")
 
 
 def of_processor(name: str) -> dict[str, bool]:
@@ -63,7 +59,7 @@ def _getauxval(key: int) -> int:
 
 def of_this_machine(cpu: str) -> dict[str, bool]:
     """Return feature -> present of this processor, which LLVM calls ``cpu``; nothing where it is not AArch64."""
-    if not is_aarch64(platform.machine()):
+    if not is_aarch64():
         return {}
     try:
         if sys.platform == "darwin":

@@ -21,6 +21,7 @@ from numba.core.cpu import CPUContext
 from numba.core.datamodel import PrimitiveModel, default_manager
 from numba.extending import intrinsic, register_model
 
+from ..system import is_aarch64
 from . import aarch64
 
 _CONFIG: Any = config
@@ -73,11 +74,15 @@ def target_cpu() -> str:
 
 
 def target_features() -> str:
-    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty for a foreign x86 processor,
-    whose name implies them, and where LLVM does not know this host."""
+    """Return the features that kernels are compiled for, as LLVM's ``+name,-name``; empty where LLVM does not know this
+    host. Raise ValueError for a foreign processor that is not known."""
     if foreign := cross_target():
         triple, cpu = foreign
-        return aarch64.flags(aarch64.of_processor(cpu)) if aarch64.is_aarch64(triple.split("-")[0]) else ""
+        if not is_aarch64(triple.split("-")[0]):
+            raise ValueError(f"{CROSS_VARIABLE}={triple}:{cpu}: only AArch64 is known by its processor's name")
+        if cpu not in aarch64.KNOWN:
+            raise ValueError(f"{CROSS_VARIABLE}={triple}:{cpu}: unknown processor; known: {', '.join(aarch64.KNOWN)}")
+        return aarch64.flags(aarch64.of_processor(cpu))
     if _CONFIG.CPU_FEATURES is not None:
         return _CONFIG.CPU_FEATURES
     try:

@@ -1,13 +1,15 @@
 """Memory of large results, used again within a pass: fresh pages cost more than the small ops that fill them.
 
 The arrays of a chunk of tokens are tens of megabytes. Given back to the system after each op, their pages are cleared
-again for the next: a tenth of a prefill. Small arrays stay with malloc, which keeps their pages by itself.
+again for the next: a twelfth of a prefill (docs/LOG.md, 2026-11-27). Small arrays stay with malloc, which keeps their
+pages by itself.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,13 +33,14 @@ class _Loan:
 class Memory:
     """Blocks that were results, kept for results of the same size until no block is in use.
 
-    Never more is kept and lent together than has been lent at once, so nobody needs more memory than without. Any
-    thread may take and give back.
+    Never more is kept and lent together than has been lent at once, so nobody needs more memory than without; an array
+    that outlives its pass keeps the others' blocks, too. Any thread may take and give back.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, list[np.ndarray]] = {}
-        self._lock = threading.RLock()  # the collector may give back while its thread takes
+        self._lock = threading.Lock()
+        self._returned: deque[np.ndarray] = deque()
         self.kept = self.lent = self._most = 0
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
@@ -47,26 +50,41 @@ class Memory:
         if size < LEAST:
             return np.empty(shape, kind)
         with self._lock:
-            self.lent += size
             blocks = self._free.get(size)
             if blocks:
                 block = blocks.pop()
                 self.kept -= size
             else:
-                self._most = max(self._most, self.lent)
-                self._drop(self._most - self.lent)
-                block = np.empty(size, np.uint8)
+                most = max(self._most, self.lent + size)
+                self._drop(most - self.lent - size)
+                block = np.empty(size, np.uint8)  # raises MemoryError: nothing is counted yet
+                self._most = most
+            self.lent += size
+        self._settle()
         return np.asarray(_Loan(self, block, shape, kind))
 
     def give_back(self, block: np.ndarray) -> None:
         """Keep a block that no array uses any more; free all if it was the last."""
-        with self._lock:
-            self.lent -= block.nbytes
-            self.kept += block.nbytes
-            self._free.setdefault(block.nbytes, []).append(block)
-            if self.lent == 0:
-                self._most = 0
-                self._drop(0)
+        self._returned.append(block)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Count what came back, unless somebody is at it, who then counts this, too.
+
+        Never wait here: the collector may give back while its own thread takes.
+        """
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                while self._returned:
+                    block = self._returned.popleft()
+                    self.lent -= block.nbytes
+                    self.kept += block.nbytes
+                    self._free.setdefault(block.nbytes, []).append(block)
+                    if self.lent == 0:
+                        self._most = 0
+                        self._drop(0)
+            finally:
+                self._lock.release()
 
     def _drop(self, most: int) -> None:
         """Free blocks until at most ``most`` bytes are kept."""

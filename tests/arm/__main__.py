@@ -11,6 +11,7 @@ models are kept in out/arm.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import itertools
 import os
 import subprocess
@@ -25,7 +26,7 @@ TRIPLE = "aarch64-unknown-linux-gnu"
 MACS = {"C": "apple-m1", "N": "apple-m1", "I": "apple-m4"}
 """Apple's processors, by tier, that Mach-O objects are compiled for."""
 
-KEYS = """
+ASK_KEYS = """
 from ds4ref.kernels.cpu import library
 print(*(f"{group}={library.cache_key(group)}" for group in library.GROUPS))
 """
@@ -53,7 +54,7 @@ def compiled(group: str, target: str, tier: str, folder: Path) -> None:
 def kernels(python: Path, environment: dict[str, str], tier: str, mach_o: bool) -> None:
     """Compile the kernels of a tier to where the engine, or the plugin ``mach_o``, looks for them there."""
     home = Path(environment["DS4_CACHE_DIR"]) / "kernels"
-    for word in userland.run([str(python), "-c", KEYS], "asking for the names of kernels", environment).split():
+    for word in userland.run([str(python), "-c", ASK_KEYS], "asking for the names of kernels", environment).split():
         group, key = word.split("=")
         if mach_o:
             folder = FOLDER / "mach_o" / tier / group
@@ -79,6 +80,18 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", help="instead of those of tests/arm/suite.py")
     own = [*itertools.takewhile(lambda word: word != "--", sys.argv[1:])]
     args, further = parser.parse_args(own), sys.argv[len(own) + 2 :]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with open(FOLDER / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # one processor at a time: root/proc/cpuinfo
+        except OSError:
+            print(f"arm: another make arm uses {FOLDER}", file=sys.stderr)
+            return 1
+        return run(args, further)
+
+
+def run(args: argparse.Namespace, further: list[str]) -> int:
+    """Make what is missing and run pytest under emulation; return its exit code."""
     try:
         python = userland.make(FOLDER)
         environment = userland.enter(FOLDER, args.tier)

@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 
 def _deepseek4(seed: int) -> Case:
-    """Draw a model narrow enough for an emulator, which takes 20 to 60 ns for a multiplication and an addition."""
+    """Draw a model narrow enough for an emulator, which takes 7 to 90 ns for a multiplication and an addition."""
 
     def make(path: Path) -> list[int]:
         drawn = draw_shape(seed)

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 QEMU = ("qemu-aarch64-static", "qemu-aarch64")
-KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 RELEASE = "bookworm"
 PYTHON = "3.11"
 """Python of that release of Debian."""
@@ -31,7 +32,7 @@ LEFT_OUT = frozenset({"ruff", "mypy", "import-linter", "pandas", "pyarrow", "dis
 AS_HERE = ("numba", "llvmlite", "numpy")
 """Packages of which the version of this interpreter is taken: it compiles the kernels that are loaded there."""
 
-GLIBC = (17, 24, 26, 27, 28, 31, 34, 35)
+GLIBC = range(17, 37)
 """Minor versions of glibc 2 whose wheels run on it."""
 
 
@@ -75,7 +76,7 @@ def make(folder: Path) -> Path:
         return python
     qemu = emulator()
     print(f"arm: making an AArch64 Python in {folder}, once: 20 MB of packages, 200 MB of wheels", file=sys.stderr)
-    for name in ("root", "venv", "made"):
+    for name in ("made", "apt", "root", "venv"):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     unpack(folder / "apt", folder / "root")
@@ -99,11 +100,11 @@ def unpack(apt: Path, root: Path) -> None:
     for tool in ("apt-get", "dpkg-deb"):
         if not shutil.which(tool):
             raise UserlandError(f"no {tool}: the packages of an AArch64 Python are fetched by Debian's tools")
-    if not KEYS.exists():
-        raise UserlandError(f"no {KEYS} (apt install debian-archive-keyring)")
+    if not KEYRING.exists():
+        raise UserlandError(f"no {KEYRING} (apt install debian-archive-keyring)")
     for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
         (apt / name).mkdir(parents=True, exist_ok=True)
-    (apt / "etc/sources.list").write_text(f"deb [signed-by={KEYS}] {mirror()} {RELEASE} main\n")
+    (apt / "etc/sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {RELEASE} main\n")
     (apt / "state/status").write_text("")  # nothing is installed: every dependency is fetched
     settings = [
         'APT::Architecture "arm64"', 'APT::Architectures { "arm64"; }', 'APT::Sandbox::User ""',
@@ -121,8 +122,16 @@ def unpack(apt: Path, root: Path) -> None:
 
 
 def mirror() -> str:
-    """Return the address of the mirror of Debian that this machine's apt uses; raise UserlandError if it has none."""
-    asked = ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", "Component: main"]
+    """Return the address of the mirror of Debian that this machine's apt uses; raise UserlandError if it knows none."""
+    asked = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(SITE)",
+        "Created-By: Packages",
+        "Component: main",
+        "Origin: Debian",
+    ]
     for site in run(asked, "apt-get indextargets").split():
         if site.rstrip("/").endswith("/debian"):
             return site
@@ -143,7 +152,7 @@ def interpreter(folder: Path, qemu: str) -> None:
     python = folder / "venv/bin/python"
     python.parent.mkdir()
     real = folder / f"root/usr/bin/python{PYTHON}"
-    start = f'exec "{qemu}" -L "{folder}/root" -0 "$0" "{real}" "$@"'
+    start = f'exec {quote(qemu)} -L {quote(f"{folder}/root")} -0 "$0" {quote(str(real))} "$@"'
     machine = MACHINES["C"].qemu
     python.write_text(f'#!/bin/sh\nQEMU_CPU="${{QEMU_CPU:-{machine}}}" {start}\n')
     python.chmod(0o755)

@@ -7,7 +7,6 @@ import pytest
 from benchmarks import arm
 from benchmarks.arm import KERNELS, MACHINES, MODELS, Machine, Span, both, core, rate, token_bytes, token_seconds
 from benchmarks.context import Context
-from benchmarks.goals import FORMATS
 from benchmarks.timing import Budget
 from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.archs.deepseek4.shape import FLASH
@@ -56,21 +55,19 @@ def test_spans_that_read_alike_are_one_figure():
 
 
 @pytest.mark.parametrize(
-    "brand, llvm, name",
+    "brand, name",
     [
-        ("Apple M4 Max", "apple-m4", "M4 Max"),
-        ("Apple M4", "apple-m4", None),
-        ("aarch64", "cortex-x925", "GB10"),
-        ("Intel(R) Xeon(R) Processor", "emeraldrapids", None),
+        ("Apple M4 Max", "M4 Max"),
+        ("Apple M4", None),
+        ("Cortex-A725 + Cortex-X925", "GB10"),
+        ("Cortex-X925", None),
+        ("Intel(R) Xeon(R) Processor", None),
     ],
 )
-def test_only_known_machines_have_estimates(monkeypatch, brand, llvm, name):
-    import llvmlite.binding
-
+def test_only_known_machines_have_estimates(monkeypatch, brand, name):
     import ds4ref.environment
 
     monkeypatch.setattr(ds4ref.environment, "cpu_name", lambda: brand)
-    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", lambda: llvm)
     machine = arm.this_machine()
     assert (machine and machine.name) == name
     context = Context(True, 2, False, "", Budget(None))
@@ -98,4 +95,3 @@ def test_what_is_stored_is_whole():
 def test_the_page_has_the_tables():
     page = (arm.TABLE.parents[1] / "docs" / "evidence" / "arm.md").read_text()
     assert arm.tables(arm.stored()) in page
-    assert all(fmt in page for fmt in FORMATS)

@@ -171,10 +171,10 @@ def test_output_through_a_link_and_to_a_device(tmp_path):
         out.write(b"x")
 
 
-FULL = os.path.exists("/dev/full")
+needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
 
 
-@pytest.mark.skipif(not FULL, reason="no /dev/full on this system")
+@needs_full
 def test_full_disk_is_one_line():
     with pytest.raises(DataError, match="cannot write /dev/full: No space left on device"):
         with common.atomic_output("/dev/full") as out:
@@ -239,7 +239,9 @@ def test_a_closed_pipe_is_quiet():
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
-@pytest.mark.parametrize("where", [">&-", *(["2>&- >/dev/full", ">/dev/full"] if FULL else [])])
+@pytest.mark.parametrize(
+    "where", [">&-", *(pytest.param(full, marks=needs_full) for full in ("2>&- >/dev/full", ">/dev/full"))]
+)
 def test_closed_and_full_streams(where):
     done = bash(f"{DS4} --help {where}")
     if where == ">&-":

@@ -48,13 +48,13 @@ def test_a_foreign_processor_is_known_by_name(name, expected):
 
 def test_other_machines_are_not_asked(monkeypatch):
     monkeypatch.setattr(aarch64, "_getauxval", None)
-    monkeypatch.setattr(aarch64.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert aarch64.of_this_machine("apple-m1") == {}
 
 
 @pytest.mark.parametrize("system, asked", [("linux", "_getauxval"), ("darwin", "sysctl_number")])
 def test_where_the_system_cannot_be_asked_the_name_decides(monkeypatch, system, asked):
-    monkeypatch.setattr(aarch64.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
     monkeypatch.setattr(aarch64.sys, "platform", system)
     monkeypatch.setattr(aarch64, asked, lambda key: 0xFFFFFFFF)
     assert present(aarch64.of_this_machine("cortex-a72")) == sorted(M4)
@@ -69,3 +69,19 @@ def test_where_the_system_cannot_be_asked_the_name_decides(monkeypatch, system, 
 def test_flags_are_those_of_llvm():
     assert aarch64.flags({"dotprod": True, "i8mm": False}) == "+dotprod,-i8mm"
     assert aarch64.flags({}) == ""
+
+
+@pytest.mark.parametrize(
+    "target, reason",
+    [
+        ("x86_64-unknown-linux-gnu:znver4", "only AArch64 is known by its processor's name"),
+        ("arm64-apple-macosx:appel-m1", "unknown processor; known: apple-a13, "),
+        ("apple-m1", "expected TRIPLE:CPU"),
+    ],
+)
+def test_a_foreign_processor_that_is_not_known_is_refused(monkeypatch, target, reason):
+    from ds4ref.kernels.cpu import numba_internals
+
+    monkeypatch.setenv("DS4_CROSS_TARGET", target)
+    with pytest.raises(ValueError, match=reason):
+        numba_internals.target_features()

@@ -1,8 +1,10 @@
 """Memory of large results that is used again while others are in use."""
 
 import gc
+import threading
 
 import numpy as np
+import pytest
 
 from ds4ref.kernels.cpu.reuse import LEAST, Memory
 
@@ -74,3 +76,45 @@ def test_small_arrays_are_numpys_own() -> None:
     memory = Memory()
     small = memory.empty((ROW - 1,), np.float32)
     assert small.base is None and memory.lent == 0
+
+
+def test_memory_that_is_not_to_be_had_is_not_counted() -> None:
+    memory = Memory()
+    with pytest.raises(MemoryError):
+        memory.empty((1 << 58,), np.float32)
+    assert (memory.kept, memory.lent) == (0, 0)
+    arrays = [memory.empty((ROW,), np.float32) for _ in range(2)]
+    arrays.clear()
+    assert (memory.kept, memory.lent) == (0, 0)
+
+
+def test_what_comes_back_while_somebody_takes_is_counted_by_him() -> None:
+    """As when the collector runs within ``empty``: the lock is taken, by the same thread."""
+    memory = Memory()
+    first, second = memory.empty((ROW,), np.float32), memory.empty((ROW,), np.float32)
+    with memory._lock:
+        del first
+        assert memory.kept == 0
+    third = memory.empty((2 * ROW,), np.float32)
+    assert (memory.kept, memory.lent) == (LEAST, 3 * LEAST)
+    del second, third
+    assert (memory.kept, memory.lent) == (0, 0)
+
+
+def test_threads_take_and_give_back() -> None:
+    memory = Memory()
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for turn in range(200):
+            array = memory.empty(((1 + turn % 3) * ROW,), np.float32)
+            array[:] = number
+            if not (array == number).all():
+                wrong.append(turn)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and (memory.kept, memory.lent) == (0, 0)

@@ -69,7 +69,7 @@ class Process:
     def held(self) -> Held:
         """What it holds now."""
         here = Path(f"/proc/{self.process.pid}")
-        if not here.exists():
+        if not os.path.exists("/proc/self/statm"):
             pytest.skip("this system does not tell what another process holds")
         pages = int((here / "statm").read_text().split()[1])
         counts = (len(os.listdir(here / part)) for part in ("fd", "task"))

@@ -257,7 +257,7 @@ def test_users_of_aarch64_are_asked_for_figures(engines, private_store, capsys, 
     monkeypatch.setattr("ds4ref.speed_bench.output.is_tty", lambda stream: terminal and stream is sys.stderr)
     assert cli.main([*SMALL, "-r", "1", "--no-store"]) == 0
     last = capsys.readouterr().err.splitlines()[-1:]
-    assert ("please paste the table of `python -m benchmarks.cpu --quick`" in "".join(last)) is asked
+    assert ("`python -m benchmarks.cpu --quick` measures them" in "".join(last)) is asked
 
 
 def test_no_record_if_none_is_wanted(engines, private_store):

@@ -64,29 +64,27 @@ A8 = RowKernel(_pack, make_rows(LANES_PAIR_4, 3, _part(4), _part(2), _part(1)), 
 
 
 # -- float activations
-_TOP_BYTES = [[0xFF, 0xFF, 0xFF, byte] * 1 for byte in range(16)]
+_TOP_BYTES = [place for byte in range(16) for place in (0xFF, 0xFF, 0xFF, byte)]
 _TOP = 2.0**-24
 
 
-def _add_products(k, sums: Val, block: Val, x: Val) -> tuple[Val, Val]:
-    """Add the products of one block: its codes become the top bytes of words, 2^24 times their values."""
+@inline(LANES_PAIR_4.kind, LANES_PAIR_4.kind, Int, Int)
+def _add_float(k, sums, block, x):
+    """Add the products of one block: its codes become the top bytes of words, 2^24 times their values.
+
+    So sums of inputs beyond about 2^97 overflow, where other tiers go to 2^121.
+    """
     parts = [k.zero(F32x4)] * 2
     for register in range(2):
         codes = k.load(I8x16, block + (2 + 16 * register))
         for word in range(4):
-            places = sum(_TOP_BYTES[4 * word : 4 * word + 4], [])
+            places = _TOP_BYTES[16 * word : 16 * word + 16]
             values = look_up(k, codes, k.const(I8x16, places)).bits(I32x4).to_float(F32x4)
             inputs = k.load(F32x4, x + (64 * register + 16 * word))
             parts[word % 2] = k.fma(values, inputs, parts[word % 2])
     d = (k.half_to_float(k.load(types.int16, block)) * _TOP).splat(F32x4)
     even, odd = (k.fma(part, d, total) for part, total in zip(parts, k.members(sums), strict=True))
     return even, odd
-
-
-@inline(LANES_PAIR_4.kind, LANES_PAIR_4.kind, Int, Int)
-def _add_float(k, sums, weights, x):
-    """Add the products of one block."""
-    return _add_products(k, sums, weights, x)
 
 
 FLOAT = RowKernel(pack_floats, make_rows(LANES_PAIR_4, 1, Part(32, _add_float, BLOCK, 128)), records(1, 4))

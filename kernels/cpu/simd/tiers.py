@@ -1,7 +1,8 @@
 """The instruction set that compiled kernels may use, chosen once per process.
 
 On x86: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C. On AArch64: ``N``
-NEON with dot products of bytes (sdot); ``I`` the same with their matrix products (smmla). Anywhere: ``C``, plain LLVM
+NEON with dot products of bytes (sdot); ``I`` the same kernels for processors with i8mm,
+which none uses yet. Anywhere: ``C``, plain LLVM
 vector operations that any target can lower. An instruction the target lacks does not raise: LLVM aborts the whole
 process. So the choice looks at the features Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have narrowed,
 never at the bare host.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import os
 
+from ...system import is_aarch64
 from .. import numba_internals
 
 TIER_VARIABLE = "DS4_SIMD_TIER"
@@ -68,6 +70,6 @@ SOFTWARE_PREFETCH = not CPU.startswith("znver")
 TIER = choose(os.environ.get(TIER_VARIABLE), FEATURES)
 TRIPLE = numba_internals.target_triple()
 IS_X86 = TRIPLE.split("-")[0] in ("x86_64", "i386", "i686")
-IS_AARCH64 = TRIPLE.split("-")[0] in ("aarch64", "arm64")
+IS_AARCH64 = is_aarch64(TRIPLE.split("-")[0])
 X86_TIER = TIER in ("A", "B")
 NEON_TIER = TIER in ("I", "N")

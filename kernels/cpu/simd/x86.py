@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
+from ..numba_internals import declare_function
 from .vec import Emit, I8x32, I8x64, I16x16, I16x32, I32x8, I32x16, Val, Vec
 
 
@@ -86,9 +87,7 @@ def blend_bits(k: Emit, mask: Val, yes: Val, no: Val) -> Val:
     """
     kind = mask.ir.type
     name = f"llvm.x86.avx512.pternlog.d.{32 * kind.count}"
-    function = k.builder.module.globals.get(name) or ir.Function(
-        k.builder.module, ir.FunctionType(kind, [kind, kind, kind, ir.IntType(32)]), name
-    )
+    function = declare_function(k.builder.module, name, kind, [kind] * 3 + [ir.IntType(32)])
     choose = ir.Constant(ir.IntType(32), 0xCA)  # the truth table of mask ? yes : no
     return Val(k, k.builder.call(function, [mask.ir, yes.ir, no.ir, choose]))
 

@@ -13,6 +13,9 @@ from .lang import JIT, call_address, f32p, i32p, i64p
 from .registry import ENTRIES, body, export
 
 call_panel_pack = call_address(4)
+SIZES = 1 + TILE
+"""Place of the first size among the parts, behind the decoder and a product for each number of tokens."""
+
 first_slot = njit(**JIT)(sizes.first_slot)
 
 
@@ -20,11 +23,13 @@ first_slot = njit(**JIT)(sizes.first_slot)
 def multiply(parts, weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch):
     """Call ``gemm_rows`` with its parts (addresses and sizes) read from memory.
 
-    The last part says that ``weight`` is the address of a pair, codes and scales.
+    They are the decoder, a product for each number of tokens of a tile, six sizes, and whether ``weight`` is the
+    address of a pair, codes and scales.
     """
     p = i64p(parts)
     gemm_rows(
-        p[0], parts + 8, p[5], p[6], p[7], p[8], p[9], p[10], i64p(weight)[0] if p[11] else weight,
+        p[0], parts + 8, p[SIZES], p[SIZES + 1], p[SIZES + 2], p[SIZES + 3], p[SIZES + 4], p[SIZES + 5],
+        i64p(weight)[0] if p[SIZES + 6] else weight,
         weight, first, last, row_bytes, n, panel, tokens, out, stride, scratch,
     )  # fmt: skip
 

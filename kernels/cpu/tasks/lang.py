@@ -77,7 +77,7 @@ def _spin_hint(builder: ir.IRBuilder, values: list[ir.Value]) -> None:
     if IS_X86:
         external(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
     elif IS_AARCH64:
-        # "yield" is a no-op on cores without hyper-threads; an instruction barrier waits for the pipeline, some ten ns
+        # "yield" is a no-op on cores without hyper-threads; an instruction barrier waits for the pipeline
         external(builder, "llvm.aarch64.isb", ir.VoidType(), [ir.Constant(I32, 15)])
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
+from benchmarks import assembly
+
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = {"N": "arm64-apple-macosx:apple-m1", "I": "aarch64-unknown-linux-gnu:neoverse-v2"}
 
@@ -39,42 +41,20 @@ TILES = {"attention": 2, "attend": 2, "index_scores": 1}
 
 COMPILE = """
 import json, sys
-from numba import cfunc, int64, void
-from ds4ref.kernels.cpu.build import compile_entry, cross_machine, entries
-from ds4ref.kernels.cpu.simd import KERNELS, TIER
-import llvmlite.binding as ll
-machine = cross_machine()
-options = ll.create_pipeline_tuning_options(speed_level=3)
-options.loop_vectorization = options.slp_vectorization = True
-def assembly(name, make):
-    module = compile_entry(name, make)
-    module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    builder = ll.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return machine.emit_assembly(module)
-def one_input(rows):
-    def entry(weights, first, last, row_bytes, n, table):
-        rows(weights, first, last, row_bytes, n, table)
-    return lambda: cfunc(void(*[int64] * 6), error_model="numpy")(entry)
+from benchmarks.rows_code import compiled, machine
+from ds4ref.kernels.cpu.build import compile_entry, entries, optimized
+from ds4ref.kernels.cpu.simd import TIER
+target, known = machine(), entries()
 rows, tasks = sys.argv[1].split(), sys.argv[2].split()
-texts = {name: assembly("rows", one_input(KERNELS[tuple(name.split("/"))].rows[1])) for name in rows}
-texts |= {name: assembly(name, entries()[name]) for name in tasks}
+texts = {name: target.emit_assembly(compiled(*name.split("/"), 1, target)) for name in rows}
+texts |= {name: target.emit_assembly(optimized([compile_entry(name, known[name])], target)) for name in tasks}
 print(json.dumps({"tier": TIER, "texts": texts}))
 """
 
 
-def loops(text):
-    """The straight-line loops of an assembly text, as lists of instructions without comments.
-
-    Apple's way to write ``sdot.4s v0, ...`` becomes that of others, ``sdot v0, ...``.
-    """
-    lines = [re.split(r"//|;", line)[0].strip() for line in text.splitlines()]
-    lines = [re.sub(r"^([a-z]\w*)\.\d+[bhsd]\b", r"\1", line) for line in lines]
-    at = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"\.?LBB\w+:", line)}
-    jumps = {i: line.split()[-1] for i, line in enumerate(lines) if re.match(r"(b\.\w+|b|[ct]bn?z)\s", line)}
-    bodies = [(at[target], i) for i, target in jumps.items() if at.get(target, i) < i]
-    straight = [lines[a:b] for a, b in bodies if not any(a < jump < b for jump in jumps)]
-    return [[line for line in body if re.match(r"[a-z]", line)] for body in straight]
+def loops(text: str) -> list[list[str]]:
+    """Return the straight-line loops of a text as lists of instructions; Apple's ``sdot.4s v0`` becomes ``sdot v0``."""
+    return [re.sub(r"(?m)^([a-z]\w*)\.\d+[bhsd]\b", r"\1", loop).splitlines() for loop in assembly.loops(text)]
 
 
 @pytest.fixture(scope="module", params=MACHINES)

@@ -111,11 +111,11 @@ def profile(session: Session, tokens: int, warm: int = 2) -> Profile:
     for number in range(warm + tokens):
         started = time.perf_counter()
         session.eval((17 * number + 5) % vocab)
-        wall = time.perf_counter() - started
+        end, wall = pool.ticks(), time.perf_counter() - started
         if session._decoder is None:
             raise ValueError("this backend does not record")
         recording = session._decoder.last
-        spent, waiting = shares(recording.timeline(), recording.tails, pool.ticks())
+        spent, waiting = shares(recording.timeline(), recording.tails, end)
         rows.append((recording, wall, spent * rate, waiting * rate))
     kinds = [row[0] for row in rows[warm:]]
     usual = max(kinds, key=kinds.count)

@@ -16,6 +16,7 @@ from typing import Any
 
 from .errors import DataError
 from .kernels.system import allowed_cores, sysctl, sysctl_number, usable_cores
+from .kernels.system import is_aarch64 as is_aarch64
 
 
 def machine() -> dict[str, Any]:

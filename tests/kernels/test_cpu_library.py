@@ -121,7 +121,9 @@ def test_a_failed_build_is_one_line_and_leaves_nothing(tmp_path: Path):
     process = start(tmp_path, DS4_SIMD_TIER="Z")
     out, err, code = finish(process)
     last = err.splitlines()[-1]
-    assert code == 1 and out == "" and "KernelError: compiling the CPU kernels failed:" in last and "A, B, I, N, C" in last
+    assert (
+        code == 1 and out == "" and "KernelError: compiling the CPU kernels failed:" in last and "A, B, I, N, C" in last
+    )
     assert err.splitlines()[0].startswith("ds4ref: compiling the CPU kernels for this machine, once")
     assert [path.name for path in (tmp_path / "kernels").iterdir()] == ["lock"]
 

@@ -51,7 +51,7 @@ def test_compilers_there_have_the_versions_of_those_here() -> None:
 def test_the_machine_of_a_tier(
     tier: str, has: str, lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dot products begin with N, matrix products with I: LLVM and we read that, and on C and N qemu refuses the rest."""
+    """Dot products begin with N, matrix products with I: LLVM and we read that; on C and N qemu refuses the rest."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (tmp_path / "root").mkdir()
     environment = userland.enter(tmp_path, tier)

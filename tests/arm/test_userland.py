@@ -71,7 +71,8 @@ def test_the_interpreter_is_a_script_that_names_itself(tmp_path: Path) -> None:
     userland.interpreter(tmp_path, "/bin/echo")
     python = tmp_path / "venv/bin/python"
     shown = subprocess.run([str(python), "-c", "a b"], capture_output=True, text=True).stdout
-    assert shown == f"-L {tmp_path}/root -0 {python} {tmp_path}/root/usr/bin/python3.11 -c a b\n"
+    real = (tmp_path / "root").joinpath("usr", "bin", f"python{userland.PYTHON}")
+    assert shown == f"-L {tmp_path}/root -0 {python} {real} -c a b\n"
 
 
 def test_the_suite_names_files_that_exist() -> None:

@@ -24,6 +24,7 @@ from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.model import open_engine
 from ..console.options import Parser, choice, choices, integer, number, parsed, printable
+from ..console.steering import add_steering
 from ..errors import DataError, Ds4Error, UsageError
 from ..numerics import DEFAULT_MODE, MODES
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
@@ -76,7 +77,6 @@ environment:
 exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or lock, 130 second signal"""
 
 UNAVAILABLE = {
-    **{flag: why for flag, why in DS4_UNAVAILABLE.items() if flag.startswith("--dir-steering")},
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],
 }  # fmt: skip
@@ -110,6 +110,7 @@ def build_parser() -> Parser:
     g.add_argument("--chdir", metavar="DIR", help="work in that folder")
     add(g, "--model-name", default=MODEL, help=f"id under which the model is served ({MODEL})")
 
+    add_steering(parser.add_argument_group("directional steering"))
     add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
 
     g = parser.add_argument_group("who may ask")

@@ -96,6 +96,19 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "words before; mtp: the model's block for it; auto: what pays; off (off)",
         },
     ),
+    "--dir-steering-file": (
+        (),
+        {"metavar": "FILE", "help": "directions to remove from what the half layers add (ds4 steer build makes one)"},
+    ),
+    "--dir-steering-ffn": (
+        (),
+        {
+            "metavar": "F",
+            "type": number(-100, 100),
+            "help": "scale after the feed-forward half; negative amplifies (1 with a file and no other scale, else 0)",
+        },
+    ),
+    "--dir-steering-attn": ((), {"metavar": "F", "type": number(-100, 100), "help": "scale after attention (0)"}),
     "--mtp-block": ((), {"action": "store_true", "help": "the block for multi-token prediction, not the model"}),
     "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the block for multi-token prediction"}),
     "--mtp-draft": (

@@ -164,6 +164,7 @@ class LocalTarget(Target):
             "numerics": self.engine.model.numerics.name,
             "bytes": self.engine.source.size,
             "digest": self._digest,
+            **({} if self.engine.steering is None else {"steering": self.engine.steering.identity}),
         }
 
     def close(self) -> None:

@@ -56,7 +56,9 @@ LEAST_TEXT = 96
 def build_parser(command: str) -> Parser:
     """Return the parser of a subcommand, "" for the overview."""
     description = COMMANDS.get(command, "Directions for steering: built from prompts, measured on others.")
-    parser = Parser(PROG, usage=USAGE[command], description=description, epilog=EPILOG, unavailable={})
+    parser = Parser(
+        f"{PROG} {command}".strip(), usage=USAGE[command], description=description, epilog=EPILOG, unavailable={}
+    )
     if not command:
         parser.add_argument("names", metavar="COMMAND", nargs="*", help="build or measure")
         add(parser, "--help")
@@ -86,7 +88,7 @@ def _build_flags(parser: Parser) -> None:
     parser.add_argument("--good-file", metavar="FILE", help="target prompts: what is to be removed or amplified")
     parser.add_argument("--bad-file", metavar="FILE", help="control prompts, paired with the others line by line")
     add(parser, "--output", help="where directions go; their description goes beside them (.json)")
-    parser.add_argument("--component", metavar="NAME", type=choice(*COMPONENTS), help="ffn_out or attn_out (ffn_out)")
+    add(parser, "--component", help="what is read: ffn_out or attn_out (ffn_out)")
     parser.add_argument("--pair-normalize", action="store_true", help="pairs count equally, however far apart")
     parser.add_argument("--no-orthogonalize", action="store_true", help="keep the part along the mean control")
     parser.add_argument("--no-weights", action="store_true", help="unit rows in every layer, as ds4's tool writes them")
@@ -97,14 +99,13 @@ def _measure_flags(parser: Parser) -> None:
     parser.add_argument("names", metavar="FILE", nargs="*", help="the directions, and the prompts")
     parser.add_argument("--scales", metavar="LIST", type=_scales, default=list(SCALES),
                         help="scales, separated by commas (-2,-1,-0.5,0.5,1,2)")  # fmt: skip
-    parser.add_argument("--component", metavar="NAME", type=choice(*COMPONENTS),
-                        help="where they act: ffn_out or attn_out (what they were built from)")  # fmt: skip
+    add(parser, "--component", help="where they act: ffn_out or attn_out (what they were built from)")
     parser.add_argument("--metric", metavar="NAME", type=choice("words", "logprob"),
                         help="words: length of the greedy answer; logprob: --like beside --unlike (words)")  # fmt: skip
     parser.add_argument("--like", metavar="TEXT", help="logprob: beginning of an answer, whose likelihood counts for")
     parser.add_argument("--unlike", metavar="TEXT", help="logprob: another one, whose likelihood counts against")
     add(parser, "--tokens", default=160, help="words: most tokens of an answer (160)")
-    parser.add_argument("--text", metavar="FILE", help="text that the cost is measured on (generated prose)")
+    parser.add_argument("--text", metavar="FILE", help="text that the cost is measured on (generated stories)")
     parser.add_argument("--text-tokens", metavar="N", type=integer(LEAST_TEXT), default=1024,
                         help="tokens of it (1024)")  # fmt: skip
     parser.add_argument("--eval", metavar="N", type=integer(), help="also ask the first N questions of ds4-eval")
@@ -233,7 +234,7 @@ def measure(args: Namespace) -> int:
 
 
 def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) -> Trial:
-    from ..nano.prose import prose
+    from ..nano.skills import held_out_text
     from ..steering import metrics
     from ..steering.measure import Trial
     from ..steering.prompts import prompts_in, rendered, unseen
@@ -253,7 +254,7 @@ def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) 
             raise UsageError("--like and --unlike must not be empty")
         room, function = max(len(one), len(other)), metrics.logprob(one, other)
     ids = rendered(engine, prompts, args.system, args.think, args.ctx, room + 1)
-    source = prose(8 * args.text_tokens) if args.text is None else read_text(args.text, "text")
+    source = held_out_text(2 * args.text_tokens) if args.text is None else read_text(args.text, "text")
     text = encode(source)[: args.text_tokens]
     if len(text) < LEAST_TEXT:
         raise DataError(f"{args.text}: {len(text)} tokens are too short a text: at least {LEAST_TEXT}")
@@ -281,7 +282,7 @@ def _text(result: Result) -> str:
 
     head = ["scale", "effect, nats", "projection", "cost, nats a token", "perplexity x"]
     asked = result.base_score is not None
-    body = [["0", f"{0:.3f}", f"{0:.3f}", f"{0:.3f}", "1.000", *([_share(result.base_score)] if asked else [])]]
+    body = [["0", "0", "0", "0", "1.000", *([_share(result.base_score)] if asked else [])]]
     for p in result.points:
         cells = [f"{p.scale:g}", _between(p.effect), _between(p.along), _between(p.cost)]
         cells.append(f"{math.exp(min(700.0, p.cost.estimate)):.3f}")
@@ -301,8 +302,8 @@ def _text(result: Result) -> str:
 
 def _between(interval: Any) -> str:
     if not interval.known:
-        return f"{interval.estimate:+.3f} ({interval.method})"
-    return f"{interval.estimate:+.3f} ({interval.low:+.3f}..{interval.high:+.3f})"
+        return f"{interval.estimate:+.3g} ({interval.method})"
+    return f"{interval.estimate:+.3g} ({interval.low:+.3g}..{interval.high:+.3g})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

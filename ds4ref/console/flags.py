@@ -109,6 +109,10 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         },
     ),
     "--dir-steering-attn": ((), {"metavar": "F", "type": number(-100, 100), "help": "scale after attention (0)"}),
+    "--component": (
+        (),
+        {"metavar": "NAME", "type": choice("ffn_out", "attn_out"), "help": "what half of a layer adds"},
+    ),
     "--mtp-block": ((), {"action": "store_true", "help": "the block for multi-token prediction, not the model"}),
     "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the block for multi-token prediction"}),
     "--mtp-draft": (

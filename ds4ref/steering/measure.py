@@ -70,8 +70,8 @@ class Point:
 
     @property
     def worth(self) -> float:
-        """Return the effect's size less the cost."""
-        return self.size - self.cost.estimate
+        """Return the effect's size less the cost; a text that became likelier costs nothing."""
+        return self.size - max(0.0, self.cost.estimate)
 
     def to_json(self) -> dict[str, Any]:
         """Return the point as plain data: estimate, low, high of each."""
@@ -173,4 +173,4 @@ def _numbers(engine: Engine, rows: np.ndarray, trial: Trial) -> tuple[np.ndarray
     """Return metric and projection of each prompt (prompts,), and the loss of the text's tokens (tokens,)."""
     metric = np.array([trial.metric(engine, ids) for ids in trial.prompts])
     along = np.array([projection(engine, ids, trial.component, rows) for ids in trial.prompts])
-    return metric, along, nll(engine, trial.text[:WARM], trial.text[WARM:])
+    return metric, along, nll(engine.session(len(trial.text) + 1), trial.text[:WARM], trial.text[WARM:])

@@ -20,6 +20,7 @@ from .build import COMPONENTS
 
 if TYPE_CHECKING:
     from ..engine import Engine
+    from ..session.session import Session
 
 Metric = Callable[["Engine", Sequence[int]], float]
 """Function from an engine and a prompt to the number that steering should move."""
@@ -50,14 +51,14 @@ def logprob(one: Sequence[int], other: Sequence[int]) -> Metric:
     ids."""
 
     def metric(engine: Engine, prompt: Sequence[int]) -> float:
-        return float(-nll(engine, prompt, one).mean() + nll(engine, prompt, other).mean())
+        session = engine.session(len(prompt) + max(len(one), len(other)) + 1)
+        return float(-nll(session, prompt, one).mean() + nll(session, prompt, other).mean())
 
     return metric
 
 
-def nll(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -> np.ndarray:
+def nll(session: Session, prompt: Sequence[int], text: Sequence[int]) -> np.ndarray:
     """Return the nats of each token of ``text`` after ``prompt``, float64 (tokens,)."""
-    session = engine.session(len(prompt) + len(text) + 1)
     session.sync(prompt)
     out, before = np.empty(len(text)), session.logits[None]
     for at in range(0, len(text), PIECE):

@@ -105,7 +105,7 @@ def _measure_flags(parser: Parser) -> None:
     parser.add_argument("--like", metavar="TEXT", help="logprob: beginning of an answer, whose likelihood counts for")
     parser.add_argument("--unlike", metavar="TEXT", help="logprob: another one, whose likelihood counts against")
     add(parser, "--tokens", default=160, help="words: most tokens of an answer (160)")
-    parser.add_argument("--text", metavar="FILE", help="text that the cost is measured on (generated stories)")
+    add(parser, "--text", help="text that the cost is measured on (generated stories)")
     parser.add_argument("--text-tokens", metavar="N", type=integer(LEAST_TEXT), default=1024,
                         help="tokens of it (1024)")  # fmt: skip
     parser.add_argument("--eval", metavar="N", type=integer(), help="also ask the first N questions of ds4-eval")

@@ -146,6 +146,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
     "--prompts": ((), {"metavar": "FILE", "help": "JSON lines of prompts"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
+    "--text": ((), {"metavar": "FILE", "help": "a text"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
     # many at once
     "--concurrency": ((), {"metavar": "N", "help": "requests at once"}),

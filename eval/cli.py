@@ -156,8 +156,8 @@ def _announce(job: Job, target: Target, done: int, total: int) -> None:
 
     say(PROG, f"{total} samples of pack {job.pack.name}, {done} of them done; log: {job.path}")
     thinks = any(job.settings.thinking(q) != "none" for q in job.asked)
-    if thinks and not target.can(Ability.STEER):
-        say(PROG, f"{target.name} cannot be steered: thinking ends by itself or at {job.settings.tokens} tokens")
+    if thinks and not target.can(Ability.GUIDE):
+        say(PROG, f"{target.name} cannot be guided: thinking ends by itself or at {job.settings.tokens} tokens")
 
 
 def _alone(

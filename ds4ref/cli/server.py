@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..session.boundaries import Policy
     from ..session.store import Store
 
-    Steering = Callable[..., Any]
+    GuideOf = Callable[..., Any]
 
 PROG = "ds4-server"
 MODEL = "deepseek-v4-flash"
@@ -224,14 +224,14 @@ def key_of(args: Namespace) -> str:
 
 
 def make_service(
-    engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: Steering | None = None
+    engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: GuideOf | None = None
 ) -> Service:
     """Assemble the server for an open engine.
 
-    ``constrain``: function that makes the constraint of a turn, by default ``constrain.steering``.
+    ``constrain``: function that makes the constraint of a turn, by default ``constrain.guide_of``.
     """
     from ..server.app import apis
-    from ..server.constrain import steering
+    from ..server.constrain import guide_of
     from ..server.recall import Recall
     from ..server.service import Service
     from ..server.timelines import Timelines
@@ -241,7 +241,7 @@ def make_service(
 
     vocabulary(engine.tokenizer)  # a second or two: now, and not in front of the first answer that needs it
     if constrain is None:
-        constrain = partial(steering, max_reasoning=args.form_thinking)
+        constrain = partial(guide_of, max_reasoning=args.form_thinking)
     disk = checkpoints(engine, args)
     calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
@@ -289,7 +289,7 @@ def checkpoints(engine: Engine, args: Namespace) -> Store | None:
     )
 
 
-def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
+def body(argv: Sequence[str], constrain: GuideOf | None = None) -> int:
     """Check the command line, then serve until SIGINT or SIGTERM; return the exit code."""
     if argv and argv[0] == "smoke":
         from .smoke import body as smoke
@@ -320,7 +320,7 @@ def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
 
 
 def serve(
-    args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: Steering | None = None
+    args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: GuideOf | None = None
 ) -> int:
     """Load the model and serve on ``sock`` until SIGINT or SIGTERM; return the exit code."""
     from ..server import listen, logs

@@ -89,7 +89,7 @@ class LocalTarget(Target):
             inside = ends_in_thinking(ids, self.tokenizer)
             generation = Generation(
                 session, self.tokenizer, sampler, limit=request.max_tokens, thinking=inside, cancel=request.cancel,
-                timing=timing, steer=request.steer, last=False,
+                timing=timing, guide=request.guide, last=False,
             )  # fmt: skip
             pieces = iter(generation)
             while not reader.done:

@@ -102,7 +102,7 @@ def diagnose(argv: Sequence[str]) -> int:
         else:
             from .elicit import elicit
 
-            with target_of(args, args.target) as target:
+            with target_of(args, args.target, steers=False) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
                 report_notes("ds4-vectors", target)
         with Interrupt(signal.SIGTERM) as interrupt:

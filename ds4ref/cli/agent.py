@@ -28,7 +28,7 @@ from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.model import open_engine, threads
 from ..console.options import SEED_MAX, Parser, integer, printable
-from ..console.steering import add_steering, steering
+from ..console.steering import add_steering, only_local, steering
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE
 from ..targets import Ability, Target, open_target
@@ -182,6 +182,7 @@ def _target(args: Namespace) -> Iterator[Target]:
         return
     if args.model is not None:
         raise UsageError("-m goes with --target local alone; --model-name names a server's model")
+    only_local(args, args.target.partition(":")[0])
     options: dict[str, Any] = {}
     if args.target.startswith(("http:", "https:")):
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}

@@ -39,6 +39,12 @@ def steering(args: Namespace) -> Steering | None:
     return Steering(file, attn=attn or 0.0, ffn=1.0 if ffn is None and attn is None else ffn or 0.0)
 
 
+def only_local(args: Namespace, kind: str) -> None:
+    """Raise UsageError if the options ask for steering of a target of another kind than "local"."""
+    if kind != "local" and steering(args) is not None:
+        raise UsageError(f"{FLAGS[0]} steers a local engine, not a target of kind {kind}: give it to that engine")
+
+
 def announce(prog: str, engine: Engine) -> None:
     """Say on stderr what the engine is steered with, if it is."""
     s = engine.steering

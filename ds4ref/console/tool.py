@@ -17,7 +17,7 @@ from .common import columns, is_tty, say
 from .drafts import drafting
 from .flags import add
 from .options import Parser, choice, integer, number
-from .steering import add_steering, announce, steering
+from .steering import add_steering, announce, only_local, steering
 from .tables import Column, fitted
 
 UNBOUNDED = 1000
@@ -95,9 +95,11 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     add(parser, "--timeout", help="HTTP, command: seconds (120; 3600)")
 
 
-def target_of(args: Namespace, spec: str) -> Target:
-    """Open the target ``spec`` with the options that apply to its kind."""
+def target_of(args: Namespace, spec: str, steers: bool = True) -> Target:
+    """Open the target ``spec`` with the options that apply to its kind; ``steers``: those of steering must apply."""
     kind = spec.partition(":")[0].partition("?")[0]
+    if steers:
+        only_local(args, kind)
     options: dict[str, Any] = {}
     if kind in ("http", "https"):
         options = {

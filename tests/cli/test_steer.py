@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from ds4ref.archs.steering import write_directions
 from ds4ref.cli.ds4 import main
 from ds4ref.cli.steer import build_parser
 from ds4ref.console.options import Parser
-from ds4ref.console.steering import FLAGS, add_steering, steering
+from ds4ref.console.steering import FLAGS, add_steering, only_local, steering
 from ds4ref.errors import UsageError
 
 
@@ -45,6 +46,10 @@ def test_the_rules_of_the_flags() -> None:
     assert parsed(*file, "--dir-steering-ffn", "0") == (0, 0)
     assert parsed(*file, "--dir-steering-attn", "100", "--dir-steering-ffn", "-100") == (100, -100)
     assert parsed("--dir-steering-ffn", "0", "--dir-steering-attn", "0") is None, "as in ds4, nothing is asked"
+    asked = SimpleNamespace(dir_steering_file="d.f32", dir_steering_ffn=None, dir_steering_attn=None)
+    only_local(asked, "local")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--dir-steering-file steers a local engine, not a target of kind http"):
+        only_local(asked, "http")  # type: ignore[arg-type]
     for flag in FLAGS[1:]:
         with pytest.raises(UsageError, match=f"{flag} needs --dir-steering-file"):
             parsed(flag, "0.1")

@@ -95,6 +95,11 @@ def test_projections_are_after_steering(nano_engine: Any, rows: np.ndarray) -> N
     units = rows / np.where(layers, lengths, 1)[:, None]
     steered = nano_engine.steered(Steering(units.astype(np.float32), ffn=1.0))
     assert abs(metrics.projection(steered, IDS[:30], "ffn_out", units)) < 1e-5 * abs(wanted.mean())
+    first = np.zeros_like(rows)  # nothing before it is steered; 0.3 of a row twice as long is 1.2 of a unit row
+    first[0] = 2 * units[0]
+    steered = nano_engine.steered(Steering(first, ffn=0.3))
+    along = float(values[0] @ units[0])
+    assert metrics.projection(steered, IDS[:30], "ffn_out", first) == pytest.approx(-0.2 * along, rel=1e-4)
 
 
 def test_measure(nano_engine: Any, rows: np.ndarray) -> None:

@@ -45,8 +45,8 @@ def only_local(args: Namespace, kind: str) -> None:
         raise UsageError(f"{FLAGS[0]} steers a local engine, not a target of kind {kind}: give it to that engine")
 
 
-def announce(prog: str, engine: Engine) -> None:
-    """Say on stderr what the engine is steered with, if it is."""
-    s = engine.steering
+def announce(prog: str, engine: Engine | None) -> None:
+    """Say on stderr what the engine is steered with, if it is; None: the engine is not here."""
+    s = None if engine is None else engine.steering
     if s is not None:
         say(prog, f"directional steering enabled: {s.file} attn={s.attn:g} ffn={s.ffn:g}")

@@ -114,8 +114,7 @@ def target_of(args: Namespace, spec: str, steers: bool = True) -> Target:
         options = engine_options(args, is_embedded(spec))
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
     target = open_target(spec, **options)
-    if kind == "local":
-        announce("ds4", target.engine)  # type: ignore[attr-defined]
+    announce("ds4", getattr(target, "engine", None))
     return target
 
 

@@ -46,7 +46,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
         "tests/weights": "test_mutations test_quantize_files test_report test_story_tools",
     },
     "take hours: trained or random models, token by token, or processes that are killed": {
-        "tests/archs": "test_mtp test_published",
+        "tests/archs": "test_mtp test_published test_steering",
         "tests/session": "test_rewind test_session test_store_crash test_store_damage test_store_model",
     },
 }

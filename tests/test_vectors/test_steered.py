@@ -19,6 +19,7 @@ from ds4ref.test_vectors.trace.steered import scale_of
 from ds4ref.variants import Runner
 from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.steered import steering_families
+from tests.marking import sampled
 
 from .tracing import as_dump, examined, recorded
 from .tracing import engine as open_engine
@@ -50,7 +51,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize(("half", "scale"), [("ffn", 0.6), ("attn", -1.5)])
+@pytest.mark.parametrize(("half", "scale"), sampled([("ffn", 0.6), ("attn", -1.5)], [("attn", -1.5)]))
 def test_a_steered_engine_is_named(engine: Engine, rows: np.ndarray, half: str, scale: float) -> None:
     steered = engine.steered(Steering(rows, **{"attn": 0.0, "ffn": 0.0, half: scale}))
     found = diagnose(Signatures(engine, IDS, rows), from_logits(np.array(IDS), steered.logits(IDS)))
@@ -99,7 +100,7 @@ def test_the_command(engine: Engine, rows: np.ndarray, tmp_path: Path, capsys: p
 SHORT = PROMPTS["mixed"]()[:40]
 
 
-@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("after", sampled([True, False], [False]))
 def test_a_trace_shows_steering_along_unknown_directions(rows: np.ndarray, after: bool) -> None:
     """In what the half adds, dumped after steering, or else in the streams."""
     if after:

@@ -35,7 +35,7 @@ def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0
 def posterior(monkeypatch) -> Posterior:
     """Of a case whose Bayes factors are differences of scores."""
     monkeypatch.setattr(module, "slips", lambda library, bos: [None] * 15)
-    library = SimpleNamespace(engine=SimpleNamespace(shape=shape()), ids=range(200))
+    library = SimpleNamespace(engine=SimpleNamespace(shape=shape()), ids=range(200), more={})
     case: Any = SimpleNamespace(library=library, bos=0, values=np.zeros((4, 2)))
     case.bayes_factor = lambda a, b: a.fit.score - b.fit.score
     return Posterior(case)

@@ -11,6 +11,7 @@ the GPU.
 """
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.marking import unasked
 
 # Each process of a run keeps to its share of the cores: threads waiting for each other beside those of another process
 # cost a third more time than one core alone.
@@ -80,6 +83,26 @@ def pytest_sessionstart(session):
 
         with contextlib.suppress(library.KernelError):  # tests that need them will say so
             library.objects()
+
+
+def pytest_ignore_collect(collection_path, config):
+    is_tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_tests and unasked(collection_path.read_text("utf-8"), config.option.markexpr) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Spare the garbage collector what collecting makes: millions of objects, all of which stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # some extension modules count at the end what was not collected
 
 
 def new_cache(folder: Path) -> str:

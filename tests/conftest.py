@@ -20,7 +20,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.marking import unasked
+from tests.marking import spread, unasked
 
 # Each process of a run keeps to its share of the cores: threads waiting for each other beside those of another process
 # cost a third more time than one core alone.
@@ -88,6 +88,19 @@ def pytest_sessionstart(session):
 def pytest_ignore_collect(collection_path, config):
     is_tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return True if is_tests and unasked(collection_path.read_text("utf-8"), config.option.markexpr) else None
+
+
+def pytest_addoption(parser):
+    parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test outside of kernels")
+
+
+@pytest.hookimpl(trylast=True)  # of the cases that the marks leave
+def pytest_collection_modifyitems(config, items):
+    if most := config.option.cases:
+        kept = spread(items, most)
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
 
 
 @pytest.hookimpl(wrapper=True)

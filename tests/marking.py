@@ -1,7 +1,7 @@
 """Which cases of a parametrized test run in ``make test``, and which files a run need not import."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,22 @@ def sampled(
             param = pytest.param(*(case if isinstance(case, tuple) else (case,)))
         params.append(param if kept else param._replace(marks=(*param.marks, others)))
     return params
+
+
+def spread(items: Sequence[pytest.Item], most: int) -> list[pytest.Item]:
+    """Return at most ``most`` cases of each test, the first and the last among them, in the order they had.
+
+    Compiled kernels keep all: Numba compiles them from the bytecode that is this Python's.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for name, cases in tests.items():
+        last = len(cases) - 1
+        few = last < most or name.startswith("tests/kernels/")
+        kept.update(cases if few else (cases[last * place // max(most - 1, 1)] for place in range(most)))
+    return [item for item in items if item in kept]
 
 
 WRITTEN = ("oracle", "thorough", "slow", "peers", "network")

@@ -1,11 +1,11 @@
-"""Which files a run imports: none that could have been asked for is missed."""
+"""Which files a run imports, none of those asked for missed; which cases it runs where few are enough."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.marking import WRITTEN, unasked
+from tests.marking import WRITTEN, spread, unasked
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = re.search(r"-m '(.*)'\"$", (ROOT / "pyproject.toml").read_text(), re.M)[1]
@@ -53,3 +53,25 @@ def test_only_files_of_tests_mark():
     helpers = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
     assert [p.name for p in helpers if marks.search(p.read_text("utf-8"))] == ["marking.py"]
     assert len(helpers) > 100
+
+
+class Case:
+    def __init__(self, nodeid: str):
+        self.nodeid = nodeid
+
+
+@pytest.mark.parametrize(
+    "count, most, kept",
+    [(1, 2, [0]), (2, 2, [0, 1]), (3, 2, [0, 2]), (9, 2, [0, 8]), (9, 3, [0, 4, 8]), (3, 3, [0, 1, 2]),
+     (4, 3, [0, 1, 3]), (5, 1, [0])],
+)  # fmt: skip
+def test_a_few_cases_of_each_test(count, most, kept):
+    first, other = ([Case(f"tests/text/test_a.py::{test}[{n}]") for n in range(count)] for test in ("x", "y"))
+    mixed = [case for pair in zip(first, other, strict=True) for case in pair]  # as a fixture of modules sorts them
+    single = [Case("tests/text/test_a.py::z")]
+    assert spread(mixed + single, most) == [row[n] for n in kept for row in (first, other)] + single
+
+
+def test_kernels_keep_all():
+    kernels = [Case(f"tests/kernels/test_ops.py::x[{n}]") for n in range(9)]
+    assert spread(kernels, 2) == kernels

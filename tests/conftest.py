@@ -78,7 +78,8 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
     """Compile the kernels before there are workers, with all cores and where no test would find the lines about it."""
-    if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
+    option = session.config.option
+    if not hasattr(session.config, "workerinput") and not option.collectonly and not option.uncompiled:
         from ds4ref.kernels.cpu import library
 
         with contextlib.suppress(library.KernelError):  # tests that need them will say so
@@ -91,6 +92,7 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_addoption(parser):
+    parser.addoption("--uncompiled", action="store_true", help="do not begin by compiling the kernels: none is loaded")
     parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test outside of kernels")
 
 

@@ -19,7 +19,7 @@ from numba import njit, types
 from ...formats import APART, FORMATS, Format
 from ...formats.apart import Apart
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
-from . import gemm_float, gemm_weights
+from . import gemm_blocks_neon, gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
@@ -34,7 +34,7 @@ from .gemm_tile import (
     weight_record,
 )
 from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int, prefetch
-from .tiers import TIER
+from .tiers import NEON_TIER, TIER
 from .vec import JIT, Int, inline
 
 PANEL_BYTES_AT_ONCE = 640 * 1024  # tokens whose panels share the second-level cache
@@ -180,8 +180,8 @@ def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -
     return decode_row
 
 
-def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int) -> Any:
-    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens."""
+def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int, parts: int = 1) -> Any:
+    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens; ``parts`` tiles are a chunk."""
 
     def for_count(tokens: int) -> Any:
         tile, reduce = tiles[tokens], reduces[tokens]
@@ -190,10 +190,10 @@ def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, 
         @njit(**JIT)
         def multiply(weights, inputs, chunks, sums, fresh, out, stride):
             total = zero() if fresh else load(sums)
-            for _ in range(chunks):
+            for _ in range(chunks * parts):
                 total = tile(total, weights, inputs)
-                inputs += size
-                weights += record
+                inputs += size // parts
+                weights += record // parts
             if out:
                 reduce(total, out, stride)
             else:
@@ -246,7 +246,12 @@ def _tile_gemm(fmt: Format, act: str) -> Gemm:
 
 # -- float tiles
 _multiply_floats = _multiply(
-    gemm_float.TILES, gemm_float.TOTALS, gemm_float.REDUCE, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
+    gemm_float.TILES,
+    gemm_float.TOTALS,
+    gemm_float.REDUCE,
+    gemm_float.WEIGHT_RECORD,
+    gemm_float.INPUT_RECORD,
+    gemm_float.TILES_A_CHUNK,
 )
 
 
@@ -261,7 +266,8 @@ def _pack_floats(target, token, x, count):
         gemm_float.spread_inputs(x, target, token)
     else:
         for i in range(count):
-            copy_float(target + 64 * (TOKENS * (i // 16) + token) + 4 * (i % 16), x + 4 * i)
+            place = gemm_float.LINE * (TOKENS * (i // gemm_float.LANES) + token)
+            copy_float(target + place + 4 * (i % gemm_float.LANES), x + 4 * i)
 
 
 pack_float_panel = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_floats, _pack_floats)
@@ -306,16 +312,29 @@ def apart_gemm(layout: Apart) -> Gemm:
     return floats._replace(decode_row=decode_row)
 
 
+# -- int8 tiles of tiers N and I
+@cache
+def neon_gemm(fmt: Format, piece: int) -> Gemm:
+    """Make the parts of a format for its rounded inputs, in ``piece`` bytes (``gemm_tile_neon.Tile``)."""
+    tile, chunk = gemm_blocks_neon.tile_of(fmt, piece), fmt.block_elems
+    parts = chunk // tile.group
+    size, record = (parts * tile.record(places) for places in (TOKENS, ROWS_AT_ONCE))
+    decode_row = _row_decoder(chunk, fmt.block_bytes, fmt, record, gemm_blocks_neon.make_decode(fmt, tile))
+    pack, multiply = gemm_blocks_neon.make_pack(fmt, tile), gemm_blocks_neon.multiply_blocks(tile, parts)
+    return Gemm(pack, decode_row, multiply, chunk, size, record, ROWS_AT_ONCE, 2048 // chunk, 128)
+
+
 def _all() -> dict[tuple[str, str], Gemm]:
-    gemms = {}
-    for fmt in FORMATS.values():
-        if fmt.name in _DECODERS:
+    gemms = {(fmt.name, "float"): float_gemm(fmt) for fmt in FORMATS.values() if fmt.multiplies}
+    for fmt in (FORMATS[name] for name in _DECODERS):
+        if NEON_TIER:
+            gemms[fmt.name, fmt.activation] = neon_gemm(fmt, 8 if TIER == "I" else 4)
+        else:
             gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in ("float", fmt.activation)}
-        elif fmt.multiplies:
-            gemms[fmt.name, "float"] = float_gemm(fmt)
     return gemms
 
 
-GEMMS: dict[tuple[str, str], Gemm] = _all() if TIER == "A" else {}
-APART_GEMMS = {name: apart_gemm(layout) for name, layout in APART.items()} if TIER == "A" else {}
+TILED = TIER == "A" or NEON_TIER
+GEMMS: dict[tuple[str, str], Gemm] = _all() if TILED else {}
+APART_GEMMS = {name: apart_gemm(layout) for name, layout in APART.items()} if TILED else {}
 """Parts for float inputs of each layout of codes and scales that lie apart."""

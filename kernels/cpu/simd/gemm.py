@@ -316,11 +316,10 @@ def apart_gemm(layout: Apart) -> Gemm:
 @cache
 def neon_gemm(fmt: Format, piece: int) -> Gemm:
     """Make the parts of a format for its rounded inputs, in ``piece`` bytes (``gemm_tile_neon.Tile``)."""
-    tile, chunk = gemm_blocks_neon.tile_of(fmt, piece), fmt.block_elems
-    parts = chunk // tile.group
-    size, record = (parts * tile.record(places) for places in (TOKENS, ROWS_AT_ONCE))
+    tile = gemm_blocks_neon.tile_of(fmt, piece)
+    chunk, size, record = tile.group, tile.input_record, tile.weight_record
     decode_row = _row_decoder(chunk, fmt.block_bytes, fmt, record, gemm_blocks_neon.make_decode(fmt, tile))
-    pack, multiply = gemm_blocks_neon.make_pack(fmt, tile), gemm_blocks_neon.multiply_blocks(tile, parts)
+    pack, multiply = gemm_blocks_neon.make_pack(fmt, tile), gemm_blocks_neon.multiply_blocks(tile)
     return Gemm(pack, decode_row, multiply, chunk, size, record, ROWS_AT_ONCE, 2048 // chunk, 128)
 
 

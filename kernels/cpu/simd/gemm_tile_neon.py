@@ -1,19 +1,21 @@
-"""The register tile of the int8 GEMM of tiers N and I: 12 weight rows x 1 to 4 tokens x 32 inputs.
+"""The register tile of the int8 GEMM of tiers N and I: 12 weight rows x 1 to 4 tokens.
 
 A register of 16 bytes holds *pieces* of several rows, or of several tokens, that lie at the same inputs:
 
     tier N    4 pieces of 4 bytes. ``sdot`` multiplies those of four rows by that of one token, a lane of its register
     tier I    2 pieces of 8 bytes. ``smmla`` multiplies those of two rows by those of two tokens
 
-So a lane of an accumulator is one row and one token, and nothing is summed across lanes at the end. Twelve integer and
-twelve float accumulators leave eight of 32 registers for operands and scales.
+So a lane of an accumulator is one row and one token, and nothing is summed across lanes at the end. Of 32 registers 24
+are accumulators: twelve integer sums, and twelve float sums or, where sub-scales are multiplied in integers, twelve
+products of 32 inputs.
 
-Panels are contiguous in the order in which the tile reads them. A record covers a *group* of inputs that share a scale:
+Panels are contiguous in the order in which the tile reads them. A record covers a *group* of inputs that share their
+float scales. It has a *unit* for each 32 of them, then floats:
 
-    inputs    for each piece of the group [4 tokens][piece] int8 | floats of the tokens: scales, sums for the minima
-    weights   for each piece of the group [12 rows][piece] int8 | floats of the rows: scales, negated minima
+    inputs    units: [32 / piece][4 tokens][piece] int8 | the tokens' scales, sums for the minima
+    weights   units: [32 / piece][12 rows][piece] int8, perhaps the rows' sub-scales | the rows' scales, negated minima
 
-A float fills as many bytes as a piece: tier I holds those of rows as r r s s, those of tokens as t u t u.
+A float or a sub-scale fills as many bytes as a piece: tier I holds those of rows as r r s s, those of tokens as t u t u.
 """
 
 from __future__ import annotations
@@ -25,22 +27,24 @@ from numba import types
 from ..sizes import ROWS_AT_ONCE as ROWS
 from . import neon
 from .gemm_tile import TOKENS
-from .vec import F32x2, F32x4, I8x16, I32x4, I32x8, I64x4, Int, Val, inline
+from .vec import F32x2, F32x4, Float, I8x16, I32x4, I32x8, I64x4, Int, Val, inline
 
 UNIT = 32
-"""Inputs of a step of the tile."""
+"""Inputs of a unit."""
 
 
 class Tile(NamedTuple):
     """What a tile multiplies.
 
-    piece   bytes of a row or a token in a register: 4 (sdot) or 8 (smmla)
-    group   inputs that share a scale: 32 or a multiple
-    minima  numbers of a row, and sums of a token, for a group
+    piece       bytes of a row or a token in a register: 4 (sdot) or 8 (smmla)
+    group       inputs that share float scales: 32 or a multiple
+    sub_scales  whether each row has an integer scale for every unit
+    minima      numbers of a row, and sums of a token, for a group
     """
 
     piece: int
     group: int
+    sub_scales: bool
     minima: int
 
     @property
@@ -48,9 +52,20 @@ class Tile(NamedTuple):
         """Rows of a register of weights."""
         return 16 // self.piece
 
-    def record(self, places: int) -> int:
-        """Return the bytes of a group of so many rows or tokens."""
-        return places * (self.group + (1 + self.minima) * self.piece)
+    @property
+    def weight_unit(self) -> int:
+        """Bytes of a unit of weights."""
+        return ROWS * (UNIT + self.sub_scales * self.piece)
+
+    @property
+    def weight_record(self) -> int:
+        """Bytes of a group of weights."""
+        return self.group // UNIT * self.weight_unit + (1 + self.minima) * ROWS * self.piece
+
+    @property
+    def input_record(self) -> int:
+        """Bytes of a group of inputs."""
+        return TOKENS * (self.group + (1 + self.minima) * self.piece)
 
     def columns(self, tokens: int) -> int:
         """Return the accumulators of a register of rows: one a token, or one for two tokens."""
@@ -65,8 +80,8 @@ def put_codes(k, tile: Tile, target: Val, place: Val, places: int, codes: Val) -
 
 
 def put_row(k, tile: Tile, target: Val, place: Val, value: Val) -> None:
-    """Store a float of a row among those of all rows."""
-    k.store(target + place * tile.piece, value if tile.piece == 4 else value.splat(F32x2))
+    """Store a float, or a sub-scale as int32, of a row among those of all rows."""
+    k.store(target + place * tile.piece, value if tile.piece == 4 else value.bits(Float).splat(F32x2))
 
 
 def put_token(k, tile: Tile, target: Val, token: Val, value: Val) -> None:
@@ -92,19 +107,27 @@ def sums_kind(tile: Tile, tokens: int, kind: types.Type = F32x4) -> types.UniTup
 
 
 def make_dots(tile: Tile, tokens: int):
-    """Make an inlined function that adds the products of 32 inputs to integer accumulators."""
+    """Make an inlined function that adds the products of a unit, times sub-scales, to integer accumulators."""
     kind = sums_kind(tile, tokens, I32x4)
 
     @inline(kind, kind, Int, Int)
-    def add_dots(k, dots, weights, inputs):
-        dots, dot = k.members(dots), neon.dots_16 if tile.piece == 4 else neon.dots_2x2
+    def add_dots(k, sums, weights, inputs):
+        sums, dot = k.members(sums), neon.dots_16 if tile.piece == 4 else neon.dots_2x2
+        dots = [k.zero(I32x4)] * len(sums) if tile.sub_scales else sums
         for i in range(UNIT // tile.piece):
             columns = _columns(k, tile, I8x16, inputs + TOKENS * tile.piece * i, tokens)
             for r in range(ROWS // tile.side):
                 rows = k.load(I8x16, weights + (ROWS * tile.piece * i + 16 * r))
                 for c, column in enumerate(columns, r * len(columns)):
                     dots[c] = dot(k, dots[c], rows, column)
-        return tuple(dots)
+        if not tile.sub_scales:
+            return tuple(dots)
+        width = tile.columns(tokens)
+        for r in range(ROWS // tile.side):
+            scales = k.load(I32x4, weights + (ROWS * UNIT + 16 * r))
+            for c in range(r * width, (r + 1) * width):
+                sums[c] = sums[c] + dots[c] * scales
+        return tuple(sums)
 
     return add_dots
 

@@ -104,12 +104,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--mca", default=rows_code.MCA, help=f"name of llvm-mca (default {rows_code.MCA})")
     parser.add_argument("--json", action="store_true", help="print JSON: kernel -> figures")
     args = parser.parse_args(argv)
+    os.environ["NUMBA_OPT"] = "0"  # as kernels are built
     from ds4ref.kernels.cpu.numba_internals import cross_target
 
     if not cross_target():
         options = ["--model", args.model] if args.model else []
         options += ["--cpu", args.cpu, "--mca", args.mca, *["--json"] * args.json]
-        os.environ["NUMBA_OPT"] = "0"  # as kernels are built
         return rows_code.other_process(args.cpu, args.tier, ["benchmarks.tiles_code", *options]).returncode
     from ds4ref.kernels.cpu.simd.tiers import TIER
 

@@ -1,9 +1,10 @@
 """Estimated speed of row kernels and tiles on AArch64 machines: ``python -m benchmarks.arm``.
 
 Nothing was run there. Kernels are compiled for the processor, and llvm-mca says how many cycles their rows and tiles
-take (``benchmarks.rows_code``, ``benchmarks.tiles_code``); data sheets say the rest. LLVM has no model of Apple's cores since the A7 (Cyclone) and
-takes that for all of them, so an Apple processor gets two figures: of Cyclone, which has three vector units and starts
-six micro-operations a cycle, and of Neoverse V2, which has four vector units as Apple's cores have.
+take (``benchmarks.rows_code``, ``benchmarks.tiles_code``); data sheets say the rest. LLVM has no model of Apple's cores
+since the A7 (Cyclone) and takes that for all of them, so an Apple processor gets two figures: of Cyclone, which has
+three vector units and starts six micro-operations a cycle, and of Neoverse V2, which has four vector units as Apple's
+cores have.
 
     python -m benchmarks.arm               the stored estimates as Markdown tables
     python -m benchmarks.arm --write       compile for every processor, ask llvm-mca, store: minutes
@@ -24,8 +25,8 @@ from typing import Any, NamedTuple
 
 from ds4ref.runs import provenance
 
-from .goals import FORMATS
 from . import tiles_code
+from .goals import FORMATS
 from .rows_code import FOREIGN, MCA, other_process
 
 TABLE = Path(__file__).with_name("arm.json")

@@ -10,7 +10,6 @@ from ds4ref.kernels.cpu.simd import neon
 from ds4ref.kernels.cpu.simd.gemm import neon_gemm
 from ds4ref.kernels.cpu.simd.vec import I32x4, Vec
 from ds4ref.kernels.formats import FORMATS
-from tests.marking import sampled
 
 from .simd_cases import random_rows, rounded
 from .test_simd_gemm import inputs, product

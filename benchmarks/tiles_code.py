@@ -119,9 +119,8 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"tier": TIER, "kernels": {name: asdict(row) for name, row in figures.items()}}))
         return 0
     print(f"tier {TIER}, {args.cpu}, {args.mca} -mcpu={model}: MAC a cycle")
-    print(
-        f"{'kernel':14s} {'instr':>6s} {'spills':>6s} {'tile':>7s}", *(f"{n:>4d} tok." for n in TOKENS), f"{'rows':>9s}"
-    )
+    print(f"{'kernel':14s} {'instr':>6s} {'spills':>6s} {'tile':>7s}", end="")
+    print("".join(f" {n:>4d} tok." for n in TOKENS), f"{'rows':>9s}")
     for name, row in figures.items():
         print(f"{name:14s} {row.instructions:6d} {row.spills:6d} {row.rate:7.1f}", end="")
         print("".join(f" {row.with_decoding(tokens):9.1f}" for tokens in TOKENS), f"{row.row_rate:9.1f}")

@@ -1,8 +1,9 @@
-"""GEMM for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
+"""GEMM for many tokens (tiers A, N and I): raw rows of a weight matrix times a panel of packed inputs.
 
-``GEMMS[fmt, act]`` holds the parts for a weight format: those with a decoder in ``gemm_weights`` run int8 tiles of 3
-rows x 4 tokens (``gemm_tile``), all others float tiles of 6 x 4 (``gemm_float``), whose decoders are generated. The
-other tiers use the row kernels, four tokens at a time on rows that stay in the L2 cache.
+``GEMMS[fmt, act]`` holds the parts for a weight format. Those of ``_DECODERS`` run int8 tiles: in tier A of 3 rows x 4
+tokens (``gemm_tile``), in tiers N and I, for rounded inputs, of 12 x 4 (``gemm_tile_neon``). All others run float tiles
+of 6 x 4 (``gemm_float``), whose decoders are generated. The other tiers use the row kernels, four tokens at a time on
+rows that stay in the L2 cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads split the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
@@ -54,7 +55,7 @@ class Gemm(NamedTuple):
     chunk, chunk_bytes, record
         inputs per chunk; its bytes for a group of four tokens and for a decoded group of rows
     rows
-        rows of a row group: 3 or a multiple
+        rows of a row group: 3 or a multiple, and a divisor of ``ROWS_AT_ONCE``
     chunks_at_once
         chunks of all decoded rows and of one token group that share the L1 cache
     tokens_at_once
@@ -150,7 +151,7 @@ def gemm_rows(
         start = end
 
 
-# -- int8 tiles
+# -- int8 tiles of tier A
 _MINS = {fmt: order.mins for fmt, order in ORDERS.items()} | {"Q2_K": 2}
 _DECODERS = {
     "Q8_0": gemm_weights.decode_q8_0,

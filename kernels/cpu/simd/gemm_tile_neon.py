@@ -15,7 +15,7 @@ float scales. It has a *unit* for each 32 of them, then floats:
     inputs    units: [32 / piece][4 tokens][piece] int8 | the tokens' scales, sums for the minima
     weights   units: [32 / piece][12 rows][piece] int8, perhaps the rows' sub-scales | the rows' scales, negated minima
 
-A float or a sub-scale fills as many bytes as a piece: tier I holds those of rows as r r s s, those of tokens as t u t u.
+A float or a sub-scale fills as many bytes as a piece: in tier I those of rows lie as r r s s, of tokens as t u t u.
 """
 
 from __future__ import annotations

@@ -14,7 +14,13 @@ from ds4ref.kernels.formats import FORMATS
 from .simd_cases import random_rows, rounded
 from .test_simd_gemm import inputs, product
 
-PAIRS = [(fmt, piece) for fmt in ("Q8_0", "Q2_K", "Q4_K", "IQ2_XXS") for piece in (4, 8)]
+DAILY = ("Q2_K", 8), ("Q4_K", 4)
+PAIRS = [
+    pytest.param(fmt, piece, marks=() if (fmt, piece) in DAILY else pytest.mark.thorough)
+    for fmt in ("Q8_0", "Q2_K", "Q4_K", "IQ2_XXS")
+    for piece in (4, 8)
+]
+"""Formats and bytes of a piece; those of every day have sub-scales in codes and apart, minima, both instructions."""
 
 
 def sums_of_eight(k, a, b, first, second):
@@ -51,11 +57,32 @@ def exact(fmt, raw, x):
 
 @pytest.mark.parametrize("fmt, piece", PAIRS)
 def test_product(plain, fmt, piece):
-    rng = np.random.default_rng(piece)
-    block = max(FORMATS[fmt].block_elems, 32)
+    rng, gemm = np.random.default_rng(piece), neon_gemm(FORMATS[fmt], piece)
+    block = FORMATS[fmt].block_elems
     for blocks, tokens, rows in ((1, 1, 1), (2, 2, 12), (3, 7, 13), (9, 132, 25)):
         raw, x = np.ascontiguousarray(random_rows(fmt, rows, blocks * block, rng)), inputs(tokens, blocks * block, rng)
         wanted, bound = exact(fmt, raw, x)
-        got = product(neon_gemm(FORMATS[fmt], piece), raw, x)
+        got = product(gemm, raw, x)
         error = np.abs(got - wanted)
         assert (error <= bound).all(), f"{blocks, tokens, rows}: worst {np.max(error / bound):.2f} of the bound"
+    for some in (slice(0, 1), slice(5, 8), slice(127, 130), slice(131, 132)):
+        assert (product(gemm, raw, np.ascontiguousarray(x[some])) == got[some]).all()
+    part = product(gemm, raw, x[:3], 4, 23)
+    assert np.isnan(part[:, [*range(4), 23, 24]]).all() and (part[:, 4:23] == got[:3, 4:23]).all()
+
+
+@pytest.mark.parametrize("fmt, piece", PAIRS)
+def test_extreme_codes(plain, fmt, piece):
+    """Sums of a block that reach their largest values are still exact."""
+    for codes in (0x00, 0x7F, 0x80, 0xFF):
+        raw = np.ascontiguousarray(random_rows(fmt, 4, 768, np.random.default_rng(codes), codes))
+        x = np.stack([np.ones(768), -np.ones(768), np.where(np.arange(768) % 2, 1, -1)]).astype(np.float32)
+        wanted, bound = exact(fmt, raw, x)
+        assert (np.abs(product(neon_gemm(FORMATS[fmt], piece), raw, x) - wanted) <= 2 * bound).all()
+
+
+def test_an_input_that_is_no_number_spoils_its_own_token_alone(plain):
+    raw, x = np.ascontiguousarray(random_rows("Q2_K", 5, 512, np.random.default_rng(1))), np.ones((5, 512), np.float32)
+    x[2, 300] = np.nan
+    out = product(neon_gemm(FORMATS["Q2_K"], 8), raw, x)
+    assert np.isnan(out[2]).all() and np.isfinite(np.delete(out, 2, axis=0)).all()

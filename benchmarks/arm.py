@@ -1,9 +1,10 @@
-"""Estimated speed of the row kernels on AArch64 machines: ``python -m benchmarks.arm``.
+"""Estimated speed of row kernels and tiles on AArch64 machines: ``python -m benchmarks.arm``.
 
-Nothing was run there. Kernels are compiled for the processor, and llvm-mca says how many cycles their rows take
-(``benchmarks.rows_code``); data sheets say the rest. LLVM has no model of Apple's cores since the A7 (Cyclone) and
-takes that for all of them, so an Apple processor gets two figures: of Cyclone, which has three vector units and starts
-six micro-operations a cycle, and of Neoverse V2, which has four vector units as Apple's cores have.
+Nothing was run there. Kernels are compiled for the processor, and llvm-mca says how many cycles their rows and tiles
+take (``benchmarks.rows_code``, ``benchmarks.tiles_code``); data sheets say the rest. LLVM has no model of Apple's cores
+since the A7 (Cyclone) and takes that for all of them, so an Apple processor gets two figures: of Cyclone, which has
+three vector units and starts six micro-operations a cycle, and of Neoverse V2, which has four vector units as Apple's
+cores have.
 
     python -m benchmarks.arm               the stored estimates as Markdown tables
     python -m benchmarks.arm --write       compile for every processor, ask llvm-mca, store: minutes
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 
 from ds4ref.runs import provenance
 
+from . import tiles_code
 from .goals import FORMATS
 from .rows_code import FOREIGN, MCA, other_process
 
@@ -177,6 +179,23 @@ def tables(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def tile_tables(document: Mapping[str, Any]) -> str:
+    """Return the estimates of tiles as Markdown."""
+    heads = [(cpu, model) for cpu, models in MODELS.items() for model in models]
+    what = " / ".join(["tile alone", *(f"{tokens} tokens" for tokens in tiles_code.TOKENS), "by rows"])
+    lines = [f"Multiplications and additions a cycle: {what}:", ""]
+    titles = [f"{cpu}, tier {document['processors'][cpu]['tier']}: {MODEL_NAMES[model]}" for cpu, model in heads]
+    lines += _rule(["kernel", *titles])
+    for kernel in tiles_code.KERNELS:
+        cells = []
+        for cpu, model in heads:
+            row = tiles_code.Expected(**document["tiles"][cpu][model][kernel])
+            rates = [row.rate, *(row.with_decoding(tokens) for tokens in tiles_code.TOKENS), row.row_rate]
+            cells.append(" / ".join(f"{value:.0f}" for value in rates))
+        lines.append(_line([kernel, *cells]))
+    return "\n".join(lines)
+
+
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -185,9 +204,9 @@ def _rule(cells: Sequence[str]) -> list[str]:
     return [_line(cells), "|" + "---|" * len(cells)]
 
 
-def asked(cpu: str, model: str, mca: str) -> dict[str, Any]:
-    """Return what ``rows_code --json`` says of KERNELS, compiled for ``cpu``, by ``model``."""
-    arguments = ["benchmarks.rows_code", *KERNELS, "--json", "--mca", mca, "--model", model]
+def asked(cpu: str, model: str, mca: str, *words: str) -> dict[str, Any]:
+    """Return what ``rows_code --json`` or its like says of kernels compiled for ``cpu``, by ``model``."""
+    arguments = [*words, "--json", "--mca", mca, "--model", model]
     done = other_process(cpu, None, arguments, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"arm: {cpu}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
@@ -197,8 +216,10 @@ def asked(cpu: str, model: str, mca: str) -> dict[str, Any]:
 def computed(mca: str) -> dict[str, Any]:
     """Compile for every processor, ask every model, and return the document to store."""
     processors: dict[str, Any] = {}
+    tiles: dict[str, Any] = {}
     for cpu, models in MODELS.items():
-        answers = {model: asked(cpu, model, mca) for model in models}
+        answers = {model: asked(cpu, model, mca, "benchmarks.rows_code", *KERNELS) for model in models}
+        tiles[cpu] = {m: asked(cpu, m, mca, "benchmarks.tiles_code", "--cpu", cpu)["kernels"] for m in models}
         figures = {model: answer["kernels"] for model, answer in answers.items()}
         processors[cpu] = {"triple": FOREIGN[cpu], "tier": answers[models[0]]["tier"], "models": figures}
     commit = provenance.commit()
@@ -206,7 +227,7 @@ def computed(mca: str) -> dict[str, Any]:
         raise SystemExit("arm: commit first: the estimates name it")
     version = subprocess.run([mca, "--version"], capture_output=True, text=True).stdout
     (llvm,) = (line.split()[-1] for line in version.splitlines() if "LLVM version" in line)
-    return {"llvm": llvm, "commit": commit, "processors": processors}
+    return {"llvm": llvm, "commit": commit, "processors": processors, "tiles": tiles}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -224,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with atomic_write(TABLE) as file:
             file.write((text + "\n").encode())
         stored.cache_clear()
-    print(tables(stored()))
+    print(tables(stored()), tile_tables(stored()), sep="\n\n")
     return 0
 
 

@@ -33,7 +33,7 @@ SINGLE = (
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "let Numba compile, which takes minutes for a kernel there": {
         "tests/kernels": "test_cpu_externals test_cpu_halves test_cpu_library test_cpu_waiting test_cross "
-        "test_neon_code test_simd_asm test_simd_gemm test_simd_quantize test_simd_rows test_simd_tiers",
+        "test_gemm_neon test_neon_code test_simd_asm test_simd_gemm test_simd_quantize test_simd_rows test_simd_tiers",
     },
     "ask a program or a library of x86": {
         "tests/arm": "test_userland",

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import arm
 from benchmarks.arm import KERNELS, MACHINES, MODELS, Machine, Span, both, core, rate, token_bytes, token_seconds
 from benchmarks.context import Context
+from benchmarks.tiles_code import Expected
 from benchmarks.timing import Budget
 from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.archs.deepseek4.shape import FLASH
@@ -92,6 +93,22 @@ def test_what_is_stored_is_whole():
                 assert row["row_cycles"] > 0.9 * row["cycles"] * row["row_bytes"] / row["bytes"]
 
 
+def test_tiles_are_whole_chunks_without_spills():
+    for cpu, models in MODELS.items():
+        assert set(arm.stored()["tiles"][cpu]) == set(models)
+        for figures in arm.stored()["tiles"][cpu].values():
+            rows = {kernel: Expected(**row) for kernel, row in figures.items()}
+            assert set(rows) == set(KERNELS) and {row.spills for row in rows.values()} == {0}
+            assert rows["Q8_0/a8"].macs == 12 * 4 * 32 and rows["Q2_K/q8k"].macs == 12 * 4 * 256
+            assert rows["F16/float"].macs == 6 * 4 * 128
+
+
+def test_decoding_is_paid_once_for_all_tokens():
+    row = Expected(macs=1000, cycles=50, instructions=1, spills=0, decode_cycles=64, decoded=256, row_rate=1)
+    assert row.rate == 20
+    assert row.with_decoding(10) == 2560 / (64 + 128)
+
+
 def test_the_page_has_the_tables():
     page = (arm.TABLE.parents[1] / "docs" / "evidence" / "arm.md").read_text()
-    assert arm.tables(arm.stored()) in page
+    assert arm.tables(arm.stored()) in page and arm.tile_tables(arm.stored()) in page

@@ -22,7 +22,18 @@ ROOT = Path(__file__).resolve().parents[2]
 MACS = ("arm64-apple-macosx:apple-m1", "arm64-apple-macosx:apple-m4")
 LINUX = tuple(f"aarch64-unknown-linux-gnu:{cpu}" for cpu in ("neoverse-n1", "neoverse-v2", "cortex-x925"))
 CALL_LIBC = ["advise_experts", "pool_run", "pool_work", "round_e4m3", "route"]
-FEW = [*CALL_LIBC, "attention", "hc_split", "pack.Q2_K.q8k", "read_ticks", "round_f16", "rows.F16.float", "select_rows"]
+FEW = [
+    *CALL_LIBC,
+    "attention",
+    "gemm_decode.IQ2_XXS.q8k",
+    "gemm_multiply.Q4_K.q8k.3",
+    "hc_split",
+    "pack.Q2_K.q8k",
+    "read_ticks",
+    "round_f16",
+    "rows.F16.float",
+    "select_rows",
+]
 
 CROSS = """
 import sys

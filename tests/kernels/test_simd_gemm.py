@@ -20,7 +20,8 @@ from tests.marking import sampled
 from .simd_cases import BYTE_SCALES, random_rows, rounded, run
 from .test_simd_asm import loops
 
-needs_tiles = pytest.mark.skipif(TIER != "A", reason="the tiles belong to tier A")
+TILED = TIER in "AIN"
+needs_tiles = pytest.mark.skipif(not TILED, reason="the tiles belong to tiers A, N and I")
 
 
 @cache
@@ -152,16 +153,16 @@ def test_a_code_that_is_no_number_spoils_its_row_alone():
 
 
 def test_pairs():
-    """Tier A has tiles for every pair that has a row kernel; elsewhere the row kernels do the work."""
-    assert set(GEMMS) == (set(KERNELS) if TIER == "A" else set())
+    """Tiers with tiles have them for every pair that has a row kernel; elsewhere the row kernels do the work."""
+    assert set(GEMMS) == (set(KERNELS) if TILED else set())
 
 
-TILED = [("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("F16", "float")]
+READ = [("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("F16", "float")]
 
 
 @needs_tiles
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="checks x86-64 instructions")
-@pytest.mark.parametrize("key", TILED, ids="/".join)
+@pytest.mark.parametrize("key", READ, ids="/".join)
 def test_sums_of_a_tile_stay_in_registers(key):
     multiply = GEMMS[key].multiply[-1]
     multiply.compile((int64,) * 7)

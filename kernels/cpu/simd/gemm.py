@@ -1,8 +1,9 @@
-"""GEMM for many tokens (tier A): raw rows of a weight matrix times a panel of packed inputs.
+"""GEMM for many tokens (tiers A, N and I): raw rows of a weight matrix times a panel of packed inputs.
 
-``GEMMS[fmt, act]`` holds the parts for a weight format: those with a decoder in ``gemm_weights`` run int8 tiles of 3
-rows x 4 tokens (``gemm_tile``), all others float tiles of 6 x 4 (``gemm_float``), whose decoders are generated. The
-other tiers use the row kernels, four tokens at a time on rows that stay in the L2 cache.
+``GEMMS[fmt, act]`` holds the parts for a weight format. Those of ``_DECODERS`` run int8 tiles: in tier A of 3 rows x 4
+tokens (``gemm_tile``), in tiers N and I, for rounded inputs, of 12 x 4 (``gemm_tile_neon``). All others run float tiles
+of 6 x 4 (``gemm_float``), whose decoders are generated. The other tiers use the row kernels, four tokens at a time on
+rows that stay in the L2 cache.
 
 One call of ``gemm_rows`` decodes each block of rows once and multiplies it with all tokens, so threads split the work
 by rows (multiples of ``ROWS_AT_ONCE`` are best), each with its own scratch. A token's result does not depend on the
@@ -19,7 +20,7 @@ from numba import njit, types
 from ...formats import APART, FORMATS, Format
 from ...formats.apart import Apart
 from ..sizes import ROWS_AT_ONCE, SPARE_BYTES, SUMS_BYTES
-from . import gemm_float, gemm_weights
+from . import gemm_blocks_neon, gemm_float, gemm_weights
 from .gemm_inputs import ORDERS, chunk_bytes, make_clear, make_pack
 from .gemm_tile import (
     CHUNK,
@@ -34,7 +35,7 @@ from .gemm_tile import (
     weight_record,
 )
 from .helpers import copy_bytes, copy_with_zeros, fetch_near, load_int, prefetch
-from .tiers import TIER
+from .tiers import NEON_TIER, TIER
 from .vec import JIT, Int, inline
 
 PANEL_BYTES_AT_ONCE = 640 * 1024  # tokens whose panels share the second-level cache
@@ -54,7 +55,7 @@ class Gemm(NamedTuple):
     chunk, chunk_bytes, record
         inputs per chunk; its bytes for a group of four tokens and for a decoded group of rows
     rows
-        rows of a row group: 3 or a multiple
+        rows of a row group: 3 or a multiple, and a divisor of ``ROWS_AT_ONCE``
     chunks_at_once
         chunks of all decoded rows and of one token group that share the L1 cache
     tokens_at_once
@@ -150,7 +151,7 @@ def gemm_rows(
         start = end
 
 
-# -- int8 tiles
+# -- int8 tiles of tier A
 _MINS = {fmt: order.mins for fmt, order in ORDERS.items()} | {"Q2_K": 2}
 _DECODERS = {
     "Q8_0": gemm_weights.decode_q8_0,
@@ -180,8 +181,8 @@ def _row_decoder(chunk: int, size: int, fmt: Format, record: int, decode: Any) -
     return decode_row
 
 
-def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int) -> Any:
-    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens."""
+def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, size: int, parts: int = 1) -> Any:
+    """Make the four ``multiply`` from tiles, totals and reductions by number of tokens; ``parts`` tiles are a chunk."""
 
     def for_count(tokens: int) -> Any:
         tile, reduce = tiles[tokens], reduces[tokens]
@@ -190,10 +191,10 @@ def _multiply(tiles: Any, totals: dict[int, Totals], reduces: Any, record: int, 
         @njit(**JIT)
         def multiply(weights, inputs, chunks, sums, fresh, out, stride):
             total = zero() if fresh else load(sums)
-            for _ in range(chunks):
+            for _ in range(chunks * parts):
                 total = tile(total, weights, inputs)
-                inputs += size
-                weights += record
+                inputs += size // parts
+                weights += record // parts
             if out:
                 reduce(total, out, stride)
             else:
@@ -246,7 +247,12 @@ def _tile_gemm(fmt: Format, act: str) -> Gemm:
 
 # -- float tiles
 _multiply_floats = _multiply(
-    gemm_float.TILES, gemm_float.TOTALS, gemm_float.REDUCE, gemm_float.WEIGHT_RECORD, gemm_float.INPUT_RECORD
+    gemm_float.TILES,
+    gemm_float.TOTALS,
+    gemm_float.REDUCE,
+    gemm_float.WEIGHT_RECORD,
+    gemm_float.INPUT_RECORD,
+    gemm_float.TILES_A_CHUNK,
 )
 
 
@@ -261,7 +267,8 @@ def _pack_floats(target, token, x, count):
         gemm_float.spread_inputs(x, target, token)
     else:
         for i in range(count):
-            copy_float(target + 64 * (TOKENS * (i // 16) + token) + 4 * (i % 16), x + 4 * i)
+            place = gemm_float.LINE * (TOKENS * (i // gemm_float.LANES) + token)
+            copy_float(target + place + 4 * (i % gemm_float.LANES), x + 4 * i)
 
 
 pack_float_panel = _pack(gemm_float.CHUNK, gemm_float.INPUT_RECORD, _clear_floats, _pack_floats)
@@ -306,16 +313,28 @@ def apart_gemm(layout: Apart) -> Gemm:
     return floats._replace(decode_row=decode_row)
 
 
+# -- int8 tiles of tiers N and I
+@cache
+def neon_gemm(fmt: Format, piece: int) -> Gemm:
+    """Make the parts of a format for its rounded inputs, in ``piece`` bytes (``gemm_tile_neon.Tile``)."""
+    tile = gemm_blocks_neon.tile_of(fmt, piece)
+    chunk, size, record = tile.group, tile.input_record, tile.weight_record
+    decode_row = _row_decoder(chunk, fmt.block_bytes, fmt, record, gemm_blocks_neon.make_decode(fmt, tile))
+    pack, multiply = gemm_blocks_neon.make_pack(fmt, tile), gemm_blocks_neon.multiply_blocks(tile)
+    return Gemm(pack, decode_row, multiply, chunk, size, record, ROWS_AT_ONCE, 2048 // chunk, 128)
+
+
 def _all() -> dict[tuple[str, str], Gemm]:
-    gemms = {}
-    for fmt in FORMATS.values():
-        if fmt.name in _DECODERS:
+    gemms = {(fmt.name, "float"): float_gemm(fmt) for fmt in FORMATS.values() if fmt.multiplies}
+    for fmt in (FORMATS[name] for name in _DECODERS):
+        if NEON_TIER:
+            gemms[fmt.name, fmt.activation] = neon_gemm(fmt, 8 if TIER == "I" else 4)
+        else:
             gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in ("float", fmt.activation)}
-        elif fmt.multiplies:
-            gemms[fmt.name, "float"] = float_gemm(fmt)
     return gemms
 
 
-GEMMS: dict[tuple[str, str], Gemm] = _all() if TIER == "A" else {}
-APART_GEMMS = {name: apart_gemm(layout) for name, layout in APART.items()} if TIER == "A" else {}
+TILED = TIER == "A" or NEON_TIER
+GEMMS: dict[tuple[str, str], Gemm] = _all() if TILED else {}
+APART_GEMMS = {name: apart_gemm(layout) for name, layout in APART.items()} if TILED else {}
 """Parts for float inputs of each layout of codes and scales that lie apart."""

@@ -1,7 +1,9 @@
-"""GEMM of weights decoded to floats with float inputs: tiles of 6 rows x 1 to 4 tokens x 128 inputs (tier A).
+"""GEMM of weights decoded to floats with float inputs: tiles of 6 rows x 1 to 4 tokens x 128 inputs.
 
 Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [6 rows][16 f32] and [4 tokens][16 f32]. A tile needs
 no integer accumulators, so twice as many float accumulators fit into registers: two groups of three rows in sequence.
+
+In tiers N and I slices have four floats, and the tile takes 32 inputs.
 """
 
 from __future__ import annotations
@@ -12,14 +14,20 @@ from ...formats import FORMATS, Format
 from .decode import block_minimum, block_scale, code_floats, group_lanes, number_floats, rest
 from .gemm_tile import COUNTS, SLICES, TOKENS, reduce_lanes, totals
 from .gemm_tile import ROWS as GROUP
-from .vec import F32x16, I16x16, I32x16, Int, Val, inline
+from .tiers import NEON_TIER
+from .vec import F32x16, I16x16, I32x16, Int, Val, Vec, inline
 
 ROWS = 2 * GROUP
 CHUNK = 16 * SLICES
+LANES = 4 if NEON_TIER else 16
+LINE = 4 * LANES
+"""Floats of a row or a token in a slice, and their bytes."""
+TILES_A_CHUNK = 16 // LANES
 WEIGHT_RECORD = CHUNK * ROWS * 4
 INPUT_RECORD = CHUNK * TOKENS * 4
 
-TOTALS = {tokens: totals(ROWS * tokens) for tokens in COUNTS}
+_Lanes = Vec("f32", LANES)
+TOTALS = {tokens: totals(ROWS * tokens, _Lanes) for tokens in COUNTS}
 """Accumulators of a tile by its tokens: token-major for the first three rows, then for the others."""
 
 
@@ -38,19 +46,25 @@ def _tile(tokens: int):
     def tile(k, sums, weights, inputs):
         sums = k.members(sums)
         for s in range(SLICES):
-            rows = [k.load(F32x16, weights + 64 * (ROWS * s + r)) for r in range(ROWS)]
-            for t in range(tokens):
-                x = k.load(F32x16, inputs + 64 * (TOKENS * s + t))
-                for r in range(ROWS):
-                    i = r // GROUP * GROUP * tokens + GROUP * t + r % GROUP
-                    sums[i] = k.fma(rows[r], x, sums[i])
+            rows = [(weights, ROWS * s + r) for r in range(ROWS)]
+            columns = [(inputs, TOKENS * s + t) for t in range(tokens)]
+            # the operands of one side stay in registers, those of the other come one by one; AArch64 loads them in
+            # pairs, for which four and two leave room and six and two do not
+            stay, come = (columns, rows) if NEON_TIER else (rows, columns)
+            loaded = [k.load(_Lanes, base + LINE * at) for base, at in stay]
+            for j, (base, at) in enumerate(come):
+                other = k.load(_Lanes, base + LINE * at)
+                for i, value in enumerate(loaded):
+                    r, t = (j, i) if NEON_TIER else (i, j)
+                    n = r // GROUP * GROUP * tokens + GROUP * t + r % GROUP
+                    sums[n] = k.fma(value, other, sums[n])
         return tuple(sums)
 
     return tile
 
 
 TILES = {tokens: _tile(tokens) for tokens in COUNTS}
-"""Inlined functions that add one chunk to the sums of so many tokens."""
+"""Inlined functions that add eight slices to the sums of so many tokens."""
 
 REDUCE = {tokens: _reduce(tokens) for tokens in COUNTS}
 """Inlined functions that reduce the six rows of token t to ``out + t * stride``."""
@@ -102,13 +116,21 @@ def _blocks(fmt: Format):
     return decode
 
 
+def _put(k, places: int, target: Val, place: Val, weights: list[Val]) -> None:
+    """Store vectors of 16 numbers, each in one slice or in several that follow each other."""
+    for s, values in enumerate(weights):
+        for first in range(0, 16, LANES):
+            slice_ = (16 * s + first) // LANES
+            part = values if LANES == 16 else values.shuffle(range(first, first + LANES))
+            k.store(target + place * LINE + LINE * places * slice_, part)
+
+
 def _spread(decode_chunk, places: int):
     """Make an inlined function that decodes numbers at ``source`` into row or token ``place`` of one or two records."""
 
     @inline(types.none, Int, Int, Int)
     def decode(k, source, target, place):
-        for s, values in enumerate(decode_chunk(k, source)):
-            k.store(target + place * 64 + 64 * places * s, values)
+        _put(k, places, target, place, decode_chunk(k, source))
 
     return decode
 
@@ -116,8 +138,7 @@ def _spread(decode_chunk, places: int):
 @inline(types.none, Int, Int)
 def clear_token(k, target, token):
     """Zero one token of a record."""
-    for s in range(SLICES):
-        k.store(target + token * 64 + 64 * TOKENS * s, k.zero(F32x16))
+    _put(k, TOKENS, target, token, [k.zero(F32x16)] * SLICES)
 
 
 def spread_weights(fmt: Format):
@@ -131,8 +152,7 @@ def spread_apart(fmt: Format):
 
     @inline(types.none, Int, Int, Int, Int)
     def decode(k, codes, scales, target, place):
-        for s, values in enumerate(decode_chunk(k, codes, scales)):
-            k.store(target + place * 64 + 64 * ROWS * s, values)
+        _put(k, ROWS, target, place, decode_chunk(k, codes, scales))
 
     return decode
 

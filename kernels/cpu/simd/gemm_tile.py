@@ -25,7 +25,7 @@ from numba import types
 from ..sizes import TILE_ROWS as ROWS
 from ..sizes import TILE_TOKENS as TOKENS
 from . import x86
-from .vec import F32x16, Float, I8x64, I32x16, Int, Val, inline
+from .vec import F32x16, Float, I8x64, I32x16, Int, Val, Vec, inline
 
 COUNTS = tuple(range(1, TOKENS + 1))
 """Numbers of tokens that a tile may have: experts' last groups are seldom full."""
@@ -47,22 +47,22 @@ class Totals(NamedTuple):
     store: Any
 
 
-def totals(count: int) -> Totals:
-    """Make ``Totals`` of ``count`` vectors of 16 sums."""
-    kind = types.UniTuple(F32x16, count)
+def totals(count: int, vector: Vec = F32x16) -> Totals:
+    """Make ``Totals`` of ``count`` vectors of sums."""
+    kind, size = types.UniTuple(vector, count), 4 * vector.lanes
 
     @inline(kind)
     def zero_sums(k):
-        return tuple(k.zero(F32x16) for _ in range(count))
+        return tuple(k.zero(vector) for _ in range(count))
 
     @inline(kind, Int)
     def load_sums(k, address):
-        return tuple(k.load(F32x16, address + 64 * i) for i in range(count))
+        return tuple(k.load(vector, address + size * i) for i in range(count))
 
     @inline(types.none, Int, kind)
     def store_sums(k, address, sums):
         for i, total in enumerate(k.members(sums)):
-            k.store(address + 64 * i, total)
+            k.store(address + size * i, total)
 
     return Totals(kind, zero_sums, load_sums, store_sums)
 
@@ -137,8 +137,9 @@ def _interleave_add(a: Val, b: Val, width: int) -> Val:
     """Halve runs of 2 * width lanes: sums of a's runs and of b's runs, alternating."""
     low: list[int] = []
     high: list[int] = []
-    for base in range(0, 16, 2 * width):
-        for vector in (0, 16):
+    lanes = a.ir.type.count
+    for base in range(0, lanes, 2 * width):
+        for vector in (0, lanes):
             low += range(vector + base, vector + base + width)
             high += range(vector + base + width, vector + base + 2 * width)
     return a.shuffle(low, b) + a.shuffle(high, b)
@@ -146,16 +147,19 @@ def _interleave_add(a: Val, b: Val, width: int) -> Val:
 
 def reduce_lanes(k, sums: list[Val], out: Val, stride: Val) -> None:
     """Sum the lanes of each vector, three a token; the three rows of token t go to ``out + t * stride``."""
-    blank, tokens = k.zero(F32x16), len(sums) // ROWS
-    vectors = [v for t in range(tokens) for v in (*sums[ROWS * t : ROWS * (t + 1)], blank)]
-    vectors += [blank] * (4 * TOKENS - len(vectors))
-    width = 8
-    while width:
-        half = len(vectors) // 2
-        vectors = [_interleave_add(vectors[i], vectors[i + half], width) for i in range(half)]
-        width //= 2
-    for t in range(tokens):
-        k.store(out + stride * t, vectors[0].shuffle(range(4 * t, 4 * t + ROWS)))
+    lanes, tokens = sums[0].ir.type.count, len(sums) // ROWS
+    blank = k.zero(Vec("f32", lanes))
+    for first in range(0, tokens, lanes // 4):  # a quarter of the lanes is a token's
+        some = range(first, min(tokens, first + lanes // 4))
+        vectors = [v for t in some for v in (*sums[ROWS * t : ROWS * (t + 1)], blank)]
+        vectors += [blank] * (lanes - len(vectors))
+        width = lanes // 2
+        while width:
+            half = len(vectors) // 2
+            vectors = [_interleave_add(vectors[i], vectors[i + half], width) for i in range(half)]
+            width //= 2
+        for i, t in enumerate(some):
+            k.store(out + stride * t, vectors[0].shuffle(range(4 * i, 4 * i + ROWS)))
 
 
 def _reduce(tokens: int):

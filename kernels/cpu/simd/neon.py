@@ -38,6 +38,11 @@ def dots_16(k: Emit, total: Val, a: Val, b: Val) -> Val:
     return k.call("llvm.aarch64.neon.sdot.v4i32.v16i8", I32x4, total, a, b)
 
 
+def dots_2x2(k: Emit, total: Val, a: Val, b: Val) -> Val:
+    """Return total + the products of a half of ``a`` and a half of ``b``, eight s8 each: 00, 01, 10, 11 (smmla)."""
+    return k.call("llvm.aarch64.neon.smmla.v4i32.v16i8", I32x4, total, a, b)
+
+
 def dots_of_four(k: Emit, total: Val, a: Val, b: Val) -> Val:
     """``dots_16`` of vectors of several registers."""
     return by_registers(lambda *parts: dots_16(k, *parts), total, a, b)

@@ -1,9 +1,8 @@
 """The instruction set that compiled kernels may use, chosen once per process.
 
 On x86: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C. On AArch64: ``N``
-NEON with dot products of bytes (sdot); ``I`` the same kernels for processors with i8mm,
-which none uses yet. Anywhere: ``C``, plain LLVM
-vector operations that any target can lower. An instruction the target lacks does not raise: LLVM aborts the whole
+NEON with dot products of bytes (sdot); ``I`` the same rows, and integer tiles of smmla (i8mm). Anywhere: ``C``, plain
+LLVM vector operations that any target can lower. An instruction the target lacks does not raise: LLVM aborts the whole
 process. So the choice looks at the features Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have narrowed,
 never at the bare host.
 

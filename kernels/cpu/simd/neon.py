@@ -54,6 +54,28 @@ def look_up(k: Emit, table: Val, index: Val) -> Val:
     return k.call("llvm.aarch64.neon.tbl1.v16i8", I8x16, table, index)
 
 
+def insert_right(k: Emit, kept: Val, value: Val, by: int) -> Val:
+    """Return ``value`` >> ``by`` with the ``by`` upper bits of each byte from ``kept`` (sri)."""
+    return k.call("llvm.aarch64.neon.vsri.v16i8", I8x16, kept, value, k.const(types.int32, by))
+
+
+def insert_left(k: Emit, kept: Val, value: Val, by: int) -> Val:
+    """Return ``value`` << ``by`` with the ``by`` lower bits of each lane from ``kept`` (sli)."""
+    kind = kept.ir.type
+    name = f"v{kind.count}i{kind.element.width}"
+    return k.call(f"llvm.aarch64.neon.vsli.{name}", Vec(f"i{kind.element.width}", kind.count), kept, value, k.const(types.int32, by))
+
+
+def insert_bits(k: Emit, kept: Val, value: Val, mask: int) -> Val:
+    """Return the bits of ``mask`` of each byte from ``value``, the others from ``kept`` (bit)."""
+    return (kept & (mask ^ 0xFF)) | (value & mask)
+
+
+def parity_of_seven(k: Emit, value: Val) -> Val:
+    """Return the parity of bits 0 to 6 of each byte in bit 7, other bits below (pmul)."""
+    return k.call("llvm.aarch64.neon.pmul.v16i8", I8x16, value, k.const(I8x16, 0xFE))
+
+
 def as_it_is(k: Emit, value: Val) -> Val:
     """Return ``value`` as a value of which LLVM knows nothing; it emits no code.
 

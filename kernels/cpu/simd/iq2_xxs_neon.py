@@ -13,15 +13,16 @@ from numba import types
 
 from ...formats import FORMATS
 from ...formats.iq2_xxs import GRID, MAGNITUDES
-from .fixed_neon import LANES_BYTES, inputs_16, lanes_total, make_lanes_pack
-from .neon import as_it_is, dots_16, entry, insert_bits, insert_left, insert_right, look_up, parity_of_seven
+from .fixed import FOUR, LIMBS_BYTES, inputs_16, make_lanes_pack
+from .neon import as_it_is, dots_16, entry, insert_left, insert_right, look_up
 from .quantize import make_q8k_pack
-from .row_kernel import LANES_4, TWO_AT_MOST, Part, RowKernel, make_rows, records
-from .vec import F32x4, Float, I8x8, I8x16, I16x8, I32x4, Int, Val, inline
+from .row_kernel import LANES_4, TWO_AT_MOST, rows_of_256
+from .vec import F32x4, Float, I8x8, I8x16, I8x32, I16x8, I32x4, Int, Val, inline
 
 BLOCK = FORMATS["IQ2_XXS"].block_bytes
 _PACKED = 256 + 4
 _ALTERNATELY = [i // 2 + 8 * (i % 2) for i in range(16)]
+_ORDER = [at + i for at in (0, 16) for i in _ALTERNATELY]
 _CODES = np.ascontiguousarray(2 * np.searchsorted(MAGNITUDES, GRID).astype(np.int8)).view(np.int64)[:, 0].tolist()
 _WEIGHTS = [sign * m for m in (*MAGNITUDES, *[0] * 5) for sign in (1, -1)]
 """The weight of each code: twice the number of a magnitude, plus one if negative."""
@@ -79,26 +80,21 @@ def _add(k, total, weights, x):
 
 @inline(types.none, Int, Int, Float)
 def _finish(k, target, half, scale):
-    """Store the scale of a block whose codes are stored already."""
+    """Bring the codes of a record into order, and store the scale."""
+    for sub in range(8):
+        k.store(target + 32 * sub, k.load(I8x32, target + 32 * sub).shuffle(_ORDER))
     k.store(target + 256, scale * 0.125)
 
 
-# -- float activations: see fixed_neon.py
+# -- float activations: see fixed.py
 @inline(F32x4, F32x4, Int, Int)
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     d = k.half_to_float(k.load(types.int16, weights)) * 0.125
-    return k.fma(lanes_total(k, _lane_sums(k, weights, x, 3), x + (LANES_BYTES - 16)), d.splat(F32x4), total)
+    return k.fma(FOUR.total(k, _lane_sums(k, weights, x, 3), x + LIMBS_BYTES), d.splat(F32x4), total)
 
 
-FLOAT = RowKernel(
-    make_lanes_pack(LANES_BYTES),
-    make_rows(LANES_4, 2, Part(256, _add_float, BLOCK, LANES_BYTES), counts=TWO_AT_MOST),
-    records(256, LANES_BYTES),
-)
+_PACK_FLOAT = make_lanes_pack(FOUR, FOUR.block_bytes, order=_ORDER)
 
-Q8K = RowKernel(
-    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
-    make_rows(LANES_4, 2, Part(256, _add, BLOCK, _PACKED)),
-    records(256, _PACKED),
-)
+FLOAT = rows_of_256(LANES_4, 2, _add_float, BLOCK, _PACK_FLOAT, FOUR.block_bytes, TWO_AT_MOST)
+Q8K = rows_of_256(LANES_4, 2, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -54,6 +54,31 @@ def look_up(k: Emit, table: Val, index: Val) -> Val:
     return k.call("llvm.aarch64.neon.tbl1.v16i8", I8x16, table, index)
 
 
+def larger(k: Emit, a: Val, b: Val) -> Val:
+    """Return the lane-wise larger float, NaN where either is NaN (fmax)."""
+    return k.call(f"llvm.maximum.v{a.ir.type.count}f32", Vec("f32", a.ir.type.count), a, b)
+
+
+def smaller(k: Emit, a: Val, b: Val) -> Val:
+    """Return the lane-wise smaller float, NaN where either is NaN (fmin)."""
+    return k.call(f"llvm.minimum.v{a.ir.type.count}f32", Vec("f32", a.ir.type.count), a, b)
+
+
+def largest(k: Emit, a: Val) -> Val:
+    """Return the largest lane, NaN if one is NaN (fmaxv)."""
+    return k.call(f"llvm.vector.reduce.fmaximum.v{a.ir.type.count}f32", types.float32, a)
+
+
+def smallest(k: Emit, a: Val) -> Val:
+    """Return the smallest lane, NaN if one is NaN (fminv)."""
+    return k.call(f"llvm.vector.reduce.fminimum.v{a.ir.type.count}f32", types.float32, a)
+
+
+def sum_of_bytes(k: Emit, a: Val) -> Val:
+    """Return the sum of 16 signed bytes as i16 (saddlv)."""
+    return k.call("llvm.aarch64.neon.saddlv.i32.v16i8", types.int32, a).trunc(types.int16)
+
+
 def insert_right(k: Emit, kept: Val, value: Val, by: int) -> Val:
     """Return ``value`` >> ``by`` with the ``by`` upper bits of each byte from ``kept`` (sri)."""
     return k.call("llvm.aarch64.neon.vsri.v16i8", I8x16, kept, value, k.const(types.int32, by))
@@ -61,19 +86,9 @@ def insert_right(k: Emit, kept: Val, value: Val, by: int) -> Val:
 
 def insert_left(k: Emit, kept: Val, value: Val, by: int) -> Val:
     """Return ``value`` << ``by`` with the ``by`` lower bits of each lane from ``kept`` (sli)."""
-    kind = kept.ir.type
-    name = f"v{kind.count}i{kind.element.width}"
-    return k.call(f"llvm.aarch64.neon.vsli.{name}", Vec(f"i{kind.element.width}", kind.count), kept, value, k.const(types.int32, by))
-
-
-def insert_bits(k: Emit, kept: Val, value: Val, mask: int) -> Val:
-    """Return the bits of ``mask`` of each byte from ``value``, the others from ``kept`` (bit)."""
-    return (kept & (mask ^ 0xFF)) | (value & mask)
-
-
-def parity_of_seven(k: Emit, value: Val) -> Val:
-    """Return the parity of bits 0 to 6 of each byte in bit 7, other bits below (pmul)."""
-    return k.call("llvm.aarch64.neon.pmul.v16i8", I8x16, value, k.const(I8x16, 0xFE))
+    count, width = kept.ir.type.count, kept.ir.type.element.width
+    name = f"llvm.aarch64.neon.vsli.v{count}i{width}"
+    return k.call(name, Vec(f"i{width}", count), kept, value, k.const(types.int32, by))
 
 
 def as_it_is(k: Emit, value: Val) -> Val:

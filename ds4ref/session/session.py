@@ -392,7 +392,8 @@ class Session:
             raise
         self._tokens.extend(int(t) for t in tokens)
         kept = 1 if self.speculation is None else self.speculation.window
-        self._set_outputs(X if len(X) <= max(STREAMS_KEPT, kept) else self._last(X, kept), None)
+        kept = len(X) if len(X) <= max(STREAMS_KEPT, kept) else kept
+        self._set_outputs(self._last(X, kept), None)  # a copy: results that outlive their pass would keep its memory
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:

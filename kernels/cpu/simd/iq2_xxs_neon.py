@@ -1,9 +1,14 @@
 """IQ2_XXS rows in tiers N and I (NEON), for Q8_K and float activations; the block and its dot product: ``iq2_xxs``.
 
-Magnitudes and signs (+1 or -1) of an octet are loaded from tables of 2 KB and 1 KB; all indices are fields of the 64
-bits of a group. Groups add up in one register as in ``q4_k_neon``.
+    1. The eight codes of an octet are loaded from a table of 2 KB; ``zip1`` puts two octets of a group side by side.
+    2. Signs, of 16 octets at once: 7-bit fields are moved to bytes, the eighth is their parity. A 16-bit lane has the
+       signs of two octets; ``mul`` by it shifts them left by another amount in each lane, so that the top bit of every
+       byte is the sign of its weight.
+    3. ``sri`` puts that bit below the code, and ``tbl`` makes a weight of it.
+    4. Groups add up in one register as in ``q4_k_neon``.
 
-Packed buffer, per 256 inputs: 256 codes | f32 (d_x / 8); for float inputs ``fixed_neon``.
+Packed buffer, per 256 inputs: 256 codes, of 16 the first and the second eight alternating | f32 (d_x / 8); for float
+inputs ``fixed.FOUR`` in that order.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from .vec import F32x4, Float, I8x8, I8x16, I8x32, I16x8, I32x4, Int, Val, inlin
 BLOCK = FORMATS["IQ2_XXS"].block_bytes
 _PACKED = 256 + 4
 _ALTERNATELY = [i // 2 + 8 * (i % 2) for i in range(16)]
+"""Which of 16 inputs comes at each place."""
 _ORDER = [at + i for at in (0, 16) for i in _ALTERNATELY]
 _CODES = np.ascontiguousarray(2 * np.searchsorted(MAGNITUDES, GRID).astype(np.int8)).view(np.int64)[:, 0].tolist()
 _WEIGHTS = [sign * m for m in (*MAGNITUDES, *[0] * 5) for sign in (1, -1)]

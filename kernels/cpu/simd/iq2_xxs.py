@@ -19,6 +19,8 @@ block is processed twice, the second time with zero inputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit, types
 
@@ -31,6 +33,7 @@ from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
 from .tiers import WIDE_PERMUTES
 from .vec import (
     JIT,
+    Emit,
     F32x16,
     F32x32,
     Float,
@@ -71,15 +74,21 @@ def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Va
     return k.select(top, k.select(next_top, quarter[3], quarter[2]), k.select(next_top, quarter[1], quarter[0]))
 
 
-def alternating_words(k, first: Val, second: Val, adjacent: bool) -> tuple[Val, Val]:
+def _by_masks(k, a: Val, b: Val) -> Val:
+    """Take even lanes of ``a`` and odd ones of ``b``; LLVM makes blends with mask registers of it."""
+    return (a & [-1, 0] * 8) | (b & [0, -1] * 8)
+
+
+def alternating_words(
+    k, first: Val, second: Val, adjacent: bool, blend: Callable[[Emit, Val, Val], Val] = _by_masks
+) -> tuple[Val, Val]:
     """Load the index words and the sign words of the blocks at two addresses, alternating between blocks.
 
     For adjacent blocks, loads that start a word apart need only two blends.
     """
     if adjacent:
-        even = k.const(I32x16, [-1, 0] * 8)
-        index = x86.blend_bits(k, even, k.load(I32x16, first + 2), k.load(I32x16, second - 2))
-        return index, x86.blend_bits(k, even, k.load(I32x16, first + 6), k.load(I32x16, second + 2))
+        index = blend(k, k.load(I32x16, first + 2), k.load(I32x16, second - 2))
+        return index, blend(k, k.load(I32x16, first + 6), k.load(I32x16, second + 2))
     a, b = k.load(I32x16, first + 2), k.load(I32x16, second + 2)
     lanes = [lane for group in range(0, 16, 2) for lane in (group, 16 + group)]
     return a.shuffle(lanes, b), a.shuffle([lane + 1 for lane in lanes], b)

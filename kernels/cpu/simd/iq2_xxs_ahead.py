@@ -30,6 +30,11 @@ _HIGH_BYTES = (CODES[:, 4:] << [0, 2, 4, 6]).sum(axis=1)
 _STATE = 4  # vectors from _codes to _products: low and high codes, signs, scales
 
 
+def _by_bits(k, a: Val, b: Val) -> Val:
+    """Take even lanes of ``a`` and odd ones of ``b``, without a mask register."""
+    return x86.blend_bits(k, k.const(I32x16, [-1, 0] * 8), a, b)
+
+
 def _both_d(k, first: Val, second: Val, adjacent: bool) -> Val:
     """Return the scales d of two blocks, alternating. Loads repeat 32 bits for nothing, 16 bits by a permute."""
     if not adjacent:
@@ -40,7 +45,7 @@ def _both_d(k, first: Val, second: Val, adjacent: bool) -> Val:
 
 def _codes(k, first: Val, second: Val, adjacent: bool, out: list[Val]) -> Iterator[None]:
     """Look up two blocks; ``out`` receives the vectors of the state."""
-    index_words, words = alternating_words(k, first, second, adjacent)
+    index_words, words = alternating_words(k, first, second, adjacent, _by_bits)
     index = index_words.bits(I8x64)
     yield
     next_top = (index & 0x40).compare("!=", 0)

@@ -130,7 +130,7 @@ class Session:
             if self._replayed is not None:
                 self._logits = self.model.ops.host(self._replayed.logits)[0].copy()
             elif self._streams is not None:
-                self._logits = self._head(self._streams[-1:], self.pos - 1)[0]
+                self._logits = self._head(self._streams[-1:], self.pos - 1)[0].copy()
             else:
                 raise SessionError("the session holds no tokens: sync or load first")
         return self._logits

@@ -6,7 +6,7 @@ scale for 16 to 64 inputs, and take three integer dot products, exact in int32. 
 largest of those inputs (2^-22 in Q2_K of tier A), the size of one float32 rounding of it.
 
 In tier B, B is 254, so that no limb is -128, which ``vpsignb`` cannot negate, elsewhere 256. In tiers B, N and I the
-inputs that share a scale, 32 or 64, are those whose products add up in one int32 lane (``Lanes``).
+inputs that share a scale, 32 or 64, are those whose products add up in one int32 lane (``LaneLimbs``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _even_limbs(k: Emit, x: Val, inverse: Val) -> tuple[Val, Val, Val]:
     return high, middle, low
 
 
-class Lanes(NamedTuple):
+class LaneLimbs(NamedTuple):
     """How 256 inputs become limbs, four of which a lane of an integer dot product adds up.
 
     Packed: per 32 inputs 32 high, 32 middle and 32 low limbs; after 256 of them the scales of the lanes.
@@ -101,8 +101,8 @@ class Lanes(NamedTuple):
         return whole * k.load(self.kind, scales)
 
 
-FOUR = Lanes(F32x4, 256, LARGEST, limbs)
-EIGHT = Lanes(F32x8, 254, 8_225_000, _even_limbs)
+FOUR = LaneLimbs(F32x4, 256, LARGEST, limbs)
+EIGHT = LaneLimbs(F32x8, 254, 8_225_000, _even_limbs)
 
 
 def inputs_16(k: Emit, x: Val, register: int, count: int) -> list[Val]:
@@ -112,7 +112,7 @@ def inputs_16(k: Emit, x: Val, register: int, count: int) -> list[Val]:
 
 
 def make_lanes_pack(
-    lanes: Lanes, packed: int, store_sums: Any = None, sums_bytes: int = 0, order: Sequence[int] = range(32)
+    lanes: LaneLimbs, packed: int, store_sums: Any = None, sums_bytes: int = 0, order: Sequence[int] = range(32)
 ) -> Any:
     """Make ``pack`` of a RowKernel of blocks of 256 inputs: ``lanes``, then sums for the block's minima.
 

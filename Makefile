@@ -5,8 +5,9 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 OUT ?= out
-# A file of tests is one process's: its fixtures are made once.
-SPREAD ?= -n auto --maxprocesses 4 --dist loadfile
+# Each process begins with a part of the suite in one piece, so that a file's fixtures are made once; one that is done takes
+# half of what another one has left.
+SPREAD ?= -n auto --maxprocesses 4 --dist worksteal
 # Where tests marked cuda are: to collect all others takes longer.
 COMPILED := tests/kernels/cuda tests/kernels/test_ops.py tests/kernels/test_top.py tests/kernels/test_pitfalls.py \
 	tests/benchmarks/test_cuda_code.py tests/benchmarks/test_gpu_check.py

@@ -10,6 +10,7 @@ decode with ``generate``. docs/reference/api.md has examples.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -33,6 +34,7 @@ CTX_STEP = 4096
 if TYPE_CHECKING:
     import numpy as np
 
+    from .archs.steering import Directions, Steering
     from .costs import Costs
     from .drafts.setup import Drafting, Drafts
     from .generate import Generation
@@ -63,6 +65,7 @@ class Engine:
         gpu_memory: float | None = None,
         progress: Callable[[str], None] | None = None,
         drafts: Drafting | None = None,
+        steering: Steering | None = None,
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
@@ -74,7 +77,8 @@ class Engine:
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
         drafts: what guesses tokens that are checked several in one pass; results do not change (None: nothing).
-        Raise UsageError, ModelFileError, ShapeError, BackendError.
+        steering: directions taken out of what every half layer adds (``archs.steering``), in all sessions.
+        Raise UsageError, ModelFileError, ShapeError, BackendError, DataError for directions that do not fit.
         """
         mode = _mode(numerics)
         if threads is not None and threads < 1:
@@ -103,6 +107,8 @@ class Engine:
                 model = arch.model(shape, weights, ops, mode, advise)
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
+            if steering is not None:
+                model = _steered(model, steering)
             speculate = None
             if drafts is not None and drafts.kind != "off":
                 from .drafts.setup import Drafts
@@ -122,6 +128,19 @@ class Engine:
     def shape(self) -> Any:
         """Return the dimensions of the model, an object of its architecture (``archs.NAME.shape``)."""
         return self.model.shape
+
+    @property
+    def steering(self) -> Directions | None:
+        """Return the directions that this engine is steered with, None if it is not."""
+        return self.model.steering
+
+    def steered(self, steering: Steering | None) -> Engine:
+        """Return an engine of the same weights that is steered so, or not at all; it drafts nothing.
+
+        Both share memory and file: close only this one, once the other is no longer used. Raise UsageError or
+        DataError for directions that do not fit.
+        """
+        return Engine(self.source, _steered(self.model, steering), self.backend, self._split)
 
     @property
     def threads(self) -> int:
@@ -240,3 +259,13 @@ class Engine:
 
 
 _mode = numerics
+
+
+def _steered(model: Model, steering: Steering | None) -> Model:
+    """Return a model of the same weights with other steering."""
+    from .archs.steering import Directions
+
+    other = copy.copy(model)
+    directions = None if steering is None else Directions(steering, model.shape, model.ops)
+    other.steering = directions if directions is not None and directions.active else None
+    return other

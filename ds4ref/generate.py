@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Cancel = Callable[[], bool]
 Progress = Callable[[int, int], None]
-Steer = Callable[["Generation", "np.ndarray"], "int | np.ndarray | None"]
-"""Callback that steers decoding, for budgets, grammars and greedy stretches.
+Guide = Callable[["Generation", "np.ndarray"], "int | np.ndarray | None"]
+"""Callback that guides decoding, for budgets, grammars and greedy stretches.
 
 It is called before every token with the generation so far (``tokens``, ``thinking``) and the logits (V,) float32,
 read-only. It returns a token id to take, logits to sample from instead (-inf forbids a token), or None to leave the
@@ -207,8 +207,8 @@ class Generation:
     text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
     free (text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
-    never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``steer`` included,
-    but not a token that ``steer`` takes.
+    never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``guide`` included,
+    but not a token that ``guide`` takes.
     """
 
     def __init__(
@@ -221,13 +221,13 @@ class Generation:
         thinking: bool = False,
         cancel: Cancel | None = None,
         timing: Timing | None = None,
-        steer: Steer | None = None,
+        guide: Guide | None = None,
         last: bool = True,
         adjust: Adjustment | None = None,
     ):
         self.session, self.tokenizer, self.sampler, self.adjust = session, tokenizer, sampler, adjust
         self.limit = max(0, min(limit, session.ctx - session.pos - last))
-        self.steer, self.last = steer, last
+        self.guide, self.last = guide, last
         self.thinking = thinking
         self.cancel = cancel or (lambda: False)
         self.timing = timing or Timing()
@@ -258,13 +258,13 @@ class Generation:
         def pick(session: Session) -> int:
             if self.cancel():
                 raise _Cancelled
-            if self.steer is None and self.adjust is None:
+            if self.guide is None and self.adjust is None:
                 return self.sampler.choose(session)
             logits = session.logits
-            wanted = None if self.steer is None else self.steer(self, logits)
+            wanted = None if self.guide is None else self.guide(self, logits)
             if isinstance(wanted, (int, np.integer)):
                 if not 0 <= wanted < len(logits):
-                    raise TokenError(f"steered to token {wanted}, outside the vocabulary (0..{len(logits) - 1})")
+                    raise TokenError(f"guided to token {wanted}, outside the vocabulary (0..{len(logits) - 1})")
                 return int(wanted)
             if self.adjust is not None:
                 return self.sampler.pick(self.adjust(logits if wanted is None else wanted, self.tokens))

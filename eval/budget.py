@@ -1,7 +1,7 @@
 """Close a model's thinking while enough of its token limit is left for an answer.
 
 ds4 feeds the text ``</think>``, which its tokenizer splits into ordinary tokens. Here the control token is forced,
-through the generation loop's steering hook.
+through the generation loop's guiding hook.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Budget:
-    """Steering hook of one answer (``generate.Steer``) that ends the thinking in time.
+    """Guiding hook of one answer (``generate.Guide``) that ends the thinking in time.
 
     With R tokens left, before each token while the model thinks: R <= hard limit closes the thinking; R <= soft limit
     closes it if </think> is among the ``close_rank`` most likely tokens; otherwise the model decides. ``closed`` tells

@@ -101,6 +101,7 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
 
 
 def _open(job: Job, args: Namespace) -> Target:
+    from ds4ref.console.steering import announce
     from ds4ref.console.tool import engine_options, is_embedded, target_of
 
     if job.spec.partition(":")[0].partition("?")[0] == "local" and args.concurrency > 1:
@@ -108,7 +109,9 @@ def _open(job: Job, args: Namespace) -> Target:
 
         options = {**engine_options(args, is_embedded(job.spec)), "sessions": args.concurrency}
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
-        return open_target(job.spec, **options)
+        target = open_target(job.spec, **options)
+        announce(PROG, getattr(target, "engine", None))
+        return target
     return target_of(args, job.spec)
 
 
@@ -156,8 +159,8 @@ def _announce(job: Job, target: Target, done: int, total: int) -> None:
 
     say(PROG, f"{total} samples of pack {job.pack.name}, {done} of them done; log: {job.path}")
     thinks = any(job.settings.thinking(q) != "none" for q in job.asked)
-    if thinks and not target.can(Ability.STEER):
-        say(PROG, f"{target.name} cannot be steered: thinking ends by itself or at {job.settings.tokens} tokens")
+    if thinks and not target.can(Ability.GUIDE):
+        say(PROG, f"{target.name} cannot be guided: thinking ends by itself or at {job.settings.tokens} tokens")
 
 
 def _alone(

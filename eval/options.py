@@ -48,7 +48,7 @@ with other settings, another pack or another engine is refused.
 
 Thinking is closed with </think> when --hard-limit-reply-budget tokens are left, or from
 --soft-limit-reply-budget on where the model is about to close it anyway. An HTTP endpoint cannot
-be steered: there only its own limit on tokens counts, and the log says so.
+be guided: there only its own limit on tokens counts, and the log says so.
 
 On a terminal a live screen (? lists its keys); --plain, or any other stdout: a line a sample.
 --json: one JSON document on stdout and nothing else.

@@ -28,12 +28,12 @@ SLOWEST, FASTEST = 0.01, 10000.0
 
 
 class Recorded(Target):
-    """The target of a replay, which answers nothing; ``steered``: whether its thinking could be closed."""
+    """The target of a replay, which answers nothing; ``guided``: whether its thinking could be closed."""
 
     kind, name = "replay", "replay"
 
-    def __init__(self, steered: bool):
-        self.abilities = frozenset({Ability.STEER}) if steered else frozenset()
+    def __init__(self, guided: bool):
+        self.abilities = frozenset({Ability.GUIDE}) if guided else frozenset()
 
     def stream(self, request: Request) -> Iterator[Delta]:
         """Raise TargetError."""

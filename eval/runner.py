@@ -286,10 +286,10 @@ def ask(
     order = prompts.shuffled(question, settings.seed, epoch) if settings.shuffle else ()
     asked = prompts.prompt(question, settings.think, order, settings.system)
     thinks = settings.thinking(question) != "none"
-    budget = Budget(settings) if thinks and target.can(Ability.STEER) else None
+    budget = Budget(settings) if thinks and target.can(Ability.GUIDE) else None
     request = Request(
         asked, settings.tokens, settings.temperature, settings.top_p, settings.min_p,
-        settings.sample_seed(question, epoch), ctx=ctx, steer=budget, cancel=cancel,
+        settings.sample_seed(question, epoch), ctx=ctx, guide=budget, cancel=cancel,
     )  # fmt: skip
     sample = Sample(
         question.id, epoch, settings.digest(question), "done", prompts.key(question, order), now(), order,

@@ -223,6 +223,10 @@ class Backend(Protocol):
     def scale(self, x: Array, factor: float) -> Array:
         """Return x times ``factor``, rounded to float32."""
 
+    @op("x f32[T,n]; direction f32[n]; factor -> out f32[T,n]")
+    def remove_along(self, x: Array, direction: Array, factor: float) -> Array:
+        """Return x - factor d (d . x) for every row, d being ``direction``; the dot product is summed in float64."""
+
     @op("x f32[T,H,2*r+p]; cos f32[T,r]; sin f32[T,r]; inverse; halves -> out f32[T,H,2*r+p]")
     def rope(self, x: Array, cos: Array, sin: Array, inverse: bool = False, halves: bool = False) -> Array:
         """Rotate pairs of the last 2 r channels by the token's angles, backwards if ``inverse``.

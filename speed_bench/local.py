@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.model import warm
+from ds4ref.console.steering import announce
 from ds4ref.environment import memory_bytes
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Cancellation
@@ -55,6 +56,7 @@ class LocalSource(Source):
         target = opening.target(replace(lane, target=f"local:{path}"))
         assert isinstance(target, LocalTarget)
         engine = target.engine
+        announce(PROG, engine)
         if plan.warm_weights:
             warm(PROG, engine.source)
         opening.sha256(path)  # with progress; the facts find it in the store

@@ -20,6 +20,7 @@ from ds4ref.console.drafts import drafting
 from ds4ref.console.flags import DRAFTS, add
 from ds4ref.console.model import LOCAL_MODEL, choose_model, threads
 from ds4ref.console.options import Parser, choice, choices, integer, integers, number
+from ds4ref.console.steering import add_steering, steering
 from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
 from ds4ref.targets.dialects import KINDS
@@ -187,6 +188,8 @@ def build_parser() -> Parser:
     add(g, "--threads", type=integers())
     add(g, "--warm-weights", help="read the whole file before starting")
     add(g, "--strict")
+
+    add_steering(parser.add_argument_group("directional steering"))
 
     g = parser.add_argument_group("guessed tokens (speculative decoding)")
     add(g, "--draft", type=choices(*DRAFTS), help=f"{', '.join(DRAFTS)}; several are lanes in turn (off)")
@@ -357,7 +360,7 @@ def _load(args: Namespace, remote: bool) -> Load | None:
 
 LOCAL_ONLY = (
     "model", "backend", "gpu_memory", "numerics", "threads", "warm_weights", "strict", "draft", "mtp", "mtp_draft",
-    "mtp_margin",
+    "mtp_margin", "dir_steering_file", "dir_steering_ffn", "dir_steering_attn",
 )  # fmt: skip
 
 
@@ -417,6 +420,9 @@ def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
     chosen |= {"threads": threads(PROG, options["threads"]), "strict": args.strict}
     if args.gpu_memory is not None and options["backend"] == "cuda":
         chosen["gpu_memory"] = args.gpu_memory
+    steered = steering(args)
+    if steered is not None:
+        chosen["steering"] = steered
     if options["draft"] is not None or options["mtp-draft"] is not None:
         given = {name.replace("-", "_"): options[name] for name in ("draft", "mtp-draft")}
         embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)

@@ -260,9 +260,10 @@ def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
 
 
 def _require_same_setup(lane: MeasuredLane, facts: dict[str, Any]) -> None:
-    """Raise DataError if a resumed run was begun with another model, text, processor, numerics or threads."""
+    """Raise DataError if a resumed run was begun with another model, text, processor, numerics, steering or threads."""
     for name, keys in (("model", ("model", "sha256")), ("text", ("prompt_sha256",)), ("processor", ("machine", "cpu")),
-                       ("numerics", ("numerics",)), ("number of threads", ("threads",))):  # fmt: skip
+                       ("numerics", ("numerics",)), ("steering", ("steering",)),
+                       ("number of threads", ("threads",))):  # fmt: skip
         old, new = lane.facts, facts
         for key in keys:
             old, new = (old or {}).get(key), (new or {}).get(key)  # type: ignore[assignment]

@@ -39,7 +39,10 @@ writes. .bin, .raw and .f32 are rows of float32.
 The verdict is a rounding set (exact, qat, ds4, llama.cpp, ...): nothing wrong was seen, and what could not be
 seen is said; "fault" with its name; "file": their model file is wrong; "unknown": none of these;
 "undecided": a rounding of its own and a small mistake cannot be told apart; "broken": the numbers are none.
-Exit code 0 only for a rounding set (--allow-undecided: for "undecided", too)."""
+Exit code 0 only for a rounding set (--allow-undecided: for "undecided", too).
+
+With --dir-steering-file it is also asked whether that engine is steered along these directions, and at which
+scale; the other flags of steering are for a --target local."""
 
 
 def diagnose(argv: Sequence[str]) -> int:
@@ -83,24 +86,28 @@ def diagnose(argv: Sequence[str]) -> int:
     given = None if args.token_ids is None else read_ids(args.token_ids)
     if args.prompt_file is not None and args.logits is None:
         raise UsageError("--prompt-file goes with --logits")
+    from ds4ref.archs.steering import read_directions
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
     from ds4ref.variants import ROUNDING
 
     from .trace.plan import planned
 
-    with Engine.open(args.model or diagnostic_path(), **engine_options(args)) as engine:
+    options = engine_options(args)
+    steering = options.pop("steering")  # of theirs, if of any
+    with Engine.open(args.model or diagnostic_path(), **options) as engine:
+        directions = None if steering is None else read_directions(args.dir_steering_file, engine.shape)
         if args.logits is not None:
             seen = read_given(args, engine, given)
         else:
             from .elicit import elicit
 
-            with target_of(args, args.target) as target:
+            with target_of(args, args.target, steers=False) as target:
                 seen = elicit(target, engine, given, args.prompt, args.chat)
                 report_notes("ds4-vectors", target)
         with Interrupt(signal.SIGTERM) as interrupt:
             result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
-                                   args.their_model, interrupt)  # fmt: skip
+                                   args.their_model, interrupt, directions)  # fmt: skip
         sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
         plan = (
             planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
@@ -154,11 +161,12 @@ def run_diagnosis(
     thorough: bool = False,
     their_model: str | None = None,
     cancel: Callable[[], bool] | None = None,
+    directions: np.ndarray | None = None,
 ) -> Diagnosis:
     """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
 
     ``their_model``: the file that the other engine reads, if it is not ours; ``cancel``: polled, ends the search with
-    the best answer so far.
+    the best answer so far; ``directions`` (layers, width): along which the other engine may be steered.
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
@@ -172,7 +180,7 @@ def run_diagnosis(
         raise DataError(f"the logits are {seen.logprobs.shape[1]} wide, the model's vocabulary is {vocab}")
     broken = [finding for finding in findings if finding.severity == BROKEN]
     with Trying() as trying:
-        library = Signatures(engine, seen.ids.tolist())
+        library = Signatures(engine, seen.ids.tolist(), directions)
 
         def explained(part: Observation) -> Diagnosis:
             return explain(library, part, bos_of(engine), thorough=thorough, progress=trying, cancel=cancel)

@@ -28,7 +28,7 @@ def ppl(argv: Sequence[str]) -> int:
     flags = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
                    "--target local:model.gguf --depths all",
                    "--text book.txt --depths 512,8192 --target http://127.0.0.1:8080/v1")  # fmt: skip
-    flags.add_argument("--text", metavar="FILE", help="text to score (generated prose)")
+    add(flags, "--text", help="text to score (generated prose)")
     add(
         flags,
         "--depths",

@@ -11,6 +11,7 @@ the GPU.
 """
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.marking import spread, unasked
 
 # Each process of a run keeps to its share of the cores: threads waiting for each other beside those of another process
 # cost a third more time than one core alone.
@@ -75,11 +78,46 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session):
     """Compile the kernels before there are workers, with all cores and where no test would find the lines about it."""
-    if not hasattr(session.config, "workerinput") and not session.config.option.collectonly:
+    option = session.config.option
+    if not hasattr(session.config, "workerinput") and not option.collectonly and not option.uncompiled:
         from ds4ref.kernels.cpu import library
 
         with contextlib.suppress(library.KernelError):  # tests that need them will say so
             library.objects()
+
+
+def pytest_ignore_collect(collection_path, config):
+    is_tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_tests and unasked(collection_path.read_text("utf-8"), config.option.markexpr) else None
+
+
+def pytest_addoption(parser):
+    parser.addoption("--uncompiled", action="store_true", help="do not begin by compiling the kernels: none is loaded")
+    parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test outside of kernels")
+
+
+@pytest.hookimpl(trylast=True)  # of the cases that the marks leave
+def pytest_collection_modifyitems(config, items):
+    if most := config.option.cases:
+        kept = spread(items, most)
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Spare the garbage collector what collecting makes: millions of objects, all of which stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # some extension modules count at the end what was not collected
 
 
 def new_cache(folder: Path) -> str:

@@ -1,6 +1,7 @@
-"""Which cases of a parametrized test run in ``make test``."""
+"""Which cases of a parametrized test run in ``make test``, and which files a run need not import."""
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -19,3 +20,42 @@ def sampled(
             param = pytest.param(*(case if isinstance(case, tuple) else (case,)))
         params.append(param if kept else param._replace(marks=(*param.marks, others)))
     return params
+
+
+def spread(items: Sequence[pytest.Item], most: int) -> list[pytest.Item]:
+    """Return at most ``most`` cases of each test, the first and the last among them, in the order they had.
+
+    Compiled kernels keep all: Numba compiles them from the bytecode that is this Python's.
+    """
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[pytest.Item] = set()
+    for name, cases in tests.items():
+        last = len(cases) - 1
+        few = last < most or name.startswith("tests/kernels/")
+        kept.update(cases if few else (cases[last * place // max(most - 1, 1)] for place in range(most)))
+    return [item for item in items if item in kept]
+
+
+WRITTEN = ("oracle", "thorough", "slow", "peers", "network")
+"""Marks that a test has only where its own file names them (``test_marking.py``); ``sampled`` gives ``thorough``."""
+
+
+def unasked(text: str, expression: str) -> bool:
+    """Say whether none of the tests of a file with this text can be among those that ``-m expression`` asks for.
+
+    Such a file is not imported: a run for the oracles needs 23 of 370. Anything but marks and ``not`` marks joined by
+    ``and`` asks for every file.
+    """
+    terms = expression.split(" and ")
+    if not all(re.fullmatch(r"(not )?\w+", term) for term in terms):
+        return False
+    of_all = re.search(r"^pytestmark = pytest\.mark\.(\w+)$", text, re.M)
+    if of_all and f"not {of_all[1]}" in terms:
+        return True
+    return any(
+        not re.search(rf"\bmark\.{mark}\b" + (r"|\bsampled\(" if mark == "thorough" else ""), text)
+        for mark in WRITTEN
+        if mark in terms
+    )

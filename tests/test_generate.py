@@ -273,13 +273,13 @@ def test_a_penalty_is_for_what_the_answer_has_and_not_for_its_prompt():
     assert list(run) and run.tokens[0] == ord("x") and ord("x") not in run.tokens[1:]
 
 
-def test_what_is_steered_is_adjusted_too_but_not_a_token_that_is_taken():
-    def steer(run, logits):
+def test_what_is_guided_is_adjusted_too_but_not_a_token_that_is_taken():
+    def guide(run, logits):
         if len(run.tokens) == 1:
             return ord("s")
         masked = np.full_like(logits, -np.inf)
         masked[[ord("p"), ord("q")]] = [1, 0]
         return masked
 
-    run = generation(start(b"aaaa"), steer=steer, adjust=Adjustment({ord("q"): 5.0, ord("z"): 100.0}), limit=3)
+    run = generation(start(b"aaaa"), guide=guide, adjust=Adjustment({ord("q"): 5.0, ord("z"): 100.0}), limit=3)
     assert list(run) and bytes(run.tokens) == b"qsq"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..numerics import Numerics
     from ..weights.source import TensorSource
     from .inputs import Inputs
+    from .steering import Directions
 
 ARCHS = {
     "deepseek4": "ds4ref.archs.deepseek4",
@@ -94,6 +95,8 @@ class Model(Protocol):
     ops: Backend
     numerics: Numerics
     experts: Any
+    steering: Directions | None
+    """What the half layers are steered with; set before the first session, on a copy (``Engine.steered``)."""
 
     def cache(self, ctx: int, exact: bool = False) -> Any:
         """Return an empty cache for ``ctx`` tokens; ``exact`` stores all cached values in float32."""

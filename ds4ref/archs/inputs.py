@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .steering import Directions
 
 Values = tuple[np.ndarray, ...]
 Compute = Callable[[Any], Values]
@@ -36,6 +39,7 @@ class Inputs:
     ):
         self.ops: Any = model.ops if ops is None else ops
         self.hooks: Any = hooks
+        self.steering: Directions | None = model.steering
         self.members = tuple(members)
         self._inputs: dict[Hashable, tuple[Values, Compute]] = {}
         self._fill, self._upload = model.ops.fill, model.ops.upload
@@ -108,6 +112,10 @@ class Inputs:
     def tap(self, name: str, value: Any) -> Any:
         """Pass an intermediate to the hooks and return the value to continue with (unchanged without hooks)."""
         return value if self.hooks is None else self.hooks.tap(name, self.layer, value, self)
+
+    def steer(self, half: str, y: np.ndarray) -> np.ndarray:
+        """Return what half of the current layer ("attn" or "ffn") adds, y (T, D), steered if the model is."""
+        return y if self.steering is None else self.steering.steer(self.ops, half, self.layer, y)
 
     def store(self, rows: np.ndarray) -> np.ndarray:
         """Round rows (T, n) to binary16 before they are cached, if the mode does."""

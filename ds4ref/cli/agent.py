@@ -28,6 +28,7 @@ from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.model import open_engine, threads
 from ..console.options import SEED_MAX, Parser, integer, printable
+from ..console.steering import add_steering, only_local, steering
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE
 from ..targets import Ability, Target, open_target
@@ -78,7 +79,6 @@ Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer or a command;
 what was said and done so far stays."""
 
 _UNAVAILABLE = {
-    **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)}); --target asks a server",
     "--quality": "choose the arithmetic with --numerics",
     "--trace": "the transcript is --log FILE",
@@ -123,6 +123,7 @@ def build_parser() -> Parser:
     add(g, "--threads", help="local: CPU threads (all performance cores)")
     add(g, "--warm-weights")
     add(g, "--strict")
+    add_steering(parser.add_argument_group("directional steering (local)"))
     add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
     add(g, "--model-name")
     add(g, "--key-env")
@@ -181,12 +182,14 @@ def _target(args: Namespace) -> Iterator[Target]:
         return
     if args.model is not None:
         raise UsageError("-m goes with --target local alone; --model-name names a server's model")
+    only_local(args, args.target.partition(":")[0])
     options: dict[str, Any] = {}
     if args.target.startswith(("http:", "https:")):
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
     elif args.target.startswith("local"):
         options = {"ctx": args.ctx or CTX, "backend": args.backend, "numerics": args.numerics, "strict": args.strict,
-                   "gpu_memory": args.gpu_memory, "threads": threads(PROG, args.threads)}  # fmt: skip
+                   "gpu_memory": args.gpu_memory, "threads": threads(PROG, args.threads),
+                   "steering": steering(args)}  # fmt: skip
     with open_target(args.target, **options) as target:
         target.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
         yield target

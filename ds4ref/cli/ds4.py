@@ -1,8 +1,7 @@
 """``ds4``: generate, chat, and dump tokens, log probabilities or logits of a DeepSeek V4 model.
 
 This module only reads the command line and picks the mode; each mode is a module of its own, imported when chosen,
-so that ``ds4 --help`` starts at once. Left out on purpose: speculative decoding and steering.
-
+so that ``ds4 --help`` starts at once.
     ds4 -p "Why is the sky blue?" --temp 0 -n 200
     ds4 -m model.gguf --dump-logits out.npz --token-ids ids.json --numerics exact
 """
@@ -19,6 +18,7 @@ from ..console.common import check_output, run
 from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, parsed
+from ..console.steering import add_steering
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
 from ..text.protocol import DEFAULT_SYSTEM
@@ -29,6 +29,7 @@ USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
        ds4 agent [options] [PROMPT]                   a model that works in a folder through tools
        ds4 imatrix FILE -o OUT [options]              importance of weights, for ds4-quantize
+       ds4 steer build | measure                      directions to steer with, and what they do
        ds4 nano path | random | slice | checkpoint    small models, and slices of Flash's dimensions
        ds4 --inspect [FILE]                           what is in a model file
        ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
@@ -59,7 +60,6 @@ exit codes: 0 done (also at the length limit), 1 failure, 2 usage or lock,
             130 Ctrl-C before the answer was complete"""
 
 UNAVAILABLE = {
-    **dict.fromkeys(("--dir-steering-file", "--dir-steering-ffn", "--dir-steering-attn"), "no steering"),
     **dict.fromkeys(
         ("--imatrix-dataset", "--imatrix-out", "--imatrix-max-prompts", "--imatrix-max-tokens"),
         "importance is collected by a command of its own: ds4 imatrix FILE -o OUT",
@@ -118,6 +118,7 @@ def build_parser() -> Parser:
     add(g, "--warm-weights")
     add(g, "--strict")
 
+    add_steering(parser.add_argument_group("directional steering"))
     add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
 
     g = parser.add_argument_group("prompt")
@@ -237,7 +238,7 @@ def body(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command as a console script; return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv[:1] in (["agent"], ["imatrix"], ["nano"]):
+    if argv[:1] in (["agent"], ["imatrix"], ["nano"], ["steer"]):
         command = import_module(f".{argv[0]}", __package__)
         return run(command.PROG, command.body, argv[1:])
     return run(PROG, body, argv)

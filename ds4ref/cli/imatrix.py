@@ -16,6 +16,7 @@ from ..backends import DEFAULT_BACKEND
 from ..console.common import Interrupt, Progress, check_output, read_text, run, say
 from ..console.flags import add
 from ..console.options import Parser, integer
+from ..console.steering import add_steering
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
 
@@ -48,6 +49,7 @@ def build_parser() -> Parser:
     add(parser, "--gpu-memory")
     add(parser, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(parser, "--threads")
+    add_steering(parser)
     add(parser, "--help")
     return parser
 

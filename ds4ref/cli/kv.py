@@ -24,6 +24,7 @@ from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..console.common import columns, duration, run, say
 from ..console.flags import add
 from ..console.options import Parser, chosen, integer, number
+from ..console.steering import add_steering, steering
 from ..errors import DataError, PayloadError, PayloadMismatch, UsageError
 from ..numerics import DEFAULT_MODE, MODES
 
@@ -69,6 +70,7 @@ def build_parser(command: str) -> Parser:
         add(parser, "--backend", default=DEFAULT_BACKEND, help=f"with -m: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
         add(parser, "--gpu-memory")
         add(parser, "--numerics", default=DEFAULT_MODE, help=f"with -m: {', '.join(MODES)} ({DEFAULT_MODE})")
+        add_steering(parser)
     if command == "prune":
         parser.add_argument("--space-mb", metavar="N", type=integer(0), help="delete, worth least first, down to N MiB")
         parser.add_argument(
@@ -231,7 +233,10 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
         from ..engine import Engine
         from ..session.identity import Identity
 
-        engine = Engine.open(args.model, backend=args.backend, numerics=args.numerics, gpu_memory=args.gpu_memory)
+        engine = Engine.open(
+            args.model, backend=args.backend, numerics=args.numerics, gpu_memory=args.gpu_memory,
+            steering=steering(args),
+        )  # fmt: skip
         identity = Identity.of(engine)
 
     def judge(path: Path) -> tuple[str, str]:

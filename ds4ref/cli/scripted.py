@@ -96,7 +96,7 @@ def _some(of: Mapping[str, Any]) -> Any:
 
 
 class Script:
-    """Hook that forces an answer (see ``generate.Steer``): the tokens of ``text``, then end of sequence."""
+    """Hook that forces an answer (see ``generate.Guide``): the tokens of ``text``, then end of sequence."""
 
     def __init__(self, text: str, tokenizer: Tokenizer):
         self.text, self.tokenizer = text, tokenizer
@@ -115,7 +115,7 @@ class Script:
         return self.ids[min(at, len(self.ids) - 1)]
 
 
-def steering(turn: Turn, tokenizer: Tokenizer) -> Any:
+def guide_of(turn: Turn, tokenizer: Tokenizer) -> Any:
     """Return the constraint that ``turn`` demands, else the script; None for plain prompts, left to the model.
 
     Strict tools are not constrained, since the script's calls fit their schemas.
@@ -123,7 +123,7 @@ def steering(turn: Turn, tokenizer: Tokenizer) -> Any:
     from ..server import constrain
 
     if turn.text is not None or turn.ids is not None or turn.format or turn.choice.kind in ("required", "named"):
-        return constrain.steering(turn, tokenizer)
+        return constrain.guide_of(turn, tokenizer)
     return Script(answer(turn), tokenizer)
 
 
@@ -132,7 +132,7 @@ def main() -> int:
     from ..console.common import run
     from .server import PROG, body
 
-    return run(PROG, lambda argv: body(argv, steering))
+    return run(PROG, lambda argv: body(argv, guide_of))
 
 
 if __name__ == "__main__":

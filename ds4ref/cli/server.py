@@ -24,6 +24,7 @@ from ..console.drafts import add_drafts
 from ..console.flags import add
 from ..console.model import open_engine
 from ..console.options import Parser, choice, choices, integer, number, parsed, printable
+from ..console.steering import add_steering
 from ..errors import DataError, Ds4Error, UsageError
 from ..numerics import DEFAULT_MODE, MODES
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ..session.boundaries import Policy
     from ..session.store import Store
 
-    Steering = Callable[..., Any]
+    GuideOf = Callable[..., Any]
 
 PROG = "ds4-server"
 MODEL = "deepseek-v4-flash"
@@ -76,7 +77,6 @@ environment:
 exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or lock, 130 second signal"""
 
 UNAVAILABLE = {
-    **{flag: why for flag, why in DS4_UNAVAILABLE.items() if flag.startswith("--dir-steering")},
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],
 }  # fmt: skip
@@ -110,6 +110,7 @@ def build_parser() -> Parser:
     g.add_argument("--chdir", metavar="DIR", help="work in that folder")
     add(g, "--model-name", default=MODEL, help=f"id under which the model is served ({MODEL})")
 
+    add_steering(parser.add_argument_group("directional steering"))
     add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
 
     g = parser.add_argument_group("who may ask")
@@ -223,14 +224,14 @@ def key_of(args: Namespace) -> str:
 
 
 def make_service(
-    engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: Steering | None = None
+    engine: Engine, args: Namespace, how: Settings, trace: Trace | None = None, constrain: GuideOf | None = None
 ) -> Service:
     """Assemble the server for an open engine.
 
-    ``constrain``: function that makes the constraint of a turn, by default ``constrain.steering``.
+    ``constrain``: function that makes the constraint of a turn, by default ``constrain.guide_of``.
     """
     from ..server.app import apis
-    from ..server.constrain import steering
+    from ..server.constrain import guide_of
     from ..server.recall import Recall
     from ..server.service import Service
     from ..server.timelines import Timelines
@@ -240,7 +241,7 @@ def make_service(
 
     vocabulary(engine.tokenizer)  # a second or two: now, and not in front of the first answer that needs it
     if constrain is None:
-        constrain = partial(steering, max_reasoning=args.form_thinking)
+        constrain = partial(guide_of, max_reasoning=args.form_thinking)
     disk = checkpoints(engine, args)
     calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
@@ -288,7 +289,7 @@ def checkpoints(engine: Engine, args: Namespace) -> Store | None:
     )
 
 
-def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
+def body(argv: Sequence[str], constrain: GuideOf | None = None) -> int:
     """Check the command line, then serve until SIGINT or SIGTERM; return the exit code."""
     if argv and argv[0] == "smoke":
         from .smoke import body as smoke
@@ -319,7 +320,7 @@ def body(argv: Sequence[str], constrain: Steering | None = None) -> int:
 
 
 def serve(
-    args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: Steering | None = None
+    args: Namespace, how: Settings, sock: socket.socket, trace: Trace | None, constrain: GuideOf | None = None
 ) -> int:
     """Load the model and serve on ``sock`` until SIGINT or SIGTERM; return the exit code."""
     from ..server import listen, logs

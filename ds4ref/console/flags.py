@@ -96,6 +96,23 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "words before; mtp: the model's block for it; auto: what pays; off (off)",
         },
     ),
+    "--dir-steering-file": (
+        (),
+        {"metavar": "FILE", "help": "directions to remove from what the half layers add (ds4 steer build makes one)"},
+    ),
+    "--dir-steering-ffn": (
+        (),
+        {
+            "metavar": "F",
+            "type": number(-100, 100),
+            "help": "scale after the feed-forward half; negative amplifies (1 with a file and no other scale, else 0)",
+        },
+    ),
+    "--dir-steering-attn": ((), {"metavar": "F", "type": number(-100, 100), "help": "scale after attention (0)"}),
+    "--component": (
+        (),
+        {"metavar": "NAME", "type": choice("ffn_out", "attn_out"), "help": "what half of a layer adds"},
+    ),
     "--mtp-block": ((), {"action": "store_true", "help": "the block for multi-token prediction, not the model"}),
     "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the block for multi-token prediction"}),
     "--mtp-draft": (
@@ -129,6 +146,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
     "--prompts": ((), {"metavar": "FILE", "help": "JSON lines of prompts"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
+    "--text": ((), {"metavar": "FILE", "help": "a text"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
     # many at once
     "--concurrency": ((), {"metavar": "N", "help": "requests at once"}),

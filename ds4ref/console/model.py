@@ -15,6 +15,7 @@ from ..errors import ModelFileError, UsageError
 from .common import Progress, say
 from .drafts import drafting
 from .options import integer
+from .steering import announce, steering
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -118,6 +119,7 @@ def threads(prog: str, requested: int | None) -> int | None:
 def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
     """Open the engine as the command line options say, holding the instance lock if one is configured."""
     n = threads(prog, args.threads)
+    steered = steering(args) if hasattr(args, "dir_steering_file") else None
     with single_instance(prog):
         choice = choose_model(prog, args.model)
         from ..engine import Engine
@@ -131,7 +133,9 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             split=getattr(args, "split", "unicode"),
             gpu_memory=getattr(args, "gpu_memory", None),
             drafts=drafting(args, choice.why == "embedded") if hasattr(args, "draft") else None,
+            steering=steered,
         ) as engine:
+            announce(prog, engine)
             if args.warm_weights:
                 warm(prog, engine.source)
             yield engine

@@ -17,6 +17,7 @@ from .common import columns, is_tty, say
 from .drafts import drafting
 from .flags import add
 from .options import Parser, choice, integer, number
+from .steering import add_steering, announce, only_local, steering
 from .tables import Column, fitted
 
 UNBOUNDED = 1000
@@ -49,6 +50,7 @@ def add_engine(parser: Parser, numerics: str | None = None) -> None:
     add(parser, "--gpu-memory")
     add(parser, "--numerics", default=numerics, help=f"of a local engine: {', '.join(MODES)}")
     add(parser, "--threads", help="of a local engine (all performance cores)")
+    add_steering(parser)
 
 
 def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
@@ -57,7 +59,9 @@ def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
 
     embedded: the model is the embedded one.
     """
-    options = {"backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory}
+    options = {
+        "backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory, "steering": steering(args),
+    }  # fmt: skip
     return options | {"drafts": drafting(args, embedded)} if hasattr(args, "draft") else options
 
 
@@ -91,9 +95,11 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     add(parser, "--timeout", help="HTTP, command: seconds (120; 3600)")
 
 
-def target_of(args: Namespace, spec: str) -> Target:
-    """Open the target ``spec`` with the options that apply to its kind."""
+def target_of(args: Namespace, spec: str, steers: bool = True) -> Target:
+    """Open the target ``spec`` with the options that apply to its kind; ``steers``: those of steering must apply."""
     kind = spec.partition(":")[0].partition("?")[0]
+    if steers:
+        only_local(args, kind)
     options: dict[str, Any] = {}
     if kind in ("http", "https"):
         options = {
@@ -107,7 +113,9 @@ def target_of(args: Namespace, spec: str) -> Target:
     elif kind == "local":
         options = engine_options(args, is_embedded(spec))
         options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
-    return open_target(spec, **options)
+    target = open_target(spec, **options)
+    announce("ds4", getattr(target, "engine", None))
+    return target
 
 
 def report_notes(prog: str, target: Target) -> list[str]:

@@ -94,13 +94,14 @@ def commit() -> str | None:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Return a dict with engine, model file, backend and numerics.
+    """Return a dict with engine, model file, backend and numerics, and steering if the engine is steered.
 
     The model's digest covers the file's header, not the weights: hashing 80 GB would take longer than most uses.
     """
     from ..version import __version__
 
     source = engine.source
+    steering = {} if engine.steering is None else {"steering": engine.steering.identity}
     return {
         "engine": f"ds4ref {__version__}",
         "model": {
@@ -111,6 +112,7 @@ def identity(engine: Engine) -> dict[str, Any]:
         },
         "backend": engine.backend,
         "numerics": engine.model.numerics.name,
+        **steering,
     }
 
 

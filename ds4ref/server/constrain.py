@@ -1,7 +1,7 @@
 """Constrained answers: JSON that fits a schema, demanded tool calls, arguments of strict tools.
 
-    steer = steering(turn, tokenizer)       in the thread that receives the request; None if nothing is demanded
-    Generation(..., steer=steer)            in the inference thread: computes one mask per token
+    guide = guide_of(turn, tokenizer)       in the thread that receives the request; None if nothing is demanded
+    Generation(..., guide=guide)            in the inference thread: computes one mask per token
 
 A turn may demand:
 
@@ -46,7 +46,7 @@ class GrammarError(Ds4Error):
     """Raised if llguidance fails in the middle of an answer, or no token fits the grammar."""
 
 
-def steering(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None) -> Steer | None:
+def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None) -> Guide | None:
     """Compile the constraint that ``turn`` puts on its answer; None if there is none.
 
     ``max_reasoning``: maximum number of reasoning tokens before a demanded answer, None for no limit. Raises TextError
@@ -71,7 +71,7 @@ def steering(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
     else:
         rules = ["start: begun"]
     matcher = words.compile({"answer": "\n".join([*rules, *calls.rules]), **calls.custom})
-    return Steer(words, matcher, forced or bool(turn.format), max_reasoning)
+    return Guide(words, matcher, forced or bool(turn.format), max_reasoning)
 
 
 def _answer(text: str) -> str:
@@ -82,8 +82,8 @@ def _answer(text: str) -> str:
     return json_rule({"type": "object"} if schema == {} else schema, PRETTY)
 
 
-class Steer:
-    """The hook that constrains one generation (see ``generate.Steer``); built by ``steering``.
+class Guide:
+    """The hook that constrains one generation (see ``generate.Guide``); built by ``guide_of``.
 
     ``demanded``: True if the whole answer must fit the grammar, False if only a tool-call block must, once begun.
     """
@@ -96,9 +96,9 @@ class Steer:
         self._text = bytearray()  # since the last marker
         self._tag = False  # the last marker stood behind "<"
 
-    def fresh(self) -> Steer:
+    def fresh(self) -> Guide:
         """Return the same constraint for another answer; call it before the first token."""
-        return Steer(self._words, self._matcher.deep_copy(), self._demanded, self._max_reasoning)
+        return Guide(self._words, self._matcher.deep_copy(), self._demanded, self._max_reasoning)
 
     def __call__(self, generation: Generation, logits: np.ndarray) -> int | np.ndarray | None:
         """Constrain the next token, given its ``logits`` (V,).

@@ -15,7 +15,7 @@ from ..text.rendered import Rendered
 from .turn import Answered, Event, Turn
 
 if TYPE_CHECKING:
-    from .constrain import Steer
+    from .constrain import Guide
     from .timelines import Start
 
 
@@ -38,7 +38,7 @@ class Job:
     listen: Callable[[Event], None]
     remember: Callable[..., Message] = lambda message: message
     more: tuple[tuple[Turn, Rendered, list[int]], ...] = ()
-    demanded: Steer | None = None
+    demanded: Guide | None = None
     cancel: Cancellation = field(default_factory=Cancellation)
     submitted: float = 0.0
     began: float | None = None

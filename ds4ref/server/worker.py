@@ -44,7 +44,7 @@ from .turn import Event, Failed, Prefill, Queued, Turn
 if TYPE_CHECKING:
     from ..session.session import Session
     from ..text.dsml import ToolCall
-    from .constrain import Steer
+    from .constrain import Guide
 
 log = logging.getLogger("ds4-server")
 
@@ -105,7 +105,7 @@ class Stream:
 class Worker:
     """The inference thread and its queue; only this thread evaluates with ``engine`` while it runs.
 
-    ``constrain(turn)`` returns the constraint on the turn's answer (``constrain.steering``) or None; it is called in
+    ``constrain(turn)`` returns the constraint on the turn's answer (``constrain.guide_of``) or None; it is called in
     the thread that submits the turn.
     """
 
@@ -117,7 +117,7 @@ class Worker:
         timelines: Timelines | None = None,
         queue_limit: int = QUEUE_LIMIT,
         streams: int = STREAMS,
-        constrain: Callable[[Turn, Any], Steer | None] | None = None,
+        constrain: Callable[[Turn, Any], Guide | None] | None = None,
     ):
         self.engine, self.ctx, self.constrain = engine, ctx, constrain
         self.timelines = Timelines(engine.tokenizer) if timelines is None else timelines  # an empty one is false
@@ -431,7 +431,7 @@ class Worker:
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
         generation = stream.generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
-            cancel=job.cancel, timing=job.timing, steer=_steering(job, reader), last=True,
+            cancel=job.cancel, timing=job.timing, guide=_guide_of(job, reader), last=True,
             adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency) if drawn.adjusts else None,
         )  # fmt: skip
         begun, generated = time.perf_counter(), 0
@@ -504,13 +504,13 @@ class Worker:
         return texts
 
 
-def _steering(job: Job, reader: AnswerReader) -> Any:
-    """Return the steering hook of a job: its constraint, and greedy decoding of tool-call markup."""
+def _guide_of(job: Job, reader: AnswerReader) -> Any:
+    """Return the guiding hook of a job: its constraint, and greedy decoding of tool-call markup."""
     demanded, tools = job.demanded, bool(job.turn.callable)
     if demanded is None and not tools:
         return None
 
-    def steer(generation: Any, logits: np.ndarray) -> Any:
+    def guide(generation: Any, logits: np.ndarray) -> Any:
         wanted = None if demanded is None else demanded(generation, logits)
         if isinstance(wanted, (int, np.integer)):
             return wanted
@@ -518,4 +518,4 @@ def _steering(job: Job, reader: AnswerReader) -> Any:
             return int((logits if wanted is None else wanted).argmax())
         return wanted
 
-    return steer
+    return guide

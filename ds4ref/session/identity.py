@@ -1,4 +1,4 @@
-"""Which engine a checkpoint belongs to: model, rounding, tokenizer and chat template.
+"""Which engine a checkpoint belongs to: model, rounding, steering, tokenizer and chat template.
 
 A payload does not record which weights filled its arrays: other weights of the same shape, another rounding or another
 tokenizer would continue from it silently and wrongly. So everything that affects the computed values is saved beside
@@ -64,6 +64,8 @@ class Identity:
             "template": template_digest(),
             "engine": f"ds4ref {__version__}",
         }
+        if engine.model.steering is not None:
+            facts["steering"] = engine.model.steering.identity
         fmt = routed.fmt if routed is not None else None
         about = {"name": engine.model.shape.name, "experts": fmt.name if fmt else "none", "backend": engine.backend}
         return cls(facts, 32 if fmt is None else max(1, min(255, 8 * fmt.block_bytes // fmt.block_elems)), about)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..cancellation import Cancellation
-    from ..generate import Steer
+    from ..generate import Guide
 
 
 class Ability(enum.Enum):
@@ -42,7 +42,7 @@ class Ability(enum.Enum):
     STREAM = "streaming"
     SAMPLING = "sampling at a temperature"
     SEED = "seeds"
-    STEER = "steering of single tokens"
+    GUIDE = "guiding of single tokens"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Request:
     stop          texts that end the answer and are not part of it; reasoning is not searched for them
     top_logprobs  number of alternatives per step
     ctx           context in tokens, None for the target's default
-    steer         callback before every token is picked (``generate.Steer``): an ability of local targets
+    guide         callback before every token is picked (``generate.Guide``): an ability of local targets
     cancel        switch that stops the request: the answer then ends with the text so far, finish "cancelled"
     """
 
@@ -125,13 +125,13 @@ class Request:
     stop: tuple[str, ...] = ()
     top_logprobs: int = 0
     ctx: int | None = None
-    steer: Steer | None = field(default=None, compare=False, repr=False)
+    guide: Guide | None = field(default=None, compare=False, repr=False)
     cancel: Cancellation | None = field(default=None, compare=False, repr=False)
 
     @property
     def needs(self) -> tuple[Ability, ...]:
         """Return the abilities that a target needs for this request."""
-        return self.prompt.needs + ((Ability.STEER,) if self.steer is not None else ())
+        return self.prompt.needs + ((Ability.GUIDE,) if self.guide is not None else ())
 
 
 class Target(abc.ABC):

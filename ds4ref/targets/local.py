@@ -89,7 +89,7 @@ class LocalTarget(Target):
             inside = ends_in_thinking(ids, self.tokenizer)
             generation = Generation(
                 session, self.tokenizer, sampler, limit=request.max_tokens, thinking=inside, cancel=request.cancel,
-                timing=timing, steer=request.steer, last=False,
+                timing=timing, guide=request.guide, last=False,
             )  # fmt: skip
             pieces = iter(generation)
             while not reader.done:
@@ -164,6 +164,7 @@ class LocalTarget(Target):
             "numerics": self.engine.model.numerics.name,
             "bytes": self.engine.source.size,
             "digest": self._digest,
+            **({} if self.engine.steering is None else {"steering": self.engine.steering.identity}),
         }
 
     def close(self) -> None:

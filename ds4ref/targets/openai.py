@@ -56,7 +56,7 @@ class HttpTarget(Target):
         self.dialect = Dialect(dialect, prefill)
         self.transport = transport or Transport(base, **options)
         self.name = self.transport.base
-        self.abilities = frozenset(Ability) - {Ability.FULL_LOGITS, Ability.TOKENIZE, Ability.STEER}
+        self.abilities = frozenset(Ability) - {Ability.FULL_LOGITS, Ability.TOKENIZE, Ability.GUIDE}
         if not (ids or self.dialect.kind.ids):
             self.abilities -= {Ability.TOKEN_IDS}
         self.extra, self.accept = dict(extra or {}), tuple(accept)

@@ -43,7 +43,9 @@ def model_of(engine: Engine) -> Model:
 def model_in(engine: Engine, numerics: Numerics) -> Model:
     """Return the engine's model in another numerics mode, sharing its weights."""
     model = model_of(engine)
-    return Model(model.shape, model.weights, model.ops, numerics)
+    other = Model(model.shape, model.weights, model.ops, numerics)
+    other.steering = model.steering
+    return other
 
 
 def run_layers(

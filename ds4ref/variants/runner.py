@@ -139,6 +139,7 @@ class Runner:
         if key not in self._models:
             ops = self._own.ops if beside else model.ops
             self._models[key] = Model(model.shape, model.weights, ops, ROUNDING[mode].numerics)
+            self._models[key].steering = model.steering
         return self._models[key]
 
 

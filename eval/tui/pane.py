@@ -18,13 +18,13 @@ from .theme import QUIET, STATE_STYLES
 
 
 class AnswerPane(Vertical):
-    """Pane that shows one sample; ``steered``: whether the target lets us close its thinking at the hard limit."""
+    """Pane that shows one sample; ``guided``: whether the target lets us close its thinking at the hard limit."""
 
-    def __init__(self, board: Board, settings: Settings, steered: bool):
+    def __init__(self, board: Board, settings: Settings, guided: bool):
         super().__init__(id="pane")
         self.board = board
         self.limits = {
-            State.THINK: settings.tokens - (settings.hard_limit if steered else 0),
+            State.THINK: settings.tokens - (settings.hard_limit if guided else 0),
             State.ANS: settings.tokens,
         }
         self.head, self.state, self.figures = Line("about"), Line("state"), Line("figures")

@@ -57,7 +57,7 @@ class MainScreen(Screen[None]):
         self.header = Header(board, title)
         self.heading = Line("heading")
         self.table = QuestionTable(board, id="questions")
-        self.pane = AnswerPane(board, work.runner.settings, work.runner.target.can(Ability.STEER))
+        self.pane = AnswerPane(board, work.runner.settings, work.runner.target.can(Ability.GUIDE))
 
     def compose(self) -> ComposeResult:
         """Lay out the widgets."""
@@ -175,7 +175,7 @@ class MainScreen(Screen[None]):
         """Show keys and states in a dialog."""
         self.app.push_screen(TextDialog("ds4-eval", help_text))
 
-    # --- steering the run
+    # --- guiding the run
 
     def action_pause(self) -> None:
         """Pause the run, or continue it."""

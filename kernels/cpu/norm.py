@@ -45,3 +45,7 @@ class NormOps(Steps):
     @bind
     def scale(self, x, factor, out):
         self.go(t.SCALE, out.size, 4, (x, out), factor)
+
+    @bind
+    def remove_along(self, x, direction, factor, out, T, n):
+        self.go(t.REMOVE_ALONG, T, 2 * n, (x, direction, out), n, factor)

@@ -78,6 +78,7 @@ READ = Task("read_lines", "<address >out")
 
 ADD = Task("add", "<a[4] <b[4] >out[4]")
 SCALE = Task("scale", "<x[4] >out[4] factor:f")
+REMOVE_ALONG = Task("remove_along", "<x[4*n] <direction >out[4*n] n factor:f")
 STREAMS = Task("streams", "<x[4*width:count] >out[4*width] width count")
 TAKE_ROWS = Task("take_rows", "<table <ids >out rows width !error")
 

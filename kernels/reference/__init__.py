@@ -17,7 +17,7 @@ from .hyper import hc_expand, hc_head_weights, hc_mix, hc_reduce, hc_split, stre
 from .indexer import index_scores, select_rows
 from .linear import advise, embed, expert_linear, expert_sum, grouped_linear, linear, take_rows
 from .moe import count, geglu, route, swiglu
-from .norm import add, rms_norm, scale
+from .norm import add, remove_along, rms_norm, scale
 from .ranking import top
 from .rope import rope
 from .rounding import hadamard, round_e2m1, round_e4m3, round_f16, round_i8
@@ -41,7 +41,7 @@ class Reference(Binding, HostMemory):
 for _op in (
     add, advise, attend, attention, count, embed, expert_linear, expert_sum, geglu, grouped_linear, hadamard, hc_expand,
     hc_head_weights, hc_mix, hc_reduce, hc_split, index_scores, linear, pool, position_bias, quantize_a8, quantize_q8k,
-    rms_norm, rope, round_e2m1, round_e4m3, round_f16, round_i8, route, scale, select_rows, store_rows, streams, swiglu,
-    take_rows, top, windows,
+    remove_along, rms_norm, rope, round_e2m1, round_e4m3, round_f16, round_i8, route, scale, select_rows, store_rows,
+    streams, swiglu, take_rows, top, windows,
 ):  # fmt: skip
     setattr(Reference, _op.__name__, bind(_op, check_values=True))

@@ -20,3 +20,9 @@ def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def scale(x: np.ndarray, factor: float) -> np.ndarray:
     """Return x times ``factor`` rounded to float32."""
     return x * np.float32(factor)
+
+
+def remove_along(x: np.ndarray, direction: np.ndarray, factor: float) -> np.ndarray:
+    """Return x - factor d (d . x) for every row."""
+    along = (x.astype(np.float64) @ direction.astype(np.float64)).astype(np.float32)
+    return x - (np.float32(factor) * along)[:, None] * direction

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from ds4ref.variants import ROUNDING
-from ds4ref.variants.families import FAMILIES
 
 from ..observation import Observation
 from . import fitting
@@ -124,7 +123,7 @@ class _Judge:
         over, (rival, gap) = self.posterior.over(c), self.posterior.rival(c)
         misfit, residue = self.posterior.misfit(c), self.posterior.residue(c)
         if c.kind == "family" and c.parameter is None:
-            sized = fitting.refined(self.case, c.mode, FAMILIES[c.family], fitting.value_of(c))
+            sized = fitting.refined(self.case, c.mode, self.case.library.family(c.family), fitting.value_of(c))
             c = sized if sized.fit.score >= c.fit.score else replace(c, parameter=sized.parameter)
         result = self.result("fault", self.posterior.clean(c.mode), c.says)
         result.fault = c.parameter["name"] if c.parameter is not None else c.name.partition(" [")[0]

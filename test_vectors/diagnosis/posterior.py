@@ -52,7 +52,7 @@ class Posterior:
         shape = case.library.engine.shape
         faults, around = len(LIBRARY), len(slips(case.library, case.bos))
         parts = sum(len(parts_of(fault, scopes(shape))) for fault in LIBRARY.values())
-        members = sum(len(family.grid(shape)) for family in FAMILIES.values())
+        members = sum(len(family.grid(shape)) for family in (*FAMILIES.values(), *case.library.more.values()))
         self._counts = {
             "clean": 1, "fault": faults, "slip": around, "family": members, "part": parts,
             "late": faults * len(case.library.ids), "pair": faults * (faults - 1) / 2,
@@ -186,7 +186,9 @@ class Posterior:
         elif c.kind == "family":
             missing = [mode for mode in modes if mode not in {o.mode for o in same}]
             value = value_of(c)
-            same += self.case.computed(self.case.member(mode, FAMILIES[c.family], value) for mode in missing)
+            same += self.case.computed(
+                self.case.member(mode, self.case.library.family(c.family), value) for mode in missing
+            )
         if not c.clean and c.mode not in MODE_NAMES and modes and not same:
             return False
         if not c.clean and c.kind != "slip" and not self._moves(c, ref):

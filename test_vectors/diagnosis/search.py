@@ -300,7 +300,9 @@ class Search:
                 self._add(self.case.slips(mode, names))
                 self._computed(self.case.fault(mode, name) for name in names if name in self._names(mode))
             if mode not in self.fitted:
-                self._computed(self.case.member(mode, FAMILIES[c.family], fitting.value_of(c)) for c in constants)
+                self._computed(
+                    self.case.member(mode, self.case.library.family(c.family), fitting.value_of(c)) for c in constants
+                )
         for c in constants[:1]:
             # fitted beside a rounding the value is a little off: once more in the sets that are nearest with it
             nearest: dict[str, Candidate] = {}
@@ -316,7 +318,9 @@ class Search:
             return
         self.fitted.add(mode)
         clean, coarse = self._clean(mode), ROUNDING[mode].coarse
-        families = list(FAMILIES.values()) if only is None else [FAMILIES[name] for name in only]
+        library = self.case.library
+        everything = [*FAMILIES.values(), *library.more.values()]
+        families = everything if only is None else [library.family(name) for name in only]
         self._say(f"constants in {mode}")
         tried = self._add(fitting.nearest(self.case, mode, families))
         best: dict[str, Candidate] = {}
@@ -336,7 +340,13 @@ class Search:
     def _fit(self, c: Candidate) -> None:
         """Fit the parameter of a constant of a wrong size, beginning at a candidate's value."""
         self._say(f"{c.family} in {c.mode}")
-        self._add([self.case.untied(fitting.refined(self.case, c.mode, FAMILIES[c.family], fitting.value_of(c)))])
+        self._add(
+            [
+                self.case.untied(
+                    fitting.refined(self.case, c.mode, self.case.library.family(c.family), fitting.value_of(c))
+                )
+            ]
+        )
 
     def _leading_families(self) -> list[str]:
         """The families that explain most over the clean set where they were tried, best first."""

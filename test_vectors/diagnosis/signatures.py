@@ -27,7 +27,9 @@ from ds4ref.engine import Engine
 from ds4ref.files import file_digest
 from ds4ref.nano.cache import cache_dir
 from ds4ref.variants import LIBRARY, Fault, Runner, code_digest
+from ds4ref.variants.families import FAMILIES, Family
 from ds4ref.variants.runner import AnyFault
+from ds4ref.variants.steered import steering_families
 
 from ..observation import log_softmax
 
@@ -81,13 +83,20 @@ class Pass:
 
 
 class Signatures:
-    """Cached runs of one model on one token list."""
+    """Cached runs of one model on one token list.
 
-    def __init__(self, engine: Engine, ids: Sequence[int]):
+    directions: (layers, width) along which the other engine may be steered; None if nothing is known of any.
+    """
+
+    def __init__(self, engine: Engine, ids: Sequence[int], directions: np.ndarray | None = None):
         self.engine, self.ids = engine, np.asarray(ids, np.int32)
+        self.more = {} if directions is None else steering_families(directions)
+        """Families beside those of ``FAMILIES``, by name."""
         self.runner = Runner(engine)
         key = hashlib.sha256()
         key.update(f"{_model(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
+        if directions is not None:
+            key.update(directions.tobytes())
         self._folder = cache_dir() / "signatures" / key.hexdigest()[:24]
         self._memory: dict[str, Signature] = {}
         self._bytes = 0
@@ -97,6 +106,10 @@ class Signatures:
     def faults(self, mode: str) -> list[Fault]:
         """Return the library's faults that can change the numbers on these tokens in rounding set ``mode``."""
         return self.runner.faults(mode, len(self.ids))
+
+    def family(self, name: str) -> Family:
+        """Return a family of faults by name."""
+        return self.more[name] if name in self.more else FAMILIES[name]
 
     def get(self, mode: str, fault: str | None = None) -> Signature:
         """Return the result without a fault, or with one of the library by name."""

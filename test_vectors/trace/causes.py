@@ -1,4 +1,4 @@
-"""Search for the cause of a wrong op: a fault of the library, a constant, or a swapped or damaged tensor.
+"""Search for the cause of a wrong op: steering, a fault of the library, a constant, or a swapped or damaged tensor.
 
 Each fault is tried by running the layer with it on the other engine's inputs: a fault that brings the op within its
 budget is a candidate. It is then tried in all layers, and reported with the number of wrong ops it explains and the
@@ -24,6 +24,7 @@ from .forcing import Reading
 from .keys import POINT, attended
 from .ops import CHOICES, OPS, STORED, Key
 from .patterns import describe, structure
+from .steered import sentence, steered_at
 
 ROTATED = frozenset(("Qcur", "KVrope", "KVcur", "KVcompress", "indexer_KVcompress", "indexer_q", "kqv_out", "kqv_back"))
 MOST_CAUSES = 4
@@ -36,7 +37,7 @@ TIES = 4
 class Cause:
     """One explanation of wrong ops.
 
-    kind      "fault", "tensor" or "file"
+    kind      "fault", "steering", "tensor" or "file"
     names     names of the faults that explain equally many ops, or of the tensor
     text      the explanation in a sentence
     explains  the wrong ops that it explains
@@ -82,7 +83,8 @@ def _search(case: Blaming, result: BlameResult) -> None:
     for _ in range(MOST_CAUSES):
         if not unexplained:
             break
-        cause = _find_fault(case, result, unexplained) or _find_tensor(case, unexplained[0])
+        cause = _find_steering(case, unexplained)
+        cause = cause or _find_fault(case, result, unexplained) or _find_tensor(case, unexplained[0])
         if cause is None:
             unexplained = unexplained[1:]
             continue
@@ -182,6 +184,19 @@ def _describe(case: Blaming, wrong: WrongOp) -> list[str]:
 
 def _rope_dim(case: Blaming, name: str) -> int:
     return int(case.engine.shape.rope_dim) if name in ROTATED else 0
+
+
+# ----------------------------------------------------------------------------------------------- steering
+
+
+def _find_steering(case: Blaming, unexplained: list[WrongOp]) -> Cause | None:
+    """Find directional steering if it explains the first of ``unexplained``, with all others that it explains."""
+    if steered_at(case, unexplained[0]) is None:
+        return None
+    scales = [(wrong.key, steered_at(case, wrong)) for wrong in unexplained]
+    found = {key: scale for key, scale in scales if scale is not None}
+    text = sentence([(name, scale) for (name, _), scale in found.items()])
+    return Cause("steering", ("directional_steering",), text, tuple(found))
 
 
 # ------------------------------------------------------------------------------------------------- faults

@@ -132,7 +132,7 @@ class FakeEngine:
         self.source = SimpleNamespace(metadata={"general.name": "fake"}, size=4, tensors=tensors, path=path)
         self.source.touch = lambda: iter([(8192, 16), (4096, 3)])
         self.sessions: list[FakeSession] = []
-        self.drafts = None
+        self.drafts = self.steering = None
 
     def together(self) -> SimpleNamespace:
         return SimpleNamespace(most=1, forget=lambda session: None)

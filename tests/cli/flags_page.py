@@ -39,6 +39,8 @@ def parsers() -> Iterator[tuple[str, options.Parser]]:
             listed = re.findall(rf"^  ([a-z]+)  +\S|\b{tool} ([a-z]+)\b", shown.getvalue(), re.MULTILINE)
             names = [first or second for first, second in listed]
             commands = [[], *([name] for name in dict.fromkeys(names))]
+            if tool == "ds4":
+                commands += [["steer", "build"], ["steer", "measure"]]
             if tool == "ds4-vectors":
                 commands += [["trace", "record"], ["trace", "blame"]]
             for command in commands:

@@ -116,7 +116,7 @@ def test_a_whole_turn_over_the_embedded_model(nano_engine, tmp_path, api):
 
     given = task(tmp_path)
     schema = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
-    with running(Worker(nano_engine, ctx=4096, constrain=scripted.steering)) as server:
+    with running(Worker(nano_engine, ctx=4096, constrain=scripted.guide_of)) as server:
         ask = {"role": "user", "content": given.prompt}
         if api == "chat":
             post = lambda **body: server.client.post("/v1/chat/completions", json=body).json()  # noqa: E731
@@ -151,7 +151,7 @@ def test_what_a_request_demands_comes_before_the_script(nano_engine):
 
     form = {"type": "object", "properties": {"title": {"enum": ["a", "b"]}}, "required": ["title"],
             "additionalProperties": False}  # fmt: skip
-    with running(Worker(nano_engine, ctx=2048, constrain=scripted.steering)) as server:
+    with running(Worker(nano_engine, ctx=2048, constrain=scripted.guide_of)) as server:
         body = {"messages": [{"role": "user", "content": "A title"}], "max_tokens": 99, "reasoning_effort": "none",
                 "response_format": {"type": "json_schema", "json_schema": {"name": "t", "schema": form}}}  # fmt: skip
         found = server.client.post("/v1/chat/completions", json=body).json()

@@ -137,12 +137,12 @@ def test_reasoning_before_demanded_answers_may_be_kept_short(nano_path):
             args = parsed("-c", "512", *flags)
             service = server.make_service(engine, args, server.settings(args, ""))
             try:
-                steer = service.worker.constrain(turn, engine.tokenizer)
+                guide = service.worker.constrain(turn, engine.tokenizer)
                 reasoning = SimpleNamespace(thinking=True, tokens=[5] * 6)
                 logits = np.zeros(len(engine.tokenizer), np.float32)
-                assert steer(reasoning, logits) is not close
+                assert guide(reasoning, logits) is not close
                 reasoning.tokens.append(5)
-                picked = steer(reasoning, logits)
+                picked = guide(reasoning, logits)
                 assert (isinstance(picked, int) and picked == close) is (allowed == 7)
             finally:
                 service.worker.shut_down(5)

@@ -15,7 +15,7 @@ HTTP = {
     "model": "m", "accept": ["n"], "prefill": "vllm", "ids": True, "dialect": "vllm", "key_env": "KEY",
     "per_minute": 7.0, "attempts": 4, "timeout": 5.0,
 }  # fmt: skip
-LOCAL = {"backend": "reference", "threads": 3, "gpu_memory": 2.0, "numerics": "exact", "ctx": 99}
+LOCAL = {"backend": "reference", "threads": 3, "gpu_memory": 2.0, "steering": None, "numerics": "exact", "ctx": 99}
 
 
 @pytest.fixture
@@ -45,5 +45,10 @@ def _text(value):
 
 def test_options_that_are_not_given_leave_the_target_its_defaults(opened):
     assert opened("command:x") == ("command:x", {})
-    assert opened("local")[1] == {"backend": tool.DEFAULT_BACKEND, "threads": None, "gpu_memory": None}
+    assert opened("local")[1] == {
+        "backend": tool.DEFAULT_BACKEND,
+        "threads": None,
+        "gpu_memory": None,
+        "steering": None,
+    }
     assert "timeout" not in opened("http://x/v1")[1]

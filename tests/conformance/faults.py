@@ -24,10 +24,10 @@ import httpx2
 
 from ds4ref.conformance.checks.said import COUNT, SOON
 from ds4ref.conformance.servers import THINKING
-from ds4ref.server.constrain import steering
+from ds4ref.server.constrain import guide_of
 from ds4ref.targets.transport import tls_context
 
-FORMED = partial(steering, max_reasoning=THINKING)
+FORMED = partial(guide_of, max_reasoning=THINKING)
 """What the harness starts our server with."""
 Reply = tuple[int, str, bytes]
 Fault = Callable[[dict[str, Any], int, str, bytes], Reply]

@@ -154,22 +154,22 @@ def sample(setting: Setting, draws: int, seed: int, *, drafts: bool = True, wron
         adjust = Adjustment(setting.bias, setting.presence, setting.frequency)
         count = np.zeros(setting.vocab)
 
-        def steer(run, logits, session=session, count=count):
+        def guide(run, logits, session=session, count=count):
             if setting.grammar:
                 logits = np.where(setting.allowed(session.tokens[-1]), logits, -np.inf)
             seen = logits.astype(np.float64)
             seen = seen - setting.frequency * count - setting.presence * (count > 0)
             for token, value in setting.bias.items():
                 seen[token] += value
-            steer.probs, steer.draft = probabilities(seen, **setting.sampling), session.draft
+            guide.probs, guide.draft = probabilities(seen, **setting.sampling), session.draft
             if wrong is not None and session.draft is not None:
-                return wrong(seen, steer.probs, session.draft, sampler)
+                return wrong(seen, guide.probs, session.draft, sampler)
             return logits if setting.grammar else None
 
-        run = Generation(session, Tokens(), sampler, limit=ANSWER, steer=steer, adjust=adjust)
+        run = Generation(session, Tokens(), sampler, limit=ANSWER, guide=guide, adjust=adjust)
         for piece in run:
             if piece.token is not None:
-                tally.add(piece.token, steer.probs, steer.draft)
+                tally.add(piece.token, guide.probs, guide.draft)
                 count[piece.token] += 1
                 made.append(piece.token)
     return tally, made, session

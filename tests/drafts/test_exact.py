@@ -96,14 +96,14 @@ def test_drawn_text_is_the_same(engines: Callable[..., Engine], kind: str) -> No
         ({"temperature": 0.0}, Adjustment({}, 0.0, 1.5), None),
         ({"temperature": 1.0, "top_p": 0.9}, None, even),
     ]
-    for number, (sampling, adjust, steer) in enumerate(settings):
+    for number, (sampling, adjust, guide) in enumerate(settings):
         texts = []
         for chosen, depth in (("off", 0), (kind, 0), (kind, 3)):
             engine = engines(chosen, depth)
             session = engine.session(CTX)
             prefill(session, engine.prompt(questions()[3 * number]), Timing())
             sampler = engine.sampler(seed=number + 1, **sampling)
-            made = Generation(session, engine.tokenizer, sampler, limit=80, adjust=adjust, steer=steer)
+            made = Generation(session, engine.tokenizer, sampler, limit=80, adjust=adjust, guide=guide)
             pieces = [(piece.token, piece.text) for piece in made]
             texts.append((pieces, made.finish, session.tokens))
         assert texts[0] == texts[1] == texts[2], sampling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import cache
 
 import msgspec
 import pytest
@@ -20,10 +21,14 @@ from ds4ref.targets import Target
 from ds4ref.targets.local import LocalTarget
 
 COUNTS = {"estimate": long_pack.estimate, "nano": lambda text: len(tokenizer().encode(text))}
-PACKS = {name: long_pack.make(count=count) for name, count in COUNTS.items()}
 KEPT = 512 * 4 + 128
 """Tokens that DeepSeek V4 Flash's indexer keeps at most, and its window."""
 BOTH = pytest.mark.parametrize("name", COUNTS)
+
+
+@cache
+def pack(name):
+    return long_pack.make(count=COUNTS[name])
 
 
 def notes(q):
@@ -33,7 +38,7 @@ def notes(q):
 
 @BOTH
 def test_30_questions_of_three_sources_at_five_depths(name):
-    questions = PACKS[name].questions
+    questions = pack(name).questions
     assert Counter(q.source for q in questions) == dict.fromkeys(long_pack.SOURCES, 10)
     assert [q.depth for q in questions] == [depth for depth in long_pack.SIZES for _ in range(6)]
     assert all(set(long_pack.SOURCES) == {q.source for q in questions[i : i + 3]} for i in range(0, 30, 3))
@@ -45,7 +50,7 @@ def test_30_questions_of_three_sources_at_five_depths(name):
 @BOTH
 def test_what_decides_lies_as_far_back_as_stated_and_farther_than_the_indexer_keeps(name):
     """Whole texts are measured here, not lines."""
-    for q in PACKS[name].questions:
+    for q in pack(name).questions:
         text = notes(q) + "\n"
         found = COUNTS[name](text[text.index(f" {q.answer}.\n") :])
         assert KEPT < 0.74 * q.depth < found <= 1.01 * q.depth, q.id
@@ -54,13 +59,13 @@ def test_what_decides_lies_as_far_back_as_stated_and_farther_than_the_indexer_ke
 
 @BOTH
 def test_the_notes_alone_give_the_answer(name):
-    for q in PACKS[name].questions:
+    for q in pack(name).questions:
         verify(q)
 
 
 @pytest.mark.parametrize("source", long_pack.SOURCES)
 def test_another_answer_is_noticed(source):
-    q = next(q for q in PACKS["estimate"].questions if q.source == source)
+    q = next(q for q in pack("estimate").questions if q.source == source)
     wrong = msgspec.structs.replace(q, answer=str(int(q.answer) + 1))
     with pytest.raises(Unverified, match=f"say {q.answer}, {wrong.answer} is the key"):
         verify(wrong)
@@ -71,14 +76,14 @@ def test_another_answer_is_noticed(source):
 
 
 def test_somebody_who_writes_twice_is_noticed():
-    q = next(q for q in PACKS["estimate"].questions if q.source == "long-hop")
+    q = next(q for q in pack("estimate").questions if q.source == "long-hop")
     line = next(line for line in q.question.split("\n") if " writes letters to " in line)
     with pytest.raises(Unverified, match="writes to two people"):
         verify(msgspec.structs.replace(q, question=f"{line[:-1]}x.\n{q.question}"))
 
 
 def test_the_older_locker_is_there_and_wrong():
-    for q in PACKS["estimate"].questions:
+    for q in pack("estimate").questions:
         if q.source == "long-latest":
             who = q.question.rpartition("Which locker does ")[2].partition(" have at")[0]
             old = notes(q).partition(f"{who} has locker ")[2][:5]
@@ -88,7 +93,7 @@ def test_the_older_locker_is_there_and_wrong():
 
 
 def test_names_and_lockers_are_nobody_elses():
-    for q in PACKS["nano"].questions[::6]:
+    for q in pack("nano").questions[::6]:
         lines = notes(q).split("\n")[2:]
         first = [line.partition(" has locker ") for line in lines if " has locker " in line]
         assert len({who for who, _, _ in first}) == len(first)
@@ -100,16 +105,16 @@ def test_names_and_lockers_are_nobody_elses():
 
 
 def test_no_constant_answer():
-    for pack in PACKS.values():
-        answers = Counter(q.answer for q in pack.questions)
+    for made in map(pack, COUNTS):
+        answers = Counter(q.answer for q in made.questions)
         assert max(answers.values()) == 1 and all(10_000 <= int(answer) < 100_000 for answer in answers)
 
 
 def test_the_same_on_every_machine():
     """What another Python must make, too: nothing here is drawn but by random()."""
-    assert long_pack.make().digest == PACKS["estimate"].digest
-    assert PACKS["estimate"].digest == "969e84b1a9242b318c90a4fe1664228e6dbb2b9ed77462f6bb1b0235393b2f9c"
-    assert PACKS["nano"].digest == "17339f1d43af23533bd29d47981101fe41c090195281c15ec830c2d0753dd188"
+    assert long_pack.make().digest == pack("estimate").digest
+    assert pack("estimate").digest == "969e84b1a9242b318c90a4fe1664228e6dbb2b9ed77462f6bb1b0235393b2f9c"
+    assert pack("nano").digest == "17339f1d43af23533bd29d47981101fe41c090195281c15ec830c2d0753dd188"
 
 
 def test_seed_size_and_tokenizer_make_the_text():

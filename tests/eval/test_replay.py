@@ -120,10 +120,10 @@ def test_questions_are_those_of_the_run(tmp_path):
     assert [q.id for q in asked(log)] == ["maths-000", "science-001", "science-004"]
 
 
-def test_a_steered_target_is_shown_with_its_limit(tmp_path):
-    for kind, steered in (("local", True), ("http", False)):
+def test_a_guided_target_is_shown_with_its_limit(tmp_path):
+    for kind, guided in (("local", True), ("http", False)):
         log = made.write(tmp_path / f"{kind}.jsonl", ["r"], target={"kind": kind})
-        assert Replay(log).target.can(Ability.STEER) == steered
+        assert Replay(log).target.can(Ability.GUIDE) == guided
 
 
 # --- the command

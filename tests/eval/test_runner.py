@@ -76,7 +76,7 @@ def test_requests_carry_the_settings(log):
     request = target.asked[0]
     assert (request.max_tokens, request.temperature, request.top_p, request.min_p) == (900, 0.7, 0.9, 0.1)
     assert request.seed == plan.sample_seed(QUESTIONS[1], 2) and request.prompt.thinking == "max"
-    assert request.steer is None  # the script cannot be steered
+    assert request.guide is None  # the script cannot be guided
 
 
 def test_a_failure_is_no_wrong_answer(log):
@@ -263,7 +263,7 @@ def test_without_streaming_the_answer_still_comes(log):
         (Answer("", "", finish=Finish.STOP), "natural"),
     ],
 )
-def test_how_thinking_ended_where_it_cannot_be_steered(answer, close):
+def test_how_thinking_ended_where_it_cannot_be_guided(answer, close):
     assert ask(Scripted(lambda request: answer), QUESTIONS[1], 1, PLAN).close == close
     assert ask(Scripted(lambda request: answer), QUESTIONS[1], 1, Settings(think="none")).close == ""
 

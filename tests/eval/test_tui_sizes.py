@@ -130,7 +130,7 @@ def test_text_that_grows_changes_only_its_last_block():
 # --- budgets, streams, textual
 
 
-@staged(settings=Settings(tokens=2000, hard_limit=512), abilities=[Ability.STEER],
+@staged(settings=Settings(tokens=2000, hard_limit=512), abilities=[Ability.GUIDE],
         before=lambda stage: stage.play.shut("thinking"))  # fmt: skip
 async def test_thinking_has_what_the_hard_limit_leaves_it(stage, pilot):
     await until(pilot, lambda: "1/1,488 tokens" in stage.text())

@@ -105,7 +105,7 @@ def test_lower_tier(tier):
     cpu = {"B": "haswell", "C": "x86-64"}[tier]
     environment = dict(os.environ, NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=TARGETS[tier], DS4_SIMD_TIER=tier)
     files = [str(HERE / name) for name in ("test_simd_rows.py", "test_simd_quantize.py", "test_simd_asm.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rs", "-p", "no:cacheprovider", *files]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rs", "-p", "no:cacheprovider", "--uncompiled", *files]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout

@@ -60,6 +60,7 @@ ROOMS = {
     "agent": ("ds4ref/agent", "tests/agent"),
     "console": ("ds4ref/console", "tests/cli tests/test_importance.py"),
     "targets": ("ds4ref/targets", "tests/targets tests/speed_bench/test_targets.py"),
+    "steering": ("ds4ref/steering", "tests/steering tests/cli/test_steer.py"),
     "variants": (
         "ds4ref/variants",
         "tests/variants tests/test_vectors/test_families.py tests/test_vectors/test_damage.py",

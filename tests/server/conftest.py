@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from ds4ref.server.app import apis
-from ds4ref.server.constrain import steering
+from ds4ref.server.constrain import guide_of
 from ds4ref.server.limits import Limits
 from ds4ref.server.listen import Background
 from ds4ref.server.service import Service, Settings
@@ -144,7 +144,7 @@ def serving(nano_engine):
     def make(*, limits=None, settings=None, real=False, ctx=4096, trace=None, extra_apis=(), chunk=None, **worker):
         settings = settings or Settings()
         settings = replace(settings, limits=limits or QUICK)
-        worker.setdefault("constrain", steering)
+        worker.setdefault("constrain", guide_of)
         worker.setdefault("streams", 1)  # so that it is known who runs and who waits; ``test_streams`` has several
         if real:
             made = Worker(nano_engine, ctx=ctx, **worker)

@@ -17,7 +17,7 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ds4ref.errors import TextError
-from ds4ref.server.constrain import GrammarError, steering
+from ds4ref.server.constrain import GrammarError, guide_of
 from ds4ref.server.grammar import bounded
 from ds4ref.server.turn import Choice, Sampling
 from ds4ref.server.vocabulary import MAX_BYTES, vocabulary
@@ -146,10 +146,10 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_llguidance_does_not_support_is_named(words) -> None:
     with pytest.raises(TextError, match="the schema of the answer: .*" + re.escape(words)):
-        steering(json_turn({"type": "object", "properties": {"p": REFUSED[words]}, "required": ["p"]}), TOK)
+        guide_of(json_turn({"type": "object", "properties": {"p": REFUSED[words]}, "required": ["p"]}), TOK)
     inner = function("lister", True, type="object", properties={"p": REFUSED[words]}, required=["p"])
     with pytest.raises(TextError, match="tool lister, parameter p: .*" + re.escape(words)):
-        steering(tool_turn(inner), TOK)
+        guide_of(tool_turn(inner), TOK)
 
 
 def nested(depth: int) -> object:
@@ -173,13 +173,13 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_is_too_much_is_refused(name) -> None:
     with pytest.raises(TextError) as caught:
-        steering(json_turn(HOSTILE[name]), TOK)
+        guide_of(json_turn(HOSTILE[name]), TOK)
     assert len(str(caught.value)) < 500
 
 
 def test_a_grammar_of_more_than_a_megabyte_is_refused() -> None:
     with pytest.raises(TextError, match=f"larger than {MAX_BYTES} bytes"):
-        steering(json_turn({"description": "x" * MAX_BYTES}), TOK)
+        guide_of(json_turn({"description": "x" * MAX_BYTES}), TOK)
 
 
 def chain(count: int, link) -> dict:
@@ -193,13 +193,13 @@ def test_references_that_double_or_never_end() -> None:
     assert walk(json_turn(chain(40, lambda ref: {"anyOf": [ref, ref]})), TOK, 50).text == '"x"'
     answer(chain(100, lambda ref: {"allOf": [ref]}))
     with pytest.raises(TextError, match="the schema of the answer: allOf and .* more than 1000 schemas for one place"):
-        steering(json_turn(chain(40, lambda ref: {"allOf": [ref, ref]})), TOK)
+        guide_of(json_turn(chain(40, lambda ref: {"allOf": [ref, ref]})), TOK)
     for link in (dict, lambda ref: {"properties": {"a": ref}}, lambda ref: {"anyOf": [ref, {"const": 1}]}):
         with pytest.raises(TextError, match="nested more than 600 deep"):
-            steering(json_turn(chain(5000, link)), TOK)
+            guide_of(json_turn(chain(5000, link)), TOK)
         inner = function("f", type="object", properties={"p": {"$ref": "#/$defs/d0"}}, **chain(5000, link))
         with pytest.raises(TextError, match="nested more than 600 deep"):
-            steering(tool_turn(inner), TOK)
+            guide_of(tool_turn(inner), TOK)
 
 
 # --- tokens
@@ -211,7 +211,7 @@ def generation() -> SimpleNamespace:
 
 def test_real_vocabularies_are_wider_than_their_tokens() -> None:
     """Logits for ids without a string are never picked."""
-    masked = steering(json_turn({"type": ["string", "null"]}), TOK)(
+    masked = guide_of(json_turn({"type": ["string", "null"]}), TOK)(
         generation(), np.full(len(TOK) + 40, 3.0, np.float32)
     )
     assert masked.shape == (len(TOK) + 40,) and masked.dtype == np.float32
@@ -232,11 +232,11 @@ def test_one_vocabulary_a_tokenizer() -> None:
 
 
 def test_an_answer_may_not_leave_its_grammar() -> None:
-    steer, made = steering(json_turn({"type": "null"}), TOK), generation()
-    steer(made, np.zeros(len(TOK), np.float32))
+    guide, made = guide_of(json_turn({"type": "null"}), TOK), generation()
+    guide(made, np.zeros(len(TOK), np.float32))
     made.tokens.append(TOK.encode("x")[0])
     with pytest.raises(GrammarError, match="left its grammar"):
-        steer(made, np.zeros(len(TOK), np.float32))
+        guide(made, np.zeros(len(TOK), np.float32))
 
 
 class Ending(type(TOK)):  # type: ignore[misc]
@@ -248,12 +248,12 @@ class Ending(type(TOK)):  # type: ignore[misc]
 def test_every_token_for_the_end_may_end_a_demanded_answer() -> None:
     tok = copy.copy(TOK)
     tok.__class__ = Ending
-    steer, made = steering(json_turn({"type": "integer"}), tok), generation()
+    guide, made = guide_of(json_turn({"type": "integer"}), tok), generation()
     logits = np.zeros(len(tok), np.float32)
-    masked = steer(made, logits)
+    masked = guide(made, logits)
     assert masked[tok.eos] == masked[tok.user] == -np.inf  # nothing was said yet
     made.tokens += tok.encode("12")
-    masked = steer(made, logits)
+    masked = guide(made, logits)
     assert masked[tok.eos] == masked[tok.user] == 0 and masked[tok.assistant] == -np.inf
 
 
@@ -262,7 +262,7 @@ def test_every_token_for_the_end_may_end_a_demanded_answer() -> None:
 
 @pytest.fixture(scope="module")
 def worker(nano_engine):
-    made = Worker(nano_engine, ctx=2048, constrain=steering)
+    made = Worker(nano_engine, ctx=2048, constrain=guide_of)
     yield made
     made.shut_down(60)
 
@@ -328,7 +328,7 @@ def test_bounds_near_the_end_of_exact_integers(kind, bounds, least, most):
                 assert all(HOLDS[name](value, bound) for name, bound in bounds.items())
                 assert kind == "number" or least <= value <= most
     tool = function(strict=True, type="object", properties={"x": schema})
-    assert steering(tool_turn(tool), TOK) is not None
+    assert guide_of(tool_turn(tool), TOK) is not None
 
 
 @pytest.mark.parametrize(
@@ -341,9 +341,9 @@ def test_numbers_beyond_them_are_refused_in_a_line(bounds):
     """And nothing overflows the stack of what compiles them, as two equal bounds of -2**63 + 1 do."""
     for kind in ("integer", "number"):
         with pytest.raises(TextError, match="only numbers beyond 9007199254740991"):
-            steering(json_turn({"type": "object", "properties": {"n": {"anyOf": [{"type": kind, **bounds}]}}}), TOK)
+            guide_of(json_turn({"type": "object", "properties": {"n": {"anyOf": [{"type": kind, **bounds}]}}}), TOK)
         with pytest.raises(TextError, match="tool f, parameter x: .* only numbers beyond 9007199254740991"):
-            steering(tool_turn(function(strict=True, type="object", properties={"x": {"type": kind, **bounds}})), TOK)
+            guide_of(tool_turn(function(strict=True, type="object", properties={"x": {"type": kind, **bounds}})), TOK)
 
 
 def test_what_only_looks_like_a_bound_stays():

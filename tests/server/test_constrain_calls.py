@@ -11,7 +11,7 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ds4ref.errors import TextError
-from ds4ref.server.constrain import steering
+from ds4ref.server.constrain import guide_of
 from ds4ref.server.turn import Choice, Turn
 from ds4ref.targets.answer import Finish
 from ds4ref.text.dsml import ToolCall, render_calls
@@ -111,11 +111,11 @@ def test_a_value_cannot_spell_its_closing_tag(kind) -> None:
 
 def test_required_needs_a_tool() -> None:
     with pytest.raises(TextError, match="tool_choice asks for a tool that is not there: there are none"):
-        steering(tool_turn(), TOK)
+        guide_of(tool_turn(), TOK)
     with pytest.raises(TextError, match="not there: g"):
-        steering(tool_turn(function(type="object"), choice=Choice("named", "g")), TOK)
+        guide_of(tool_turn(function(type="object"), choice=Choice("named", "g")), TOK)
     with pytest.raises(TextError, match="there are none"):
-        steering(tool_turn({"type": "web_search"}), TOK)
+        guide_of(tool_turn({"type": "web_search"}), TOK)
 
 
 def test_deferred_tools_are_called_only_once_they_were_found() -> None:
@@ -130,10 +130,10 @@ def test_deferred_tools_are_called_only_once_they_were_found() -> None:
     assert {call.name for call in calls(found)} == {"c"} and [tool.name for tool in found.offered] == ["a"]
 
 
-def test_nothing_demanded_nothing_steered() -> None:
+def test_nothing_demanded_nothing_guided() -> None:
     turn = tool_turn(function(type="object", properties={}), choice=Choice())
-    assert steering(turn, TOK) is None and steering(Turn("chat", messages=ASK), TOK) is None
-    assert steering(tool_turn(function(strict=True, type="object"), choice=Choice("none")), TOK) is None
+    assert guide_of(turn, TOK) is None and guide_of(Turn("chat", messages=ASK), TOK) is None
+    assert guide_of(tool_turn(function(strict=True, type="object"), choice=Choice("none")), TOK) is None
 
 
 def test_strict_tools_bind_what_is_in_a_block_and_nothing_else() -> None:
@@ -166,10 +166,10 @@ def test_what_only_strict_tools_refuse() -> None:
     for parameters, words in cases:
         for choice in (Choice(), Choice("required"), Choice("named", "f")):
             with pytest.raises(TextError, match=f"tool f.*{words}"):
-                steering(tool_turn(function("f", True, **parameters), choice=choice), TOK)
+                guide_of(tool_turn(function("f", True, **parameters), choice=choice), TOK)
     done = walk(tool_turn(function("f", False, **odd), choice=Choice("named", "f")), TOK, 300)
     assert json.loads(done.calls[0].arguments)["n"] in (7, 8, 9)
-    assert steering(tool_turn(function("f", False, **odd), choice=Choice()), TOK) is None
+    assert guide_of(tool_turn(function("f", False, **odd), choice=Choice()), TOK) is None
 
 
 @pytest.mark.parametrize("parameters", [{"type": "array"}, {"properties": []}, {"required": "a"}, {"properties": {
@@ -177,7 +177,7 @@ def test_what_only_strict_tools_refuse() -> None:
     "a"]}])  # fmt: skip
 def test_arguments_that_have_no_place_in_markup(parameters) -> None:
     with pytest.raises(TextError, match="^tool odd"):
-        steering(tool_turn(function("odd", **parameters)), TOK)
+        guide_of(tool_turn(function("odd", **parameters)), TOK)
 
 
 KEYWORDS = {
@@ -205,8 +205,8 @@ def test_values_of_the_wrong_type_are_refused_or_ignored(path) -> None:
         inner[last] = wrong
         for strict in (True, False):
             with suppress(TextError):
-                steering(tool_turn(function("f", strict, **parameters)), TOK)
-    assert steering(tool_turn(function("f", True, **KEYWORDS)), TOK) is not None
+                guide_of(tool_turn(function("f", strict, **parameters)), TOK)
+    assert guide_of(tool_turn(function("f", True, **KEYWORDS)), TOK) is not None
 
 
 def test_an_answer_that_fits_or_a_call() -> None:
@@ -277,7 +277,7 @@ def test_custom_tools_with_a_grammar_are_bound_when_the_model_calls_them() -> No
     done = walk(turn, TOK, 400, script=script)
     assert done.text == "ok" and re.fullmatch("[ab]{3}", text_of(done))
     free = {"type": "custom", "name": "note"}
-    assert steering(tool_turn(free, choice=Choice()), TOK) is None
+    assert guide_of(tool_turn(free, choice=Choice()), TOK) is None
     assert text_of(walk(tool_turn(free), TOK, 200, script=block(("note", {"input": "any </text"})))) == "any </text"
 
 
@@ -297,7 +297,7 @@ GRAMMARS = {
 @pytest.mark.parametrize("message", GRAMMARS)
 def test_grammars_that_are_refused(message) -> None:
     with pytest.raises(TextError, match="tool patch: .*" + re.escape(message)) as caught:
-        steering(tool_turn(custom(*GRAMMARS[message])), TOK)
+        guide_of(tool_turn(custom(*GRAMMARS[message])), TOK)
     assert len(str(caught.value)) < 600
 
 

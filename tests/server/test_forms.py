@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.server.constrain import GrammarError, steering
+from ds4ref.server.constrain import GrammarError, guide_of
 from ds4ref.server.turn import Choice, Turn
 from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall, render_calls
@@ -396,8 +396,8 @@ def test_tools_of_real_clients_can_be_demanded(nano_engine):
                     continue
                 seen.add(known)
                 turn = Turn("chat", messages=(Message("user", "Hi"),), tools=(one,), choice=Choice("named", one.name))
-                steer = steering(turn, nano_engine.tokenizer)
-                assert steer is not None, one.name
+                guide = guide_of(turn, nano_engine.tokenizer)
+                assert guide is not None, one.name
     assert len(seen) > 40
 
 
@@ -419,7 +419,7 @@ def test_an_answer_that_its_limit_cuts_says_so(scripted, path, stream):
 
 def test_a_server_may_keep_reasoning_short(serving):
     """Random weights never end it."""
-    server = serving(constrain=partial(steering, max_reasoning=20))
+    server = serving(constrain=partial(guide_of, max_reasoning=20))
     for path in (CHAT, MESSAGES, RESPONSES):
         server.engine.say("z" * 500)
         text, reasoning, _, finish = told(asked(server, path, thinking=True, **form(path, STRICT)), path)

@@ -1,4 +1,4 @@
-"""Answers without a model: random logits, steered. Whatever may come out of the real one may come out of this."""
+"""Answers without a model: random logits, guided. Whatever may come out of the real one may come out of this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ds4ref.generate import Piece
-from ds4ref.server.constrain import steering
+from ds4ref.server.constrain import guide_of
 from ds4ref.server.turn import Turn
 from ds4ref.targets.answer import Finish
 from ds4ref.targets.reader import AnswerReader
@@ -26,13 +26,13 @@ def walk(
     closing: float = 2.0,
     ascii_only: bool = True,
 ) -> SimpleNamespace:
-    """One answer: ``text``, ``reasoning``, ``calls``, ``finish``, ``tokens``, ``reader``, ``steer``.
+    """One answer: ``text``, ``reasoning``, ``calls``, ``finish``, ``tokens``, ``reader``, ``guide``.
 
     ``script`` is what the model would like to say, as tokens one by one; where that is not allowed, and behind it, it
     draws. ``closing`` is by how much it likes what ends something, so that answers of a few hundred tokens end.
     """
     rng = np.random.default_rng(seed)
-    steer = steering(turn, tokenizer, max_reasoning)
+    guide = guide_of(turn, tokenizer, max_reasoning)
     reader, decoder = AnswerReader(bool(turn.callable)), StreamDecoder(tokenizer)
     wanted = list(tokenizer.encode_rendered(script)) if isinstance(script, (str, bytes)) else list(script or ())
     generation: Any = SimpleNamespace(tokens=[], thinking=turn.thinking != "none", limit=tokens, cancel=lambda: False)
@@ -47,7 +47,7 @@ def walk(
         logits = (taste + rng.gumbel(size=len(tokenizer))).astype(np.float32)
         if said < len(wanted):
             logits[wanted[said]] = 50
-        picked = None if steer is None else steer(generation, logits)
+        picked = None if guide is None else guide(generation, logits)
         token = picked if isinstance(picked, int) else int((logits if picked is None else picked).argmax())
         said += said < len(wanted) and token == wanted[said]
         if token == tokenizer.eos:
@@ -65,5 +65,5 @@ def walk(
     reader.finish(ended, generation.thinking)
     return SimpleNamespace(
         text=reader.text, reasoning=reader.reasoning, calls=reader.generated.calls, block=reader.generated.raw_block,
-        finish=Finish(reader.reason(ended)), tokens=generation.tokens, reader=reader, steer=steer, said=said,
+        finish=Finish(reader.reason(ended)), tokens=generation.tokens, reader=reader, guide=guide, said=said,
     )  # fmt: skip

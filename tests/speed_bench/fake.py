@@ -100,6 +100,7 @@ class FakeEngine:
     """The part of an engine that the command uses, with the embedded model's vocabulary."""
 
     prefill_chunk = PREFILL_CHUNK
+    steering = None
 
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options

@@ -306,5 +306,5 @@ def test_a_binary_and_an_endpoint_say_what_they_cannot() -> None:
     binary = open_target("command:/nonexistent/ds4")
     with pytest.raises(UsageError, match="tools and conversations of several turns, which command target"):
         binary.complete(Request(Prompt.conversation(TALK)))
-    with pytest.raises(UsageError, match="steering of single tokens, which http target"):
-        Server(answer()).target().complete(Request(Prompt.chat("Hi"), steer=lambda generation, logits: None))
+    with pytest.raises(UsageError, match="guiding of single tokens, which http target"):
+        Server(answer()).target().complete(Request(Prompt.chat("Hi"), guide=lambda generation, logits: None))

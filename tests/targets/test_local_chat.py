@@ -1,4 +1,4 @@
-"""The local target as a partner in a conversation: reasoning apart, tools, steering, stopping, several at once."""
+"""The local target as a partner in a conversation: reasoning apart, tools, guiding, stopping, several at once."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ def test_an_unknown_thinking_mode(fake) -> None:
         fake.complete(ask("deep"))
 
 
-# --- steering
+# --- guiding
 
 
-def test_steering_sees_every_token_and_decides(local) -> None:
+def test_a_guide_sees_every_token_and_decides(local) -> None:
     """A budget of four tokens of thought, then a forbidden token, then nothing to say."""
     tok, seen = local.tokenizer, []
 
-    def steer(generation, logits):
+    def guide(generation, logits):
         seen.append((len(generation.tokens), generation.thinking))
         if generation.thinking and len(generation.tokens) == 4:
             return tok.think_close
@@ -142,18 +142,18 @@ def test_steering_sees_every_token_and_decides(local) -> None:
         return None
 
     free = local.complete(ask("high", max_tokens=8))
-    done = local.complete(ask("high", max_tokens=8, steer=steer, top_logprobs=2))
+    done = local.complete(ask("high", max_tokens=8, guide=guide, top_logprobs=2))
     ids = [step.token.id for step in done.steps]
     assert ids[:4] == [step.token.id for step in free.steps[:4]] and ids[4] == tok.think_close
     assert seen == [(i, i < 5) for i in range(8)] and done.usage.reasoning == 5 and done.text
     assert ids[5] == done.steps[5].top[1].id, "the best was forbidden; what is told of it are the model's own numbers"
-    with pytest.raises(TokenError, match="steered to token 99999999, outside the vocabulary"):
-        local.complete(ask(steer=lambda generation, logits: 99999999))
+    with pytest.raises(TokenError, match="guided to token 99999999, outside the vocabulary"):
+        local.complete(ask(guide=lambda generation, logits: 99999999))
 
 
-def test_the_end_may_be_steered_to(fake) -> None:
+def test_the_end_may_be_guided_to(fake) -> None:
     eos = fake.tokenizer.eos
-    done = fake.complete(ask(steer=lambda generation, logits: np.int64(eos) if len(generation.tokens) == 3 else None))
+    done = fake.complete(ask(guide=lambda generation, logits: np.int64(eos) if len(generation.tokens) == 3 else None))
     assert done.finish is Finish.STOP and len(done.steps) == 4 and done.steps[-1].token.id == eos
 
 
@@ -163,11 +163,11 @@ def test_the_end_may_be_steered_to(fake) -> None:
 def test_stopping_between_tokens_keeps_what_there_is(fake) -> None:
     cancel = Cancellation()
 
-    def steer(generation, logits):
+    def guide(generation, logits):
         if len(generation.tokens) == 3:
             cancel.press()
 
-    done = fake.complete(ask("high", steer=steer, cancel=cancel))
+    done = fake.complete(ask("high", guide=guide, cancel=cancel))
     assert done.finish is Finish.CANCELLED and len(done.steps) == 4 and done.reasoning == "Hell"
     assert fake.complete(ask("high", cancel=cancel)).finish is Finish.CANCELLED, "before the first token"
 
@@ -176,11 +176,11 @@ def test_stopping_inside_a_call_is_no_mistake_of_the_model(fake) -> None:
     cancel = Cancellation()
     ids = fake.says(BLOCK)
 
-    def steer(generation, logits):
+    def guide(generation, logits):
         if len(generation.tokens) == len(ids) // 2:
             cancel.press()
 
-    assert fake.complete(ask(tools=True, steer=steer, cancel=cancel)).finish is Finish.CANCELLED
+    assert fake.complete(ask(tools=True, guide=guide, cancel=cancel)).finish is Finish.CANCELLED
 
 
 def test_a_stream_that_nobody_reads_on_gives_its_session_back(fake) -> None:

@@ -18,6 +18,7 @@ from ds4ref.test_vectors.diagnosis.case import CLIP, HALVES, LAYERS, Candidate, 
 from ds4ref.test_vectors.diagnosis.evidence import LIMIT, Fit, limit_of, log_student
 from ds4ref.test_vectors.diagnosis.posterior import ACCUSED, NAMED, Posterior
 from ds4ref.variants import LIBRARY
+from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 PRIORS = json.loads(PATH.read_text())["priors"]
@@ -35,7 +36,9 @@ def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0
 def posterior(monkeypatch) -> Posterior:
     """Of a case whose Bayes factors are differences of scores."""
     monkeypatch.setattr(module, "slips", lambda library, bos: [None] * 15)
-    library = SimpleNamespace(engine=SimpleNamespace(shape=shape()), ids=range(200))
+    library = SimpleNamespace(
+        engine=SimpleNamespace(shape=shape()), ids=range(200), more={}, family=FAMILIES.__getitem__
+    )
     case: Any = SimpleNamespace(library=library, bos=0, values=np.zeros((4, 2)))
     case.bayes_factor = lambda a, b: a.fit.score - b.fit.score
     return Posterior(case)

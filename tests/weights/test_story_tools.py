@@ -12,7 +12,7 @@ import pytest
 from ds4ref.cli import ds4
 from ds4ref.engine import Engine
 from ds4ref.runs.results import read_rows
-from ds4ref.server.constrain import steering
+from ds4ref.server.constrain import guide_of
 from ds4ref.server.worker import Worker
 from ds4ref.speed_bench import cli as bench
 from ds4ref.targets import Prompt, Request, open_target
@@ -70,7 +70,7 @@ def test_a_target(story: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server(story: Path) -> Iterator[Any]:
-    with Engine.open(story, threads=1) as engine, running(Worker(engine, ctx=512, constrain=steering)) as made:
+    with Engine.open(story, threads=1) as engine, running(Worker(engine, ctx=512, constrain=guide_of)) as made:
         yield made
 
 

@@ -34,7 +34,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     o = c.tap("kqv_out", o if joined is None else joined)
     # values carry rope because keys and values are one row: take it off again at the query's position
     o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
-    return hyper_connections.post(c, "attn", _output(c, o), mixing)
+    return hyper_connections.post(c, "attn", c.steer("attn", _output(c, o)), mixing)
 
 
 def _attend(

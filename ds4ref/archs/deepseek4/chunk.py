@@ -17,6 +17,7 @@ from ds4ref.kernels.ops import Backend
 from ...numerics import Numerics
 from ..experts import ExpertUse
 from ..inputs import Inputs
+from ..steering import Directions
 from .cache import LayerCache
 from .hooks import Hooks
 from .rope import RopeTables
@@ -72,6 +73,7 @@ class Parts(Protocol):
     rope: dict[bool, RopeTables]
     experts: ExpertUse
     ops: Backend
+    steering: Directions | None
 
 
 class Chunk(Inputs):

@@ -14,6 +14,7 @@ from ...errors import Cancelled
 from ...numerics import Numerics
 from ..experts import ExpertUse
 from ..inputs import Inputs, blank
+from ..steering import Directions
 from . import attention, head, moe, payload
 from .cache import Cache
 from .chunk import Chunk, Plan, plan
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 class Model:
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
+
+    steering: Directions | None = None
 
     def __init__(self, shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
         self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics

@@ -21,7 +21,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     ids, weights = _route(c, x)
     shared = _shared(c, x)  # before the routed experts, which may still be on their way from disk
     y = c.tap("ffn_out", ops.add(_routed(c, x, ids, weights), shared))
-    return hyper_connections.post(c, "ffn", y, mixing)
+    return hyper_connections.post(c, "ffn", c.steer("ffn", y), mixing)
 
 
 def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:

@@ -27,6 +27,7 @@ from ...weights import open_source
 from ...weights.accounting import settle_tensors
 from ...weights.published import PublishedSource
 from ..experts import ExpertUse
+from ..steering import Directions
 from . import attention, head, moe
 from .cache import REACH, LayerCache
 from .chunk import Chunk, Plan
@@ -85,8 +86,10 @@ def bind_block(source: TensorSource, shape: ModelShape, model: Weights, ops: Any
 class Block:
     """The block beside its model. Immutable, shared by all that draft with it.
 
-    ``shape`` is that of a model of one layer: sliding window, routed by score.
+    ``shape`` is that of a model of one layer: sliding window, routed by score. It is never steered.
     """
+
+    steering: Directions | None = None
 
     def __init__(self, model: Model, source: TensorSource):
         """Bind the block in ``source``, which must stay open; use ``open`` instead."""

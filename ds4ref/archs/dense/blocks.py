@@ -55,6 +55,7 @@ def attention(c: Chunk, w: LayerWeights, caches: Sequence[LayerRows], x: np.ndar
     o = c.tap("kqv_out", o if joined is None else joined)
     o = c.inputs(o.reshape(tokens, s.n_heads * s.head_dim))
     o = c.tap("attn_out", ops.linear(o, w.attn_output, c.act(w.attn_output)))
+    o = c.steer("attn", o)
     return c.tap("ffn_inp", ops.add(x, _normed(c, o, "attn_post_norm", w.post_attention_norm)))
 
 
@@ -73,6 +74,7 @@ def feed_forward(c: Chunk, w: LayerWeights, x: np.ndarray) -> np.ndarray:
     """Return x + f(norm(x)), f the gated feed-forward or the sum of the token's experts."""
     h = c.inputs(c.tap("ffn_norm", c.ops.rms_norm(x, w.ffn_norm, c.shape.rms_eps)))
     out = c.tap("ffn_out", _gated(c, w, h) if w.ffn_gate is not None else experts.routed(c, w, h))
+    out = c.steer("ffn", out)
     return c.tap("l_out", c.ops.add(x, _normed(c, out, "ffn_post_norm", w.post_ffw_norm)))
 
 

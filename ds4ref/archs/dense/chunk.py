@@ -12,6 +12,7 @@ from ds4ref.kernels.ops import Backend
 
 from ...numerics import Numerics
 from ..inputs import Inputs
+from ..steering import Directions
 from .rope import RopeTables
 from .shape import DenseShape
 from .weights import Weights
@@ -93,6 +94,7 @@ class Parts(Protocol):
     window_rope: RopeTables
     weights: Weights
     ops: Backend
+    steering: Directions | None
     experts: Any
 
 

@@ -14,6 +14,7 @@ from ...errors import Cancelled
 from ...numerics import Numerics
 from ..experts import ExpertUse
 from ..inputs import Inputs, blank
+from ..steering import Directions
 from . import blocks, payload
 from .cache import Cache
 from .chunk import Chunk, Hooks
@@ -46,6 +47,8 @@ def of_family(mode: Numerics) -> Numerics:
 
 class Model:
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
+
+    steering: Directions | None = None
 
     def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
         self.shape, self.weights, self.ops = shape, placed(weights, ops), ops

@@ -39,6 +39,27 @@ def rms_norm(args, first, last, thread):
                 out[i] = x[i] * scale * weight[i]
 
 
+@njit(**FAST)
+def dot(x, y, n):
+    """Sum products in float64, as ``sum_of_squares`` does."""
+    total = 0.0
+    for i in range(n):
+        total += np.float64(x[i]) * np.float64(y[i])
+    return total
+
+
+@body(t.REMOVE_ALONG)
+def remove_along(args, first, last, thread):
+    """Subtract factor d (d . x) from rows of n values (the items)."""
+    n, direction = args.n, f32p(args.direction)
+    factor = np.float32(args.factor)
+    for r in range(first, last):
+        x, out = f32p(args.x + 4 * n * r), f32p(args.out + 4 * n * r)
+        along = factor * np.float32(dot(x, direction, n))
+        for i in range(n):
+            out[i] = x[i] - along * direction[i]
+
+
 @body(t.HC_SPLIT, exact=True)
 def hc_split(args, first, last, thread):
     """Split mixing logits; items are tokens. Sinkhorn runs in place in ``comb``."""

@@ -43,6 +43,10 @@ class AttentionOps(Steps):
     def scale(self, x, factor, out):
         self.go(hyper.scale, [out], [x], out.size, factor)
 
+    @bind
+    def remove_along(self, x, direction, factor, out, T, n):
+        self.go(hyper.remove_along, [out], [x, direction], T, n, factor)
+
     # --- rows
 
     def _halved(self, x: DeviceArray) -> tuple[DeviceArray, DeviceArray]:

@@ -376,3 +376,21 @@ def scale(stream, out, x, size, factor):
     """Compute x * factor."""
     threads = threads_for(size, 256, 1)
     scale_kernel[blocks_for(size, threads), threads, stream](out, x, size, F32(factor))
+
+
+@cuda.jit
+def remove_kernel(out, x, direction, n, factor):
+    """Subtract factor d (d . x) from one row per block."""
+    sums = cuda.shared.array(FOURS, f64)
+    t, base = cuda.threadIdx.x, cuda.blockIdx.x * n
+    total = 0.0
+    for i in range(t, n, cuda.blockDim.x):
+        total += np.float64(x[base + i]) * np.float64(direction[i])
+    along = F32(factor * F32(block_sum(total, sums)))
+    for i in range(t, n, cuda.blockDim.x):
+        out[base + i] = F32(x[base + i] - F32(along * direction[i]))
+
+
+def remove_along(stream, out, x, direction, rows, n, factor):
+    """Compute x - factor d (d . x), (rows, n)."""
+    remove_kernel[rows, threads_for(n, FOURS), stream](out, x, direction, n, F32(factor))

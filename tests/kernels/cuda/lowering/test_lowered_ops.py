@@ -139,6 +139,8 @@ def larger(name: str) -> list[list[Any]]:
         return [[ties, 64], [ties, 128], [normal(5, 300), 1]]
     if name == "rms_norm":
         return [[normal(3, 5000), normal(5000), 1e-6]]
+    if name == "remove_along":
+        return [[normal(3, 5000), normal(5000) / 70, -0.7]]
     if name == "rope":
         x, angles = normal(3, 2, 23), normal(3, 8)
         return [[x, np.cos(angles), np.sin(angles), inverse, halves] for inverse in (0, 1) for halves in (0, 1)]
@@ -189,6 +191,7 @@ LARGER = (
     "index_scores",
     "linear",
     "pool",
+    "remove_along",
     "rms_norm",
     "rope",
     "round_i8",

@@ -1,0 +1,315 @@
+"""``ds4 steer``: builds directions for steering from pairs of prompts, and measures what they do.
+
+ds4 steer build --good-file terse.txt --bad-file long.txt -o terse.f32
+ds4 steer measure terse.f32 questions.txt --scales -1,0.5,1,2 --plot terse.svg
+
+A method is in ``ds4ref.steering``; this module reads the command line, calls it and prints.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..backends import DEFAULT_BACKEND
+from ..console.common import Progress, check_output, read_text, run, say
+from ..console.flags import add
+from ..console.model import open_engine
+from ..console.options import Parser, choice, chosen, integer, number
+from ..errors import DataError, UsageError
+from ..numerics import DEFAULT_MODE, MODES
+from ..text.protocol import DEFAULT_SYSTEM
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..steering.measure import Result, Trial
+
+PROG = "ds4 steer"
+COMMANDS = {
+    "build": "Build directions from pairs of prompts, in one load of the model; every second pair is held out.",
+    "measure": "Measure what directions do to prompts that they were not built from, and what they cost.",
+}
+USAGE = {
+    "": "ds4 steer build | measure [options]",
+    "build": "ds4 steer build --good-file FILE --bad-file FILE -o DIRECTION.f32 [-m MODEL] [options]",
+    "measure": "ds4 steer measure DIRECTION.f32 PROMPTS [-m MODEL] [options]",
+}
+EPILOG = """\
+Prompts are one a line; blank lines and lines that begin with # are skipped. Positive scales remove
+what the good prompts have more of than the bad ones, negative ones amplify it.
+
+  ds4 steer build --good-file a.txt --bad-file b.txt -o a.f32   a.f32, and a.json beside it
+  ds4 steer measure a.f32 a.txt --metric words                  those lines that it was not built from
+  ds4 --dir-steering-file a.f32 --dir-steering-ffn 0.5 -p Hi    steered
+
+exit codes: 0 done, also if nothing moves; 1 failure; 2 usage"""
+SCALES = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+COMPONENTS = "ffn_out", "attn_out"
+LEAST_TEXT = 96
+"""Tokens of a text from which on there is a loss with an interval."""
+
+
+def build_parser(command: str) -> Parser:
+    """Return the parser of a subcommand, "" for the overview."""
+    description = COMMANDS.get(command, "Directions for steering: built from prompts, measured on others.")
+    parser = Parser(
+        f"{PROG} {command}".strip(), usage=USAGE[command], description=description, epilog=EPILOG, unavailable={}
+    )
+    if not command:
+        parser.add_argument("names", metavar="COMMAND", nargs="*", help="build or measure")
+        add(parser, "--help")
+        return parser
+    if command == "build":
+        _build_flags(parser)
+    else:
+        _measure_flags(parser)
+    add(parser, "--model", help="model file (default: ./ds4flash.gguf if there, else the small embedded model)")
+    add(parser, "--ctx", default=4096, help="tokens of a prompt and its answer (4096)")
+    add(parser, "--system", default=DEFAULT_SYSTEM, help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')
+    add(parser, "--think", help="prompts of a model that thinks first (it does not)")
+    add(parser, "--think-max")
+    add(parser, "--nothink", help="prompts of a model that answers at once (the default)")
+    add(parser, "--backend", default=DEFAULT_BACKEND)
+    add(parser, "--cpu")
+    add(parser, "--cuda")
+    add(parser, "--gpu-memory")
+    add(parser, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
+    add(parser, "--threads")
+    add(parser, "--json")
+    add(parser, "--help")
+    return parser
+
+
+def _build_flags(parser: Parser) -> None:
+    parser.add_argument("--good-file", metavar="FILE", help="target prompts: what is to be removed or amplified")
+    parser.add_argument("--bad-file", metavar="FILE", help="control prompts, paired with the others line by line")
+    add(parser, "--output", help="where directions go; their description goes beside them (.json)")
+    add(parser, "--component", help="what is read: ffn_out or attn_out (ffn_out)")
+    parser.add_argument("--pair-normalize", action="store_true", help="pairs count equally, however far apart")
+    parser.add_argument("--no-orthogonalize", action="store_true", help="keep the part along the mean control")
+    parser.add_argument("--no-weights", action="store_true", help="unit rows in every layer, as ds4's tool writes them")
+    parser.add_argument("--folds", metavar="N", type=integer(2, 1000), default=5, help="folds that weigh layers (5)")
+
+
+def _measure_flags(parser: Parser) -> None:
+    parser.add_argument("names", metavar="FILE", nargs="*", help="the directions, and the prompts")
+    parser.add_argument("--scales", metavar="LIST", type=_scales, default=list(SCALES),
+                        help="scales, separated by commas (-2,-1,-0.5,0.5,1,2)")  # fmt: skip
+    add(parser, "--component", help="where they act: ffn_out or attn_out (what they were built from)")
+    parser.add_argument("--metric", metavar="NAME", type=choice("words", "logprob"),
+                        help="words: length of the greedy answer; logprob: --like beside --unlike (words)")  # fmt: skip
+    parser.add_argument("--like", metavar="TEXT", help="logprob: beginning of an answer, whose likelihood counts for")
+    parser.add_argument("--unlike", metavar="TEXT", help="logprob: another one, whose likelihood counts against")
+    add(parser, "--tokens", default=160, help="words: most tokens of an answer (160)")
+    add(parser, "--text", help="text that the cost is measured on (generated stories)")
+    parser.add_argument("--text-tokens", metavar="N", type=integer(LEAST_TEXT), default=1024,
+                        help="tokens of it (1024)")  # fmt: skip
+    parser.add_argument("--eval", metavar="N", type=integer(), help="also ask the first N questions of ds4-eval")
+    add(parser, "--plot")
+
+
+def _scales(text: str) -> list[float]:
+    from ..archs.steering import MOST
+
+    scales = [number(-MOST, MOST)(part.strip()) for part in text.split(",")]
+    if not any(scales):
+        raise ArgumentTypeError("a scale that is not 0 is needed")
+    return scales
+
+
+def body(argv: Sequence[str]) -> int:
+    """Run the subcommand named by the arguments; return the exit code."""
+    found = chosen(build_parser, COMMANDS, argv)
+    if found is None:
+        return 0
+    name, args = found
+    args.strict = args.warm_weights = False
+    args.think = args.think or "none"
+    return build(args) if name == "build" else measure(args)
+
+
+# ------------------------------------------------------------------------------------------------------- build
+
+
+def build(args: Namespace) -> int:
+    """Write directions and their description; return the exit code."""
+    from ..console.tool import required
+
+    required(args, "good-file", "bad-file", "output")
+    check_output(args.output)
+    if Path(args.output).suffix == ".json":
+        raise UsageError("--output: the description takes the name with .json; directions want another, as .f32")
+    from ..archs.steering import write_directions
+    from ..console.tool import finish
+    from ..runs.provenance import own_command
+    from ..steering import sidecar
+    from ..steering.build import Options, last_tokens
+    from ..steering.build import build as built_from
+    from ..steering.prompts import prompts_in, rendered
+
+    names = {"good_file": args.good_file, "bad_file": args.bad_file}
+    texts = {field: (name, read_text(name, "prompts")) for field, name in names.items()}
+    good, bad = (prompts_in(text, name) for name, text in texts.values())
+    pairs = min(len(good), len(bad))
+    if len(good) != len(bad):
+        say(PROG, f"{len(good)} good and {len(bad)} bad prompts: the first {pairs} of each are pairs")
+    good, bad = good[:pairs], bad[:pairs]
+    component = args.component or COMPONENTS[0]
+    options = Options(args.pair_normalize, not args.no_orthogonalize, not args.no_weights, args.folds)
+    with open_engine(PROG, args) as engine:
+        ids = rendered(engine, [*good, *bad], args.system, args.think, args.ctx)
+        with Progress("prompts") as progress:
+            values = last_tokens(engine, ids, component, lambda done: progress(done, len(ids)))
+        built = built_from(values[:pairs], values[pairs:], options)
+        used = [*good[::2], *bad[::2]]
+        about = sidecar.describe(
+            engine, built, options, component, args.think, args.system, texts, used, own_command()
+        )  # fmt: skip
+    write_directions(args.output, built.rows)
+    sidecar.write(args.output, about)
+    say(PROG, f"wrote {args.output} and {sidecar.beside(args.output)}")
+    finish(about, args.json, _layers_table(built) + f"\n\n{built.verdict}")
+    return 0
+
+
+def _layers_table(built: Any) -> str:
+    from ..console.tool import rows
+
+    body = [
+        (str(n), f"{layer.weight:.2f}", _share(layer.folds), _share(layer.held_out))
+        for n, layer in enumerate(built.layers)
+    ]
+    return rows(("layer", "weight", f"in order, {built.pairs} pairs in folds", f"{built.held_out} held out"), body)
+
+
+def _share(share: Any) -> str:
+    return f"{share.estimate:.0%} ({share.low:.0%}..{share.high:.0%})"
+
+
+# ----------------------------------------------------------------------------------------------------- measure
+
+
+def measure(args: Namespace) -> int:
+    """Print effect and cost at every scale; return the exit code."""
+    if len(args.names) != 2:
+        raise UsageError("a file of directions and a file of prompts are needed")
+    texts = args.like is not None, args.unlike is not None
+    metric = args.metric or ("logprob" if any(texts) else "words")
+    if metric == "logprob" and not all(texts):
+        raise UsageError("--metric logprob needs --like and --unlike")
+    if metric == "words" and any(texts):
+        raise UsageError("--like and --unlike go with --metric logprob")
+    if args.plot is not None:
+        from .steer_plot import check
+
+        check(args.plot)
+    from ..archs.steering import read_directions
+    from ..console.tool import finish
+    from ..steering import sidecar
+    from ..steering.measure import measure as measured
+
+    with open_engine(PROG, args) as engine:
+        path = args.names[0]
+        rows = read_directions(path, engine.shape)
+        if not rows.any():
+            raise DataError(f"{path}: all directions are zero")
+        about = sidecar.read(path, rows)
+        trial = _trial(engine, args, metric, about)
+        with Progress("scales") as progress:
+            result = measured(engine, rows, trial, args.scales, progress)
+    if args.eval is not None:
+        _ask(args, path, trial.component, result)
+    whole = {"metric": metric, "component": trial.component, "directions": path, **result.to_json()}
+    finish(whole, args.json, _text(result))
+    if args.plot is not None:
+        from .steer_plot import plot
+
+        plot(result, metric, args.plot)
+        say(PROG, f"wrote {args.plot}")
+    return 0
+
+
+def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) -> Trial:
+    from ..nano.skills import held_out_text
+    from ..steering import metrics
+    from ..steering.measure import Trial
+    from ..steering.prompts import prompts_in, rendered, unseen
+
+    lines = prompts_in(read_text(args.names[1], "prompts"), args.names[1])
+    prompts = unseen(lines, about.get("used", ()))
+    if len(prompts) < len(lines):
+        say(PROG, f"{len(lines) - len(prompts)} of {len(lines)} prompts were used in building: {len(prompts)} are left")
+    if not about.get("used"):
+        say(PROG, "nothing beside the directions says what they were built from: prompts may be among that")
+    encode = engine.tokenizer.encode
+    if metric == "words":
+        room, function = args.tokens, metrics.words(args.tokens)
+    else:
+        one, other = encode(args.like), encode(args.unlike)
+        if not one or not other:
+            raise UsageError("--like and --unlike must not be empty")
+        room, function = max(len(one), len(other)), metrics.logprob(one, other)
+    ids = rendered(engine, prompts, args.system, args.think, args.ctx, room + 1)
+    source = held_out_text(2 * args.text_tokens) if args.text is None else read_text(args.text, "text")
+    text = encode(source)[: args.text_tokens]
+    if len(text) < LEAST_TEXT:
+        raise DataError(f"{args.text}: {len(text)} tokens are too short a text: at least {LEAST_TEXT}")
+    return Trial(ids, text, function, args.component or about.get("component", COMPONENTS[0]))
+
+
+def _ask(args: Namespace, path: str, component: str, result: Result) -> None:
+    """Let ds4-eval ask its questions at every scale, and unsteered."""
+    from ..steering.build import COMPONENTS as HALVES
+    from ..steering.questions import score
+
+    options = ["--backend", args.backend, "--numerics", args.numerics]
+    options += [] if args.model is None else ["--model", args.model]
+    options += [] if args.threads is None else ["--threads", str(args.threads)]
+    with Progress("questions") as progress:
+        result.base_score = score(path, HALVES[component], 0.0, args.eval, options)
+        for done, point in enumerate(result.points, 1):
+            progress(done, len(result.points) + 1)
+            point.score = score(path, HALVES[component], point.scale, args.eval, options)
+
+
+def _text(result: Result) -> str:
+    """Return the table of scales, where cost exceeds effect, and the verdict."""
+    from ..console.tool import rows
+
+    head = ["scale", "effect, nats", "projection", "cost, nats a token", "perplexity x"]
+    asked = result.base_score is not None
+    body = [["0", "0", "0", "0", "1.000", *([_share(result.base_score)] if asked else [])]]
+    for p in result.points:
+        cells = [f"{p.scale:g}", _between(p.effect), _between(p.along), _between(p.cost)]
+        cells.append(f"{math.exp(min(700.0, p.cost.estimate)):.3f}")
+        body.append(cells + ([_share(p.score)] if asked else []))
+    body.sort(key=lambda row: float(row[0]))
+    lines = [rows([*head, "right answers"] if asked else head, body), ""]
+    for sign, side in ((1, "above"), (-1, "below")):
+        at = result.crossing(sign)
+        if any(p.scale * sign > 0 for p in result.points):
+            lines.append(
+                f"{side} 0 the cost does not exceed the effect, as far as measured"
+                if at is None
+                else f"{side} 0 the cost exceeds the effect from scale {at:.3g} on"
+            )
+    return "\n".join([*lines, "", result.verdict])
+
+
+def _between(interval: Any) -> str:
+    if not interval.known:
+        return f"{interval.estimate:+.3g} ({interval.method})"
+    return f"{interval.estimate:+.3g} ({interval.low:+.3g}..{interval.high:+.3g})"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    return run(PROG, body, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

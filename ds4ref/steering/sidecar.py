@@ -1,0 +1,107 @@
+"""What lies beside a file of directions: how it was made, from which prompts, and what the pairs held out showed.
+
+A file ``direction.f32`` has ``direction.json`` beside it, in ds4's format ``ds4-directional-steering-v1`` with more
+fields; an engine reads the first alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError
+from ..files import atomic_write
+from ..runs.provenance import identity, stamp
+from ..runs.stats import Interval
+from .prompts import mark
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..engine import Engine
+    from .build import Built, Options
+
+FORMAT = "ds4-directional-steering-v1"
+
+
+def beside(path: str | os.PathLike[str]) -> Path:
+    """Return the path of the sidecar of a file of directions."""
+    return Path(path).with_suffix(".json")
+
+
+def digest(rows: np.ndarray) -> str:
+    """Return the SHA-256 of directions as they are in a file."""
+    return hashlib.sha256(rows.astype("<f4").tobytes()).hexdigest()
+
+
+def describe(
+    engine: Engine, built: Built, options: Options, component: str, thinking: str, system: str,
+    files: Mapping[str, tuple[str, str]], used: Sequence[str], command: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the fields of a sidecar.
+
+    files  name and text of the files of prompts, by their fields "good_file" and "bad_file"
+    used   the prompts that the directions were built from
+    """
+    return {
+        "format": FORMAT,
+        "shape": list(built.rows.shape),
+        "component": component,
+        "thinking": thinking != "none",
+        "pair_normalize": options.pair_normalize,
+        "orthogonalize_control_mean": options.orthogonalize,
+        **{field: name for field, (name, _) in files.items()},
+        "model": os.path.abspath(engine.path),
+        "note": built.verdict,
+        "sha256": digest(built.rows),
+        "weighed": options.weigh,
+        "folds": options.folds,
+        "think": thinking,
+        "system": system,
+        "prompts_sha256": {field: hashlib.sha256(text.encode()).hexdigest() for field, (_, text) in files.items()},
+        "pairs": built.pairs,
+        "held_out": built.held_out,
+        "layers": [
+            {"weight": layer.weight, "folds": numbers(layer.folds), "held_out": numbers(layer.held_out)}
+            for layer in built.layers
+        ],
+        "used": sorted({mark(prompt) for prompt in used}),
+        "made_by": {**identity(engine), **stamp(command)},
+    }
+
+
+def numbers(interval: Interval) -> list[float | None]:
+    """Return estimate, low and high as JSON has them: null where unknown."""
+    return [value if abs(value) < float("inf") else None for value in (interval.estimate, interval.low, interval.high)]
+
+
+def write(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
+    """Write the sidecar of the file of directions at ``path``."""
+    with atomic_write(beside(path)) as file:
+        file.write((json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read(path: str | os.PathLike[str], rows: np.ndarray) -> dict[str, Any]:
+    """Return the sidecar of the file at ``path`` with directions ``rows``, or {} if there is none.
+
+    Raise DataError if it is not one, or of other directions. ds4's own have fewer fields, and no digest.
+    """
+    try:
+        text = beside(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{beside(path)}: cannot read the sidecar: {error}") from None
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise DataError(f"{beside(path)}: no sidecar of directions (format {FORMAT})")
+    if fields.get("sha256", digest(rows)) != digest(rows):
+        raise DataError(f"{beside(path)}: describes other directions than those in {os.fspath(path)}")
+    return fields

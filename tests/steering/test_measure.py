@@ -1,0 +1,164 @@
+"""Effect and cost over scales: what is a movement, where the cost exceeds it, and the numbers they are made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.archs.steering import Steering
+from ds4ref.errors import ContextError, DataError
+from ds4ref.runs.stats import Interval, unknown
+from ds4ref.steering import metrics, sidecar
+from ds4ref.steering.build import last_tokens
+from ds4ref.steering.measure import Point, Result, Trial, measure
+from ds4ref.steering.prompts import mark, prompts_in, rendered, unseen
+
+NONE = Interval(0.0, 0.0, 0.0, 9, "")
+
+
+def point(scale: float, effect: float, cost: float, width: float = 0.1) -> Point:
+    return Point(
+        scale, Interval(effect, effect - width, effect + width, 9, ""), NONE, Interval(cost, cost, cost, 9, "")
+    )
+
+
+# --- the curve
+
+
+def test_where_the_cost_exceeds_the_effect() -> None:
+    result = Result([point(2, -1, 2), point(-1, 0.5, 0.6), point(1, -1, 0.5), point(-2, 3, 1)])
+    assert result.crossing(1) == pytest.approx(1 + 0.5 / 1.5), "between 1 (0.5 ahead) and 2 (1 behind)"
+    assert result.crossing(-1) == 0, "from the first scale on"
+    assert Result([point(1, -1, 0.5)]).crossing(1) is None and Result([point(1, 0, 1)]).crossing(-1) is None
+    assert Result([point(1, 0.5, 0.5)]).crossing(1) is None, "equal is not more"
+    assert Result([point(1, 0.5, -2), point(3, 0.5, 1.5)]).crossing(1) == pytest.approx(1 + 2 * 0.5 / 1.5), "no bonus"
+
+
+def test_the_verdict() -> None:
+    assert (
+        Result([point(1, 0.1, 0)], prompts=7).verdict == "does not move the 7 prompts: at no scale beyond chance (95%)"
+    )
+    still = Result([Point(1, unknown(5.0, 2), NONE, NONE)])
+    assert not still.points[0].moves and still.verdict.startswith("does not move")
+    moved = Result([point(1, -0.5, 0.1), point(2, -1, 0.2), point(-1, 0.05, 0)], prompts=7)
+    assert [p.moves for p in moved.points] == [-1, -1, 0] and moved.best is moved.points[1]
+    assert moved.verdict == (
+        "moves the 7 prompts by -1 nats at scale 2 (95% of all scales: -1.1..-0.9), for +0.2 nats a token of the text"
+    )
+    dear = Result([point(1, 0.5, 0.6), point(2, 1, 9)])
+    assert dear.best is None and dear.verdict.endswith(": more than it moves, as at every scale that moves them")
+    assert json.loads(json.dumps(dear.to_json()))["cost_exceeds_effect"] == {"above": 0.0, "below": None}
+
+
+# --- the numbers
+
+
+@pytest.fixture(scope="module")
+def rows(nano_engine: Any) -> np.ndarray:
+    drawn = np.random.default_rng(1).standard_normal((nano_engine.shape.n_layers, nano_engine.shape.dim))
+    drawn[2] = 0
+    return (drawn / np.maximum(1, np.linalg.norm(drawn, axis=1, keepdims=True))).astype(np.float32)
+
+
+IDS = np.random.default_rng(2).integers(0, 500, 400).tolist()
+
+
+def test_loss_is_that_of_a_softmax(nano_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one piece, and in several."""
+    logits = nano_engine.session(60).extend(IDS[:50]).astype(np.float64)
+    wanted = [np.log(np.exp(row).sum()) - row[token] for row, token in zip(logits[9:], IDS[10:50], strict=False)]
+    for piece in (7, 256):
+        monkeypatch.setattr(metrics, "PIECE", piece)
+        np.testing.assert_allclose(metrics.nll(nano_engine.session(60), IDS[:10], IDS[10:50]), wanted, atol=2e-3)
+    one, other = IDS[10:13], IDS[20:22]
+    got = metrics.logprob(one, other)(nano_engine, IDS[:10])
+    means = [metrics.nll(nano_engine.session(60), IDS[:10], text).mean() for text in (one, other)]
+    assert got == pytest.approx(means[1] - means[0], abs=1e-9)
+
+
+def test_words_are_those_of_the_greedy_answer(nano_engine: Any) -> None:
+    answer = "".join(piece.text for piece in nano_engine.stream(IDS[:10], max_tokens=12))
+    assert metrics.words(12)(nano_engine, IDS[:10]) == pytest.approx(np.log(1 + len(answer.split())))
+
+
+def test_projections_are_after_steering(nano_engine: Any, rows: np.ndarray) -> None:
+    """Along unit rows, of the layers that have one; a unit row at scale 1 leaves nothing."""
+    values = last_tokens(nano_engine, [IDS[:30]], "ffn_out")[0].astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1)
+    layers = lengths > 0
+    wanted = (values * rows).sum(axis=1)[layers] / lengths[layers]
+    assert metrics.projection(nano_engine, IDS[:30], "ffn_out", rows) == pytest.approx(wanted.mean(), rel=1e-5)
+    units = rows / np.where(layers, lengths, 1)[:, None]
+    steered = nano_engine.steered(Steering(units.astype(np.float32), ffn=1.0))
+    assert abs(metrics.projection(steered, IDS[:30], "ffn_out", units)) < 1e-5 * abs(wanted.mean())
+    first = np.zeros_like(rows)  # nothing before it is steered; 0.3 of a row twice as long is 1.2 of a unit row
+    first[0] = 2 * units[0]
+    steered = nano_engine.steered(Steering(first, ffn=0.3))
+    along = float(values[0] @ units[0])
+    assert metrics.projection(steered, IDS[:30], "ffn_out", first) == pytest.approx(-0.2 * along, rel=1e-4)
+
+
+def test_measure(nano_engine: Any, rows: np.ndarray) -> None:
+    trial = Trial([IDS[i : i + 12] for i in range(0, 96, 12)], IDS[100:260], metrics.logprob(IDS[:2], IDS[5:6]))
+    seen: list[tuple[int, int]] = []
+    result = measure(nano_engine, rows, trial, [4.0, 0.0, -4.0], lambda *at: seen.append(at))
+    assert [p.scale for p in result.points] == [-4, 4] and seen == [(1, 3), (2, 3)] and result.prompts == 8
+    steered = nano_engine.steered(Steering(rows, ffn=4.0))
+    loss, base = (metrics.nll(one.session(200), IDS[100:132], IDS[132:260]) for one in (steered, nano_engine))
+    assert result.points[1].cost.estimate == pytest.approx((loss - base).mean()) and result.points[1].cost.n == 2
+    changes = [trial.metric(steered, ids) - trial.metric(nano_engine, ids) for ids in trial.prompts]
+    assert min(changes) < result.points[1].effect.estimate < max(changes)
+    assert result.base[1] == pytest.approx(base.mean())
+    # an engine that is steered already is measured unsteered
+    again = measure(steered, rows, trial, [4.0])
+    assert again.points[0].cost.estimate == result.points[1].cost.estimate
+
+
+def test_what_changes_nothing_does_not_move(nano_engine: Any, rows: np.ndarray) -> None:
+    trial = Trial([IDS[i : i + 8] for i in range(0, 48, 8)], IDS[:100], metrics.logprob(IDS[:1], IDS[5:6]))
+    result = measure(nano_engine, np.where(rows, 1e-12, 0).astype(np.float32), trial, [1.0])
+    assert not result.points[0].moves and result.points[0].cost.estimate == 0
+    assert result.verdict.startswith("does not move")
+
+
+# --- prompts and sidecars
+
+
+def test_prompts() -> None:
+    assert prompts_in("\n# no\n a \n\n#b\nc # d\n", "f") == ["a", "c # d"]
+    for empty in ("", "\n \n", "# one\n#two"):
+        with pytest.raises(DataError, match="f.txt: no prompts"):
+            prompts_in(empty, "f.txt")
+    assert unseen(["a", "b"], {mark("a")}) == ["b"] and unseen(["a"], ()) == ["a"]
+    with pytest.raises(DataError, match="built from all 1 prompts"):
+        unseen(["a"], {mark("a")})
+
+
+def test_prompts_must_fit(trained_path: str) -> None:
+    from ds4ref.engine import Engine
+
+    with Engine.open(trained_path, backend="reference") as engine:
+        (ids,) = rendered(engine, ["Copy: a b"], "", "none", 100)
+        assert ids == engine.prompt("Copy: a b", "", "none")
+        assert rendered(engine, ["Copy: a b"], "", "none", len(ids) + 5, 5) == [ids]
+        with pytest.raises(ContextError, match=rf"prompt 1 takes {len(ids)} tokens and 6 of an answer"):
+            rendered(engine, ["Copy: a b"], "", "none", len(ids) + 5, 6)
+
+
+def test_a_sidecar_belongs_to_its_directions(tmp_path: Path, rows: np.ndarray) -> None:
+    path = tmp_path / "d.f32"
+    assert sidecar.read(path, rows) == {}
+    sidecar.write(path, {"format": sidecar.FORMAT, "sha256": sidecar.digest(rows), "used": ["x"]})
+    assert sidecar.read(path, rows)["used"] == ["x"]
+    with pytest.raises(DataError, match=r"d.json: describes other directions than those in .*d.f32"):
+        sidecar.read(path, rows + 1)
+    sidecar.write(path, {"format": sidecar.FORMAT})  # ds4's have no digest
+    assert sidecar.read(path, rows + 1) == {"format": sidecar.FORMAT}
+    for text in ("", "[]", '{"format": "other"}', "\xff"):
+        sidecar.beside(path).write_bytes(text.encode("latin-1"))
+        with pytest.raises(DataError, match="d.json: "):
+            sidecar.read(path, rows)

@@ -17,6 +17,7 @@ import ctypes
 import json
 import platform
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,8 +152,8 @@ def report(fmt_act: str, model: Expected, runs: dict[bool, list[Run]], cycles: f
     return row
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print expected and measured bytes a cycle; return the exit code."""
+def options() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.rows_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -164,6 +165,60 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--mca", default=MCA, help=f"name of llvm-mca (default {MCA})")
     parser.add_argument("--model", metavar="CPU", help="llvm-mca's model (default: this processor's)")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    return parser
+
+
+def prepared(names: Sequence[str], mca: str, model: str | None) -> tuple[dict[str, Kernel], dict[str, Expected]]:
+    """Compile and load kernels of this process's tier; return them, and what llvm-mca expects of each."""
+    from ds4ref.kernels.cpu.simd.tiers import CPU, TIER, TRIPLE
+    from ds4ref.kernels.formats import FORMATS
+
+    target = machine()
+    kernels, models = {}, {}
+    for name in names:
+        fmt, act = name.split("/")
+        module = compiled(fmt, act, 1, target)
+        layout = FORMATS[fmt]
+        text = target.emit_assembly(module)
+        outside = OUTSIDE.get((TIER, name), 0)
+        models[name] = expected(text, layout.block_elems, layout.block_bytes, mca, TRIPLE, model or CPU, outside)
+        kernels[name] = Kernel(fmt, act, module, target)
+    return kernels, models
+
+
+def in_turns(kernels: Mapping[str, Kernel], seconds: float) -> dict[str, dict[bool, list[Run]]]:
+    """Run kernels in turns for ``seconds``; return their runs over the same row again and again, and over all rows."""
+    runs: dict[str, dict[bool, list[Run]]] = {name: {True: [], False: []} for name in kernels}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for name, kernel in kernels.items():
+            for same_row in (True, False):
+                runs[name][same_row].append(kernel.measured(same_row))
+    return runs
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows of ``report`` as a table."""
+    lines = [
+        f"{'kernel':14s} {'expected':>8s} {'L1':>6s} {'quartiles':>13s} {'error':>6s} {'L2':>6s} {'quartiles':>13s}"
+    ]
+    for row in rows:
+        cells = f"{row['kernel']:14s} {row['expected']:8.2f}"
+        for name in ("L1", "L2"):
+            if row[name] is None:
+                cells += f" {'-':>6s} {'':13s}"
+            else:
+                span = f"{row[name + ' low']:.2f} - {row[name + ' high']:.2f}"
+                cells += f" {row[name]:6.2f} {span:>13s}"
+            if name == "L1":
+                cells += f" {'-' if row['error'] is None else format(row['error'], '+.0%'):>6s}"
+        lines.append(cells)
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print expected and measured bytes a cycle; return the exit code."""
+    parser = options()
     args = parser.parse_args(argv)
     if args.tier:
         rest = [*args.kernels, "--seconds", str(args.seconds), "--mca", args.mca]
@@ -176,26 +231,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.seconds <= 0:
         parser.error("--seconds must be above 0")
     refuse(parser, args.kernels)
-    target = machine()
-    from ds4ref.kernels.cpu.simd.tiers import CPU, TIER, TRIPLE
-    from ds4ref.kernels.formats import FORMATS
+    from ds4ref.kernels.cpu.simd.tiers import CPU, TIER
 
-    kernels, models = {}, {}
-    for name in args.kernels:
-        fmt, act = name.split("/")
-        module = compiled(fmt, act, 1, target)
-        layout = FORMATS[fmt]
-        text = target.emit_assembly(module)
-        outside = OUTSIDE.get((TIER, name), 0)
-        model = args.model or CPU
-        models[name] = expected(text, layout.block_elems, layout.block_bytes, args.mca, TRIPLE, model, outside)
-        kernels[name] = Kernel(fmt, act, module, target)
-    runs: dict[str, dict[bool, list[Run]]] = {name: {True: [], False: []} for name in kernels}
-    end = time.monotonic() + args.seconds
-    while time.monotonic() < end:
-        for name, kernel in kernels.items():
-            for same_row in (True, False):
-                runs[name][same_row].append(kernel.measured(same_row))
+    kernels, models = prepared(args.kernels, args.mca, args.model)
+    runs = in_turns(kernels, args.seconds)
     everything = [run for pair in runs.values() for some in pair.values() for run in some]
     cycles = usual(everything)
     rows = [report(name, models[name], runs[name], cycles) for name in kernels]
@@ -205,18 +244,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(facts | {"rows": rows}))
         return 0
     print(f"tier {TIER}, {CPU}, {args.mca} -mcpu={args.model or CPU}; bytes of weights a cycle, medians and quartiles")
-    print(f"{'kernel':14s} {'expected':>8s} {'L1':>6s} {'quartiles':>13s} {'error':>6s} {'L2':>6s} {'quartiles':>13s}")
-    for row in rows:
-        cells = f"{row['kernel']:14s} {row['expected']:8.2f}"
-        for name in ("L1", "L2"):
-            if row[name] is None:
-                cells += f" {'-':>6s} {'':13s}"
-            else:
-                span = f"{row[name + ' low']:.2f} - {row[name + ' high']:.2f}"
-                cells += f" {row[name]:6.2f} {span:>13s}"
-            if name == "L1":
-                cells += f" {'-' if row['error'] is None else format(row['error'], '+.0%'):>6s}"
-        print(cells)
+    print(table(rows))
     errors = sorted(abs(row["error"]) for row in rows if row["error"] is not None)
     if errors:
         print(f"error: median {np.median(errors):.0%}, largest {errors[-1]:.0%}; ", end="")

@@ -130,7 +130,7 @@ class Session:
             if self._replayed is not None:
                 self._logits = self.model.ops.host(self._replayed.logits)[0].copy()
             elif self._streams is not None:
-                self._logits = self._head(self._streams[-1:], self.pos - 1)[0]
+                self._logits = self._head(self._streams[-1:], self.pos - 1)[0].copy()
             else:
                 raise SessionError("the session holds no tokens: sync or load first")
         return self._logits
@@ -392,7 +392,8 @@ class Session:
             raise
         self._tokens.extend(int(t) for t in tokens)
         kept = 1 if self.speculation is None else self.speculation.window
-        self._set_outputs(X if len(X) <= max(STREAMS_KEPT, kept) else self._last(X, kept), None)
+        kept = len(X) if len(X) <= max(STREAMS_KEPT, kept) else kept
+        self._set_outputs(self._last(X, kept), None)  # a copy: results that outlive their pass would keep its memory
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:

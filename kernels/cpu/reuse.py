@@ -33,8 +33,8 @@ class _Loan:
 class Memory:
     """Blocks that were results, kept for results of the same size until no block is in use.
 
-    Never more is kept and lent together than has been lent at once, so nobody needs more memory than without; an array
-    that outlives its pass keeps the others' blocks, too. Any thread may take and give back.
+    Never more is kept and lent together than has been lent at once, so nobody needs more memory than without. An array
+    that outlives its pass would keep the others' blocks, too: copy it. Any thread may take and give back.
     """
 
     def __init__(self) -> None:

@@ -11,8 +11,9 @@ from ds4ref.archs.deepseek4 import payload
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, PayloadError, SessionError, TokenError
+from ds4ref.kernels.cpu import reuse
 from ds4ref.nano import random_path
-from ds4ref.session.session import Session
+from ds4ref.session.session import STREAMS_KEPT, Session
 
 CTX = 600
 
@@ -310,3 +311,18 @@ def test_a_cache_has_a_capacity(engine: Engine) -> None:
     cache.advance(10)
     with pytest.raises(ContextError, match="context of 10"):
         cache.reserve(1)
+
+
+def test_what_is_kept_of_a_pass_does_not_keep_its_memory(
+    engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams of a chunk are kept for ``rewind``; an array of theirs would keep all that the pass has used."""
+    monkeypatch.setattr(reuse, "LEAST", 1)
+    memory, session = reuse.Memory(), engine.session(CTX)
+    monkeypatch.setattr(session.model.ops, "_results", memory)
+    for count in (1, 2, STREAMS_KEPT, STREAMS_KEPT + 1):
+        session.extend(ids[:count], chunk=count)
+        assert session.streams.shape[0] == 1
+        assert (memory.lent, memory.kept) == (0, 0)
+        session.sync([*session.tokens, *ids[:count]], chunk=count)
+        assert (memory.lent, memory.kept) == (0, 0)

@@ -19,6 +19,8 @@ block is processed twice, the second time with zero inputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit, types
 
@@ -31,6 +33,7 @@ from .row_kernel import LANES_16, Part, RowKernel, make_rows, records
 from .tiers import WIDE_PERMUTES
 from .vec import (
     JIT,
+    Emit,
     F32x16,
     F32x32,
     Float,
@@ -55,13 +58,10 @@ _HIGH_BYTES = (CODES[:, 4:] << np.array([0, 2, 4, 6])).sum(axis=1)
 SIGN_STARTS = [0, 7, 14, 21, 32, 39, 46, 53] * 8
 
 
-def _biased(shift: int) -> list[int]:
-    """Make a table of 64 entries: the code at bits ``shift``, its sign at bit 4 + shift // 2 -> 43 + w or 43 - w."""
-    values = []
-    for index in range(64):
-        magnitude = MAGNITUDES[min((index >> shift) & 3, 2)]
-        values.append(BIAS - magnitude if (index >> (4 + shift // 2)) & 1 else BIAS + magnitude)
-    return values
+def biased(code: int, sign: int) -> list[int]:
+    """Make a table of 64 entries: the code at bits ``code`` and up, its sign at bit ``sign`` -> 43 + w or 43 - w."""
+    magnitudes = [MAGNITUDES[min((index >> code) & 3, 2)] for index in range(64)]
+    return [BIAS - w if (index >> sign) & 1 else BIAS + w for index, w in enumerate(magnitudes)]
 
 
 def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Val:
@@ -74,24 +74,30 @@ def _lookup_256(k, table: np.ndarray, index: Val, top: Val, next_top: Val) -> Va
     return k.select(top, k.select(next_top, quarter[3], quarter[2]), k.select(next_top, quarter[1], quarter[0]))
 
 
-def _interleave(k, first: Val, second: Val, adjacent: bool) -> tuple[Val, Val]:
+def _by_masks(k, a: Val, b: Val) -> Val:
+    """Take even lanes of ``a`` and odd ones of ``b``; LLVM makes blends with mask registers of it."""
+    return (a & [-1, 0] * 8) | (b & [0, -1] * 8)
+
+
+def alternating_words(
+    k, first: Val, second: Val, adjacent: bool, blend: Callable[[Emit, Val, Val], Val] = _by_masks
+) -> tuple[Val, Val]:
     """Load the index words and the sign words of the blocks at two addresses, alternating between blocks.
 
     For adjacent blocks, loads that start a word apart need only two blends.
     """
     if adjacent:
-        odd, even = [0, -1] * 8, [-1, 0] * 8
-        index = (k.load(I32x16, first + 2) & even) | (k.load(I32x16, second - 2) & odd)
-        return index, (k.load(I32x16, first + 6) & even) | (k.load(I32x16, second + 2) & odd)
+        index = blend(k, k.load(I32x16, first + 2), k.load(I32x16, second - 2))
+        return index, blend(k, k.load(I32x16, first + 6), k.load(I32x16, second + 2))
     a, b = k.load(I32x16, first + 2), k.load(I32x16, second + 2)
-    index_lanes = [lane for group in range(0, 16, 2) for lane in (group, 16 + group)]
-    return a.shuffle(index_lanes, b), a.shuffle([lane + 1 for lane in index_lanes], b)
+    lanes = [lane for group in range(0, 16, 2) for lane in (group, 16 + group)]
+    return a.shuffle(lanes, b), a.shuffle([lane + 1 for lane in lanes], b)
 
 
 def decode_two(k, first: Val, second: Val, adjacent: bool = True) -> tuple[list[Val], Val]:
     """Decode the blocks at two addresses to eight planes of 64 unsigned bytes 43 + w, and the 16 words with signs and
     ls."""
-    words_of_indices, words = _interleave(k, first, second, adjacent)
+    words_of_indices, words = alternating_words(k, first, second, adjacent)
     index = words_of_indices.bits(I8x64)
     top, next_top = index.compare("<", 0), (index & 0x40).compare("!=", 0)
     signs = x86.multishift(k, k.const(I8x64, SIGN_STARTS), words)
@@ -104,7 +110,7 @@ def decode_two(k, first: Val, second: Val, adjacent: bool = True) -> tuple[list[
             sign_bits = x86.bit_matrix(k, signs, [[], [], [], [], [even], odd_sign, [], []])
             nibble = (codes.bits(I64x8) >> 4).bits(I8x64) if pair else codes
             mixed = (nibble & 0x0F) | (sign_bits & 0xF0)
-            planes += [x86.permute_bytes(k, k.const(I8x64, _biased(shift)), mixed) for shift in (0, 2)]
+            planes += [x86.permute_bytes(k, k.const(I8x64, biased(*at)), mixed) for at in ((0, 4), (2, 5))]
     return planes, words
 
 

@@ -19,7 +19,7 @@ from numba import njit, types
 
 from . import x86
 from .helpers import prefetch_lines
-from .iq2_xxs import BIAS, BLOCK, CODES, PACKED_TWO, SIGN_STARTS, group_scales, pack_q8k
+from .iq2_xxs import BLOCK, CODES, PACKED_TWO, SIGN_STARTS, alternating_words, biased, group_scales, pack_q8k
 from .iq2_xxs import both_d as d_of_distant
 from .row_kernel import LANES_16, Inputs, RowKernel, for_counts, records
 from .tiers import WIDE_PERMUTES
@@ -27,19 +27,12 @@ from .vec import JIT, F32x16, I8x64, I16x16, I32x8, I32x16, I64x8, Int, Val, inl
 
 _LOW_BYTES = (CODES[:, :4] << [2, 4, 0, 6]).sum(axis=1)
 _HIGH_BYTES = (CODES[:, 4:] << [0, 2, 4, 6]).sum(axis=1)
-_MAGNITUDES = (8, 25, 43, 43)
 _STATE = 4  # vectors from _codes to _products: low and high codes, signs, scales
 
 
-def _words(k, first: Val, second: Val, adjacent: bool) -> tuple[Val, Val]:
-    """Load the index words and the sign words of two blocks, alternating between blocks."""
-    if adjacent:
-        even = k.const(I32x16, [-1, 0] * 8)
-        index = x86.blend_bits(k, even, k.load(I32x16, first + 2), k.load(I32x16, second - 2))
-        return index, x86.blend_bits(k, even, k.load(I32x16, first + 6), k.load(I32x16, second + 2))
-    a, b = k.load(I32x16, first + 2), k.load(I32x16, second + 2)
-    lanes = [lane for group in range(0, 16, 2) for lane in (group, 16 + group)]
-    return a.shuffle(lanes, b), a.shuffle([lane + 1 for lane in lanes], b)
+def _by_bits(k, a: Val, b: Val) -> Val:
+    """Take even lanes of ``a`` and odd ones of ``b``, without a mask register."""
+    return x86.blend_bits(k, k.const(I32x16, [-1, 0] * 8), a, b)
 
 
 def _both_d(k, first: Val, second: Val, adjacent: bool) -> Val:
@@ -52,7 +45,7 @@ def _both_d(k, first: Val, second: Val, adjacent: bool) -> Val:
 
 def _codes(k, first: Val, second: Val, adjacent: bool, out: list[Val]) -> Iterator[None]:
     """Look up two blocks; ``out`` receives the vectors of the state."""
-    index_words, words = _words(k, first, second, adjacent)
+    index_words, words = alternating_words(k, first, second, adjacent, _by_bits)
     index = index_words.bits(I8x64)
     yield
     next_top = (index & 0x40).compare("!=", 0)
@@ -81,12 +74,6 @@ def _codes(k, first: Val, second: Val, adjacent: bool, out: list[Val]) -> Iterat
     yield
 
 
-def _table(code: int, sign: int) -> list[int]:
-    """Make a table of 64 entries: the code at bits ``code`` and up, its sign at bit ``sign`` -> 43 + w or 43 - w."""
-    magnitudes = [_MAGNITUDES[(index >> code) & 3] for index in range(64)]
-    return [BIAS - w if (index >> sign) & 1 else BIAS + w for index, w in enumerate(magnitudes)]
-
-
 def _planes(k, low: Val, high: Val, signs: Val) -> Iterator[Val | None]:
     """Yield the eight planes of 64 unsigned bytes 43 + w, and None after the operations between."""
     for pair in range(4):
@@ -103,7 +90,7 @@ def _planes(k, low: Val, high: Val, signs: Val) -> Iterator[Val | None]:
         mixed = (codes & (mask ^ 0xFF)) | (pair_signs & mask)
         yield None
         for place in (((2, 0), (4, 1)), ((0, 2), (4, 3)), ((0, 4), (2, 5)), ((0, 4), (2, 5)))[pair]:
-            yield x86.permute_bytes(k, k.const(I8x64, _table(*place)), mixed)
+            yield x86.permute_bytes(k, k.const(I8x64, biased(*place)), mixed)
 
 
 def _products(k, totals: list[Val], state: list[Val], inputs: list[Val], out: list[Val]) -> Iterator[None]:
@@ -130,8 +117,8 @@ def _run(*emitters: Iterator[None]) -> None:
         pass
 
 
-def _rows(count: int, inputs: Inputs) -> Any:
-    buffers, outs, forward, store = inputs
+def _steps(count: int) -> tuple[Any, Any, Any, Any]:
+    """Make the inlined functions of a row with ``count`` inputs: begin, step, finish, add_last."""
     addresses, sums = types.UniTuple(Int, count), types.UniTuple(F32x16, count)
     vectors = types.UniTuple(I32x16, count + _STATE)  # the totals and the state
 
@@ -172,6 +159,12 @@ def _rows(count: int, inputs: Inputs) -> Any:
         _run(_products(k, k.members(totals), state, k.members(xs), results))
         return tuple(results)
 
+    return begin, step, finish, add_last
+
+
+def _rows(count: int, inputs: Inputs) -> Any:
+    buffers, outs, forward, store = inputs
+    begin, step, finish, add_last = _steps(count)
     zero, total = several(LANES_16.zero, count), several(LANES_16.total, count)
     fetch_ahead = prefetch_lines(2)
 

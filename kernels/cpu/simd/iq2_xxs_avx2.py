@@ -11,7 +11,7 @@ pairs of groups, (0, 2), (1, 3), (4, 6), (5, 7): where one ``vshufps`` puts thei
     4. ``vpmaddwd`` multiplies them by 2 ls + 1; all pairs add up in the same eight int32 lanes.
 
 Packed buffer, per 256 inputs: 256 codes in the order of pairs | 64 i16 (offsets) | 8 f32 (d_x / 8); for float inputs
-the limbs of ``fixed.store_lanes`` in the order of pairs | 3 * 64 i16 (offsets) | 8 f32 (lane scales).
+the limbs of ``fixed.EIGHT`` in the order of pairs | 3 * 64 i16 (offsets) | 8 f32 (lane scales).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from numba import njit, types
 from ...formats import FORMATS
 from ...formats.iq2_xxs import GRID, MAGNITUDES
 from . import x86
-from .fixed import lanes_total, store_lanes
+from .fixed import EIGHT
 from .helpers import broadcast_half
 from .quantize import make_q8k_pack
-from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
+from .row_kernel import LANES_8, rows_of_256
 from .vec import JIT, F32x8, F32x16, F64x4, Float, I8x16, I8x32, I16x16, I32x8, Int, Val, inline
 
 BLOCK = FORMATS["IQ2_XXS"].block_bytes
@@ -126,7 +126,7 @@ def _finish(k, target, half, scale):
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     d = broadcast_half(k, weights, F32x8) * 0.125
-    return k.fma(lanes_total(k, _lane_sums(k, weights, x, 3), x + _PACKED_FLOAT - 32), d, total)
+    return k.fma(EIGHT.total(k, _lane_sums(k, weights, x, 3), x + _PACKED_FLOAT - 32), d, total)
 
 
 @inline(types.none, Int, Int)
@@ -134,7 +134,7 @@ def _pack_block(k, x, target):
     """Pack 256 inputs in the order of pairs."""
     octets = [[k.load(F32x16, x + 128 * group + 64 * half) for half in range(2)] for group in range(8)]
     runs = [octets[a][half].cat(octets[b][half]) for a, b in _PAIRS for half in range(2)]
-    store_lanes(k, target, target + _PACKED_FLOAT - 32, runs)
+    EIGHT.store(k, target, target + _PACKED_FLOAT - 32, runs)
     _store_offsets(k, target, 3)
 
 
@@ -146,14 +146,5 @@ def _pack_float(x, n, buffer):
         x += 1024
 
 
-FLOAT = RowKernel(
-    _pack_float,
-    make_rows(LANES_8, 2, Part(256, _add_float, BLOCK, _PACKED_FLOAT)),
-    records(256, _PACKED_FLOAT),
-)
-
-Q8K = RowKernel(
-    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
-    make_rows(LANES_8, 2, Part(256, _add, BLOCK, _PACKED)),
-    records(256, _PACKED),
-)
+FLOAT = rows_of_256(LANES_8, 2, _add_float, BLOCK, _pack_float, _PACKED_FLOAT)
+Q8K = rows_of_256(LANES_8, 2, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -1,9 +1,14 @@
 """IQ2_XXS rows in tiers N and I (NEON), for Q8_K and float activations; the block and its dot product: ``iq2_xxs``.
 
-Magnitudes and signs (+1 or -1) of an octet are loaded from tables of 2 KB and 1 KB; all indices are fields of the 64
-bits of a group. Groups add up in one register as in ``q4_k_neon``.
+    1. The eight codes of an octet are loaded from a table of 2 KB; ``zip1`` puts two octets of a group side by side.
+    2. Signs, of 16 octets at once: 7-bit fields are moved to bytes, the eighth is their parity. A 16-bit lane has the
+       signs of two octets; ``mul`` by it shifts them left by another amount in each lane, so that the top bit of every
+       byte is the sign of its weight.
+    3. ``sri`` puts that bit below the code, and ``tbl`` makes a weight of it.
+    4. Groups add up in one register as in ``q4_k_neon``.
 
-Packed buffer, per 256 inputs: 256 codes | f32 (d_x / 8); for float inputs ``fixed_neon``.
+Packed buffer, per 256 inputs: 256 codes, of 16 the first and the second eight alternating | f32 (d_x / 8); for float
+inputs ``fixed.FOUR`` in that order.
 """
 
 from __future__ import annotations
@@ -12,51 +17,62 @@ import numpy as np
 from numba import types
 
 from ...formats import FORMATS
-from ...formats.iq2_xxs import GRID, SIGNS
-from .fixed_neon import LANES_BYTES, inputs_16, lanes_total, make_lanes_pack
-from .neon import as_it_is, dots_16, entry
+from ...formats.iq2_xxs import GRID, MAGNITUDES
+from .fixed import FOUR, LIMBS_BYTES, inputs_16, make_lanes_pack
+from .neon import as_it_is, dots_16, entry, insert_left, insert_right, look_up
 from .quantize import make_q8k_pack
-from .row_kernel import LANES_4, TWO_AT_MOST, Part, RowKernel, make_rows, records
-from .vec import F32x4, Float, I8x8, I32x4, Int, Val, inline
+from .row_kernel import LANES_4, TWO_AT_MOST, rows_of_256
+from .vec import F32x4, Float, I8x8, I8x16, I8x32, I16x8, I32x4, Int, Val, inline
 
 BLOCK = FORMATS["IQ2_XXS"].block_bytes
 _PACKED = 256 + 4
-_MAGNITUDES, _SIGNS = (np.ascontiguousarray(table).view(np.int64)[:, 0].tolist() for table in (GRID, SIGNS))
+_ALTERNATELY = [i // 2 + 8 * (i % 2) for i in range(16)]
+"""Which of 16 inputs comes at each place."""
+_ORDER = [at + i for at in (0, 16) for i in _ALTERNATELY]
+_CODES = np.ascontiguousarray(2 * np.searchsorted(MAGNITUDES, GRID).astype(np.int8)).view(np.int64)[:, 0].tolist()
+_WEIGHTS = [sign * m for m in (*MAGNITUDES, *[0] * 5) for sign in (1, -1)]
+"""The weight of each code: twice the number of a magnitude, plus one if negative."""
 
 
-def _octet(k, tables: tuple[Val, Val], word: Val, place: int) -> Val:
-    """Return the eight weights of octet ``place`` of a group, by the 64 bits of the group."""
-    fields = (word >> 8 * place) & 0xFF, (word >> 32 + 7 * place) & 0x7F
-    magnitudes, signs = (entry(k, I8x8, table, field) for table, field in zip(tables, fields, strict=True))
-    return as_it_is(k, magnitudes * signs)
+def _signs(k, words: Val) -> Val:
+    """Return a byte for each octet of four groups, by their words: bit i is the sign of weight i."""
+    halves = insert_left(k, words, words >> 14, 16).bits(I16x8)
+    sevens = insert_left(k, halves, halves >> 7, 8).bits(I8x16)  # and a bit too much in bit 7, which counts twice
+    return sevens ^ (k.call("llvm.ctpop.v16i8", I8x16, sevens) << 7)
 
 
-def _differences(k, weights: Val) -> list[Val]:
-    """Return 2 ls + 1 of the groups 0 to 3 and 4 to 7, each less that of the group behind it; the last stay whole."""
-    result = []
-    for half in range(2):
-        first, second = (k.load(I32x4, weights + (2 + 32 * half + 16 * i)) for i in range(2))
-        scales = (first.shuffle([1, 3, 5, 7], second) >> 27) | 1
-        result.append(as_it_is(k, scales - scales.shuffle([1, 2, 3, 4], k.zero(I32x4))))
-    return result
+def _sixteen(k, index: Val, signs: Val) -> Val:
+    """Return the weights of two octets, weight i of both side by side.
+
+    index   address of their two indices: loading each byte costs less than taking them out of a word
+    signs   the sign of each weight in the top bit of its byte, other bits below
+    """
+    table = k.table("iq2_xxs_codes", "i64", _CODES)
+    first, second = (entry(k, I8x8, table, k.load(types.int8, index + i).zext(Int)) for i in range(2))
+    codes = first.shuffle(_ALTERNATELY, second)
+    return look_up(k, k.const(I8x16, _WEIGHTS), insert_right(k, codes, signs, 7))
 
 
 def _lane_sums(k, weights: Val, x: Val, limbs: int) -> list[Val]:
     """Return sum_g (2 ls_g + 1) dot_g in four lanes, for each limb of the packed inputs."""
-    tables = k.table("iq2_xxs_magnitudes", "i64", _MAGNITUDES), k.table("iq2_xxs_signs", "i64", _SIGNS)
-    sums = [k.zero(I32x4)] * limbs
-    for half, factors in enumerate(_differences(k, weights)):
-        dots = [k.zero(I32x4)] * limbs
-        for j in range(4):
-            group = 4 * half + j
-            word = k.load(Int, weights + (2 + 8 * group))
-            for i in range(2):
-                first, second = (_octet(k, tables, word, 2 * i + place) for place in range(2))
-                octets = first.cat(second)
-                for limb, inputs in enumerate(inputs_16(k, x, 2 * group + i, limbs)):
-                    dots[limb] = dots_16(k, dots[limb], octets, inputs)
-            factor = factors.shuffle([j] * 4)
-            sums = [total + dot * factor for total, dot in zip(sums, dots, strict=True)]
+    steps = as_it_is(k, k.const(I16x8, [1 << 7 - i for i in range(8)]))  # a constant would make it shifts
+    loaded = [k.load(I32x4, weights + (2 + 16 * i)) for i in range(4)]
+    k.forget_loads()  # a load of the indices is cheaper than moving them out of a vector
+    words = [loaded[i].shuffle([1, 3, 5, 7], loaded[i + 1]) for i in (0, 2)]
+    scales = [(four >> 27) | 1 for four in words]
+    behind = [four.shuffle([1, 2, 3, 4], after) for four, after in zip(scales, (scales[1], k.zero(I32x4)), strict=True)]
+    factors = [four - after for four, after in zip(scales, behind, strict=True)]
+    signs = [_signs(k, four).bits(I16x8) for four in words]
+    sums = dots = [k.zero(I32x4)] * limbs
+    for group in range(8):
+        half, j = divmod(group, 4)
+        for pair in range(2):
+            spread = (steps * signs[half].shuffle([2 * j + pair] * 8)).bits(I8x16)
+            values = _sixteen(k, weights + (2 + 8 * group + 2 * pair), spread)
+            inputs = inputs_16(k, x, 2 * group + pair, limbs)
+            dots = [dots_16(k, dot, values, limb) for dot, limb in zip(dots, inputs, strict=True)]
+        factor = factors[half].shuffle([j] * 4)
+        sums = [total + dot * factor for total, dot in zip(sums, dots, strict=True)]
     return sums
 
 
@@ -70,26 +86,21 @@ def _add(k, total, weights, x):
 
 @inline(types.none, Int, Int, Float)
 def _finish(k, target, half, scale):
-    """Store the scale of a block whose codes are stored already."""
+    """Bring the codes of a record into order, and store the scale."""
+    for sub in range(8):
+        k.store(target + 32 * sub, k.load(I8x32, target + 32 * sub).shuffle(_ORDER))
     k.store(target + 256, scale * 0.125)
 
 
-# -- float activations: see fixed_neon.py
+# -- float activations: see fixed.py
 @inline(F32x4, F32x4, Int, Int)
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     d = k.half_to_float(k.load(types.int16, weights)) * 0.125
-    return k.fma(lanes_total(k, _lane_sums(k, weights, x, 3), x + (LANES_BYTES - 16)), d.splat(F32x4), total)
+    return k.fma(FOUR.total(k, _lane_sums(k, weights, x, 3), x + LIMBS_BYTES), d.splat(F32x4), total)
 
 
-FLOAT = RowKernel(
-    make_lanes_pack(LANES_BYTES),
-    make_rows(LANES_4, 2, Part(256, _add_float, BLOCK, LANES_BYTES), counts=TWO_AT_MOST),
-    records(256, LANES_BYTES),
-)
+_PACK_FLOAT = make_lanes_pack(FOUR, FOUR.block_bytes, order=_ORDER)
 
-Q8K = RowKernel(
-    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
-    make_rows(LANES_4, 2, Part(256, _add, BLOCK, _PACKED)),
-    records(256, _PACKED),
-)
+FLOAT = rows_of_256(LANES_4, 2, _add_float, BLOCK, _PACK_FLOAT, FOUR.block_bytes, TWO_AT_MOST)
+Q8K = rows_of_256(LANES_4, 2, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -59,6 +59,43 @@ def look_up(k: Emit, table: Val, index: Val) -> Val:
     return k.call("llvm.aarch64.neon.tbl1.v16i8", I8x16, table, index)
 
 
+def larger(k: Emit, a: Val, b: Val) -> Val:
+    """Return the lane-wise larger float, NaN where either is NaN (fmax)."""
+    return k.call(f"llvm.maximum.v{a.ir.type.count}f32", Vec("f32", a.ir.type.count), a, b)
+
+
+def smaller(k: Emit, a: Val, b: Val) -> Val:
+    """Return the lane-wise smaller float, NaN where either is NaN (fmin)."""
+    return k.call(f"llvm.minimum.v{a.ir.type.count}f32", Vec("f32", a.ir.type.count), a, b)
+
+
+def largest(k: Emit, a: Val) -> Val:
+    """Return the largest lane, NaN if one is NaN (fmaxv)."""
+    return k.call(f"llvm.vector.reduce.fmaximum.v{a.ir.type.count}f32", types.float32, a)
+
+
+def smallest(k: Emit, a: Val) -> Val:
+    """Return the smallest lane, NaN if one is NaN (fminv)."""
+    return k.call(f"llvm.vector.reduce.fminimum.v{a.ir.type.count}f32", types.float32, a)
+
+
+def sum_of_bytes(k: Emit, a: Val) -> Val:
+    """Return the sum of 16 signed bytes as i16 (saddlv)."""
+    return k.call("llvm.aarch64.neon.saddlv.i32.v16i8", types.int32, a).trunc(types.int16)
+
+
+def insert_right(k: Emit, kept: Val, value: Val, by: int) -> Val:
+    """Return ``value`` >> ``by`` with the ``by`` upper bits of each byte from ``kept`` (sri)."""
+    return k.call("llvm.aarch64.neon.vsri.v16i8", I8x16, kept, value, k.const(types.int32, by))
+
+
+def insert_left(k: Emit, kept: Val, value: Val, by: int) -> Val:
+    """Return ``value`` << ``by`` with the ``by`` lower bits of each lane from ``kept`` (sli)."""
+    count, width = kept.ir.type.count, kept.ir.type.element.width
+    name = f"llvm.aarch64.neon.vsli.v{count}i{width}"
+    return k.call(name, Vec(f"i{width}", count), kept, value, k.const(types.int32, by))
+
+
 def as_it_is(k: Emit, value: Val) -> Val:
     """Return ``value`` as a value of which LLVM knows nothing; it emits no code.
 

@@ -5,7 +5,7 @@ codes and inputs, ``vpmaddwd`` the sums of two by the 4-bit scales, which ``vpsh
 groups of a block add up in the same eight int32 lanes.
 
 Packed buffer, per 256 inputs: 256 codes | 8 f32 (d_x) | 16 i16 (negated sums of the codes of each group); for float
-inputs ``fixed.pack_lanes``, then 16 f32 (negated sums of the inputs of each group).
+inputs ``fixed.EIGHT``, then 16 f32 (negated sums of the inputs of each group).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numba import types
 
 from ...formats import FORMATS
 from . import x86
-from .fixed import LANES_BYTES, lanes_total, make_lanes_pack
-from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
-from .vec import F32x8, F32x32, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
+from .fixed import EIGHT, LIMBS_BYTES, make_lanes_pack, store_two_sums
+from .quantize import make_q8k_pack, store_negated_sums
+from .row_kernel import LANES_8, rows_of_256
+from .vec import F32x8, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
 
 BLOCK = FORMATS["Q2_K"].block_bytes
 _PACKED = 256 + 32 + 32
-_PACKED_FLOAT = LANES_BYTES + 64
+_PACKED_FLOAT = EIGHT.block_bytes + 64
 
 
 def _planes(k, weights: Val) -> Iterator[Val]:
@@ -67,9 +67,7 @@ def _add(k, total, weights, x):
 def _finish(k, target, half, scale):
     """Store the scale and the negated sums of a block whose codes are stored already."""
     k.store(target + 256, scale.splat(F32x8))
-    for sub in range(8):
-        for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + 32 * sub))):
-            k.store(target + 288 + 4 * sub + 2 * part, k.const(types.int16, 0) - value)
+    store_negated_sums(k, target + 288, target, 16)
 
 
 # -- float activations: see fixed.py
@@ -84,30 +82,15 @@ def _add_float(k, total, weights, x):
             sums[limb] = sums[limb] + x86.madd_256(k, dots, scale)
     mins = (header.bits(I16x8) >> 4).bits(I8x16) & 0x0F
     low, high = (
-        mins.shuffle(range(8 * i, 8 * i + 8)).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + LANES_BYTES + 32 * i)
+        mins.shuffle(range(8 * i, 8 * i + 8)).zext(I32x8).to_float(F32x8)
+        * k.load(F32x8, x + EIGHT.block_bytes + 32 * i)
         for i in range(2)
     )
     d, dmin = _d_dmin(k, weights)
-    return k.fma(low + high, dmin, k.fma(lanes_total(k, sums, x + LANES_BYTES - 32), d, total))
+    return k.fma(low + high, dmin, k.fma(EIGHT.total(k, sums, x + LIMBS_BYTES), d, total))
 
 
-@inline(types.none, Int, Int)
-def _store_sums(k, target, x):
-    """Store the negated sums of the two groups of 32 inputs."""
-    values = k.load(F32x32, x)
-    for group in range(2):
-        half = values.shuffle(range(16 * group, 16 * group + 16))
-        k.store(target + 4 * group, k.const(Float, 0.0) - k.hsum(half))
+_PACK_FLOAT = make_lanes_pack(EIGHT, _PACKED_FLOAT, store_two_sums, 8)
 
-
-FLOAT = RowKernel(
-    make_lanes_pack(_store_sums, 8, _PACKED_FLOAT),
-    make_rows(LANES_8, 2, Part(256, _add_float, BLOCK, _PACKED_FLOAT)),
-    records(256, _PACKED_FLOAT),
-)
-
-Q8K = RowKernel(
-    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
-    make_rows(LANES_8, 2, Part(256, _add, BLOCK, _PACKED)),
-    records(256, _PACKED),
-)
+FLOAT = rows_of_256(LANES_8, 2, _add_float, BLOCK, _PACK_FLOAT, _PACKED_FLOAT)
+Q8K = rows_of_256(LANES_8, 2, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -5,7 +5,7 @@ scales are multiplied to make it 16 times everywhere, and d_x is divided by 16. 
 register as in ``q4_k_neon``.
 
 Packed buffer, per 256 inputs: 256 codes | 16 i16 (negated sums of the codes of each group) | 4 f32 (0, 0, d_x / 16,
-d_x); for float inputs ``fixed_neon``, then 16 f32 (negated sums of the inputs of each group).
+d_x); for float inputs ``fixed.FOUR``, then 16 f32 (negated sums of the inputs of each group).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from __future__ import annotations
 from numba import types
 
 from ...formats import FORMATS
-from .fixed_neon import LANES_BYTES, inputs_16, lanes_total, make_lanes_pack
+from .fixed import FOUR, LIMBS_BYTES, inputs_16, make_lanes_pack, store_two_sums
 from .neon import dots_16, scaled_differences, widened_dot
-from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_4, TWO_AT_MOST, Part, RowKernel, make_rows, records
-from .vec import F32x4, F32x16, F32x32, Float, I8x16, I8x32, I16x4, I16x8, I32x4, I32x16, Int, Val, inline
+from .quantize import make_q8k_pack, store_negated_sums
+from .row_kernel import LANES_4, TWO_AT_MOST, rows_of_256
+from .vec import F32x4, F32x16, Float, I8x16, I16x4, I16x8, I32x4, I32x16, Int, Val, inline
 
 BLOCK = FORMATS["Q2_K"].block_bytes
 _PACKED = 256 + 32 + 16
-_PACKED_FLOAT = LANES_BYTES + 64
+_PACKED_FLOAT = FOUR.block_bytes + 64
 _GROUPS = [2 * plane + 8 * half + i for plane in range(4) for half in range(2) for i in range(2)]
 """The groups plane by plane."""
 _SHIFTS = (4, 2, 0, 4)
@@ -62,42 +62,24 @@ def _add(k, total, weights, x):
 @inline(types.none, Int, Int, Float)
 def _finish(k, target, half, scale):
     """Store the negated sums and the scales of a block whose codes are stored already."""
-    for sub in range(8):
-        for part, value in enumerate(sixteen_sums(k, k.load(I8x32, target + 32 * sub))):
-            k.store(target + 256 + 4 * sub + 2 * part, k.const(types.int16, 0) - value)
+    store_negated_sums(k, target + 256, target, 16)
     k.store(target + 288, scale.splat(F32x4) * [0.0, 0.0, 1 / 16, 1.0])
 
 
-# -- float activations: see fixed_neon.py
+# -- float activations: see fixed.py
 @inline(F32x4, F32x4, Int, Int)
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     header = k.load(I8x16, weights)
-    sums = lanes_total(k, _lane_sums(k, header, weights, x, 3), x + (LANES_BYTES - 16))
+    sums = FOUR.total(k, _lane_sums(k, header, weights, x, 3), x + LIMBS_BYTES)
     d = k.half_to_float(k.load(I16x4, weights + (BLOCK - 8)))
     total = k.fma(sums, (d * (1 / 16)).shuffle([2] * 4), total)
-    minima = (header >> 4).zext(I32x16).to_float(F32x16) * k.load(F32x16, x + LANES_BYTES)
+    minima = (header >> 4).zext(I32x16).to_float(F32x16) * k.load(F32x16, x + FOUR.block_bytes)
     first, second, third, fourth = (minima.shuffle(range(4 * i, 4 * i + 4)) for i in range(4))
     return k.fma((first + second) + (third + fourth), d.shuffle([3] * 4), total)
 
 
-@inline(types.none, Int, Int)
-def _store_sums(k, target, x):
-    """Store the negated sums of the two groups of 32 inputs."""
-    values = k.load(F32x32, x)
-    for group in range(2):
-        half = values.shuffle(range(16 * group, 16 * group + 16))
-        k.store(target + 4 * group, k.const(Float, 0.0) - k.hsum(half))
+_PACK_FLOAT = make_lanes_pack(FOUR, _PACKED_FLOAT, store_two_sums, 8)
 
-
-FLOAT = RowKernel(
-    make_lanes_pack(_PACKED_FLOAT, _store_sums, 8),
-    make_rows(LANES_4, 2, Part(256, _add_float, BLOCK, _PACKED_FLOAT), counts=TWO_AT_MOST),
-    records(256, _PACKED_FLOAT),
-)
-
-Q8K = RowKernel(
-    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
-    make_rows(LANES_4, 2, Part(256, _add, BLOCK, _PACKED)),
-    records(256, _PACKED),
-)
+FLOAT = rows_of_256(LANES_4, 2, _add_float, BLOCK, _PACK_FLOAT, _PACKED_FLOAT, TWO_AT_MOST)
+Q8K = rows_of_256(LANES_4, 2, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -5,7 +5,7 @@ the 6-bit scale, which ``vpshufb`` spreads from the unpacked header; all sub-blo
 lanes.
 
 Packed buffer, per 256 inputs: 256 codes | 8 f32 (d_x) | 8 i16 (negated sums of the codes of each sub-block); for float
-inputs ``fixed.pack_lanes``, then 8 f32 (negated sums of the inputs of each sub-block).
+inputs ``fixed.EIGHT``, then 8 f32 (negated sums of the inputs of each sub-block).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numba import types
 
 from ...formats import FORMATS
 from . import x86
-from .fixed import LANES_BYTES, lanes_total, make_lanes_pack
-from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_8, Part, RowKernel, make_rows, records
-from .vec import F32x8, F32x32, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
+from .fixed import EIGHT, LIMBS_BYTES, make_lanes_pack, store_sum
+from .quantize import make_q8k_pack, store_negated_sums
+from .row_kernel import LANES_8, rows_of_256
+from .vec import F32x8, Float, I8x16, I8x32, I16x8, I16x16, I32x4, I32x8, Int, Val, inline
 
 BLOCK = FORMATS["Q4_K"].block_bytes
 _PACKED = 256 + 32 + 16
-_PACKED_FLOAT = LANES_BYTES + 32
+_PACKED_FLOAT = EIGHT.block_bytes + 32
 _SCALES = [0, 1, 2, 3, 8, 9, 10, 11]  # bytes of the unpacked header
 _MINS = [4, 5, 6, 7, 12, 13, 14, 15]
 
@@ -76,9 +76,7 @@ def _add(k, total, weights, x):
 def _finish(k, target, half, scale):
     """Store the scale and the negated sums of a block whose codes are stored already."""
     k.store(target + 256, scale.splat(F32x8))
-    for sub in range(8):
-        low, high = sixteen_sums(k, k.load(I8x32, target + 32 * sub))
-        k.store(target + 288 + 2 * sub, k.const(types.int16, 0) - low - high)
+    store_negated_sums(k, target + 288, target, 32)
 
 
 # -- float activations: see fixed.py
@@ -91,25 +89,12 @@ def _add_float(k, total, weights, x):
         for limb in range(3):
             dots = x86.madd_bytes_256(k, codes, k.load(I8x32, x + 32 * (3 * i + limb)))
             sums[limb] = sums[limb] + x86.madd_256(k, dots, scale)
-    mins = header.shuffle(_MINS).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + LANES_BYTES)
+    mins = header.shuffle(_MINS).zext(I32x8).to_float(F32x8) * k.load(F32x8, x + EIGHT.block_bytes)
     d, dmin = _d_dmin(k, weights)
-    return k.fma(mins, dmin, k.fma(lanes_total(k, sums, x + LANES_BYTES - 32), d, total))
+    return k.fma(mins, dmin, k.fma(EIGHT.total(k, sums, x + LIMBS_BYTES), d, total))
 
 
-@inline(types.none, Int, Int)
-def _store_sum(k, target, x):
-    """Store the negated sum of 32 inputs."""
-    k.store(target, k.const(Float, 0.0) - k.hsum(k.load(F32x32, x)))
+_PACK_FLOAT = make_lanes_pack(EIGHT, _PACKED_FLOAT, store_sum, 4)
 
-
-FLOAT = RowKernel(
-    make_lanes_pack(_store_sum, 4, _PACKED_FLOAT),
-    make_rows(LANES_8, 3, Part(256, _add_float, BLOCK, _PACKED_FLOAT)),
-    records(256, _PACKED_FLOAT),
-)
-
-Q8K = RowKernel(
-    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
-    make_rows(LANES_8, 3, Part(256, _add, BLOCK, _PACKED)),
-    records(256, _PACKED),
-)
+FLOAT = rows_of_256(LANES_8, 3, _add_float, BLOCK, _PACK_FLOAT, _PACKED_FLOAT)
+Q8K = rows_of_256(LANES_8, 3, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -8,7 +8,7 @@ without a new start from zero: with P_j = dot_0 + ... + dot_j,
 so that ``mla`` multiplies P_j by a difference of scales.
 
 Packed buffer, per 256 inputs: 256 codes | 8 i16 (negated sums of the codes of each sub-block) | f32 (d_x); for float
-inputs ``fixed_neon``, then 8 f32 (negated sums of the inputs of each sub-block).
+inputs ``fixed.FOUR``, then 8 f32 (negated sums of the inputs of each sub-block).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from __future__ import annotations
 from numba import types
 
 from ...formats import FORMATS
-from .fixed_neon import LANES_BYTES, inputs_16, lanes_total, make_lanes_pack
+from .fixed import FOUR, LIMBS_BYTES, inputs_16, make_lanes_pack, store_sum
 from .neon import dots_16, scaled_differences, widened_dot
-from .quantize import make_q8k_pack, sixteen_sums
-from .row_kernel import LANES_4, TWO_AT_MOST, Part, RowKernel, make_rows, records
-from .vec import F32x4, F32x32, Float, I8x16, I8x32, I16x4, I16x8, I32x4, Int, Val, inline
+from .quantize import make_q8k_pack, store_negated_sums
+from .row_kernel import LANES_4, TWO_AT_MOST, rows_of_256
+from .vec import F32x4, Float, I8x16, I16x4, I16x8, I32x4, Int, Val, inline
 
 BLOCK = FORMATS["Q4_K"].block_bytes
 _PACKED = 256 + 16 + 4
-_PACKED_FLOAT = LANES_BYTES + 32
+_PACKED_FLOAT = FOUR.block_bytes + 32
 
 
 def _scales_mins(k, weights: Val) -> tuple[Val, Val]:
@@ -66,41 +66,26 @@ def _add(k, total, weights, x):
 @inline(types.none, Int, Int, Float)
 def _finish(k, target, half, scale):
     """Store the negated sums and the scale of a block whose codes are stored already."""
-    for sub in range(8):
-        low, high = sixteen_sums(k, k.load(I8x32, target + 32 * sub))
-        k.store(target + 256 + 2 * sub, k.const(types.int16, 0) - low - high)
+    store_negated_sums(k, target + 256, target, 32)
     k.store(target + 272, scale)
 
 
-# -- float activations: see fixed_neon.py
+# -- float activations: see fixed.py
 @inline(F32x4, F32x4, Int, Int)
 def _add_float(k, total, weights, x):
     """Return total + the lane sums of one block."""
     scales, mins = _scales_mins(k, weights)
-    sums = lanes_total(k, _lane_sums(k, scales, weights, x, 3), x + (LANES_BYTES - 16))
+    sums = FOUR.total(k, _lane_sums(k, scales, weights, x, 3), x + LIMBS_BYTES)
     d = k.half_to_float(k.load(I16x4, weights))
     total = k.fma(sums, d.shuffle([0] * 4), total)
     low, high = (
-        part.zext(I32x4).to_float(F32x4) * k.load(F32x4, x + (LANES_BYTES + 16 * i))
+        part.zext(I32x4).to_float(F32x4) * k.load(F32x4, x + (FOUR.block_bytes + 16 * i))
         for i, part in enumerate(mins.shuffle(range(4 * i, 4 * i + 4)) for i in range(2))
     )
     return k.fma(low + high, d.shuffle([1] * 4), total)
 
 
-@inline(types.none, Int, Int)
-def _store_sum(k, target, x):
-    """Store the negated sum of 32 inputs."""
-    k.store(target, k.const(Float, 0.0) - k.hsum(k.load(F32x32, x)))
+_PACK_FLOAT = make_lanes_pack(FOUR, _PACKED_FLOAT, store_sum, 4)
 
-
-FLOAT = RowKernel(
-    make_lanes_pack(_PACKED_FLOAT, _store_sum, 4),
-    make_rows(LANES_4, 3, Part(256, _add_float, BLOCK, _PACKED_FLOAT), counts=TWO_AT_MOST),
-    records(256, _PACKED_FLOAT),
-)
-
-Q8K = RowKernel(
-    make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish),
-    make_rows(LANES_4, 3, Part(256, _add, BLOCK, _PACKED)),
-    records(256, _PACKED),
-)
+FLOAT = rows_of_256(LANES_4, 3, _add_float, BLOCK, _PACK_FLOAT, _PACKED_FLOAT, TWO_AT_MOST)
+Q8K = rows_of_256(LANES_4, 3, _add, BLOCK, make_q8k_pack(_PACKED, lambda sub: 32 * sub, _finish), _PACKED)

@@ -10,13 +10,15 @@ NaN or an infinity gets d = NaN, so that the error propagates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 
+from . import neon
 from .helpers import load_float, store_float
+from .tiers import NEON_TIER
 from .vec import JIT, Emit, F32x32, Float, I8x32, I16x32, I32x8, I32x16, I32x32, Int, Val, inline
 
 # Adding 1.5 * 2^23 leaves the nearest integer (ties to even) in the low bits of the float.
@@ -30,27 +32,54 @@ def round_to_codes(k: Emit, x: Val, inverse: Val) -> Val:
 
 def sixteen_sums(k: Emit, codes: Val) -> tuple[Val, Val]:
     """Return the sums of the lower and the upper 16 of 32 codes, as i16."""
+    if NEON_TIER:
+        low, high = (neon.sum_of_bytes(k, part) for part in neon.registers(codes))
+        return low, high
     wide = codes.sext(I16x32)
     low, high = wide.shuffle(range(16)), wide.shuffle(range(16, 32))
     return k.fold(low, lambda a, b: a + b), k.fold(high, lambda a, b: a + b)
 
 
-def _poison(k: Emit, x: Val) -> Val:
-    """Return 0 if all 32 floats are finite, else NaN."""
-    return k.hsum(x * 0.0)
+def largest_and_poison(k: Emit, runs: Sequence[Val]) -> tuple[Val, Val]:
+    """Return max|x| and a sum of zeros, lane by lane of ``runs``; a lane of the latter is NaN if one was not finite.
+
+    The former may be NaN there. In tiers N and I it is, and infinities stay, so that it tells the latter.
+    """
+    largest = k.abs(runs[0])
+    if NEON_TIER:
+        for run in runs[1:]:
+            largest = neon.larger(k, k.abs(run), largest)
+        return largest, largest * 0.0
+    poison = runs[0] * 0.0
+    for run in runs[1:]:
+        largest = k.maximum(k.abs(run), largest)
+        poison = poison + run * 0.0
+    return largest, poison
 
 
 @inline(Float, Int)
 def largest_of_32(k, x):
     """Return max|x| of 32 floats; NaN if one is not finite."""
     values = k.load(F32x32, x)
-    return k.fold(k.abs(values), k.maximum) + _poison(k, values)
+    if NEON_TIER:
+        largest = neon.largest(k, k.abs(values))
+        return largest + largest * 0.0
+    return k.fold(k.abs(values), k.maximum) + k.hsum(values * 0.0)
 
 
 @inline(types.none, Int, Int, Float)
 def store_codes(k, target, x, inverse):
     """Round 32 floats to 32 bytes at ``target``."""
     k.store(target, round_to_codes(k, k.load(F32x32, x), inverse))
+
+
+def store_negated_sums(k: Emit, target: Val, codes: Val, group: int) -> None:
+    """Store the negated sums of every ``group`` (16 or 32) of 256 codes, as i16."""
+    for sub in range(8):
+        low, high = sixteen_sums(k, k.load(I8x32, codes + 32 * sub))
+        zero = k.const(types.int16, 0)
+        for i, value in enumerate((zero - low, zero - high) if group == 16 else (zero - low - high,)):
+            k.store(target + (16 * sub * 4 // group + 2 * i), value)
 
 
 @inline(types.none, Int, Int)
@@ -64,6 +93,11 @@ def store_sums(k, target, codes):
 def _extremes(k: Emit, x: Val) -> tuple[Val, Val, Val]:
     blocks = [k.load(F32x32, x + 128 * i) for i in range(8)]
     high = low = blocks[0]
+    if NEON_TIER:
+        for block in blocks[1:]:
+            high, low = neon.larger(k, block, high), neon.smaller(k, block, low)
+        high, low = neon.largest(k, high), neon.smallest(k, low)
+        return high, low, high * 0.0 + low * 0.0
     poison = blocks[0] * 0.0
     for block in blocks[1:]:
         high, low = k.maximum(block, high), k.minimum(block, low)

@@ -187,6 +187,14 @@ def make_rows(lanes: Lanes, lines: int, main: Part, *rest: Part, counts: Sequenc
     return for_counts(make, counts)
 
 
+def rows_of_256(
+    lanes: Lanes, lines: int, add: Any, block_bytes: int, pack: Any, packed: int, counts: Sequence[int] = COUNTS
+) -> RowKernel:
+    """Make the RowKernel of blocks of 256 weights whose ``add`` takes one block, and ``packed`` bytes of inputs."""
+    rows = make_rows(lanes, lines, Part(256, add, block_bytes, packed), counts=counts)
+    return RowKernel(pack, rows, records(256, packed))
+
+
 def records(inputs: int, size: int) -> Any:
     """Make ``packed_bytes`` of a RowKernel: ``size`` bytes for every ``inputs`` inputs, rounded up."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, PREFIX, ModelShape, check_flash
+from ds4ref.archs.deepseek4.shape import FLASH, PREFIX, ModelShape, check_published
 from ds4ref.errors import ShapeError
 from tests.weights.modelfile import SMALL, open_metadata, with_metadata
 
@@ -27,7 +27,7 @@ OTHERS = """attention.compress_ratios swiglu_clamp_exp rope.scaling.original_con
 VALUES = {key: value for key, _, value in META}
 
 
-def change(tmp_path, key, kind=None, value=None, read=check_flash, base=META):
+def change(tmp_path, key, kind=None, value=None, read=check_published, base=META):
     """Reads Flash metadata with one key replaced, or dropped."""
     return read(open_metadata(tmp_path, with_metadata(base, {key: (kind, value) if kind else None})))
 
@@ -39,13 +39,13 @@ def test_the_list_of_keys_is_complete():
 
 
 def test_metadata_round_trip(tmp_path):
-    assert check_flash(open_metadata(tmp_path, META)) == FLASH
+    assert check_published(open_metadata(tmp_path, META)) == FLASH
     assert ModelShape.from_metadata(open_metadata(tmp_path, META)) == FLASH
     odd = replace(SMALL, swiglu_limit=(7.0, 0.1, 1e-3, 12.5), rms_eps=3e-7, rope_theta=12345.678)
     assert ModelShape.from_metadata(open_metadata(tmp_path, odd.metadata())) == odd
 
 
-EITHER = pytest.mark.parametrize("read", [check_flash, ModelShape.from_metadata])
+EITHER = pytest.mark.parametrize("read", [check_published, ModelShape.from_metadata])
 
 
 @EITHER
@@ -136,7 +136,7 @@ def test_original_context_may_be_u64(tmp_path):
 @pytest.mark.parametrize("key", ["expert_group_count", "expert_group_used_count"])
 def test_expert_groups_must_be_absent_or_zero(tmp_path, key):
     assert change(tmp_path, PREFIX + key, "u32", 0) == FLASH
-    for read in (check_flash, ModelShape.from_metadata):
+    for read in (check_published, ModelShape.from_metadata):
         with pytest.raises(ShapeError, match=f"{key} is 8, wanted 0"):
             change(tmp_path, PREFIX + key, "u32", 8, read)
 
@@ -151,7 +151,7 @@ def test_strict_demands_a_vocabulary(tmp_path, key):
 
 def test_many_mismatches_are_summed_up(tmp_path):
     with pytest.raises(ShapeError, match="not DeepSeek V4 Flash: .*and [0-9]+ more") as caught:
-        check_flash(open_metadata(tmp_path, SMALL.metadata()))
+        check_published(open_metadata(tmp_path, SMALL.metadata()))
     assert len(str(caught.value)) < 700
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, check_flash
+from ds4ref.archs.deepseek4.shape import FLASH, check_published
 from ds4ref.archs.deepseek4.weights import bind
 from ds4ref.weights.gguf import GGUFFile
 from tests.marking import sampled
@@ -31,11 +31,11 @@ import numpy
 def peak():  # kB; not ru_maxrss, which starts at the size of the process that called us
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = peak()
-from ds4ref.archs.deepseek4.shape import check_flash
+from ds4ref.archs.deepseek4.shape import check_published
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.archs.deepseek4.weights import bind
 with GGUFFile.open(sys.argv[1]) as file:
-    weights = bind(file, check_flash(file))
+    weights = bind(file, check_published(file))
     assert len(weights.layers) == 43
 print(peak() - before)
 """
@@ -62,7 +62,7 @@ def test_a_full_size_file_loads_without_allocating(full_size):
     blocks = path.stat().st_blocks
     assert blocks * 512 < 16 << 20  # the directory, mostly vocabulary
     with GGUFFile.open(path) as file:
-        assert check_flash(file) == FLASH
+        assert check_published(file) == FLASH
         assert sum(info.nbytes for info in file.tensors.values()) == TOTALS[recipe]
         assert f"{sum(info.nbytes for info in file.tensors.values()) / 2**30:.2f}" == GIB[recipe]
         weights = bind(file, FLASH)

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, PREFIX, ModelShape, check_published
+from ds4ref.archs.deepseek4.shape import (
+    FLASH,
+    PREFIX,
+    PRO,
+    PUBLISHED,
+    ModelShape,
+    check_published,
+    nearest,
+    unlike_published,
+)
+from ds4ref.archs.deepseek4.tensors import expected_tensors
 from ds4ref.errors import ShapeError
 from tests.weights.modelfile import SMALL, open_metadata, with_metadata
 
@@ -252,3 +262,25 @@ def test_keys_of_converters_have_no_effect_and_others_are_refused(tmp_path):
     linear = [entry for entry in FLASH.metadata() if entry[0] != f"{PREFIX}rope.scaling.type"]
     with pytest.raises(ShapeError, match="rope.scaling.type is 'linear', only \"yarn\" is computed here"):
         ModelShape.from_metadata(open_metadata(tmp_path, [*linear, (f"{PREFIX}rope.scaling.type", "string", "linear")]))
+
+
+def test_pro_is_accepted_strictly_and_told_from_flash(tmp_path):
+    assert check_published(open_metadata(tmp_path, PRO.metadata() + WORDS)) == PRO
+    assert not PRO.problems() and not unlike_published(PRO)
+    with pytest.raises(ShapeError, match="not DeepSeek V4 Pro: .*block_count is 60, wanted 61"):
+        shape = replace(PRO, n_layers=60, ratios=PRO.ratios[:60], swiglu_limit=PRO.swiglu_limit[:60])
+        check_published(open_metadata(tmp_path, shape.metadata() + WORDS))
+    key = "deepseek4.attention.indexer.top_k"
+    assert unlike_published(replace(PRO, index_topk=512)) == {key: ("512", "1024")}
+    assert unlike_published(replace(FLASH, index_topk=1024)) == {key: ("1024", "512")}
+    assert [nearest(replace(SMALL, dim=dim)) for dim in (4096, 7168, 256)] == [FLASH, PRO, FLASH]
+
+
+def test_pro_has_the_published_sizes():
+    """1.6 T parameters, 49 B of them active; 61 layers, the first two compressed as no layer of Flash begins."""
+    specs = [spec for spec in expected_tensors(PRO, "q4") if spec.fmt != "I32"]
+    active = [s.elements * (6 / 384 if "_exps" in s.name else 1) for s in specs if s.name != "token_embd.weight"]
+    assert round(sum(s.elements for s in specs) / 1e12, 1) == 1.6 and round(sum(active) / 1e9) == 49
+    assert PRO.ratios[:5] == (128, 128, 4, 128, 4) and PRO.ratios[-1] == 4
+    assert (PRO.ratios.count(4), PRO.ratios.count(128)) == (30, 31)
+    assert PUBLISHED == {"flash": FLASH, "pro": PRO}

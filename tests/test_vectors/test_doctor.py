@@ -362,8 +362,9 @@ def test_constants_that_no_flash_file_has(engine) -> None:
     )
     assert file_checks(engine, FLASH)["model file"] == (Outcome.OK, "its constants are those of DeepSeek V4 Flash")
     bad = file_checks(engine, replace(FLASH, rms_eps=1e-5))["model file"]
-    assert bad == (Outcome.WRONG, "it has the size of DeepSeek V4 Flash, but deepseek4.attention.layer_norm_rms_epsilon 1e-05, "
-                                  "where DeepSeek V4 Flash has 1e-06")  # fmt: skip
+    key = "deepseek4.attention.layer_norm_rms_epsilon"
+    says = f"it has the size of DeepSeek V4 Flash, but {key} 1e-05, where DeepSeek V4 Flash has 1e-06"
+    assert bad == (Outcome.WRONG, says)
 
 
 def test_a_key_of_the_targets_file_is_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:

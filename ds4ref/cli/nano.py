@@ -57,7 +57,7 @@ def build_parser() -> Parser:
         "--n-experts",
         metavar="N",
         type=integer(),
-        help="routed experts a layer (slice of Flash 256, of Pro, whose experts are 35 to 71 MB each, and folder 8)",
+        help="routed experts a layer (slice of Flash 256, of Pro and folder 8)",
     )
     add(parser, "--shape", help="published model whose slice it is: flash, pro (flash)")
     parser.add_argument(

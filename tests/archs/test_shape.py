@@ -277,10 +277,14 @@ def test_pro_is_accepted_strictly_and_told_from_flash(tmp_path):
 
 
 def test_pro_has_the_published_sizes():
-    """1.6 T parameters, 49 B of them active; 61 layers, the first two compressed as no layer of Flash begins."""
+    """1.6 T parameters, 49 B of them active, files of 426 and 412 GiB; the first layers are not those of Flash."""
     specs = [spec for spec in expected_tensors(PRO, "q4") if spec.fmt != "I32"]
     active = [s.elements * (6 / 384 if "_exps" in s.name else 1) for s in specs if s.name != "token_embd.weight"]
     assert round(sum(s.elements for s in specs) / 1e12, 1) == 1.6 and round(sum(active) / 1e9) == 49
+    second = [s.name.startswith("output") or (s.name[:4] == "blk." and int(s.name.split(".")[1]) > 30) for s in specs]
+    sizes = [s.nbytes / 2**30 for s in specs]
+    halves = [sum(size for size, late in zip(sizes, second, strict=True) if late == half) for half in (False, True)]
+    assert [round(half) for half in halves] == [426, 412], "ds4's two files of Q4_K: layers 0 to 30, 31 to the output"
     assert PRO.ratios[:5] == (128, 128, 4, 128, 4) and PRO.ratios[-1] == 4
     assert (PRO.ratios.count(4), PRO.ratios.count(128)) == (30, 31)
     assert PUBLISHED == {"flash": FLASH, "pro": PRO}

@@ -103,7 +103,7 @@ def build_parser(command: str) -> Parser:
         add(parser, "--output", metavar="FOLDER", default="qa", help="a new folder for page and outputs (qa)")
         add(parser, "--model", help="(the embedded model)")
         add(parser, "--only", metavar="LIST", default="", help="only these sections, separated by commas")
-        parser.add_argument("--skip", metavar="LIST", default="", help="all but these sections")
+        add(parser, "--skip", help="all but these sections")
         add(parser, "--timeout", default=3600.0, help="seconds that one section may take (3600)")
         add(parser, "--list", help="list the sections, and stop")
     add(parser, "--help")

@@ -58,6 +58,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         },
     ),
     "--only": ((), {"metavar": "NAME", "help": "only these"}),
+    "--skip": ((), {"metavar": "LIST", "default": "", "help": "leave these out"}),
     "--force": ((), {"action": "store_true", "help": "replace what is there"}),
     "--plot": ((), {"metavar": "FILE", "help": "draw a picture: .svg, .png or .pdf"}),
     "--dry-run": ((), {"action": "store_true", "help": "say what would be done, and stop"}),

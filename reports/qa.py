@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ds4ref.backends import lacks_cuda
 from ds4ref.console.common import EXIT_INTERRUPTED, duration, say, visible
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import atomic_write
@@ -76,16 +77,6 @@ class Outcome:
     file: str = ""
 
 
-def no_cuda() -> str:
-    """Return why no CUDA kernel can run here, "" if one can."""
-    try:
-        from ds4ref.kernels.cuda.driver.devices import refusal
-
-        return refusal() or ""
-    except (ImportError, OSError, RuntimeError) as error:
-        return f"numba.cuda cannot be loaded: {' '.join(str(error).split())}"
-
-
 def never(why: str) -> Callable[[], str]:
     """Return an ``applies`` that always answers ``why``."""
     return lambda: why
@@ -119,7 +110,7 @@ SECTIONS = (
             ((*TESTS, "tests/session"),), ("checkout", "pytest")),
     Section("agent", "the agent and its tools", ((*TESTS, "tests/agent"),), ("checkout", "pytest")),
     Section("cuda", "kernels on an NVIDIA GPU answer as plain NumPy does", _vectors("cuda-vectors", "cuda"),
-            applies=no_cuda),
+            applies=lacks_cuda),
     Section("distributed", "layers over machines",
             ((*TESTS, "-m", "not slow", "tests/cluster"),), ("checkout", "pytest", "distributed", "ds4ref.cluster")),
     Section("metal", "Flash and Pro on Metal", applies=never("this engine has no such backend")),

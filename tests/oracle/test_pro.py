@@ -82,8 +82,8 @@ def test_the_reference_backend(drawn: Drawn) -> None:
 
 @pytest.mark.parametrize(("numerics", "least"), [("qat", 0.999), ("ds4", 0.995)])
 def test_rounding_modes_agree_with_the_reference(drawn: Drawn, numerics: str, least: float) -> None:
-    """The compiled kernels of Pro's widths where caches, and int8 inputs, are rounded: float noise makes a value fall to
-    the other side of a rounding. Bars are those of ``tests/archs/test_formats.py``."""
+    """The compiled kernels of Pro's widths where caches, and int8 inputs, are rounded: by float noise, values fall to
+    the other side. Bars are those of ``tests/archs/test_formats.py``."""
     logits = []
     for backend in ("cpu", "reference"):
         with Engine.open(drawn.path, backend=backend, numerics=numerics, threads=2) as engine:

@@ -33,8 +33,8 @@ RUN is the number of a run, its tag, its label, the beginning of its uid, "lates
 (ds4's own included), the JSON of ds4-vectors check --out, or a log of ds4-eval (.jsonl). The store is
 $DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names another.
 
-exit codes: 0 done; 1 failure, or a gate of compare that closed; 2 usage; {EXIT_INCOMPARABLE} not comparable, or refused
-since rows are marked"""
+exit codes: 0 done; 1 failure, or a gate of compare that closed; 2 usage; {EXIT_INCOMPARABLE} not comparable, refused
+since rows are marked, or a qa of which sections did not run"""
 
 COMMANDS = {
     "list": "runs, newest first",
@@ -46,6 +46,7 @@ COMMANDS = {
     "compare": "is run B better than run A?",
     "build": "one HTML report and its Markdown twin",
     "check": "read the whole store and say if it is sound",
+    "qa": "the sections of a release checklist, run here, on one page with a verdict",
 }
 
 USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
@@ -67,7 +68,8 @@ def build_parser(command: str) -> Parser:
         unavailable={},
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="runs or files; see below")
-    add(parser, "--store", help="the run store (the user's own)")
+    if command != "qa":
+        add(parser, "--store", help="the run store (the user's own)")
     if command == "list":
         parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
         add(parser, "--tag", help="only runs with this tag")
@@ -97,6 +99,13 @@ def build_parser(command: str) -> Parser:
         add(parser, "--title", help="(from the runs)")
         parser.add_argument("--history", metavar="N", type=integer(0), default=20,
                             help="hold graded runs against up to N earlier ones of their packs (20)")  # fmt: skip
+    if command == "qa":
+        add(parser, "--output", metavar="FOLDER", default="qa", help="a new folder for page and outputs (qa)")
+        add(parser, "--model", help="(the embedded model)")
+        add(parser, "--only", metavar="LIST", default="", help="only these sections, separated by commas")
+        add(parser, "--skip", help="all but these sections")
+        add(parser, "--timeout", default=3600.0, help="seconds that one section may take (3600)")
+        add(parser, "--list", help="list the sections, and stop")
     add(parser, "--help")
     if not command:
         add(parser, "--version")
@@ -245,9 +254,21 @@ def check(args: Namespace) -> int:
     return 0
 
 
+def qa(args: Namespace) -> int:
+    """Run ``ds4-report qa``; return 0 for pass, 1 for fail, 4 for incomplete, 130 for Ctrl-C."""
+    from .qa import SECTIONS, run_checklist
+
+    _names(args, 0, 0)
+    if args.list:
+        print("\n".join(f"{section.name:<12}{section.about}" for section in SECTIONS))
+        return 0
+    only, skip = ([name.strip() for name in text.split(",") if name.strip()] for text in (args.only, args.skip))
+    return run_checklist(args.output, args.model, args.timeout, only, skip)
+
+
 BODIES: dict[str, Callable[[Namespace], int]] = {
     "list": listing, "show": show, "tag": tag, "rm": remove, "import": import_, "export": export_,
-    "compare": compare_, "build": build, "check": check,
+    "compare": compare_, "build": build, "check": check, "qa": qa,
 }  # fmt: skip
 
 

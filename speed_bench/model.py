@@ -29,6 +29,7 @@ machines: {", ".join(MACHINES)}; "here" is this one, measured
 examples:
   ds4-bench model                                  published rows against their bound
   ds4-bench model --machine h200                   bound of Flash q2 at several depths
+  ds4-bench model --machine m3-ultra --shape pro   of Pro q2
   ds4-bench model --gbs 500 --int8 30000 --f32 15000 --recipe q4
   ds4-bench model --machine here -m model.gguf"""
 
@@ -51,8 +52,9 @@ def parser() -> Parser:
         "--recipe",
         type=choice("q2", "q4", "mixed"),
         default="q2",
-        help="DeepSeek V4 Flash with these experts: q2, q4, mixed (q2)",
+        help="a published model with these experts: q2, q4, mixed (q2)",
     )
+    add(options, "--shape", help="which published model: flash, pro (flash)")
     add(options, "--model", help="a model file instead")
     options.add_argument("--float", action="store_true", help="float32 activations (numerics exact and qat)")
     add(options, "--depths", default=DEPTHS, help=f"comma list ({DEPTHS})")
@@ -88,7 +90,7 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
     """Return the bounds at each depth: of a decode step there, and of the prefill of the 2048 tokens before it."""
     from ds4ref.archs import costs_of
     from ds4ref.archs.deepseek4.costs import Costs
-    from ds4ref.archs.deepseek4.shape import FLASH
+    from ds4ref.archs.deepseek4.shape import PUBLISHED
     from ds4ref.costs import Costs as AnyCosts
     from ds4ref.costs import Peaks
 
@@ -100,7 +102,7 @@ def predict(args: Namespace, depths: Sequence[int]) -> list[dict[str, Any]]:
         with open_source(args.model) as source:
             costs = costs_of(source, not args.float)
     else:
-        costs = Costs.of_recipe(FLASH, args.recipe, not args.float)
+        costs = Costs.of_recipe(PUBLISHED[args.shape], args.recipe, not args.float)
     limits = Peaks(peaks["read_gbs"], peaks["int8_gops"] or UNLIMITED, peaks["f32_gflops"] or UNLIMITED)
     rows = []
     for depth in depths:

@@ -57,7 +57,7 @@ def doctor(argv: Sequence[str]) -> int:
         help="write doctor.html, doctor.md and doctor.json there",
     )
     add(flags, "--only", metavar="A,B", type=stages, default=[], help="only these stages, after pre-flight")
-    flags.add_argument("--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
+    add(flags, "--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
     flags.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
     flags.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
     add(

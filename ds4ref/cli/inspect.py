@@ -35,8 +35,8 @@ def inspect(args: Namespace) -> int:
             print(report.inspect_text(opened))
             return 0
         if args.strict:
-            from ..archs.deepseek4.shape import check_flash
+            from ..archs.deepseek4.shape import check_published
 
-            check_flash(opened)
+            check_published(opened)
     print(report.inspect_text(path))
     return 0

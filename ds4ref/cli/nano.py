@@ -1,8 +1,9 @@
-"""``ds4 nano``: prints the paths of the small models; writes models of random weights with Flash's real dimensions.
+"""``ds4 nano``: prints the paths of the small models; writes models of random weights with a published model's
+dimensions.
 
 ds4 nano path --recipe q4
 ds4 nano random
-ds4 nano slice /tmp/slice.gguf --layers 4 --n-experts 8 --recipe q4
+ds4 nano slice /tmp/slice.gguf --layers 4 --n-experts 8 --recipe q4 --shape pro
 ds4 nano checkpoint folder --layers 4 --n-experts 8
 """
 
@@ -23,7 +24,7 @@ COMMANDS = ("path", "random", "slice", "checkpoint")
 
 USAGE = """ds4 nano path [--recipe R] [--mtp-block]  print the file of the embedded model, made if need be
        ds4 nano random                        print the file of a small model of random weights
-       ds4 nano slice [OUT] [options]         write Flash's real dimensions at reduced depth, random weights
+       ds4 nano slice [OUT] [options]         write Flash's or Pro's real dimensions at reduced depth, random weights
        ds4 nano checkpoint FOLDER [options]   write a model as DeepSeek publishes it: safetensors in FP8 and FP4"""
 
 EPILOG = """\
@@ -46,15 +47,21 @@ def build_parser() -> Parser:
     parser = Parser(
         PROG,
         usage=USAGE,
-        description="The embedded model, random models, and slices of Flash.",
+        description="The embedded model, random models, and slices of Flash and Pro.",
         epilog=EPILOG.format(about=ABOUT, recipes=lines),
         unavailable={},
     )
     parser.add_argument("names", metavar="COMMAND", nargs="*", help=f"{', '.join(COMMANDS)}; then OUT or FOLDER")
     add(parser, "--layers", metavar="N", type=integer(), help="depth of a slice (4, which covers every kind of layer)")
-    parser.add_argument("--n-experts", metavar="N", type=integer(), help="routed experts a layer (slice 256, folder 8)")
     parser.add_argument(
-        "--vocab", metavar="N", type=integer(), default=4096, help="vocabulary (4096; Flash has 129280)"
+        "--n-experts",
+        metavar="N",
+        type=integer(),
+        help="routed experts a layer (slice of Flash 256, of Pro and folder 8)",
+    )
+    add(parser, "--shape", help="published model whose slice it is: flash, pro (flash)")
+    parser.add_argument(
+        "--vocab", metavar="N", type=integer(), default=4096, help="vocabulary (4096; published models have 129280)"
     )
     add(parser, "--recipe", help=f"of path: {', '.join(RECIPES)} ({DEFAULT_RECIPE}); of a slice: q2, q4, mixed (q2)")
     add(parser, "--mtp-block", help="path: of its block for multi-token prediction")
@@ -103,7 +110,7 @@ def _checkpoint(args: Namespace, folder: str) -> str:
         path = os.fspath(weights_folder())
     else:
         with Progress("writing the slice, bytes") as progress:
-            path = slice_path(args.layers, args.n_experts or 8, args.vocab, "q4", progress)
+            path = slice_path(args.layers, args.n_experts or 8, args.vocab, "q4", progress, args.shape)
     with open_source(path) as source:
         write_checkpoint(source, folder)
     return folder
@@ -113,12 +120,13 @@ def _slice(args: Namespace, out: str | None) -> str:
     from ..nano.cache import slice_path
     from ..nano.recipe import slice_shape, write_model
 
-    shape, recipe = (args.layers or 4, args.n_experts or 256, args.vocab), args.recipe or "q2"
+    experts = args.n_experts or (256 if args.shape == "flash" else 8)
+    shape, recipe = (args.layers or 4, experts, args.vocab), args.recipe or "q2"
     with Progress("writing the slice, bytes") as progress:
         if out is None:
-            return slice_path(*shape, recipe, progress)
+            return slice_path(*shape, recipe, progress, args.shape)
         check_output(out)
-        write_model(out, slice_shape(*shape), recipe, progress=progress)
+        write_model(out, slice_shape(*shape, args.shape), recipe, progress=progress)
     say(PROG, f"wrote {Path(out).stat().st_size / 1e9:.2f} GB")
     return out
 

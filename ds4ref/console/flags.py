@@ -58,6 +58,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         },
     ),
     "--only": ((), {"metavar": "NAME", "help": "only these"}),
+    "--skip": ((), {"metavar": "LIST", "default": "", "help": "leave these out"}),
     "--force": ((), {"action": "store_true", "help": "replace what is there"}),
     "--plot": ((), {"metavar": "FILE", "help": "draw a picture: .svg, .png or .pdf"}),
     "--dry-run": ((), {"action": "store_true", "help": "say what would be done, and stop"}),
@@ -72,7 +73,19 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--seed": ((), {"metavar": "N", "type": integer(0, SEED_MAX), "help": "repeatable draws"}),
     # the model and the local engine
     "--model": (("-m",), {"metavar": "FILE", "help": "GGUF file, or a folder of safetensors"}),
-    "--strict": ((), {"action": "store_true", "help": "insist on DeepSeek V4 Flash: every metadata key checked"}),
+    "--strict": (
+        (),
+        {"action": "store_true", "help": "insist on DeepSeek V4 Flash or Pro: every metadata key checked"},
+    ),
+    "--shape": (
+        (),
+        {
+            "metavar": "NAME",
+            "type": choice("flash", "pro"),
+            "default": "flash",
+            "help": "a published model's: flash, pro (flash)",
+        },
+    ),
     "--recipe": ((), {"metavar": "NAME", "help": "formats of the experts: q2, q4, mixed"}),
     "--warm-weights": ((), {"action": "store_true", "help": "read the whole file before starting the clock"}),
     "--backend": (

@@ -57,14 +57,21 @@ def random_path() -> str:
 
 
 def slice_path(
-    layers: int, experts: int, vocab: int, recipe: str, progress: Callable[[int, int], None] | None = None
+    layers: int,
+    experts: int,
+    vocab: int,
+    recipe: str,
+    progress: Callable[[int, int], None] | None = None,
+    model: str = "flash",
 ) -> str:
-    """Return the path of a slice with Flash's real dimensions, built first if it is absent or incomplete."""
+    """Return the path of a slice with the real dimensions of Flash or Pro, built first if it is absent or
+    incomplete."""
     from .recipe import check_recipe, slice_shape, write_model
 
-    shape = slice_shape(layers, experts, vocab)
+    shape = slice_shape(layers, experts, vocab, model)
     check_recipe(recipe)
-    path = cache_dir() / f"slice-{recipe}-l{layers}-e{experts}-v{vocab}.gguf"
+    of = "" if model == "flash" else f"{model}-"
+    path = cache_dir() / f"slice-{of}{recipe}-l{layers}-e{experts}-v{vocab}.gguf"
     with building(path):
         if not is_complete(path):
             write_model(path, shape, recipe, progress=progress)

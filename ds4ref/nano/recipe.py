@@ -1,9 +1,9 @@
 """Generated model files: their dimensions, formats and value spreads.
 
 Two kinds of model use this recipe. ``NANO`` is the random model: every layer kind and every mechanism of DeepSeek V4
-Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's own dimensions
-and fewer layers and experts, so that real shapes run on a small machine. Weights are random, but scaled so that no part
-of the network is dead: the generated text is meaningless, speed and numerics are representative.
+Flash, small enough to be built in a second and to run anywhere. A slice (``slice_shape``) has Flash's or Pro's own
+dimensions and fewer layers and experts, so that real shapes run on a small machine. Weights are random, but scaled so
+that no part of the network is dead: the generated text is meaningless, speed and numerics are representative.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..archs.deepseek4.shape import FLASH, PREFIX, ModelShape
+from ..archs.deepseek4.shape import FLASH, PREFIX, PUBLISHED, ModelShape
 from ..archs.deepseek4.tensors import RECIPES, expected_tensors
 from ..errors import UsageError
 from ..weights.container import TensorSpec
@@ -51,28 +51,32 @@ _CORPUS = (200_000, 1)  # characters and seed of the prose that merges are learn
 Progress = Callable[[int, int], None]
 
 
-def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096) -> ModelShape:
-    """Return Flash's shape with fewer layers, experts and vocabulary; raise UsageError for an impossible value.
+def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: str = "flash") -> ModelShape:
+    """Return the shape of a published model, "flash" or "pro", with fewer layers, experts and vocabulary; raise
+    UsageError for an impossible value.
 
     Four layers cover every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3.
     """
+    if model not in PUBLISHED:
+        raise UsageError(f"unknown shape {model!r}: choose from {', '.join(PUBLISHED)}")
+    whole = PUBLISHED[model]
     for name, value, low, high in (
-        ("layers", layers, 1, FLASH.n_layers),
-        ("experts", experts, 1, FLASH.n_experts),
-        ("vocab", vocab, MINIMUM, FLASH.vocab),
+        ("layers", layers, 1, whole.n_layers),
+        ("experts", experts, 1, whole.n_experts),
+        ("vocab", vocab, MINIMUM, whole.vocab),
     ):
         if not low <= value <= high:
             raise UsageError(f"{name} must be {low} to {high}, not {value}")
     return replace(
-        FLASH,
+        whole,
         n_layers=layers,
         n_experts=experts,
-        n_used=min(FLASH.n_used, experts),
-        n_hash_layers=min(FLASH.n_hash_layers, layers),
+        n_used=min(whole.n_used, experts),
+        n_hash_layers=min(whole.n_hash_layers, layers),
         vocab=vocab,
-        ratios=FLASH.ratios[:layers],
-        swiglu_limit=FLASH.swiglu_limit[:layers],
-        name=f"ds4ref slice of Flash, {layers} layers, {experts} experts",
+        ratios=whole.ratios[:layers],
+        swiglu_limit=whole.swiglu_limit[:layers],
+        name=f"ds4ref slice of {model.capitalize()}, {layers} layers, {experts} experts",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.archs.deepseek4.shape import FLASH, ModelShape, unlike_flash
+from ds4ref.archs.deepseek4.shape import ModelShape, nearest, unlike_published
 from ds4ref.errors import Ds4Error
 from ds4ref.nano.diagnostic import PROMPTS
 from ds4ref.targets import Ability, Completion, Prompt, Step
@@ -48,7 +48,8 @@ def preflight(case: ExamContext, stage: Stage) -> None:
 
 
 def _file(case: ExamContext, stage: Stage) -> None:
-    """Compare the model file with the target's, if that is at hand, and with Flash in what no tensor's shape tells."""
+    """Compare the model file with the target's, if that is at hand, and what no tensor's shape tells with a published
+    model."""
     shape = case.engine.shape
     if case.their_model is not None:
         lines = metadata(str(case.engine.path), case.their_model)
@@ -56,13 +57,14 @@ def _file(case: ExamContext, stage: Stage) -> None:
         stage.add("the target's file", Outcome.WRONG if lines else Outcome.OK, says)
     if not isinstance(shape, ModelShape):
         return
-    odd = [f"{key} {got}, where Flash has {want}" for key, (got, want) in unlike_flash(shape).items()]
-    if odd and (shape.dim, shape.n_layers, shape.n_experts) == (FLASH.dim, FLASH.n_layers, FLASH.n_experts):
-        stage.add("model file", Outcome.WRONG, f"it has Flash's size, but {'; '.join(odd)}",
+    model = nearest(shape)
+    odd = [f"{key} {got}, where {model.name} has {want}" for key, (got, want) in unlike_published(shape).items()]
+    if odd and (shape.dim, shape.n_layers, shape.n_experts) == (model.dim, model.n_layers, model.n_experts):
+        stage.add("model file", Outcome.WRONG, f"it has the size of {model.name}, but {'; '.join(odd)}",
                   next=["Convert the model again: these values are in the file, not in the engine"])  # fmt: skip
     else:
         stage.add("model file", Outcome.OK, "; ".join(odd) + ": right if it was made so" if odd else
-                  "its constants are those of DeepSeek V4 Flash")  # fmt: skip
+                  f"its constants are those of {model.name}")  # fmt: skip
 
 
 def _prompts(case: ExamContext) -> Iterator[tuple[str, Prompt]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, check_flash
+from ds4ref.archs.deepseek4.shape import FLASH, check_published
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, ModelFileError
 from ds4ref.kernels.formats import FORMATS, ApartRows
@@ -393,10 +393,10 @@ class Metadata:
 def test_a_config_of_flash_is_flash(tmp_path: Path) -> None:
     """Every key of the strict check, and one more ratio for the layer that is left out."""
     values = checkpoint.config(FLASH)
-    assert check_flash(Metadata(tmp_path, values)) == FLASH
+    assert check_published(Metadata(tmp_path, values)) == FLASH
     values["compress_ratios"] += [0]
     values["num_hidden_layers"] = 43.0
-    assert check_flash(Metadata(tmp_path, values)) == FLASH
+    assert check_published(Metadata(tmp_path, values)) == FLASH
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_a_config_of_flash_is_flash(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_other_ways_to_say_the_same(tmp_path: Path, changes: dict) -> None:
-    assert check_flash(Metadata(tmp_path, {**checkpoint.config(FLASH), **changes})) == FLASH
+    assert check_published(Metadata(tmp_path, {**checkpoint.config(FLASH), **changes})) == FLASH
 
 
 def test_without_yarn_positions_are_not_stretched(tmp_path: Path) -> None:

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, PREFIX, ModelShape, check_flash
+from ds4ref.archs.deepseek4.shape import (
+    FLASH,
+    PREFIX,
+    PRO,
+    PUBLISHED,
+    ModelShape,
+    check_published,
+    nearest,
+    unlike_published,
+)
+from ds4ref.archs.deepseek4.tensors import expected_tensors
 from ds4ref.errors import ShapeError
 from tests.weights.modelfile import SMALL, open_metadata, with_metadata
 
@@ -27,7 +37,7 @@ OTHERS = """attention.compress_ratios swiglu_clamp_exp rope.scaling.original_con
 VALUES = {key: value for key, _, value in META}
 
 
-def change(tmp_path, key, kind=None, value=None, read=check_flash, base=META):
+def change(tmp_path, key, kind=None, value=None, read=check_published, base=META):
     """Reads Flash metadata with one key replaced, or dropped."""
     return read(open_metadata(tmp_path, with_metadata(base, {key: (kind, value) if kind else None})))
 
@@ -39,13 +49,13 @@ def test_the_list_of_keys_is_complete():
 
 
 def test_metadata_round_trip(tmp_path):
-    assert check_flash(open_metadata(tmp_path, META)) == FLASH
+    assert check_published(open_metadata(tmp_path, META)) == FLASH
     assert ModelShape.from_metadata(open_metadata(tmp_path, META)) == FLASH
     odd = replace(SMALL, swiglu_limit=(7.0, 0.1, 1e-3, 12.5), rms_eps=3e-7, rope_theta=12345.678)
     assert ModelShape.from_metadata(open_metadata(tmp_path, odd.metadata())) == odd
 
 
-EITHER = pytest.mark.parametrize("read", [check_flash, ModelShape.from_metadata])
+EITHER = pytest.mark.parametrize("read", [check_published, ModelShape.from_metadata])
 
 
 @EITHER
@@ -136,7 +146,7 @@ def test_original_context_may_be_u64(tmp_path):
 @pytest.mark.parametrize("key", ["expert_group_count", "expert_group_used_count"])
 def test_expert_groups_must_be_absent_or_zero(tmp_path, key):
     assert change(tmp_path, PREFIX + key, "u32", 0) == FLASH
-    for read in (check_flash, ModelShape.from_metadata):
+    for read in (check_published, ModelShape.from_metadata):
         with pytest.raises(ShapeError, match=f"{key} is 8, wanted 0"):
             change(tmp_path, PREFIX + key, "u32", 8, read)
 
@@ -151,7 +161,7 @@ def test_strict_demands_a_vocabulary(tmp_path, key):
 
 def test_many_mismatches_are_summed_up(tmp_path):
     with pytest.raises(ShapeError, match="not DeepSeek V4 Flash: .*and [0-9]+ more") as caught:
-        check_flash(open_metadata(tmp_path, SMALL.metadata()))
+        check_published(open_metadata(tmp_path, SMALL.metadata()))
     assert len(str(caught.value)) < 700
 
 
@@ -252,3 +262,29 @@ def test_keys_of_converters_have_no_effect_and_others_are_refused(tmp_path):
     linear = [entry for entry in FLASH.metadata() if entry[0] != f"{PREFIX}rope.scaling.type"]
     with pytest.raises(ShapeError, match="rope.scaling.type is 'linear', only \"yarn\" is computed here"):
         ModelShape.from_metadata(open_metadata(tmp_path, [*linear, (f"{PREFIX}rope.scaling.type", "string", "linear")]))
+
+
+def test_pro_is_accepted_strictly_and_told_from_flash(tmp_path):
+    assert check_published(open_metadata(tmp_path, PRO.metadata() + WORDS)) == PRO
+    assert not PRO.problems() and not unlike_published(PRO)
+    with pytest.raises(ShapeError, match="not DeepSeek V4 Pro: .*block_count is 60, wanted 61"):
+        shape = replace(PRO, n_layers=60, ratios=PRO.ratios[:60], swiglu_limit=PRO.swiglu_limit[:60])
+        check_published(open_metadata(tmp_path, shape.metadata() + WORDS))
+    key = "deepseek4.attention.indexer.top_k"
+    assert unlike_published(replace(PRO, index_topk=512)) == {key: ("512", "1024")}
+    assert unlike_published(replace(FLASH, index_topk=1024)) == {key: ("1024", "512")}
+    assert [nearest(replace(SMALL, dim=dim)) for dim in (4096, 7168, 256, 5120)] == [FLASH, PRO, FLASH, FLASH]
+
+
+def test_pro_has_the_published_sizes():
+    """1.6 T parameters, 49 B of them active, files of 426 and 412 GiB; the first layers are not those of Flash."""
+    specs = [spec for spec in expected_tensors(PRO, "q4") if spec.fmt != "I32"]
+    active = [s.elements * (6 / 384 if "_exps" in s.name else 1) for s in specs if s.name != "token_embd.weight"]
+    assert round(sum(s.elements for s in specs) / 1e12, 1) == 1.6 and round(sum(active) / 1e9) == 49
+    second = [s.name.startswith("output") or (s.name[:4] == "blk." and int(s.name.split(".")[1]) > 30) for s in specs]
+    sizes = [s.nbytes / 2**30 for s in specs]
+    halves = [sum(size for size, late in zip(sizes, second, strict=True) if late == half) for half in (False, True)]
+    assert [round(half) for half in halves] == [426, 412], "ds4's two files of Q4_K: layers 0 to 30, 31 to the output"
+    assert PRO.ratios[:5] == (128, 128, 4, 128, 4) and PRO.ratios[-1] == 4
+    assert (PRO.ratios.count(4), PRO.ratios.count(128)) == (30, 31)
+    assert PUBLISHED == {"flash": FLASH, "pro": PRO}

@@ -11,6 +11,7 @@ _CHOSEN: Mapping[str, str] = {
     "tests/arm": "test_logits",
     "tests/kernels": "test_aarch64 test_apart test_cpu_abi test_cpu_cores test_cpu_gemm test_cpu_ops "
     "test_cpu_pool test_cpu_reuse test_cpu_rounding test_formats test_half_rows test_ops test_pitfalls "
+    "test_pro_sizes "
     "test_quantize test_recording test_schedule test_top",
     "tests/archs": "test_chunks test_dense test_experts test_families test_formats test_frozen test_golden "
     "test_packed4 test_plan test_shape test_teacher_forced",

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
+from ds4ref.archs.deepseek4.shape import FLASH, PRO, ModelShape
 from ds4ref.archs.deepseek4.weights import bind
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError, UsageError
@@ -67,6 +67,19 @@ def test_a_slice_has_the_dimensions_of_flash():
     full = replace(slice_shape(43, 256, FLASH.vocab), name=FLASH.name)
     assert full == FLASH
     assert sum(spec.nbytes for spec in tensors(full, "q2")) == 86_714_775_900  # docs/explanation/model.md 2.2
+
+
+def test_a_slice_of_pro():
+    shape = slice_shape(layers=4, experts=8, model="pro")
+    assert (shape.dim, shape.expert_ff, shape.n_heads, shape.index_topk) == (7168, 3072, 128, 1024)
+    assert (
+        shape.ratios == (128, 128, 4, 128) and shape.n_hash_layers == 3 and shape.name.startswith("ds4ref slice of Pro")
+    )
+    assert replace(slice_shape(61, 384, PRO.vocab, "pro"), name=PRO.name) == PRO
+    with pytest.raises(UsageError, match="experts must be 1 to 384, not 385"):
+        slice_shape(experts=385, model="pro")
+    with pytest.raises(UsageError, match="unknown shape 'air': choose from flash, pro"):
+        slice_shape(model="air")
 
 
 @pytest.mark.parametrize("recipe", ["q2", "q4"])

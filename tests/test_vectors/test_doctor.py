@@ -357,13 +357,14 @@ def test_constants_that_no_flash_file_has(engine) -> None:
     """In a file of Flash's size they are wrong, in a small model they may be meant."""
     assert file_checks(engine)["model file"] == (
         Outcome.OK,
-        "deepseek4.attention.sliding_window 16, where Flash has 128; "
-        "deepseek4.attention.indexer.top_k 8, where Flash has 512: right if it was made so",
+        "deepseek4.attention.sliding_window 16, where DeepSeek V4 Flash has 128; "
+        "deepseek4.attention.indexer.top_k 8, where DeepSeek V4 Flash has 512: right if it was made so",
     )
     assert file_checks(engine, FLASH)["model file"] == (Outcome.OK, "its constants are those of DeepSeek V4 Flash")
     bad = file_checks(engine, replace(FLASH, rms_eps=1e-5))["model file"]
-    assert bad == (Outcome.WRONG, "it has Flash's size, but deepseek4.attention.layer_norm_rms_epsilon 1e-05, "
-                                  "where Flash has 1e-06")  # fmt: skip
+    key = "deepseek4.attention.layer_norm_rms_epsilon"
+    says = f"it has the size of DeepSeek V4 Flash, but {key} 1e-05, where DeepSeek V4 Flash has 1e-06"
+    assert bad == (Outcome.WRONG, says)
 
 
 def test_a_key_of_the_targets_file_is_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""Files of the published sizes, up to 153 GiB, made of holes: they must load in a moment and occupy nothing."""
+"""Files of the published sizes, up to 838 GiB, made of holes: they must load in a moment and occupy nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, check_flash
+from ds4ref.archs.deepseek4.costs import Costs
+from ds4ref.archs.deepseek4.report import describe, inspect_text
+from ds4ref.archs.deepseek4.shape import FLASH, PRO, check_published
 from ds4ref.archs.deepseek4.weights import bind
 from ds4ref.weights.gguf import GGUFFile
 from tests.marking import sampled
@@ -31,11 +33,11 @@ import numpy
 def peak():  # kB; not ru_maxrss, which starts at the size of the process that called us
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = peak()
-from ds4ref.archs.deepseek4.shape import check_flash
+from ds4ref.archs.deepseek4.shape import check_published
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.archs.deepseek4.weights import bind
 with GGUFFile.open(sys.argv[1]) as file:
-    weights = bind(file, check_flash(file))
+    weights = bind(file, check_published(file))
     assert len(weights.layers) == 43
 print(peak() - before)
 """
@@ -62,7 +64,7 @@ def test_a_full_size_file_loads_without_allocating(full_size):
     blocks = path.stat().st_blocks
     assert blocks * 512 < 16 << 20  # the directory, mostly vocabulary
     with GGUFFile.open(path) as file:
-        assert check_flash(file) == FLASH
+        assert check_published(file) == FLASH
         assert sum(info.nbytes for info in file.tensors.values()) == TOTALS[recipe]
         assert f"{sum(info.nbytes for info in file.tensors.values()) / 2**30:.2f}" == GIB[recipe]
         weights = bind(file, FLASH)
@@ -89,3 +91,33 @@ def test_memory_of_loading_a_full_size_file(full_size):
     )
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 64 << 10  # KiB
+
+
+PRO_GIB = {"q2": 432.7, "q4": 838.0}
+"""ds4 calls its files of Pro 430 GB (IQ2) and 426 + 412 = 838 GB (Q4, in two halves); GB of Flash's are GiB, too."""
+
+
+@pytest.mark.parametrize("recipe", sampled(PRO_GIB, ["q4"]))
+def test_pro_is_sized_and_bound(tmp_path, recipe):
+    path = tmp_path / "pro.gguf"
+    try:
+        with path.open("wb") as file:
+            file.truncate(910 << 30)
+    except OSError as error:
+        pytest.skip(f"this file system takes no sparse file of 910 GiB: {error}")
+    need_mapped(path)
+    write_model(path, PRO, recipe=recipe, metadata=PRO.metadata() + VOCABULARY, data=True)
+    blocks = path.stat().st_blocks
+    facts = describe(path)
+    stored = sum(row["bytes"] for row in facts["tensors"])
+    assert round(stored / 2**30, 1) == PRO_GIB[recipe] and facts["file_bytes"] - stored < 16 << 20
+    assert facts["published"] == PRO.name and facts["differs"] is None and facts["constants"] == {}
+    assert sum(facts["decode_read"].values()) == Costs.of_recipe(PRO, recipe).weight_bytes()
+    assert "exactly DeepSeek V4 Pro" in inspect_text(path)
+    with GGUFFile.open(path) as opened:
+        weights = bind(opened, check_published(opened))
+        experts = weights.layers[60].ffn_down_exps
+        assert (experts.experts, experts.rows, experts.cols) == (384, 7168, 3072)
+        assert not experts.expert(383).data[-1].any()  # its last byte lies past 800 GiB of q4
+    assert path.stat().st_blocks == blocks < (16 << 20) // 512
+    path.unlink()

@@ -68,7 +68,7 @@ def test_json_is_one_line_and_agrees(tmp_path):
     assert facts["shape"]["ratios"] == [0, 0, 4, 128] and facts["name"] == "small"
     assert sum(row["bytes"] for row in facts["tensors"]) == sum(s.nbytes for s in expected_tensors(SMALL))
     assert sum(row["parameters"] for row in facts["tensors"]) == sum(s.elements for s in expected_tensors(SMALL))
-    assert facts["tokens"] == 67 and facts["flash"].startswith("not DeepSeek V4 Flash")
+    assert facts["tokens"] == 67 and facts["differs"].startswith("not DeepSeek V4 Flash")
 
 
 def test_the_cache_at_flash_dimensions(tmp_path):
@@ -198,19 +198,19 @@ def test_nothing_heavy_is_imported(tmp_path):
 
 
 CHANGED = {
-    "window": (32, "attention.sliding_window 32, where Flash has 128"),
-    "index_topk": (8, "attention.indexer.top_k 8, where Flash has 512"),
-    "sinkhorn_iters": (3, "hyper_connection.sinkhorn_iterations 3, where Flash has 20"),
-    "rope_theta": (20000.0, "rope.freq_base 20000, where Flash has 10000"),
-    "compress_theta": (10000.0, "attention.compress_rope_freq_base 10000, where Flash has 160000"),
-    "yarn_factor": (40.0, "rope.scaling.factor 40, where Flash has 16"),
-    "yarn_beta_fast": (16.0, "rope.scaling.yarn_beta_fast 16, where Flash has 32"),
-    "yarn_beta_slow": (2.0, "rope.scaling.yarn_beta_slow 2, where Flash has 1"),
-    "yarn_orig_ctx": (4096, "rope.scaling.original_context_length 4096, where Flash has 65536"),
-    "route_scale": (1.0, "expert_weights_scale 1, where Flash has 1.5"),
-    "rms_eps": (1e-5, "attention.layer_norm_rms_epsilon 1e-05, where Flash has 1e-06"),
-    "hc_eps": (1.5e-6, "hyper_connection.epsilon 1.5e-06, where Flash has 1e-06"),
-    "swiglu_limit": ((10.0,) * 42 + (7.0,), "swiglu_clamp_exp 7,10, where Flash has 10"),
+    "window": (32, "attention.sliding_window 32, where DeepSeek V4 Flash has 128"),
+    "index_topk": (8, "attention.indexer.top_k 8, where DeepSeek V4 Flash has 512"),
+    "sinkhorn_iters": (3, "hyper_connection.sinkhorn_iterations 3, where DeepSeek V4 Flash has 20"),
+    "rope_theta": (20000.0, "rope.freq_base 20000, where DeepSeek V4 Flash has 10000"),
+    "compress_theta": (10000.0, "attention.compress_rope_freq_base 10000, where DeepSeek V4 Flash has 160000"),
+    "yarn_factor": (40.0, "rope.scaling.factor 40, where DeepSeek V4 Flash has 16"),
+    "yarn_beta_fast": (16.0, "rope.scaling.yarn_beta_fast 16, where DeepSeek V4 Flash has 32"),
+    "yarn_beta_slow": (2.0, "rope.scaling.yarn_beta_slow 2, where DeepSeek V4 Flash has 1"),
+    "yarn_orig_ctx": (4096, "rope.scaling.original_context_length 4096, where DeepSeek V4 Flash has 65536"),
+    "route_scale": (1.0, "expert_weights_scale 1, where DeepSeek V4 Flash has 1.5"),
+    "rms_eps": (1e-5, "attention.layer_norm_rms_epsilon 1e-05, where DeepSeek V4 Flash has 1e-06"),
+    "hc_eps": (1.5e-6, "hyper_connection.epsilon 1.5e-06, where DeepSeek V4 Flash has 1e-06"),
+    "swiglu_limit": ((10.0,) * 42 + (7.0,), "swiglu_clamp_exp 7,10, where DeepSeek V4 Flash has 10"),
 }
 FLASHLIKE = {name: getattr(FLASH, name) for name in CHANGED if name != "swiglu_limit"}
 
@@ -222,11 +222,11 @@ def test_a_constant_that_no_flash_file_has_is_named(tmp_path, field):
     small = replace(SMALL, **FLASHLIKE, swiglu_limit=(10.0,) * SMALL.n_layers)
     small = replace(small, **{field: value[-SMALL.n_layers :] if isinstance(value, tuple) else value})
     path = write_model(tmp_path / "m.gguf", small, data=True)
-    assert [line for line in inspect_text(path).splitlines() if "where Flash" in line] == [
+    assert [line for line in inspect_text(path).splitlines() if "where DeepSeek" in line] == [
         f"constants   deepseek4.{says}"
     ]
     ((key, facts),) = describe(path)["constants"].items()
-    assert f"{key} {facts['value']}, where Flash has {facts['flash']}" == f"deepseek4.{says}"
+    assert f"{key} {facts['value']}, where DeepSeek V4 Flash has {facts['published']}" == f"deepseek4.{says}"
 
 
 def test_constants_of_flash_are_told_as_such(tmp_path):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .costs import Costs  # first: importing a module of that name later would hide the function ``costs``
-from .shape import ModelShape, check_flash
+from .shape import ModelShape, check_published
 from .weights import bind
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def read_shape(source: TensorSource, strict: bool = False) -> ModelShape:
-    """Return the dimensions of a model file; ``strict`` accepts exactly DeepSeek V4 Flash."""
+    """Return the dimensions of a model file; ``strict`` accepts exactly DeepSeek V4 Flash or Pro."""
     if strict:
-        check_flash(source)
+        check_published(source)
     return ModelShape.from_metadata(source)
 
 

@@ -18,7 +18,7 @@ from ...weights import open_source
 from ...weights.accounting import Account
 from ...weights.source import TensorInfo, TensorSource
 from ..report import Accounts, account_lines, accounts_of, line, used_line
-from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_flash, metadata_account, unlike_flash
+from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_published, metadata_account, nearest, unlike_published
 from .tensors import PARTS, Slot
 from .weights import account, check_tensors
 
@@ -46,8 +46,11 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
             "tokens": _count(source, TOKENS_KEY),
             "merges": _count(source, MERGES_KEY),
             "name": shape.name,
-            "flash": _flash(source),
-            "constants": {key: {"value": got, "flash": want} for key, (got, want) in unlike_flash(shape).items()},
+            "published": nearest(shape).name,
+            "differs": _differs(source),
+            "constants": {
+                key: {"value": got, "published": want} for key, (got, want) in unlike_published(shape).items()
+            },
             "shape": {
                 field: list(value) if isinstance(value, tuple) else value
                 for field, value in vars(shape).items()
@@ -87,9 +90,9 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
         f"file        {facts['path']}",
         f"            {_bytes(facts['file_bytes'])}, {_container(facts['alignment'])}",
         f"model       {line(facts['name']) or '(unnamed)'}",
-        f"            {'exactly DeepSeek V4 Flash' if facts['flash'] is None else line(facts['flash'])}",
+        f"            {'exactly ' + facts['published'] if facts['differs'] is None else line(facts['differs'])}",
         f"vocabulary  {vocabulary}",
-        *_constant_lines(facts["constants"]),
+        *_constant_lines(facts["constants"], facts["published"]),
         "",
         "shape",
         *_shape_lines(shape),
@@ -106,10 +109,10 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
     return "\n".join(lines)
 
 
-def _constant_lines(constants: dict[str, dict[str, str]]) -> list[str]:
-    says = [f"{key} {entry['value']}, where Flash has {entry['flash']}" for key, entry in constants.items()]
+def _constant_lines(constants: dict[str, dict[str, str]], model: str) -> list[str]:
+    says = [f"{key} {entry['value']}, where {model} has {entry['published']}" for key, entry in constants.items()]
     heads = ["constants", *[""] * len(says)]
-    return [f"{head:<12}{text}" for head, text in zip(heads, says or ["those of DeepSeek V4 Flash"], strict=False)]
+    return [f"{head:<12}{text}" for head, text in zip(heads, says or [f"those of {model}"], strict=False)]
 
 
 def _shape_lines(s: dict[str, Any]) -> list[str]:
@@ -203,10 +206,10 @@ def _decode_read(used: list[tuple[Slot, TensorInfo]], shape: ModelShape) -> dict
     return {part: nbytes for part, nbytes in read.items() if nbytes}
 
 
-def _flash(source: TensorSource) -> str | None:
-    """Return None if this is DeepSeek V4 Flash, else how it differs."""
+def _differs(source: TensorSource) -> str | None:
+    """Return None if this is exactly a published model, else how it differs from the nearest."""
     try:
-        check_flash(source)
+        check_published(source)
     except ShapeError as error:
         return error.reason
     return None

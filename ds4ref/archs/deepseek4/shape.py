@@ -1,15 +1,16 @@
 """Dimensions of a DeepSeek V4 model, read from metadata and checked.
 
 ``ModelShape.from_metadata`` accepts any consistent set of dimensions, so that tiny models test the code that runs the
-real one. ``check_flash`` additionally checks that the model is DeepSeek V4 Flash, and names the keys that differ
-(docs/explanation/model.md 2.1). Integer keys must have exactly the stored type u32, as in ds4.
+real ones. ``check_published`` additionally checks that the model is DeepSeek V4 Flash or Pro, and names the keys that
+differ (docs/explanation/model.md 2.1; where Pro's values are from: docs/explanation/pro.md). Integer keys must have
+exactly the stored type u32, as in ds4.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -350,15 +351,43 @@ FLASH = ModelShape(
 )
 
 
-def check_flash(source: TensorSource) -> ModelShape:
-    """Return the shape of ``source`` if it is exactly DeepSeek V4 Flash, else raise ShapeError with key, value and
-    expected.
+PRO = replace(
+    FLASH,
+    n_layers=61,
+    dim=7168,
+    n_heads=128,
+    q_rank=1536,
+    o_groups=16,
+    n_experts=384,
+    expert_ff=3072,
+    index_topk=1024,
+    ratios=(HCA, HCA) + (CSA, HCA) * 29 + (CSA,),
+    swiglu_limit=(10.0,) * 61,
+    route_scale=2.5,
+    name="DeepSeek V4 Pro",
+)
+"""Layers, width, experts and their width are what ds4 says of its files. All else is assumed: from DeepSeek's
+config.json as others quote it. It fits the published sizes (docs/explanation/pro.md)."""
+
+PUBLISHED = {"flash": FLASH, "pro": PRO}
+"""Published models by the name that ``--shape`` takes."""
+
+
+def nearest(shape: ModelShape) -> ModelShape:
+    """Return the published model that ``shape`` is compared with: the one of its width, Flash if there is none."""
+    return next((model for model in PUBLISHED.values() if model.dim == shape.dim), FLASH)
+
+
+def check_published(source: TensorSource) -> ModelShape:
+    """Return the shape of ``source`` if it is exactly a published model, else raise ShapeError with key, value and
+    expected, of the nearest one.
 
     Floats must match to one part in a million. (ds4 allows 1e-6 absolute, which any small epsilon passes.)
     """
     reader = _Keys(source)
     shape = reader.shape()
-    got, want = asdict(shape), asdict(FLASH)
+    model = nearest(shape)
+    got, want = asdict(shape), asdict(model)
     problems = list(reader.faults.values())
     for field, key in KEYS.items():
         if key not in reader.faults and not _matches(got[field], want[field]):
@@ -370,7 +399,7 @@ def check_flash(source: TensorSource) -> ModelShape:
         elif kind != "string[]" and key not in reader.faults:
             problems.append(f"{key} has type {kind}, wanted string[]")
     if problems:
-        raise ShapeError(source.path, "not DeepSeek V4 Flash: " + summary(problems))
+        raise ShapeError(source.path, f"not {model.name}: " + summary(problems))
     return shape
 
 
@@ -385,11 +414,12 @@ def metadata_account(source: TensorSource) -> tuple[ModelShape, Account]:
     return shape, reader.account()
 
 
-def unlike_flash(shape: ModelShape) -> dict[str, tuple[str, str]]:
-    """Return the constants that no file of Flash has: metadata key -> (value, Flash's value), as text."""
-    different = {}
+def unlike_published(shape: ModelShape) -> dict[str, tuple[str, str]]:
+    """Return the constants that no file of the nearest published model has: metadata key -> (value, that model's), as
+    text."""
+    different, model = {}, nearest(shape)
     for field in CONSTANTS:
-        got, want = ({*value} if isinstance(value := getattr(s, field), tuple) else {value} for s in (shape, FLASH))
+        got, want = ({*value} if isinstance(value := getattr(s, field), tuple) else {value} for s in (shape, model))
         if not _matches(tuple(sorted(got)), tuple(sorted(want))):
             different[KEYS[field]] = _brief(tuple(sorted(got))), _brief(tuple(sorted(want)))
     return different

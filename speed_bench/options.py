@@ -183,6 +183,7 @@ def build_parser() -> Parser:
     add(g, "--cpu", const=["cpu"])
     add(g, "--cuda", const=["cuda"])
     add(g, "--gpu-memory")
+    add(g, "--expert-cache")
     add(g, "--numerics", type=choices(*MODES), help=f"{', '.join(MODES)} ({DEFAULT_MODE})")
     add(g, "--threads", type=integers())
     add(g, "--warm-weights", help="read the whole file before starting")
@@ -356,8 +357,8 @@ def _load(args: Namespace, remote: bool) -> Load | None:
 
 
 LOCAL_ONLY = (
-    "model", "backend", "gpu_memory", "numerics", "threads", "warm_weights", "strict", "draft", "mtp", "mtp_draft",
-    "mtp_margin",
+    "model", "backend", "gpu_memory", "expert_cache", "numerics", "threads", "warm_weights", "strict", "draft", "mtp",
+    "mtp_draft", "mtp_margin",
 )  # fmt: skip
 
 
@@ -417,6 +418,8 @@ def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
     chosen |= {"threads": threads(PROG, options["threads"]), "strict": args.strict}
     if args.gpu_memory is not None and options["backend"] == "cuda":
         chosen["gpu_memory"] = args.gpu_memory
+    if args.expert_cache is not None:
+        chosen["expert_cache"] = args.expert_cache
     if options["draft"] is not None or options["mtp-draft"] is not None:
         given = {name.replace("-", "_"): options[name] for name in ("draft", "mtp-draft")}
         embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)

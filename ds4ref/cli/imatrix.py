@@ -46,6 +46,7 @@ def build_parser() -> Parser:
     parser.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most N tokens")
     add(parser, "--backend", default=DEFAULT_BACKEND)
     add(parser, "--gpu-memory")
+    add(parser, "--expert-cache")
     add(parser, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(parser, "--threads")
     add(parser, "--help")

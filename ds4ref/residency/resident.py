@@ -95,6 +95,7 @@ class ResidentExperts:
         self.tables = [[stack.mapped + numbers * stack.nbytes for stack in stacks] for stacks in self._layers]
         self._kept, self._busy = (np.zeros((len(sizes), experts), bool) for _ in range(2))
         self._jobs: dict[tuple[int, int], list[Job]] = {}
+        self._asked: set[int] = set()
         self._current: tuple[int, np.ndarray] | None = None
         self._failure: BaseException | None = None
         self._turn = threading.Lock()
@@ -143,6 +144,7 @@ class ResidentExperts:
             self.order.decoded(decoded)
             self._current = None
             self._kept[:] = False
+            self._asked.clear()
             failure, self._failure = self._failure, None
             self._settle(failed=True)
             return failure
@@ -176,8 +178,14 @@ class ResidentExperts:
         """Begin to read experts that this pass will need later."""
         with self._guard():
             ids = np.unique(ids)
+            self._count(layer, ids)
             self._kept[layer, ids] = True
             self._fetch(layer, ids, SOON)
+
+    def _count(self, layer: int, ids: np.ndarray) -> None:
+        self._asked.add(layer)
+        self.uses += len(ids)
+        self.hits += int(self.contents.present(layer, ids).sum())
 
     def need(self, layer: int, ids: np.ndarray) -> None:
         """Begin to read the experts of a layer, which this pass needs now."""
@@ -188,8 +196,8 @@ class ResidentExperts:
             ids = np.unique(ids)
             self._current = layer, ids
             self._kept[layer, ids] = True
-            self.uses += len(ids)
-            self.hits += int(self.contents.present(layer, ids).sum())
+            if layer not in self._asked:
+                self._count(layer, ids)
             if len(ids) <= max(SELECTED * self.contents.pool(layer).places, 1):
                 self._fetch(layer, ids, NOW)
             absent = ids[~self.contents.present(layer, ids)]
@@ -204,8 +212,8 @@ class ResidentExperts:
         with self._guard():
             if self._failure is None and self._current is not None:
                 begun = time.perf_counter()
-                known = (self._jobs.get((layer, expert)) for expert in self._current[1].tolist())
-                self._readers.wait([jobs[part] for part in parts for jobs in known if jobs is not None])
+                pending = [self._jobs.get((layer, expert), ()) for expert in self._current[1].tolist()]
+                self._readers.wait(jobs[part] for part in parts for jobs in pending if jobs)
                 self.seconds_waited += time.perf_counter() - begun
 
     @contextmanager

@@ -78,8 +78,8 @@ class Engine:
         memory (None: do so if the file is larger than the memory this process may use).
         expert_cache: bytes of memory for routed experts that are read from disk when they are chosen, for a model
         larger than memory (backend cpu, GGUF); "off"; None or "auto": if the file is larger than the memory this
-        process may use, four fifths of what is free less all other weights. The experts that MODEL.experts.json beside the file
-        lists are read first.
+        process may use, four fifths of what is free less all other weights. The experts that MODEL.experts.json
+        beside the file lists are read first.
         gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it).
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
@@ -114,7 +114,11 @@ class Engine:
             budget = _expert_budget(expert_cache, source, weights, ops) if larger or not automatic else 0
             resident = None
             if budget:
-                weights, resident = cached(source, weights, ops, budget, shape.n_used)
+                try:
+                    weights, resident = cached(source, weights, ops, budget, shape.n_used)
+                except UsageError:  # too little
+                    if not automatic:
+                        raise
             try:
                 model = arch.model(shape, weights, ops, mode, larger if advise is None else advise, resident)
             except MemoryError as e:

@@ -59,7 +59,7 @@ def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
     embedded: the model is the embedded one.
     """
     options = {"backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory}
-    options["expert_cache"] = args.expert_cache
+    options |= {"expert_cache": args.expert_cache}
     return options | {"drafts": drafting(args, embedded)} if hasattr(args, "draft") else options
 
 

@@ -128,6 +128,6 @@ def read_pages(handle: int, path: str, buffer: memoryview, offset: int, least: i
             got = os.readv(handle, [buffer[done:]])
         except OSError as error:
             raise ModelFileError(path, f"cannot read: {error.strerror}", offset + done) from None
-        if not got or (done + got < least and got % mmap.PAGESIZE):
-            raise ModelFileError(path, "the file ends here, though it was longer when it was opened", offset + done)
         done += got
+        if done < least and (not got or got % mmap.PAGESIZE):
+            raise ModelFileError(path, "the file ends here, though it was longer when it was opened", offset + done)

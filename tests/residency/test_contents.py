@@ -49,7 +49,9 @@ def test_the_least_used_leaves_and_of_equals_the_least_recent() -> None:
     order.used(0, ids(0))  # used twice; the others once, (1, 1) before (0, 2)
     order.used(1, ids(3))
     (move,) = contents.admit(1, [3], kept)
-    assert move.victim == (1, 1) and contents.place[1, 1] == NOWHERE and contents.present(1, ids(1, 3)).tolist() == [0, 1]
+    assert (
+        move.victim == (1, 1) and contents.place[1, 1] == NOWHERE and contents.present(1, ids(1, 3)).tolist() == [0, 1]
+    )
     order.used(1, ids(1))
     (move,) = contents.admit(1, [1], kept)
     assert move.victim == (0, 2)
@@ -79,9 +81,14 @@ def test_what_is_kept_never_leaves_and_places_are_never_shared() -> None:
 
 def test_layers_of_other_sizes_have_pools_of_their_own_by_their_part_of_all_bytes() -> None:
     contents = Contents([10, 30, 10], 4, 100, Recent(3, 4))  # 200 bytes in all: half of each pool
-    assert [(pool.size, pool.layers.tolist(), pool.places) for pool in contents.pools] == [(10, [0, 2], 4), (30, [1], 2)]
+    assert [(pool.size, pool.layers.tolist(), pool.places) for pool in contents.pools] == [
+        (10, [0, 2], 4),
+        (30, [1], 2),
+    ]
     kept = np.zeros((3, 4), bool)
-    assert [m.place for m in contents.admit(1, [0, 1, 2], kept)] == [0, 1, 0], "its own pool, not the other's free places"
+    assert [m.place for m in contents.admit(1, [0, 1, 2], kept)] == [0, 1, 0], (
+        "its own pool, not the other's free places"
+    )
     assert len(contents.admit(0, [0, 1, 2, 3], kept)) == 4
     everything = Contents([10, 30, 10], 4, 10**6, Recent(3, 4))
     assert [pool.places for pool in everything.pools] == [8, 4]

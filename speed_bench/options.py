@@ -54,6 +54,7 @@ USAGE = """ds4-bench [options]                 sweep context depths; a table, or
        ds4-bench plot CSV... [options]     draw speed curves
        ds4-bench model [options]           the bound of a model on a machine, and of published rows
        ds4-bench drafts -o FILE            what guessed tokens can gain, against how many are right
+       ds4-bench experts ROUTING           what a cache of experts finds in memory, of recorded routing
        ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
        ds4-bench many JOB.toml [options]   a sweep for every combination, on many machines if wanted
        (each with --help)"""

@@ -39,6 +39,11 @@ class Routing(NamedTuple):
         with atomic_write(path) as file:
             np.savez_compressed(file, **self._asdict())
 
+    def counts(self) -> np.ndarray:
+        """Return the number of uses of each expert, int64 (layers, experts)."""
+        rows = self.ids.transpose(1, 0, 2).reshape(self.ids.shape[1], -1)
+        return np.stack([np.bincount(row, minlength=self.experts) for row in rows])
+
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Routing:
         """Return the routing of a file; raise DataError unless it is one."""

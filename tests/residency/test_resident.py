@@ -15,6 +15,7 @@ from ds4ref.archs.experts import dense_bytes
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, DataError, ModelFileError, UsageError
 from ds4ref.nano import random_path
+from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.residency import readers, resident
 from ds4ref.residency.hotlist import beside, write_hot_list
 from ds4ref.residency.policy import Fading
@@ -66,6 +67,20 @@ def test_results_do_not_depend_on_what_is_in_memory(wanted: list[np.ndarray], bu
         assert same(outputs(engine), wanted), "with a cache that is warm"
         if budget == 10**9:
             assert engine.expert_use()["cache"]["bytes_read"] == found["bytes_read"] <= 96 * 77824, "each is read once"
+
+
+def test_layers_of_mixed_precision_have_places_of_their_sizes() -> None:
+    path = diagnostic_path()
+    with open_cached(path, "off") as engine:
+        expected = engine.session(64).extend(PROMPT), engine.session(64).extend(PROMPT[:6], one_by_one=True)
+        everything = sum(info.nbytes for name, info in engine.source.tensors.items() if "_exps." in name)
+    with open_cached(path, int(0.7 * everything)) as engine:
+        cache = engine.model.experts.resident
+        assert len(cache.contents.pools) == 2
+        assert all(0 < pool.places < len(pool.layers) * engine.shape.n_experts for pool in cache.contents.pools)
+        for _ in range(2):
+            found = engine.session(64).extend(PROMPT), engine.session(64).extend(PROMPT[:6], one_by_one=True)
+            assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_decoded_tokens_count_as_such_and_a_prompt_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

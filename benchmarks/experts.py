@@ -125,6 +125,7 @@ def measure(model: str, arms: Sequence[str], rounds: int, limit: int, readers: i
             command += ["--readers", str(readers), "-n", str(tokens)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             results[name].append(json.loads(done.stdout))
+            print(name, done.stdout.strip(), file=sys.stderr, flush=True)
             return results[name][-1].get("ms", 0.0)
 
         samples = interleave({name: lambda name=name: arm(name) for name in arms}, rounds, warm=False)

@@ -56,7 +56,8 @@ class ExpertUse:
             ops.follow(self.counts, [(w.ffn_gate_exps, w.ffn_up_exps, w.ffn_down_exps) for w in layers])
 
     def ahead(self, ops: Any, layer: int, ids: np.ndarray) -> None:
-        """Take note of the routing of a later layer, expert ids (T, K), and begin to read these experts if enabled."""
+        """Count the routing of a later layer, expert ids (T, K), and begin to read these experts if enabled."""
+        ops.count(ids, self.counts[layer])
         if self.resident is not None:
             ops.call(self._ask[layer], ids)
         self._advise(ops, layer, ids)
@@ -66,10 +67,10 @@ class ExpertUse:
 
         known: ``ahead`` was called with them.
         """
-        ops.count(ids, self.counts[layer])
         if self.resident is not None:
             ops.call(self._need[layer], ids, before=self._tables(layer, GATE_UP[0], DOWN[0]))
         if not known:
+            ops.count(ids, self.counts[layer])
             self._advise(ops, layer, ids)
 
     def read(self, ops: Any, layer: int, ids: np.ndarray, parts: tuple[int, ...], after: Any) -> None:

@@ -14,7 +14,7 @@ from itertools import count
 
 from ds4ref.kernels.system import open_uncached
 
-from ..errors import ModelFileError
+from ..errors import BackendError, ModelFileError
 
 NOW, SOON, SOMETIME = range(3)
 """Urgency: a pass waits for it; a pass will need it; nobody has asked."""
@@ -39,7 +39,7 @@ class Readers:
         self._queued, self._finished = threading.Condition(self.lock), threading.Condition(self.lock)
         self._queue: list[tuple[int, int, Job]] = []
         self._numbers = count()
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self._handles: list[int] = []
         try:
             for _ in range(threads):
@@ -65,7 +65,12 @@ class Readers:
         self._handles.clear()
 
     def submit(self, jobs: Iterable[Job]) -> None:
-        """Queue jobs; again, if they have become more urgent meanwhile."""
+        """Queue jobs; again, if they have become more urgent meanwhile.
+
+        Raise BackendError in a child of the process that opened the file: threads do not survive a fork.
+        """
+        if os.getpid() != self._process:
+            raise BackendError(f"{self.path}: opened before the process was forked: open the model again")
         with self.lock:
             for job in jobs:
                 heapq.heappush(self._queue, (job.urgency, next(self._numbers), job))

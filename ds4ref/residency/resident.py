@@ -24,6 +24,7 @@ import numpy as np
 
 from ds4ref.kernels.system import anonymous_memory, lock_memory, will_need
 
+from ..environment import available_bytes
 from ..errors import BackendError, UsageError
 from .contents import Contents, Move
 from .policy import Fading
@@ -75,8 +76,8 @@ class ResidentExperts:
         """Reserve ``budget`` bytes for the ``experts`` of each of ``layers`` in a file of ``size`` bytes.
 
         used: experts of a layer that a token uses, which the budget must do for.
-        Raise ModelFileError if the file cannot be read, UsageError for too small a budget, BackendError if there is no
-        memory.
+        Raise ModelFileError if the file cannot be read, UsageError for a budget that is too small or more than is free,
+        BackendError if the system refuses the memory.
         """
         self._layers, self.path, self.budget = [tuple(stacks) for stacks in layers], path, budget
         sizes = [sum(stack.room for stack in stacks) for stacks in self._layers]
@@ -87,6 +88,9 @@ class ResidentExperts:
             if pool.places < min(least, len(pool.layers) * experts):
                 wanted = least * sum(sizes) * experts // (len(pool.layers) * experts)
                 raise UsageError(f"a cache of {budget} bytes is too small for a token's experts: at least {wanted + 1}")
+        reserved, free = sum(pool.size * pool.places for pool in self.contents.pools), available_bytes()
+        if free is not None and reserved > free:
+            raise UsageError(f"a cache of {reserved} bytes of experts does not fit into the {free} that are free")
         try:
             self._memory = [Memory(pool.size * pool.places) for pool in self.contents.pools]
         except (OSError, ValueError, OverflowError) as error:

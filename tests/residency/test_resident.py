@@ -201,6 +201,42 @@ def test_a_file_larger_than_memory_gets_a_cache_of_what_is_free(monkeypatch: pyt
             assert (cache and cache.places) == places
 
 
+def test_experts_of_the_layer_under_way_stay_however_cold() -> None:
+    with open_cached(random_path(), LEAST) as engine:
+        cache = engine.model.experts.resident  # 8 places
+        with cache.passing(0):
+            cache.need(4, np.array([[1, 2, 3]]))
+            cache.wait(4, (0, 1, 2))
+            cache.need(3, np.array([[5, 6, 7]]))
+            cache.wait(3, (0, 1, 2))
+        cache.order.hotness[4], cache.order.hotness[3] = -5, 100  # whatever layer 4 has is worth least
+        with cache.passing(0):
+            cache.need(4, np.array([[1, 2, 3, 8]]))
+            cache.wait(4, (0, 1, 2))
+            cache.ask(5, np.array([[0, 1, 2, 3, 4, 5, 6, 7]]))
+            place = cache.contents.place
+            assert (place[4, [1, 2, 3, 8]] >= 0).all() and (place[5] >= 0).sum() == 4
+            cache.need(5, np.array([[0, 1, 2, 8]]))
+            assert (place[5, [0, 1, 2, 8]] >= 0).all()
+            cache.wait(5, (0, 1, 2))
+        assert not cache._kept.any() and not cache._busy.any() and not cache._jobs
+
+
+def test_more_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "available_bytes", lambda: 1_000_000)
+    with pytest.raises(UsageError, match="a cache of 1011712 bytes of experts does not fit into the 1000000 that are"):
+        open_cached(random_path(), 13 * 77824 + 5)
+    with open_cached(random_path(), 12 * 77824) as engine:
+        assert engine.model.experts.resident.places == 12
+
+
+def test_a_child_of_the_process_says_why_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_cached(random_path(), LEAST) as engine:
+        monkeypatch.setattr(readers.os, "getpid", lambda: -1)
+        with pytest.raises(BackendError, match="opened before the process was forked"):
+            engine.session(64).sync(PROMPT)
+
+
 def test_readers_take_the_most_urgent_first_and_once(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 40)

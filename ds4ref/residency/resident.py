@@ -11,7 +11,6 @@ from compiled code, and leave an error to ``passing``, around the whole pass, to
 
 from __future__ import annotations
 
-import math
 import mmap
 import threading
 import time
@@ -32,10 +31,6 @@ from .readers import NOW, SOMETIME, SOON, Job, Readers, read_pages
 
 READERS = 4
 """Threads that read: more gain little on one disk (docs/LOG.md, 2026-11-27)."""
-
-SELECTED = 0.5
-"""Part of a pool that the experts of a chunk may take; if it has more, those not in memory are read where they are
-mapped, and what decode needs stays in memory."""
 
 PAGE = mmap.PAGESIZE
 PARTS = "gate", "up", "down"
@@ -83,10 +78,9 @@ class ResidentExperts:
         sizes = [sum(stack.room for stack in stacks) for stacks in self._layers]
         self.order = Fading(len(sizes), experts)
         self.contents = Contents(sizes, experts, budget, self.order)
-        least = math.ceil(used / SELECTED)
         for pool in self.contents.pools:
-            if pool.places < min(least, len(pool.layers) * experts):
-                wanted = least * sum(sizes) * experts // (len(pool.layers) * experts)
+            if pool.places < used:
+                wanted = used * sum(sizes) * experts // (len(pool.layers) * experts)
                 raise UsageError(f"a cache of {budget} bytes is too small for a token's experts: at least {wanted + 1}")
         reserved, free = sum(pool.size * pool.places for pool in self.contents.pools), available_bytes()
         if free is not None and reserved > free:
@@ -202,7 +196,7 @@ class ResidentExperts:
             self._kept[layer, ids] = True
             if layer not in self._asked:
                 self._count(layer, ids)
-            if len(ids) <= max(SELECTED * self.contents.pool(layer).places, 1):
+            if len(ids) <= self.contents.pool(layer).places:
                 self._fetch(layer, ids, NOW)
             absent = ids[~self.contents.present(layer, ids)]
             self._readers.submit(

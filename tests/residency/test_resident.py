@@ -55,7 +55,7 @@ def wanted() -> list[np.ndarray]:
         return outputs(engine)
 
 
-@pytest.mark.parametrize(("budget", "threads"), [(LEAST, 1), (LEAST, 2), (1_500_000, 2), (10**9, 2)])
+@pytest.mark.parametrize(("budget", "threads"), [(LEAST, 1), (320_000, 2), (1_500_000, 2), (10**9, 2)])
 def test_results_do_not_depend_on_what_is_in_memory(wanted: list[np.ndarray], budget: int, threads: int) -> None:
     with open_cached(random_path(), budget, threads=threads) as engine:
         assert same(outputs(engine), wanted)
@@ -63,7 +63,7 @@ def test_results_do_not_depend_on_what_is_in_memory(wanted: list[np.ndarray], bu
         experts = engine.model.experts.resident
         assert found["places"] == min(96, budget // 77824) == experts.places
         assert found["bytes"] <= budget and 0 <= found["locked"] <= found["bytes"]
-        assert 0 < found["hits"] < found["uses"] and found["bytes_read"] > 0
+        assert 0 <= found["hits"] < found["uses"] and found["bytes_read"] > 0
         assert same(outputs(engine), wanted), "with a cache that is warm"
         if budget == 10**9:
             assert engine.expert_use()["cache"]["bytes_read"] == found["bytes_read"] <= 96 * 77824, "each is read once"
@@ -159,8 +159,8 @@ def test_errors_of_the_disk_say_where(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_cached_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="a cache of 600000 bytes is too small for a token's experts: at least 622593"):
-        open_cached(random_path(), 600_000)
+    with pytest.raises(UsageError, match="a cache of 300000 bytes is too small for a token's experts: at least 311297"):
+        open_cached(random_path(), 300_000)
     with pytest.raises(BackendError, match="backend reference has no cache of experts"):
         open_cached(random_path(), LEAST, backend="reference")
     with pytest.raises(BackendError, match="no memory for"):
@@ -192,7 +192,7 @@ def test_a_file_larger_than_memory_gets_a_cache_of_what_is_free(monkeypatch: pyt
     monkeypatch.setattr(module, "memory_bytes", lambda: 1 << 20)
     with Engine.open(random_path(), expert_cache="off") as engine:
         dense = dense_bytes(engine.source)
-    for wanted, places in ((0, None), (7, None), (8, 8), (38, 38), (10_000, 96)):
+    for wanted, places in ((0, None), (3, None), (4, 4), (38, 38), (10_000, 96)):
         free = None if not wanted else (dense + 77824 * (wanted + 0.5)) / 0.8
         monkeypatch.setattr(module, "available_bytes", lambda free=free: free)
         with Engine.open(random_path()) as engine:

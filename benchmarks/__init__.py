@@ -6,6 +6,7 @@ python -m benchmarks.arm     what rows should take on AArch64 machines, estimate
 python -m benchmarks.profile where the time of a decoded token goes, step by step
 python -m benchmarks.threads how a token scales with threads, what a barrier costs, what more threads would give
 python -m benchmarks.skills  what the embedded model can do; what every mistake and every quantization costs it
+python -m benchmarks.experts decode of a model larger than memory, against plain mapping and the disk's rate
 python -m benchmarks.arms    whether ds4-bench can be trusted: its overhead, false and missed verdicts
 
 report, timing     rows with bars; interleaved rounds of all arms

@@ -171,7 +171,8 @@ class Decoder:
         starts = [cache.pos for cache in self.caches]
         self.last, inputs = self._recording(starts, counts)
         inputs.move_timelines(tokens, starts)
-        self.last.replay()
+        with self.model.experts.passing(sum(counts)):
+            self.last.replay()
         host, (values, best), (streams, logits) = self.model.ops.host, self.last.outputs, self.last.kept
         best, values = host(best).tolist(), host(values).tolist()
         outputs, first = [], 0

@@ -18,15 +18,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .archs import Model, arch_of, costs_of
+from .archs.experts import cached, can_cache, dense_bytes
 from .backends import DEFAULT_BACKEND, load_backend
 from .costs import prefill_chunk
-from .environment import memory_bytes
+from .environment import available_bytes, memory_bytes
 from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
+from .residency.hotlist import beside, read_hot_list
 from .session.session import Session
 from .session.together import Together
 from .text.protocol import DEFAULT_SYSTEM
 from .weights import open_source
+
+FREE_FOR_EXPERTS = 0.8
+"""Part of the free memory that weights may take in a model larger than memory."""
 
 CTX_STEP = 4096
 """Contexts of ``Engine.stream`` are multiples of so many tokens: sessions of one context share their recordings."""
@@ -62,6 +67,7 @@ class Engine:
         strict: bool = False,
         split: str = "unicode",
         advise: bool | None = None,
+        expert_cache: int | str | None = None,
         gpu_memory: float | None = None,
         progress: Callable[[str], None] | None = None,
         drafts: Drafting | None = None,
@@ -73,6 +79,10 @@ class Engine:
         split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
         advise: prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
         memory (None: do so if the file is larger than the memory this process may use).
+        expert_cache: bytes of memory for routed experts that are read from disk when they are chosen, for a model
+        larger than memory (backend cpu, GGUF); "off"; None or "auto": if the file is larger than the memory this
+        process may use, four fifths of what is free less all other weights. The experts that MODEL.experts.json
+        beside the file lists are read first.
         gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it).
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
@@ -101,14 +111,26 @@ class Engine:
                 )
             weights = arch.bind(source, shape)
             ops = load_backend(backend, threads, gpu_memory, progress)
-            if advise is None:
-                advise = memory is not None and source.size > memory
+            larger = memory is not None and source.size > memory
+            if advise is not None and expert_cache is None:
+                expert_cache = "off"
+            automatic = expert_cache in (None, "auto")
+            budget = _expert_budget(expert_cache, source, weights, ops) if larger or not automatic else 0
+            resident = None
+            if budget:
+                try:
+                    weights, resident = cached(source, weights, ops, budget, shape.n_used)
+                except UsageError:  # too little
+                    if not automatic:
+                        raise
             try:
-                model = arch.model(shape, weights, ops, mode, advise)
+                model = arch.model(shape, weights, ops, mode, larger if advise is None else advise, resident)
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
             if steering is not None:
                 model = _steered(model, steering)
+            if resident is not None and beside(path).exists():
+                resident.preload(read_hot_list(beside(path), *resident.contents.place.shape))
             speculate = None
             if drafts is not None and drafts.kind != "off":
                 from .drafts.setup import Drafts
@@ -246,7 +268,9 @@ class Engine:
 
     def close(self) -> None:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
-        self.__dict__.pop("model", None)
+        model = self.__dict__.pop("model", None)
+        if model is not None:
+            model.experts.close()
         if self.drafts is not None:
             self.drafts.close()
         self.source.close()
@@ -256,6 +280,18 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _expert_budget(wanted: int | str | None, source: Any, weights: Any, ops: Any) -> int:
+    """Return the bytes for experts that ``expert_cache`` of ``Engine.open`` means, 0 for none."""
+    if wanted == "off":
+        return 0
+    if wanted is not None and wanted != "auto":
+        return int(wanted)
+    free = available_bytes()
+    if free is None or can_cache(source, weights, ops):
+        return 0
+    return max(0, int(FREE_FOR_EXPERTS * free) - dense_bytes(source))
 
 
 _mode = numerics

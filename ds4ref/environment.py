@@ -160,8 +160,23 @@ def host() -> str:
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 
+def available_bytes() -> int | None:
+    """Return the memory in bytes that this process could still take without pushing others out, what the system could
+    give up of its caches included; None if unknown."""
+    for line in (_line("/proc/meminfo") or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            return min([1024 * int(line.split()[1]), *(limit - taken for limit, taken in _cgroups())])
+    return memory_bytes()
+
+
 def _cgroup_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
     """Return the memory limits of this process's control groups and their parents (Linux, versions 1 and 2)."""
+    return [limit for limit, _ in _cgroups(root)]
+
+
+def _cgroups(root: Path = Path("/sys/fs/cgroup")) -> list[tuple[int, int]]:
+    """Return the memory limit of each control group of this process and of their parents, and the bytes that its
+    processes have taken, without files."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -176,7 +191,9 @@ def _cgroup_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
         for folder in (place, *place.parents):
             text = _line(str(root / controllers / folder / name))
             if text is not None and text.isdigit():
-                limits.append(int(text))
+                words = (_line(str(root / controllers / folder / "memory.stat")) or "").split()
+                stat = dict(zip(words[::2], words[1::2], strict=False))
+                limits.append((int(text), int(stat.get("total_rss" if controllers else "anon", 0))))
     return limits
 
 

@@ -19,6 +19,8 @@ import numpy as np
 
 from .archs import ARCHS
 from .errors import BackendError, DataError
+from .residency.resident import PARTS
+from .residency.simulation import Routing
 from .weights.quantize.imatrix import Imatrix, TensorImportance
 from .weights.source import architecture
 
@@ -73,13 +75,46 @@ def prompts(
     return pieces
 
 
+class Routes:
+    """Hooks that note which experts are chosen, and pass everything on to the hooks ``inner``."""
+
+    def __init__(self) -> None:
+        self.inner: Any = None
+        self._ids: dict[int, list[np.ndarray]] = {}
+        self._prompts: list[int] = []
+
+    def begin(self, chunk: Any) -> None:
+        """Pass on."""
+        self.inner.begin(chunk)
+
+    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
+        """Note expert ids (T, K), and pass on."""
+        if name == "ffn_moe_topk":
+            self._ids.setdefault(layer, []).append(np.asarray(value, np.int16).copy())
+        return self.inner.tap(name, layer, value, chunk)
+
+    def new_prompt(self) -> None:
+        """Note that a prompt begins."""
+        self._prompts.append(sum(map(len, self._ids.get(0, []))))
+
+    def routing(self, source: TensorSource, experts: int) -> Routing:
+        """Return what was recorded of a model with so many experts in a layer; raise DataError without any."""
+        if not self._ids:
+            raise DataError(f"{source.path}: the model has no routed experts")
+        ids = np.stack([np.concatenate(self._ids[layer]) for layer in sorted(self._ids)], axis=1)
+        parts = [[source.tensors[f"blk.{layer}.ffn_{part}_exps.weight"] for part in PARTS] for layer in self._ids]
+        sizes = [sum(info.nbytes // experts for info in infos) for infos in parts]
+        return Routing(ids, np.array(self._prompts), np.array(sizes), experts)
+
+
 def collect(
     engine: Observed,
     pieces: Iterable[list[int]],
     progress: Callable[[int], None] | None = None,
     cancel: Callable[[], bool] | None = None,
+    routes: Routes | None = None,
 ) -> Imatrix:
-    """Return the mean squares of every matrix's inputs over all tokens of ``pieces``.
+    """Return the mean squares of every matrix's inputs over all tokens of ``pieces``; ``routes`` notes the routing.
 
     ``progress`` is called with the number of tokens done. Once ``cancel()`` returns true, the means so far are
     returned. BackendError for a backend or an architecture whose matrix inputs cannot be observed.
@@ -97,6 +132,9 @@ def collect(
             break
         session = engine.session(len(ids) + 1)
         session.hooks = collector
+        if routes is not None:
+            routes.inner, session.hooks = collector, routes
+            routes.new_prompt()
         session.sync(ids)
         done += len(ids)
         if progress is not None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .runner import Event
 
 OPTIONS = (
-    "backend", "gpu_memory", "numerics", "threads", "ctx", "model_name", "accept_model", "prefill", "id_prompts",
-    "dialect", "key_env", "per_minute", "attempts", "timeout",
+    "backend", "gpu_memory", "expert_cache", "numerics", "threads", "ctx", "model_name", "accept_model", "prefill",
+    "id_prompts", "dialect", "key_env", "per_minute", "attempts", "timeout",
 )  # fmt: skip
 """Command-line options that a worker needs to open the target."""
 

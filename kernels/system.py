@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import platform
 import sys
@@ -63,6 +64,65 @@ def keep_freed_memory() -> None:
     with contextlib.suppress(OSError, AttributeError):
         _libc().mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
         _libc().mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+
+
+def anonymous_memory(size: int) -> mmap.mmap:
+    """Return ``size`` bytes of zeros that take memory only once they are written, in huge pages where there are any.
+
+    Raise OSError if the system grants no such range.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_NORESERVE if sys.platform == "linux" else 0)
+    memory = mmap.mmap(-1, size, flags=flags)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+MAP_NORESERVE = 0x4000
+"""Linux: no swap space is set aside for a mapping. Python has the name from 3.13 on."""
+
+LOCK_STEP = 64 << 20
+"""Bytes that are locked into memory at once."""
+
+
+def lock_memory(address: int, size: int) -> int:
+    """Keep a range in memory, as far as the system lets this process; return the bytes from its start that are kept.
+
+    On Linux pages are kept once they are written (MLOCK_ONFAULT); elsewhere nothing is locked.
+    """
+    try:
+        lock = _libc().mlock2
+    except AttributeError:
+        return 0
+    lock.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
+    for done in range(0, size, LOCK_STEP):
+        if lock(address + done, min(LOCK_STEP, size - done), 1):
+            return done
+    return size
+
+
+def will_need(address: int, size: int) -> None:
+    """Ask for the pages of a mapped file around ``size`` bytes; waits at most for the queue of the disk."""
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    advise = _libc().madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    advise(start, address + size - start, 3)  # MADV_WILLNEED, everywhere
+
+
+def open_uncached(path: str) -> int:
+    """Open a file to be read in whole pages past the system's cache, where its file system can do that; return a file
+    descriptor. Raise OSError."""
+    if hasattr(os, "O_DIRECT"):
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if sys.platform == "darwin":
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(handle, 48, 1)  # F_NOCACHE
+    return handle
 
 
 def is_aarch64(machine: str | None = None) -> bool:

@@ -223,11 +223,19 @@ def drafts(argv: Sequence[str]) -> int:
     return draw_drafts(argv)
 
 
+def experts(argv: Sequence[str]) -> int:
+    """Run ``ds4-bench experts``; return the exit code."""
+    from .experts import experts as try_orders
+
+    return try_orders(argv)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plot": draw,
     "peaks": peaks,
     "model": model,
     "drafts": drafts,
+    "experts": experts,
     "many": many,
 }
 

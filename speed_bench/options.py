@@ -55,6 +55,7 @@ USAGE = """ds4-bench [options]                 sweep context depths; a table, or
        ds4-bench plot CSV... [options]     draw speed curves
        ds4-bench model [options]           the bound of a model on a machine, and of published rows
        ds4-bench drafts -o FILE            what guessed tokens can gain, against how many are right
+       ds4-bench experts ROUTING           what a cache of experts finds in memory, of recorded routing
        ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
        ds4-bench many JOB.toml [options]   a sweep for every combination, on many machines if wanted
        (each with --help)"""
@@ -184,6 +185,7 @@ def build_parser() -> Parser:
     add(g, "--cpu", const=["cpu"])
     add(g, "--cuda", const=["cuda"])
     add(g, "--gpu-memory")
+    add(g, "--expert-cache")
     add(g, "--numerics", type=choices(*MODES), help=f"{', '.join(MODES)} ({DEFAULT_MODE})")
     add(g, "--threads", type=integers())
     add(g, "--warm-weights", help="read the whole file before starting")
@@ -359,8 +361,8 @@ def _load(args: Namespace, remote: bool) -> Load | None:
 
 
 LOCAL_ONLY = (
-    "model", "backend", "gpu_memory", "numerics", "threads", "warm_weights", "strict", "draft", "mtp", "mtp_draft",
-    "mtp_margin", "dir_steering_file", "dir_steering_ffn", "dir_steering_attn",
+    "model", "backend", "gpu_memory", "expert_cache", "numerics", "threads", "warm_weights", "strict", "draft", "mtp",
+    "mtp_draft", "mtp_margin", "dir_steering_file", "dir_steering_ffn", "dir_steering_attn",
 )  # fmt: skip
 
 
@@ -420,6 +422,8 @@ def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
     chosen |= {"threads": threads(PROG, options["threads"]), "strict": args.strict}
     if args.gpu_memory is not None and options["backend"] == "cuda":
         chosen["gpu_memory"] = args.gpu_memory
+    if args.expert_cache is not None:
+        chosen["expert_cache"] = args.expert_cache
     steered = steering(args)
     if steered is not None:
         chosen["steering"] = steered

@@ -74,6 +74,25 @@ def test_memory_limits_of_the_groups_around(groups, limits, wanted, tmp_path, mo
     assert environment.memory_bytes() == min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *wanted])
 
 
+def test_memory_that_is_left_to_a_control_group(monkeypatch, tmp_path):
+    (tmp_path / "self").write_text("4:memory:/a\n0::/b\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    v1, v2 = tmp_path / "fs" / "memory" / "a", tmp_path / "fs" / "b"
+    for folder, limit, stat in ((v1, "memory.limit_in_bytes", "total_rss 700"), (v2, "memory.max", "anon 100")):
+        folder.mkdir(parents=True)
+        (folder / limit).write_text("5000000\n")
+        (folder / "memory.stat").write_text(f"cache 9000000\nrss 5\n{stat}000\nfile 12\n")
+    paths = {"/proc/self/cgroup": tmp_path / "self", "/proc/meminfo": tmp_path / "meminfo"}
+    monkeypatch.setattr(environment, "Path", lambda path: paths.get(path) or Path(path))
+    assert sorted(environment._cgroups(tmp_path / "fs")) == [(5000000, 100000), (5000000, 700000)]
+    monkeypatch.setattr(environment, "_cgroups", lambda: [(5000000, 700000), (9 << 30, 0)])
+    assert environment.available_bytes() == 4300000, "files do not count: they give way"
+    monkeypatch.setattr(environment, "_cgroups", lambda root=None: [])
+    assert environment.available_bytes() == 8000 * 1024
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\n")
+    assert environment.available_bytes() == environment.memory_bytes()
+
+
 def test_cores_are_named_as_ranges():
     assert environment.ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8" and environment.ranges([3]) == "3"
     assert environment.ranges([0, 2, 4]) == "0,2,4" and environment.ranges([]) == ""

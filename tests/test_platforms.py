@@ -24,6 +24,7 @@ ALLOWED = {
     "kernels/cuda/driver/hostpages.py": "CUDA devices are in Linux machines",
     "benchmarks/gpu_part.py": "likewise",
     "benchmarks/paging.py": "needs a control group, and its rows say so where there is none",
+    "benchmarks/experts.py": "likewise",
     "benchmarks/threads.py": "huge pages of a mapping, unknown elsewhere",
     "benchmarks/load.py": "watches a server under load, by hand, on Linux",
 }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..costs import Costs
     from ..numerics import Numerics
+    from ..residency.resident import ResidentExperts
     from ..weights.source import TensorSource
     from .inputs import Inputs
     from .steering import Directions
@@ -145,8 +146,20 @@ class Arch(Protocol):
     def bind(self, source: TensorSource, shape: Any) -> Any:
         """Return the weights of a file; raise ShapeError or ModelFileError if its tensors do not fit ``shape``."""
 
-    def model(self, shape: Any, weights: Any, ops: Backend, numerics: Numerics, advise: bool = False) -> Model:
-        """Return a runnable model; ``advise`` prefetches routed experts from disk once they are chosen."""
+    def model(
+        self,
+        shape: Any,
+        weights: Any,
+        ops: Backend,
+        numerics: Numerics,
+        advise: bool = False,
+        resident: ResidentExperts | None = None,
+    ) -> Model:
+        """Return a runnable model.
+
+        advise    ask the system for routed experts once they are chosen
+        resident  what reads the routed experts of ``weights`` (``experts.cached``), in place of that
+        """
 
     def costs(self, source: TensorSource, shape: Any, act_quant: bool) -> Costs:
         """Return the cost model: bytes read and operations done per token; ``act_quant``: int8 inputs of quantized

@@ -1,37 +1,97 @@
-"""Routed experts: count their use, and ask the operating system to read their weights ahead of time.
+"""Routed experts: count their use, and read their weights ahead of time where the file does not fit into memory.
 
 Experts are nine tenths of a model file and a fifth of what a token reads. If the file does not fit into memory they
-stay on disk, and a page fault fetches only a few pages. So once routing is known, all pages of the chosen experts are
-requested at once, while the shared expert is computed. With everything in memory that only costs a system call per
-matrix, so it is done only for files larger than memory.
+stay on disk, and a page fault fetches only a few pages. So once routing is known, the chosen experts are read while the
+shared expert is computed: those that ``residency`` does not have in memory, or, without it, by asking the operating
+system for their pages (``advise``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..errors import BackendError
+from ..residency.resident import PARTS, ResidentExperts, Stack
+from ..weights.gguf import GGUFFile
+
+GATE_UP, DOWN = (0, 1), (2,)
+"""Parts of an expert, in the order in which they are multiplied."""
+
 
 class ExpertUse:
-    """Counts of expert use, with prefetch of chosen experts if ``advise``. All layers have the same number of experts.
+    """Counts of expert use, and how their weights come into memory: read by ``resident``, requested if ``advise``, or
+    by themselves. All layers have the same number of experts.
 
     Counts may miss uses when several threads share an engine.
     """
 
-    def __init__(self, ops: Any, layers: Sequence[Any], experts: int, advise: bool = False):
+    def __init__(
+        self,
+        ops: Any,
+        layers: Sequence[Any],
+        experts: int,
+        advise: bool = False,
+        resident: ResidentExperts | None = None,
+    ):
         self.counts = ops.array(len(layers), experts, dtype=np.int64)
         """Number of times each expert of each layer was chosen, (layers, experts), an array of the backend."""
         ops.fill(self.counts, 0)
-        self.advise = advise
+        self.advise, self.resident = advise and resident is None, resident
+        if resident is not None:
+            layer_numbers = range(len(layers))
+            self._ask = [ops.callback(partial(resident.ask, layer)) for layer in layer_numbers]
+            self._need = [ops.callback(partial(resident.need, layer)) for layer in layer_numbers]
+            self._wait: dict[tuple[int, ...], list[Any]] = {
+                parts: [ops.callback(_waiting(resident, layer, parts)) for layer in layer_numbers]
+                for parts in (GATE_UP, DOWN)
+            }
         self._layers, self._host = layers, ops.host
         if getattr(ops, "fetching", False):
             ops.follow(self.counts, [(w.ffn_gate_exps, w.ffn_up_exps, w.ffn_down_exps) for w in layers])
 
-    def chosen(self, ops: Any, layer: int, ids: np.ndarray) -> None:
-        """Count the routing of a layer's tokens, expert ids (T, K), and prefetch these experts if enabled."""
+    def ahead(self, ops: Any, layer: int, ids: np.ndarray) -> None:
+        """Count the routing of a later layer, expert ids (T, K), and begin to read these experts if enabled."""
         ops.count(ids, self.counts[layer])
+        if self.resident is not None:
+            ops.call(self._ask[layer], ids)
+        self._advise(ops, layer, ids)
+
+    def chosen(self, ops: Any, layer: int, ids: np.ndarray, known: bool = False) -> None:
+        """Count the routing of a layer's tokens, expert ids (T, K), and begin to read these experts if enabled.
+
+        known: ``ahead`` was called with them.
+        """
+        if self.resident is not None:
+            ops.call(self._need[layer], ids, before=self._tables(layer, GATE_UP[0], DOWN[0]))
+        if not known:
+            ops.count(ids, self.counts[layer])
+            self._advise(ops, layer, ids)
+
+    def read(self, ops: Any, layer: int, ids: np.ndarray, parts: tuple[int, ...], after: Any) -> None:
+        """Let ops wait, once ``after`` is computed, until parts of the layer's experts ids (T, K) have been read."""
+        if self.resident is not None:
+            ops.call(self._wait[parts][layer], ids, after=(after,), before=self._tables(layer, *parts))
+
+    def _tables(self, layer: int, *parts: int) -> list[np.ndarray]:
+        assert self.resident is not None
+        return [self.resident.tables[layer][part] for part in parts]
+
+    def passing(self, decoded: int = 0, fresh: bool = False) -> AbstractContextManager[None]:
+        """Surround a pass (``ResidentExperts.passing``)."""
+        return nullcontext() if self.resident is None else self.resident.passing(decoded, fresh)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self.resident is not None:
+            self.resident.close()
+
+    def _advise(self, ops: Any, layer: int, ids: np.ndarray) -> None:
         if self.advise:
             w = self._layers[layer]
             for matrix in (w.ffn_gate_exps, w.ffn_up_exps, w.ffn_down_exps):
@@ -51,4 +111,70 @@ class ExpertUse:
             "experts": counts.size,
             "hottest": [[*place, int(counts[*place])] for place in hottest if counts[*place]],
             "advised": self.advise,
+            **({} if self.resident is None else {"cache": self.resident.summary()}),
         }
+
+
+def _waiting(resident: ResidentExperts, layer: int, parts: tuple[int, ...]) -> Any:
+    return lambda ids: resident.wait(layer, parts)
+
+
+def can_cache(source: Any, weights: Any, ops: Any) -> str:
+    """Return why the experts of a model cannot be held in a cache of experts; "" if they can."""
+    layers = [w for w in weights.layers if getattr(w, "ffn_gate_exps", None) is not None]
+    if not layers:
+        return "it has no routed experts"
+    if len(layers) < len(weights.layers):
+        return "not all of its layers have routed experts"
+    if not hasattr(ops, "scattered"):
+        return f"backend {ops.name} has no cache of experts"
+    matrices = [matrix for w in layers for matrix in _matrices(w)]
+    if not all(isinstance(matrix.data, np.ndarray) for matrix in matrices) or not isinstance(source, GGUFFile):
+        return "its experts do not lie in one GGUF file"
+    return ""
+
+
+def _matrices(w: Any) -> list[Any]:
+    return [getattr(w, f"ffn_{part}_exps") for part in PARTS]
+
+
+def dense_bytes(source: Any) -> int:
+    """Return the bytes of all tensors of a model file but its routed experts."""
+    return sum(info.nbytes for name, info in source.tensors.items() if "_exps." not in name)
+
+
+def cached(source: Any, weights: Any, ops: Any, budget: int, used: int) -> tuple[Any, ResidentExperts]:
+    """Return the weights with experts that are read into ``budget`` bytes of memory when they are chosen, and what
+    reads them.
+
+    used: number of experts that a token uses in a layer
+    Raise BackendError if this cannot be done (``can_cache``) or there is no memory, UsageError for a budget that does
+    not do for a token, ModelFileError if the file cannot be read.
+    """
+    reason = can_cache(source, weights, ops)
+    if reason:
+        raise BackendError(f"no cache of experts for {source.path}: {reason}")
+    stacks = [
+        [
+            Stack(
+                matrix.rows * matrix.row_bytes,
+                source.tensors[f"blk.{layer}.ffn_{part}_exps.weight"].offset,
+                matrix.data.ctypes.data,
+            )
+            for part, matrix in zip(PARTS, _matrices(w), strict=True)
+        ]
+        for layer, w in enumerate(weights.layers)
+    ]
+    experts = weights.layers[0].ffn_gate_exps.experts
+    resident = ResidentExperts(str(source.path), source.size, stacks, experts, budget, used)
+    layers = [
+        replace(
+            w,
+            **{
+                f"ffn_{part}_exps": ops.scattered(matrix, table)
+                for part, matrix, table in zip(PARTS, _matrices(w), tables, strict=True)
+            },
+        )
+        for w, tables in zip(weights.layers, resident.tables, strict=True)
+    ]
+    return replace(weights, layers=layers), resident

@@ -119,6 +119,7 @@ def build_parser() -> Parser:
     add(g, "--cpu")
     add(g, "--cuda")
     add(g, "--gpu-memory")
+    add(g, "--expert-cache")
     add(g, "--numerics", default=DEFAULT_MODE, help=f"local: what is rounded ({DEFAULT_MODE})")
     add(g, "--threads", help="local: CPU threads (all performance cores)")
     add(g, "--warm-weights")
@@ -188,8 +189,8 @@ def _target(args: Namespace) -> Iterator[Target]:
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
     elif args.target.startswith("local"):
         options = {"ctx": args.ctx or CTX, "backend": args.backend, "numerics": args.numerics, "strict": args.strict,
-                   "gpu_memory": args.gpu_memory, "threads": threads(PROG, args.threads),
-                   "steering": steering(args)}  # fmt: skip
+                   "gpu_memory": args.gpu_memory, "expert_cache": args.expert_cache,
+                   "threads": threads(PROG, args.threads), "steering": steering(args)}  # fmt: skip
     with open_target(args.target, **options) as target:
         target.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
         yield target

@@ -101,6 +101,7 @@ def build_parser() -> Parser:
     add(g, "--cpu")
     add(g, "--cuda")
     add(g, "--gpu-memory")
+    add(g, "--expert-cache")
     g.add_argument("--devices", action="store_true", help="say what --backend cuda would find, and stop")
     add(
         g,

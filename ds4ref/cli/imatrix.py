@@ -2,6 +2,7 @@
 
 ds4 imatrix prompts.txt -m model.gguf -o importance.gguf     llama.cpp's current format, with counts
 ds4 imatrix prompts.txt -m model.gguf -o importance.dat      llama.cpp's older format
+ds4 imatrix prompts.txt -m model.gguf --hot-list model.gguf.experts.json
 
 Ctrl-C writes the result measured so far.
 """
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..backends import DEFAULT_BACKEND
 from ..console.common import Interrupt, Progress, check_output, read_text, run, say
@@ -19,6 +22,9 @@ from ..console.options import Parser, integer
 from ..console.steering import add_steering
 from ..errors import UsageError
 from ..numerics import DEFAULT_MODE, MODES
+
+if TYPE_CHECKING:
+    from ..residency.simulation import Routing
 
 PROG = "ds4 imatrix"
 
@@ -34,19 +40,26 @@ def build_parser() -> Parser:
     """Return the parser with every flag of the command."""
     parser = Parser(
         PROG,
-        usage="ds4 imatrix FILE -o OUT [-m MODEL] [options]",
+        usage="ds4 imatrix FILE [-o OUT] [--hot-list OUT] [--routing OUT] [-m MODEL] [options]",
         description="Collect the importance of weights from a text.",
         epilog=EPILOG,
         unavailable={},
     )
     parser.add_argument("file", metavar="FILE", nargs="*", help="the prompts (- is stdin)")
     add(parser, "--output", "--imatrix-out", help="where importance goes: .gguf keeps counts, anything else is .dat")
+    parser.add_argument(
+        "--hot-list", metavar="FILE", help="where the most used experts go: MODEL.experts.json is found"
+    )
+    parser.add_argument(
+        "--routing", metavar="FILE", help="where the choice of experts goes, for ds4-bench experts: .npz"
+    )
     add(parser, "--model", help="model file (default: ./ds4flash.gguf if there, else the small embedded model)")
     add(parser, "--ctx", default=2048, help="tokens read in one piece (2048)")
     parser.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most N prompts")
     parser.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most N tokens")
     add(parser, "--backend", default=DEFAULT_BACKEND)
     add(parser, "--gpu-memory")
+    add(parser, "--expert-cache")
     add(parser, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(parser, "--threads")
     add_steering(parser)
@@ -63,24 +76,33 @@ def body(argv: Sequence[str]) -> int:
         return 0
     if len(args.file) != 1:
         raise UsageError("one file of prompts is needed")
-    if args.output is None:
-        raise UsageError("--output is needed")
-    check_output(args.output)
+    outputs = [path for path in (args.output, args.hot_list, args.routing) if path is not None]
+    if not outputs:
+        raise UsageError("--output is needed, or --hot-list or --routing")
+    for path in outputs:
+        check_output(path)
     text = read_text(args.file[0], "prompts")
     from ..console.model import open_engine
-    from ..importance import collect, prompts, unmet
+    from ..importance import Routes, collect, prompts, unmet
     from ..weights.quantize.imatrix import write_imatrix
 
     args.strict = args.warm_weights = False
     with open_engine(PROG, args) as engine:
         pieces = prompts(engine, text, args.ctx, args.max_prompts, args.max_tokens)
         total = sum(map(len, pieces))
+        routes = Routes() if args.hot_list or args.routing else None
         with Interrupt() as interrupt, Progress("tokens") as progress:
-            importance = collect(engine, pieces, lambda done: progress(done, total), lambda: interrupt.requested)
+            importance = collect(
+                engine, pieces, lambda done: progress(done, total), lambda: interrupt.requested, routes
+            )
             stopped = interrupt.requested
+        if routes is not None and importance.chunks:
+            write_routes(args, routes.routing(engine.source, engine.shape.n_experts))
     importance.datasets = ["stdin" if args.file[0] == "-" else os.path.basename(args.file[0])]
     if stopped and not importance.chunks:
         raise KeyboardInterrupt
+    if args.output is None:
+        return 130 if stopped else 0
     write_imatrix(args.output, importance)
     say(PROG, f"wrote {args.output}: {len(importance.entries)} tensors, {importance.chunks} tokens")
     missing = list(unmet(importance))
@@ -88,6 +110,18 @@ def body(argv: Sequence[str]) -> int:
         name, count, experts = max(missing, key=lambda row: row[1])
         say(PROG, f"{len(missing)} tensors have experts that were never met, up to {count} of {experts} ({name})")
     return 130 if stopped else 0
+
+
+def write_routes(args: Namespace, routing: Routing) -> None:
+    """Write the hot list and the recorded routing, where they are wanted."""
+    if args.hot_list is not None:
+        from ..residency.hotlist import write_hot_list
+
+        used = write_hot_list(args.hot_list, routing.counts())
+        say(PROG, f"wrote {args.hot_list}: {used} experts, the most used first")
+    if args.routing is not None:
+        routing.write(args.routing)
+        say(PROG, f"wrote {args.routing}: the choices of {len(routing.ids)} tokens")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -103,6 +103,7 @@ def build_parser() -> Parser:
     add(g, "--cpu")
     add(g, "--cuda")
     add(g, "--gpu-memory")
+    add(g, "--expert-cache")
     add(g, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(g, "--threads")
     add(g, "--warm-weights", help="read the whole file before serving")

@@ -23,7 +23,7 @@ from typing import Any
 from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..numerics import MODES
 from ..targets.dialects import KINDS
-from .options import SEED_MAX, choice, integer, number
+from .options import SEED_MAX, choice, integer, number, size
 
 DRAFTS = "off", "auto", "lookup", "mtp"
 
@@ -97,6 +97,15 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--gpu-memory": (
         (),
         {"metavar": "GIB", "type": number(0.001, 1e6), "help": "GPU memory to use at most (DS4_GPU_MEMORY, else all)"},
+    ),
+    "--expert-cache": (
+        (),
+        {
+            "metavar": "SIZE",
+            "type": size("auto", "off"),
+            "help": "memory for experts that are read from disk when they are chosen: 32GB, off, or auto: if the model "
+            "is larger than memory (auto)",
+        },
     ),
     "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"what is rounded: {', '.join(MODES)}"}),
     "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all performance cores)"}),

@@ -132,6 +132,7 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             strict=args.strict,
             split=getattr(args, "split", "unicode"),
             gpu_memory=getattr(args, "gpu_memory", None),
+            expert_cache=getattr(args, "expert_cache", None),
             drafts=drafting(args, choice.why == "embedded") if hasattr(args, "draft") else None,
             steering=steered,
         ) as engine:

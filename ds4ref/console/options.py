@@ -85,6 +85,25 @@ def number(lo: float, hi: float) -> Callable[[str], float]:
     return parse
 
 
+SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def size(*words: str) -> Callable[[str], int | str]:
+    """Return an argparse type for sizes in bytes, such as 32GB or 512MiB, or one of ``words``."""
+
+    def parse(text: str) -> int | str:
+        if text in words:
+            return text
+        match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)", text)
+        scale = SIZES.get(match[2].upper()) if match else None
+        if match is None or scale is None or not float(match[1]):
+            wanted = "".join(f", or {word}" for word in words)
+            raise argparse.ArgumentTypeError(f"a size such as 32GB or 512MiB is needed{wanted}")
+        return int(float(match[1]) * scale)
+
+    return parse
+
+
 def choice(*names: str) -> Callable[[str], str]:
     """Return an argparse type for one of ``names``."""
 

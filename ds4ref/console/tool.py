@@ -48,6 +48,7 @@ def add_engine(parser: Parser, numerics: str | None = None) -> None:
         help=f"of a local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})",
     )
     add(parser, "--gpu-memory")
+    add(parser, "--expert-cache")
     add(parser, "--numerics", default=numerics, help=f"of a local engine: {', '.join(MODES)}")
     add(parser, "--threads", help="of a local engine (all performance cores)")
     add_steering(parser)
@@ -60,7 +61,8 @@ def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
     embedded: the model is the embedded one.
     """
     options = {
-        "backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory, "steering": steering(args),
+        "backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory,
+        "expert_cache": args.expert_cache, "steering": steering(args),
     }  # fmt: skip
     return options | {"drafts": drafting(args, embedded)} if hasattr(args, "draft") else options
 

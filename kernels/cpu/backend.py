@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..formats.matrix import Matrix
 from ..hostmemory import HostMemory
 from .abi import Step
 from .attention import AttentionOps
 from .caches import CacheOps
+from .calls import CallOps, HostCall
 from .gemm import MIN_TOKENS
 from .moe import RoutingOps
 from .norm import NormOps
-from .products import ProductOps
+from .products import ProductOps, scattered
 from .ranking import RankingOps
 from .recording import Recording
 from .reuse import Memory
@@ -26,7 +28,7 @@ from .workers import Workers, address, aligned, shared
 ALIGNMENT = 128
 
 
-class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps, RankingOps):
+class Ops(ProductOps, NormOps, RoundingOps, CacheOps, AttentionOps, RoutingOps, RankingOps, CallOps):
     """All ops, whether their steps run at once or are recorded."""
 
 
@@ -79,6 +81,14 @@ class CPU(Ops, HostMemory):
     def load(self, progress: Callable[[str], None] | None = None) -> None:
         """Load the kernels now instead of at the first op, compiling them if this machine has none yet."""
         self.workers.load(progress)
+
+    def callback(self, function: Callable[[np.ndarray], None]) -> HostCall:
+        """Return a function of expert ids for ``call``; it must not raise."""
+        return HostCall(function)
+
+    def scattered(self, w: Matrix, table: np.ndarray) -> Matrix:
+        """Return a stack whose matrices lie where ``table``, addresses int64 (experts,), says when an op runs."""
+        return scattered(w, table)
 
     def record(self) -> Recording:
         """Return a backend that records ops as steps, to be run together later."""

@@ -21,6 +21,7 @@ TASK_MODULES = (
     "activations",
     "attention",
     "caches",
+    "calls",
     "compressor",
     "gemm",
     "indexer",

@@ -81,9 +81,9 @@ class Place(NamedTuple):
 
     at            address of the first block; of a pair of addresses, codes and scales, where these lie apart
     row_bytes     bytes from one row (of codes) to the next
-    expert_bytes  bytes from one matrix of a stack (or its pair) to the next
+    expert_bytes  bytes from one matrix of a stack (or its pair) to the next; 0: ``at`` is that of a table of addresses
     code_bytes, scale_bytes  sizes of one matrix's codes and scales where these lie apart, else its size and 0
-    kept          array of all pairs
+    kept          array of all pairs, or of all addresses
     """
 
     at: int
@@ -100,6 +100,16 @@ def place_of(w: Matrix) -> Place:
     if place is None:
         place = w.__dict__["_cpu_place"] = _apart(w.data) if isinstance(w.data, ApartRows) else _whole(w)
     return place
+
+
+def scattered(w: Matrix, table: np.ndarray) -> Matrix:
+    """Return a stack whose matrices lie where ``table``, addresses int64 (experts,), says when an op runs.
+
+    Its ``data`` stay those of ``w``, an array.
+    """
+    stack, size = Matrix(w.fmt, w.data, w.rows, w.cols), w.rows * w.row_bytes
+    stack.__dict__["_cpu_place"] = Place(address(table), w.row_bytes, 0, size, 0, table)
+    return stack
 
 
 def _whole(w: Matrix) -> Place:

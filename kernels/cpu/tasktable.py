@@ -84,6 +84,7 @@ TAKE_ROWS = Task("take_rows", "<table <ids >out rows width !error")
 
 ROUTE = Task("route", "<logits <bias <hash_ids >probs >ids >weights experts k floor scale:f !error")
 COUNT = Task("count", "<ids =counts experts")
+CALL = Task("call_python", "function <ids rows width <first <second =table =other")
 ADVISE = Task("advise_experts", "<used weight expert_bytes code_bytes scale_bytes page most")
 GEGLU = Task("geglu", "<gate[4] <up[4] >out[4]")
 SWIGLU = Task("swiglu", "<gate[4*n] <up[4*n] <weight[4] >out[4*n] n limit:f")

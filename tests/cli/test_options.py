@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from ds4ref.cli.ds4 import build_parser, main, pick_mode
-from ds4ref.console.options import integer, number
+from ds4ref.console.options import integer, number, size
 from ds4ref.errors import UsageError
 
 
@@ -49,6 +49,20 @@ def test_largest_values():
     assert parse("--seed", str(2**64 - 1)).seed == 2**64 - 1
     with pytest.raises(UsageError):
         parse("--seed", str(2**64))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("32GB", 32 * 10**9), ("512MiB", 512 << 20), ("1.5 kb", 1500), ("0.5GiB", 1 << 29), ("auto", "auto")],
+)
+def test_sizes(text, value):
+    assert parse("--expert-cache", text).expert_cache == value == size("auto")(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0.0GB", "-1GB", "GB", "1 TB", "1e9", "Auto", "1GB ", "9" * 16, "\u0661GB"])
+def test_what_is_no_size(text):
+    with pytest.raises(UsageError, match="invalid value for --expert-cache: .*a size such as 32GB or 512MiB is needed"):
+        parse("--expert-cache", text)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-0.1", "100.5", "1e999", "1,5", "", "1_0", "--think"])

@@ -7,7 +7,8 @@ import pytest
 from ds4ref.console import tool
 
 GIVEN = {
-    "--backend": "reference", "--gpu-memory": 2.0, "--numerics": "exact", "--threads": 3, "--ctx": 99,
+    "--backend": "reference", "--gpu-memory": 2.0, "--expert-cache": 3000, "--numerics": "exact", "--threads": 3,
+    "--ctx": 99,
     "--model-name": "m", "--accept-model": ["n"], "--id-prompts": True, "--dialect": "vllm", "--prefill": "vllm",
     "--key-env": "KEY", "--per-minute": 7.0, "--attempts": 4, "--timeout": 5.0,
 }  # fmt: skip
@@ -15,7 +16,15 @@ HTTP = {
     "model": "m", "accept": ["n"], "prefill": "vllm", "ids": True, "dialect": "vllm", "key_env": "KEY",
     "per_minute": 7.0, "attempts": 4, "timeout": 5.0,
 }  # fmt: skip
-LOCAL = {"backend": "reference", "threads": 3, "gpu_memory": 2.0, "steering": None, "numerics": "exact", "ctx": 99}
+LOCAL = {
+    "backend": "reference",
+    "threads": 3,
+    "gpu_memory": 2.0,
+    "expert_cache": 3000,
+    "steering": None,
+    "numerics": "exact",
+    "ctx": 99,
+}
 
 
 @pytest.fixture
@@ -45,10 +54,6 @@ def _text(value):
 
 def test_options_that_are_not_given_leave_the_target_its_defaults(opened):
     assert opened("command:x") == ("command:x", {})
-    assert opened("local")[1] == {
-        "backend": tool.DEFAULT_BACKEND,
-        "threads": None,
-        "gpu_memory": None,
-        "steering": None,
-    }
+    nothing = {"threads": None, "gpu_memory": None, "expert_cache": None, "steering": None}
+    assert opened("local")[1] == {"backend": tool.DEFAULT_BACKEND, **nothing}
     assert "timeout" not in opened("http://x/v1")[1]

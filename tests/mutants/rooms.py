@@ -77,6 +77,7 @@ ROOMS = {
     "text": ("ds4ref/text", "tests/text"),
     "weights": ("ds4ref/weights", "tests/weights"),
     "packed matrices": ("ds4ref/weights/packed4.py", "tests/archs/test_packed4.py"),
+    "residency": ("ds4ref/residency", "tests/residency tests/speed_bench/test_experts.py"),
     "sampling": ("ds4ref/sampling", "tests/test_sampling.py tests/weights/test_llama2c.py"),
     "costs": ("ds4ref/costs.py", "tests/test_costs.py tests/speed_bench/test_model.py"),
     "kernels": ("kernels", "tests/kernels/test_ops.py tests/kernels/test_pitfalls.py tests/kernels/test_cpu_cores.py"),

@@ -17,6 +17,7 @@ from .weights import bind
 
 if TYPE_CHECKING:
     from ...numerics import Numerics
+    from ...residency.resident import ResidentExperts
     from ...weights.source import TensorSource
     from .forward import Model
     from .importance import Collector
@@ -30,11 +31,18 @@ def read_shape(source: TensorSource, strict: bool = False) -> ModelShape:
     return ModelShape.from_metadata(source)
 
 
-def model(shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-    """Return a model that computes; ``advise`` prefetches routed experts as soon as they are chosen."""
+def model(
+    shape: ModelShape,
+    weights: Weights,
+    ops: Any,
+    numerics: Numerics,
+    advise: bool = False,
+    resident: ResidentExperts | None = None,
+) -> Model:
+    """Return a model that computes; ``advise`` and ``resident`` are those of ``Arch.model``."""
     from .forward import Model
 
-    return Model(shape, weights, ops, numerics, advise)
+    return Model(shape, weights, ops, numerics, advise, resident)
 
 
 def costs(source: TensorSource, shape: ModelShape, act_quant: bool = True) -> Costs:

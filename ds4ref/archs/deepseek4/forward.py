@@ -26,16 +26,26 @@ from .weights import Weights, placed
 if TYPE_CHECKING:
     import numpy as np
 
+    from ...residency.resident import ResidentExperts
+
 
 class Model:
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
 
     steering: Directions | None = None
 
-    def __init__(self, shape: ModelShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
+    def __init__(
+        self,
+        shape: ModelShape,
+        weights: Weights,
+        ops: Any,
+        numerics: Numerics,
+        advise: bool = False,
+        resident: ResidentExperts | None = None,
+    ):
         self.shape, self.weights, self.ops, self.numerics = shape, placed(weights, ops), ops, numerics
         advise = advise or getattr(ops, "fetching", False)  # experts are on their way while the shared one is computed
-        self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise)
+        self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise, resident)
         self.rope = {c: RopeTables(shape, c, numerics.rope) for c in (False, True)}
 
     def cache(self, ctx: int, exact: bool = False) -> Cache:
@@ -53,7 +63,8 @@ class Model:
 
         Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
         """
-        X = self._layers(self.chunk(ids, cache, hooks), cache, cancel=cancel)
+        with self.experts.passing(fresh=cache.pos == 0):
+            X = self._layers(self.chunk(ids, cache, hooks), cache, cancel=cancel)
         cache.advance(len(ids))
         return X
 

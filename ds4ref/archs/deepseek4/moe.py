@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..experts import DOWN, GATE_UP
 from . import hyper_connections
 from .chunk import Chunk
 
@@ -20,7 +21,7 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     x = c.tap("ffn_norm", ops.rms_norm(h, c.w.ffn_norm, c.shape.rms_eps))
     ids, weights = _route(c, x)
     shared = _shared(c, x)  # before the routed experts, which may still be on their way from disk
-    y = c.tap("ffn_out", ops.add(_routed(c, x, ids, weights), shared))
+    y = c.tap("ffn_out", ops.add(_routed(c, x, ids, weights, shared), shared))
     return hyper_connections.post(c, "ffn", c.steer("ffn", y), mixing)
 
 
@@ -31,7 +32,7 @@ def hashed_experts(c: Chunk, layer: int, w: LayerWeights) -> np.ndarray | None:
     """
     if w.ffn_gate_tid2eid is not None and layer not in c.given:
         c.given[layer] = c.ops.take_rows(w.ffn_gate_tid2eid, c.ids)
-        c.experts.chosen(c.ops, layer, c.given[layer])
+        c.experts.ahead(c.ops, layer, c.given[layer])
     return c.given.get(layer)
 
 
@@ -44,19 +45,23 @@ def _route(c: Chunk, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     probs, ids, weights = ops.route(logits, bias, hashed, s.n_used, s.route_scale, c.numerics.route_floor)
     c.tap("ffn_moe_probs", probs)
     ids = c.tap("ffn_moe_topk", ids)
-    if hashed is None:
-        c.experts.chosen(ops, c.layer, ids)
+    c.experts.chosen(ops, c.layer, ids, known=hashed is not None)
     return ids, c.tap("ffn_moe_weights_scaled", weights)
 
 
-def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _routed(c: Chunk, x: np.ndarray, ids: np.ndarray, weights: np.ndarray, shared: np.ndarray) -> np.ndarray:
     """Return the sum of the chosen experts (T, D), with routing weights applied before the down projection, as in
-    ds4."""
+    ds4.
+
+    Weights that are still being read are waited for once the shared expert is computed.
+    """
     ops, s, w = c.ops, c.shape, c.w
+    c.experts.read(ops, c.layer, ids, GATE_UP, after=shared)
     act = c.act(w.ffn_gate_exps)
     gate = c.tap("ffn_moe_gate", ops.expert_linear(x, ids, w.ffn_gate_exps, act))
     up = c.tap("ffn_moe_up", ops.expert_linear(x, ids, w.ffn_up_exps, act))
     mid = c.tap("ffn_moe_weighted_swiglu", ops.swiglu(gate, up, s.swiglu_limit[c.layer], weights))
+    c.experts.read(ops, c.layer, ids, DOWN, after=mid)
     return c.tap("ffn_moe_out", ops.expert_sum(mid, ids, w.ffn_down_exps, c.act(w.ffn_down_exps)))
 
 

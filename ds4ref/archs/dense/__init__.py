@@ -20,6 +20,7 @@ from .weights import bind
 
 if TYPE_CHECKING:
     from ...numerics import Numerics
+    from ...residency.resident import ResidentExperts
     from ...weights.source import TensorSource
     from .costs import Costs
     from .forward import Model
@@ -42,11 +43,19 @@ class Dense:
         """Return the weights of an open model file, bound to its tensors (``archs.Arch.bind``)."""
         return bind(source, shape)
 
-    def model(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False) -> Model:
-        """Return a model that computes; ``advise`` prefetches experts as soon as they are chosen, if there are any."""
+    def model(
+        self,
+        shape: DenseShape,
+        weights: Weights,
+        ops: Any,
+        numerics: Numerics,
+        advise: bool = False,
+        resident: ResidentExperts | None = None,
+    ) -> Model:
+        """Return a model that computes; ``advise`` and ``resident`` are those of ``Arch.model``."""
         from .forward import Model
 
-        return Model(shape, weights, ops, numerics, advise)
+        return Model(shape, weights, ops, numerics, advise, resident)
 
     def collector(self, shape: DenseShape) -> Collector:
         """Return the hooks that collect the importance of this family's weights."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..experts import DOWN, GATE_UP
+
 if TYPE_CHECKING:
     from .chunk import Chunk
     from .weights import LayerWeights
@@ -22,9 +24,11 @@ def routed(c: Chunk, w: LayerWeights, h: np.ndarray) -> np.ndarray:
     ops = c.ops
     assert w.ffn_gate_exps is not None and w.ffn_up_exps is not None and w.ffn_down_exps is not None
     ids, weights = _route(c, w, h)
+    c.experts.read(ops, c.layer, ids, GATE_UP, after=weights)
     gate = c.tap("ffn_moe_gate", ops.expert_linear(h, ids, w.ffn_gate_exps, c.act(w.ffn_gate_exps)))
     up = c.tap("ffn_moe_up", ops.expert_linear(h, ids, w.ffn_up_exps, c.act(w.ffn_up_exps)))
     mid = c.tap("ffn_moe_weighted_swiglu", ops.swiglu(gate, up, math.inf, weights))
+    c.experts.read(ops, c.layer, ids, DOWN, after=mid)
     return ops.expert_sum(mid, ids, w.ffn_down_exps, c.act(w.ffn_down_exps))
 
 

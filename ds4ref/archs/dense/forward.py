@@ -7,6 +7,7 @@ records.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from .weights import Weights, placed
 if TYPE_CHECKING:
     import numpy as np
 
+    from ...residency.resident import ResidentExperts
+
 
 class NoExperts:
     """Placeholder for ``archs.Model.experts`` in a model without experts."""
@@ -32,6 +35,13 @@ class NoExperts:
     def summary(self, most: int = 16) -> dict[str, Any]:
         """Return the expert report with all counts zero."""
         return {"choices": 0, "experts_used": 0, "experts": 0, "hottest": [], "advised": False}
+
+    def passing(self, decoded: int = 0, fresh: bool = False) -> AbstractContextManager[None]:
+        """Surround a pass: nothing is read."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def of_family(mode: Numerics) -> Numerics:
@@ -50,12 +60,20 @@ class Model:
 
     steering: Directions | None = None
 
-    def __init__(self, shape: DenseShape, weights: Weights, ops: Any, numerics: Numerics, advise: bool = False):
+    def __init__(
+        self,
+        shape: DenseShape,
+        weights: Weights,
+        ops: Any,
+        numerics: Numerics,
+        advise: bool = False,
+        resident: ResidentExperts | None = None,
+    ):
         self.shape, self.weights, self.ops = shape, placed(weights, ops), ops
         self.numerics = of_family(numerics)
         self.experts: Any = NoExperts()
         if shape.n_experts:
-            self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise)
+            self.experts = ExpertUse(ops, self.weights.layers, shape.n_experts, advise, resident)
         self.rope = RopeTables(shape, self.numerics.rope, weights.rope_freqs)
         self.window_rope = self.rope
         if shape.window_theta:
@@ -78,7 +96,8 @@ class Model:
         Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
         """
         cache.reserve(len(ids))
-        x = self._layers(Chunk(self, ids, cache.pos, hooks), cache, cancel=cancel)
+        with self.experts.passing(fresh=cache.pos == 0):
+            x = self._layers(Chunk(self, ids, cache.pos, hooks), cache, cancel=cancel)
         cache.advance(len(ids))
         return x
 

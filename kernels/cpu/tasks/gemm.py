@@ -9,7 +9,7 @@ from .. import sizes
 from .. import tasktable as t
 from ..simd.gemm import APART_GEMMS, GEMMS, gemm_rows, pack_float_panel
 from ..sizes import TILE_TOKENS as TILE
-from .lang import JIT, call_address, f32p, i32p, i64p
+from .lang import JIT, call_address, expert_at, f32p, i32p, i64p
 from .registry import ENTRIES, body, export
 
 call_panel_pack = call_address(4)
@@ -88,7 +88,7 @@ def expert_gemm(args, first, last, thread):
         r1 = min(r0 + block, rows)
         begin = np.int64(starts[u])
         count = np.int64(starts[u + 1]) - begin
-        weight = args.weight + args.expert_bytes * used[1 + u]
+        weight = expert_at(args.weight, args.expert_bytes, used[1 + u])
         panel = args.panel + first_slot(begin, u) // TILE * args.group_bytes
         multiply(args.parts, weight, r0, r1, args.row_bytes, args.n, panel, count, part - 4 * r0, 4 * block, scratch)
         for k in range(count):

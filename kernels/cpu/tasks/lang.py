@@ -122,6 +122,14 @@ call_pack = call_address(3)
 call_rows = call_address(7)
 
 
+@njit(**JIT)
+def expert_at(weights, stride, expert):
+    """Return the address of one matrix of a stack; without a stride, ``weights`` is a table of addresses."""
+    if stride == 0:
+        return i64p(weights)[expert]
+    return weights + stride * expert
+
+
 # ---- floats ----
 
 load_f16 = inline(types.float32, types.int64)(lambda k, address: k.half_to_float(k.load(types.int16, address)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from numba import njit
 
 from .. import tasktable as t
-from .lang import JIT, call_pack, call_rows, f32p, i32p, i64p, local
+from .lang import JIT, call_pack, call_rows, expert_at, f32p, i32p, i64p, local
 from .registry import body
 
 REUSE_BYTES = 128 * 1024
@@ -113,7 +113,7 @@ def expert_linear_rows(args, first, last, thread):
             return
         r0 = (item % args.blocks) * args.block
         r1 = min(r0 + args.block, rows)
-        weight = args.weight + args.expert_bytes * used[1 + u]
+        weight = expert_at(args.weight, args.expert_bytes, used[1 + u])
         for start in range(starts[u], starts[u + 1], INPUTS):
             count = min(INPUTS, starts[u + 1] - start)
             for i in range(count):
@@ -132,7 +132,7 @@ def expert_sum_rows(args, first, last, thread):
         r0 = item * block
         r1 = min(r0 + block, rows)
         for u in range(used[0]):
-            weight = args.weight + args.expert_bytes * used[1 + u]
+            weight = expert_at(args.weight, args.expert_bytes, used[1 + u])
             for start in range(starts[u], starts[u + 1], INPUTS):
                 count = min(INPUTS, starts[u + 1] - start)
                 for i in range(count):

@@ -1,0 +1,138 @@
+"""Threads that read pieces of a file into memory, the most urgent first, past the system's cache.
+
+Several threads keep a disk busy; the system's cache would hold every byte a second time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from ds4ref.kernels.system import open_uncached
+
+from ..errors import BackendError, ModelFileError
+
+NOW, SOON, SOMETIME = range(3)
+"""Urgency: a pass waits for it; a pass will need it; nobody has asked."""
+
+
+class Job:
+    """One piece of work: ``run(handle)`` gets the file descriptor of the thread that does it. ``error`` is what it
+    raised."""
+
+    def __init__(self, run: Callable[[int], None], urgency: int):
+        self.run, self.urgency = run, urgency
+        self.begun = self.done = False
+        self.error: BaseException | None = None
+
+
+class Readers:
+    """``threads`` threads with the file at ``path``, which was of ``size`` bytes when it was opened."""
+
+    def __init__(self, path: str, size: int, threads: int):
+        self.path = path
+        self.lock = threading.RLock()
+        self._queued, self._finished = threading.Condition(self.lock), threading.Condition(self.lock)
+        self._queue: list[tuple[int, int, Job]] = []
+        self._numbers = count()
+        self._closed, self._process = False, os.getpid()
+        self._handles: list[int] = []
+        try:
+            for _ in range(threads):
+                self._handles.append(open_uncached(path))
+            if os.fstat(self._handles[0]).st_size != size:
+                raise ModelFileError(path, "the file has changed since it was opened")
+        except OSError as error:
+            self._close_handles()
+            raise ModelFileError(path, f"cannot open: {error.strerror}") from None
+        except BaseException:
+            self._close_handles()
+            raise
+        self._threads = [
+            threading.Thread(target=self._work, args=(handle,), name=f"ds4ref-reader-{number}", daemon=True)
+            for number, handle in enumerate(self._handles)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _close_handles(self) -> None:
+        for handle in self._handles:
+            os.close(handle)
+        self._handles.clear()
+
+    def submit(self, jobs: Iterable[Job]) -> None:
+        """Queue jobs; again, if they have become more urgent meanwhile.
+
+        Raise BackendError in a child of the process that opened the file: threads do not survive a fork.
+        """
+        if os.getpid() != self._process:
+            raise BackendError(f"{self.path}: opened before the process was forked: open the model again")
+        with self.lock:
+            for job in jobs:
+                heapq.heappush(self._queue, (job.urgency, next(self._numbers), job))
+                self._queued.notify()
+
+    def wait(self, jobs: Iterable[Job]) -> None:
+        """Wait until all jobs are done; raise the error of the first one that failed."""
+        with self.lock:
+            for job in jobs:
+                while not job.done:
+                    if self._closed:
+                        raise ModelFileError(self.path, "the file is closed")
+                    self._finished.wait()
+                if job.error is not None:
+                    raise job.error
+
+    def _work(self, handle: int) -> None:
+        while True:
+            with self.lock:
+                while not self._queue and not self._closed:
+                    self._queued.wait()
+                if self._closed:
+                    return
+                job = heapq.heappop(self._queue)[2]
+                if job.begun:
+                    continue
+                job.begun = True
+            try:
+                job.run(handle)
+            except BaseException as error:
+                job.error = error
+            with self.lock:
+                job.done = True
+                self._finished.notify_all()
+
+    def close(self) -> None:
+        """Stop the threads after what they are reading, drop what is queued and close the file."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.clear()
+            self._queued.notify_all()
+            self._finished.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._close_handles()
+
+
+def read_pages(handle: int, path: str, buffer: memoryview, offset: int, least: int) -> None:
+    """Fill ``buffer``, whole pages, from page-aligned ``offset``; the last page may end with the file.
+
+    least: bytes that must be there. Raise ModelFileError.
+    """
+    done = 0
+    while done < least:
+        try:
+            os.lseek(handle, offset + done, os.SEEK_SET)
+            got = os.readv(handle, [buffer[done:]])
+        except OSError as error:
+            raise ModelFileError(path, f"cannot read: {error.strerror}", offset + done) from None
+        done += got
+        if done < least and (not got or got % mmap.PAGESIZE):
+            raise ModelFileError(path, "the file ends here, though it was longer when it was opened", offset + done)

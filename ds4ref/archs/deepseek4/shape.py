@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,6 +146,15 @@ class ModelShape:
         if account.refused:
             raise ShapeError(source.path, summary(account.problems()))
         return shape
+
+    def part(self, layers: range) -> ModelShape:
+        """Return the shape of a part of the model: some consecutive layers, numbered from 0."""
+        of_layers = slice(layers.start, layers.stop)
+        hashed = min(max(self.n_hash_layers - layers.start, 0), len(layers))
+        return replace(
+            self, n_layers=len(layers), n_hash_layers=hashed, ratios=self.ratios[of_layers],
+            swiglu_limit=self.swiglu_limit[of_layers],
+        )  # fmt: skip
 
     def metadata(self) -> list[tuple[str, str, Any]]:
         """Return the (key, type, value) entries that declare this shape, for ``weights.writer.GGUFWriter``."""

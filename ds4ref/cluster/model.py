@@ -1,0 +1,433 @@
+"""The coordinator's model: sessions use it as any other, its layers and caches lie on the stages of a link.
+
+A prefill chunk is given to all stages at once, and ``forward`` returns before it is done: the next chunk begins on the
+first stage while this one is on the others. So whatever follows (logits, a snapshot, a rewind) is an instruction that
+the stages carry out afterwards, in order.
+
+When a stage is lost, ClusterError is raised once; timelines stay as they were, since their ``history`` is here. The
+next use of one connects again and runs its passes again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..archs.deepseek4 import payload
+from ..archs.deepseek4.cache import Projections
+from ..archs.deepseek4.shape import ModelShape
+from ..costs import PREFILL_CHUNK
+from ..decode import RANKS, Rows
+from ..errors import Cancelled, ClusterError, ContextError, SessionError, UsageError
+from ..numerics import Numerics
+from .history import Base, Node, Pass, back, line, passed
+from .link import Link, PassResult, Pending
+from .timing import Timing
+
+
+class ClusterOps:
+    """What a session asks of a backend, for values on the stages: to be brought here."""
+
+    name = "cluster"
+
+    def __init__(self, model: ClusterModel):
+        self._model = weakref.ref(model)
+        self.prefill_chunk = model.link().facts[0].prefill_chunk or PREFILL_CHUNK
+        self._threads = model.link().facts[0].threads
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads of each stage; assign to change it."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        model = self._model()
+        if model is not None:
+            model.all_stages("set_threads", count)
+        self._threads = count
+
+    def host(self, value: Any) -> np.ndarray:
+        """Return the array of an ``Output``; arrays as they are."""
+        return value.fetch() if isinstance(value, Output) else value
+
+    def upload(self, value: Any) -> Any:
+        """Return ``value``: what the coordinator has stays here."""
+        return value
+
+    def record(self) -> None:
+        """Return None: stages record, each its own part."""
+
+
+class Output:
+    """Streams or logits of rows [start, stop) of a timeline's last pass, which lie on the last stage."""
+
+    def __init__(self, cache: ClusterCache, kind: str, start: int, stop: int, serial: int | None = None):
+        self.cache, self.kind, self.start, self.stop = cache, kind, start, stop
+        self.serial = cache.serial if serial is None else serial
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, rows: slice) -> Output:
+        start, stop, _ = rows.indices(len(self))
+        return Output(self.cache, self.kind, self.start + start, self.start + max(start, stop), self.serial)
+
+    def fetch(self) -> np.ndarray:
+        """Return the array; raise SessionError once the timeline has had another pass."""
+        return self.cache.output(self)
+
+
+class ClusterCache:
+    """A timeline whose caches lie on the stages: its history, and under which key and since which connection they have
+    it."""
+
+    moves = 0
+
+    def __init__(self, model: ClusterModel, ctx: int):
+        self.model, self.ctx = model, ctx
+        self.node: Node = Base(ctx)
+        self.serial: int | None = None
+        """Number of the pass whose outputs the last stage has."""
+        self._held: _Held | None = None
+        self._layer: tuple[int, Any] | None = None
+
+    @property
+    def pos(self) -> int:
+        """Return the number of tokens."""
+        return self.node.end
+
+    @property
+    def _current(self) -> bool:
+        return self._held is not None and self._held.epoch == self.model.epoch
+
+    def key(self) -> int:
+        """Return the key under which the stages have this timeline, after making it there if they have not."""
+        link = self.model.link()
+        if not self._current:
+            self._held = None
+            held = _Held(self.model, "timelines")
+            base, passes = line(self.node)
+            self.model.all_stages("open", held.number, self.ctx)
+            if base.end:
+                self.model.all_stages("restart", held.number, base.end)
+                for stage, layers in enumerate(link.layers):
+                    for layer in layers:
+                        self.model.send(stage, "put", held.number, layer - layers.start, *base.layers[layer])
+            for one in passes:
+                self.model.run(held.number, one.ids, one.recorded, RANKS)
+                if one.kept < len(one.ids):
+                    self.model.all_stages("rewind", held.number, one.end)
+            self.serial = passes[-1].serial if passes else None
+            self._held = held
+        assert self._held is not None
+        return self._held.number
+
+    def run(self, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None) -> Pending:
+        """Give the stages a pass of ``ids``."""
+        if self.pos + len(ids) > self.ctx:
+            raise ContextError(f"{self.pos + len(ids)} tokens do not fit the context of {self.ctx}")
+        pending = self.model.run(self.key(), tuple(int(token) for token in ids), recorded, ranks, cancel)
+        self._take(passed(self.node, ids, recorded))
+        return pending
+
+    def _take(self, node: Node) -> None:
+        self.node, self._layer = node, None
+        self.serial = node.serial if isinstance(node, Pass) else None
+
+    def output(self, wanted: Output) -> np.ndarray:
+        """Return the array of an output."""
+        key = self.key()
+        if wanted.serial != self.serial:
+            raise SessionError("the outputs of an earlier pass are gone")
+        last = len(self.model.link().layers) - 1
+        return self.model.wait(self.model.send(last, wanted.kind, key, wanted.start, wanted.stop))
+
+    # --- what sessions ask of a cache
+
+    def reserve(self, count: int) -> None:
+        """Return: stages make room."""
+
+    def rewindable(self, pos: int) -> bool:
+        """Return whether every stage can go back to ``pos``."""
+        if not line(self.node)[0].end <= pos <= self.pos:
+            return False
+        return all(self.model.wait_all("rewindable", self.key(), pos))
+
+    def rewind(self, pos: int) -> None:
+        """Set the position back to ``pos``, which must be rewindable."""
+        serial = self.serial
+        if self._current:
+            self.model.all_stages("rewind", self.key(), pos)
+        self._take(back(self.node, pos))
+        self.serial = serial  # the last pass's outputs stay
+
+    def snapshot(self) -> ClusterSnapshot:
+        """Return a snapshot: the history, and what the stages keep for it."""
+        key = self.key()
+        held = _Held(self.model, "snapshots")
+        self.model.all_stages("snapshot", key, held.number)
+        return ClusterSnapshot(self.model, self.node, held)
+
+    def reset(self, snapshot: ClusterSnapshot) -> None:
+        """Restore a snapshot, also one that the stages have lost; raise ContextError if it does not fit."""
+        if snapshot.node.end > self.ctx:
+            raise ContextError(f"a snapshot of {snapshot.node.end} tokens does not fit the context of {self.ctx}")
+        if self._current and snapshot.held.epoch == self.model.epoch:
+            self.model.all_stages("reset", self.key(), snapshot.held.number)
+        else:
+            self._held = None
+        self._take(snapshot.node)
+        self.serial = None
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the caches of all stages."""
+        return sum(self.model.wait_all("nbytes", self.key()))
+
+    # --- what a payload asks of one
+
+    def start(self, base: Base) -> None:
+        """Continue from a base in place of an empty timeline."""
+        self.node, self._held, self.serial, self._layer = base, None, None, None
+
+    def _rows(self, layer: int) -> Any:
+        if self._layer is None or self._layer[0] != layer:
+            layers = self.model.link().layers
+            stage = next(number for number, some in enumerate(layers) if layer in some)
+            rows = self.model.wait(self.model.send(stage, "rows", self.key(), layer - layers[stage].start))
+            self._layer = layer, rows
+        return self._layer[1]
+
+    def raw_rows(self, layer: int) -> np.ndarray:
+        """Return a layer's uncompressed rows that later tokens can still attend to, oldest first."""
+        return self._rows(layer)[0]
+
+    def compressed(self, layer: int, kind: str) -> np.ndarray:
+        """Return a layer's compressed rows so far."""
+        return self._rows(layer)[1][kind][0]
+
+    def waiting(self, layer: int, kind: str) -> Projections:
+        """Return the projections of a layer's open windows."""
+        return Projections(*self._rows(layer)[1][kind][1])
+
+
+class ClusterSnapshot:
+    """A snapshot of a ``ClusterCache``."""
+
+    def __init__(self, model: ClusterModel, node: Node, held: _Held):
+        self.node, self.held, self._shape = node, held, model.shape
+
+    @property
+    def own_bytes(self) -> int:
+        """Return the bytes on all stages that no other snapshot shares."""
+        return payload.size(self._shape, self.node.end) - self._compressed_bytes
+
+    @property
+    def shared(self) -> tuple[int, int]:
+        """Return an identity of the compressed rows that other snapshots may share, and their bytes."""
+        return id(line(self.node)[0]), self._compressed_bytes
+
+    @property
+    def _compressed_bytes(self) -> int:
+        shape = self._shape
+        rows = (self.node.end // r * shape.row_values(layer) for layer, r in enumerate(shape.ratios) if r)
+        return 4 * sum(rows)
+
+
+class ClusterDecoder:
+    """Passes of single tokens, which the stages replay from recordings."""
+
+    most_rows = 1
+    made = 0
+    last = None
+
+    def __init__(self, model: ClusterModel, *caches: ClusterCache):
+        self.model, self.caches, self.ranks = model, caches, RANKS
+
+    def prepare(self, positions: Iterable[int]) -> int:
+        """Return 0: stages record when a token comes."""
+        return 0
+
+    def run(self, *tokens: Sequence[int]) -> list[Rows]:
+        """Advance the cache by one token and return its outputs."""
+        (cache,), ((token,),) = self.caches, tokens
+        begun = time.perf_counter()
+        node, serial = cache.node, cache.serial
+        try:
+            result: PassResult = self.model.wait(cache.run((token,), True, self.ranks))
+        except ClusterError:
+            cache.node, cache.serial = node, serial  # the token is not part of the timeline
+            raise
+        self.model.timing.token(time.perf_counter() - begun, result)
+        ranked = result.value
+        return [Rows(Output(cache, "streams", 0, 1), Output(cache, "logits", 0, 1), ranked.best, ranked.values)]
+
+
+class ClusterExperts:
+    """How often routed experts were chosen, on all stages."""
+
+    def __init__(self, model: ClusterModel):
+        self._model = weakref.ref(model)
+
+    def summary(self, most: int = 16) -> dict[str, Any]:
+        """Return what ``archs.experts.ExpertUse.summary`` returns."""
+        from ..archs.experts import summary_of
+
+        model = self._model()
+        assert model is not None
+        return summary_of(np.concatenate(model.wait_all("counts")), most, False)
+
+
+class ClusterModel:
+    """The immutable part of a model on the stages of a link, which ``connect`` makes, and again after a loss."""
+
+    def __init__(self, shape: ModelShape, mode: Numerics, connect: Callable[[], Link]):
+        self.shape, self.numerics, self._connect = shape, mode, connect
+        self.weights = None
+        self.epoch = 0
+        """Number of the connection; what an earlier one's stages had is gone."""
+        self.timing = Timing()
+        self._link: Link | None = None
+        self._under_way: deque[Pending] = deque()
+        self._passes: deque[Pending] = deque()
+        self._garbage: deque[tuple[int, str, int]] = deque()
+        self._numbers = itertools.count(1)
+        self.ops: Any = ClusterOps(self)
+        self.experts = ClusterExperts(self)
+
+    # --- instructions
+
+    def link(self) -> Link:
+        """Return the link, connecting first if there is none; raise ClusterError."""
+        if self._link is None:
+            self._link = self._connect()
+            self.epoch += 1
+        return self._link
+
+    def send(self, stage: int, name: str, *arguments: Any) -> Pending:
+        """Give an instruction to one stage."""
+        with self._watched():
+            link = self.link()
+            self._sweep(link)
+            pending = link.send(stage, name, *arguments)
+            self._under_way.append(pending)
+            return pending
+
+    def all_stages(self, name: str, *arguments: Any) -> list[Pending]:
+        """Give an instruction to every stage."""
+        return [self.send(stage, name, *arguments) for stage in range(len(self.link().layers))]
+
+    def wait(self, pending: Pending) -> Any:
+        """Return the result of an instruction; raise what went wrong with it."""
+        with self._watched():
+            return pending.result()
+
+    def wait_all(self, name: str, *arguments: Any) -> list[Any]:
+        """Return the result of an instruction by stage."""
+        return [self.wait(pending) for pending in self.all_stages(name, *arguments)]
+
+    def run(
+        self, key: int, ids: Sequence[int], recorded: bool, ranks: int, cancel: Callable[[], bool] | None = None
+    ) -> Pending:
+        """Give the stages a pass, once as many passes are under way as there are stages. Raise Cancelled before."""
+        with self._watched():
+            link = self.link()
+            while self._passes and (self._passes[0].done() or len(self._passes) > len(link.layers)):
+                self._passes[0].result(cancel)
+                self._passes.popleft()
+            if cancel is not None and cancel():
+                raise Cancelled("stopped")
+            self._sweep(link)
+            self._passes.append(link.run(key, tuple(ids), recorded, ranks))
+            return self._passes[-1]
+
+    def _sweep(self, link: Link) -> None:
+        """Drop what is finished or forgotten."""
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft().result()
+        gone: dict[str, list[int]] = {"timelines": [], "snapshots": []}
+        while self._garbage:
+            epoch, kind, number = self._garbage.popleft()
+            if epoch == self.epoch:
+                gone[kind].append(number)
+        if any(gone.values()):
+            self._under_way += [link.send(stage, "drop", *gone.values()) for stage in range(len(link.layers))]
+
+    def _watched(self) -> _Watch:
+        return _Watch(self)
+
+    def disconnect(self) -> None:
+        """Let go of the stages; the next use connects again."""
+        link, self._link = self._link, None
+        self.epoch += 1
+        self._under_way.clear()
+        self._passes.clear()
+        if link is not None:
+            link.close()
+
+    # --- a model
+
+    def cache(self, ctx: int, exact: bool = False) -> ClusterCache:
+        """Return an empty timeline for ``ctx`` tokens."""
+        return ClusterCache(self, ctx)
+
+    def decoder(self, *caches: ClusterCache) -> ClusterDecoder | None:
+        """Return a decoder for a timeline, None where the stages cannot record."""
+        return ClusterDecoder(self, *caches) if all(facts.records for facts in self.link().facts) else None
+
+    def forward(
+        self, ids: np.ndarray, cache: ClusterCache, hooks: Any = None, cancel: Callable[[], bool] | None = None
+    ) -> Output:
+        """Begin a pass of ids (T,) and return its streams, which are fetched when needed."""
+        if hooks is not None:
+            raise UsageError("intermediates need all layers in one process: not with a cluster")
+        cache.run(ids.tolist(), False, RANKS, cancel)
+        return Output(cache, "streams", 0, len(ids))
+
+    def logits(self, X: Output, pos0: int = 0, hooks: Any = None) -> np.ndarray:
+        """Return the logits (T, V) of streams that ``forward`` returned."""
+        return Output(X.cache, "logits", X.start, X.stop, X.serial).fetch()
+
+    def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: ClusterCache) -> None:
+        """Write a session as on one machine, a layer at a time."""
+        payload.save(file, self.shape, cache.ctx, tokens, logits, cache)  # type: ignore[arg-type]
+
+    def load(self, file: Any, cache: ClusterCache) -> tuple[list[int], np.ndarray]:
+        """Read a session into an empty timeline; its rows stay here, too, to be sent again to a new worker."""
+        base = Base(cache.ctx)
+        tokens, logits = payload.load(file, self.shape, base)  # type: ignore[arg-type]
+        cache.start(base)
+        return tokens, logits
+
+    def saved_bytes(self, tokens: int) -> int:
+        """Return the size of a saved session of ``tokens`` tokens in bytes."""
+        return payload.size(self.shape, tokens)
+
+
+class _Held:
+    """Something that the stages keep under a number, until this object goes."""
+
+    def __init__(self, model: ClusterModel, kind: str):
+        self.epoch, self.number = model.epoch, next(model._numbers)
+        weakref.finalize(self, model._garbage.append, (self.epoch, kind, self.number)).atexit = False
+
+
+class _Watch:
+    """Disconnects a model when a stage is lost or fails: what it holds is not to be trusted."""
+
+    def __init__(self, model: ClusterModel):
+        self.model = model
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None and not isinstance(error, Cancelled):
+            self.model.disconnect()

@@ -33,6 +33,7 @@ CTX_STEP = 4096
 if TYPE_CHECKING:
     import numpy as np
 
+    from .cluster.model import ClusterModel
     from .costs import Costs
     from .drafts.setup import Drafting, Drafts
     from .generate import Generation
@@ -63,6 +64,7 @@ class Engine:
         gpu_memory: float | None = None,
         progress: Callable[[str], None] | None = None,
         drafts: Drafting | None = None,
+        cluster: Any = None,
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
@@ -74,9 +76,15 @@ class Engine:
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
         drafts: what guesses tokens that are checked several in one pass; results do not change (None: nothing).
-        Raise UsageError, ModelFileError, ShapeError, BackendError.
+        cluster: a Dask scheduler (address, scheduler file or client) on whose workers the layers lie, or a
+        ``cluster.open.ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md). ``backend``
+        and ``threads`` are then each worker's.
+        Raise UsageError, ModelFileError, ShapeError, BackendError; ClusterError for a worker that cannot be used.
         """
         mode = _mode(numerics)
+        drafting = drafts is not None and drafts.kind != "off"
+        if cluster is not None and drafting:
+            raise UsageError("drafted tokens are not verified on a cluster: draft off, or one machine")
         if threads is not None and threads < 1:
             raise UsageError(f"threads must be at least 1, got {threads}")
         if path is None:
@@ -87,6 +95,8 @@ class Engine:
         try:
             arch = arch_of(source)
             shape = arch.read_shape(source, strict)
+            if cluster is not None:
+                return cls(source, _clustered(cluster, source, shape, backend, numerics, threads), backend, split)
             if backend == "cuda" and hasattr(source, "in_place"):
                 source.in_place = False  # its kernels read rows of a storage format
             memory, unpacked = memory_bytes(), getattr(source, "made_bytes", 0)
@@ -104,7 +114,7 @@ class Engine:
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
             speculate = None
-            if drafts is not None and drafts.kind != "off":
+            if drafts is not None and drafting:
                 from .drafts.setup import Drafts
 
                 speculate = Drafts(model, drafts)
@@ -227,7 +237,9 @@ class Engine:
 
     def close(self) -> None:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
-        self.__dict__.pop("model", None)
+        model = self.__dict__.pop("model", None)
+        if hasattr(model, "close"):
+            model.close()
         if self.drafts is not None:
             self.drafts.close()
         self.source.close()
@@ -237,6 +249,16 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _clustered(
+    cluster: Any, source: TensorSource, shape: Any, backend: str, mode: str, threads: int | None
+) -> ClusterModel:
+    """Return the model on a cluster, for the arguments of ``Engine.open``."""
+    from .cluster.open import ClusterSettings, open_cluster
+
+    settings = cluster if isinstance(cluster, ClusterSettings) else ClusterSettings(cluster)
+    return open_cluster(settings, source, shape, backend, mode, threads)
 
 
 _mode = numerics

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from .hops import packed, unpacked
 from .stage import Facts, Stage
 
 
@@ -65,8 +66,8 @@ class Done:
 class LocalLink:
     """Stages in this process, one after another."""
 
-    def __init__(self, stages: Sequence[Stage], layers: Sequence[range]):
-        self.stages, self.layers = stages, layers
+    def __init__(self, stages: Sequence[Stage], layers: Sequence[range], streams: str = "f32"):
+        self.stages, self.layers, self.streams = stages, layers, streams
         self.names = [f"stage {number}" for number in range(len(stages))]
         self.facts = [stage.facts for stage in stages]
 
@@ -78,7 +79,9 @@ class LocalLink:
         for stage in self.stages:
             value, spent = stage.do("run", *arguments, incoming=value)
             seconds.append(spent)
-            hop_bytes = value.nbytes if stage is self.stages[0] and len(self.stages) > 1 else hop_bytes
+            if not stage.is_last:
+                data = packed(value, self.streams)
+                value, hop_bytes = unpacked(data), data.nbytes
         return Done(PassResult(value, tuple(seconds), hop_bytes))
 
     def close(self) -> None:

@@ -372,6 +372,12 @@ class ClusterModel:
         if link is not None:
             link.close()
 
+    def close(self) -> None:
+        """Let go of the stages and of the cluster."""
+        self.disconnect()
+        if hasattr(self._connect, "close"):
+            self._connect.close()
+
     # --- a model
 
     def cache(self, ctx: int, exact: bool = False) -> ClusterCache:

@@ -103,7 +103,7 @@ class Stage:
         except BaseException:
             self.source.close()
             raise
-        self.is_last = weights.output is not None
+        self.is_first, self.is_last = weights.token_embd is not None, weights.output is not None
         self._timelines: dict[int, Timeline] = {}
         self._snapshots: dict[int, Any] = {}
         records, chunk = self.ops.record() is not None, getattr(self.ops, "prefill_chunk", None)

@@ -77,8 +77,8 @@ class Engine:
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
         drafts: what guesses tokens that are checked several in one pass; results do not change (None: nothing).
         cluster: a Dask scheduler (address, scheduler file or client) on whose workers the layers lie, or a
-        ``cluster.open.ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md). ``backend``
-        and ``threads`` are then each worker's.
+        ``cluster.open.ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md).
+        ``backend`` and ``threads`` are then each worker's.
         Raise UsageError, ModelFileError, ShapeError, BackendError; ClusterError for a worker that cannot be used.
         """
         mode = _mode(numerics)

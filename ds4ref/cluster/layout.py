@@ -1,7 +1,7 @@
 """Which worker has which layers.
 
-    parse("0-20@a,21-42@b", 43)      by hand: layers and the names (or addresses) of workers
-    balanced(layer_bytes, speeds)    by bytes: the slowest worker needs as little time for its layers as can be
+parse("0-20@a,21-42@b", 43)      by hand: layers and the names (or addresses) of workers
+balanced(layer_bytes, speeds)    by bytes: the slowest worker needs as little time for its layers as can be
 """
 
 from __future__ import annotations

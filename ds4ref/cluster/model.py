@@ -288,8 +288,14 @@ class ClusterExperts:
 class ClusterModel:
     """The immutable part of a model on the stages of a link, which ``connect`` makes, and again after a loss."""
 
-    def __init__(self, shape: ModelShape, mode: Numerics, connect: Callable[[], Link]):
-        self.shape, self.numerics, self._connect = shape, mode, connect
+    def __init__(
+        self,
+        shape: ModelShape,
+        mode: Numerics,
+        connect: Callable[[], Link],
+        tell: Callable[[str], None] | None = None,
+    ):
+        self.shape, self.numerics, self._connect, self.tell = shape, mode, connect, tell
         self.weights = None
         self.epoch = 0
         """Number of the connection; what an earlier one's stages had is gone."""
@@ -300,6 +306,7 @@ class ClusterModel:
         self._garbage: deque[tuple[int, str, int]] = deque()
         self._numbers = itertools.count(1)
         self.ops: Any = ClusterOps(self)
+        self._records = all(facts.records for facts in self.link().facts)
         self.experts = ClusterExperts(self)
 
     # --- instructions
@@ -374,6 +381,8 @@ class ClusterModel:
 
     def close(self) -> None:
         """Let go of the stages and of the cluster."""
+        if self.tell is not None and self.timing.tokens:
+            self.tell(str(self.timing))
         self.disconnect()
         if hasattr(self._connect, "close"):
             self._connect.close()
@@ -386,7 +395,7 @@ class ClusterModel:
 
     def decoder(self, *caches: ClusterCache) -> ClusterDecoder | None:
         """Return a decoder for a timeline, None where the stages cannot record."""
-        return ClusterDecoder(self, *caches) if all(facts.records for facts in self.link().facts) else None
+        return ClusterDecoder(self, *caches) if self._records else None
 
     def forward(
         self, ids: np.ndarray, cache: ClusterCache, hooks: Any = None, cancel: Callable[[], bool] | None = None

@@ -57,7 +57,7 @@ def open_cluster(
     if settings.streams not in STREAMS:
         raise UsageError(f"streams between workers are {' or '.join(STREAMS)}, not {settings.streams[:20]!r}")
     spec = StageSpec(os.path.abspath(os.fspath(source.path)), range(0), backend, mode, threads)
-    return ClusterModel(shape, numerics(mode), _Connection(settings, source, shape, spec))
+    return ClusterModel(shape, numerics(mode), _Connection(settings, source, shape, spec), settings.tell)
 
 
 class _Connection:
@@ -133,18 +133,18 @@ class _Connection:
             f"{place.name} has layers {place.layers.start}-{place.layers.stop - 1} ({facts.nbytes / 2**30:.2f} GiB)"
             for place, facts in zip(workers.places, workers.facts, strict=True)
         ]
-        tell(f"cluster: {', '.join(parts)}")
+        tell(", ".join(parts))
         kinds = dict.fromkeys((facts.processor, facts.kernels) for facts in workers.facts)
         if len({kernels for _, kernels in kinds}) > 1:
             tell(
-                f"cluster: workers compute differently ({'; '.join(f'{cpu}: {kernels}' for cpu, kernels in kinds)}), so "
+                f"workers compute differently ({'; '.join(f'{cpu}: {kernels}' for cpu, kernels in kinds)}), so "
                 "results are not one machine's to the bit: logits of a trained model differ by about 2e-5 in mode "
                 "exact, 3e-4 in ds4, of random weights in ds4 by as much as 3"
             )
         elif len(kinds) > 1:
-            tell(f"cluster: processors differ ({'; '.join(cpu for cpu, _ in kinds)}), their kernels do not")
+            tell(f"processors differ ({'; '.join(cpu for cpu, _ in kinds)}), their kernels do not")
         if self.settings.streams != "f32":
-            tell(f"cluster: streams are rounded to {self.settings.streams} between workers")
+            tell(f"streams are rounded to {self.settings.streams} between workers")
 
 
 def known_workers(client: Any) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFileError, UsageError
+from .cluster import clustering
 from .common import Progress, say
 from .drafts import drafting
 from .options import integer
@@ -131,6 +132,7 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             split=getattr(args, "split", "unicode"),
             gpu_memory=getattr(args, "gpu_memory", None),
             drafts=drafting(args, choice.why == "embedded") if hasattr(args, "draft") else None,
+            cluster=clustering(args) if hasattr(args, "cluster") else None,
         ) as engine:
             if args.warm_weights:
                 warm(prog, engine.source)

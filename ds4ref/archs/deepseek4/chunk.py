@@ -182,7 +182,7 @@ class Chunk(Inputs):
         return self.input(("count", ratio), lambda c: (np.array([(c.pos0 + len(c.ids)) // ratio], np.int32),))[0]
 
     def streams_before(self) -> np.ndarray:
-        """Return the streams that the layers before made, (T, C, D): ``incoming``, or zeros while a pass is recorded."""
+        """Return the streams of the layers before, (T, C, D): ``incoming``, or zeros while a pass is recorded."""
 
         def compute(c: Chunk) -> tuple[np.ndarray]:
             blank = np.zeros((len(c.ids), c.shape.hc, c.shape.dim), np.float32)

@@ -33,7 +33,6 @@ CTX_STEP = 4096
 if TYPE_CHECKING:
     import numpy as np
 
-    from .cluster.model import ClusterModel
     from .costs import Costs
     from .drafts.setup import Drafting, Drafts
     from .generate import Generation
@@ -251,10 +250,8 @@ class Engine:
         self.close()
 
 
-def _clustered(
-    cluster: Any, source: TensorSource, shape: Any, backend: str, mode: str, threads: int | None
-) -> ClusterModel:
-    """Return the model on a cluster, for the arguments of ``Engine.open``."""
+def _clustered(cluster: Any, source: TensorSource, shape: Any, backend: str, mode: str, threads: int | None) -> Any:
+    """Return the model on a cluster (``ClusterModel``), for the arguments of ``Engine.open``."""
     from .cluster.open import ClusterSettings, open_cluster
 
     settings = cluster if isinstance(cluster, ClusterSettings) else ClusterSettings(cluster)

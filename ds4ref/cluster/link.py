@@ -36,9 +36,13 @@ class Pending(Protocol):
 class Link(Protocol):
     """Stages, connected in a row."""
 
-    names: Sequence[str]
-    layers: Sequence[range]
-    facts: Sequence[Facts]
+    @property
+    def layers(self) -> Sequence[range]:
+        """Return the layers of each stage."""
+
+    @property
+    def facts(self) -> Sequence[Facts]:
+        """Return what each stage said of itself."""
 
     def send(self, stage: int, name: str, *arguments: Any) -> Pending:
         """Give an instruction to one stage."""
@@ -68,7 +72,6 @@ class LocalLink:
 
     def __init__(self, stages: Sequence[Stage], layers: Sequence[range], streams: str = "f32"):
         self.stages, self.layers, self.streams = stages, layers, streams
-        self.names = [f"stage {number}" for number in range(len(stages))]
         self.facts = [stage.facts for stage in stages]
 
     def send(self, stage: int, name: str, *arguments: Any) -> Done:

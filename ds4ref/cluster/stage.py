@@ -114,10 +114,8 @@ class Stage:
     def do(self, name: str, *arguments: Any, incoming: np.ndarray | None = None) -> tuple[Any, float]:
         """Carry out an instruction and return its result and the seconds it took; ``incoming`` as in ``run``."""
         begun = time.perf_counter()
-        if name == "run":
-            result = self.run(*arguments, incoming=incoming)
-        else:
-            result = getattr(self, name)(*arguments)
+        further = {} if incoming is None else {"incoming": incoming}
+        result = getattr(self, name)(*arguments, **further)
         return result, time.perf_counter() - begun
 
     # --- timelines

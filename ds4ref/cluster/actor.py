@@ -21,13 +21,14 @@ from .stage import Stage, StageSpec
 
 
 class Answer(NamedTuple):
-    """What became of an instruction: its value and the seconds it took, bytes sent on, or the error that it ended
-    with."""
+    """What became of an instruction: its value and the seconds it took, bytes sent on; the error that it ended with, or
+    that the next stage was not reached."""
 
     value: Any = None
     seconds: float = 0.0
     sent: int = 0
     error: str | None = None
+    unreached: bool = False
 
 
 class Instruction(NamedTuple):
@@ -81,8 +82,8 @@ class StageActor:
             data = packed(onward, self._streams)
             try:
                 await call(self._worker.rpc, *self._next, "take", passes, data)
-            except Exception as error:
-                return tuple(Answer(error=f"cannot reach the next one: {type(error).__name__}: {error}"))
+            except Exception:  # whatever it is: the next worker answers the coordinator, or does not
+                return tuple(Answer(unreached=True))
             result = result._replace(sent=data.nbytes)
         return tuple(result)
 

@@ -140,9 +140,10 @@ class Workers:
         if plain:
             return Answer(reply)
         answer = Answer(*reply)
+        if answer.unreached:
+            raise ClusterError(f"{self.places[stage + 1]} is gone: worker {place.name} cannot reach it")
         if answer.error is not None:
-            kind = ClusterError if answer.error.startswith("cannot reach") else BackendError
-            raise kind(f"{place}: {answer.error}")
+            raise BackendError(f"{place}: {answer.error}")
         return answer
 
     def _look_after(self) -> None:

@@ -17,7 +17,7 @@ def add_cluster(group: Group) -> None:
     """Add the options that choose a cluster."""
     add(group, "--cluster")
     add(group, "--layers", help="of --cluster, by worker: 0-20@a,21-42@b (by bytes and measured speed)")
-    add(group, "--streams")
+    add(group, "--stream-format")
 
 
 def clustering(args: Namespace) -> ClusterSettings | None:
@@ -26,10 +26,10 @@ def clustering(args: Namespace) -> ClusterSettings | None:
     Raise UsageError for options of a cluster without one.
     """
     if args.cluster is None:
-        for name in ("layers", "streams"):
+        for name in ("layers", "stream_format"):
             if getattr(args, name) is not None:
-                raise UsageError(f"--{name} goes with --cluster")
+                raise UsageError(f"--{name.replace('_', '-')} goes with --cluster")
         return None
     from ..cluster.open import ClusterSettings
 
-    return ClusterSettings(args.cluster, args.layers, args.streams or "f32", tell=lambda line: say("cluster", line))
+    return ClusterSettings(args.cluster, args.layers, args.stream_format or "f32", tell=lambda line: say("cluster", line))

@@ -26,7 +26,7 @@ from ..targets.dialects import KINDS
 from .options import SEED_MAX, choice, integer, number
 
 DRAFTS = "off", "auto", "lookup", "mtp"
-STREAMS = "f32", "bf16"
+STREAM_FORMATS = "f32", "bf16"
 
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -146,11 +146,11 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "help": "layers over the workers of a Dask scheduler: its address (tcp://HOST:PORT), or its scheduler file",
         },
     ),
-    "--streams": (
+    "--stream-format": (
         (),
         {
             "metavar": "NAME",
-            "type": choice(*STREAMS),
+            "type": choice(*STREAM_FORMATS),
             "help": "between workers: f32, or bf16, which halves the bytes and changes results (f32)",
         },
     ),

@@ -143,7 +143,7 @@ def test_a_worker_that_is_lost(nano_path: str, workers: str, how: str, when: str
 
         os.kill(pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         begun = time.monotonic()
-        lost = rf"worker 0 at tcp://\S+ \(layers 3-5\) (is gone: \w+|has not answered for {PATIENCE:g} s)$"
+        lost = rf"worker 0 at tcp://\S+ \(layers 3-5\) (is gone: [\w ]+|has not answered for {PATIENCE:g} s)$"
         with pytest.raises(ClusterError, match=lost):
             step(there)
         assert time.monotonic() - begun < 4 * PATIENCE

@@ -2,11 +2,11 @@
 
     python -m benchmarks.cluster -m SLICE [--workers 2] [--tokens 24] [--prompt 1024] [--chunk 128] [--rounds 3]
 
-Workers are processes of this machine, each kept to its share of the cores. Taking turns, in rounds:
+Workers are processes of this machine. Taking turns, in rounds:
 
-decode    one worker with all cores, and several with all cores each: they compute in turn. "travels" is a token's time
-          less what its stages computed: to the first one, between them, and back with the ranking
-prefill   one worker with one share of the cores, and several with one share each, which compute at once
+decode    one worker with a thread for each core, and several with as many each: they compute in turn. "travels" is a
+          token's time less what its stages computed: to the first one, between them, and back with the ranking
+prefill   one worker with its share of the threads, and several with one share each, which compute at once
 
 Medians and least of the rounds. No network is in it. A machine that does other things wakes a process late, and that
 counts as travelling: the least is nearer to what a hop costs.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -27,10 +26,9 @@ import numpy as np
 
 from ds4ref.archs import arch_of
 from ds4ref.cluster.layout import balanced
-from ds4ref.cluster.open import ClusterSettings, known_workers, layer_bytes
+from ds4ref.cluster.open import ClusterSettings, layer_bytes
 from ds4ref.engine import Engine
 from ds4ref.environment import usable_cores
-from ds4ref.kernels.system import allowed_cores
 from ds4ref.runs.provenance import stamp
 from ds4ref.weights import open_source
 
@@ -80,25 +78,17 @@ def measured(path: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return the rows of all rounds."""
     import distributed
 
-    cores = sorted(allowed_cores() or range(usable_cores()))
-    shares = [cores[number :: args.workers] or cores for number in range(args.workers)]
+    cores = usable_cores()
     rows: dict[str, list[Any]] = {}
-    with (
-        distributed.LocalCluster(
-            n_workers=args.workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50,
-            memory_limit=0,
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):  # fmt: skip
-        addresses = known_workers(client)
+    with distributed.LocalCluster(
+        n_workers=args.workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50,
+        memory_limit=0,
+    ) as cluster:  # fmt: skip
         for what in ("decode", "prefill"):
-            for number in range(args.workers):
-                mine = cores if what == "decode" else shares[number]
-                client.run(os.sched_setaffinity, 0, mine, workers=[addresses[str(number)]])
             for _ in range(args.rounds):
                 for name, layers in layouts(path, args.workers).items():
                     settings = ClusterSettings(cluster.scheduler_address, layers, patience=PATIENCE)
-                    threads = len(cores) if what == "decode" else len(shares[0])
+                    threads = cores if what == "decode" else max(1, cores // args.workers)
                     with Engine.open(path, numerics="ds4", threads=threads, cluster=settings) as engine:
                         prefill(engine, 2 * args.chunk, args.chunk)  # pages of the file, recordings
                         row: Any = decode(engine, args.tokens) if what == "decode" else None

@@ -32,4 +32,6 @@ def clustering(args: Namespace) -> ClusterSettings | None:
         return None
     from ..cluster.open import ClusterSettings
 
-    return ClusterSettings(args.cluster, args.layers, args.stream_format or "f32", tell=lambda line: say("cluster", line))
+    return ClusterSettings(
+        args.cluster, args.layers, args.stream_format or "f32", tell=lambda line: say("cluster", line)
+    )

@@ -3,7 +3,8 @@
     python -m tests.cluster.chaos [--rounds 100] [--seed 0]
 
 Each round does one thing to one of three workers while a session works on them, and compares every result with that of
-one machine. Printed are, by kind, the rounds, the errors that a user saw, and the longest time until the session went on.
+one machine. Printed are, by kind, the rounds, the errors that a user saw, and the longest time until the session went
+on.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ class ClusterOps:
     def threads(self, count: int) -> None:
         model = self._model()
         if model is not None:
+            model.threads = count
             model.all_stages("set_threads", count)
         self._threads = count
 
@@ -301,6 +302,8 @@ class ClusterModel:
         self.weights = None
         self.epoch = 0
         """Number of the connection; what an earlier one's stages had is gone."""
+        self.threads: int | None = None
+        """Threads of each stage, if they were changed since the first connection."""
         self.timing = Timing()
         self._link: Link | None = None
         self._under_way: deque[Pending] = deque()
@@ -318,6 +321,10 @@ class ClusterModel:
         if self._link is None:
             self._link = self._connect()
             self.epoch += 1
+            if self.threads is not None:
+                self._under_way += [
+                    self._link.send(stage, "set_threads", self.threads) for stage in range(len(self._link.layers))
+                ]
         return self._link
 
     def send(self, stage: int, name: str, *arguments: Any) -> Pending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -94,6 +95,8 @@ class _Connection:
             if hasattr(where, "scheduler"):  # a client, whose own way to workers leads over the scheduler
                 where, options = where.scheduler.address, {"security": where.security}
             self._client = connect(where, set_as_default=False, **options)
+            if where is self.settings.where:  # a lost worker is our one line, not Dask's many
+                logging.getLogger("distributed").setLevel(logging.CRITICAL)
         return self._client
 
     def close(self) -> None:

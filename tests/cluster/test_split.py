@@ -189,6 +189,23 @@ def test_rules_of_a_session_hold(engines: dict[str, Engine]) -> None:
         session.sync([1, 2])
 
 
+def test_threads_are_those_of_every_stage(engines: dict[str, Engine]) -> None:
+    model = split(engines["qat"], "qat", 2)
+    assert model.ops.threads == 1
+    model.ops.threads = 2
+    model.disconnect()
+    assert [stage.ops.threads for stage in model.link().stages] == [2, 2]
+    assert model.ops.threads == 2
+
+
+def test_experts_are_counted_over_all_stages(engines: dict[str, Engine]) -> None:
+    here, model = Engine.open(engines["qat"].path, numerics="qat", threads=1), split(engines["qat"], "qat", 3)
+    for session in (here.session(40), Session(model, 40)):
+        session.sync(list(range(20)))
+    assert model.experts.summary(5) == here.expert_use(5)
+    here.close()
+
+
 def test_stages_forget_what_nobody_holds(engines: dict[str, Engine]) -> None:
     engine = engines["qat"]
     model = split(engine, "qat", 2)

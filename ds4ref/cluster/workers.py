@@ -115,20 +115,16 @@ class Workers:
         self, futures: dict[int, Future[Any]], cancel: Callable[[], bool] | None, plain: bool = False
     ) -> list[Answer]:
         """Wait for the answer of each stage; errors are those of ``link.Pending.result``. plain: not ``Answer``s."""
-        last = futures[max(futures)]
-        while not all(future.done() for future in futures.values()):
+        while waiting := [future for future in futures.values() if not future.done()]:
             with suppress(TimeoutError):
-                last.exception(LOOK)
-            if last.done():
-                with suppress(TimeoutError):
-                    next((one for one in futures.values() if not one.done()), last).exception(LOOK)
+                waiting[-1].exception(LOOK)
             for stage, future in futures.items():
                 if future.done():
                     self._answer(stage, future, plain)
-            if not last.done():
-                self._look_after()
+            if not waiting[-1].done():
                 if cancel is not None and cancel():
                     raise Cancelled("stopped")
+                self._look_after()
         return [self._answer(stage, future, plain) for stage, future in futures.items()]
 
     def _answer(self, stage: int, future: Future[Any], plain: bool) -> Answer:

@@ -90,7 +90,8 @@ def one_round(far: Engine, here: Engine, rng: random.Random, trouble: Trouble) -
     pairs = zip(*(work(one, random.Random(seed), here.shape.vocab) for one in sessions), strict=True)
     for number, (theirs, ours) in enumerate(pairs):
         if number == strike_at:
-            threading.Timer(delay, trouble.strike).start()
+            timer = threading.Timer(delay, trouble.strike)
+            timer.start()
         begun, mended = time.monotonic(), False
         while True:
             try:
@@ -108,6 +109,7 @@ def one_round(far: Engine, here: Engine, rng: random.Random, trouble: Trouble) -
         wanted = ours()
         assert (got is None) == (wanted is None) and (got is None or np.array_equal(got, wanted)), "wrong logits"
         assert sessions[0].tokens == sessions[1].tokens
+    timer.join()
     return errors, longest
 
 

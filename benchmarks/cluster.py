@@ -81,7 +81,7 @@ def measured(path: str, args: argparse.Namespace) -> dict[str, Any]:
     cores = usable_cores()
     rows: dict[str, list[Any]] = {}
     with distributed.LocalCluster(
-        n_workers=args.workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50,
+        n_workers=args.workers, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50,
         memory_limit=0,
     ) as cluster:  # fmt: skip
         for what in ("decode", "prefill"):

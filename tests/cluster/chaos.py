@@ -124,7 +124,7 @@ def main(rounds: int, seed: int) -> int:
         shutil.copy(good, path)
         with (
             distributed.LocalCluster(
-                n_workers=3, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50,
+                n_workers=3, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50,
                 memory_limit=0,
             ) as cluster,
             distributed.Client(cluster, set_as_default=False) as client,

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import re
 import struct
+import threading
+import time
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ds4ref.cluster import actor as actor_module
+from ds4ref.cluster import workers as workers_module
+from ds4ref.cluster.actor import Answer, Instruction
 from ds4ref.cluster.digest import tensors_digest
 from ds4ref.cluster.history import Base, back, line, passed
 from ds4ref.cluster.hops import packed, unpacked
 from ds4ref.cluster.layout import balanced, parse
 from ds4ref.cluster.open import _placed, layer_bytes
-from ds4ref.errors import UsageError
+from ds4ref.cluster.stage import StageSpec
+from ds4ref.cluster.workers import Place, Workers
+from ds4ref.errors import BackendError, Cancelled, ClusterError, UsageError
 from ds4ref.weights import open_source
 
 
@@ -135,3 +145,91 @@ def test_digests_tell_files_apart(nano_path: str, tmp_path) -> None:
         with open_source(tmp_path / "other.gguf") as source:
             assert tensors_digest(source, names) != wanted
             assert tensors_digest(source, others) == same
+
+
+def watched(patience: float, alive: Future) -> Workers:
+    """Three workers of nothing, which answer a question for a sign of life by ``alive``."""
+    workers = Workers.__new__(Workers)
+    workers.places = [Place(name, f"tcp://{name}", range(n, n + 1)) for n, name in enumerate("abc")]
+    workers.patience, workers._asked = patience, {}
+    workers._call = lambda stage, function: alive  # type: ignore[method-assign]
+    return workers
+
+
+def answered(**what: Any) -> Future:
+    future: Future = Future()
+    future.set_result(tuple(Answer(**what)))
+    return future
+
+
+def test_every_stage_that_is_waited_for_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that hangs after it has sent its streams, so that the last stage has answered."""
+    monkeypatch.setattr(workers_module, "LOOK", 0.01)
+    silent: Future = Future()
+    for hanging in range(3):
+        futures = {stage: answered(value=stage) for stage in range(3)} | {hanging: silent}
+        with pytest.raises(ClusterError, match=r"worker . at tcp://. \(layers .-.\) has not answered for 0.05 s"):
+            watched(0.05, silent).answers(futures, None)
+    with pytest.raises(Cancelled):
+        watched(9, silent).answers({0: silent}, lambda: True)
+    assert [answer.value for answer in watched(9, silent).answers({0: answered(value=4)}, None)] == [4]
+
+
+def test_errors_name_the_worker() -> None:
+    gone, silent = Future[Any](), Future[Any]()
+    gone.set_exception(OSError("reset"))
+    for futures, kind, said in (
+        ({0: silent, 1: gone, 2: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: OSError"),
+        ({0: answered(unreached=True), 1: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: worker a "),
+        ({2: answered(error="no memory")}, BackendError, "worker c at tcp://c (layers 2-2): no memory"),
+    ):
+        with pytest.raises(kind, match=re.escape(said)):
+            watched(9, silent).answers(futures, None)
+
+
+class CountingStage:
+    """In place of a stage: returns what came in, and fails when told to."""
+
+    is_first, is_last, facts = False, True, ()
+
+    def __init__(self, spec: StageSpec):
+        self.closed = False
+
+    def do(self, name: str, *arguments: Any, incoming: Any = None) -> tuple[Any, float]:
+        if name == "fail":
+            raise ValueError("told to")
+        return (name, arguments, None if incoming is None else incoming.tolist()), 0.5
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_instructions_are_carried_out_in_order_however_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "Stage", CountingStage)
+    queue, answers = actor_module._Queue(), []
+    thread = threading.Thread(target=queue.work, daemon=True)
+    thread.start()
+
+    def post(number: int, name: str, passes: int = 0, arguments: tuple = ()) -> None:
+        queue.post(number, Instruction(passes, name, arguments, lambda answer, onward: answers.append(answer)))
+
+    load = "m", range(1), "cpu", "qat", 1
+    post(2, "run", 8, (2,))
+    queue.take(9, np.array([9.0]))
+    post(3, "run", 9, (3,))
+    post(1, "run", 7, (1,))
+    post(0, "load", 0, load)
+    queue.take(8, packed(np.array([1.0], np.float32), "bf16"))
+    queue.take(7, np.array([7.0]))
+    post(4, "fail")
+    post(5, "run", 10)  # nothing more is tried
+    deadline = time.monotonic() + 20
+    while len(answers) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [answer.value for answer in answers[1:4]] == [
+        ("run", (1,), [7.0]), ("run", (2,), [1.0]), ("run", (3,), [9.0])
+    ]  # fmt: skip
+    assert [answer.error for answer in answers] == [None] * 4 + ["ValueError: told to"] * 2
+    queue.stop()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -35,7 +35,12 @@ PATIENCE = 6.0
 def workers() -> Iterator[str]:
     """Five worker processes of one thread, named 0 to 4; one that dies is started again."""
     with distributed.LocalCluster(
-        n_workers=5, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50, memory_limit=0
+        n_workers=5,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
+        memory_limit=0,
     ) as here:
         yield here.scheduler_address
         with distributed.Client(here) as client:

@@ -31,8 +31,16 @@ def split(engine: Engine, mode: str, stages: int, streams: str = "f32", backend:
     )  # fmt: skip
 
 
+class Lost(Done):
+    """A result that never comes."""
+
+    def result(self, cancel: Any = None) -> Any:
+        raise ClusterError("worker a is gone")
+
+
 class Breaking:
-    """A link to stages that are lost with the instruction number ``at``, before or after they carried it out.
+    """A link to stages that are lost with the instruction number ``at``, before or (as is seen later) after they
+    carried it out.
 
     ``links``: how often connected. Instructions are counted over all connections, so that it breaks once.
     """
@@ -51,9 +59,7 @@ class Breaking:
         if self.count == self.at and not self.after:
             raise ClusterError("worker a is gone")
         done = do(*arguments)
-        if self.count == self.at:
-            raise ClusterError("worker a is gone")
-        return done
+        return Lost(None) if self.count == self.at else done
 
     def send(self, *arguments: Any) -> Done:
         return self._step(self.link.send, arguments)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.cluster import actor as actor_module
 from ds4ref.cluster import workers as workers_module
 from ds4ref.cluster.actor import Answer, Instruction
@@ -75,6 +76,13 @@ def test_bytes_of_layers_are_those_of_the_file(nano_path: str, nano_engine) -> N
         costs, sizes = layer_bytes(source, nano_engine.shape)
         assert sum(sizes) == sum(info.nbytes for info in source.tensors.values())
         assert sum(costs) == pytest.approx(nano_engine.costs().weight_bytes(), rel=0.1)
+
+
+def test_the_shape_of_a_part() -> None:
+    part = FLASH.part(range(1, 5))
+    assert (part.n_layers, part.n_hash_layers, part.ratios) == (4, 2, FLASH.ratios[1:5])
+    assert [FLASH.part(range(n, 43)).n_hash_layers for n in (0, 3, 42)] == [3, 0, 0]
+    assert FLASH.part(range(2)).n_hash_layers == len(FLASH.part(range(2)).swiglu_limit) == 2
 
 
 def test_another_worker_stands_in_unless_named() -> None:

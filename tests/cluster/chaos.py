@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ds4ref.cluster.open import ClusterSettings, known_workers
+from ds4ref.cluster.open import ClusterSettings
 from ds4ref.engine import Engine
 from ds4ref.errors import ClusterError
 from ds4ref.nano import random_path
@@ -45,24 +46,53 @@ def spoil(path: Path, offset: int) -> None:
     os.replace(other, path)
 
 
+class Processes:
+    """Workers by name, without Dask's nanny: who died is started again here."""
+
+    def __init__(self, scheduler: str, names: list[str]):
+        self.scheduler = scheduler
+        self.running: dict[str, subprocess.Popen] = {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        command = "-m", "distributed.cli.dask_worker", self.scheduler, "--no-nanny", "--no-dashboard", "--name", name
+        self.running[name] = subprocess.Popen(
+            [sys.executable, *command, "--nthreads", "1", "--memory-limit", "0"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def revive(self) -> None:
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                self.start(name)
+
+    def end(self) -> None:
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+
 class Trouble:
     """What is done to a worker, and undone."""
 
-    def __init__(self, kind: str, pid: int, path: Path, good: Path, offset: int):
-        self.kind, self.pid, self.path, self.good, self.offset = kind, pid, path, good, offset
+    def __init__(self, kind: str, workers: Processes, name: str, path: Path, good: Path, offset: int):
+        self.kind, self.workers, self.path, self.good, self.offset = kind, workers, path, good, offset
+        self.process = workers.running[name]
 
     def strike(self) -> None:
         if self.kind == "another file":
             spoil(self.path, self.offset)
-        os.kill(self.pid, signal.SIGSTOP if self.kind in ("stopped", "late") else signal.SIGKILL)
+        self.process.send_signal(signal.SIGSTOP if self.kind in ("stopped", "late") else signal.SIGKILL)
 
     def mend(self) -> None:
+        """Undo it, or let the operating system do away with the worker, for another one to be started."""
         if self.kind == "another file":
             copy = self.path.with_suffix(".good")
             shutil.copy(self.good, copy)
             os.replace(copy, self.path)
         if self.kind in ("stopped", "late"):
-            os.kill(self.pid, signal.SIGCONT if self.kind == "late" else signal.SIGKILL)
+            self.process.send_signal(signal.SIGCONT if self.kind == "late" else signal.SIGKILL)
 
 
 def work(session: Session, rng: random.Random, vocab: int):
@@ -73,8 +103,10 @@ def work(session: Session, rng: random.Random, vocab: int):
     yield lambda: kept.append(session.snapshot())
     for _ in range(STEPS):
         token, kind = rng.randrange(vocab), rng.random()
-        if kind < 0.75:
-            yield lambda token=token: session.eval(token)
+        if kind < 0.75:  # a token that was appended before its logits were lost is not appended again
+            pos = session.pos
+            yield lambda token=token, pos=pos: session.pos > pos or session.append(token) or None
+            yield lambda: session.logits
         elif kind < 0.85:
             yield lambda: session.restore(kept[-1]) or session.logits
         else:
@@ -103,7 +135,8 @@ def one_round(far: Engine, here: Engine, rng: random.Random, trouble: Trouble) -
                 if not mended and (trouble.kind != "another file" or "another file" in errors[-1]):
                     trouble.mend()
                     mended = True
-                time.sleep(0.5)
+                time.sleep(0.2)
+                trouble.workers.revive()
             assert time.monotonic() - begun < LONGEST, f"a step hangs: {errors}"
         longest = max(longest, time.monotonic() - begun)
         wanted = ours()
@@ -124,22 +157,23 @@ def main(rounds: int, seed: int) -> int:
         shutil.copy(good, path)
         with (
             distributed.LocalCluster(
-                n_workers=3, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50,
-                memory_limit=0,
+                n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=50
             ) as cluster,
             distributed.Client(cluster, set_as_default=False) as client,
             Engine.open(good, numerics="ds4", threads=1) as here,
         ):  # fmt: skip
+            workers = Processes(cluster.scheduler_address, ["0", "1", "2"])
+            client.wait_for_workers(3, timeout=120)
             settings = ClusterSettings(cluster.scheduler_address, "0-1@0,2-3@1,4-5@2", patience=PATIENCE)
             with Engine.open(path, numerics="ds4", threads=1, cluster=settings) as far:
                 for number in range(rounds):
                     kind = KINDS[number % len(KINDS)]
+                    workers.revive()
                     client.wait_for_workers(3, timeout=120)
-                    pids = client.run(os.getpid)
                     worker = rng.randrange(3)
                     layer = 2 * worker
                     offset = here.source.tensors[f"blk.{layer}.ffn_up_exps.weight"].offset
-                    trouble = Trouble(kind, pids[known_workers(client)[str(worker)]], path, good, offset)
+                    trouble = Trouble(kind, workers, str(worker), path, good, offset)
                     try:
                         errors, longest = one_round(far, here, rng, trouble)
                         seen[kind].append((len(errors), longest))
@@ -147,22 +181,13 @@ def main(rounds: int, seed: int) -> int:
                     except Exception as error:
                         wrong += 1
                         print(f"{number}: {kind}: WRONG: {type(error).__name__}: {error}", flush=True)
-                    time.sleep(0.2)
-                    trouble_left(trouble)
-                client.wait_for_workers(3, timeout=120)
+                    trouble.mend()  # no error may have told of it
+                workers.end()
     for kind, rows in seen.items():
         most = max(longest for _, longest in rows)
         print(f"{kind}: {len(rows)} rounds, {sum(n for n, _ in rows)} errors, longest step {most:.1f} s")
     print(f"{wrong} of {rounds} rounds went wrong")
     return wrong
-
-
-def trouble_left(trouble: Trouble) -> None:
-    """Mend what no error had told of: a worker that was struck after the last step that needed it."""
-    try:
-        trouble.mend()
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ class BackendError(Ds4Error):
 class ClusterError(Ds4Error):
     """A worker of a cluster that died, does not answer or cannot take its layers.
 
-    Sessions stay at their last finished pass; the next use of one asks the workers again.
+    Sessions stay at their last finished pass; the next use of one asks the workers again. ``Session.tokens`` says
+    whether the token of an ``eval`` was appended: its logits may have been lost afterwards.
     """
 
 

@@ -1,7 +1,6 @@
 """The share of the suite that runs under emulation: what computes, and what reads and writes files.
 
-Left out are files whose tests let Numba compile (``test_simd_*``, ``test_cpu_halves``, ``test_cpu_library``,
-``test_cpu_waiting``): that takes minutes for a kernel there; and rooms that are Python over these.
+Rooms that are Python over these are left out, and so are the files of ``LEFT_OUT``.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ from collections.abc import Mapping
 
 _CHOSEN: Mapping[str, str] = {
     "tests/arm": "test_logits",
-    "tests/kernels": "test_apart test_cpu_cores test_cpu_gemm test_cpu_ops test_cpu_pool test_cpu_rounding "
-    "test_formats test_half_rows test_ops test_pitfalls test_quantize test_recording test_schedule test_top",
-    "tests/archs": "test_chunks test_dense test_families test_formats test_frozen test_golden test_packed4 test_plan "
-    "test_shape test_teacher_forced",
-    "tests/session": "test_boundaries test_directory test_kvc test_store",
-    "tests/text": "test_byte_level test_chat test_dsml test_dsml_parser test_messages test_pieces test_rawjson "
-    "test_splits test_stream test_tokenizer",
+    "tests/kernels": "test_aarch64 test_apart test_cpu_abi test_cpu_cores test_cpu_gemm test_cpu_ops "
+    "test_cpu_pool test_cpu_reuse test_cpu_rounding test_formats test_half_rows test_ops test_pitfalls "
+    "test_quantize test_recording test_schedule test_top",
+    "tests/archs": "test_chunks test_dense test_experts test_families test_formats test_frozen test_golden "
+    "test_packed4 test_plan test_shape test_teacher_forced",
+    "tests/session": "test_boundaries test_directory test_forks test_kvc test_left test_passes test_payload test_store",
+    "tests/text": "test_byte_level test_chat test_dsml test_dsml_parser test_messages test_pieces "
+    "test_rawjson test_splits test_stream test_tokenizer",
     "tests/weights": "test_accounting test_full_size test_gguf test_imatrix test_llama2c test_malformed "
     "test_safetensors test_tensors test_writer",
 }
@@ -28,6 +28,29 @@ SINGLE = (
     "tests/session/test_rewind.py::test_back_any_number_of_tokens_within_reach[40-ds4]",
 )
 """Tests of files of which all would take hours: a session on the random model takes half a minute."""
+
+
+LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+    "let Numba compile, which takes minutes for a kernel there": {
+        "tests/kernels": "test_cpu_externals test_cpu_halves test_cpu_library test_cpu_waiting test_cross "
+        "test_neon_code test_simd_asm test_simd_gemm test_simd_quantize test_simd_rows test_simd_tiers",
+    },
+    "ask a program or a library of x86": {
+        "tests/arm": "test_userland",
+        "tests/kernels": "test_quantize_peers",
+    },
+    "read source, folders or headers, and compute little": {
+        "tests/archs": "test_dense_folders test_one_model test_pass_is_ops test_published_configs "
+        "test_published_full_size",
+        "tests/text": "test_export test_library test_own_template test_template",
+        "tests/weights": "test_mutations test_quantize_files test_report test_story_tools",
+    },
+    "take hours: trained or random models, token by token, or processes that are killed": {
+        "tests/archs": "test_mtp test_published",
+        "tests/session": "test_rewind test_session test_store_crash test_store_damage test_store_model",
+    },
+}
+"""Files of the folders above that do not run there, by reason."""
 
 
 def arguments() -> list[str]:

@@ -83,6 +83,15 @@ def test_the_suite_names_files_that_exist() -> None:
         assert f"def {test.partition('[')[0]}(" in (ROOT / path).read_text(), name
 
 
+def test_every_file_of_its_folders_runs_there_or_is_left_out_for_a_reason() -> None:
+    left_out = [
+        f"{at}/{name}.py" for files in suite.LEFT_OUT.values() for at, all_ in files.items() for name in all_.split()
+    ]
+    folders = {Path(name).parent for name in suite.FILES}
+    present = sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).glob("test_*.py"))
+    assert sorted([*suite.FILES, *left_out]) == present
+
+
 def test_a_difference_is_in_standard_deviations() -> None:
     wanted = np.float32([[1, 3, -1], [5, -1, -1]])
     got = wanted + np.float32([[0, 0, 0], [0, 0, 12]])

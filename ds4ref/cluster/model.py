@@ -14,7 +14,7 @@ import itertools
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ class ClusterModel:
         self._under_way: deque[Pending] = deque()
         self._passes: deque[Pending] = deque()
         self.garbage: deque[tuple[int, str, int]] = deque()
-        self.numbers = itertools.count(1)
+        self.numbers: Iterator[int] = itertools.count(1)
         self.ops: Any = ClusterOps(self)
         self._records = all(facts.records for facts in self.link().facts)
         self.experts = ClusterExperts(self)

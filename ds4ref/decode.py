@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .archs import Cache, Model
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .archs.inputs import Inputs
 
 MOST, MOST_TEMPLATES = 16, 64
@@ -80,12 +82,15 @@ def record(
     """Record a pass of ``counts`` tokens of each of ``caches``, and the ranking of the next tokens; return the
     recording and its inputs.
 
-    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits. ``move_timelines`` the
-    inputs to tokens and positions before each replay.
+    The recording's outputs are values and ids of the op ``top``; it keeps streams and logits, or of a model without an
+    output head the streams alone. ``move_timelines`` the inputs to tokens and positions before each replay.
     """
     recording: Any = model.ops.record()
     streams, logits, inputs = model.record_rows(recording, caches, counts, plans)
-    recording.seal(*recording.top(logits, min(ranks, model.shape.vocab)), kept=(streams, logits))
+    if logits is None:
+        recording.seal(kept=(streams,))
+    else:
+        recording.seal(*recording.top(logits, min(ranks, model.shape.vocab)), kept=(streams, logits))
     return recording, inputs
 
 
@@ -127,7 +132,9 @@ class Decoder:
 
     @classmethod
     def of(cls, model: Model, *caches: Cache) -> Decoder | None:
-        """Return a decoder for ``caches``, or None if the model's backend cannot record."""
+        """Return a decoder for ``caches``, the model's own if it has one, or None if its backend cannot record."""
+        if hasattr(model, "decoder"):
+            return model.decoder(*caches)
         return cls(model, *caches) if model.ops.record() is not None else None
 
     def prepare(self, positions: Iterable[int]) -> int:
@@ -164,15 +171,24 @@ class Decoder:
     def _nbytes(self) -> int:
         return sum(getattr(recording, "nbytes", 0) for recording, _ in self._recordings.values())
 
-    def run(self, *tokens: Sequence[int]) -> list[Rows]:
-        """Advance each cache by its tokens, one or more, and return the outputs of each timeline's rows."""
+    def run(self, *tokens: Sequence[int], incoming: np.ndarray | None = None) -> list[Rows]:
+        """Advance each cache by its tokens, one or more, and return the outputs of each timeline's rows.
+
+        incoming: streams (T, C, D) of the layers before, for a model without the first ones; without the last ones
+        (no output head) rows have streams alone.
+        """
         counts = [len(ids) for ids in tokens]
         self._reserve(counts)
         starts = [cache.pos for cache in self.caches]
         self.last, inputs = self._recording(starts, counts)
+        if incoming is not None:
+            inputs.incoming = incoming  # type: ignore[attr-defined]
         inputs.move_timelines(tokens, starts)
         with self.model.experts.passing(sum(counts)):
             self.last.replay()
+        if not self.last.outputs:
+            self.caches[0].advance(counts[0])
+            return [Rows(self.last.kept[0], None, [], [])]
         host, (values, best), (streams, logits) = self.model.ops.host, self.last.outputs, self.last.kept
         best, values = host(best).tolist(), host(values).tolist()
         outputs, first = [], 0

@@ -72,6 +72,7 @@ class Engine:
         progress: Callable[[str], None] | None = None,
         drafts: Drafting | None = None,
         steering: Steering | None = None,
+        cluster: Any = None,
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
@@ -88,9 +89,16 @@ class Engine:
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
         drafts: what guesses tokens that are checked several in one pass; results do not change (None: nothing).
         steering: directions taken out of what every half layer adds (``archs.steering``), in all sessions.
-        Raise UsageError, ModelFileError, ShapeError, BackendError, DataError for directions that do not fit.
+        cluster: a Dask scheduler (address, scheduler file or client) on whose workers the layers lie, or a
+        ``cluster.open.ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md).
+        ``backend`` and ``threads`` are then each worker's.
+        Raise UsageError, ModelFileError, ShapeError, BackendError; ClusterError for a worker that cannot be used;
+        DataError for directions that do not fit.
         """
         mode = _mode(numerics)
+        drafting = drafts is not None and drafts.kind != "off"
+        if cluster is not None:
+            _check_on_cluster(drafting, steering, expert_cache)
         if threads is not None and threads < 1:
             raise UsageError(f"threads must be at least 1, got {threads}")
         if path is None:
@@ -101,28 +109,17 @@ class Engine:
         try:
             arch = arch_of(source)
             shape = arch.read_shape(source, strict)
+            if cluster is not None:
+                return cls(source, _clustered(cluster, source, shape, backend, numerics, threads), backend, split)
             if backend == "cuda" and hasattr(source, "in_place"):
                 source.in_place = False  # its kernels read rows of a storage format
-            memory, unpacked = memory_bytes(), getattr(source, "made_bytes", 0)
-            if memory is not None and unpacked > memory:
-                need = f"{unpacked / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
-                raise BackendError(
-                    f"{source.path}: backend {backend} takes {need}; a GGUF made of it (ds4-quantize) is read in place"
-                )
+            _check_memory(source, backend)
             weights = arch.bind(source, shape)
             ops = load_backend(backend, threads, gpu_memory, progress)
-            larger = memory is not None and source.size > memory
+            larger = _larger_than_memory(source)
             if advise is not None and expert_cache is None:
                 expert_cache = "off"
-            automatic = expert_cache in (None, "auto")
-            budget = _expert_budget(expert_cache, source, weights, ops) if larger or not automatic else 0
-            resident = None
-            if budget:
-                try:
-                    weights, resident = cached(source, weights, ops, budget, shape.n_used)
-                except UsageError:  # too little
-                    if not automatic:
-                        raise
+            weights, resident = _expert_cache(expert_cache, larger, source, weights, ops, shape.n_used)
             try:
                 model = arch.model(shape, weights, ops, mode, larger if advise is None else advise, resident)
             except MemoryError as e:
@@ -132,7 +129,7 @@ class Engine:
             if resident is not None and beside(path).exists():
                 resident.preload(read_hot_list(beside(path), *resident.contents.place.shape))
             speculate = None
-            if drafts is not None and drafts.kind != "off":
+            if drafts is not None and drafting:
                 from .drafts.setup import Drafts
 
                 speculate = Drafts(model, drafts)
@@ -270,7 +267,7 @@ class Engine:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
         model = self.__dict__.pop("model", None)
         if model is not None:
-            model.experts.close()
+            model.close()
         if self.drafts is not None:
             self.drafts.close()
         self.source.close()
@@ -282,16 +279,58 @@ class Engine:
         self.close()
 
 
-def _expert_budget(wanted: int | str | None, source: Any, weights: Any, ops: Any) -> int:
-    """Return the bytes for experts that ``expert_cache`` of ``Engine.open`` means, 0 for none."""
-    if wanted == "off":
-        return 0
-    if wanted is not None and wanted != "auto":
-        return int(wanted)
+def _check_memory(source: Any, backend: str) -> None:
+    """Raise BackendError if the weights of a file that is not used in place do not fit into memory."""
+    memory, unpacked = memory_bytes(), getattr(source, "made_bytes", 0)
+    if memory is not None and unpacked > memory:
+        need = f"{unpacked / 2**30:.1f} GiB of memory to lay out its weights, {memory / 2**30:.1f} are there"
+        raise BackendError(
+            f"{source.path}: backend {backend} takes {need}; a GGUF made of it (ds4-quantize) is read in place"
+        )
+
+
+def _larger_than_memory(source: Any) -> bool:
+    memory = memory_bytes()
+    return memory is not None and source.size > memory
+
+
+def _expert_cache(
+    wanted: int | str | None, larger: bool, source: Any, weights: Any, ops: Any, used: int
+) -> tuple[Any, Any]:
+    """Return the weights, and what reads their experts if ``expert_cache`` of ``Engine.open`` asks for that, or None.
+
+    larger: the file is larger than memory
+    """
+    automatic = wanted in (None, "auto")
+    if wanted == "off" or (automatic and not larger):
+        return weights, None
+    if not automatic:
+        return cached(source, weights, ops, int(wanted or 0), used)
     free = available_bytes()
     if free is None or can_cache(source, weights, ops):
-        return 0
-    return max(0, int(FREE_FOR_EXPERTS * free) - dense_bytes(source))
+        return weights, None
+    try:
+        return cached(source, weights, ops, max(0, int(FREE_FOR_EXPERTS * free) - dense_bytes(source)), used)
+    except UsageError:  # too little for a token: experts are read where they are mapped
+        return weights, None
+
+
+def _check_on_cluster(drafting: bool, steering: Any, expert_cache: Any) -> None:
+    """Raise UsageError for what is not done on a cluster."""
+    if drafting:
+        raise UsageError("drafted tokens are not verified on a cluster: draft off, or one machine")
+    if steering is not None:
+        raise UsageError("a model on a cluster is not steered: one machine, or no directions")
+    if expert_cache not in (None, "auto", "off"):
+        raise UsageError("a cache of experts is for one machine: on a cluster each worker maps its layers' experts")
+
+
+def _clustered(cluster: Any, source: TensorSource, shape: Any, backend: str, mode: str, threads: int | None) -> Any:
+    """Return the model on a cluster (``ClusterModel``), for the arguments of ``Engine.open``."""
+    from .cluster.open import ClusterSettings, open_cluster
+
+    settings = cluster if isinstance(cluster, ClusterSettings) else ClusterSettings(cluster)
+    return open_cluster(settings, source, shape, backend, mode, threads)
 
 
 _mode = numerics

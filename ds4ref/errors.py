@@ -14,6 +14,7 @@ A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with 
         PayloadError        a saved session that cannot be loaded
       Cancelled             stopped by the caller; the session is still consistent
       BackendError          a backend that is unknown or cannot run here
+      ClusterError          a worker that died, hangs or has another file; sessions go on when it is back
       TargetError           an engine reached over HTTP or a command failed
       DataError             results, vectors or stores that cannot be read or written
 """
@@ -85,6 +86,14 @@ class Cancelled(Ds4Error):
 
 class BackendError(Ds4Error):
     """A backend that is unknown or cannot run on this machine."""
+
+
+class ClusterError(Ds4Error):
+    """A worker of a cluster that died, does not answer or cannot take its layers.
+
+    Sessions stay at their last finished pass; the next use of one asks the workers again. ``Session.tokens`` says
+    whether the token of an ``eval`` was appended: its logits may have been lost afterwards.
+    """
 
 
 class TargetError(Ds4Error):

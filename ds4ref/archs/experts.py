@@ -102,17 +102,21 @@ class ExpertUse:
 
         Frequent experts are listed as [layer, expert, count].
         """
-        counts = self._host(self.counts)
-        order = np.argsort(-counts, axis=None, kind="stable")[:most]
-        hottest = [[int(i // counts.shape[1]), int(i % counts.shape[1])] for i in order]
-        return {
-            "choices": int(counts.sum()),
-            "experts_used": int(np.count_nonzero(counts)),
-            "experts": counts.size,
-            "hottest": [[*place, int(counts[*place])] for place in hottest if counts[*place]],
-            "advised": self.advise,
-            **({} if self.resident is None else {"cache": self.resident.summary()}),
-        }
+        summary = summary_of(self._host(self.counts), most, self.advise)
+        return summary if self.resident is None else summary | {"cache": self.resident.summary()}
+
+
+def summary_of(counts: np.ndarray, most: int, advised: bool) -> dict[str, Any]:
+    """Return ``ExpertUse.summary`` of counts (layers, experts)."""
+    order = np.argsort(-counts, axis=None, kind="stable")[:most]
+    hottest = [[int(i // counts.shape[1]), int(i % counts.shape[1])] for i in order]
+    return {
+        "choices": int(counts.sum()),
+        "experts_used": int(np.count_nonzero(counts)),
+        "experts": counts.size,
+        "hottest": [[*place, int(counts[*place])] for place in hottest if counts[*place]],
+        "advised": advised,
+    }
 
 
 def _waiting(resident: ResidentExperts, layer: int, parts: tuple[int, ...]) -> Any:

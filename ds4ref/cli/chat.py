@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..console.common import Interrupt, Progress, atomic_output, read_text, say
 from ..console.model import open_engine
 from ..console.options import integer, printable
-from ..errors import Cancelled, ContextError, Ds4Error, SessionError, UsageError
+from ..errors import Cancelled, ClusterError, ContextError, Ds4Error, SessionError, UsageError
 from ..generate import Generation, Timing, check_fits, prefill
 from ..sampling import fresh_seed
 from .oneshot import make_sampler, report
@@ -206,7 +206,8 @@ class Chat(Talk):
             failure = f"{error}; /ctx N makes room"
         except (Ds4Error, MemoryError) as error:
             failure = str(error) or "not enough memory"
-            self.session.invalidate()
+            if not isinstance(error, ClusterError):  # then the session is as it was
+                self.session.invalidate()
         except KeyboardInterrupt:  # a second Ctrl-C may strike in the middle of anything
             self.session.invalidate()
         self.code = 1 if failure else 0

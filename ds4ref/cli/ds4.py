@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..console.cluster import add_cluster
 from ..console.common import check_output, run
 from ..console.drafts import add_drafts
 from ..console.flags import add
@@ -120,6 +121,7 @@ def build_parser() -> Parser:
     add(g, "--strict")
 
     add_steering(parser.add_argument_group("directional steering"))
+    add_cluster(parser.add_argument_group("several machines (docs/how-to/cluster.md)"))
     add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
 
     g = parser.add_argument_group("prompt")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..console.cluster import add_cluster
 from ..console.common import has_colour, run
 from ..console.drafts import add_drafts
 from ..console.flags import add
@@ -108,6 +109,7 @@ def build_parser() -> Parser:
     add(g, "--threads")
     add(g, "--warm-weights", help="read the whole file before serving")
     add(g, "--strict")
+    add_cluster(g)
     g.add_argument("--chdir", metavar="DIR", help="work in that folder")
     add(g, "--model-name", default=MODEL, help=f"id under which the model is served ({MODEL})")
 

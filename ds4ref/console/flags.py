@@ -26,6 +26,7 @@ from ..targets.dialects import KINDS
 from .options import SEED_MAX, choice, integer, number, size
 
 DRAFTS = "off", "auto", "lookup", "mtp"
+STREAM_FORMATS = "f32", "bf16"
 
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -178,6 +179,21 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "processes of this machine (1)"}),
     "--resume": ((), {"metavar": "RUN", "help": "go on with a stopped run"}),
+    "--cluster": (
+        (),
+        {
+            "metavar": "WHERE",
+            "help": "layers over the workers of a Dask scheduler: its address (tcp://HOST:PORT), or its scheduler file",
+        },
+    ),
+    "--stream-format": (
+        (),
+        {
+            "metavar": "NAME",
+            "type": choice(*STREAM_FORMATS),
+            "help": "between workers: f32, or bf16, which halves the bytes and changes results (f32)",
+        },
+    ),
     # targets
     "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
     "--api": ((), {"metavar": "NAME", "help": "API of the endpoint"}),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFileError, UsageError
+from .cluster import clustering
 from .common import Progress, say
 from .drafts import drafting
 from .options import integer
@@ -135,6 +136,7 @@ def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
             expert_cache=getattr(args, "expert_cache", None),
             drafts=drafting(args, choice.why == "embedded") if hasattr(args, "draft") else None,
             steering=steered,
+            cluster=clustering(args) if hasattr(args, "cluster") else None,
         ) as engine:
             announce(prog, engine)
             if args.warm_weights:

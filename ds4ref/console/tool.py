@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..numerics import MODES
 from ..targets import Target, open_target
 from ..targets.dialects import KINDS, PREFILLS
+from .cluster import add_cluster, clustering
 from .common import columns, is_tty, say
 from .drafts import drafting
 from .flags import add
@@ -55,8 +56,8 @@ def add_engine(parser: Parser, numerics: str | None = None) -> None:
 
 
 def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
-    """Return the arguments for ``Engine.open`` from the options of ``add_engine``, and of ``add_drafts`` if the command
-    has these; except numerics.
+    """Return the arguments for ``Engine.open`` from the options of ``add_engine``, and of ``add_drafts`` and
+    ``add_cluster`` if the command has these; except numerics.
 
     embedded: the model is the embedded one.
     """
@@ -64,6 +65,8 @@ def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
         "backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory,
         "expert_cache": args.expert_cache, "steering": steering(args),
     }  # fmt: skip
+    if getattr(args, "cluster", None) is not None:
+        options["cluster"] = clustering(args)
     return options | {"drafts": drafting(args, embedded)} if hasattr(args, "draft") else options
 
 
@@ -77,6 +80,7 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     help_text = f"local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS ({default or 'none'})"
     add(parser, "--target", default=default, help=help_text)
     add_engine(parser)
+    add_cluster(parser)
     add(parser, "--ctx", help="context of a local or command target, tokens")
     add(parser, "--model-name")
     parser.add_argument("--accept-model", metavar="NAME", action="append", default=[],

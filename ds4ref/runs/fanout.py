@@ -12,16 +12,15 @@ worker. Needs the extra ``fanout``.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..cluster.connect import connect
 from ..errors import DataError, Ds4Error, UsageError
 from .store import Store
 from .store.units import Job
@@ -147,32 +146,8 @@ def cluster(scheduler: str | None = None, workers: int = 1) -> Iterator[Any]:
                 with suppress(TimeoutError):
                     here.close(timeout=CLOSING)
         return
-    address = _address(where)
-    try:
-        client = Client(address, timeout="10s")
-    except (OSError, TimeoutError) as error:
-        raise DataError(f"no Dask scheduler answers at {where}: {_why(error)}") from None
-    with client:
+    with connect(where) as client:
         yield client
-
-
-def _address(where: str) -> str:
-    """Return the address of a scheduler, given directly or by its file; UsageError if it is none."""
-    from distributed.comm import parse_address, parse_host_port
-    from distributed.comm.registry import get_backend
-
-    try:
-        address = where
-        if os.path.isfile(where):
-            with open(where, encoding="utf-8") as file:
-                address = json.load(file)["address"]
-        scheme, location = parse_address(address)
-        get_backend(scheme)
-        if not all(parse_host_port(location)):
-            raise ValueError("HOST:PORT is needed")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{where} is no address of a Dask scheduler and no scheduler file: {_why(error)}") from None
-    return address
 
 
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"

@@ -19,7 +19,7 @@ from .. import sampling
 from ..archs import Model
 from ..costs import prefill_chunk
 from ..decode import MOST_RANKS, RANKS, Decoder, Rows, TokenOutputs
-from ..errors import Cancelled, ContextError, SessionError, TokenError
+from ..errors import Cancelled, ClusterError, ContextError, SessionError, TokenError
 
 if TYPE_CHECKING:
     from ..drafts.speculation import Speculation
@@ -147,9 +147,12 @@ class Session:
         return streams if self._replayed is None else streams.copy()
 
     def _last(self, X: Any, count: int = 1) -> Any:
-        """Copy the streams of the last ``count`` tokens, releasing the memory of the others."""
+        """Copy the streams of the last ``count`` tokens, releasing the memory of the others.
+
+        Those that are still being computed elsewhere (``cluster``) stay there.
+        """
         ops = self.model.ops
-        return ops.upload(ops.host(X[-count:]).copy())
+        return X[-count:] if hasattr(X, "fetch") else ops.upload(ops.host(X[-count:]).copy())
 
     def _head(self, X: Any, pos0: int) -> np.ndarray:
         return self.model.ops.host(self.model.logits(X, pos0, self.hooks))
@@ -261,6 +264,8 @@ class Session:
             made, begun = self._decoder.made, time.perf_counter()
             try:
                 (rows,) = self._decoder.run(tokens)
+            except ClusterError:
+                raise  # the timeline is as it was
             except BaseException:
                 self._give_up()
                 raise
@@ -387,6 +392,8 @@ class Session:
             assert frontier is not None
             self._cache.reset(frontier)
             raise
+        except ClusterError:
+            raise  # the timeline is as it was
         except BaseException:
             self._give_up()
             raise

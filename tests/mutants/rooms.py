@@ -68,6 +68,7 @@ ROOMS = {
     "importance": ("ds4ref/importance.py", "tests/test_importance.py"),
     "runs": ("ds4ref/runs", "tests/runs tests/reports/test_graded.py"),
     "engine": ("ds4ref", "tests/test_engine.py tests/test_api.py tests/test_environment.py tests/test_imports.py"),
+    "cluster": ("ds4ref/cluster", "tests/cluster"),
     "nano": ("ds4ref/nano", "tests/nano tests/archs/test_published.py"),
     "generate": ("ds4ref/generate.py", "tests/test_generate.py tests/cli/test_oneshot.py tests/cli/test_chat.py"),
     "session": ("ds4ref/session", "tests/session"),

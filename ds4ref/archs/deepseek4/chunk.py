@@ -102,6 +102,8 @@ class Chunk(Inputs):
         self.shape, self.numerics, self.rope, self.experts = model.shape, model.numerics, model.rope, model.experts
         self.plan = plan
         self.given: dict[int, np.ndarray] = {}
+        self.incoming: np.ndarray | None = None
+        """Streams (T, C, D) float32 from the layers before, for a model without the first ones."""
         if hooks is not None:
             hooks.begin(self)
 
@@ -180,6 +182,15 @@ class Chunk(Inputs):
     def rows(self, ratio: int) -> np.ndarray:
         """Return the number of compressed rows that exist after the chunk, int32 (1,)."""
         return self.input(("count", ratio), lambda c: (np.array([(c.pos0 + len(c.ids)) // ratio], np.int32),))[0]
+
+    def streams_before(self) -> np.ndarray:
+        """Return the streams of the layers before, (T, C, D): ``incoming``, or zeros while a pass is recorded."""
+
+        def compute(c: Chunk) -> tuple[np.ndarray]:
+            blank = np.zeros((len(c.ids), c.shape.hc, c.shape.dim), np.float32)
+            return (blank if c.incoming is None else c.incoming,)
+
+        return self.input("streams", compute)[0]
 
     # --- rounding
 

@@ -56,15 +56,23 @@ class Model:
         return Cache(self.shape, ctx, self.ops, self.numerics.kv_f16 and not exact)
 
     def forward(
-        self, ids: np.ndarray, cache: Cache, hooks: Hooks | None = None, cancel: Callable[[], bool] | None = None
+        self,
+        ids: np.ndarray,
+        cache: Cache,
+        hooks: Hooks | None = None,
+        cancel: Callable[[], bool] | None = None,
+        incoming: np.ndarray | None = None,
     ) -> np.ndarray:
         """Run tokens ids (T,) through all layers, advance ``cache`` by T, and return the final streams (T, C, D) for
         ``logits``.
 
+        incoming: streams (T, C, D) of the layers before, for a model without the first ones (``weights.bind_part``).
         Raise Cancelled between layers if ``cancel()`` turns true; the caller must then roll back the cache.
         """
         with self.experts.passing(fresh=cache.pos == 0):
-            X = self._layers(self.chunk(ids, cache, hooks), cache, cancel=cancel)
+            c = self.chunk(ids, cache, hooks)
+            c.incoming = incoming
+            X = self._layers(c, cache, cancel=cancel)
         cache.advance(len(ids))
         return X
 
@@ -76,7 +84,10 @@ class Model:
     def _layers(self, c: Chunk, *caches: Cache, cancel: Callable[[], bool] | None = None) -> np.ndarray:
         for layer, w in enumerate(self.weights.layers):
             moe.hashed_experts(c, layer, w)
-        X = c.ops.streams(c.ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
+        if self.weights.token_embd is None:
+            X = c.streams_before()
+        else:
+            X = c.ops.streams(c.ops.embed(self.weights.token_embd, c.ids), self.shape.hc)
         for layer, w in enumerate(self.weights.layers):
             if cancel is not None and cancel():
                 raise Cancelled("stopped")
@@ -89,6 +100,10 @@ class Model:
         """Compute logits (T, V) float32, an array of the backend, of streams X (T, C, D) of tokens from position
         ``pos0`` on."""
         return head.logits(Chunk(self, [0] * len(X), pos0, Plan({}, 0), hooks), self.weights, X)
+
+    def close(self) -> None:
+        """Stop reading experts."""
+        self.experts.close()
 
     # --- saved sessions
 
@@ -115,7 +130,7 @@ class Model:
         self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Plan]
     ) -> tuple[Any, Any, Inputs]:
         """Record the ops of a pass of T rows, ``counts`` tokens of each timeline; return its streams (T, C, D), its
-        logits (T, V) and its inputs."""
+        logits (T, V), None without an output head, and its inputs."""
         members = [
             Chunk(self, blank(count), cache.pos, rows_plan, None, recording)
             for cache, count, rows_plan in zip(caches, counts, plans, strict=True)
@@ -124,4 +139,4 @@ class Model:
         if len(members) > 1:
             c = Chunk(self, blank(sum(counts)), c.pos0, Plan({}, 0), None, recording, members)
         X = self._layers(c, *caches)
-        return X, head.logits(c, self.weights, X), c.leave()
+        return X, None if self.weights.output is None else head.logits(c, self.weights, X), c.leave()

@@ -148,6 +148,15 @@ class ModelShape:
             raise ShapeError(source.path, summary(account.problems()))
         return shape
 
+    def part(self, layers: range) -> ModelShape:
+        """Return the shape of a part of the model: some consecutive layers, numbered from 0."""
+        of_layers = slice(layers.start, layers.stop)
+        hashed = min(max(self.n_hash_layers - layers.start, 0), len(layers))
+        return replace(
+            self, n_layers=len(layers), n_hash_layers=hashed, ratios=self.ratios[of_layers],
+            swiglu_limit=self.swiglu_limit[of_layers],
+        )  # fmt: skip
+
     def metadata(self) -> list[tuple[str, str, Any]]:
         """Return the (key, type, value) entries that declare this shape, for ``weights.writer.GGUFWriter``."""
         ints = [(PREFIX + key, "u32", getattr(self, field)) for field, key, _, _ in _INTS]

@@ -24,7 +24,7 @@ from ...weights.accounting import Account, inert, settle_tensors
 from ...weights.cursor import quote
 from ...weights.source import matrix_rows
 from .shape import ARCHITECTURE, summary
-from .tensors import RECIPES, Recipe, Slot, expected_tensors, slots
+from .tensors import RECIPES, Recipe, Slot, expected_tensors, part_slots, slots
 
 if TYPE_CHECKING:
     from ds4ref.kernels.ops import Backend
@@ -113,7 +113,8 @@ class LayerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Weights of a whole model."""
+    """Weights of a model; of a part of one without its first layer there is no ``token_embd``, without its last no
+    output head (``bind_part``)."""
 
     token_embd: Matrix
     output_hc_base: np.ndarray  # (hc,)
@@ -199,11 +200,20 @@ def bind(source: TensorSource, shape: ModelShape, verify: bool | None = None) ->
     Raise ShapeError for a tensor that does not fit ``shape``, ModelFileError for NaN, infinity or an expert out of
     range.
     """
-    model: dict[str, Any] = {}
-    layers: list[dict[str, Any]] = [{} for _ in range(shape.n_layers)]
-    for slot, values in read_slots(source, check_tensors(source, shape), shape, verify):
-        (model if slot.layer is None else layers[slot.layer])[slot.attr] = values
-    return Weights(**model, layers=[layer_weights(fields) for fields in layers])
+    return bind_part(source, shape, range(shape.n_layers), verify)
+
+
+def bind_part(source: TensorSource, shape: ModelShape, layers: range, verify: bool | None = None) -> Weights:
+    """Return the weights of consecutive ``layers`` of a model of ``shape``, None for what only other layers need; the
+    rest is as in ``bind``. The bytes of other layers are not touched.
+    """
+    names = {slot.name for slot in part_slots(shape, layers)}
+    filled = [(slot, info) for slot, info in check_tensors(source, shape) if slot.name in names]
+    model: dict[str, Any] = {name: None for name in Weights.__dataclass_fields__ if name != "layers"}
+    fields: dict[int, dict[str, Any]] = {layer: {} for layer in layers}
+    for slot, values in read_slots(source, filled, shape, verify):
+        (model if slot.layer is None else fields[slot.layer])[slot.attr] = values
+    return Weights(**model, layers=[layer_weights(values) for values in fields.values()])
 
 
 def read_slots(

@@ -115,6 +115,10 @@ class Model:
         on."""
         return blocks.logits(Chunk(self, [0] * len(X), pos0, hooks), self.weights, X)
 
+    def close(self) -> None:
+        """Stop reading experts."""
+        self.experts.close()
+
     # --- saved sessions
 
     def save(self, file: Any, tokens: Sequence[int], logits: np.ndarray, cache: Cache) -> None:

@@ -1,0 +1,224 @@
+"""Open a model over the workers of a cluster: choose workers and layers, check that all have the same file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..archs.deepseek4.shape import ModelShape
+from ..archs.deepseek4.tensors import slots
+from ..errors import ClusterError, UsageError
+from ..numerics import numerics
+from ..version import __version__
+from ..weights.source import TensorSource
+from .connect import connect
+from .hops import STREAMS
+from .layout import balanced, parse
+from .model import ClusterModel
+from .stage import StageSpec, check_family, part_digest
+from .workers import PATIENCE, Place, Workers
+
+MEMORY_SHARE = 0.9
+"""Share of a worker's memory that its layers may take."""
+
+Tell = Callable[[str], None]
+
+
+class ClusterSettings(NamedTuple):
+    """How a model lies on a cluster.
+
+    where      address of the Dask scheduler, its scheduler file, or a ``distributed.Client``
+    layers     "0-20@a,21-42@b": layers and the names or addresses of workers; None: by bytes and measured speed
+    streams    "f32", or "bf16": streams between workers are rounded, and results are others than one machine's
+    patience   seconds without a sign of life after which a worker counts as lost
+    tell       called with lines for the user
+    """
+
+    where: Any
+    layers: str | None = None
+    streams: str = "f32"
+    patience: float = PATIENCE
+    tell: Tell | None = None
+
+
+def open_cluster(
+    settings: ClusterSettings, source: TensorSource, shape: ModelShape, backend: str, mode: str, threads: int | None
+) -> ClusterModel:
+    """Return the model of a file on a cluster.
+
+    Raise UsageError or DataError for a cluster that cannot be used or reached, ClusterError for a worker that cannot
+    take its layers, ModelFileError for a family that cannot be split.
+    """
+    check_family(source)
+    if backend not in ("cpu", "reference"):
+        raise UsageError(f"a cluster's workers compute with backend cpu or reference, not {backend}")
+    if settings.streams not in STREAMS:
+        raise UsageError(f"streams between workers are {' or '.join(STREAMS)}, not {settings.streams[:20]!r}")
+    spec = StageSpec(os.path.abspath(os.fspath(source.path)), range(0), backend, mode, threads)
+    return ClusterModel(shape, numerics(mode), _Connection(settings, source, shape, spec), settings.tell)
+
+
+class _Connection:
+    """Makes a link, again and again: the layout of the first one is kept."""
+
+    def __init__(self, settings: ClusterSettings, source: TensorSource, shape: ModelShape, spec: StageSpec):
+        self.settings, self.source, self.shape, self.spec = settings, source, shape, spec
+        self._by_hand = None if settings.layers is None else parse(settings.layers, shape.n_layers)
+        self._layout: list[tuple[str, range]] | None = self._by_hand
+        self._digests: dict[range, str] = {}
+        self._client: Any = None
+
+    def __call__(self) -> Workers:
+        client = self._connected()
+        first = self._layout is None
+        if self._layout is None:
+            self._layout = _measured(client, self.source, self.shape, self.spec.threads, self.settings.patience)
+        places = self._places(client)
+        workers = Workers(client, places, self.settings.streams, self.settings.patience)
+        try:
+            workers.load(self.spec)
+            self._check(workers)
+        except BaseException:
+            workers.close()
+            raise
+        if self.settings.tell is not None and (first or self._by_hand):
+            self._told(workers, self.settings.tell)
+        self._by_hand = None
+        return workers
+
+    def _connected(self) -> Any:
+        if self._client is None or self._client.status != "running":
+            where, options = self.settings.where, {}
+            if hasattr(where, "scheduler"):  # a client, whose own way to workers leads over the scheduler
+                where, options = where.scheduler.address, {"security": where.security}
+            self._client = connect(where, set_as_default=False, **options)
+            if where is self.settings.where:  # a lost worker is our one line, not Dask's many
+                logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        return self._client
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        if self._client is not None:
+            self._client.close(timeout=2)
+            self._client = None
+
+    def _places(self, client: Any) -> list[Place]:
+        """Return the places of the layout on workers that are there, waiting for them; ClusterError for one that is
+        not. Where the layout is not by hand, another worker may stand in."""
+        assert self._layout is not None
+        deadline = time.monotonic() + self.settings.patience
+        while True:
+            there = known_workers(client)
+            places = _placed(self._layout, there, strict=self.settings.layers is not None)
+            missing = [name for place, (name, _) in zip(places, self._layout, strict=True) if place is None]
+            if not missing:
+                return [place for place in places if place is not None]
+            if time.monotonic() > deadline:
+                names = ", ".join(sorted(there)) or "none"
+                raise ClusterError(f"worker {missing[0]} is not there (there are: {names})")
+            time.sleep(0.1)
+
+    def _check(self, workers: Workers) -> None:
+        """Raise ClusterError for a worker with another file or version."""
+        for place, facts in zip(workers.places, workers.facts, strict=True):
+            if facts.version != __version__:
+                raise ClusterError(f"{place} has ds4ref {facts.version}, this is {__version__}")
+            if place.layers not in self._digests:
+                self._digests[place.layers] = part_digest(self.source, self.shape, place.layers)[0]
+            if facts.digest != self._digests[place.layers]:
+                raise ClusterError(f"{place} has another file: {self.spec.path} differs in these layers' tensors")
+
+    def _told(self, workers: Workers, tell: Tell) -> None:
+        parts = [
+            f"{place.name} has layers {place.layers.start}-{place.layers.stop - 1} ({facts.nbytes / 2**30:.2f} GiB)"
+            for place, facts in zip(workers.places, workers.facts, strict=True)
+        ]
+        tell(", ".join(parts))
+        kinds = dict.fromkeys((facts.processor, facts.kernels) for facts in workers.facts)
+        if len({kernels for _, kernels in kinds}) > 1:
+            tell(
+                f"workers compute differently ({'; '.join(f'{cpu}: {kernels}' for cpu, kernels in kinds)}), so "
+                "results are not one machine's to the bit: logits of a trained model differ by about 2e-5 in mode "
+                "exact, 3e-4 in ds4, of random weights in ds4 by as much as 3"
+            )
+        elif len(kinds) > 1:
+            tell(f"processors differ ({'; '.join(cpu for cpu, _ in kinds)}), their kernels do not")
+        if self.settings.streams != "f32":
+            tell(f"streams are rounded to {self.settings.streams} between workers")
+
+
+def known_workers(client: Any) -> dict[str, str]:
+    """Return the address of each worker by its name."""
+    try:
+        info = client.scheduler_info(n_workers=-1)
+    except TypeError:  # versions that always tell all
+        info = client.scheduler_info()
+    except (OSError, TimeoutError):
+        return {}
+    return {str(worker["name"]): address for address, worker in info["workers"].items()}
+
+
+def _placed(layout: Sequence[tuple[str, range]], there: dict[str, str], strict: bool) -> list[Place | None]:
+    """Return the place of each part of a layout by name or address, None for a worker that is not there and for which,
+    if ``strict``, no other may stand in."""
+    addresses = {address: name for name, address in there.items()}
+    names = [name if name in there else addresses.get(name) for name, _ in layout]
+    spare = sorted(there.keys() - set(names)) if not strict else []
+    places: list[Place | None] = []
+    for name, (_, layers) in zip(names, layout, strict=True):
+        chosen = name if name is not None else spare.pop(0) if spare else None
+        places.append(None if chosen is None else Place(chosen, there[chosen], layers))
+    return places
+
+
+def _measured(
+    client: Any, source: TensorSource, shape: ModelShape, threads: int | None, patience: float
+) -> list[tuple[str, range]]:
+    """Return a layout over all workers that are there, by the bytes a token reads and the workers' speed."""
+    deadline = time.monotonic() + patience
+    while not (there := known_workers(client)):
+        if time.monotonic() > deadline:
+            raise ClusterError("the cluster has no worker")
+        time.sleep(0.1)
+    names = sorted(there)
+    if len(names) == 1:
+        return [(names[0], range(shape.n_layers))]
+    costs, sizes = layer_bytes(source, shape)
+    if len(names) > len(costs):
+        names = names[: len(costs)]
+    futures = [client.submit(speed, threads, workers=[there[name]], pure=False) for name in names]
+    found = []
+    for name, future in zip(names, futures, strict=True):
+        try:
+            found.append(future.result(timeout=60 + patience))
+        except TimeoutError:
+            raise ClusterError(f"worker {name} at {there[name]} does not answer") from None
+        except Exception as error:
+            raise ClusterError(f"worker {name} at {there[name]}: {' '.join(str(error).split())[:200]}") from None
+    limits = [MEMORY_SHARE * memory if memory else float("inf") for _, memory in found]
+    return list(zip(names, balanced(costs, [rate for rate, _ in found], sizes, limits), strict=True))
+
+
+def layer_bytes(source: TensorSource, shape: ModelShape) -> tuple[list[float], list[int]]:
+    """Return by layer the bytes that a token reads, and the bytes in all; the embedding is counted with the first
+    layer, the head with the last."""
+    costs, sizes = [0.0] * shape.n_layers, [0] * shape.n_layers
+    for slot in slots(shape):
+        info = source.tensors.get(slot.name)
+        if info is None:
+            continue
+        layer = slot.layer if slot.layer is not None else 0 if slot.attr == "token_embd" else shape.n_layers - 1
+        costs[layer] += slot.bytes_per_token(info.nbytes, shape)
+        sizes[layer] += info.nbytes
+    return costs, sizes
+
+
+def speed(threads: int | None) -> tuple[float, int]:
+    """Return this worker's GB/s of memory reads by so many threads, and its bytes of memory, 0 if unknown."""
+    from ..environment import memory_bytes, usable_cores
+    from ..peaks import measure_peaks
+
+    return measure_peaks(threads or usable_cores()).read_gbs, memory_bytes() or 0

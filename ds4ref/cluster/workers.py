@@ -1,0 +1,170 @@
+"""The coordinator's side of the actors: choose workers, give them their layers, and notice one that dies or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ..errors import BackendError, Cancelled, ClusterError
+from .actor import Answer, StageActor, call
+from .link import PassResult
+from .stage import Facts, StageSpec
+
+PATIENCE = 15.0
+"""Seconds without a sign of life after which a worker counts as lost, and for which one that is missing is waited
+for."""
+LOOK = 0.25
+"""Seconds between two looks at the other stages while one is waited for, and between two signs of life asked for."""
+
+
+class Place(NamedTuple):
+    """A worker by its name and address, and its layers."""
+
+    name: str
+    address: str
+    layers: range
+
+    def __str__(self) -> str:
+        shown = self.address if self.name == self.address else f"{self.name} at {self.address}"
+        return f"worker {shown} (layers {self.layers.start}-{self.layers.stop - 1})"
+
+
+class Waiting:
+    """An instruction under way on some stages; see ``link.Pending``."""
+
+    def __init__(self, workers: Workers, futures: dict[int, Future[Any]], is_pass: bool):
+        self._workers, self._futures, self._is_pass = workers, futures, is_pass
+
+    def done(self) -> bool:
+        return all(future.done() for future in self._futures.values())
+
+    def result(self, cancel: Callable[[], bool] | None = None) -> Any:
+        answers = self._workers.answers(self._futures, cancel)
+        if not self._is_pass:
+            return answers[0].value
+        sent = answers[0].sent
+        return PassResult(answers[-1].value, tuple(answer.seconds for answer in answers), sent)
+
+
+class Workers:
+    """Stages on the workers of a Dask client; see ``link.Link``."""
+
+    def __init__(self, client: Any, places: Sequence[Place], streams: str, patience: float = PATIENCE):
+        self.places, self.patience, self._client = places, patience, client
+        self.layers = [place.layers for place in places]
+        self.facts: Sequence[Facts] = []
+        self._numbers = [itertools.count() for _ in places]
+        self._passes = itertools.count(1)
+        self._asked: dict[int, tuple[float, Future[Any]]] = {}
+        self._actors = [
+            client.submit(StageActor, actor=True, workers=[place.address], pure=False, retries=0) for place in places
+        ]
+        try:
+            self._await_actors()
+            for stage in range(len(places)):
+                following = None
+                if stage + 1 < len(places):
+                    following = places[stage + 1].address, self._actors[stage + 1].key
+                self.answers({stage: self._call(stage, "link", following, streams)}, None, plain=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_actors(self) -> None:
+        deadline = time.monotonic() + self.patience
+        for place, actor in zip(self.places, self._actors, strict=True):
+            while not actor.done():
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"{place} has not answered for {self.patience:g} s")
+                time.sleep(0.01)
+            if actor.status != "finished":
+                raise ClusterError(f"{place} cannot take its layers: {actor.status}")
+
+    def load(self, spec: StageSpec) -> None:
+        """Let each worker map ``spec.path`` and its layers."""
+        loading = {
+            stage: self._do(stage, 0, "load", tuple(spec._replace(layers=place.layers)))
+            for stage, place in enumerate(self.places)
+        }
+        self.facts = [Facts(*answer.value) for answer in self.answers(loading, None)]
+
+    # --- instructions
+
+    def send(self, stage: int, name: str, *arguments: Any) -> Waiting:
+        return Waiting(self, {stage: self._do(stage, 0, name, arguments)}, False)
+
+    def run(self, *arguments: Any) -> Waiting:
+        number = next(self._passes)
+        return Waiting(
+            self, {stage: self._do(stage, number, "run", arguments) for stage in range(len(self.places))}, True
+        )  # fmt: skip
+
+    def _do(self, stage: int, passes: int, name: str, arguments: tuple[Any, ...]) -> Future[Any]:
+        return self._call(stage, "do", next(self._numbers[stage]), passes, name, arguments)
+
+    def _call(self, stage: int, function: str, *arguments: Any) -> Future[Any]:
+        calling = call(self._client.rpc, self.places[stage].address, self._actors[stage].key, function, *arguments)
+        return asyncio.run_coroutine_threadsafe(calling, self._client.loop.asyncio_loop)
+
+    def answers(
+        self, futures: dict[int, Future[Any]], cancel: Callable[[], bool] | None, plain: bool = False
+    ) -> list[Answer]:
+        """Wait for the answer of each stage; errors are those of ``link.Pending.result``. plain: not ``Answer``s."""
+        while waiting := [future for future in futures.values() if not future.done()]:
+            with suppress(TimeoutError):
+                waiting[-1].exception(LOOK)
+            for stage, future in futures.items():
+                if future.done():
+                    self._answer(stage, future, plain)
+            if not waiting[-1].done():
+                if cancel is not None and cancel():
+                    raise Cancelled("stopped")
+                self._look_after()
+        return [self._answer(stage, future, plain) for stage, future in futures.items()]
+
+    def _answer(self, stage: int, future: Future[Any], plain: bool) -> Answer:
+        place = self.places[stage]
+        try:
+            reply = future.result()
+        except (OSError, KeyError, TimeoutError, asyncio.CancelledError) as error:
+            raise ClusterError(f"{place} is gone: {type(error).__name__}") from None
+        if plain:
+            return Answer(reply)
+        answer = Answer(*reply)
+        if answer.unreached:
+            raise ClusterError(f"{self.places[stage + 1]} is gone: worker {place.name} cannot reach it")
+        if answer.error is not None:
+            raise BackendError(f"{place}: {answer.error}")
+        return answer
+
+    def _look_after(self) -> None:
+        """Ask all stages for a sign of life; raise ClusterError for one that has not given any for long."""
+        now = time.monotonic()
+        for stage, place in enumerate(self.places):
+            since, future = self._asked.get(stage, (now, None))
+            if future is not None and future.done():
+                if future.exception() is not None:
+                    self._answer(stage, future, True)
+                future = None
+            if future is None:
+                self._asked[stage] = now, self._call(stage, "alive")
+            elif now - since > self.patience:
+                raise ClusterError(f"{place} has not answered for {self.patience:g} s")
+
+    def close(self) -> None:
+        """Let go of the actors, also of those that do not answer."""
+        for stage, actor in enumerate(self._actors):
+            with suppress(Exception):
+                self._call(stage, "close").add_done_callback(_ignored)
+            actor.release()
+
+
+def _ignored(future: Future[Any]) -> None:
+    """Take notice of an error, so that nobody else does."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,71 @@
+"""Models whose stages are in this process, and links that break."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ds4ref.cluster.link import Done, LocalLink
+from ds4ref.cluster.model import ClusterModel
+from ds4ref.cluster.stage import Stage, StageSpec
+from ds4ref.engine import Engine
+from ds4ref.errors import ClusterError
+from ds4ref.numerics import numerics
+
+CUTS = {1: (0, 6), 2: (0, 3, 6), 3: (0, 1, 4, 6), 5: (0, 1, 2, 3, 5, 6)}
+"""Layers of the random model, which has 6, by number of stages."""
+
+
+def layers_of(stages: int) -> list[range]:
+    return [range(a, b) for a, b in zip(CUTS[stages], CUTS[stages][1:], strict=False)]
+
+
+def local_link(engine: Engine, mode: str, stages: int, streams: str = "f32", backend: str = "cpu") -> LocalLink:
+    layers = layers_of(stages)
+    return LocalLink([Stage(StageSpec(engine.path, one, backend, mode, 1)) for one in layers], layers, streams)
+
+
+def split(engine: Engine, mode: str, stages: int, streams: str = "f32", backend: str = "cpu") -> ClusterModel:
+    return ClusterModel(
+        engine.shape, numerics(mode), lambda: local_link(engine, mode, stages, streams, backend)
+    )  # fmt: skip
+
+
+class Lost(Done):
+    """A result that never comes."""
+
+    def result(self, cancel: Any = None) -> Any:
+        raise ClusterError("worker a is gone")
+
+
+class Breaking:
+    """A link to stages that are lost with the instruction number ``at``, before or (as is seen later) after they
+    carried it out.
+
+    ``links``: how often connected. Instructions are counted over all connections, so that it breaks once.
+    """
+
+    def __init__(self, engine: Engine, mode: str, stages: int, at: int, after: bool):
+        self.make = lambda: local_link(engine, mode, stages)
+        self.at, self.after, self.count, self.links = at, after, 0, 0
+
+    def __call__(self) -> Breaking:
+        self.link, self.links = self.make(), self.links + 1
+        self.layers, self.facts = self.link.layers, self.link.facts
+        return self
+
+    def _step(self, do: Any, arguments: Sequence[Any]) -> Done:
+        self.count += 1
+        if self.count == self.at and not self.after:
+            raise ClusterError("worker a is gone")
+        done = do(*arguments)
+        return Lost(None) if self.count == self.at else done
+
+    def send(self, *arguments: Any) -> Done:
+        return self._step(self.link.send, arguments)
+
+    def run(self, *arguments: Any) -> Done:
+        return self._step(self.link.run, arguments)
+
+    def close(self) -> None:
+        self.link.close()

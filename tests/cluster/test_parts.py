@@ -1,0 +1,243 @@
+"""Layouts, histories, digests and streams on their way: each against a plain computation."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.archs.deepseek4.shape import FLASH
+from ds4ref.cluster import actor as actor_module
+from ds4ref.cluster import workers as workers_module
+from ds4ref.cluster.actor import Answer, Instruction
+from ds4ref.cluster.digest import tensors_digest
+from ds4ref.cluster.history import Base, back, line, passed
+from ds4ref.cluster.hops import packed, unpacked
+from ds4ref.cluster.layout import balanced, parse
+from ds4ref.cluster.open import _placed, layer_bytes
+from ds4ref.cluster.stage import StageSpec
+from ds4ref.cluster.workers import Place, Workers
+from ds4ref.errors import BackendError, Cancelled, ClusterError, UsageError
+from ds4ref.weights import open_source
+
+
+def test_layouts_by_hand() -> None:
+    assert parse("0-20@a, 21-42@tcp://b:1", 43) == [("a", range(21)), ("tcp://b:1", range(21, 43))]
+    assert parse("0@0,1@1", 2) == [("0", range(1)), ("1", range(1, 2))]
+    for text, said in (
+        ("0-20@a", "end at 20, the model's last is 42"),
+        ("0-20@a,22-42@b", "the next layer is 21"),
+        ("0-20@a,20-42@b", "the next layer is 21"),
+        ("0-50@a", "end at 50"),
+        ("1-42@a", "the next layer is 0"),
+        ("5-3@a", "next layer is 0"),
+        ("0-20,21-42", "LAYERS@WORKER"),
+        ("", "LAYERS@WORKER"),
+        ("0-20@a,21-42@a", "worker a has two parts"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            parse(text, 43)
+
+
+def test_the_slowest_worker_is_as_fast_as_can_be() -> None:
+    """Against all layouts there are."""
+    rng = np.random.default_rng(5)
+    for workers in (1, 2, 3, 5):
+        costs, speeds = rng.integers(1, 20, 8).tolist(), rng.integers(1, 6, workers).tolist()
+        sizes, limit = [1] * 8, [8 // workers + 1] * workers
+
+        def slowest(ends, costs=costs, speeds=speeds):
+            starts = (0, *ends)
+            return max(sum(costs[a:b]) / s for a, b, s in zip(starts, (*ends, 8), speeds, strict=True))
+
+        def fits(ends, most=limit):
+            return all(b - a <= most[0] for a, b in zip((0, *ends), (*ends, 8), strict=True))
+
+        every = list(itertools.combinations(range(1, 8), workers - 1))
+        for bounds, allowed in (((), every), (limit, [ends for ends in every if fits(ends)]), ([0] * workers, every)):
+            layout = balanced(costs, speeds, sizes, bounds)
+            ends = tuple(part.stop for part in layout[:-1])
+            assert layout[0].start == 0 and layout[-1].stop == 8 and ends in allowed
+            assert slowest(ends) == min(map(slowest, allowed))
+    with pytest.raises(UsageError, match="more than the model has layers"):
+        balanced([1], [1, 1])
+
+
+def test_bytes_of_layers_are_those_of_the_file(nano_path: str, nano_engine) -> None:
+    with open_source(nano_path) as source:
+        costs, sizes = layer_bytes(source, nano_engine.shape)
+        assert sum(sizes) == sum(info.nbytes for info in source.tensors.values())
+        assert sum(costs) == pytest.approx(nano_engine.costs().weight_bytes(), rel=0.1)
+
+
+def test_the_shape_of_a_part() -> None:
+    part = FLASH.part(range(1, 5))
+    assert (part.n_layers, part.n_hash_layers, part.ratios) == (4, 2, FLASH.ratios[1:5])
+    assert [FLASH.part(range(n, 43)).n_hash_layers for n in (0, 3, 42)] == [3, 0, 0]
+    assert FLASH.part(range(2)).n_hash_layers == len(FLASH.part(range(2)).swiglu_limit) == 2
+
+
+def test_another_worker_stands_in_unless_named() -> None:
+    layout = [("a", range(2)), ("tcp://b", range(2, 3))]
+    there = {"a": "tcp://a", "b": "tcp://b", "c": "tcp://c"}
+    assert [place.name for place in _placed(layout, there, strict=True)] == ["a", "b"]
+    del there["a"]
+    assert _placed(layout, there, strict=True)[0] is None
+    assert [(place.name, place.address) for place in _placed(layout, there, strict=False)] == [
+        ("c", "tcp://c"), ("b", "tcp://b")
+    ]  # fmt: skip
+    del there["c"]
+    assert _placed(layout, there, strict=False)[0] is None
+
+
+def test_histories() -> None:
+    base = Base(100)
+    base.restart(10)
+    a = passed(base, [1, 2, 3], False)
+    b = passed(a, [4], True)
+    c = passed(b, [5, 6], False)
+    assert (c.end, back(c, 16), back(c, 14), back(c, 13), back(c, 10)) == (16, c, b, a, base)
+    part = back(c, 15)
+    assert (part.kept, part.end, part.serial, part.ids) == (1, 15, c.serial, (5, 6))
+    assert back(part, 15) is part and back(part, 14) is b
+    further = passed(part, [7], True)
+    assert [(one.ids, one.kept) for one in line(further)[1]] == [((1, 2, 3), 3), ((4,), 1), ((5, 6), 1), ((7,), 1)]
+    assert line(further)[0] is base and len({one.serial for one in line(further)[1]}) == 4
+
+
+def test_a_long_history_goes_without_recursion() -> None:
+    node = Base(1)
+    for token in range(50_000):
+        node = passed(node, [token], True)
+    assert len(line(node)[1]) == 50_000
+    del node
+
+
+def test_bfloat16_is_the_nearest() -> None:
+    rng = np.random.default_rng(1)
+    values = np.concatenate([rng.standard_normal(2000), [0, -0.0, 1, 1.00390625, 1.01171875, 3e38, 1e-40]])
+    values = values.astype(np.float32)
+    got = unpacked(packed(values, "bf16"))
+    assert packed(values, "bf16").nbytes * 2 == values.nbytes
+    for value, mine in zip(values.tolist(), got.tolist(), strict=True):
+        (bits,) = struct.unpack("<I", struct.pack("<f", value))
+        low, high = (struct.unpack("<f", struct.pack("<I", (bits >> 16) + up << 16))[0] for up in (0, 1))
+        nearest = min((abs(one - value), ((bits >> 16) + up) & 1, one) for up, one in enumerate((low, high)))[2]
+        assert mine == nearest
+    assert packed(values, "f32") is values and unpacked(values) is values
+
+
+def test_digests_tell_files_apart(nano_path: str, tmp_path) -> None:
+    data = Path(nano_path).read_bytes()
+    with open_source(nano_path) as source:
+        names = list(source.tensors)
+        large = max(source.tensors.values(), key=lambda info: info.nbytes)
+        small = source.tensors["output_norm.weight"]
+        wanted, fewer = tensors_digest(source, names), tensors_digest(source, names[1:])
+        assert large.nbytes > 64 << 10
+        others = [name for name in names if name not in (large.name, small.name)]
+        same = tensors_digest(source, others)
+    assert fewer != wanted
+    for at in (large.offset, large.offset + large.nbytes - 1, small.offset + small.nbytes - 1):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        (tmp_path / "other.gguf").write_bytes(changed)
+        with open_source(tmp_path / "other.gguf") as source:
+            assert tensors_digest(source, names) != wanted
+            assert tensors_digest(source, others) == same
+
+
+def watched(patience: float, alive: Future) -> Workers:
+    """Three workers of nothing, which answer a question for a sign of life by ``alive``."""
+    workers = Workers.__new__(Workers)
+    workers.places = [Place(name, f"tcp://{name}", range(n, n + 1)) for n, name in enumerate("abc")]
+    workers.patience, workers._asked = patience, {}
+    workers._call = lambda stage, function: alive  # type: ignore[method-assign]
+    return workers
+
+
+def answered(**what: Any) -> Future:
+    future: Future = Future()
+    future.set_result(tuple(Answer(**what)))
+    return future
+
+
+def test_every_stage_that_is_waited_for_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that hangs after it has sent its streams, so that the last stage has answered."""
+    monkeypatch.setattr(workers_module, "LOOK", 0.01)
+    silent: Future = Future()
+    for hanging in range(3):
+        futures = {stage: answered(value=stage) for stage in range(3)} | {hanging: silent}
+        with pytest.raises(ClusterError, match=r"worker . at tcp://. \(layers .-.\) has not answered for 0.05 s"):
+            watched(0.05, silent).answers(futures, None)
+    with pytest.raises(Cancelled):
+        watched(9, silent).answers({0: silent}, lambda: True)
+    assert [answer.value for answer in watched(9, silent).answers({0: answered(value=4)}, None)] == [4]
+
+
+def test_errors_name_the_worker() -> None:
+    gone, silent = Future[Any](), Future[Any]()
+    gone.set_exception(OSError("reset"))
+    for futures, kind, said in (
+        ({0: silent, 1: gone, 2: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: OSError"),
+        ({0: answered(unreached=True), 1: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: worker a "),
+        ({2: answered(error="no memory")}, BackendError, "worker c at tcp://c (layers 2-2): no memory"),
+    ):
+        with pytest.raises(kind, match=re.escape(said)):
+            watched(9, silent).answers(futures, None)
+
+
+class CountingStage:
+    """In place of a stage: returns what came in, and fails when told to."""
+
+    is_first, is_last, facts = False, True, ()
+
+    def __init__(self, spec: StageSpec):
+        self.closed = False
+
+    def do(self, name: str, *arguments: Any, incoming: Any = None) -> tuple[Any, float]:
+        if name == "fail":
+            raise ValueError("told to")
+        return (name, arguments, None if incoming is None else incoming.tolist()), 0.5
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_instructions_are_carried_out_in_order_however_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "Stage", CountingStage)
+    queue, answers = actor_module._Queue(), []
+    thread = threading.Thread(target=queue.work, daemon=True)
+    thread.start()
+
+    def post(number: int, name: str, passes: int = 0, arguments: tuple = ()) -> None:
+        queue.post(number, Instruction(passes, name, arguments, lambda answer, onward: answers.append(answer)))
+
+    load = "m", range(1), "cpu", "qat", 1
+    post(2, "run", 8, (2,))
+    queue.take(9, np.array([9.0]))
+    post(3, "run", 9, (3,))
+    post(1, "run", 7, (1,))
+    post(0, "load", 0, load)
+    queue.take(8, packed(np.array([1.0], np.float32), "bf16"))
+    queue.take(7, np.array([7.0]))
+    post(4, "fail")
+    post(5, "run", 10)  # nothing more is tried
+    deadline = time.monotonic() + 20
+    while len(answers) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [answer.value for answer in answers[1:4]] == [
+        ("run", (1,), [7.0]), ("run", (2,), [1.0]), ("run", (3,), [9.0])
+    ]  # fmt: skip
+    assert [answer.error for answer in answers] == [None] * 4 + ["ValueError: told to"] * 2
+    queue.stop()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -1,0 +1,286 @@
+"""A model whose layers are in several stages, against one machine: the same bits, files and rules. No Dask here."""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.cluster.model import ClusterModel
+from ds4ref.cluster.stage import Stage, StageSpec, check_family
+from ds4ref.engine import Engine
+from ds4ref.errors import Cancelled, ClusterError, ContextError, ModelFileError, PayloadError, SessionError, UsageError
+from ds4ref.session.session import Session
+from ds4ref.weights.gguf import GGUFFile, Metadata
+from tests.marking import sampled
+
+from .links import Breaking, split
+
+MODES = ["exact", "qat", "ds4"]
+CTX = 400
+
+
+@pytest.fixture(scope="module")
+def engines(nano_path: str) -> dict[str, Engine]:
+    return {mode: Engine.open(nano_path, numerics=mode, threads=1) for mode in MODES}
+
+
+def ids_of(engine: Engine, count: int, seed: int = 3) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, engine.shape.vocab, count)]
+
+
+def story(session: Session, ids: list[int]) -> Iterator[np.ndarray]:
+    """Everything that a session does; yields what it should be equal in."""
+    session.sync(ids[:150], chunk=64)
+    yield session.logits
+    snapshot = session.snapshot()
+    for token in ids[150:157]:
+        yield session.eval(token)
+    yield session.streams
+    session.rewind(155)
+    yield session.logits
+    yield session.eval(ids[200])
+    session.restore(snapshot)
+    yield session.logits
+    yield session.extend(ids[150:170], chunk=7)
+    yield session.streams
+    session.rewind(168)  # within the last chunk
+    yield session.logits
+    session.ranked(5)  # from here on
+    session.append(ids[201])
+    yield np.array([session.argmax(), session.pos, *session.ranked(5)[0]])
+    yield np.array(session.cache_bytes)
+    session.sync([*ids[:150], *ids[300:310]])  # another continuation: everything again
+    yield session.logits
+
+
+@pytest.mark.parametrize(
+    ("mode", "stages"), sampled([(mode, n) for mode in MODES for n in (1, 2, 3, 5)], [("ds4", 3), ("exact", 5)])
+)
+def test_same_bits_as_one_machine(engines: dict[str, Engine], mode: str, stages: int) -> None:
+    engine = engines[mode]
+    ids = ids_of(engine, 320)
+    here, there = engine.session(CTX), Session(split(engine, mode, stages), CTX)
+    for number, (wanted, got) in enumerate(zip(story(here, ids), story(there, ids), strict=True)):
+        np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
+    assert there.tokens == here.tokens
+
+
+def test_made_again_after_every_step(engines: dict[str, Engine]) -> None:
+    """The history alone makes every state, also those after going back."""
+    engine = engines["qat"]
+    ids = ids_of(engine, 320)
+    here, there = engine.session(CTX), Session(split(engine, "qat", 2), CTX)
+    for number, (wanted, got) in enumerate(zip(story(here, ids), story(there, ids), strict=True)):
+        np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
+        if number in (9, 14):  # after going back, and within a chunk
+            there.model.disconnect()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_token_lost_on_its_way_is_not_in_the_timeline(engines: dict[str, Engine], after: bool) -> None:
+    engine = engines["qat"]
+    connect = Breaking(engine, "qat", 2, 0, after)
+    here, there = engine.session(40), Session(ClusterModel(engine.shape, engine.model.numerics, connect), 40)
+    for session in (here, there):
+        session.sync([1, 2, 3])
+    connect.at = connect.count + 1
+    with pytest.raises(ClusterError):
+        there.append(4)
+    assert there.tokens == [1, 2, 3]
+    np.testing.assert_array_equal(there.logits, here.logits)
+    np.testing.assert_array_equal(there.eval(5), here.eval(5))
+
+
+def test_a_backend_that_does_not_record(engines: dict[str, Engine]) -> None:
+    with Engine.open(engines["qat"].path, backend="reference", numerics="qat") as engine:
+        here, there = engine.session(40), Session(split(engine, "qat", 2, backend="reference"), 40)
+        for session in (here, there):
+            session.sync(ids_of(engine, 6))
+        np.testing.assert_array_equal(there.eval(5), here.eval(5))
+
+
+def saved(session: Session) -> bytes:
+    file = io.BytesIO()
+    session.save(file)
+    return file.getvalue()
+
+
+def test_a_saved_session_knows_no_split(engines: dict[str, Engine]) -> None:
+    """Written by 3 stages: the bytes of one machine, and read by 1 and 5."""
+    engine = engines["ds4"]
+    ids = ids_of(engine, 200)
+    here, three = engine.session(CTX), Session(split(engine, "ds4", 3), CTX)
+    for session in (here, three):
+        session.sync(ids[:133])
+        session.append(ids[133])
+    data = saved(here)
+    assert saved(three) == data and len(data) == three.payload_bytes()
+    wanted = [here.eval(token) for token in ids[134:140]]
+    for stages in (1, 5):
+        other = Session(split(engine, "ds4", stages), CTX)
+        other.load(io.BytesIO(data))
+        assert saved(other) == data
+        for token, logits in zip(ids[134:140], wanted, strict=True):
+            np.testing.assert_array_equal(other.eval(token), logits)
+        other.model.disconnect()  # what was loaded is sent again
+        np.testing.assert_array_equal(other.logits, wanted[-1])
+        with pytest.raises(PayloadError):
+            other.load(io.BytesIO(data[:-4]))
+        assert other.tokens == ids[:140]
+
+
+@pytest.mark.parametrize("step", sampled([1, 17], [17]))
+def test_lost_stages_change_nothing(engines: dict[str, Engine], step: int) -> None:
+    """Whichever instruction a worker dies with: one error, then the same step gives the same bits."""
+    engine = engines["ds4"]
+    ids = ids_of(engine, 60)
+
+    def steps(session: Session) -> tuple[list, list]:
+        kept: list = []
+        return [
+            lambda: session.sync(ids[:40], chunk=16, cancel=lambda: False),
+            lambda: kept.append(session.snapshot()),
+            lambda: session.append(ids[40]),
+            lambda: session.append(ids[41]),
+            lambda: kept.append(session.logits),
+            lambda: session.restore(kept[0]),
+            lambda: session.append(ids[42]),
+            lambda: kept.append(session.logits),
+            lambda: kept.append(saved(session)),
+        ], kept
+
+    here = engine.session(64)
+    todo, wanted = steps(here)
+    for do in todo:
+        do()
+    for at in itertools.count(1, step):
+        connect = Breaking(engine, "ds4", 2, at, after=at % 2 == 0)
+        there = Session(ClusterModel(engine.shape, engine.model.numerics, connect), 64)
+        todo, got = steps(there)
+        errors = 0
+        for do in todo:
+            try:
+                do()
+            except ClusterError:
+                errors += 1
+                do()
+        *logits, payload = got[1:]
+        np.testing.assert_array_equal(logits, wanted[1:-1], err_msg=f"lost with instruction {at}")
+        assert payload == wanted[-1] and there.tokens == here.tokens, at
+        if connect.count < at:  # beyond the last instruction
+            break
+        assert errors == 1 and connect.links == 2, at
+    assert at > 30 and errors == 0
+
+
+def test_cancelled_between_chunks(engines: dict[str, Engine]) -> None:
+    engine = engines["qat"]
+    ids = ids_of(engine, 120)
+    session, asked = Session(split(engine, "qat", 2), CTX), iter([False, False, True])
+    with pytest.raises(Cancelled):
+        session.sync(ids, chunk=32, cancel=lambda: next(asked))
+    assert session.tokens == ids[:64]
+    here = engine.session(CTX)
+    here.sync(ids[:64], chunk=32)
+    np.testing.assert_array_equal(session.logits, here.logits)
+
+
+def test_rules_of_a_session_hold(engines: dict[str, Engine]) -> None:
+    engine = engines["qat"]
+    session = Session(split(engine, "qat", 2), 20)
+    with pytest.raises(ContextError):
+        session.sync(ids_of(engine, 20))
+    session.sync(ids_of(engine, 19))
+    session.append(1)
+    with pytest.raises(ContextError):
+        session.append(1)
+    snapshot = session.snapshot()
+    with pytest.raises(ContextError):
+        Session(session.model, 10).restore(snapshot)
+    old = session._streams
+    session.rewind(18)
+    session.append(3)
+    with pytest.raises(SessionError, match="an earlier pass"):
+        old.fetch()
+    session = Session(session.model, 20)
+    session.hooks = object()
+    with pytest.raises(UsageError, match="all layers in one process"):
+        session.sync([1, 2])
+
+
+def test_threads_are_those_of_every_stage(engines: dict[str, Engine]) -> None:
+    model = split(engines["qat"], "qat", 2)
+    assert model.ops.threads == 1
+    model.ops.threads = 2
+    model.disconnect()
+    assert [stage.ops.threads for stage in model.link().stages] == [2, 2]
+    assert model.ops.threads == 2
+
+
+def test_experts_are_counted_over_all_stages(engines: dict[str, Engine]) -> None:
+    here, model = Engine.open(engines["qat"].path, numerics="qat", threads=1), split(engines["qat"], "qat", 3)
+    for session in (here.session(40), Session(model, 40)):
+        session.sync(list(range(20)))
+    assert model.experts.summary(5) == here.expert_use(5)
+    here.close()
+
+
+def test_stages_forget_what_nobody_holds(engines: dict[str, Engine]) -> None:
+    engine = engines["qat"]
+    model = split(engine, "qat", 2)
+    for _ in range(3):
+        session = Session(model, 40)
+        session.sync([1, 2, 3])
+        snapshots = [session.snapshot() for _ in range(4)]
+        assert snapshots[0].own_bytes > 0
+    del session, snapshots
+    gc.collect()
+    Session(model, 40).sync([1, 2])
+    for stage in model.link().stages:
+        assert len(stage._timelines) == 1 and not stage._snapshots
+
+
+def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    raw = GGUFFile.raw
+    monkeypatch.setattr(GGUFFile, "raw", lambda self, name: read.append(name) or raw(self, name))
+
+    def tensors(layers: range) -> set[str]:
+        read.clear()
+        Stage(StageSpec(nano_path, layers, "reference", "qat", None)).close()
+        return set(read)
+
+    first, middle, last = tensors(range(2)), tensors(range(2, 5)), tensors(range(5, 6))
+    assert {name.split(".")[1] for name in first if name.startswith("blk.")} == {"0", "1"}
+    assert {name for name in first if not name.startswith("blk.")} == {"token_embd.weight"}
+    assert {name.split(".")[1] for name in middle} == {"2", "3", "4"}
+    assert {name for name in last if not name.startswith("blk.")} == {
+        "output.weight", "output_norm.weight", "output_hc_fn.weight", "output_hc_base.weight", "output_hc_scale.weight"
+    }  # fmt: skip
+    with GGUFFile.open(nano_path) as file:
+        assert first | middle | last == set(file.tensors)
+
+
+def test_what_is_refused(nano_path: str) -> None:
+    for more, said in (
+        ({"backend": "cuda"}, "not cuda"),
+        ({"cluster": "nowhere"}, "no address of a Dask scheduler"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Engine.open(nano_path, **{"cluster": "tcp://127.0.0.1:1", **more})
+    from ds4ref.drafts.setup import Drafting
+
+    with pytest.raises(UsageError, match="draft"):
+        Engine.open(nano_path, cluster="tcp://127.0.0.1:1", drafts=Drafting("lookup"))
+    metadata = Metadata("m.gguf", -1)
+    metadata._entries = {"general.architecture": ("string", "llama")}
+    llama: Any = SimpleNamespace(path="m.gguf", metadata=metadata)
+    with pytest.raises(ModelFileError, match="deepseek4 alone, not 'llama'"):
+        check_family(llama)

@@ -1,0 +1,195 @@
+"""Stages on workers of a real Dask cluster, of processes: same bits, another file, dead, hanging and late workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ds4ref.cli.ds4 import main
+from ds4ref.cluster.open import ClusterSettings, known_workers
+from ds4ref.engine import Engine
+from ds4ref.errors import ClusterError, DataError
+from ds4ref.session.session import Session
+
+from .test_split import CTX, ids_of, story
+
+distributed = pytest.importorskip("distributed", reason="extra 'fanout' is not installed")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are stopped and killed as on Linux"),
+]
+BY_STAGES = {1: "0-5@0", 2: "0-2@1,3-5@0", 3: "0@4,1-3@2,4-5@0", 5: "0@0,1@1,2@2,3-4@3,5@4"}
+PATIENCE = 6.0
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[str]:
+    """Five worker processes of one thread, named 0 to 4; one that dies is started again."""
+    with distributed.LocalCluster(
+        n_workers=5,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
+        memory_limit=0,
+    ) as here:
+        yield here.scheduler_address
+        with distributed.Client(here) as client:
+            client.wait_for_workers(5, timeout=60)  # closing while a worker is being replaced may hang
+
+
+def clustered(path: str, workers: str, stages: int | None, mode: str = "ds4", **more: Any) -> Engine:
+    layers = None if stages is None else BY_STAGES[stages]
+    settings = ClusterSettings(workers, layers, patience=more.pop("patience", PATIENCE), **more)
+    return Engine.open(path, numerics=mode, threads=1, cluster=settings)
+
+
+def processes(workers: str) -> dict[str, int]:
+    """The process of each worker by its name."""
+    with distributed.Client(workers, set_as_default=False) as client:
+        names = {address: name for name, address in known_workers(client).items()}
+        return {names[address]: pid for address, pid in client.run(os.getpid).items()}
+
+
+@pytest.mark.parametrize(
+    ("mode", "stages"), [("ds4", 1), ("ds4", 2), ("ds4", 3), ("ds4", 5), ("qat", 3), ("exact", 5), ("exact", 2)]
+)
+def test_same_bits_as_one_machine(nano_path: str, workers: str, mode: str, stages: int) -> None:
+    with Engine.open(nano_path, numerics=mode, threads=1) as engine, clustered(nano_path, workers, stages, mode) as far:
+        ids = ids_of(engine, 320)
+        for number, (wanted, got) in enumerate(
+            zip(story(engine.session(CTX), ids), story(far.session(CTX), ids), strict=True)
+        ):
+            np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
+        assert far.model.timing.hop_bytes == (0 if stages == 1 else 4 * 4 * engine.shape.dim)
+
+
+def test_a_layout_by_measured_speed(nano_path: str, workers: str) -> None:
+    said: list[str] = []
+    with Engine.open(nano_path, numerics="qat", threads=1) as engine:
+        with clustered(nano_path, workers, None, "qat", tell=said.append) as far:
+            ids = ids_of(engine, 20)
+            np.testing.assert_array_equal(far.logits(ids), engine.logits(ids))
+            assert sum(map(len, far.model.link().layers)) == 6 and len(far.model.link().layers) == 5
+            far.session(40).extend(ids[:3], one_by_one=True)
+            far.session(40).eval(3)
+    assert said[0].startswith("0 has layers 0-") and "travels" in said[-1] and len(said) == 2
+
+
+def test_the_command(nano_path: str, workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ids.json").write_text("[1, 2, 3, 4, 5]")
+    common = ["-m", nano_path, "--token-ids", str(tmp_path / "ids.json"), "--threads", "1", "-n", "4"]
+    far = ["--cluster", workers, "--layers", BY_STAGES[2]]
+    for name, more in (("here", []), ("there", far)):
+        assert main([*common, *more, "--dump-logprobs", str(tmp_path / f"{name}.json")]) == 0
+    said = capsys.readouterr().err
+    assert "cluster: 1 has layers 0-2 (" in said and "cluster: a token computes" in said
+    here, there = (json.loads((tmp_path / f"{name}.json").read_text())["steps"] for name in ("here", "there"))
+    assert there == here and len(here) == 4
+    for more, line in (
+        (["--layers", "0-5@0"], "ds4: --layers goes with --cluster"),
+        ([*far, "--draft", "lookup"], "ds4: drafted tokens are not verified on a cluster"),
+        (["--cluster", workers, "--layers", "0-4@0"], "end at 4, the model's last is 5"),
+    ):
+        assert main([*common, *more, "--dump-logprobs", str(tmp_path / "x.json")]) == 2
+        assert line in capsys.readouterr().err
+
+
+def test_streams_in_bfloat16(nano_path: str, workers: str) -> None:
+    said: list[str] = []
+    with Engine.open(nano_path, numerics="exact", threads=1) as engine:
+        with clustered(nano_path, workers, 2, "exact", streams="bf16", tell=said.append) as far:
+            ids = ids_of(engine, 30)
+            near = np.abs(far.logits(ids) - engine.logits(ids)).max()
+            far.session(40).eval(3)
+            assert far.model.timing.hop_bytes == 2 * 4 * engine.shape.dim
+    assert 1e-4 < near < 1 and any("rounded to bf16" in line for line in said)
+
+
+def test_workers_that_cannot_be_used(nano_path: str, workers: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "model.gguf")
+    shutil.copy(nano_path, path)
+    with Engine.open(path, numerics="qat", threads=1) as engine:
+        info = engine.source.tensors["blk.4.ffn_down_exps.weight"]
+    changed = bytearray(Path(path).read_bytes())
+    changed[info.offset] ^= 1
+    with clustered(path, workers, 2, "qat") as far:
+        session = far.session(40)
+        session.sync([1, 2, 3])
+        wanted = session.logits
+        replaced = tmp_path / "other"
+        replaced.write_bytes(changed)
+        os.replace(replaced, path)  # the coordinator's map stays the old file's
+        far.model.disconnect()
+        with pytest.raises(ClusterError, match=r"worker 0 at .* \(layers 3-5\) has another file"):
+            session.append(4)
+        shutil.copy(nano_path, path)
+        session.append(4)
+        session.rewind(3)
+        np.testing.assert_array_equal(session.logits, wanted)
+        os.unlink(path)
+        far.model.disconnect()
+        with pytest.raises(Exception, match=r"worker 1 at .*cannot open: No such file") as error:
+            session.append(5)
+        assert "\n" not in str(error.value)
+    settings = ClusterSettings(workers, "0-2@a,3-5@0", patience=0.2)
+    with pytest.raises(ClusterError, match=r"worker a is not there \(there are: 0, 1, 2, 3, 4\)"):
+        Engine.open(nano_path, cluster=settings)
+    with pytest.raises(DataError, match="no Dask scheduler answers"):
+        Engine.open(nano_path, cluster="tcp://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "stopped and late"])
+@pytest.mark.parametrize("when", ["decode", "prefill"])
+def test_a_worker_that_is_lost(nano_path: str, workers: str, how: str, when: str) -> None:
+    """One line that names it; the session goes on when it is back, to the bit; what it says late is not heard."""
+    with Engine.open(nano_path, numerics="ds4", threads=1) as engine, clustered(nano_path, workers, 2) as far:
+        ids = ids_of(engine, 330)
+        here, there = engine.session(CTX), far.session(CTX)
+        for session in (here, there):
+            session.sync(ids[:40])
+        snapshot = there.snapshot()
+        pid = processes(workers)["0"]
+
+        def step(session: Session) -> np.ndarray:
+            if when == "prefill":
+                session.sync(ids[:300], chunk=50)
+                return session.logits
+            return session.eval(ids[40])
+
+        os.kill(pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        begun = time.monotonic()
+        lost = rf"worker 0 at tcp://\S+ \(layers 3-5\) (is gone: [\w ]+|has not answered for {PATIENCE:g} s)$"
+        with pytest.raises(ClusterError, match=lost):
+            step(there)
+        assert time.monotonic() - begun < 4 * PATIENCE
+        if how == "stopped":
+            os.kill(pid, signal.SIGKILL)
+        elif how == "stopped and late":
+            os.kill(pid, signal.SIGCONT)
+        for _ in range(10):  # until it is back
+            try:
+                got = step(there)
+                break
+            except ClusterError as error:
+                assert "worker 0" in str(error)
+                time.sleep(1)
+        np.testing.assert_array_equal(got, step(here))
+        there.restore(snapshot)
+        np.testing.assert_array_equal(there.eval(7), _from(engine, [*ids[:40]], 7))
+
+
+def _from(engine: Engine, ids: list[int], token: int) -> np.ndarray:
+    session = engine.session(CTX)
+    session.sync(ids)
+    return session.eval(token)

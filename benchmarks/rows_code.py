@@ -209,6 +209,7 @@ def main(argv: list[str] | None = None) -> int:
     form.add_argument("--asm", action="store_true", help="print the hot loops instead of the table")
     form.add_argument("--json", action="store_true", help="print JSON: kernel -> figures")
     args = parser.parse_args(argv)
+    os.environ["NUMBA_OPT"] = "0"  # as kernels are built
     if args.cpu or args.tier:
         rest = [*args.kernels, "--mca", args.mca, "--inputs", str(args.inputs)]
         rest += ["--asm"] * args.asm + ["--json"] * args.json + (["--model", args.model] if args.model else [])

@@ -65,10 +65,8 @@ def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[
         if arm == "memory":
             shape = cache.contents.place.shape
             cache.preload([(layer, expert) for layer in range(shape[0]) for expert in range(shape[1])])
-            while cache._jobs:
+            while cache._jobs and not cache.failed:
                 time.sleep(0.1)
-                with cache._readers.lock:
-                    cache._settle()
         for token in ids[2 : 2 + WARM]:
             session.eval(token)
         read, before = _bytes_read(), engine.expert_use().get("cache", {})

@@ -184,7 +184,7 @@ class Decoder:
         if incoming is not None:
             inputs.incoming = incoming  # type: ignore[attr-defined]
         inputs.move_timelines(tokens, starts)
-        with self.model.experts.passing(sum(counts)):
+        with self.model.experts.passing(1):
             self.last.replay()
         if not self.last.outputs:
             self.caches[0].advance(counts[0])

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .archs import Model, arch_of, costs_of
-from .archs.experts import cached, can_cache, dense_bytes
+from .archs.experts import cached, dense_bytes
 from .backends import DEFAULT_BACKEND, load_backend
 from .costs import prefill_chunk
 from .environment import available_bytes, memory_bytes
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .costs import Costs
     from .drafts.setup import Drafting, Drafts
     from .generate import Generation
+    from .residency.resident import ResidentExperts
     from .sampling import Sampler
     from .text.tokenizer import Tokenizer
     from .weights.source import TensorSource
@@ -105,7 +106,7 @@ class Engine:
             from .nano import embedded_path
 
             path = embedded_path()
-        source = open_source(path)
+        source, resident = open_source(path), None
         try:
             arch = arch_of(source)
             shape = arch.read_shape(source, strict)
@@ -119,11 +120,12 @@ class Engine:
             larger = _larger_than_memory(source)
             if advise is not None and expert_cache is None:
                 expert_cache = "off"
-            weights, resident = _expert_cache(expert_cache, larger, source, weights, ops, shape.n_used)
+            weights, resident, uncached = _expert_cache(expert_cache, larger, source, weights, ops, shape.n_used)
             try:
                 model = arch.model(shape, weights, ops, mode, larger if advise is None else advise, resident)
             except MemoryError as e:
                 raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
+            model.experts.uncached = uncached
             if steering is not None:
                 model = _steered(model, steering)
             if resident is not None and beside(path).exists():
@@ -134,6 +136,8 @@ class Engine:
 
                 speculate = Drafts(model, drafts)
         except BaseException:
+            if resident is not None:
+                resident.close()
             source.close()
             raise
         return cls(source, model, backend, split, speculate)
@@ -296,23 +300,24 @@ def _larger_than_memory(source: Any) -> bool:
 
 def _expert_cache(
     wanted: int | str | None, larger: bool, source: Any, weights: Any, ops: Any, used: int
-) -> tuple[Any, Any]:
-    """Return the weights, and what reads their experts if ``expert_cache`` of ``Engine.open`` asks for that, or None.
+) -> tuple[Any, ResidentExperts | None, str]:
+    """Return the weights, what reads their experts if ``expert_cache`` of ``Engine.open`` asks for that, or None, and
+    why there is no automatic cache, "" if there is one or nobody asked.
 
     larger: the file is larger than memory
     """
     automatic = wanted in (None, "auto")
     if wanted == "off" or (automatic and not larger):
-        return weights, None
+        return weights, None, ""
     if not automatic:
-        return cached(source, weights, ops, int(wanted or 0), used)
+        return *cached(source, weights, ops, int(wanted or 0), used), ""
     free = available_bytes()
-    if free is None or can_cache(source, weights, ops):
-        return weights, None
+    if free is None:
+        return weights, None, "the system does not tell how much memory is free"
     try:
-        return cached(source, weights, ops, max(0, int(FREE_FOR_EXPERTS * free) - dense_bytes(source)), used)
-    except UsageError:  # too little for a token: experts are read where they are mapped
-        return weights, None
+        return *cached(source, weights, ops, max(0, int(FREE_FOR_EXPERTS * free) - dense_bytes(source)), used), ""
+    except (UsageError, BackendError) as error:  # too little memory, or none: experts are read where they are mapped
+        return weights, None, str(error)
 
 
 def _check_on_cluster(drafting: bool, steering: Any, expert_cache: Any) -> None:

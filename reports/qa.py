@@ -108,6 +108,8 @@ SECTIONS = (
     Section("server", "the server's APIs over plain HTTP", (("ds4-server", "smoke", "--client", "http"),)),
     Section("disk-cache", "timelines on disk: stored, damaged, restored",
             ((*TESTS, "tests/session"),), ("checkout", "pytest")),
+    Section("experts", "experts read from disk when they are chosen: the same bits, errors, damaged files",
+            ((*TESTS, "tests/residency"),), ("checkout", "pytest")),
     Section("agent", "the agent and its tools", ((*TESTS, "tests/agent"),), ("checkout", "pytest")),
     Section("cuda", "kernels on an NVIDIA GPU answer as plain NumPy does", _vectors("cuda-vectors", "cuda"),
             applies=lacks_cuda),

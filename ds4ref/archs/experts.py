@@ -43,6 +43,8 @@ class ExpertUse:
         """Number of times each expert of each layer was chosen, (layers, experts), an array of the backend."""
         ops.fill(self.counts, 0)
         self.advise, self.resident = advise and resident is None, resident
+        self.uncached = ""
+        """Why an engine that would have read experts with a cache of its own accord has none, for reports."""
         if resident is not None:
             layer_numbers = range(len(layers))
             self._ask = [ops.callback(partial(resident.ask, layer)) for layer in layer_numbers]
@@ -103,7 +105,9 @@ class ExpertUse:
         Frequent experts are listed as [layer, expert, count].
         """
         summary = summary_of(self._host(self.counts), most, self.advise)
-        return summary if self.resident is None else summary | {"cache": self.resident.summary()}
+        if self.resident is not None:
+            return summary | {"cache": self.resident.summary()}
+        return summary | {"cache": {"off": self.uncached}} if self.uncached else summary
 
 
 def summary_of(counts: np.ndarray, most: int, advised: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 HALVING = 16
-"""Decoded tokens after which hotness is halved."""
+"""Decoded tokens after which hotness is halved. A pass counts as one, however many sessions and drafts share it."""
 
 _HOT = 1 << 40
 """Worth of one use against recency: more than the number of uses of a process's life."""
@@ -55,7 +55,8 @@ class Recent:
 class Fading(Recent):
     """Least used leaves first, where uses count half after ``HALVING`` tokens; of equals, the least recent one.
 
-    A new prompt resets the counts, so that what was hot before does not outlive its use.
+    A new prompt, of whichever session, resets all counts, so that what was hot before does not outlive its use. What
+    other sessions use is counted anew from their next token.
     """
 
     def __init__(self, layers: int, experts: int):

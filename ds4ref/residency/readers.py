@@ -9,7 +9,7 @@ import heapq
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from ds4ref.kernels.system import open_uncached
@@ -64,13 +64,17 @@ class Readers:
             os.close(handle)
         self._handles.clear()
 
+    def check_process(self) -> None:
+        """Raise BackendError in a child of the process that opened the file: threads do not survive a fork."""
+        if os.getpid() != self._process:
+            raise BackendError(f"{self.path}: opened before the process was forked: open the model again")
+
     def submit(self, jobs: Iterable[Job]) -> None:
         """Queue jobs; again, if they have become more urgent meanwhile.
 
-        Raise BackendError in a child of the process that opened the file: threads do not survive a fork.
+        Raise BackendError where ``check_process`` does.
         """
-        if os.getpid() != self._process:
-            raise BackendError(f"{self.path}: opened before the process was forked: open the model again")
+        self.check_process()
         with self.lock:
             for job in jobs:
                 heapq.heappush(self._queue, (job.urgency, next(self._numbers), job))
@@ -106,8 +110,20 @@ class Readers:
                 job.done = True
                 self._finished.notify_all()
 
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Leave out those jobs that have not begun, and wait for the others, failed or not."""
+        with self.lock:
+            for job in jobs:
+                job.done |= not job.begun
+                job.begun = True
+            while not all(job.done for job in jobs):
+                self._finished.wait()
+
     def close(self) -> None:
         """Stop the threads after what they are reading, drop what is queued and close the file."""
+        if os.getpid() != self._process:  # a child has copies of the handles alone, and the lock may never be free
+            self._close_handles()
+            return
         with self.lock:
             if self._closed:
                 return

@@ -2,11 +2,13 @@
 
 Each matrix of experts has a table of addresses, which kernels look up (``ops.scattered``). An expert in memory has its
 place's address there; any other one that of the mapped file, so that a chunk of many tokens, whose experts are more
-than there are places, is computed all the same. Reading is into places whose pages are already there: fresh pages cost
+than there are places, is computed all the same. Reading into a place that was used before is cheap; fresh pages cost
 more than the reading (docs/LOG.md, 2026-11-27).
 
 A pass calls ``need`` for a layer as soon as its experts are chosen, and ``wait`` before it reads them. Both are called
-from compiled code, and leave an error to ``passing``, around the whole pass, to raise.
+from compiled code, and leave an error to ``passing``, around the whole pass, to raise. An address is entered when its
+part has been read, not before: a call that is lost, because Ctrl-C was handled on its way here, costs time and no bits.
+Nobody notices that it was lost.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import numpy as np
 from ds4ref.kernels.system import anonymous_memory, lock_memory, will_need
 
 from ..environment import available_bytes
-from ..errors import BackendError, UsageError
+from ..errors import BackendError, Ds4Error, UsageError
 from .contents import Contents, Move
 from .policy import Fading
 from .readers import NOW, SOMETIME, SOON, Job, Readers, read_pages
@@ -74,10 +76,11 @@ class ResidentExperts:
         Raise ModelFileError if the file cannot be read, UsageError for a budget that is too small or more than is free,
         BackendError if the system refuses the memory.
         """
-        self._layers, self.path, self.budget = [tuple(stacks) for stacks in layers], path, budget
+        self._layers, self.path = [tuple(stacks) for stacks in layers], path
         sizes = [sum(stack.room for stack in stacks) for stacks in self._layers]
         self.order = Fading(len(sizes), experts)
-        self.contents = Contents(sizes, experts, budget, self.order)
+        self._empty = partial(Contents, sizes, experts, budget, self.order)
+        self.contents = self._empty()
         for pool in self.contents.pools:
             if pool.places < used:
                 wanted = used * sum(sizes) * experts // (len(pool.layers) * experts)
@@ -90,14 +93,17 @@ class ResidentExperts:
         except (OSError, ValueError, OverflowError) as error:
             raise BackendError(f"no memory for {budget} bytes of experts: {error}") from None
         numbers = np.arange(experts, dtype=np.int64)
-        self.tables = [[stack.mapped + numbers * stack.nbytes for stack in stacks] for stacks in self._layers]
-        self._kept, self._busy = (np.zeros((len(sizes), experts), bool) for _ in range(2))
-        self._jobs: dict[tuple[int, int], list[Job]] = {}
+        self._mapped = [[stack.mapped + numbers * stack.nbytes for stack in stacks] for stacks in self._layers]
+        self.tables = [[addresses.copy() for addresses in layer] for layer in self._mapped]
+        self._kept = np.zeros((len(sizes), experts), bool)
+        self._unread = np.zeros((len(sizes), experts), np.int8)  # number of parts that are still to be read
+        self._jobs: dict[tuple[int, int], list[Job]] = {}  # of experts with such parts
+        self._broken: set[tuple[int, int]] = set()  # those of which a part could not be read
         self._asked: set[int] = set()
         self._current: tuple[int, np.ndarray] | None = None
         self._failure: BaseException | None = None
         self._turn = threading.Lock()
-        self.uses = self.hits = self.bytes_read = 0
+        self.uses = self.hits = self.bytes_read = self.failed = 0
         self.seconds_waited = 0.0
         self._readers = Readers(path, size, READERS)
 
@@ -115,6 +121,7 @@ class ResidentExperts:
             "uses": self.uses,
             "hits": self.hits,
             "bytes_read": self.bytes_read,
+            "failed": self.failed,
             "seconds_waited": round(self.seconds_waited, 6),
         }
 
@@ -126,7 +133,9 @@ class ResidentExperts:
 
         decoded  number of tokens that count as decoded, 0 in prefill
         fresh    whether a prompt begins
+        Raise BackendError in a child of the process that opened the file, where a lock may never be free.
         """
+        self._readers.check_process()
         with self._turn:
             if fresh:
                 self.order.new_prompt()
@@ -143,34 +152,39 @@ class ResidentExperts:
             self._current = None
             self._kept[:] = False
             self._asked.clear()
-            failure, self._failure = self._failure, None
-            self._settle(failed=True)
+            failure = self._failure
+            if failure is not None and not isinstance(failure, Ds4Error):
+                self._reset()
+            self._failure = None  # not before: a reset that is interrupted itself is made up for after the next pass
+            self._forget_broken()
             return failure
 
-    def _settle(self, failed: bool = False) -> None:
-        """Forget finished jobs; between passes also experts that could not be read (``failed``), as kernels may not
-        read those from the mapped file either."""
-        for (layer, expert), jobs in list(self._jobs.items()):
-            if all(job.done for job in jobs):
-                bad = any(job.error is not None for job in jobs)
-                if bad and not failed:
-                    continue
-                del self._jobs[layer, expert]
-                self._busy[layer, expert] = False
-                if bad:
-                    self._point(layer, expert, None)
-                    self.contents.drop(layer, expert)
+    def _forget_broken(self) -> None:
+        """Free the places of experts that could not be read, for the next pass to try again.
 
-    def _point(self, layer: int, expert: int, place: int | None) -> None:
-        """Enter into the tables where an expert is: at a place, or mapped (None)."""
-        stacks, start = self._layers[layer], 0
-        if place is not None:
-            pool = self.contents.pool(layer)
-            start = self._memory[self.contents.pools.index(pool)].address + place * pool.size
-        for table, stack in zip(self.tables[layer], stacks, strict=True):
-            at = stack.offset + expert * stack.nbytes
-            table[expert] = stack.mapped + expert * stack.nbytes if place is None else start + at % PAGE
-            start += stack.room
+        Not during a pass: kernels may not read these from the mapped file either.
+        """
+        for layer, expert in self._broken:
+            self._readers.cancel(self._jobs.pop((layer, expert)))
+            self._unread[layer, expert] = 0
+            self._point_at_file(layer, expert)
+            self.contents.drop(layer, expert)
+        self._broken.clear()
+
+    def _reset(self) -> None:
+        """Begin anew with nothing in memory: an interruption may have left anything half done."""
+        self._readers.cancel([job for jobs in self._jobs.values() for job in jobs])
+        self.contents = self._empty()
+        for layer in range(len(self._layers)):
+            self._point_at_file(layer)
+        self._jobs.clear()
+        self._broken.clear()
+        self._unread[:] = 0
+
+    def _point_at_file(self, layer: int, experts: int | slice = slice(None)) -> None:
+        """Enter into the tables of a layer that experts are where the file is mapped."""
+        for table, mapped in zip(self.tables[layer], self._mapped[layer], strict=True):
+            table[experts] = mapped[experts]
 
     def ask(self, layer: int, ids: np.ndarray) -> None:
         """Begin to read experts that this pass will need later."""
@@ -178,6 +192,7 @@ class ResidentExperts:
             ids = np.unique(ids)
             self._count(layer, ids)
             self._kept[layer, ids] = True
+            self._hurry(layer, ids, SOON)
             self._fetch(layer, ids, SOON)
 
     def _count(self, layer: int, ids: np.ndarray) -> None:
@@ -196,14 +211,11 @@ class ResidentExperts:
             self._kept[layer, ids] = True
             if layer not in self._asked:
                 self._count(layer, ids)
+            self._hurry(layer, ids, NOW)
             if len(ids) <= self.contents.pool(layer).places:
                 self._fetch(layer, ids, NOW)
             absent = ids[~self.contents.present(layer, ids)]
-            self._readers.submit(
-                Job(partial(_advise, stack.mapped + int(expert) * stack.nbytes, stack.nbytes), NOW)
-                for expert in absent
-                for stack in self._layers[layer]
-            )
+            self._readers.submit(Job(partial(self._advise, layer, expert), NOW) for expert in absent.tolist())
 
     def wait(self, layer: int, parts: Sequence[int]) -> None:
         """Wait until parts (numbers of ``PARTS``) of the layer's experts have been read."""
@@ -226,21 +238,25 @@ class ResidentExperts:
 
     def preload(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Read experts (layer, expert) into free places, in this order, while nothing more urgent is to be read."""
-        with self._readers.lock:
-            for layer, expert in pairs:
-                self._fetch(layer, np.array([expert]), SOMETIME)
+        for layer, expert in pairs:
+            with self._readers.lock:  # each by itself: a pass does not wait for a long list
+                if self.contents.pool(layer).free:
+                    for move in self.contents.admit(layer, [expert], self._kept, evict=False):
+                        self._readers.submit(self._jobs_of(move, SOMETIME))
 
     # --- reading
 
-    def _fetch(self, layer: int, ids: np.ndarray, urgency: int) -> None:
-        """Read experts that are not in memory, as far as there are places; those already asked for more urgently."""
-        for expert in ids[self._busy[layer, ids]].tolist():
+    def _hurry(self, layer: int, ids: np.ndarray, urgency: int) -> None:
+        """Make what is still to be read of experts as urgent as that."""
+        for expert in ids[self._unread[layer, ids] > 0].tolist():
             late = [job for job in self._jobs[layer, expert] if not job.begun and job.urgency > urgency]
             for job in late:
                 job.urgency = urgency
             self._readers.submit(late)
-        self._settle()
-        moves = self.contents.admit(layer, ids.tolist(), self._kept | self._busy, urgency < SOMETIME)
+
+    def _fetch(self, layer: int, ids: np.ndarray, urgency: int) -> None:
+        """Read experts that are not in memory, as far as there are places."""
+        moves = self.contents.admit(layer, ids.tolist(), self._kept | (self._unread > 0))
         made = [self._jobs_of(move, urgency) for move in moves]
         # what is multiplied first is read first
         self._readers.submit(jobs[part] for part in range(len(PARTS)) for jobs in made)
@@ -248,33 +264,44 @@ class ResidentExperts:
     def _jobs_of(self, move: Move, urgency: int) -> list[Job]:
         layer, expert = move.layer, move.expert
         if move.victim is not None:
-            self._point(*move.victim, None)
-        self._point(layer, expert, move.place)
+            self._point_at_file(*move.victim)
         pool = self.contents.pool(layer)
-        view, at = self._memory[self.contents.pools.index(pool)].view, move.place * pool.size
+        memory, at = self._memory[self.contents.pools.index(pool)], move.place * pool.size
         jobs = []
-        for stack in self._layers[layer]:
-            begin = stack.offset + expert * stack.nbytes
-            skip = begin % PAGE
-            pages = -(-(skip + stack.nbytes) // PAGE) * PAGE
-            run = partial(self._read, view[at : at + pages], begin - skip, skip + stack.nbytes)
-            jobs.append(Job(partial(run, layer, expert), urgency))
+        for part, stack in enumerate(self._layers[layer]):
+            jobs.append(Job(partial(self._read, layer, expert, part, memory, at), urgency))
             at += stack.room
-        self._busy[layer, expert] = True
+        self._unread[layer, expert] = len(jobs)
         self._jobs[layer, expert] = jobs
         return jobs
 
-    def _read(self, buffer: memoryview, offset: int, least: int, layer: int, expert: int, handle: int) -> None:
+    def _read(self, layer: int, expert: int, part: int, memory: Memory, at: int, handle: int) -> None:
+        """Read a part of an expert to ``at`` in the memory of its pool, then enter its address."""
+        stack = self._layers[layer][part]
+        begin = stack.offset + expert * stack.nbytes
+        skip = begin % PAGE
+        pages = -(-(skip + stack.nbytes) // PAGE) * PAGE
         try:
-            read_pages(handle, self.path, buffer, offset, least)
-        finally:
+            read_pages(handle, self.path, memory.view[at : at + pages], begin - skip, skip + stack.nbytes)
+        except BaseException:
             with self._readers.lock:
-                self.bytes_read += len(buffer)
+                self.failed += (layer, expert) not in self._broken
+                self._broken.add((layer, expert))
+            raise
+        with self._readers.lock:
+            self.bytes_read += pages
+            self.tables[layer][part][expert] = memory.address + at + skip
+            self._unread[layer, expert] -= 1
+            if not self._unread[layer, expert]:
+                del self._jobs[layer, expert]
+
+    def _advise(self, layer: int, expert: int, handle: int) -> None:
+        """Ask the system for an expert that has no place, unless the pass has gone on to another layer."""
+        current = self._current
+        if current is not None and current[0] == layer:
+            for stack in self._layers[layer]:
+                will_need(stack.mapped + expert * stack.nbytes, stack.nbytes)
 
     def close(self) -> None:
         """Stop reading; a pass under way fails."""
         self._readers.close()
-
-
-def _advise(address: int, nbytes: int, handle: int) -> None:
-    will_need(address, nbytes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ from .policy import Fading, Order, Recent
 
 NEVER = np.iinfo(np.int64).max >> 1
 MOST_LAYERS, MOST_EXPERTS = 1 << 10, 1 << 14
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, MemoryError, OverflowError,
+               zipfile.BadZipFile, zlib.error)  # fmt: skip
+"""What NumPy and zipfile raise for a file that is damaged, encrypted, or no archive."""
 
 
 class Routing(NamedTuple):
@@ -50,7 +54,7 @@ class Routing(NamedTuple):
         try:
             with np.load(path, allow_pickle=False) as file:
                 routing = cls(file["ids"], file["prompts"], file["bytes"], int(file["experts"]))
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{os.fspath(path)}: not recorded routing: {error}") from None
         kinds = {array.dtype.kind for array in routing[:3]}
         ids = routing.ids
@@ -61,6 +65,7 @@ class Routing(NamedTuple):
             or routing.bytes.shape != ids.shape[1:2]
             or routing.bytes.min() <= 0
             or routing.prompts.ndim != 1
+            or not ((routing.prompts >= 0) & (routing.prompts < len(ids))).all()
             or ids.shape[1] > MOST_LAYERS
             or not 0 < routing.experts <= MOST_EXPERTS
             or not 0 <= int(ids.min()) <= int(ids.max()) < routing.experts

@@ -150,12 +150,21 @@ def test_recordings_are_checked(tmp_path: Path) -> None:
         good._replace(bytes=np.array([10, 10])),
         good._replace(bytes=np.array([0])),
         good._replace(ids=good.ids[:0]),
+        good._replace(prompts=np.array([0, 2])),
+        good._replace(prompts=np.array([-1])),
     ):
         bad.write(path)
         with pytest.raises(DataError, match="do not fit together"):
             Routing.read(path)
     path.write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"a\.npz: not recorded routing"):
+        Routing.read(path)
+    good.write(path)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"ids.npy") + len(b"ids.npy") + 20  # compressed bytes, behind the name and an extra field
+    data[at : at + 20] = b"\xff" * 20
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="not recorded routing: [^\n]+$"):
         Routing.read(path)
     np.savez(path, ids=good.ids)
     with pytest.raises(DataError, match="not recorded routing"):

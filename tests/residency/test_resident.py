@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ds4ref.archs import qwen3moe
 from ds4ref.archs.experts import dense_bytes
+from ds4ref.drafts.setup import Drafting
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, DataError, ModelFileError, UsageError
 from ds4ref.nano import random_path
@@ -42,6 +46,15 @@ def outputs(engine: Engine) -> list[np.ndarray]:
             second.sync([9, 8, 7])
             found.append(second.eval(4).copy())
     return [*found, first.extend([4, 5, 6, 7, 8, 9, 10, 11, 12])]
+
+
+def settled(cache: resident.ResidentExperts) -> None:
+    while cache._jobs:
+        time.sleep(0.001)
+
+
+def reader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ds4ref-reader-")]
 
 
 def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
@@ -219,7 +232,8 @@ def test_experts_of_the_layer_under_way_stay_however_cold() -> None:
             cache.need(5, np.array([[0, 1, 2, 8]]))
             assert (place[5, [0, 1, 2, 8]] >= 0).all()
             cache.wait(5, (0, 1, 2))
-        assert not cache._kept.any() and not cache._busy.any() and not cache._jobs
+        settled(cache)
+        assert not cache._kept.any() and not cache._unread.any()
 
 
 def test_more_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +246,27 @@ def test_more_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_child_of_the_process_says_why_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_cached(random_path(), LEAST) as engine:
-        monkeypatch.setattr(readers.os, "getpid", lambda: -1)
-        with pytest.raises(BackendError, match="opened before the process was forked"):
-            engine.session(64).sync(PROMPT)
+        cache = engine.model.experts.resident
+        with monkeypatch.context() as child, cache._turn:  # another thread of the parent computed at the fork
+            child.setattr(readers.os, "getpid", lambda: -1)
+            with pytest.raises(BackendError, match="opened before the process was forked"):
+                engine.session(64).sync(PROMPT)
+            with pytest.raises(BackendError, match="opened before the process was forked"):
+                cache.preload([(0, 0)])
+            held, free = threading.Event(), threading.Event()
+
+            def hold() -> None:
+                with cache._readers.lock:
+                    held.set()
+                    free.wait(10)
+
+            holding = threading.Thread(target=hold)
+            holding.start()
+            held.wait()
+            cache.close()
+            assert holding.is_alive() and not cache._readers._handles
+            free.set()
+            holding.join()
 
 
 def test_readers_take_the_most_urgent_first_and_once(tmp_path: Path) -> None:
@@ -278,3 +310,167 @@ def test_pages_are_read_to_the_end_of_the_file_and_no_further(tmp_path: Path) ->
     with pytest.raises(ModelFileError, match=f"f: the file ends here.* at byte {3 * resident.PAGE + 100}"):
         readers.read_pages(handle, "f", memory.view[: 2 * resident.PAGE], 2 * resident.PAGE, resident.PAGE + 101)
     os.close(handle)
+
+
+def test_an_address_is_that_of_the_file_until_its_part_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, real = threading.Event(), resident.read_pages
+    monkeypatch.setattr(resident, "read_pages", lambda *args: gate.wait(10) and real(*args))
+    with open_cached(random_path(), LEAST) as engine:
+        cache = engine.model.experts.resident
+        mapped = [table.copy() for table in cache.tables[4]]
+        (memory,) = cache._memory
+        with cache.passing(0):
+            cache.need(4, np.array([[3, 5]]))
+            assert all(map(np.array_equal, cache.tables[4], mapped))
+            gate.set()
+            cache.wait(4, (0, 1, 2))
+            for table, before in zip(cache.tables[4], mapped, strict=True):
+                assert np.flatnonzero(table != before).tolist() == [3, 5]
+                assert (memory.address <= table[[3, 5]]).all() and (table[[3, 5]] < memory.address + LEAST).all()
+
+
+@pytest.mark.parametrize("lost", ["wait", "need"])
+def test_calls_that_are_lost_cost_no_bits(wanted: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    real = resident.read_pages
+    monkeypatch.setattr(resident, "read_pages", lambda *args: time.sleep(0.0005) or real(*args))
+    monkeypatch.setattr(resident.ResidentExperts, lost, lambda *args: None)
+    with open_cached(random_path(), LEAST) as engine:
+        assert same(outputs(engine), wanted)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interruption_halfway_leaves_nothing_half_made(
+    wanted: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    real, calls = resident.ResidentExperts._jobs_of, iter(range(100))
+
+    def interrupted(*args: Any) -> list[Job]:
+        if next(calls) == 12:  # places have had other experts, and some of a layer's moves are made
+            raise error
+        return real(*args)
+
+    with open_cached(random_path(), LEAST) as engine:
+        cache, session = engine.model.experts.resident, engine.session(64)
+        mapped = [[table.copy() for table in tables] for tables in cache.tables]
+        session.sync([5])
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(resident.ResidentExperts, "_jobs_of", interrupted)
+            for token in range(6, 20):
+                session.eval(token)
+        assert (cache.contents.place == -1).all() and not cache._jobs and not cache._unread.any()
+        assert all(map(np.array_equal, sum(cache.tables, []), sum(mapped, [])))
+        assert same(outputs(engine), wanted)
+
+
+def test_experts_that_could_not_be_read_ahead_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(handle: int, buffers: list) -> int:
+        raise OSError(5, "Input/output error")
+
+    with open_cached(random_path(), LEAST) as engine:
+        cache = engine.model.experts.resident
+        with monkeypatch.context() as patch:
+            patch.setattr(readers.os, "readv", broken)
+            cache.preload([(0, 1), (2, 3)])
+            while not all(job.done for jobs in list(cache._jobs.values()) for job in jobs):
+                time.sleep(0.001)
+        assert engine.expert_use()["cache"]["failed"] == 2
+        with cache.passing(0):
+            pass
+        assert (cache.contents.place == -1).all() and not cache._jobs
+        cache.preload([(0, 1)])
+        settled(cache)
+        assert cache.contents.place[0, 1] >= 0 and cache.summary()["failed"] == 2
+
+
+def large(tmp_path: Path, places: int) -> resident.ResidentExperts:
+    """20 layers of 256 experts of a page each part, none of which is read before ``read_pages`` is let."""
+    path, page = tmp_path / "many", resident.PAGE
+    with open(path, "wb") as file:
+        file.truncate(20 * 3 * 256 * page)
+    layers = [[resident.Stack(page, (3 * layer + part) * 256 * page, 0) for part in range(3)] for layer in range(20)]
+    return resident.ResidentExperts(str(path), os.stat(path).st_size, layers, 256, places * 3 * page, 1)
+
+
+def test_a_long_hot_list_takes_steps_in_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, steps, real = threading.Event(), {}, resident.read_pages
+    monkeypatch.setattr(resident, "read_pages", lambda *args: gate.wait(60) and real(*args))
+    for count in (500, 5000):
+        cache, lines = large(tmp_path, 4500), 0
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        pairs = [(number // 256, number % 256) for number in range(count)]
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            cache.preload(pairs)
+        finally:
+            sys.settrace(before)
+        steps[count] = lines
+        assert len(cache._jobs) == min(count, 4500) == (cache.contents.place >= 0).sum()
+        assert (cache.contents.place[tuple(np.array(pairs[:4500]).T)] >= 0).all()
+        cache._readers.cancel([job for jobs in cache._jobs.values() for job in jobs if not job.begun])
+        gate.set()
+        cache.close()
+        gate.clear()
+    assert 8 * steps[500] < steps[5000] < 12 * steps[500]
+
+
+def test_what_is_being_read_becomes_urgent_even_for_a_chunk_that_needs_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, real = threading.Event(), resident.read_pages
+    monkeypatch.setattr(resident, "read_pages", lambda *args: gate.wait(10) and real(*args))
+    monkeypatch.setattr(resident, "READERS", 1)
+    with open_cached(random_path(), LEAST) as engine:  # 8 places
+        cache = engine.model.experts.resident
+        cache.preload([(1, 0), (4, 1), (4, 2)])
+        with cache.passing(0):
+            cache.need(4, np.arange(9)[None])
+            assert {job.urgency for expert in (1, 2) for job in cache._jobs[4, expert]} == {NOW}
+            gate.set()
+            cache.wait(4, (0, 1, 2))
+
+
+def test_advice_that_comes_too_late_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(resident, "will_need", lambda address, nbytes: asked.append(address))
+    with open_cached(random_path(), LEAST) as engine:
+        cache = engine.model.experts.resident
+        for layer in (2, 3):
+            cache._current = layer, np.arange(16)
+            cache._advise(3, 5, -1)
+        assert asked == [cache._mapped[3][part][5] for part in range(3)]
+        cache._current = None
+        cache._advise(3, 5, -1)
+        assert len(asked) == 3
+
+
+@pytest.mark.parametrize("options", [{"drafts": Drafting("mtp")}, {}])
+def test_an_open_that_fails_leaves_no_thread(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = tmp_path / "m.gguf"
+    path.symlink_to(random_path())
+    before = reader_threads()
+    if not options:
+        beside(path).write_text("{}")
+    with pytest.raises((DataError, UsageError), match="not a hot list|--mtp FILE"):
+        open_cached(path, 10**6, **options)
+    assert reader_threads() == before
+
+
+def test_an_automatic_cache_that_cannot_be_is_none_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ds4ref import engine as module
+
+    monkeypatch.setattr(module, "memory_bytes", lambda: 1 << 20)
+    with Engine.open(random_path(), backend="reference") as engine:
+        assert engine.expert_use()["cache"]["off"].endswith("backend reference has no cache of experts")
+    with Engine.open(random_path(), expert_cache="off") as engine:
+        assert "cache" not in engine.expert_use()
+    monkeypatch.setattr(module, "available_bytes", lambda: 10**8)
+    monkeypatch.setattr(resident, "anonymous_memory", lambda size: (_ for _ in ()).throw(OSError(12, "no")))
+    with Engine.open(random_path()) as engine:
+        assert engine.model.experts.advise and engine.model.experts.resident is None
+        assert "no memory for" in engine.expert_use()["cache"]["off"]

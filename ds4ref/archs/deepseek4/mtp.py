@@ -104,7 +104,8 @@ class Block:
             self.weights = bind_block(source, model.shape, model.weights, ops)
         except MemoryError as error:
             raise BackendError(f"no memory for the block for multi-token prediction: {error}") from error
-        self.experts = ExpertUse(ops, self.weights.inner.layers, self.shape.n_experts, model.experts.advise)
+        advise = model.experts.advise or model.experts.resident is not None  # a cache is for the model's file alone
+        self.experts = ExpertUse(ops, self.weights.inner.layers, self.shape.n_experts, advise)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], model: Any) -> Self:

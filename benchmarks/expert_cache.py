@@ -1,14 +1,14 @@
 """Simulates experts that do not all fit on a GPU: hit rates by policy, and the tokens/s they allow. No GPU is needed.
 
     python -m benchmarks.expert_cache                              DeepSeek V4 Flash, recipe q2, on four cards
-    python -m benchmarks.expert_cache --trace FILE.npz             with a recorded trace (benchmarks.expert_traces)
+    python -m benchmarks.expert_cache --trace FILE.npz             with recorded routing (ds4 imatrix --routing)
     python -m benchmarks.expert_cache --bus 12 --disk 3 --host 64  GB/s of bus and disk, GiB of host memory
 
 Policies, layer by layer, on the same trace:
 
     engine   what the backend does (``residency.Residency``): fading counts, a few moves between two tokens
-    lru      every miss takes the slot that was used longest ago
-    oracle   Belady's: who is wanted again last goes, and what would go at once does not come
+    lru      every miss takes the slot that was used longest ago (``Recent`` of ``ds4ref.residency``)
+    oracle   every miss takes the slot of what is wanted again last (``Oracle``)
 
 A token takes its kernels, as ``cuda_price`` expects them with everything on the device, then the bytes of missed
 experts over the bus; moves share the bus while kernels run. Where host memory is smaller than the experts, a layer
@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +27,10 @@ import numpy as np
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.archs.deepseek4.tensors import expected_tensors
 from ds4ref.kernels.cuda.driver.residency import Move, Residency
+from ds4ref.residency.policy import Order, Recent
+from ds4ref.residency.simulation import Oracle, Routing, simulate
 
-from . import expert_traces
 from .cuda_price import DEVICES, Device, token
-from .expert_traces import Skew, Trace
 
 GIB = float(1 << 30)
 MOVES = 16
@@ -84,6 +83,43 @@ def slots_of(card: Card, model: Sizes, experts: int = FLASH.n_experts) -> int:
     return max(1, int(experts * (room - WORKING * GIB - model.dense) / model.experts))
 
 
+class Skew(NamedTuple):
+    """How uneven drawn routing is.
+
+    exponent  an expert of rank r is drawn with a weight of 1 / (r + 1)^exponent
+    topic     tokens after which a quarter of the ranks are dealt anew, as if the text went on to something else
+    hashed    layers at the front whose experts follow from the token alone, tokens by Zipf's law of exponent 1
+    """
+
+    exponent: float
+    topic: int = 256
+    hashed: int = 3
+
+
+def drawn(
+    skew: Skew, tokens: int, layers: int = 43, experts: int = 256, chosen: int = 6, vocab: int = 129280, seed: int = 1
+) -> Routing:
+    """Draw routing: without replacement within a token, tokens independent of one another."""
+    rng = np.random.default_rng(seed)
+    ids = np.empty((tokens, layers, chosen), np.int16)
+    logs = -skew.exponent * np.log(np.arange(1, experts + 1))
+    ranks = np.stack([rng.permutation(experts) for _ in range(layers)])
+    for start in range(0, tokens, skew.topic):
+        count = min(skew.topic, tokens - start)
+        for layer in range(skew.hashed, layers):
+            if start:
+                some = rng.choice(experts, experts // 4, replace=False)
+                ranks[layer, some] = ranks[layer, rng.permutation(some)]
+            # the largest of log-weights with Gumbel noise are a draw without replacement
+            noisy = logs[ranks[layer]] + rng.gumbel(size=(count, experts))
+            ids[start : start + count, layer] = np.argpartition(-noisy, chosen, 1)[:, :chosen]
+    table = np.stack([rng.choice(experts, chosen, replace=False) for _ in range(4096)])
+    words = np.minimum(vocab - 1, np.exp(rng.uniform(0, np.log(vocab), tokens)).astype(np.int64))
+    for layer in range(skew.hashed):
+        ids[:, layer] = table[(words * 2654435761 + 977 * layer) % len(table)]
+    return Routing(ids, np.array([0]), np.ones(layers, np.int64), experts)
+
+
 class Run(NamedTuple):
     """What a policy did with a trace: share of hits, misses and moves of a token."""
 
@@ -92,14 +128,14 @@ class Run(NamedTuple):
     moves: float
 
 
-def counts_of(trace: Trace) -> np.ndarray:
+def counts_of(trace: Routing) -> np.ndarray:
     """Uses of each expert by token, (tokens, layers, experts)."""
     counts = np.zeros((*trace.ids.shape[:2], trace.experts), np.int32)
     np.put_along_axis(counts, trace.ids.astype(np.int64), 1, 2)
     return counts
 
 
-def engine(trace: Trace, slots: int, moves: int = MOVES) -> Run:
+def engine(trace: Routing, slots: int, moves: int = MOVES) -> Run:
     """Replay a trace as the backend does: while a token runs the host looks at the one before and chooses moves, they
     are under way while the next one runs, and have arrived before the one after that."""
     residency = Residency(trace.ids.shape[1], trace.experts, slots)
@@ -121,48 +157,24 @@ def engine(trace: Trace, slots: int, moves: int = MOVES) -> Run:
     return _run(hits, misses, moved, len(counts) - start)
 
 
-def lru(trace: Trace, slots: int) -> Run:
-    """Every miss comes, in place of what was used longest ago."""
-    hits = misses = 0
-    start = min(WARM, len(trace.ids) // 2)
+def _simulated(trace: Routing, slots: int, order: Callable[[Routing], Order]) -> Run:
+    """Try an order on each layer's slots by itself, empty at first; every miss takes one."""
+    start, hits, misses = min(WARM, len(trace.ids) // 2), 0, 0
     for layer in range(trace.ids.shape[1]):
-        there = OrderedDict.fromkeys(range(slots))
-        for number, chosen in enumerate(trace.ids[:, layer].tolist()):
-            found = sum(expert in there for expert in chosen)
-            if number >= start:
-                hits, misses = hits + found, misses + len(chosen) - found
-            for expert in chosen:
-                there[expert] = None
-                there.move_to_end(expert)
-            while len(there) > slots:
-                there.popitem(last=False)
+        one = trace._replace(ids=trace.ids[:, layer : layer + 1], bytes=np.ones(1, np.int64))
+        found = simulate(one, slots, order(one), start)
+        hits, misses = hits + found.hits, misses + found.uses - found.hits
     return _run(hits, misses, misses, len(trace.ids) - start)
 
 
-def oracle(trace: Trace, slots: int) -> Run:
-    """Belady's policy with bypass: of those there and those missed, the ones that are wanted first stay."""
-    hits = misses = moved = 0
-    start = min(WARM, len(trace.ids) // 2)
-    never = len(trace.ids)
-    for layer in range(trace.ids.shape[1]):
-        ids = trace.ids[:, layer].astype(np.int64)
-        following = np.full((never + 1, trace.experts), never)
-        for number in range(never - 1, -1, -1):
-            following[number] = following[number + 1]
-            following[number, ids[number]] = number
-        there = np.zeros(trace.experts, bool)
-        there[:slots] = True
-        for number, chosen in enumerate(ids):
-            missed = chosen[~there[chosen]]
-            if number >= start:
-                hits, misses = hits + len(chosen) - len(missed), misses + len(missed)
-            if len(missed):
-                there[missed] = True
-                known = np.flatnonzero(there)
-                gone = known[np.argsort(-following[number + 1, known], kind="stable")[: len(known) - slots]]
-                there[gone] = False
-                moved += int(there[missed].sum()) if number >= start else 0
-    return _run(hits, misses, moved, len(trace.ids) - start)
+def lru(trace: Routing, slots: int) -> Run:
+    """Every miss comes, in place of what was used longest ago."""
+    return _simulated(trace, slots, lambda one: Recent(1, one.experts))
+
+
+def oracle(trace: Routing, slots: int) -> Run:
+    """Every miss comes, in place of what is wanted again last."""
+    return _simulated(trace, slots, Oracle)
 
 
 POLICIES = {"engine": engine, "lru": lru, "oracle": oracle}
@@ -234,7 +246,7 @@ HEAD = (
 )
 
 
-def report(traces: Sequence[Trace], cards: Sequence[Card], rates: Rates, policies: Sequence[str]) -> None:
+def report(traces: Mapping[str, Routing], cards: Sequence[Card], rates: Rates, policies: Sequence[str]) -> None:
     """Print the table."""
     model = sizes()
     print(
@@ -248,8 +260,8 @@ def report(traces: Sequence[Trace], cards: Sequence[Card], rates: Rates, policie
         run = Run(hits, (1 - hits) * a_token, 0.0)
         found = parts(kernels_of(card.device), run, model, rates)
         print(line(f"32 GB, {hits:.0%} hits, given", slots_of(card, model), run, model, found))
-    for trace in traces:
-        print(f"\n{trace.about}, {len(trace.ids)} tokens")
+    for about, trace in traces.items():
+        print(f"\n{about}, {len(trace.ids)} tokens")
         for card in cards:
             slots = slots_of(card, model, trace.experts)
             if slots == trace.experts:
@@ -278,9 +290,12 @@ def main() -> None:
     parser.add_argument("--cards", default="24,32,48,80", help="GB of memory (%(default)s)")
     parser.add_argument("--policies", default=",".join(POLICIES))
     args = parser.parse_args()
-    traces = [expert_traces.load(path) for path in args.trace] or [
-        expert_traces.drawn(Skew(float(exponent), args.topic), args.tokens) for exponent in args.skew.split(",")
-    ]
+    traces = {path: Routing.read(path) for path in args.trace} or {
+        f"drawn: exponent {exponent}, a new topic every {args.topic} tokens": drawn(
+            Skew(float(exponent), args.topic), args.tokens
+        )
+        for exponent in args.skew.split(",")
+    }
     cards = [card for card in CARDS if str(card.memory) in args.cards.split(",")]
     report(traces, cards, Rates(args.bus, args.disk, args.host), args.policies.split(","))
 

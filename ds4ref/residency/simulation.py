@@ -123,8 +123,8 @@ def orders(routing: Routing) -> dict[str, Order]:
     }
 
 
-def simulate(routing: Routing, budget: int, order: Order) -> Outcome:
-    """Return what a cache of ``budget`` bytes, empty at first, finds of every token's experts."""
+def simulate(routing: Routing, budget: int, order: Order, warm: int = 0) -> Outcome:
+    """Return what a cache of ``budget`` bytes, empty at first, finds of the experts of tokens from ``warm`` on."""
     tokens, layers, _ = routing.ids.shape
     sizes: Sequence[int] = [int(size) for size in routing.bytes]
     contents = Contents(sizes, routing.experts, budget, order)
@@ -137,7 +137,8 @@ def simulate(routing: Routing, budget: int, order: Order) -> Outcome:
             ids: Any = np.unique(routing.ids[token, layer])
             order.used(layer, ids)
             there = int(contents.present(layer, ids).sum())
-            uses, hits, read = uses + len(ids), hits + there, read + (len(ids) - there) * sizes[layer]
+            if token >= warm:
+                uses, hits, read = uses + len(ids), hits + there, read + (len(ids) - there) * sizes[layer]
             kept[layer, ids] = True
             contents.admit(layer, ids.tolist(), kept)
             kept[layer, ids] = False

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import expert_cache, expert_traces
-from benchmarks.expert_cache import CARDS, GIB, Parts, Rates, Run, Sizes, engine, lru, oracle, parts, sizes, slots_of
-from benchmarks.expert_traces import Skew, Trace, drawn
+from benchmarks import expert_cache
+from benchmarks.expert_cache import (
+    CARDS,
+    GIB,
+    Parts,
+    Rates,
+    Run,
+    Sizes,
+    Skew,
+    drawn,
+    engine,
+    lru,
+    oracle,
+    parts,
+    sizes,
+    slots_of,
+)
+from ds4ref.residency.simulation import Routing
 
 
-def trace(*tokens: list[int], experts: int = 4) -> Trace:
+def trace(*tokens: list[int], experts: int = 4) -> Routing:
     """Of one layer."""
-    return Trace(np.array(tokens, np.int16)[:, None], experts, "by hand")
+    return Routing(np.array(tokens, np.int16)[:, None], np.array([0]), np.ones(1, np.int64), experts)
 
 
 @pytest.fixture(autouse=True)
@@ -24,10 +38,10 @@ def _from_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_each_policy_does() -> None:
-    """Two slots, which begin with 0 and 1."""
+    """Two slots, which begin with 0 and 1, or with nothing."""
     some = trace([2], [0], [2], [1], [2], [0])
     assert lru(some, 2) == Run(2 / 6, 4 / 6, 4 / 6)
-    assert oracle(some, 2) == Run(4 / 6, 2 / 6, 1 / 6), "2 comes for 1, which is wanted once"
+    assert oracle(some, 2) == Run(2 / 6, 4 / 6, 4 / 6), "1 comes for 0, which is wanted after 2"
     assert engine(some, 2) == Run(3 / 6, 3 / 6, 1 / 6), "2 comes for 1 once it was wanted twice, too late"
 
 
@@ -36,12 +50,19 @@ def test_the_engine_has_an_expert_three_tokens_after_it_paid() -> None:
     assert engine(some, 1) == Run(6 / 10, 4 / 10, 1 / 10)
 
 
-def test_the_oracle_is_the_best() -> None:
+def test_the_oracle_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expert_cache, "WARM", 100)
     some = drawn(Skew(1.0, 40), 200, layers=4, experts=32, chosen=3)
-    for slots in (1, 8, 31):
+    for slots in (3, 8, 31):
         best = oracle(some, slots).hits
         assert best >= lru(some, slots).hits and best >= engine(some, slots).hits
     assert oracle(some, 32).hits == lru(some, 32).hits == engine(some, 32).hits == 1
+
+
+def test_nothing_is_counted_while_slots_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expert_cache, "WARM", 2)
+    some = trace([2], [0], [2], [1], [2], [0])
+    assert lru(some, 2) == oracle(some, 2) == Run(2 / 4, 2 / 4, 2 / 4)
 
 
 def test_a_drawn_trace_is_as_skewed_as_asked() -> None:
@@ -75,7 +96,7 @@ def test_the_file_is_the_published_one_and_cards_hold_what_the_backend_plans() -
 
 
 def test_the_bars_of_a_card_of_32_gb(capsys: pytest.CaptureFixture) -> None:
-    expert_cache.report([], CARDS, Rates(25.0, 3.0, 128.0), [])
+    expert_cache.report({}, CARDS, Rates(25.0, 3.0, 128.0), [])
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "given" in line]
     speeds = [float(line[-2]) for line in lines]
     assert [line[2] for line in lines] == ["100%", "90%", "0%"]
@@ -86,11 +107,3 @@ def test_the_policy_is_the_backends() -> None:
     experts: Any = pytest.importorskip("ds4ref.kernels.cuda.driver.experts")
     backend: Any = pytest.importorskip("ds4ref.kernels.cuda.backend")
     assert experts.MOVES == expert_cache.MOVES and backend.WORKING == expert_cache.WORKING * GIB
-
-
-def test_a_model_is_recorded(nano_path: str, tmp_path: Path) -> None:
-    some = expert_traces.recorded(nano_path, 5, "a", "reference")
-    assert some.ids.shape[0] == 5 and 0 <= some.ids.min() and some.ids.max() < some.experts
-    expert_traces.save(some, str(tmp_path / "trace.npz"))
-    again = expert_traces.load(str(tmp_path / "trace.npz"))
-    assert np.array_equal(again.ids, some.ids) and again[1:] == some[1:]

@@ -106,7 +106,12 @@ def test_decoded_tokens_count_as_such_and_a_prompt_begins_anew(monkeypatch: pyte
         session.eval(4)
         session.sync([*PROMPT, 4, 5, 6])
         session.sync([1, 2, 3])
-    assert noted == ["prompt", 0, 1, 0, "prompt", 0]
+        assert noted == ["prompt", 0, 1, 0, "prompt", 0]
+        other = engine.session(64)
+        other.sync([9, 8])
+        noted.clear()
+        engine.together().look_ahead([(session, 4), (other, 5)])
+        assert noted == [1], "a pass is one token, of however many sessions"
 
 
 def test_a_hit_is_an_expert_that_was_there_before_it_was_asked_for() -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from ds4ref.archs import qwen3moe
+from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.archs.experts import dense_bytes
 from ds4ref.drafts.setup import Drafting
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, DataError, ModelFileError, UsageError
-from ds4ref.nano import random_path
+from ds4ref.nano import embedded_path, mtp_path, random_path
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.residency import readers, resident
 from ds4ref.residency.hotlist import beside, write_hot_list
@@ -452,6 +453,14 @@ def test_advice_that_comes_too_late_is_not_given(monkeypatch: pytest.MonkeyPatch
         cache._current = None
         cache._advise(3, 5, -1)
         assert len(asked) == 3
+
+
+@pytest.mark.parametrize("cache", ["off", 10**9])
+def test_the_file_of_a_drafting_block_is_asked_for_beside_a_cache(cache: int | str) -> None:
+    with open_cached(embedded_path(), cache) as engine:
+        block = Block.open(mtp_path(), engine.model)
+        assert block.experts.advise == (cache != "off") and block.experts.resident is None
+        block.close()
 
 
 @pytest.mark.parametrize("options", [{"drafts": Drafting("mtp")}, {}])

@@ -319,14 +319,15 @@ def test_pages_are_read_to_the_end_of_the_file_and_no_further(tmp_path: Path) ->
 
 
 def test_an_address_is_that_of_the_file_until_its_part_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, real = threading.Event(), resident.read_pages
-    monkeypatch.setattr(resident, "read_pages", lambda *args: gate.wait(10) and real(*args))
+    begun, gate, real = threading.Semaphore(0), threading.Event(), resident.read_pages
+    monkeypatch.setattr(resident, "read_pages", lambda *args: begun.release() or (gate.wait(10) and real(*args)))
     with open_cached(random_path(), LEAST) as engine:
         cache = engine.model.experts.resident
         mapped = [table.copy() for table in cache.tables[4]]
         (memory,) = cache._memory
         with cache.passing(0):
             cache.need(4, np.array([[3, 5]]))
+            assert all(begun.acquire(timeout=10) for _ in range(resident.READERS))
             assert all(map(np.array_equal, cache.tables[4], mapped))
             gate.set()
             cache.wait(4, (0, 1, 2))

@@ -65,7 +65,7 @@ def test_an_engine_that_is_not_steered_is_not(engine: Engine, rows: np.ndarray) 
     found = diagnose(library, from_logits(np.array(IDS), engine.logits(IDS)))
     assert (found.verdict, found.fault) == ("exact", None)
     fault = engine.logits(IDS) * np.float32(1.3)
-    assert diagnose(library, from_logits(np.array(IDS), fault)).fault == "logit_scale"
+    assert diagnose(library, from_logits(np.array(IDS), fault)).fault == "scaled"
 
 
 @pytest.mark.thorough

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from ctypes.util import find_library
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,13 +93,25 @@ def _vectors(folder: str, backend: str) -> tuple[tuple[str, ...], ...]:
     )
 
 
+def _lacks_cuda() -> str:
+    """Return why CUDA does not apply to this machine; a device whose driver cannot be used is a failure, not that."""
+    if shutil.which("nvidia-smi") is None and find_library("cuda") is None:
+        return "no NVIDIA driver"
+    reason = lacks_cuda() if find_spec("numba_cuda") else ""
+    return "" if reason.startswith("numba.cuda cannot be loaded") else reason
+
+
+APART = "tests/session", "tests/agent", "tests/cluster", "tests/residency"
+"""Tests that are sections of their own."""
 TESTS = ("pytest", "-q", "-p", "no:cacheprovider")
 SECTIONS = (
     Section("build", "kernels are compiled for this processor, the model opens and answers",
             (("ds4", "--inspect", "{model}"), ("ds4", "-m", "{model}", "-p", "Hello", "-n", "8", "--temp", "0"))),
     Section("repository", "style and types of the source tree",
             (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)), ("checkout", "ruff", "mypy")),
-    Section("tests", "core tests, as make test", ((*TESTS, "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"),),
+    Section("tests", "core tests: those of make test that no section below has",
+            ((*TESTS, "-n", "auto", "--maxprocesses", "4", "--dist", "worksteal",
+              *(f"--ignore={folder}" for folder in APART)),),
             ("checkout", "pytest", "xdist")),
     Section("vectors", "compiled kernels answer as plain NumPy does", _vectors("vectors", "cpu")),
     Section("eval", "graded answers, none left out",
@@ -105,16 +119,17 @@ SECTIONS = (
     Section("bench", "speed against context depth",
             (("ds4-bench", "-m", "{model}", "--frontiers", "256,1024", "-n", "16", "-r", "2", "--csv",
               "{out}/bench.csv", "--no-store"),)),
-    Section("server", "the server's APIs over plain HTTP", (("ds4-server", "smoke", "--client", "http"),)),
+    Section("server", "the server's APIs over plain HTTP, on the embedded model",
+            (("ds4-server", "smoke", "--client", "http"),)),
     Section("disk-cache", "timelines on disk: stored, damaged, restored",
-            ((*TESTS, "tests/session"),), ("checkout", "pytest")),
+            ((*TESTS, APART[0]),), ("checkout", "pytest")),
+    Section("agent", "the agent and its tools", ((*TESTS, APART[1]),), ("checkout", "pytest")),
     Section("experts", "experts read from disk when they are chosen: the same bits, errors, damaged files",
-            ((*TESTS, "tests/residency"),), ("checkout", "pytest")),
-    Section("agent", "the agent and its tools", ((*TESTS, "tests/agent"),), ("checkout", "pytest")),
+            ((*TESTS, APART[3]),), ("checkout", "pytest")),
     Section("cuda", "kernels on an NVIDIA GPU answer as plain NumPy does", _vectors("cuda-vectors", "cuda"),
-            applies=lacks_cuda),
+            ("numba_cuda",), _lacks_cuda),
     Section("distributed", "layers over machines",
-            ((*TESTS, "-m", "not slow", "tests/cluster"),), ("checkout", "pytest", "distributed", "ds4ref.cluster")),
+            ((*TESTS, "-m", "not slow", APART[2]),), ("checkout", "pytest", "distributed", "ds4ref.cluster")),
     Section("metal", "Flash and Pro on Metal", applies=never("this engine has no such backend")),
     Section("rocm", "AMD GPUs", applies=never("this engine has no such backend")),
 )  # fmt: skip

@@ -52,7 +52,14 @@ def test_only_files_of_tests_mark():
     marks = re.compile(rf"\bmark\.({'|'.join(WRITTEN)})\b")
     helpers = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
     assert [p.name for p in helpers if marks.search(p.read_text("utf-8"))] == ["marking.py"]
+    assert [p.name for p in helpers if "sampled(" in p.read_text("utf-8")] == ["marking.py"]
     assert len(helpers) > 100
+
+
+def test_no_file_takes_its_mark_from_another():
+    imported = re.compile(r"^(from|import) .*\bpytestmark\b", re.M)
+    files = [*(ROOT / "tests").rglob("test_*.py")]
+    assert [p.name for p in files if imported.search(p.read_text("utf-8"))] == [] and len(files) > 300
 
 
 class Case:

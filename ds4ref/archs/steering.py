@@ -25,7 +25,8 @@ from ..files import atomic_write
 if TYPE_CHECKING:
     from . import Shape
 
-HALVES = "attn", "ffn"
+HALF_NAMES = {"attn": "attention", "ffn": "the feed-forward half"}
+"""The halves of a layer, as fields of ``Steering`` and in words."""
 MOST = 100.0
 """Largest scale, either way, as in ds4."""
 
@@ -50,7 +51,7 @@ class Directions:
     def __init__(self, wanted: Steering, shape: Shape, ops: Any):
         """Raise UsageError for a scale out of range, DataError for directions of another shape or that are not
         finite."""
-        for half in HALVES:
+        for half in HALF_NAMES:
             if not abs(getattr(wanted, half)) <= MOST:
                 raise UsageError(f"the scale {half} of steering is {getattr(wanted, half)}: from -{MOST:g} to {MOST:g}")
         given = wanted.directions
@@ -67,7 +68,7 @@ class Directions:
     @property
     def identity(self) -> str:
         """Return scales and digest: equal for engines that are steered in the same way."""
-        return f"attn={self.attn:g} ffn={self.ffn:g} sha256:{hashlib.sha256(self.rows.tobytes()).hexdigest()}"
+        return f"attn={self.attn!r} ffn={self.ffn!r} sha256:{digest(self.rows)}"
 
     def steer(self, ops: Any, half: str, layer: int, y: np.ndarray) -> np.ndarray:
         """Return what half a layer ("attn" or "ffn") adds, y (T, width), with the layer's direction removed."""
@@ -76,6 +77,11 @@ class Directions:
             return y
         steered: np.ndarray = ops.remove_along(y, self._placed[layer], scale)
         return steered
+
+
+def digest(rows: np.ndarray) -> str:
+    """Return the SHA-256 of directions as they are in a file."""
+    return hashlib.sha256(rows.astype("<f4").tobytes()).hexdigest()
 
 
 def read_directions(path: str | os.PathLike[str], shape: Shape) -> np.ndarray:

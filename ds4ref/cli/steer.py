@@ -48,7 +48,7 @@ what the good prompts have more of than the bad ones, negative ones amplify it.
 
 exit codes: 0 done, also if nothing moves; 1 failure; 2 usage"""
 SCALES = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
-COMPONENTS = "ffn_out", "attn_out"
+COMPONENT = "ffn_out"
 LEAST_TEXT = 96
 """Tokens of a text from which on there is a loss with an interval."""
 
@@ -123,10 +123,10 @@ def _scales(text: str) -> list[float]:
 
 def body(argv: Sequence[str]) -> int:
     """Run the subcommand named by the arguments; return the exit code."""
-    found = chosen(build_parser, COMMANDS, argv)
-    if found is None:
+    choice = chosen(build_parser, COMMANDS, argv)
+    if choice is None:
         return 0
-    name, args = found
+    name, args = choice
     args.strict = args.warm_weights = False
     args.think = args.think or "none"
     return build(args) if name == "build" else measure(args)
@@ -151,6 +151,7 @@ def build(args: Namespace) -> int:
     from ..steering.build import build as built_from
     from ..steering.prompts import prompts_in, rendered
 
+    sidecar.check_free(args.output, args.good_file, args.bad_file)
     names = {"good_file": args.good_file, "bad_file": args.bad_file}
     texts = {field: (name, read_text(name, "prompts")) for field, name in names.items()}
     good, bad = (prompts_in(text, name) for name, text in texts.values())
@@ -158,7 +159,12 @@ def build(args: Namespace) -> int:
     if len(good) != len(bad):
         say(PROG, f"{len(good)} good and {len(bad)} bad prompts: the first {pairs} of each are pairs")
     good, bad = good[:pairs], bad[:pairs]
-    component = args.component or COMPONENTS[0]
+    if len({*zip(good, bad, strict=True)}) < pairs:
+        raise DataError("pairs of prompts repeat: one held out would not be another than those built from")
+    both = {*good[::2], *bad[::2]} & {*good[1::2], *bad[1::2]}
+    if both:
+        say(PROG, f"{len(both)} prompts are in both halves: figures of pairs held out are too good")
+    component = args.component or COMPONENT
     options = Options(args.pair_normalize, not args.no_orthogonalize, not args.no_weights, args.folds)
     with open_engine(PROG, args) as engine:
         ids = rendered(engine, [*good, *bad], args.system, args.think, args.ctx)
@@ -258,22 +264,22 @@ def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) 
     text = encode(source)[: args.text_tokens]
     if len(text) < LEAST_TEXT:
         raise DataError(f"{args.text}: {len(text)} tokens are too short a text: at least {LEAST_TEXT}")
-    return Trial(ids, text, function, args.component or about.get("component", COMPONENTS[0]))
+    return Trial(ids, text, function, args.component or about.get("component", COMPONENT))
 
 
 def _ask(args: Namespace, path: str, component: str, result: Result) -> None:
     """Let ds4-eval ask its questions at every scale, and unsteered."""
-    from ..steering.build import COMPONENTS as HALVES
     from ..steering.questions import score
+    from ..steering.sidecar import COMPONENTS
 
     options = ["--backend", args.backend, "--numerics", args.numerics]
     options += [] if args.model is None else ["--model", args.model]
     options += [] if args.threads is None else ["--threads", str(args.threads)]
     with Progress("questions") as progress:
-        result.base_score = score(path, HALVES[component], 0.0, args.eval, options)
+        result.base_score = score(path, COMPONENTS[component], 0.0, args.eval, options)
         for done, point in enumerate(result.points, 1):
             progress(done, len(result.points) + 1)
-            point.score = score(path, HALVES[component], point.scale, args.eval, options)
+            point.score = score(path, COMPONENTS[component], point.scale, args.eval, options)
 
 
 def _text(result: Result) -> str:
@@ -295,9 +301,16 @@ def _text(result: Result) -> str:
             lines.append(
                 f"{side} 0 the cost does not exceed the effect, as far as measured"
                 if at is None
-                else f"{side} 0 the cost exceeds the effect from scale {at:.3g} on"
+                else f"{side} 0 the cost first exceeds the effect at about scale {at:.3g}{_doubt(result, at)}"
             )
     return "\n".join([*lines, "", result.verdict])
+
+
+def _doubt(result: Result, at: float) -> str:
+    """Say so if the effect at the next scale measured from ``at`` outwards may be none."""
+    beyond = [point for point in result.points if point.scale * at >= at * at]
+    nearest = min(beyond, key=lambda point: abs(point.scale))
+    return "" if nearest.moves else ", where the effect cannot be told from none"
 
 
 def _between(interval: Any) -> str:

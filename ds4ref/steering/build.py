@@ -23,8 +23,6 @@ from ..runs.stats import Interval, wilson
 if TYPE_CHECKING:
     from ..engine import Engine
 
-COMPONENTS = {"ffn_out": "ffn", "attn_out": "attn"}
-"""What a half layer adds: the point of the pass that is read, and the half that is steered with its direction."""
 LEAST_PAIRS = 4
 """Two pairs to build from, so that each can be tested on the other's direction, and two held out."""
 NOISE = 1e-6

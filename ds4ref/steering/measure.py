@@ -1,7 +1,7 @@
 """Measure what steering does to prompts against what it costs, over scales.
 
 Effect: the change of a metric (``metrics``) from the unsteered engine, paired by prompt; intervals hold for all scales
-of a sign together. Cost: the change of the loss of a text, paired by blocks of tokens. Both are in nats, so that one
+together. Cost: the change of the loss of a text, paired by blocks of tokens, alike. Both are in nats, so that one
 curve shows both; where the cost exceeds the effect, steering does more harm than good by this measure.
 """
 
@@ -16,9 +16,8 @@ import numpy as np
 
 from ..archs.steering import Steering
 from ..runs.stats import Interval, centre_interval, weighted_interval
-from .build import COMPONENTS
 from .metrics import BLOCK, WARM, Metric, nll, projection
-from .sidecar import numbers
+from .sidecar import COMPONENTS, numbers
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -95,7 +94,7 @@ class Result:
     def crossing(self, sign: int) -> float | None:
         """Return the scale of this sign, going out from 0, at which the cost first exceeds the effect.
 
-        Interpolated between the scales measured; None if it does not up to the last one.
+        Of estimates, interpolated between the scales measured; None if it does not up to the last one.
         """
         at, ahead = 0.0, 0.0
         for point in sorted((p for p in self.points if p.scale * sign > 0), key=lambda p: abs(p.scale)):
@@ -119,11 +118,11 @@ class Result:
         best = self.best
         point = best or max(moving, key=lambda p: p.size)
         e, c = point.effect, point.cost
-        said = (
+        text = (
             f"moves the {self.prompts} prompts by {e.estimate:+.3g} nats at scale {point.scale:g} ({CONFIDENCE:.0%} of "
             f"all scales: {e.low:+.3g}..{e.high:+.3g}), for {c.estimate:+.3g} nats a token of the text"
         )
-        return said if best else said + ": more than it moves, as at every scale that moves them"
+        return text if best else text + ": more than it moves, as at every scale that moves them"
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -163,7 +162,7 @@ def measure(
                 scale,
                 centre_interval(metric - base[0], confidence),
                 centre_interval(along - base[1], confidence),
-                weighted_interval(blocks, sizes),
+                weighted_interval(blocks, sizes, confidence),
             )  # fmt: skip
         )
     return result

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..archs.steering import Directions
-from .build import COMPONENTS
+from .sidecar import COMPONENTS
 
 if TYPE_CHECKING:
     from ..engine import Engine

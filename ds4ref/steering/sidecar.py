@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError
+from ..archs.steering import digest
+from ..errors import DataError, UsageError
 from ..files import atomic_write
 from ..runs.provenance import identity, stamp
 from ..runs.stats import Interval
@@ -26,16 +27,13 @@ if TYPE_CHECKING:
     from .build import Built, Options
 
 FORMAT = "ds4-directional-steering-v1"
+COMPONENTS = {"ffn_out": "ffn", "attn_out": "attn"}
+"""What a half layer adds: the point of the pass that is read, and the half that is steered with its direction."""
 
 
 def beside(path: str | os.PathLike[str]) -> Path:
     """Return the path of the sidecar of a file of directions."""
     return Path(path).with_suffix(".json")
-
-
-def digest(rows: np.ndarray) -> str:
-    """Return the SHA-256 of directions as they are in a file."""
-    return hashlib.sha256(rows.astype("<f4").tobytes()).hexdigest()
 
 
 def describe(
@@ -79,6 +77,22 @@ def numbers(interval: Interval) -> list[float | None]:
     return [value if abs(value) < float("inf") else None for value in (interval.estimate, interval.low, interval.high)]
 
 
+def check_free(path: str | os.PathLike[str], *inputs: str) -> None:
+    """Raise UsageError if directions at ``path``, or their sidecar, would overwrite an input or what is no sidecar."""
+    taken = [os.path.realpath(name) for name in inputs]
+    for name in (Path(path), beside(path)):
+        if os.path.realpath(name) in taken:
+            raise UsageError(f"{name} is a file of prompts: directions and their description want other names")
+    try:
+        fields = json.loads(beside(path).read_bytes())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        fields = None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise UsageError(f"{beside(path)} is there and no description of directions: choose another name")
+
+
 def write(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
     """Write the sidecar of the file of directions at ``path``."""
     with atomic_write(beside(path)) as file:
@@ -104,4 +118,9 @@ def read(path: str | os.PathLike[str], rows: np.ndarray) -> dict[str, Any]:
         raise DataError(f"{beside(path)}: no sidecar of directions (format {FORMAT})")
     if fields.get("sha256", digest(rows)) != digest(rows):
         raise DataError(f"{beside(path)}: describes other directions than those in {os.fspath(path)}")
+    if fields.get("component", "ffn_out") not in COMPONENTS:
+        raise DataError(f"{beside(path)}: unknown component {fields['component']!r}: {' or '.join(COMPONENTS)}")
+    used = fields.get("used", [])
+    if not isinstance(used, list) or not all(isinstance(one, str) for one in used):
+        raise DataError(f'{beside(path)}: "used" is not a list of prompts\' digests')
     return fields

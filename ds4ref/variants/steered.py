@@ -12,26 +12,25 @@ from typing import Any
 import numpy as np
 
 from ..archs.deepseek4.chunk import Chunk
-from ..archs.steering import HALVES
+from ..archs.steering import HALF_NAMES
 from .families import Family
 from .faults import Begin, Edit
 
 SAYS = "directional steering along the file's directions after {half}, at scale {{value}}"
-HALF = {"ffn": "the feed-forward half", "attn": "attention"}
 SCALES = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
 
 
 def steering_families(rows: np.ndarray) -> dict[str, Family]:
     """Return the families "attn_steering" and "ffn_steering" along directions ``rows`` (layers, width); the parameter
     is the scale."""
-    found = [
+    families = [
         Family(
-            f"{half}_steering", SAYS.format(half=HALF[half]), _steered(rows, half), lambda shape: 0.0,
+            f"{half}_steering", SAYS.format(half=text), _steered(rows, half), lambda shape: 0.0,
             lambda shape: SCALES, log=False,
         )
-        for half in HALVES
+        for half, text in HALF_NAMES.items()
     ]  # fmt: skip
-    return {family.name: family for family in found}
+    return {family.name: family for family in families}
 
 
 def _steered(rows: np.ndarray, half: str) -> Callable[[float], tuple[Begin | None, dict[str, Edit]]]:

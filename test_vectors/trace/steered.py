@@ -12,22 +12,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ds4ref.archs.steering import HALF_NAMES
+
 if TYPE_CHECKING:
     from .blame import Blaming, WrongOp
 
 LEAST_ROWS = 8
-"""Rows from which on a coincidence is out of the question."""
+"""Rows from which on steering is looked for."""
 REST = 0.02
-"""Largest share of the squared difference that is not explained."""
-HALVES = {"attn": "attention", "ffn": "the feed-forward half"}
+"""Largest share of a row's squared difference that is not explained."""
+MOST_ROWS = 0.9
+"""Least share of rows that must be explained, each by itself: one row of large values says little of the others."""
 
 
 def scale_of(apart: np.ndarray, added: np.ndarray) -> float | None:
     """Return the scale of steering that makes ``apart`` (rows, dim) of what was added unsteered (rows, dim).
 
-    None if something else is needed.
+    Rows count alike, whatever their length. None if something else is needed.
     """
     apart, added = apart.astype(np.float64), added.astype(np.float64)
+    length = np.linalg.norm(added, axis=1)
+    apart, added = apart[length > 0] / length[length > 0, None], added[length > 0] / length[length > 0, None]
     if len(apart) < LEAST_ROWS or not np.isfinite(apart).all() or not apart.any():
         return None
     u = np.linalg.svd(apart, full_matrices=False)[2][0]
@@ -36,14 +41,15 @@ def scale_of(apart: np.ndarray, added: np.ndarray) -> float | None:
     if not own:
         return None
     scale = -float(apart @ u @ along) / own
-    left = apart + scale * along[:, None] * u
-    return scale if float((left * left).sum()) < REST * float((apart * apart).sum()) else None
+    rest = apart + scale * along[:, None] * u
+    explained = (rest * rest).sum(axis=1) <= REST * (apart * apart).sum(axis=1)
+    return scale if explained.mean() >= MOST_ROWS else None
 
 
 def steered_at(case: Blaming, wrong: WrongOp) -> float | None:
     """Return the scale of steering that explains a wrong op; None if the op is another, or steering does not."""
     name, layer = wrong.key
-    half = next((half for half in HALVES if name in (f"{half}_out", f"hc_{half}_post")), "")
+    half = next((half for half in HALF_NAMES if name in (f"{half}_out", f"hc_{half}_post")), "")
     fits = case.theirs.get(wrong.key, None) if half else None
     ours = case.clean_pass(wrong.rounding).ours
     out = ours.get((f"{half}_out", layer))
@@ -61,11 +67,11 @@ def steered_at(case: Blaming, wrong: WrongOp) -> float | None:
     return scale_of(apart.reshape(len(added), -1), added)
 
 
-def sentence(found: Sequence[tuple[str, float]]) -> str:
+def sentence(explained: Sequence[tuple[str, float]]) -> str:
     """Return the explanation of wrong ops by the half and the scale of each."""
     parts = []
-    for half, text in HALVES.items():
-        scales = [scale for name, scale in found if half in name]
+    for half, text in HALF_NAMES.items():
+        scales = [scale for name, scale in explained if half in name]
         if scales:
             low, high = min(scales), max(scales)
             span = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"

@@ -189,7 +189,9 @@ def test_sessions_of_an_engine_steered_otherwise_are_others(engine: Engine) -> N
     assert Identity.of(engine).differs(facts) == "steering" and "steering" not in Identity.of(engine).facts
     rows[0, 0] += 1e-3
     assert Identity.of(engine.steered(Steering(rows, 0.0, 1.0))).differs(facts) == "steering"
-    assert identity(one)["steering"].startswith("attn=0 ffn=1 sha256:") and "steering" not in identity(engine)
+    near = engine.steered(Steering(drawn(engine), 0.0, 1.0000001))
+    assert Identity.of(near).differs(facts) == "steering"
+    assert identity(one)["steering"].startswith("attn=0.0 ffn=1.0 sha256:") and "steering" not in identity(engine)
     session = engine.session(20)
     session.sync(IDS[:5])
     with pytest.raises(SessionError, match="only in the engine it was taken from"):

@@ -92,8 +92,9 @@ def test_a_section_that_hangs_is_stopped_and_the_next_one_runs(checklist, tmp_pa
     assert made.run() == "fail" and time.monotonic() - began < 50
     assert [o.state for o in made.outcomes] == ["failed", "passed"]
     assert made.outcomes[0].why == "fakestep was stopped after 3 s"
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+    if (tmp_path / "pid").exists():  # else a busy machine stopped it before it could say
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_ctrl_c_keeps_what_ran(checklist, tmp_path, monkeypatch, capsys):

@@ -6,7 +6,13 @@ import pytest
 
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli
-from tests.test_vectors.test_real_server import pytestmark, server, started  # noqa: F401
+from tests.test_vectors.test_real_server import ABSENT, server, started  # noqa: F401
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.usefixtures("both"),
+    pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}"),
+]
 
 
 @pytest.mark.parametrize("api, streams", [("completions", 1), ("completions", 2), ("completions", 4), ("chat", 1)])

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.archs.steering import Steering
-from ds4ref.errors import ContextError, DataError
+from ds4ref.archs.steering import Steering, digest
+from ds4ref.errors import ContextError, DataError, UsageError
 from ds4ref.runs.stats import Interval, unknown
 from ds4ref.steering import metrics, sidecar
 from ds4ref.steering.build import last_tokens
@@ -152,7 +152,7 @@ def test_prompts_must_fit(trained_path: str) -> None:
 def test_a_sidecar_belongs_to_its_directions(tmp_path: Path, rows: np.ndarray) -> None:
     path = tmp_path / "d.f32"
     assert sidecar.read(path, rows) == {}
-    sidecar.write(path, {"format": sidecar.FORMAT, "sha256": sidecar.digest(rows), "used": ["x"]})
+    sidecar.write(path, {"format": sidecar.FORMAT, "sha256": digest(rows), "used": ["x"]})
     assert sidecar.read(path, rows)["used"] == ["x"]
     with pytest.raises(DataError, match=r"d.json: describes other directions than those in .*d.f32"):
         sidecar.read(path, rows + 1)
@@ -162,3 +162,23 @@ def test_a_sidecar_belongs_to_its_directions(tmp_path: Path, rows: np.ndarray) -
         sidecar.beside(path).write_bytes(text.encode("latin-1"))
         with pytest.raises(DataError, match="d.json: "):
             sidecar.read(path, rows)
+
+
+@pytest.mark.parametrize("wrong", [{"component": "x"}, {"component": None}, {"used": None}, {"used": [3]}])
+def test_a_sidecar_of_other_values_is_one_line(tmp_path: Path, rows: np.ndarray, wrong: dict[str, Any]) -> None:
+    sidecar.write(tmp_path / "d.f32", {"format": sidecar.FORMAT, **wrong})
+    with pytest.raises(DataError, match="d.json: "):
+        sidecar.read(tmp_path / "d.f32", rows)
+
+
+def test_nothing_but_directions_is_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "d.f32"
+    sidecar.check_free(out, str(tmp_path / "a.txt"))
+    sidecar.write(out, {"format": sidecar.FORMAT})
+    sidecar.check_free(out, str(tmp_path / "a.txt"))
+    for name in ("d.json", "d.f32"):
+        with pytest.raises(UsageError, match=f"{name} is a file of prompts"):
+            sidecar.check_free(out, str(tmp_path / "a.txt"), str(tmp_path / "." / name))
+    (tmp_path / "d.json").write_text("[]")
+    with pytest.raises(UsageError, match="no description of directions"):
+        sidecar.check_free(out)

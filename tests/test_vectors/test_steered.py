@@ -65,7 +65,7 @@ def test_an_engine_that_is_not_steered_is_not(engine: Engine, rows: np.ndarray) 
     found = diagnose(library, from_logits(np.array(IDS), engine.logits(IDS)))
     assert (found.verdict, found.fault) == ("exact", None)
     fault = engine.logits(IDS) * np.float32(1.3)
-    assert diagnose(library, from_logits(np.array(IDS), fault)).fault == "logit_scale"
+    assert diagnose(library, from_logits(np.array(IDS), fault)).fault == "scaled"
 
 
 @pytest.mark.thorough
@@ -129,3 +129,21 @@ def test_what_is_apart_in_another_way_is_no_steering() -> None:
     assert scale_of(steered - 3 * np.outer(added[:, 0], np.eye(16)[0]) * 9, added) is None, "two directions"
     assert scale_of(steered[:8], added[:8]) is not None and scale_of(steered[:7], added[:7]) is None
     assert scale_of(np.zeros((20, 16)), added) is None
+
+
+@pytest.mark.parametrize("mistake", ["factor", "noise of its size", "one row", "one direction, another length each"])
+def test_what_a_large_row_does_is_not_taken_for_steering(mistake: str) -> None:
+    """The first token of a real model has values hundreds of times as large as others."""
+    drawn = np.random.default_rng(5)
+    added = drawn.standard_normal((60, 512))
+    added[0] *= 300
+    noise = drawn.standard_normal(added.shape)
+    u = noise[0] / np.linalg.norm(noise[0])
+    apart = {
+        "factor": 0.1 * added,
+        "noise of its size": 0.01 * noise * np.abs(added).max(axis=1, keepdims=True),
+        "one row": np.where(np.arange(60)[:, None] == 0, 0.1 * added, 0.0),
+        "one direction, another length each": drawn.standard_normal((60, 1)) * u,
+    }[mistake]
+    assert scale_of(apart, added) is None
+    assert scale_of(-0.6 * (added @ u)[:, None] * u, added) == pytest.approx(0.6)

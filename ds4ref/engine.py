@@ -36,6 +36,8 @@ FREE_FOR_EXPERTS = 0.8
 CTX_STEP = 4096
 """Contexts of ``Engine.stream`` are multiples of so many tokens: sessions of one context share their recordings."""
 
+UNSTEERED = "a model on a cluster is not steered: one machine, or no directions"
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -92,14 +94,15 @@ class Engine:
         steering: directions taken out of what every half layer adds (``archs.steering``), in all sessions.
         cluster: a Dask scheduler (address, scheduler file or client) on whose workers the layers lie, or a
         ``cluster.open.ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md).
-        ``backend`` and ``threads`` are then each worker's.
+        ``backend`` and ``threads`` are then each worker's; ``drafts``, ``steering``, ``advise``, ``gpu_memory`` and a
+        size of ``expert_cache`` are refused.
         Raise UsageError, ModelFileError, ShapeError, BackendError; ClusterError for a worker that cannot be used;
         DataError for directions that do not fit.
         """
         mode = _mode(numerics)
         drafting = drafts is not None and drafts.kind != "off"
         if cluster is not None:
-            _check_on_cluster(drafting, steering, expert_cache)
+            _check_on_cluster(drafting, steering, expert_cache, advise, gpu_memory)
         if threads is not None and threads < 1:
             raise UsageError(f"threads must be at least 1, got {threads}")
         if path is None:
@@ -157,11 +160,16 @@ class Engine:
         """Return the directions that this engine is steered with, None if it is not."""
         return self.model.steering
 
+    @property
+    def streams(self) -> str:
+        """Return how streams go from worker to worker of a cluster; "f32", unrounded, also on one machine."""
+        return getattr(self.model, "streams", "f32")
+
     def steered(self, steering: Steering | None) -> Engine:
         """Return an engine of the same weights that is steered so, or not at all; it drafts nothing.
 
         Both share memory and file: close only this one, once the other is no longer used. Raise UsageError or
-        DataError for directions that do not fit.
+        DataError for directions that do not fit, UsageError on a cluster.
         """
         return Engine(self.source, _steered(self.model, steering), self.backend, self._split)
 
@@ -320,14 +328,20 @@ def _expert_cache(
         return weights, None, str(error)
 
 
-def _check_on_cluster(drafting: bool, steering: Any, expert_cache: Any) -> None:
+def _check_on_cluster(drafting: bool, steering: Any, expert_cache: Any, advise: Any, gpu_memory: Any) -> None:
     """Raise UsageError for what is not done on a cluster."""
     if drafting:
         raise UsageError("drafted tokens are not verified on a cluster: draft off, or one machine")
     if steering is not None:
-        raise UsageError("a model on a cluster is not steered: one machine, or no directions")
+        raise UsageError(UNSTEERED)
     if expert_cache not in (None, "auto", "off"):
         raise UsageError("a cache of experts is for one machine: on a cluster each worker maps its layers' experts")
+    if advise is not None:
+        raise UsageError("advise is for one machine: on a cluster each worker decides for its layers' experts")
+    if gpu_memory is not None:
+        raise UsageError(
+            "memory of a GPU is for one machine: a cluster's workers compute with backend cpu or reference"
+        )
 
 
 def _clustered(cluster: Any, source: TensorSource, shape: Any, backend: str, mode: str, threads: int | None) -> Any:
@@ -342,9 +356,11 @@ _mode = numerics
 
 
 def _steered(model: Model, steering: Steering | None) -> Model:
-    """Return a model of the same weights with other steering."""
+    """Return a model of the same weights with other steering; raise UsageError for one on a cluster."""
     from .archs.steering import Directions
 
+    if model.ops.name == "cluster":
+        raise UsageError(UNSTEERED)
     other = copy.copy(model)
     directions = None if steering is None else Directions(steering, model.shape, model.ops)
     other.steering = directions if directions is not None and directions.active else None

@@ -11,6 +11,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,10 @@ class Instruction(NamedTuple):
     name: str
     arguments: tuple[Any, ...]
     answer: Callable[[Answer, np.ndarray | None], None]
+
+
+STOPPED = Answer(error="stopped")
+"""The answer of what was not carried out, or not to its end, when its actor was closed."""
 
 
 class StageActor:
@@ -74,7 +79,8 @@ class StageActor:
                 done.set_result((answer, onward))
 
         def answer(value: Answer, onward: np.ndarray | None) -> None:
-            loop.call_soon_threadsafe(resolve, value, onward)
+            with suppress(RuntimeError):  # the worker has ended, and its loop with it
+                loop.call_soon_threadsafe(resolve, value, onward)
 
         self._queue.post(number, Instruction(passes, name, arguments, answer))
         result, onward = await done
@@ -116,21 +122,34 @@ class _Queue:
         self._waiting: dict[int, Instruction] = {}
         self._streams: dict[int, np.ndarray] = {}
         self._stopped = False
+        self._failure = ""
 
     def post(self, number: int, instruction: Instruction) -> None:
+        """Have an instruction carried out in its turn; once stopped, answer it at once."""
         with self._news:
-            self._waiting[number] = instruction
-            self._news.notify()
+            if not self._stopped:
+                self._waiting[number] = instruction
+                self._news.notify()
+                return
+        instruction.answer(STOPPED, None)
 
     def take(self, passes: int, data: np.ndarray) -> None:
+        """Keep the streams of a pass for it, unless there will be none."""
         with self._news:
-            self._streams[passes] = data
-            self._news.notify()
+            if not self._stopped and not self._failure:
+                self._streams[passes] = data
+                self._news.notify()
 
     def stop(self) -> None:
+        """Let the thread end, which answers whatever waits."""
         with self._news:
             self._stopped = True
             self._news.notify()
+
+    def _fail(self, why: str) -> None:
+        with self._news:
+            self._failure = why
+            self._streams.clear()
 
     def _get(self, box: dict[int, Any], number: int) -> Any:
         """Return what ``box`` has under ``number``, once it is there; None if stopped."""
@@ -139,14 +158,13 @@ class _Queue:
             return None if self._stopped else box.pop(number)
 
     def work(self) -> None:
-        """Carry out instructions until stopped; after one that failed no other is tried."""
+        """Carry out instructions until stopped, then answer all that wait; after one that failed no other is tried."""
         stage: Stage | None = None
-        failure = ""
         number = 0
         while (instruction := self._get(self._waiting, number)) is not None:
             number += 1
-            onward = None
-            if not failure:
+            answer, onward = STOPPED, None
+            if not self._failure:
                 try:
                     if instruction.name == "load":
                         stage = Stage(StageSpec(*instruction.arguments))
@@ -155,12 +173,15 @@ class _Queue:
                         assert stage is not None
                         answer, onward = self._do(stage, instruction)
                 except _Stopped:
-                    break
+                    pass
                 except Ds4Error as error:
-                    failure = str(error)
+                    self._fail(str(error))
                 except Exception as error:
-                    failure = f"{type(error).__name__}: {error}"
-            instruction.answer(Answer(error=failure) if failure else answer, onward)
+                    self._fail(f"{type(error).__name__}: {error}")
+            instruction.answer(Answer(error=self._failure) if self._failure else answer, onward)
+        for instruction in self._waiting.values():  # nothing is added any more
+            instruction.answer(STOPPED, None)
+        self._waiting.clear()
         if stage is not None:
             stage.close()
 

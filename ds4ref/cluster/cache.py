@@ -86,8 +86,11 @@ class ClusterCache:
     def _current(self) -> bool:
         return self._held is not None and self._held.epoch == self.model.epoch
 
-    def key(self) -> int:
-        """Return the key under which the stages have this timeline, after making it there if they have not."""
+    def key(self, cancel: Callable[[], bool] | None = None) -> int:
+        """Return the key under which the stages have this timeline, after making it there if they have not.
+
+        Raise Cancelled between two passes: then they have not, and forget what was made.
+        """
         link = self.model.link()
         if not self._current:
             self._held = None
@@ -100,7 +103,7 @@ class ClusterCache:
                     for layer in layers:
                         self.model.send(stage, "put", held.number, layer - layers.start, *base.layers[layer])
             for one in passes:
-                self.model.run(held.number, one.ids, one.recorded, RANKS)
+                self.model.run(held.number, one.ids, one.recorded, RANKS, cancel)
                 if one.kept < len(one.ids):
                     self.model.all_stages("rewind", held.number, one.end)
             self.serial = passes[-1].serial if passes else None
@@ -112,7 +115,7 @@ class ClusterCache:
         """Give the stages a pass of ``ids``."""
         if self.pos + len(ids) > self.ctx:
             raise ContextError(f"{self.pos + len(ids)} tokens do not fit the context of {self.ctx}")
-        pending = self.model.run(self.key(), tuple(int(token) for token in ids), recorded, ranks, cancel)
+        pending = self.model.run(self.key(cancel), tuple(int(token) for token in ids), recorded, ranks, cancel)
         self._take(passed(self.node, ids, recorded))
         return pending
 
@@ -148,7 +151,9 @@ class ClusterCache:
         self.serial = serial  # the last pass's outputs stay
 
     def snapshot(self) -> ClusterSnapshot:
-        """Return a snapshot: the history, and what the stages keep for it."""
+        """Return a snapshot: the history, and what the stages keep for it, nothing where this timeline is lost."""
+        if not self._current:  # making it again here could not be cancelled
+            return ClusterSnapshot(self.model, self.node, None)
         key = self.key()
         held = Held(self.model, "snapshots")
         self.model.all_stages("snapshot", key, held.number)
@@ -160,7 +165,7 @@ class ClusterCache:
             return
         if snapshot.node.end > self.ctx:
             raise ContextError(f"a snapshot of {snapshot.node.end} tokens does not fit the context of {self.ctx}")
-        if self._current and snapshot.held.epoch == self.model.epoch:
+        if self._current and snapshot.held is not None and snapshot.held.epoch == self.model.epoch:
             self.model.all_stages("reset", self.key(), snapshot.held.number)
         else:
             self._held = None
@@ -202,7 +207,7 @@ class ClusterCache:
 class ClusterSnapshot:
     """A snapshot of a ``ClusterCache``."""
 
-    def __init__(self, model: Stages, node: Node, held: Held):
+    def __init__(self, model: Stages, node: Node, held: Held | None):
         self.node, self.held, self._shape = node, held, model.shape
 
     @property

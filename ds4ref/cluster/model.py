@@ -119,9 +119,11 @@ class ClusterModel:
         mode: Numerics,
         connect: Callable[[], Link],
         tell: Callable[[str], None] | None = None,
+        streams: str = "f32",
     ):
-        self.shape, self.numerics, self._connect, self.tell = shape, mode, connect, tell
-        self.weights = None
+        """Connect; streams: what ``connect`` rounds them to between stages (``hops``)."""
+        self.shape, self.numerics, self._connect, self.tell, self.streams = shape, mode, connect, tell, streams
+        self.weights = self.steering = None
         self.epoch = 0
         """Number of the connection; what an earlier one's stages had is gone."""
         self.threads: int | None = None
@@ -132,8 +134,12 @@ class ClusterModel:
         self._passes: deque[Pending] = deque()
         self.garbage: deque[tuple[int, str, int]] = deque()
         self.numbers: Iterator[int] = itertools.count(1)
-        self.ops: Any = ClusterOps(self)
-        self._records = all(facts.records for facts in self.link().facts)
+        try:
+            self.ops: Any = ClusterOps(self)
+            self._records = all(facts.records for facts in self.link().facts)
+        except BaseException:
+            self.close()
+            raise
         self.experts = ClusterExperts(self)
 
     # --- instructions

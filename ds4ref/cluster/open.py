@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..archs.deepseek4.shape import ModelShape
@@ -58,7 +58,8 @@ def open_cluster(
     if settings.streams not in STREAMS:
         raise UsageError(f"streams between workers are {' or '.join(STREAMS)}, not {settings.streams[:20]!r}")
     spec = StageSpec(os.path.abspath(os.fspath(source.path)), range(0), backend, mode, threads)
-    return ClusterModel(shape, numerics(mode), _Connection(settings, source, shape, spec), settings.tell)
+    connection = _Connection(settings, source, shape, spec)
+    return ClusterModel(shape, numerics(mode), connection, settings.tell, settings.streams)
 
 
 class _Connection:
@@ -91,19 +92,19 @@ class _Connection:
 
     def _connected(self) -> Any:
         if self._client is None or self._client.status != "running":
+            self.close()
             where, options = self.settings.where, {}
             if hasattr(where, "scheduler"):  # a client, whose own way to workers leads over the scheduler
                 where, options = where.scheduler.address, {"security": where.security}
             self._client = connect(where, set_as_default=False, **options)
-            if where is self.settings.where:  # a lost worker is our one line, not Dask's many
-                logging.getLogger("distributed").setLevel(logging.CRITICAL)
         return self._client
 
     def close(self) -> None:
         """Leave the cluster."""
-        if self._client is not None:
-            self._client.close(timeout=2)
-            self._client = None
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(OSError):  # a scheduler that is gone
+                client.close(timeout=2)
 
     def _places(self, client: Any) -> list[Place]:
         """Return the places of the layout on workers that are there, waiting for them; ClusterError for one that is
@@ -129,7 +130,9 @@ class _Connection:
             if place.layers not in self._digests:
                 self._digests[place.layers] = part_digest(self.source, self.shape, place.layers)[0]
             if facts.digest != self._digests[place.layers]:
-                raise ClusterError(f"{place} has another file: {self.spec.path} differs in these layers' tensors")
+                raise ClusterError(
+                    f"{place} has another file: {self.spec.path} differs in shape or these layers' tensors"
+                )
 
     def _told(self, workers: Workers, tell: Tell) -> None:
         parts = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,10 +78,11 @@ def check_family(source: TensorSource) -> None:
 
 
 def part_digest(source: TensorSource, shape: ModelShape, layers: range) -> tuple[str, int]:
-    """Return a digest of the tensors of ``layers``, and their bytes."""
+    """Return a digest of a model's shape, which is all the metadata that its pass depends on, and of the tensors of
+    ``layers``; and their bytes."""
     names = [slot.name for slot in part_slots(shape, layers)]
     size = sum(source.tensors[name].nbytes for name in names if name in source.tensors)
-    return tensors_digest(source, names), size
+    return tensors_digest(source, names, repr(replace(shape, name=""))), size
 
 
 class Stage:
@@ -219,8 +220,9 @@ class Stage:
         self.ops.threads = count
 
     def close(self) -> None:
-        """Drop all timelines and unmap the file."""
+        """Drop all timelines, close the model and unmap the file."""
         self._timelines, self._snapshots = {}, {}
+        self.model.close()
         self.source.close()
 
 

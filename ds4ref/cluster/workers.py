@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ class Workers:
     ) -> list[Answer]:
         """Wait for the answer of each stage; errors are those of ``link.Pending.result``. plain: not ``Answer``s."""
         while waiting := [future for future in futures.values() if not future.done()]:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, CancelledError):
                 waiting[-1].exception(LOOK)
             for stage, future in futures.items():
                 if future.done():
@@ -131,7 +131,7 @@ class Workers:
         place = self.places[stage]
         try:
             reply = future.result()
-        except (OSError, KeyError, TimeoutError, asyncio.CancelledError) as error:
+        except (OSError, KeyError, TimeoutError, CancelledError, asyncio.CancelledError) as error:
             raise ClusterError(f"{place} is gone: {type(error).__name__}") from None
         if plain:
             return Answer(reply)
@@ -148,7 +148,7 @@ class Workers:
         for stage, place in enumerate(self.places):
             since, future = self._asked.get(stage, (now, None))
             if future is not None and future.done():
-                if future.exception() is not None:
+                if future.cancelled() or future.exception() is not None:
                     self._answer(stage, future, True)
                 future = None
             if future is None:

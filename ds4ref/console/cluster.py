@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
@@ -32,6 +34,15 @@ def clustering(args: Namespace) -> ClusterSettings | None:
         return None
     from ..cluster.open import ClusterSettings
 
+    _quiet()
     return ClusterSettings(
         args.cluster, args.layers, args.stream_format or "f32", tell=lambda line: say("cluster", line)
     )
+
+
+def _quiet() -> None:
+    """Silence Dask in this process: a lost worker is our one line, not its many."""
+    with suppress(ImportError):  # which ``connect`` tells
+        import distributed  # noqa: F401 - it sets its level when it is imported
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)

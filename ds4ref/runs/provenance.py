@@ -94,7 +94,8 @@ def commit() -> str | None:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Return a dict with engine, model file, backend and numerics, and steering if the engine is steered.
+    """Return a dict with engine, model file, backend and numerics, and what else changes results: steering, rounded
+    streams between workers.
 
     The model's digest covers the file's header, not the weights: hashing 80 GB would take longer than most uses.
     """
@@ -102,6 +103,7 @@ def identity(engine: Engine) -> dict[str, Any]:
 
     source = engine.source
     steering = {} if engine.steering is None else {"steering": engine.steering.identity}
+    streams = {} if engine.streams == "f32" else {"streams": engine.streams}
     return {
         "engine": f"ds4ref {__version__}",
         "model": {
@@ -113,6 +115,7 @@ def identity(engine: Engine) -> dict[str, Any]:
         "backend": engine.backend,
         "numerics": engine.model.numerics.name,
         **steering,
+        **streams,
     }
 
 

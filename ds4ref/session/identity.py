@@ -36,6 +36,8 @@ class OpenModel(Protocol):
     backend: str
 
     @property
+    def streams(self) -> str: ...
+    @property
     def tokenizer(self) -> Tokenizer: ...
 
 
@@ -66,6 +68,8 @@ class Identity:
         }
         if engine.model.steering is not None:
             facts["steering"] = engine.model.steering.identity
+        if engine.streams != "f32":
+            facts["streams"] = engine.streams
         fmt = routed.fmt if routed is not None else None
         about = {"name": engine.model.shape.name, "experts": fmt.name if fmt else "none", "backend": engine.backend}
         return cls(facts, 32 if fmt is None else max(1, min(255, 8 * fmt.block_bytes // fmt.block_elems)), about)

@@ -151,7 +151,7 @@ class LocalTarget(Target):
         return self.tokenizer.encode_rendered(text) if control else self.tokenizer.encode(text)
 
     def identity(self) -> dict[str, Any]:
-        """Return kind, model, backend, numerics and the model file's size and digest."""
+        """Return kind, model, backend, numerics and the model file's size and digest, and what else changes results."""
         from ..version import __version__
 
         if not self._digest:
@@ -165,6 +165,7 @@ class LocalTarget(Target):
             "bytes": self.engine.source.size,
             "digest": self._digest,
             **({} if self.engine.steering is None else {"steering": self.engine.steering.identity}),
+            **({} if self.engine.streams == "f32" else {"streams": self.engine.streams}),
         }
 
     def close(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ds4ref.cluster.link import Done, LocalLink
+from ds4ref.cluster.hops import packed, unpacked
+from ds4ref.cluster.link import PassResult
 from ds4ref.cluster.model import ClusterModel
 from ds4ref.cluster.stage import Stage, StageSpec
 from ds4ref.engine import Engine
@@ -14,6 +15,44 @@ from ds4ref.numerics import numerics
 
 CUTS = {1: (0, 6), 2: (0, 3, 6), 3: (0, 1, 4, 6), 5: (0, 1, 2, 3, 5, 6)}
 """Layers of the random model, which has 6, by number of stages."""
+
+
+class Done:
+    """A result that is there."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def done(self) -> bool:
+        return True
+
+    def result(self, cancel: Callable[[], bool] | None = None) -> Any:
+        return self.value
+
+
+class LocalLink:
+    """Stages in this process, one after another."""
+
+    def __init__(self, stages: Sequence[Stage], layers: Sequence[range], streams: str = "f32"):
+        self.stages, self.layers, self.streams = stages, layers, streams
+        self.facts = [stage.facts for stage in stages]
+
+    def send(self, stage: int, name: str, *arguments: Any) -> Done:
+        return Done(self.stages[stage].do(name, *arguments)[0])
+
+    def run(self, *arguments: Any) -> Done:
+        value, seconds, hop_bytes = None, [], 0
+        for stage in self.stages:
+            value, spent = stage.do("run", *arguments, incoming=value)
+            seconds.append(spent)
+            if not stage.is_last:
+                data = packed(value, self.streams)
+                value, hop_bytes = unpacked(data), data.nbytes
+        return Done(PassResult(value, tuple(seconds), hop_bytes))
+
+    def close(self) -> None:
+        for stage in self.stages:
+            stage.close()
 
 
 def layers_of(stages: int) -> list[range]:
@@ -27,7 +66,7 @@ def local_link(engine: Engine, mode: str, stages: int, streams: str = "f32", bac
 
 def split(engine: Engine, mode: str, stages: int, streams: str = "f32", backend: str = "cpu") -> ClusterModel:
     return ClusterModel(
-        engine.shape, numerics(mode), lambda: local_link(engine, mode, stages, streams, backend)
+        engine.shape, numerics(mode), lambda: local_link(engine, mode, stages, streams, backend), streams=streams
     )  # fmt: skip
 
 

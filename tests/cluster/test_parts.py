@@ -8,7 +8,9 @@ import struct
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,15 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.cluster import actor as actor_module
+from ds4ref.cluster import open as open_module
 from ds4ref.cluster import workers as workers_module
 from ds4ref.cluster.actor import Answer, Instruction
 from ds4ref.cluster.digest import tensors_digest
 from ds4ref.cluster.history import Base, back, line, passed
 from ds4ref.cluster.hops import packed, unpacked
 from ds4ref.cluster.layout import balanced, parse
-from ds4ref.cluster.open import _placed, layer_bytes
-from ds4ref.cluster.stage import StageSpec
+from ds4ref.cluster.open import ClusterSettings, _Connection, _placed, layer_bytes, open_cluster
+from ds4ref.cluster.stage import Stage, StageSpec, part_digest
 from ds4ref.cluster.workers import Place, Workers
 from ds4ref.errors import BackendError, Cancelled, ClusterError, UsageError
 from ds4ref.weights import open_source
@@ -155,6 +158,59 @@ def test_digests_tell_files_apart(nano_path: str, tmp_path) -> None:
             assert tensors_digest(source, others) == same
 
 
+def test_another_shape_is_another_file(nano_path: str, nano_engine, tmp_path) -> None:
+    """The same tensors, another rope base; a name alone changes nothing."""
+    layers, shape = range(2, 5), nano_engine.shape
+    data, key = Path(nano_path).read_bytes(), b"deepseek4.rope.freq_base"
+    at = data.index(key) + len(key) + 4
+    assert struct.unpack_from("<f", data, at) == (shape.rope_theta,)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(data[:at] + struct.pack("<f", 2 * shape.rope_theta) + data[at + 4 :])
+    with open_source(nano_path) as source:
+        settings, spec = ClusterSettings("tcp://127.0.0.1:1"), StageSpec(str(other), layers, "reference", "qat", None)
+        connection = _Connection(settings, source, shape, spec)
+        stage = Stage(spec)
+        there: Any = SimpleNamespace(places=[Place("a", "tcp://a", layers)], facts=[stage.facts])
+        stage.close()
+        with pytest.raises(ClusterError, match=r"worker a at tcp://a \(layers 2-4\) has another file"):
+            connection._check(there)
+        mine = part_digest(source, replace(shape, name="renamed"), layers)[0]
+        there.facts = [stage.facts._replace(digest=mine)]
+        connection._check(there)
+
+
+class FakeClient:
+    """A client of no cluster, which counts how often it is closed."""
+
+    def __init__(self) -> None:
+        self.status, self.closed = "running", 0
+
+    def scheduler_info(self, **_: Any) -> dict[str, Any]:
+        return {"workers": {}}
+
+    def close(self, timeout: float) -> None:
+        self.closed += 1
+        raise TimeoutError
+
+
+def test_no_client_is_left_open(nano_path: str, nano_engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an open that failed, and when another one takes its place."""
+    clients: list[FakeClient] = []
+    monkeypatch.setattr(open_module, "connect", lambda *_, **__: clients.append(FakeClient()) or clients[-1])
+    settings = ClusterSettings("tcp://127.0.0.1:1", "0-5@a", patience=0)
+    with pytest.raises(ClusterError, match="worker a is not there"):
+        open_cluster(settings, nano_engine.source, nano_engine.shape, "cpu", "qat", None)
+    assert [client.closed for client in clients] == [1]
+    connection = _Connection(settings, nano_engine.source, nano_engine.shape, StageSpec("m", range(6), "cpu", "qat", 1))
+    first = connection._connected()
+    assert connection._connected() is first and not first.closed
+    first.status = "closed"
+    assert connection._connected() is not first and first.closed == 1
+    connection.close()
+    connection.close()
+    assert [client.closed for client in clients] == [1, 1, 1]
+
+
 def watched(patience: float, alive: Future) -> Workers:
     """Three workers of nothing, which answer a question for a sign of life by ``alive``."""
     workers = Workers.__new__(Workers)
@@ -184,15 +240,22 @@ def test_every_stage_that_is_waited_for_is_watched(monkeypatch: pytest.MonkeyPat
 
 
 def test_errors_name_the_worker() -> None:
-    gone, silent = Future[Any](), Future[Any]()
+    gone, silent, dropped = Future[Any](), Future[Any](), Future[Any]()
+    dropped.cancel()
     gone.set_exception(OSError("reset"))
     for futures, kind, said in (
         ({0: silent, 1: gone, 2: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: OSError"),
+        ({0: silent, 1: dropped}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: CancelledError"),
         ({0: answered(unreached=True), 1: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: worker a "),
         ({2: answered(error="no memory")}, BackendError, "worker c at tcp://c (layers 2-2): no memory"),
     ):
         with pytest.raises(kind, match=re.escape(said)):
             watched(9, silent).answers(futures, None)
+    with pytest.raises(ClusterError, match="worker a .* is gone: CancelledError"):  # instead of a sign of life
+        watched(9, dropped).answers({1: silent}, None)
+    threading.Timer(0.02, silent.cancel).start()  # while it is waited for
+    with pytest.raises(ClusterError, match="worker b .* is gone: CancelledError"):
+        watched(9, Future()).answers({1: silent}, None)
 
 
 class CountingStage:
@@ -212,8 +275,11 @@ class CountingStage:
         self.closed = True
 
 
-def test_instructions_are_carried_out_in_order_however_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actor_module, "Stage", CountingStage)
+LOAD = "m", range(1), "cpu", "qat", 1
+
+
+def worked() -> tuple[Any, threading.Thread, Any, list[Answer]]:
+    """A queue whose thread runs, the thread, what posts an instruction, and its answers."""
     queue, answers = actor_module._Queue(), []
     thread = threading.Thread(target=queue.work, daemon=True)
     thread.start()
@@ -221,16 +287,22 @@ def test_instructions_are_carried_out_in_order_however_they_arrive(monkeypatch: 
     def post(number: int, name: str, passes: int = 0, arguments: tuple = ()) -> None:
         queue.post(number, Instruction(passes, name, arguments, lambda answer, onward: answers.append(answer)))
 
-    load = "m", range(1), "cpu", "qat", 1
+    return queue, thread, post, answers
+
+
+def test_instructions_are_carried_out_in_order_however_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "Stage", CountingStage)
+    queue, thread, post, answers = worked()
     post(2, "run", 8, (2,))
     queue.take(9, np.array([9.0]))
     post(3, "run", 9, (3,))
     post(1, "run", 7, (1,))
-    post(0, "load", 0, load)
+    post(0, "load", 0, LOAD)
     queue.take(8, packed(np.array([1.0], np.float32), "bf16"))
     queue.take(7, np.array([7.0]))
     post(4, "fail")
     post(5, "run", 10)  # nothing more is tried
+    queue.take(11, np.array([1.0]))
     deadline = time.monotonic() + 20
     while len(answers) < 6 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -238,6 +310,28 @@ def test_instructions_are_carried_out_in_order_however_they_arrive(monkeypatch: 
         ("run", (1,), [7.0]), ("run", (2,), [1.0]), ("run", (3,), [9.0])
     ]  # fmt: skip
     assert [answer.error for answer in answers] == [None] * 4 + ["ValueError: told to"] * 2
+    queue.take(12, np.array([1.0]))
+    assert not queue._streams
     queue.stop()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_stopped_stage_answers_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass that lacks its streams, what is to follow it, what lacks its turn, and what comes later."""
+    monkeypatch.setattr(actor_module, "Stage", CountingStage)
+    queue, thread, post, answers = worked()
+    post(0, "load", 0, LOAD)
+    post(1, "run", 7)
+    post(2, "run", 8)
+    post(4, "fail")
+    deadline = time.monotonic() + 20
+    while (len(answers) < 1 or 1 in queue._waiting) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(answers) == 1
+    queue.stop()
+    thread.join(20)
+    assert not thread.is_alive() and [answer.error for answer in answers] == [None] + ["stopped"] * 3
+    post(5, "counts")
+    queue.take(7, np.array([7.0]))
+    assert [answer.error for answer in answers[4:]] == ["stopped"] and not queue._streams and not queue._waiting

@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.archs.steering import Steering
 from ds4ref.cluster.model import ClusterModel
 from ds4ref.cluster.stage import Stage, StageSpec, check_family
 from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ClusterError, ContextError, ModelFileError, PayloadError, SessionError, UsageError
+from ds4ref.runs import provenance
+from ds4ref.session.identity import Identity
 from ds4ref.session.session import Session
+from ds4ref.targets.local import LocalTarget
 from ds4ref.weights.gguf import GGUFFile, Metadata
 from tests.marking import sampled
 
@@ -192,6 +196,52 @@ def test_cancelled_between_chunks(engines: dict[str, Engine]) -> None:
     np.testing.assert_array_equal(session.logits, here.logits)
 
 
+def test_making_a_lost_timeline_again_can_be_cancelled(engines: dict[str, Engine]) -> None:
+    """Before its first pass and between two; afterwards it is what it was."""
+    engine = engines["qat"]
+    ids = ids_of(engine, 120)
+    here, there = engine.session(CTX), Session(split(engine, "qat", 2), CTX)
+    for session in (here, there):
+        session.sync(ids[:90], chunk=30)
+    there.model.disconnect()
+    for allowed in range(4):
+        asked = iter([False] * allowed + [True])
+        with pytest.raises(Cancelled):
+            there.sync(ids, cancel=lambda asked=asked: next(asked))
+        assert there.tokens == ids[:90] and next(asked, None) is None
+    there.sync(ids[:120], cancel=lambda: False)
+    here.sync(ids[:120])
+    np.testing.assert_array_equal(there.logits, here.logits)
+    gc.collect()
+    there.eval(5)
+    assert [len(stage._timelines) for stage in there.model.link().stages] == [1, 1]
+
+
+def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
+    """Identities as on one machine, but for rounded streams; never steered."""
+    here = engines["qat"]
+    there = Engine(here.source, split(here, "qat", 2), "cpu")
+    assert Identity.of(there).facts == Identity.of(here).facts and there.steering is None
+    assert LocalTarget(there).identity() == LocalTarget(here).identity()
+    assert provenance.identity(there) == provenance.identity(here)
+    rounded = Engine(here.source, split(here, "qat", 2, "bf16"), "cpu")
+    assert Identity.of(rounded).differs(Identity.of(here).facts) == "streams"
+    assert LocalTarget(rounded).identity() == {**LocalTarget(here).identity(), "streams": "bf16"}
+    assert provenance.identity(rounded) == {**provenance.identity(here), "streams": "bf16"}
+    for steering in (None, Steering(np.zeros((6, here.shape.dim), np.float32), ffn=1.0)):
+        with pytest.raises(UsageError, match="a model on a cluster is not steered"):
+            there.steered(steering)
+
+
+def test_a_stage_closes_its_model(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(StageSpec(nano_path, range(2), "reference", "qat", None))
+    closed: list[str] = []
+    monkeypatch.setattr(stage.model, "close", lambda: closed.append("model"))
+    monkeypatch.setattr(stage.source, "close", lambda close=stage.source.close: closed.append("file") or close())
+    stage.close()
+    assert closed == ["model", "file"]
+
+
 def test_rules_of_a_session_hold(engines: dict[str, Engine]) -> None:
     engine = engines["qat"]
     session = Session(split(engine, "qat", 2), 20)
@@ -271,6 +321,8 @@ def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: p
 def test_what_is_refused(nano_path: str) -> None:
     for more, said in (
         ({"backend": "cuda"}, "not cuda"),
+        ({"advise": False}, "advise is for one machine"),
+        ({"gpu_memory": 0.0}, "memory of a GPU is for one machine"),
         ({"cluster": "nowhere"}, "no address of a Dask scheduler"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -400,7 +400,9 @@ class Session:
         self._tokens.extend(int(t) for t in tokens)
         kept = 1 if self.speculation is None else self.speculation.window
         kept = len(X) if len(X) <= max(STREAMS_KEPT, kept) else kept
-        self._set_outputs(self._last(X, kept), None)  # a copy: results that outlive their pass would keep its memory
+        # On the host results of a pass share its memory, and one that outlives it would keep all of that.
+        own = kept == len(X) and not isinstance(X, np.ndarray)
+        self._set_outputs(X if own else self._last(X, kept), None)
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:

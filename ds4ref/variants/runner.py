@@ -148,7 +148,7 @@ def code_files() -> list[Path]:
     from ds4ref import kernels
 
     house = Path(__file__).parents[1]
-    rooms = [house / name for name in ("archs", "session", "variants", "weights")] + [
+    rooms = [house / name for name in ("archs", "residency", "session", "variants", "weights")] + [
         Path(kernels.__file__ or "").parent
     ]
     single = [house / f"{name}.py" for name in ("backends", "decode", "engine", "numerics")]

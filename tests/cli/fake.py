@@ -133,6 +133,7 @@ class FakeEngine:
         self.source.touch = lambda: iter([(8192, 16), (4096, 3)])
         self.sessions: list[FakeSession] = []
         self.drafts = self.steering = None
+        self.streams = "f32"
 
     def together(self) -> SimpleNamespace:
         return SimpleNamespace(most=1, forget=lambda session: None)

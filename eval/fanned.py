@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     "backend", "gpu_memory", "expert_cache", "numerics", "threads", "ctx", "model_name", "accept_model", "prefill",
-    "id_prompts", "dialect", "key_env", "per_minute", "attempts", "timeout",
+    "id_prompts", "dialect", "key_env", "per_minute", "attempts", "timeout", "dir_steering_file", "dir_steering_ffn",
+    "dir_steering_attn", "cluster", "layers", "stream_format",
 )  # fmt: skip
 """Command-line options that a worker needs to open the target."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,12 @@ import numpy as np
 from ..errors import Ds4Error
 from .hops import packed, unpacked
 from .stage import Stage, StageSpec
+
+INLINE = 1 << 20
+"""Bytes up to which streams are part of the message: to copy larger ones takes longer than a frame of their own."""
+GIVE_WAY = 1e-4
+"""Seconds for which the event loop leaves the interpreter to the thread that streams have woken. Else that waits until
+the reply is written (0.8 ms)."""
 
 
 class Answer(NamedTuple):
@@ -87,15 +94,17 @@ class StageActor:
         if onward is not None and self._next is not None:
             data = packed(onward, self._streams)
             try:
-                await call(self._worker.rpc, *self._next, "take", passes, data)
+                sent = data.tobytes() if data.nbytes <= INLINE else data
+                await call(self._worker.rpc, *self._next, "take", passes, data.dtype.str, data.shape, sent)
             except Exception:  # whatever it is: the next worker answers the coordinator, or does not
                 return tuple(Answer(unreached=True))
             result = result._replace(sent=data.nbytes)
         return tuple(result)
 
-    async def take(self, passes: int, data: np.ndarray) -> None:
-        """Take the streams of a pass from the stage before."""
-        self._queue.take(passes, data)
+    async def take(self, passes: int, dtype: str, shape: tuple[int, ...], data: Any) -> None:
+        """Take the streams of a pass from the stage before; data: their bytes."""
+        self._queue.take(passes, np.frombuffer(data, dtype).reshape(shape))
+        time.sleep(GIVE_WAY)
 
     async def close(self) -> None:
         """End the thread and drop everything."""
@@ -106,12 +115,18 @@ async def call(rpc: Any, address: str, key: str, function: str, *arguments: Any)
     """Call a method of an actor; ``rpc`` is that of a Dask client or worker. Raise OSError if its worker is gone."""
     from distributed.protocol import to_serialize
 
-    reply = await rpc(address).actor_execute(
-        actor=key, function=function, args=[to_serialize(value) for value in arguments], kwargs={}
-    )
+    args = [value if _is_plain(value) else to_serialize(value) for value in arguments]
+    reply = await rpc(address).actor_execute(actor=key, function=function, args=args, kwargs={})
     if reply["status"] != "OK":
         raise reply["exception"]
     return reply["result"]
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a message holds ``value`` as it is; others are pickled, which takes longer."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, int | float | str | bytes)
 
 
 class _Queue:

@@ -165,6 +165,11 @@ class Engine:
         """Return how streams go from worker to worker of a cluster; "f32", unrounded, also on one machine."""
         return getattr(self.model, "streams", "f32")
 
+    @property
+    def cluster(self) -> list[dict[str, Any]] | None:
+        """Return the workers that have the layers (``cluster.model.ClusterModel.places``), None on one machine."""
+        return None if self.model.ops.name != "cluster" else self.model.places()
+
     def steered(self, steering: Steering | None) -> Engine:
         """Return an engine of the same weights that is steered so, or not at all; it drafts nothing.
 

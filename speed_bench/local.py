@@ -38,6 +38,7 @@ class LocalSource(Source):
     ):  # fmt: skip
         self.engine, self.plan, self.prompt, self._facts = engine, plan, prompt, facts
         self.costs, self.peaks = costs, peaks
+        self._is_clustered = "cluster" in facts
 
     @classmethod
     def open(cls, opening: Opening, lane: Lane) -> LocalSource:
@@ -62,7 +63,9 @@ class LocalSource(Source):
         opening.sha256(path)  # with progress; the facts find it in the store
         facts = engine_facts(engine, opening.store)
         costs, peaks = engine.costs(), None
-        if plan.roofline:
+        if "cluster" in facts:
+            opening.once("cluster", lambda: opening.say("on a cluster rows have no bound, and memory is not measured"))
+        elif plan.roofline:
             facts["peaks"] = machine_peaks(opening.store, facts["threads"])
             peaks = as_peaks(facts["peaks"], costs.weight_bytes())
             if note := remark(facts["peaks"], peaks is not None):
@@ -76,7 +79,8 @@ class LocalSource(Source):
     def check(self, lanes: int) -> None:
         """Raise DataError if ``lanes`` contexts and the prompt need more memory than this process may use."""
         plan, room = self.plan, memory_bytes()
-        need = lanes * self.engine.shape.kv_bytes(plan.context) + PROMPT_BYTES * plan.deepest
+        here = 0 if self._is_clustered else lanes * self.engine.shape.kv_bytes(plan.context)
+        need = here + PROMPT_BYTES * plan.deepest
         if room is not None and need > room:
             raise DataError(
                 f"a context of {plan.context:,} tokens needs {need / GIB:.1f} GiB, and there are {room / GIB:.1f} GiB "
@@ -105,6 +109,8 @@ class LocalSource(Source):
                 progress=progress, cancel=cancel,
             )  # fmt: skip
         for row in rows:
+            if self._is_clustered:  # these are this process's, which computes nothing
+                row = replace(row, rss_bytes=None, wait_share=None, load=None)
             yield sample(row, self.costs, self.peaks, start)
 
     def buffers(self) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
+from ds4ref.console.cluster import add_cluster, clustering
 from ds4ref.console.common import check_output, read_text
 from ds4ref.console.drafts import drafting
 from ds4ref.console.flags import DRAFTS, add
@@ -192,6 +193,7 @@ def build_parser() -> Parser:
     add(g, "--strict")
 
     add_steering(parser.add_argument_group("directional steering"))
+    add_cluster(parser.add_argument_group("several machines (docs/how-to/cluster.md)"))
 
     g = parser.add_argument_group("guessed tokens (speculative decoding)")
     add(g, "--draft", type=choices(*DRAFTS), help=f"{', '.join(DRAFTS)}; several are lanes in turn (off)")
@@ -362,7 +364,8 @@ def _load(args: Namespace, remote: bool) -> Load | None:
 
 LOCAL_ONLY = (
     "model", "backend", "gpu_memory", "expert_cache", "numerics", "threads", "warm_weights", "strict", "draft", "mtp",
-    "mtp_draft", "mtp_margin", "dir_steering_file", "dir_steering_ffn", "dir_steering_attn",
+    "mtp_draft", "mtp_margin", "dir_steering_file", "dir_steering_ffn", "dir_steering_attn", "cluster", "layers",
+    "stream_format",
 )  # fmt: skip
 
 
@@ -427,6 +430,9 @@ def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
     steered = steering(args)
     if steered is not None:
         chosen["steering"] = steered
+    clustered = clustering(args)
+    if clustered is not None:
+        chosen["cluster"] = clustered
     if options["draft"] is not None or options["mtp-draft"] is not None:
         given = {name.replace("-", "_"): options[name] for name in ("draft", "mtp-draft")}
         embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)

@@ -260,9 +260,11 @@ def run(plan: Plan, store: Store | None = None, **options: Any) -> Measurement:
 
 
 def _require_same_setup(lane: MeasuredLane, facts: dict[str, Any]) -> None:
-    """Raise DataError if a resumed run was begun with another model, text, processor, numerics, steering or threads."""
+    """Raise DataError if a resumed run was begun with another model, text, processor, numerics, steering, threads or
+    workers of a cluster."""
     for name, keys in (("model", ("model", "sha256")), ("text", ("prompt_sha256",)), ("processor", ("machine", "cpu")),
-                       ("numerics", ("numerics",)), ("steering", ("steering",)),
+                       ("numerics", ("numerics",)), ("steering", ("steering",)), ("cluster", ("cluster",)),
+                       ("rounding of streams", ("streams",)),
                        ("number of threads", ("threads",))):  # fmt: skip
         old, new = lane.facts, facts
         for key in keys:

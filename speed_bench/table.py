@@ -77,8 +77,14 @@ def _title(facts: Mapping[str, Any], name: str) -> str:
 def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omitted: Sequence[str]) -> str:
     machine = facts["machine"]
     reps = max((entry["reps"] for entry in entries), default=1)
-    threads = f"{facts['threads']} thread(s) on " if facts["threads"] else "from "
-    caption = f"{threads}{machine['cpu']}, {machine['cores']} cores"
+    if facts.get("cluster"):
+        caption = "; ".join(
+            f"layers {p['layers']} on {p['worker']}: {p['threads']} thread(s) on {p['processor']}"
+            for p in facts["cluster"]
+        )
+    else:
+        threads = f"{facts['threads']} thread(s) on " if facts["threads"] else "from "
+        caption = f"{threads}{machine['cpu']}, {machine['cores']} cores"
     if reps > 1:
         caption += f"; medians of {reps} repetitions"
     caption += f"; no room for {', '.join(omitted)}" if omitted else ""

@@ -40,6 +40,10 @@ class Link(Protocol):
         """Return the layers of each stage."""
 
     @property
+    def names(self) -> Sequence[str]:
+        """Return the name of each stage's worker."""
+
+    @property
     def facts(self) -> Sequence[Facts]:
         """Return what each stage said of itself."""
 

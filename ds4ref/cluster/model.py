@@ -77,8 +77,9 @@ class ClusterDecoder:
         self.model, self.caches, self.ranks = model, caches, RANKS
 
     def prepare(self, positions: Iterable[int]) -> int:
-        """Return 0: stages record when a token comes."""
-        return 0
+        """Let the stages make the recordings that tokens at ``positions`` need; return the most that one made."""
+        (cache,) = self.caches
+        return max(self.model.wait_all("prepare", cache.key(), tuple(positions)))
 
     def run(self, *tokens: Sequence[int]) -> list[Rows]:
         """Advance the cache by one token and return its outputs."""
@@ -141,6 +142,20 @@ class ClusterModel:
             self.close()
             raise
         self.experts = ClusterExperts(self)
+
+    def places(self) -> list[dict[str, Any]]:
+        """Return by stage: its worker's name, processor and kernels, its layers ("0-20"), its threads."""
+        link = self.link()
+        return [
+            {
+                "worker": name,
+                "layers": f"{layers.start}-{layers.stop - 1}",
+                "processor": facts.processor,
+                "kernels": facts.kernels,
+                "threads": self.threads or facts.threads,
+            }
+            for name, layers, facts in zip(link.names, link.layers, link.facts, strict=True)
+        ]
 
     # --- instructions
 

@@ -156,6 +156,11 @@ class Stage:
         line.streams = streams
         return None
 
+    def prepare(self, key: int, positions: Sequence[int]) -> int:
+        """Make the recordings of a timeline that single tokens at ``positions`` need; return the number made."""
+        decoder = self._timelines[key].decoder
+        return 0 if decoder is None else decoder.prepare(positions)
+
     def streams(self, key: int, start: int, stop: int) -> np.ndarray:
         """Return the final streams of rows of the last pass, (n, C, D)."""
         return np.array(self.ops.host(self._timelines[key].streams[start:stop]))

@@ -57,6 +57,7 @@ class Workers:
     def __init__(self, client: Any, places: Sequence[Place], streams: str, patience: float = PATIENCE):
         self.places, self.patience, self._client = places, patience, client
         self.layers = [place.layers for place in places]
+        self.names = [place.name for place in places]
         self.facts: Sequence[Facts] = []
         self._numbers = [itertools.count() for _ in places]
         self._passes = itertools.count(1)

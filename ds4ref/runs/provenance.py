@@ -122,12 +122,14 @@ def identity(engine: Engine) -> dict[str, Any]:
 def engine_facts(
     engine: Engine, store: Store | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Return ``identity``, the number of threads, and the digest of the weights.
+    """Return ``identity``, the number of threads, the workers of a cluster, and the digest of the weights.
 
     With a store, which caches the digest, a model of any size is hashed, once; ``progress`` is called with (bytes read,
     bytes in all).
     """
     facts = {**identity(engine), "threads": engine.threads}
+    if engine.cluster is not None:
+        facts["cluster"] = engine.cluster
     path = Path(engine.path)
     if store is not None:
         facts["model"]["sha256"] = store.sha256(path, progress)

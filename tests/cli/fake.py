@@ -134,6 +134,7 @@ class FakeEngine:
         self.sessions: list[FakeSession] = []
         self.drafts = self.steering = None
         self.streams = "f32"
+        self.cluster = None
 
     def together(self) -> SimpleNamespace:
         return SimpleNamespace(most=1, forget=lambda session: None)

@@ -35,6 +35,7 @@ class LocalLink:
 
     def __init__(self, stages: Sequence[Stage], layers: Sequence[range], streams: str = "f32"):
         self.stages, self.layers, self.streams = stages, layers, streams
+        self.names = [str(number) for number in range(len(stages))]
         self.facts = [stage.facts for stage in stages]
 
     def send(self, stage: int, name: str, *arguments: Any) -> Done:

@@ -224,6 +224,9 @@ def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
     assert Identity.of(there).facts == Identity.of(here).facts and there.steering is None
     assert LocalTarget(there).identity() == LocalTarget(here).identity()
     assert provenance.identity(there) == provenance.identity(here)
+    places = provenance.engine_facts(there)["cluster"]
+    assert [(p["worker"], p["layers"]) for p in places] == [("0", "0-2"), ("1", "3-5")] and here.cluster is None
+    assert "cluster" not in provenance.engine_facts(here)
     rounded = Engine(here.source, split(here, "qat", 2, "bf16"), "cpu")
     assert Identity.of(rounded).differs(Identity.of(here).facts) == "streams"
     assert LocalTarget(rounded).identity() == {**LocalTarget(here).identity(), "streams": "bf16"}
@@ -272,6 +275,19 @@ def test_threads_are_those_of_every_stage(engines: dict[str, Engine]) -> None:
     model.disconnect()
     assert [stage.ops.threads for stage in model.link().stages] == [2, 2]
     assert model.ops.threads == 2
+
+
+def test_recordings_are_made_before_they_are_needed(engines: dict[str, Engine]) -> None:
+    here = engines["qat"]
+    far = Engine(here.source, split(here, "qat", 3), "cpu")
+    alone, session = here.session(CTX), far.session(CTX)
+    for timeline in (alone, session):
+        timeline.sync([1, 2, 3])
+    assert session.prepare(range(3, 40)) >= 2 and session.prepare(range(3, 40)) == 0
+    made = [next(iter(stage._timelines.values())).decoder.made for stage in far.model.link().stages]
+    for token in range(36):
+        np.testing.assert_array_equal(session.eval(token), alone.eval(token))
+    assert [next(iter(stage._timelines.values())).decoder.made for stage in far.model.link().stages] == made
 
 
 def test_experts_are_counted_over_all_stages(engines: dict[str, Engine]) -> None:

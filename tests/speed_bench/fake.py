@@ -102,6 +102,7 @@ class FakeEngine:
     prefill_chunk = PREFILL_CHUNK
     steering = None
     streams = "f32"
+    cluster = None
 
     def __init__(self, path, clock: Clock, **options):
         self.path, self.clock, self.options = path, clock, options

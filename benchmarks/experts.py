@@ -12,6 +12,8 @@ cache; arms take turns. Arms:
                of those than a whole model
     memory     the same with everything in it, without a limit: computing alone
     disk       no model: experts read at random by the cache's own threads, bytes a second
+    llama      llama.cpp on the mapped file, without its copies of weights in another layout (extra "peers"; not among
+               the arms by themselves)
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[
         return {"rate": disk_rate(model, readers)}
     if arm == "asked":
         ExpertUse.ahead = lambda *_: None  # type: ignore[method-assign,assignment]
+    if arm == "llama":
+        return llama(model, decoded)
     options: dict[str, Any] = {"expert_cache": "auto"}
     if arm in ("plain", "advised"):
         options = {"expert_cache": "off", "advise": arm == "advised"}
@@ -59,7 +63,7 @@ def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[
         options = {"expert_cache": 1 << 40}
     with Engine.open(model, numerics="ds4", **options) as engine:
         session = engine.session(256)
-        ids = [int(i) for i in np.random.default_rng(6).integers(3, engine.shape.vocab, WARM + decoded + 2)]
+        ids = drawn(engine.shape.vocab, decoded)
         session.sync(ids[:2])
         cache = engine.model.experts.resident
         if arm == "memory":
@@ -84,6 +88,30 @@ def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[
             "waited_ms": 1e3 * (after["seconds_waited"] - before["seconds_waited"]) / decoded if uses else None,
             "cache_gb": after.get("bytes", 0) / 1e9,
         }
+
+
+def drawn(vocab: int, decoded: int) -> list[int]:
+    """Return a prompt of 2 tokens, those of the warm-up, and those that are timed."""
+    return [int(i) for i in np.random.default_rng(6).integers(3, vocab, WARM + decoded + 2)]
+
+
+def llama(model: str, decoded: int) -> dict[str, Any]:
+    """Return what llama.cpp takes for the same tokens."""
+    from ds4ref.environment import usable_cores
+
+    from .worker import LlamaCpp
+
+    peer = LlamaCpp(model, usable_cores(), ctx=256, mapped=True)
+    ids = drawn(peer.vocab, decoded)
+    peer.evaluate(ids[:2])
+    for token in ids[2 : 2 + WARM]:
+        peer.evaluate([token])
+    read, seconds = _bytes_read(), []
+    for token in ids[2 + WARM :]:
+        begun = time.perf_counter()
+        peer.evaluate([token])
+        seconds.append(time.perf_counter() - begun)
+    return {"ms": 1e3 * float(np.median(seconds)), "mb": (_bytes_read() - read) / decoded / 1e6}
 
 
 def disk_rate(model: str, threads: int, seconds: float = 2.0, size: int = 2 << 20) -> float:
@@ -133,7 +161,7 @@ def measure(model: str, arms: Sequence[str], rounds: int, limit: int, readers: i
 
     for name in arms:
         if name != "disk":
-            cached = name not in ("plain", "advised")
+            cached = name not in ("plain", "advised", "llama")
             more = (
                 f", hits {100 * median(name, 'hits'):.0f} %, waited {median(name, 'waited_ms'):.0f} ms"
                 if cached
@@ -144,9 +172,11 @@ def measure(model: str, arms: Sequence[str], rounds: int, limit: int, readers: i
     if "disk" in arms:
         print(f"disk     {median('disk', 'rate') / 1e6:7.0f} MB/s with {readers} threads")
     for name in ("cached", "asked"):
-        if name in arms and "plain" in arms:
-            ratios = np.array(samples["plain"]) / np.array(samples[name])
-            print(f"{name} against plain: {np.median(ratios):.2f} times ({ratios.min():.2f} to {ratios.max():.2f})")
+        for other in ("plain", "llama"):
+            if name in arms and other in arms:
+                ratios = np.array(samples[other]) / np.array(samples[name])
+                spread = f"{ratios.min():.2f} to {ratios.max():.2f}"
+                print(f"{name} against {other}: {np.median(ratios):.2f} times ({spread})")
         if name in arms and "disk" in arms and "memory" in arms:
             reading = 1e9 * median(name, "mb") / median("disk", "rate")
             alone = median("memory", "ms")
@@ -161,7 +191,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description="decode of a model larger than memory")
     parser.add_argument("model")
-    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--arms", default=",".join(ARMS), help="in turn; also llama")
     parser.add_argument("-r", "--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=3.2, help="memory of the control group, 1e9 bytes")
     parser.add_argument("--readers", type=int, default=4)

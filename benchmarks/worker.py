@@ -58,9 +58,12 @@ class Ours:
 
 
 class LlamaCpp:
-    """llama.cpp on the same file through its C interface, with its defaults except for the number of threads."""
+    """llama.cpp on the same file through its C interface, with its defaults except for the number of threads.
 
-    def __init__(self, model: str, threads: int):
+    mapped: no copies of weights in another layout, which need memory for the whole file.
+    """
+
+    def __init__(self, model: str, threads: int, ctx: int = 4096, mapped: bool = False):
         import llama_cpp as api
 
         self.api = api
@@ -70,12 +73,13 @@ class LlamaCpp:
         api.llama_backend_init()
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
+        params.use_extra_bufts = not mapped
         loaded = api.llama_model_load_from_file(os.fsencode(model), params)
         if not loaded:
             raise ValueError(f"llama.cpp does not load {model}")
         self.vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(loaded))
         context = api.llama_context_default_params()
-        context.n_ctx, context.n_batch, context.n_ubatch = 4096, BATCH, BATCH
+        context.n_ctx, context.n_batch, context.n_ubatch = ctx, BATCH, BATCH
         context.n_threads = context.n_threads_batch = threads
         context.no_perf = True
         self.context = api.llama_init_from_model(loaded, context)
@@ -87,7 +91,8 @@ class LlamaCpp:
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
         self.pos = 0
 
-    def _evaluate(self, ids: list[int]) -> None:
+    def evaluate(self, ids: list[int]) -> None:
+        """Evaluate further tokens and wait for the logits of the last one."""
         batch = self.api.llama_batch_init(len(ids), 0, 1)
         try:
             batch.n_tokens = len(ids)
@@ -105,12 +110,12 @@ class LlamaCpp:
 
     def decode(self, tokens: int) -> float:
         self._restart()
-        self._evaluate(token_ids(PAST, self.vocab))
+        self.evaluate(token_ids(PAST, self.vocab))
         first, *ids = token_ids(1 + tokens, self.vocab)
-        self._evaluate([first])
+        self.evaluate([first])
         started = time.perf_counter()
         for token in ids:
-            self._evaluate([token])
+            self.evaluate([token])
         return (time.perf_counter() - started) / tokens
 
     def prefill(self, tokens: int) -> float:
@@ -118,7 +123,7 @@ class LlamaCpp:
         ids = token_ids(tokens, self.vocab)
         started = time.perf_counter()
         for at in range(0, tokens, BATCH):
-            self._evaluate(ids[at : at + BATCH])
+            self.evaluate(ids[at : at + BATCH])
         return time.perf_counter() - started
 
 

@@ -44,7 +44,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
         "tests/archs": "test_dense_folders test_one_model test_pass_is_ops test_published_configs "
         "test_published_full_size",
         "tests/text": "test_export test_library test_own_template test_template",
-        "tests/weights": "test_mutations test_quantize_files test_report test_story_tools",
+        "tests/weights": "test_mutations test_quantize_files test_quantize_stops test_report test_story_tools",
     },
     "take hours: trained or random models, token by token, or processes that are killed": {
         "tests/archs": "test_mtp test_published test_steering",

@@ -37,8 +37,8 @@ ROOMS = {
     ),
     "doctor": (
         "test_vectors/doctor",
-        "tests/test_vectors/test_doctor.py tests/test_vectors/test_doctor_targets.py "
-        "tests/test_vectors/test_preflight.py",
+        "tests/test_vectors/test_doctor.py tests/test_vectors/test_doctor_run.py "
+        "tests/test_vectors/test_doctor_targets.py tests/test_vectors/test_preflight.py",
     ),
     "trace": (
         "test_vectors/trace",
@@ -47,7 +47,8 @@ ROOMS = {
     ),
     "cli": (
         "ds4ref/cli",
-        "tests/cli tests/agent/test_cli.py tests/weights/test_quantize_files.py tests/test_importance.py",
+        "tests/cli tests/agent/test_cli.py tests/weights/test_quantize_files.py tests/weights/test_quantize_stops.py "
+        "tests/test_importance.py",
     ),
     "server": ("ds4ref/server", "tests/server"),
     "apis": (

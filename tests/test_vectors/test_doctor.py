@@ -1,12 +1,10 @@
-"""What the doctor makes of its findings: verdicts, exit codes, pages, budgets, Ctrl-C. No model is needed for most."""
+"""What the doctor makes of its findings: outcomes of diagnoses, of log probabilities, of noise."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,16 +13,15 @@ import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.engine import Engine
-from ds4ref.errors import DataError, TargetError, UsageError
+from ds4ref.errors import DataError
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Ability, Completion, Delta, Prompt, Step, Token
-from ds4ref.test_vectors import cli, cli_doctor
-from ds4ref.test_vectors.doctor import limits, numbers, page, preflight, repeat, run, yardstick
+from ds4ref.targets import Completion, Prompt, Step, Token
+from ds4ref.test_vectors.doctor import numbers, preflight, repeat, yardstick
 from ds4ref.test_vectors.doctor.case import ExamContext
-from ds4ref.test_vectors.doctor.findings import Examination, Outcome, ShownToken, Stage, plain, row, visible
+from ds4ref.test_vectors.doctor.findings import Outcome, ShownToken, Stage, plain, row, visible
 from ds4ref.test_vectors.doctor.prompts import fitting_mistakes
 
-from ..badfiles import Draft
+from .examined import diagnosis, examination
 from .scripted import Scripted, step
 
 pytestmark = pytest.mark.usefixtures("both")
@@ -34,13 +31,6 @@ pytestmark = pytest.mark.usefixtures("both")
 def engine(_model_cache):
     with Engine.open(diagnostic_path(), backend="cpu", numerics="exact") as opened:
         yield opened
-
-
-def examination(*outcomes: Outcome, stage: str = "numbers", **more) -> Examination:
-    made = Stage(stage, "Numbers", "?", done=True)
-    for i, outcome in enumerate(outcomes):
-        made.add(f"check {i}", outcome, f"says {i}", **more)
-    return Examination("http://127.0.0.1:1/v1", [("date", "today")], {"kind": "http"}, "ds4-vectors doctor x", [made])
 
 
 # ------------------------------------------------------------------------------------------------------ findings
@@ -111,12 +101,6 @@ def test_tokens_as_they_are_shown() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- diagnoses
-
-
-def diagnosis(verdict: str, fault=None, notes=(), **more):
-    whole = {"verdict": verdict, "fault": fault, **more}
-    return SimpleNamespace(verdict=verdict, fault=fault, confidence=0.97, says="words", notes=list(notes),
-                           mode="exact", first_position=more.get("first_position"), to_json=lambda: whole)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -365,292 +349,3 @@ def test_constants_that_no_flash_file_has(engine) -> None:
     key = "deepseek4.attention.layer_norm_rms_epsilon"
     says = f"it has the size of DeepSeek V4 Flash, but {key} 1e-05, where DeepSeek V4 Flash has 1e-06"
     assert bad == (Outcome.WRONG, says)
-
-
-def test_a_key_of_the_targets_file_is_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
-    draft = Draft(diagnostic_path())
-    draft.set("expert_weights_scale", 1.0)
-    draft.write(tmp_path / "theirs.gguf")
-    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
-    given = ["doctor", "local", "--only", "determinism", "--their-model"]
-    assert cli.main([*given, str(tmp_path / "theirs.gguf")]) == 1
-    assert "the target's file: metadata deepseek4.expert_weights_scale: 1.5 here, 1 there" in capsys.readouterr().out
-    assert cli.main([*given, diagnostic_path()]) == 0
-    assert cli.main([*given, str(tmp_path / "none.gguf")]) == 1 and "none.gguf" in capsys.readouterr().err
-
-
-# ----------------------------------------------------------------------------------------------- the whole run
-
-
-class Stops(Scripted):
-    """Raises what it is told at the n-th request."""
-
-    def __init__(self, at: int, error: BaseException):
-        super().__init__([step(b"a", (b"b", -3.0))])
-        self.at, self.error = at, error
-
-    def stream(self, request):
-        if len(self.asked) + 1 >= self.at:
-            self.asked.append(request)
-            raise self.error
-        yield from super().stream(request)
-
-
-@pytest.fixture
-def quiet(monkeypatch):
-    """No diagnosis: these tests are about everything around it."""
-    clean = diagnosis("exact")
-    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
-    monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
-    monkeypatch.setattr(numbers, "run_diagnosis", lambda *args, **options: clean)
-
-
-def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch, capsys) -> None:
-    def broken(case, stage):
-        stage.add("first", Outcome.OK, "kept")
-        raise ZeroDivisionError("by accident")
-
-    steps = [s if s.name != "ways" else run.StageSpec("ways", "W", "?", broken) for s in run.STEPS]
-    monkeypatch.setattr(run, "STEPS", tuple(steps))
-    found = run.examine(ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True))
-    by_name = {s.name: s for s in found.stages}
-    assert by_name["ways"].outcome is Outcome.FAILED and not by_name["ways"].done
-    assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
-    assert by_name["batch"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
-    assert not found.passed and "7/8 One and many: not possible here" in capsys.readouterr().err
-
-
-def test_a_target_that_breaks_off(engine, quiet) -> None:
-    found = run.examine(ExamContext(Stops(5, TargetError("the connection broke")), engine, quick=True))
-    by_name = {s.name: s.outcome for s in found.stages}
-    assert by_name["preflight"] is not Outcome.FAILED and by_name["determinism"] is Outcome.FAILED
-    assert by_name["numbers"] is Outcome.OK and not found.passed
-
-
-def test_only_and_skip(engine, quiet) -> None:
-    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True)
-    found = run.examine(case, only=["determinism"])
-    seen = {s.name for s in found.stages if s.outcome is not Outcome.SKIPPED}
-    assert seen == {"preflight", "determinism"}
-    assert {s.name for s in run.examine(case, skip=["determinism", "depth"]).stages
-            if s.outcome is Outcome.SKIPPED} == {"determinism", "depth"}  # fmt: skip
-
-
-def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
-    monkeypatch.setattr(limits.Limit, "seconds_left", 0.0)
-    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, long=True)
-    found = run.examine(case, only=["numbers", "determinism"])
-    checks = {c.name: c for _, c in found.checks()}
-    assert checks["mixed"].outcome is Outcome.OK, "one prompt in any case"
-    assert checks["long"].outcome is Outcome.SKIPPED and checks["long"].says == "out of time"
-    assert "--prompt long" in checks["long"].next[0] and not found.complete
-
-
-def doctored(monkeypatch, target) -> None:
-    monkeypatch.setattr(cli_doctor, "target_of", lambda args, spec: target)
-
-
-def test_ctrl_c_writes_the_page_of_what_is_done(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
-    doctored(monkeypatch, Stops(4, KeyboardInterrupt()))
-    assert cli.main(["doctor", "http://127.0.0.1:1/v1", "--quick", "-o", str(tmp_path)]) == 130
-    whole = json.loads((tmp_path / "doctor.json").read_text())
-    assert whole["interrupted"] and not whole["passed"] and not whole["complete"]
-    by_name = {s["name"]: s for s in whole["stages"]}
-    assert by_name["preflight"]["done"] and by_name["batch"]["checks"][0]["says"] == "interrupted before it began"
-    assert (
-        "Interrupted" in (tmp_path / "doctor.html").read_text()
-        and "Interrupted" in (tmp_path / "doctor.md").read_text()
-    )
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["complete"] is False
-
-
-# ------------------------------------------------------------------------------------------------- time and signals
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(limits, "GRACE", 0.1)
-    monkeypatch.setattr(limits, "BEAT", 0.05)
-
-
-def staged(monkeypatch, stage_run) -> None:
-    """Replace the stage "ways"."""
-    steps = [s if s.name != "ways" else run.StageSpec("ways", "W", "?", stage_run) for s in run.STEPS]
-    monkeypatch.setattr(run, "STEPS", tuple(steps))
-
-
-class Waits(Scripted):
-    """Answers the first request after that many others only when it is cancelled."""
-
-    def __init__(self, after: int):
-        super().__init__([step(b"a", (b"b", -3.0))])
-        self.after = after
-
-    def stream(self, request):
-        if len(self.asked) == self.after:
-            self.asked.append(request)
-            assert request.cancel.wait(60), "nobody ended this request"
-            yield Delta("", (), 0.1, "cancelled")
-        else:
-            yield from super().stream(request)
-
-
-def test_a_stage_ends_when_its_time_is_up_whatever_it_does(engine, quiet, impatient, monkeypatch, capsys) -> None:
-    """It waits for something that never comes; what it found is kept, and the next stage runs."""
-
-    def stuck(case, stage):
-        stage.add("first", Outcome.OK, "kept")
-        case.progress("waiting for Godot")
-        threading.Event().wait(60)
-        raise AssertionError("not ended")
-
-    staged(monkeypatch, stuck)
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, quick=True, budget=2.0)
-    found = run.examine(case, only=["ways", "batch"])
-    ways, batch = (next(s for s in found.stages if s.name == name) for name in ("ways", "batch"))
-    assert [(c.name, c.outcome, c.says) for c in ways.checks] == [
-        ("first", Outcome.OK, "kept"), ("rest of the stage", Outcome.SKIPPED, "out of time"),
-    ]  # fmt: skip
-    assert not ways.done and batch.done and not found.interrupted and "--budget" in ways.checks[1].next[0]
-    assert "6/8 W: waiting for Godot (" in capsys.readouterr().err, "where there is no terminal, too"
-    assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
-
-
-def test_a_request_ends_when_the_time_of_its_stage_is_up(engine, quiet, monkeypatch) -> None:
-    case = ExamContext(target := Waits(2), engine, quick=True, budget=1.0)
-    found = run.examine(case, only=["determinism"])
-    stage = next(s for s in found.stages if s.name == "determinism")
-    assert len(target.asked) == 3 and [c.says for c in stage.checks] == ["out of time"]
-
-
-def test_a_diagnosis_is_asked_to_end(engine, monkeypatch) -> None:
-    """What it knows by then is its answer; the next prompt is not begun."""
-
-    def slow(engine, seen, thorough, their_model, cancel):
-        assert cancel.wait(60) and cancel(), "nobody ended it"
-        return diagnosis("unknown")
-
-    seen = SimpleNamespace(ids=np.arange(9), rows=np.arange(9), full=False, logprobs=np.zeros((9, 20)))
-    monkeypatch.setattr(numbers, "elicit", lambda *args: seen)
-    monkeypatch.setattr(numbers, "run_diagnosis", slow)
-    case = ExamContext(Scripted([step(b"a", (b"b", -3.0))]), engine, budget=1.0)
-    found = run.examine(case, only=["numbers"])
-    assert [(c.name, c.outcome.value) for s, c in found.checks() if s.name == "numbers"] == [
-        ("mixed", "unexplained"), ("short", "skipped"), ("text", "skipped"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("polite", [True, False])
-def test_signals_end_in_the_page(engine, quiet, impatient, monkeypatch, tmp_path, signum, code, polite) -> None:
-    """The stage ends by itself if it can, and is interrupted if it cannot."""
-
-    def waits(case, stage):
-        stage.add("first", Outcome.OK, "kept")
-        os.kill(os.getpid(), signum)
-        assert case.limit.cancel.wait(60)
-        if not polite:
-            threading.Event().wait(60)
-            raise AssertionError("not ended")
-        stage.add("second", Outcome.OK, "the best answer so far")
-
-    staged(monkeypatch, waits)
-    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
-    assert cli.main(["doctor", "local", "--only", "ways,batch", "-o", str(tmp_path)]) == code
-    whole = json.loads((tmp_path / "doctor.json").read_text())
-    ways, batch = (next(s for s in whole["stages"] if s["name"] == name) for name in ("ways", "batch"))
-    last = "the best answer so far" if polite else "interrupted"
-    assert whole["interrupted"] and [c["says"] for c in ways["checks"]] == ["kept", last] and not ways["done"]
-    assert batch["checks"][0]["says"] == "interrupted before it began"
-
-
-def test_the_last_line_is_json_and_the_files_are_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
-    doctored(monkeypatch, Scripted([step(b"a", (b"b", -3.0))]))
-    assert cli.main(["doctor", "local", "--only", "numbers", "-o", str(tmp_path / "new"), "--json"]) == 0
-    out = capsys.readouterr().out
-    found = json.loads(out)
-    assert found["passed"] and found["stages"]["numbers"] == "ok" and found["complete"] is False
-    assert [name.rpartition("/")[2] for name in found["files"]] == list(page.FILES)
-
-
-def test_usage_errors_that_teach(capsys, tmp_path) -> None:
-    for argv, says in (
-        ([], "which engine? Name one: http://HOST:PORT/v1"),
-        (["a", "b"], "one target is needed, not 2"),
-        (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
-        (["local", "--quick", "--long"], "exclude each other"),
-        (["what:ever"], "unknown target"),
-    ):
-        assert cli.main(["doctor", *argv]) == 2
-        assert says in capsys.readouterr().err
-    (tmp_path / "file").write_text("x")
-    assert cli.main(["doctor", "local", "-o", str(tmp_path / "file")]) == 1
-    assert "cannot write" in capsys.readouterr().err
-
-
-def test_help(capsys) -> None:
-    assert cli.main(["doctor", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "examples:" in out and "--only" in out and "Exit code 0" in out
-    with pytest.raises(UsageError):
-        cli_doctor.doctor([])
-
-
-# ---------------------------------------------------------------------------------------------------- pages
-
-
-HOSTILE = "<script>alert(1)</script> | `x` \x1b[31m\n# head [a](http://b)"
-
-
-def test_the_page_needs_nothing_and_trusts_nothing(tmp_path) -> None:
-    found = examination(Outcome.WRONG, figures={HOSTILE: HOSTILE}, notes=[HOSTILE], next=[HOSTILE], sight=HOSTILE,
-                        where=[(HOSTILE, [ShownToken(HOSTILE, 3, True), ShownToken("b")])])  # fmt: skip
-    found.target, found.facts = HOSTILE, [("command", HOSTILE)]
-    page.write(found, str(tmp_path))
-    html, text = (tmp_path / "doctor.html").read_text(), (tmp_path / "doctor.md").read_text()
-    assert "<script" not in html and "\x1b" not in html + text and 'class="marked" title="id 3"' in html
-    assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {"data:,", "#numbers"}
-    assert "url(" not in html and "@import" not in html and "prefers-color-scheme: dark" in html
-    rows = [line for line in text.splitlines() if line.startswith("| Numbers")]
-    assert len(rows) == 1 and len(re.findall(r"(?<!\\)\|", rows[0])) == 5, "nothing foreign makes a column"
-    outside = re.sub(r"(`+).*?\1", "", text)
-    assert not re.search(r"(?<!\\)<script", outside) and not re.search(r"(?<!\\)\[a(?<!\\)\]", outside)
-    assert json.loads((tmp_path / "doctor.json").read_text())["target"] == HOSTILE
-
-
-def test_code_spans_hold_any_text() -> None:
-    assert page.code("a") == "`a`" and page.code("a``b") == "```a``b```" and page.code("`") == "`` ` ``"
-    assert page.code("") == "` `" and "|" not in page.code("a|b")
-
-
-def test_a_key_that_was_sent_back_is_taken_out(tmp_path) -> None:
-    secret = 's"e<c|r&e_t'
-    found = examination(Outcome.WRONG, notes=[f"bad key: {secret}"], where=[("r", [ShownToken(secret)])])
-    page.write(found, str(tmp_path), secret)
-    for name in page.FILES:
-        text = (tmp_path / name).read_text()
-        assert "***" in text
-        for form in (secret, "s&#34;e&lt;c|r&amp;e_t", 's\\"e<c|r&e_t', 's"e\\<c\\|r\\&e\\_t'):
-            assert form not in text, name
-    assert page.without("text", "") == "text"
-
-
-@pytest.mark.thorough
-def test_a_target_of_logits_alone_is_examined(engine, without_families) -> None:
-    """One that takes no prompts of any kind, as a file of somebody's own functions would."""
-
-    class Bare(Scripted):
-        def __init__(self):
-            super().__init__([])
-            self.abilities = frozenset({Ability.FULL_LOGITS})
-
-        def logits(self, ids):
-            out = engine.logits(ids).copy()
-            out[5, 7] = np.nan
-            return out
-
-    found = run.examine(ExamContext(Bare(), engine, quick=True), only=["numbers"])
-    checks = {c.name: c for _, c in found.checks()}
-    assert checks["full logits"].outcome is Outcome.WRONG and "position 5, token 7" in checks["full logits"].says
-    assert not found.passed

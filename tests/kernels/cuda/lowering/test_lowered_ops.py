@@ -1,6 +1,6 @@
 """Every op of the CUDA backend as a GPU would run it: compiled for sm_90, its PTX run here, against the reference.
 
-Operands are those of ``tests/kernels/test_ops.py``. Threads and blocks are as many as on a GPU. All orders of threads
+Operands are those of ``tests/kernels/op_cases.py``. Threads and blocks are as many as on a GPU. All orders of threads
 have to give the same bits, or results depend on who is first.
 """
 
@@ -16,8 +16,8 @@ from ds4ref.kernels.formats import Matrix
 from ds4ref.kernels.ops import OPS
 
 from ... import reference
+from ...op_cases import EXACT, Case, bits, drawn
 from ...test_cpu_ops import assert_close, matrix
-from ...test_ops import EXACT, Case, bits, drawn
 
 pytestmark = pytest.mark.cuda
 

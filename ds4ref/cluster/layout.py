@@ -61,8 +61,8 @@ def balanced(
                     if bounds and size > bounds[number]:
                         break
                     slowest = max(known[0], cost / speed)
-                    there = following[end]
-                    if there is None or slowest < there[0]:
+                    best_here = following[end]
+                    if best_here is None or slowest < best_here[0]:
                         following[end] = slowest, (*known[1], end)
             best = following
         last = best[count]

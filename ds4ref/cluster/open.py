@@ -112,13 +112,13 @@ class _Connection:
         assert self._layout is not None
         deadline = time.monotonic() + self.settings.patience
         while True:
-            there = known_workers(client)
-            places = _placed(self._layout, there, strict=self.settings.layers is not None)
+            known = known_workers(client)
+            places = _placed(self._layout, known, strict=self.settings.layers is not None)
             missing = [name for place, (name, _) in zip(places, self._layout, strict=True) if place is None]
             if not missing:
                 return [place for place in places if place is not None]
             if time.monotonic() > deadline:
-                names = ", ".join(sorted(there)) or "none"
+                names = ", ".join(sorted(known)) or "none"
                 raise ClusterError(f"worker {missing[0]} is not there (there are: {names})")
             time.sleep(0.1)
 
@@ -164,16 +164,16 @@ def known_workers(client: Any) -> dict[str, str]:
     return {str(worker["name"]): address for address, worker in info["workers"].items()}
 
 
-def _placed(layout: Sequence[tuple[str, range]], there: dict[str, str], strict: bool) -> list[Place | None]:
+def _placed(layout: Sequence[tuple[str, range]], known: dict[str, str], strict: bool) -> list[Place | None]:
     """Return the place of each part of a layout by name or address, None for a worker that is not there and for which,
     if ``strict``, no other may stand in."""
-    addresses = {address: name for name, address in there.items()}
-    names = [name if name in there else addresses.get(name) for name, _ in layout]
-    spare = sorted(there.keys() - set(names)) if not strict else []
+    addresses = {address: name for name, address in known.items()}
+    names = [name if name in known else addresses.get(name) for name, _ in layout]
+    spare = sorted(known.keys() - set(names)) if not strict else []
     places: list[Place | None] = []
     for name, (_, layers) in zip(names, layout, strict=True):
         chosen = name if name is not None else spare.pop(0) if spare else None
-        places.append(None if chosen is None else Place(chosen, there[chosen], layers))
+        places.append(None if chosen is None else Place(chosen, known[chosen], layers))
     return places
 
 
@@ -182,27 +182,27 @@ def _measured(
 ) -> list[tuple[str, range]]:
     """Return a layout over all workers that are there, by the bytes a token reads and the workers' speed."""
     deadline = time.monotonic() + patience
-    while not (there := known_workers(client)):
+    while not (known := known_workers(client)):
         if time.monotonic() > deadline:
             raise ClusterError("the cluster has no worker")
         time.sleep(0.1)
-    names = sorted(there)
+    names = sorted(known)
     if len(names) == 1:
         return [(names[0], range(shape.n_layers))]
     costs, sizes = layer_bytes(source, shape)
     if len(names) > len(costs):
         names = names[: len(costs)]
-    futures = [client.submit(speed, threads, workers=[there[name]], pure=False) for name in names]
-    found = []
+    futures = [client.submit(speed, threads, workers=[known[name]], pure=False) for name in names]
+    speeds = []
     for name, future in zip(names, futures, strict=True):
         try:
-            found.append(future.result(timeout=60 + patience))
+            speeds.append(future.result(timeout=60 + patience))
         except TimeoutError:
-            raise ClusterError(f"worker {name} at {there[name]} does not answer") from None
+            raise ClusterError(f"worker {name} at {known[name]} does not answer") from None
         except Exception as error:
-            raise ClusterError(f"worker {name} at {there[name]}: {' '.join(str(error).split())[:200]}") from None
-    limits = [MEMORY_SHARE * memory if memory else float("inf") for _, memory in found]
-    return list(zip(names, balanced(costs, [rate for rate, _ in found], sizes, limits), strict=True))
+            raise ClusterError(f"worker {name} at {known[name]}: {' '.join(str(error).split())[:200]}") from None
+    limits = [MEMORY_SHARE * memory if memory else float("inf") for _, memory in speeds]
+    return list(zip(names, balanced(costs, [rate for rate, _ in speeds], sizes, limits), strict=True))
 
 
 def layer_bytes(source: TensorSource, shape: ModelShape) -> tuple[list[float], list[int]]:

@@ -136,9 +136,9 @@ def simulate(routing: Routing, budget: int, order: Order, warm: int = 0) -> Outc
         for layer in range(layers):
             ids: Any = np.unique(routing.ids[token, layer])
             order.used(layer, ids)
-            there = int(contents.present(layer, ids).sum())
+            present = int(contents.present(layer, ids).sum())
             if token >= warm:
-                uses, hits, read = uses + len(ids), hits + there, read + (len(ids) - there) * sizes[layer]
+                uses, hits, read = uses + len(ids), hits + present, read + (len(ids) - present) * sizes[layer]
             kept[layer, ids] = True
             contents.admit(layer, ids.tolist(), kept)
             kept[layer, ids] = False

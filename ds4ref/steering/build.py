@@ -152,11 +152,11 @@ def build(target: np.ndarray, control: np.ndarray, options: Options) -> Built:
         inside = folds == fold
         right[inside] = in_order(directions(t[~inside], c[~inside], options), t[inside], c[inside])
     rows = directions(t, c, options)
-    held = in_order(rows, held_t, held_c)
+    held_out = in_order(rows, held_t, held_c)
     confidence = 1 - (1 - CONFIDENCE) / len(rows)
     layers = []
     for layer in range(len(rows)):
-        shares = [wilson(float(x[:, layer].sum()), len(x), confidence) for x in (right, held)]
+        shares = [wilson(float(x[:, layer].sum()), len(x), confidence) for x in (right, held_out)]
         weight = 2 * shares[0].estimate - 1 if shares[0].low > 0.5 else 0.0
         layers.append(Layer(weight if options.weigh else 1.0, *shares))
     weights = np.array([layer.weight for layer in layers])

@@ -28,10 +28,10 @@ def mark(prompt: str) -> str:
 
 def unseen(prompts: Sequence[str], used: Collection[str]) -> list[str]:
     """Return the prompts whose marks are not among ``used``; raise DataError if none is left."""
-    left = [prompt for prompt in prompts if mark(prompt) not in used]
-    if not left:
+    remaining = [prompt for prompt in prompts if mark(prompt) not in used]
+    if not remaining:
         raise DataError(f"the direction was built from all {len(prompts)} prompts: others are needed to measure it")
-    return left
+    return remaining
 
 
 def rendered(

@@ -29,8 +29,8 @@ def score(path: str, half: str, scale: float, count: int, options: Sequence[str]
                    "--no-store", "--output", log, *steered, *options]  # fmt: skip
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise DataError(f"scale {scale:g}: {said}")
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise DataError(f"scale {scale:g}: {reason}")
     result: dict[str, Any] = json.loads(done.stdout)
     if result["interval"] is None:
         return unknown(float("nan"), 0, "no answer graded")

@@ -168,7 +168,8 @@ class Engine:
     @property
     def cluster(self) -> list[dict[str, Any]] | None:
         """Return the workers that have the layers (``cluster.model.ClusterModel.places``), None on one machine."""
-        return None if self.model.ops.name != "cluster" else self.model.places()
+        places = getattr(self.model, "places", None)
+        return None if places is None else places()
 
     def steered(self, steering: Steering | None) -> Engine:
         """Return an engine of the same weights that is steered so, or not at all; it drafts nothing.

@@ -22,7 +22,9 @@ _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _TOKEN = re.compile(
     rf"[ \t\n\r]*+(?:(?P<key>{_SHORT}|\x22)|(?P<scalar>{_NUMBER}|true|false|null)|(?P<mark>[{{}}\[\],:]))"
 )
-_INSIDE = re.compile(_CHARACTERS)
+# Not possessive: before Python 3.11.5 a possessive group that fails half-way keeps what it has passed (gh-106052). That
+# needs 70 bytes a character, of a piece alone. Elsewhere a string is whole, so that no group fails half-way.
+_INSIDE = re.compile(_CHARACTERS.removesuffix("+"))
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _OUTSIDE_STRINGS = re.compile(rf"({_STRING})|[ \t\n\r]+")

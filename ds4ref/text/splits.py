@@ -13,7 +13,6 @@ cuts the run up, and splits off the last blank of blanks before the run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, AnyStr
@@ -62,7 +61,9 @@ def split_unicode(text: str) -> Iterator[str]:
 
 
 @cache
-def _ds4_pattern() -> re.Pattern[bytes]:
+def _ds4_pattern() -> Any:
+    import regex  # ``re`` before Python 3.11.5 keeps what a possessive group passed before it failed (gh-106052)
+
     # A character is as long as its lead byte says; continuation bytes are not checked. A cut-off tail is single bytes.
     char = r"(?>[\xC0-\xDF].|[\xE0-\xEF]..|[\xF0-\xF7]...|[\x80-\xFF])"
     letters = rf"(?:[A-Za-z]|{char})++"
@@ -82,7 +83,7 @@ def _ds4_pattern() -> re.Pattern[bytes]:
         rf"[{space}]++",
         rf"{char}|.",
     )
-    return re.compile("|".join(alternatives).encode("ascii"), re.DOTALL)
+    return regex.compile("|".join(alternatives).encode("ascii"), regex.DOTALL)
 
 
 def split_ds4(data: bytes) -> Iterator[bytes]:

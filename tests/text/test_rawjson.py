@@ -154,6 +154,11 @@ def test_long_strings_are_walked_in_pieces(monkeypatch, text, piece):
             rawjson.string(wrong)
 
 
+def test_a_piece_may_end_in_an_escape_before_python_3_11_5():
+    """There a possessive group that fails half-way keeps what it has passed (gh-106052)."""
+    assert not re.search(r"\)[*+?]\+", rawjson._INSIDE.pattern)
+
+
 @pytest.mark.parametrize("walk", [rawjson.value_end, rawjson.string])
 def test_other_threads_run_while_a_long_string_is_walked(walk):
     """Counted in turns, not in seconds: a walk of one piece would leave the other thread none or one."""

@@ -181,7 +181,8 @@ def test_ds4_form_is_the_table(data):
 def test_ds4_form_of_all_neighbours():
     for first, second in itertools.product([*PIECES, *LEADS], repeat=2):
         data = first + second + b"a  " + first + b"  " + second + first + b"\n" + second
-        assert [*split_ds4(data)] == naive_ds4(data)
+        for cut in (data, first + second + b"\xe3", first + second + b"\xe3\x81"):
+            assert [*split_ds4(cut)] == naive_ds4(cut)
 
 
 @given(st.text(alphabet=string.printable))

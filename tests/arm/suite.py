@@ -23,9 +23,7 @@ _CHOSEN: Mapping[str, str] = {
 }
 FILES = tuple(f"{folder}/{name}.py" for folder, names in _CHOSEN.items() for name in names.split())
 
-SINGLE = (
-    "tests/session/test_session.py::test_sync_extends_reuses_and_rebuilds[exact]",
-)
+SINGLE = ("tests/session/test_session.py::test_sync_extends_reuses_and_rebuilds[exact]",)
 """Tests of files of which all would take hours: a session on the random model takes half a minute."""
 
 
@@ -47,7 +45,8 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "round inputs after sums of NumPy's, whose last bit is another one there": {"tests/weights": "test_llama2c"},
     "take hours: trained or random models, token by token, or processes that are killed": {
         "tests/archs": "test_mtp test_published test_steering",
-        "tests/session": "test_forks test_left test_rewind test_session test_store_crash test_store_damage test_store_model",
+        "tests/session": "test_forks test_left test_rewind test_session test_store_crash test_store_damage "
+        "test_store_model",
     },
 }
 """Files of the folders above that do not run there, by reason."""

@@ -15,7 +15,7 @@ _CHOSEN: Mapping[str, str] = {
     "test_quantize test_recording test_schedule test_top",
     "tests/archs": "test_chunks test_dense test_experts test_families test_formats test_frozen test_golden "
     "test_packed4 test_plan test_shape test_teacher_forced",
-    "tests/session": "test_boundaries test_directory test_kvc test_passes test_payload test_store",
+    "tests/session": "test_boundaries test_directory test_kvc test_payload test_store",
     "tests/text": "test_byte_level test_chat test_dsml test_dsml_parser test_messages test_pieces "
     "test_rawjson test_splits test_stream test_tokenizer",
     "tests/weights": "test_accounting test_full_size test_gguf test_imatrix test_malformed "
@@ -45,7 +45,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "round inputs after sums of NumPy's, whose last bit is another one there": {"tests/weights": "test_llama2c"},
     "take hours: trained or random models, token by token, or processes that are killed": {
         "tests/archs": "test_mtp test_published test_steering",
-        "tests/session": "test_forks test_left test_rewind test_session test_store_crash test_store_damage "
+        "tests/session": "test_forks test_left test_passes test_rewind test_session test_store_crash test_store_damage "
         "test_store_model",
     },
 }
@@ -54,7 +54,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
 
 CASES = 2
 """Cases of each test outside of kernels: all of them take three quarters of an hour on two cores."""
-MINUTES = ("tests/archs/test_chunks.py::test_large_chunks",)
+MINUTES = ("tests/archs/test_chunks.py::test_all_chunks_in_mode_exact", "tests/archs/test_chunks.py::test_large_chunks")
 """Tests of the chosen files that take a minute and more each."""
 
 

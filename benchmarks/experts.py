@@ -96,7 +96,7 @@ def drawn(vocab: int, decoded: int) -> list[int]:
 
 
 def llama(model: str, decoded: int) -> dict[str, Any]:
-    """Return what llama.cpp takes for the same tokens."""
+    """Decode the same tokens with llama.cpp on the mapped file; return ms and megabytes read a token."""
     from ds4ref.environment import usable_cores
 
     from .worker import LlamaCpp

@@ -54,4 +54,4 @@ class Link(Protocol):
         """Let a pass run through all stages (``Stage.run``); the result is a ``PassResult``."""
 
     def close(self) -> None:
-        """Let go of the stages."""
+        """Release the workers' stages, without waiting for them."""

@@ -189,7 +189,7 @@ class ClusterModel:
             return pending.result()
 
     def wait_all(self, name: str, *arguments: Any) -> list[Any]:
-        """Return the result of an instruction by stage."""
+        """Give an instruction to every stage; return their results in the order of the layers."""
         return [self.wait(pending) for pending in self.all_stages(name, *arguments)]
 
     def run(

@@ -128,8 +128,8 @@ def engine_facts(
     bytes in all).
     """
     facts = {**identity(engine), "threads": engine.threads}
-    if engine.cluster is not None:
-        facts["cluster"] = engine.cluster
+    if (places := engine.cluster) is not None:
+        facts["cluster"] = places
     path = Path(engine.path)
     if store is not None:
         facts["model"]["sha256"] = store.sha256(path, progress)

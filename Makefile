@@ -8,6 +8,8 @@ OUT ?= out
 # Each process begins with a part of the suite in one piece, so that a file's fixtures are made once; one that is done takes
 # half of what another one has left.
 SPREAD ?= -n auto --maxprocesses 4 --dist worksteal
+# PART=3/6: one in six of the tests, and with 4/6, 5/6 and so on the others.
+PARTED = $(SPREAD) $(if $(PART),--part $(PART))
 # Where tests marked cuda are: to collect all others takes longer.
 COMPILED := tests/kernels/cuda tests/kernels/test_ops.py tests/kernels/test_top.py tests/kernels/test_pitfalls.py \
 	tests/benchmarks/test_cuda_code.py tests/benchmarks/test_gpu_check.py
@@ -45,7 +47,7 @@ test: $(VENV)/.test ## run the test suite (without the thorough, oracle, peer, G
 	@$(PY) -m pytest -q $(SPREAD)
 
 thorough: $(VENV)/.test ## the tests that take longest and whose subjects make test samples
-	@$(PY) -m pytest -q -m thorough $(SPREAD)
+	@$(PY) -m pytest -q -m thorough $(PARTED)
 
 lint: $(VENV)/.test ## ruff, mypy (as on Linux and on macOS), and who may import whom
 	@$(PY) -m ruff check .
@@ -55,13 +57,13 @@ lint: $(VENV)/.test ## ruff, mypy (as on Linux and on macOS), and who may import
 	@$(VENV)/bin/lint-imports --no-logo
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
-	@$(PY) -m pytest -q -m "oracle and not slow" $(SPREAD)
+	@$(PY) -m pytest -q -m "oracle and not slow" $(PARTED)
 
 smoke: $(VENV)/.oracle ## real clients (SDKs, plain HTTP) against ds4-server; agents: ds4-server smoke --install
 	@$(VENV)/bin/ds4-server smoke --client quick --install
 
 cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs numba-cuda and NVIDIA's compiler, 0.5 GB)
-	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "cuda and not slow" $(SPREAD) $(COMPILED)
+	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "cuda and not slow" $(PARTED) $(COMPILED)
 
 TIER ?= C
 arm: $(VENV)/.test ## under emulation, on AArch64: kernels of TIER=C, N or I, compiled here, and the share of the suite that computes

@@ -20,7 +20,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.marking import spread, unasked
+from tests.marking import part, spread, unasked
 
 # Each process of a run keeps to its share of the cores: threads waiting for each other beside those of another process
 # cost a third more time than one core alone.
@@ -94,12 +94,17 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_addoption(parser):
     parser.addoption("--uncompiled", action="store_true", help="do not begin by compiling the kernels: none is loaded")
     parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test outside of kernels")
+    parser.addoption("--part", metavar="K/N", help="run one in N of the cases; N successive K are all of them")
 
 
 @pytest.hookimpl(trylast=True)  # of the cases that the marks leave
 def pytest_collection_modifyitems(config, items):
+    kept = items
     if most := config.option.cases:
-        kept = spread(items, most)
+        kept = spread(kept, most)
+    if config.option.part:
+        kept = part(kept, *map(int, config.option.part.split("/")))
+    if kept is not items:
         chosen = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = kept

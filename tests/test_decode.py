@@ -88,6 +88,7 @@ def test_a_recording_serves_many_tokens(engine: Engine) -> None:
     assert [kind == kinds[3] for kind in kinds] == [at % 4 == 3 for at in range(60)]
 
 
+@pytest.mark.thorough
 def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MOST", 2)
     with Engine.open(nano_path, numerics="ds4") as engine:
@@ -98,6 +99,7 @@ def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.Mon
         assert fast._decoder.last in [recording for recording, _ in fast._decoder._recordings.values()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_same_bits_after_prefill_snapshot_restore_and_load(engine: Engine, tmp_path: Path) -> None:
     ids = tokens(engine, 320)
@@ -173,6 +175,7 @@ def test_same_bits_on_drawn_shapes(mode: str, seed: int, tmp_path: Path) -> None
             step(fast, slow, token)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_two_sessions_interleaved_with_snapshots_handed_across(engine: Engine) -> None:
     """Whatever two sessions do in turn, each gives what it gives alone from the same history."""
@@ -233,6 +236,7 @@ def test_sessions_with_a_common_past_in_two_threads(engine: Engine) -> None:
         np.testing.assert_array_equal(got[number], wanted[number])
 
 
+@pytest.mark.thorough
 def test_other_sessions_record_nothing_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of token that one session has recorded, at two depths; sessions in turn, to the bit."""
     monkeypatch.setattr(chunk, "LASTING", 1)
@@ -256,6 +260,7 @@ def test_other_sessions_record_nothing_again(engine: Engine, monkeypatch: pytest
                     step(fast, slow, token)
 
 
+@pytest.mark.thorough
 def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache has room for a whole chunk from the start; one that grew with prompts would differ from session to
     session."""

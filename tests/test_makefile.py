@@ -66,6 +66,12 @@ def test_make_cuda_runs_every_test_of_compiled_kernels():
     assert marked == inside and len(marked) >= 3
 
 
+@pytest.mark.parametrize("target", ["thorough", "oracle", "cuda"])
+def test_long_suites_can_be_run_in_parts(target):
+    assert " --part 3/6" in make("-n", target, "PART=3/6").stdout
+    assert "--part" not in make("-n", target).stdout
+
+
 def test_an_old_python_is_refused_in_one_line(copy):
     old = interpreter(copy, "python-old", "exit 1")
     done = make("run", f"PYTHON={old}", folder=copy)

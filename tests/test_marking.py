@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marking import WRITTEN, spread, unasked
+from tests.marking import WRITTEN, part, spread, unasked
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = re.search(r"-m '(.*)'\"$", (ROOT / "pyproject.toml").read_text(), re.M)[1]
@@ -82,3 +82,16 @@ def test_a_few_cases_of_each_test(count, most, kept):
 def test_kernels_keep_all():
     kernels = [Case(f"tests/kernels/test_ops.py::x[{n}]") for n in range(9)]
     assert spread(kernels, 2) == kernels
+
+
+def test_successive_parts_are_all_cases_once():
+    cases = [Case(f"tests/a.py::x[{n}]") for n in range(90)]
+    parts = [part(cases, place, 6) for place in range(41, 47)]
+    assert sorted(case.nodeid for piece in parts for case in piece) == sorted(case.nodeid for case in cases)
+    assert all(5 <= len(piece) <= 25 for piece in parts)
+    assert part(cases, 47, 6) == parts[0] == sorted(parts[0], key=cases.index)
+
+
+def test_a_part_does_not_depend_on_what_else_there_is():
+    cases = [Case(f"tests/a.py::x[{n}]") for n in range(90)]
+    assert part(cases[1::2], 3, 4) == [case for case in part(cases, 3, 4) if case in cases[1::2]]

@@ -90,6 +90,7 @@ def sources() -> Iterator[Path]:
                 yield path
 
 
+@pytest.mark.thorough
 def test_what_only_linux_has_is_called_in_few_places():
     found: dict[str, list[str]] = {}
     for path in sources():

@@ -103,6 +103,7 @@ class Story:
         self.unread.append("" if done.failed else done.text.partition("Current file around edit")[2])
 
 
+@pytest.mark.thorough
 @settings(max_examples=200)
 @given(TEXT, st.lists(STEP, max_size=14))
 def test_an_edit_hits_what_was_seen(text, steps) -> None:

@@ -72,6 +72,7 @@ def test_all_chunks_without_gemm(cpu: Engine, ids: np.ndarray) -> None:
         np.testing.assert_array_equal(random_cuts(cpu, ids, seed), wanted, err_msg=f"seed {seed}")
 
 
+@pytest.mark.thorough
 def test_all_chunks_in_mode_exact(exact: Engine, ids: np.ndarray) -> None:
     wanted = exact.session(CTX).extend(ids, chunk=10_000)
     for chunk in (1, 3, 4, 127, 128, 129):
@@ -80,6 +81,7 @@ def test_all_chunks_in_mode_exact(exact: Engine, ids: np.ndarray) -> None:
         assert np.abs(random_cuts(exact, ids, seed) - wanted).max() <= 2e-4
 
 
+@pytest.mark.thorough
 def test_reference_agrees_with_cpu_and_with_itself(exact: Engine, ids: np.ndarray) -> None:
     """Float noise only in mode exact, whichever backend and however cut."""
     cpu = exact.session(CTX).extend(ids)

@@ -75,6 +75,7 @@ def test_the_tokenizer_is_the_gguf_s(folder: Path, nano_path: str) -> None:
         assert ours.shape == theirs.shape
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("numerics", ["exact", "qat", "ds4"])
 def test_in_place_are_the_bits_of_the_conversion(folder: Path, monkeypatch, backend: str, numerics: str) -> None:

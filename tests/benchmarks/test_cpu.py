@@ -26,6 +26,7 @@ def run(*arguments: str) -> list[dict]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_quick_json_has_valid_rows() -> None:
     found = run("--only", "decode", "nano", "prefill", "ggml", "compile")
     rows = {row["item"]: row for row in found}

@@ -118,6 +118,7 @@ HOW = {
 """Rows and state of every stub."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("turn", range(len(HOW)))
 def test_what_goes_wrong_in_a_part_stays_in_it(
     turn: int, tmp_path: Path, processes: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,6 +162,7 @@ def test_a_deadline_ends_a_part_and_not_the_run(tmp_path: Path) -> None:
     assert record.parts["a"]["seconds"] < 30 and items(kept(record.out))["b"] == ["before", "after"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_who_is_stopped_keeps_the_rows_and_leaves_nobody(
     number: signal.Signals, code: int, tmp_path: Path, processes: Path
@@ -201,6 +203,7 @@ def test_every_figure_is_on_disk_when_it_is_there(tmp_path: Path) -> None:
     assert seen == [(1, "running"), (2, "running"), (2, "done")]
 
 
+@pytest.mark.thorough
 def test_a_header_comes_first(tmp_path: Path) -> None:
     """The file is there before the GPU is asked anything, and says what is to come before the first part begins."""
     out = tmp_path / "sub" / "check.json"
@@ -243,6 +246,7 @@ def test_no_part_is_tried_where_no_device_answers(device: str, line: str, tmp_pa
     assert (done.returncode, done.stderr) == (1, line) and "a" not in kept(tmp_path / "check.json")["parts"]
 
 
+@pytest.mark.thorough
 def test_a_device_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "ASKING", 1.5)
     monkeypatch.setattr(signal, "signal", lambda *handler: None)
@@ -260,6 +264,7 @@ def test_a_part_that_leaves_time_leaves_it_to_the_others(tmp_path: Path) -> None
     assert len(record.rows) == 2 and record.parts["a"]["state"] == "cut short: no time was left"
 
 
+@pytest.mark.thorough
 def test_parts_of_a_stage_run_at_the_same_time_on_cores_of_their_own(tmp_path: Path, processes: Path) -> None:
     record = Record(tmp_path / "check.json")
     gpu_check.run(record, [Stage(1.0, {"a": STUBS + "meets", "b": STUBS + "meets"})], ["a", "b"], PATIENCE, False)

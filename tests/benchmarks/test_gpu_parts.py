@@ -220,6 +220,7 @@ SAME = [("exact", "exact", True), ("qat", "qat", True), ("ds4", "ds4", True)]
 OTHERS = [("exact", "qat", False), ("qat", "ds4", False), ("ds4", "exact", False)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mode", "theirs", "right"), sampled(SAME + OTHERS, 5))
 def test_bars_between_backends_hold_for_what_only_adds_in_another_order(
     mode: str, theirs: str, right: bool, check: Told, nano_path: str, monkeypatch: pytest.MonkeyPatch

@@ -97,6 +97,7 @@ def test_the_defaults_exist():
     assert "+avx512vnni" not in PROCESSORS["znver3"] and "+avx512vnni" in PROCESSORS["znver4"]
 
 
+@pytest.mark.thorough
 def test_code_for_a_mac_is_read_without_one():
     """Compiled for AArch64 in a process of its own: its loop has the format's step, and AArch64's instructions."""
     assert "apple-m1" in FOREIGN

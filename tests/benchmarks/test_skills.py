@@ -76,6 +76,7 @@ def unit(skill: str, right: list[float], nll: list[float] | None = None) -> dict
             "guess": 0.25}  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_the_pack_is_asked_whole_and_graded_as_a_whole() -> None:
     asked = questions("pack", 3, 0)
     assert [q.item for q in asked] == [item for item, _ in nano_pack.items()]
@@ -105,6 +106,7 @@ def test_scores_have_wilsons_interval() -> None:
     assert (skill, share, guess, n) == ("a", "50.0", "25.0", "20") and span == "29.9 to 70.1"
 
 
+@pytest.mark.thorough
 def test_mistakes_change_logits() -> None:
     engines = Engines(threads=1, open_path=lambda recipe: random_path())
     ids = np.random.default_rng(3).integers(0, 256, 300).tolist()

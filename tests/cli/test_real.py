@@ -64,6 +64,7 @@ def test_dump_tokens_of_the_golden_texts(capsys):
         assert all(line[6:8] == "  " for line in lines[1:-1])
 
 
+@pytest.mark.thorough
 def test_dumps_agree_with_each_other(capsys, tmp_path, nano_path):
     """Greedy steps, their log probabilities and the perplexity all follow from the dumped logits."""
     text = "Once upon a time there was a well, and in the well there was a stone. Nobody knew how it had come there."

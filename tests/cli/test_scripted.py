@@ -109,6 +109,7 @@ def test_a_task(tmp_path):
     assert other.word in other.note.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
 def test_a_whole_turn_over_the_embedded_model(nano_engine, tmp_path, api):
     """Call, result, answer, through the real worker: only the words are scripted."""

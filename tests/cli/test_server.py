@@ -228,6 +228,7 @@ def test_a_server(nano_path, tmp_path):
     assert stat.S_IMODE(trace.stat().st_mode) == 0o600 and b"Say something long." in trace.read_bytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_runs_is_answered_first(nano_path, number):
     with process(nano_path, "--log-format", "json") as one:
@@ -243,6 +244,7 @@ def test_what_runs_is_answered_first(nano_path, number):
     assert all(json.loads(line)["level"] in ("info", "warning", "error") for line in one.lines)
 
 
+@pytest.mark.thorough
 def test_a_second_signal_does_not_wait(nano_path):
     with process(nano_path) as one:
         long = {"type": "json_schema", "json_schema": {"name": "l", "schema": {"type": "string", "minLength": 9000}}}
@@ -258,6 +260,7 @@ def test_a_second_signal_does_not_wait(nano_path):
             assert one.ends() == 130
 
 
+@pytest.mark.thorough
 def test_one_at_a_time_where_that_is_wanted(nano_path, tmp_path):
     env = {"DS4_LOCK_FILE": str(tmp_path / "lock")}
     with process(nano_path, env=env):
@@ -266,6 +269,7 @@ def test_one_at_a_time_where_that_is_wanted(nano_path, tmp_path):
         assert other.returncode == 2 and "another ds4-server is running" in other.stderr
 
 
+@pytest.mark.thorough
 def test_a_locked_server(nano_path):
     with process(nano_path, "--key-env", "SECRET", env={"SECRET": "abc"}) as one:
         assert httpx2.get(f"{one.url}/v1/models", trust_env=False).status_code == 401

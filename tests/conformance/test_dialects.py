@@ -259,6 +259,7 @@ HARMLESS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "fault"), sampled(cases(HARMLESS), 5))
 def test_another_dialect_passes(good, path, fault):
     """Nothing of this stops a client: what is not offered is said, and is no failure."""

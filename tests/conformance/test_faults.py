@@ -271,6 +271,7 @@ def test_what_no_object_begins_with(text):
 CASES = [pytest.param(path, fault, wanted, id=f"{NAMES[path]}: {name}") for name, path, fault, wanted in FAULTS]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "fault", "wanted"), sampled(CASES, 7))
 def test_a_fault_is_found_by_its_check(good, path, fault, wanted):
     url, known = good
@@ -308,6 +309,7 @@ STREAMED = {"stream_type", "stream_done", "stream_chunks", "stream_finish", "str
 PIECES = {"stream_tool_call", "stream_tool_arguments"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "field", "wanted"),
     sampled(
@@ -343,6 +345,7 @@ def test_streams_that_break_off(good):
     assert "stream_done" in found and "without the blank line" in found["stream_done"]
 
 
+@pytest.mark.thorough
 def test_what_is_not_there(good):
     """Of any server it is skipped, with the reason; of one that has to have it, it is missing."""
     url, known = good

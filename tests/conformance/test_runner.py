@@ -157,6 +157,7 @@ def test_an_agent_that_comes_through(tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_an_agent_that_fails_or_hangs_or_never_reads(tmp_path, monkeypatch):
     crashed = agent(tmp_path, READS + "sys.exit('no connection')")
     assert crashed["turn"].state == "fail" and "exit code 1: " in crashed["turn"].got and crashed["tools"].state == "ok"

@@ -246,6 +246,7 @@ FIRST = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "fault"), sampled(cases(FIRST), 7))
 def test_a_spoiled_server_is_named(good, path, fault):
     url, known = good
@@ -274,6 +275,7 @@ def passed_on(pieces, send):
         send(piece)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", NAMES)
 @pytest.mark.parametrize(("holds", "wrong"), [(kept_back, True), (kept_back_but_one, True), (passed_on, False)])
 def test_streams_that_are_kept_back_are_named(good, path, holds, wrong):

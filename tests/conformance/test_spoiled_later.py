@@ -274,6 +274,7 @@ SECOND = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "fault"), sampled(cases(SECOND), 7))
 def test_a_server_spoiled_in_another_way_is_named(good, path, fault):
     url, known = good

@@ -251,12 +251,14 @@ def right(logits, probs, draft, sampler):
     return int(np.searchsorted(np.cumsum(rest) / rest.sum(), sampler.rng.uniform() * 0.9999999))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", [take_half, keep_rejected, take_likeliest])
 def test_a_wrong_acceptance_is_seen(mistake):
     ps = [sample(setting, 500, 77, wrong=mistake)[0].p for setting in settings()[:12]]
     assert stats.kstest(ps, "uniform").pvalue < 1e-6 and min(ps) < 1e-6
 
 
+@pytest.mark.thorough
 def test_rejection_sampling_by_the_book_passes():
     """The measure does not depend on which random numbers are used."""
     ps = [sample(setting, 500, 77, wrong=right)[0].p for setting in settings()[:12]]

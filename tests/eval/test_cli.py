@@ -145,6 +145,7 @@ def test_extractors_test_themselves(capsys):
     assert right == total and int(total) >= 200
 
 
+@pytest.mark.thorough
 def test_samples_spread_over_processes_are_the_same(path, tmp_path, capsys, model):
     assert main([*model, "-o", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
     spread = tmp_path / "spread.jsonl"

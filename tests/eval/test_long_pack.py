@@ -197,6 +197,7 @@ def test_what_is_refused(argv, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_run_of_the_random_model(nano_path, count, tmp_path, capsys):
     """It answers nothing, and reads 4,096 tokens; the log can be resumed."""
     path = tmp_path / "run.jsonl"

@@ -47,6 +47,7 @@ ALWAYS = (*LETTERS, "", "yes", "no", "true", "none", *map(str, range(-1, 20)), "
 """What says the same to everything."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", packs.names())
 def test_no_constant_answer_is_above_chance(name):
     """Of whole packs and of every source: 5 points above, or a question more than chance gives."""

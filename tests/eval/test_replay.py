@@ -192,6 +192,7 @@ def lines(app) -> str:
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
+@pytest.mark.thorough
 def test_the_screen_ends_as_the_run_did(tmp_path):
     log = made.write(tmp_path / "run.jsonl", ["rwamf s"])
 
@@ -206,6 +207,7 @@ def test_the_screen_ends_as_the_run_did(tmp_path):
     on_screen(log, FAST, test)
 
 
+@pytest.mark.thorough
 def test_keys_in_a_replay(tmp_path):
     """Faster, slower, paused, again, now, and left."""
     log = made.write(tmp_path / "run.jsonl", ["rrr "], seconds=100.0)
@@ -232,6 +234,7 @@ def test_keys_in_a_replay(tmp_path):
     on_screen(log, 1.0, test)
 
 
+@pytest.mark.thorough
 def test_a_run_has_no_speed(tmp_path):
     """The keys of a replay are no keys of a run, nor in its footer."""
     from .staged import Stage
@@ -250,6 +253,7 @@ def test_a_run_has_no_speed(tmp_path):
     asyncio.run(play())
 
 
+@pytest.mark.thorough
 def test_the_clock_is_that_of_the_run(tmp_path):
     """Speed and time on the screen are the run's own, however fast it is played."""
     log = made.write(tmp_path / "run.jsonl", ["r" * 5], seconds=10.0, ttft=0.0, tokens=100)

@@ -19,6 +19,7 @@ def done(question, outcome="right", status="done", epoch=1, **more):
 # --- states
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: [stage.play.shut(act) for act in stage.play.gates])
 async def test_a_question_goes_through_its_states(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "FILL")
@@ -40,6 +41,7 @@ async def test_a_question_goes_through_its_states(stage, pilot):
 QUESTIONS = [integer(i) for i in range(1, 8)]
 
 
+@pytest.mark.thorough
 @staged(
     questions=QUESTIONS,
     earlier=[
@@ -89,6 +91,7 @@ async def test_keys_that_move(stage, pilot):
     assert seen == [1, 2, 1, 0, 0, 99, 98, 0, page, 0]
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_the_pane_follows_the_run_until_the_user_goes_elsewhere(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -115,6 +118,7 @@ async def test_l_goes_back_to_what_runs(stage, pilot):
     assert stage.main.table.selected == 3, "along with it"
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_the_stream_is_scrolled_by_keys_and_stays_where_the_user_is(stage, pilot):
     stage.play.thoughts = "".join(f"thought {i}\n" for i in range(100))
@@ -139,6 +143,7 @@ async def test_the_stream_is_scrolled_by_keys_and_stays_where_the_user_is(stage,
     assert stage.app.focused is stage.main.table
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_the_mouse_selects_opens_and_scrolls(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -164,6 +169,7 @@ async def test_enter_asks_the_selected_question_now(stage, pilot):
     assert list(stage.stored())[0] == stage.questions[3].id and len(stage.log.samples) == 4
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_enter_on_what_runs_changes_nothing(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -185,6 +191,7 @@ async def test_r_asks_again_and_the_last_answer_counts(stage, pilot):
     await until(pilot, lambda: "score 3/4" in stage.text() and len(stage.target.asked) == 5)
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_r_leaves_what_runs_alone_and_marks_what_is_next(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -197,6 +204,7 @@ async def test_r_leaves_what_runs_alone_and_marks_what_is_next(stage, pilot):
     )
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_p_pauses_and_goes_on(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -211,6 +219,7 @@ async def test_p_pauses_and_goes_on(stage, pilot):
     await until(pilot, lambda: "PAUSED" not in stage.text())
 
 
+@pytest.mark.thorough
 @staged(at_once=2, before=lambda stage: stage.play.shut("answer"))
 async def test_several_at_once_and_the_pane_stays_with_one(stage, pilot):
     await until(pilot, lambda: stage.states()[:2] == ["ANS", "ANS"])
@@ -254,6 +263,7 @@ def test_the_end_in_every_phase(tmp_path, phase, key):
     ends(tmp_path)
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_q_in_a_dialog_closes_the_dialog(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -264,6 +274,7 @@ async def test_q_in_a_dialog_closes_the_dialog(stage, pilot):
         assert len(stage.app.screen_stack) == 1 and not stage.work.stopping
 
 
+@pytest.mark.thorough
 @staged()
 async def test_twice_does_not_wait(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())
@@ -280,6 +291,7 @@ async def test_twice_does_not_wait(stage, pilot):
     assert stage.work.runner.left
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.answers.update({q.id: TargetError("reset") for q in stage.questions}),
         questions=[integer(i) for i in range(1, 8)])  # fmt: skip
 async def test_an_error_of_the_run_ends_the_screen(stage, pilot):
@@ -305,6 +317,7 @@ def test_an_error_of_a_widget_ends_the_screen(tmp_path, monkeypatch):
 # --- filter, search, details, help
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.answers.update({stage.questions[1].id: "Answer: A"}))
 async def test_f_filters(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())
@@ -325,6 +338,7 @@ async def test_f_filters(stage, pilot):
     assert stage.main.table.shown == [0, 1, 2, 3]
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_a_filter_keeps_up_with_the_run(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -406,6 +420,7 @@ async def test_help_names_every_key(stage, pilot):
 # --- epochs
 
 
+@pytest.mark.thorough
 @staged(questions=[integer(7), choice(1)], epochs=3, before=lambda stage: stage.play.shut("answer"))
 async def test_epochs_are_marks_and_can_be_looked_at(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")

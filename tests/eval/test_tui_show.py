@@ -144,6 +144,7 @@ def test_failures_end_it(terminal, what, said):
     assert said in one.out and b"Traceback" not in one.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["keys", "signals"])
 def test_twice_does_not_wait_for_what_hears_of_nothing(terminal, how):
     one = terminal("--crash", "hang").until(b"I hang now")
@@ -157,6 +158,7 @@ def test_twice_does_not_wait_for_what_hears_of_nothing(terminal, how):
     assert b"ended with KeyboardInterrupt" in one.out and b"0 of 0 right, 0 samples" in one.out
 
 
+@pytest.mark.thorough
 def test_a_terminal_that_goes_away_takes_the_run_along(terminal):
     one = terminal()
     os.close(one.slave)
@@ -166,10 +168,12 @@ def test_a_terminal_that_goes_away_takes_the_run_along(terminal):
     one.process.wait(60)
 
 
+@pytest.mark.thorough
 def test_a_terminal_of_unknown_size(terminal):
     assert terminal(size=None).press(b"q").ended() == 0
 
 
+@pytest.mark.thorough
 def test_the_screen_is_where_the_user_looks(terminal, tmp_path):
     with open(tmp_path / "errors", "wb") as errors:
         one = terminal(stderr=errors)
@@ -177,6 +181,7 @@ def test_the_screen_is_where_the_user_looks(terminal, tmp_path):
     assert (tmp_path / "errors").read_bytes() == b""
 
 
+@pytest.mark.thorough
 def test_a_resize_in_the_middle(terminal):
     import fcntl
     import struct
@@ -228,6 +233,7 @@ def test_it_leaves_the_process_as_it_was(tmp_path, headless):
     assert set(threading.enumerate()) == threads
 
 
+@pytest.mark.thorough
 def test_what_is_printed_meanwhile_comes_out_afterwards(tmp_path, headless, capsys):
     def talks(event):
         print("something went by")
@@ -236,6 +242,7 @@ def test_what_is_printed_meanwhile_comes_out_afterwards(tmp_path, headless, caps
     assert "something went by" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_errors_of_the_run_are_raised(tmp_path, headless):
     def broken(event):
         raise TargetError("the listener broke")
@@ -244,6 +251,7 @@ def test_errors_of_the_run_are_raised(tmp_path, headless):
         shown(tmp_path, Signals(), broken)
 
 
+@pytest.mark.thorough
 def test_errors_of_the_screen_are_raised_and_the_run_has_ended(tmp_path, headless, monkeypatch):
     drawn = threading.Event()
 
@@ -257,6 +265,7 @@ def test_errors_of_the_screen_are_raised_and_the_run_has_ended(tmp_path, headles
     assert drawn.is_set() and not [t for t in threading.enumerate() if t.name == "eval"]
 
 
+@pytest.mark.thorough
 def test_signals_that_came_before_the_screen_are_heard(tmp_path, headless):
     with Signals() as signals:
         signals.press()
@@ -267,6 +276,7 @@ def test_signals_that_came_before_the_screen_are_heard(tmp_path, headless):
 # --- the command itself
 
 
+@pytest.mark.thorough
 def test_q_with_questions_left_is_no_success(terminal, nano_path, tmp_path):
     """As any gate would take 0 for a run that has all its answers."""
     log = str(tmp_path / "run.jsonl")
@@ -276,6 +286,7 @@ def test_q_with_questions_left_is_no_success(terminal, nano_path, tmp_path):
     assert run.ended() == 1 and b"samples are missing" in run.out
 
 
+@pytest.mark.thorough
 def test_a_replay_on_a_terminal(terminal):
     run = terminal(
         "--replay", str(REPLAYED / "broken.jsonl"), "--speed", "0.5", size=(110, 30), module="ds4ref.eval.cli"

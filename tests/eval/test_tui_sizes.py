@@ -36,6 +36,7 @@ def test_every_size_works_with_every_dialog(tmp_path, size):
     fits(tmp_path)
 
 
+@pytest.mark.thorough
 @staged(size=(40, 15), before=lambda stage: stage.play.shut("answer"))
 async def test_a_small_screen_shows_one_pane_at_a_time(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -48,6 +49,7 @@ async def test_a_small_screen_shows_one_pane_at_a_time(stage, pilot):
     await until(pilot, lambda: "PEND" in stage.text() and "So it is." not in stage.text())
 
 
+@pytest.mark.thorough
 @staged(size=(80, 24), before=lambda stage: stage.play.shut("answer"))
 async def test_resizing_keeps_the_end_in_view(stage, pilot):
     stage.play.thoughts = " ".join(f"thought-{i}" for i in range(2000))
@@ -68,6 +70,7 @@ EVIL = "".join(HOSTILE).encode("utf-16", "surrogatepass").decode("utf-16", "repl
 WRITTEN = "[bold]not bold[/bold] [/] [red"
 
 
+@pytest.mark.thorough
 @staged(
     questions=[
         Question("evil-1", "s[b]ource", "d\x1b[31m", "hard", "choice", EVIL, (EVIL + "1", EVIL + "2"), "A", EVIL),
@@ -94,6 +97,7 @@ async def test_hostile_text_is_shown_as_it_is_and_breaks_nothing(stage, pilot):
 # --- many and much
 
 
+@pytest.mark.thorough
 @staged(questions=[integer(i) for i in range(1, 2001)], before=lambda stage: stage.play.shut("answer"))
 async def test_thousands_of_questions(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -105,6 +109,7 @@ async def test_thousands_of_questions(stage, pilot):
     check_widths(stage)
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("prefill"))
 async def test_a_flood_of_tokens_is_shown_and_its_beginning_dropped(stage, pilot):
     await until(pilot, lambda: stage.board.live)
@@ -130,6 +135,7 @@ def test_text_that_grows_changes_only_its_last_block():
 # --- budgets, streams, textual
 
 
+@pytest.mark.thorough
 @staged(settings=Settings(tokens=2000, hard_limit=512), abilities=[Ability.GUIDE],
         before=lambda stage: stage.play.shut("thinking"))  # fmt: skip
 async def test_thinking_has_what_the_hard_limit_leaves_it(stage, pilot):

@@ -70,6 +70,7 @@ print(TIER, FEATURES.get("f16c", False))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plain", [False, pytest.param(True, id="without F16C")])
 def test_every_half_and_what_lies_between(plain: bool):
     if plain and platform.machine() != "x86_64":

@@ -247,6 +247,7 @@ def test_non_finite_scales_are_found(name, scale):
         assert not np.isfinite(fmt.dequantize(raw)[31]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["F8_E4M3", "MXFP4"])
 def test_every_code_under_every_scale_that_is_a_byte(name):
     fmt = FORMATS[name]

@@ -55,6 +55,7 @@ def exact(fmt, raw, x):
     return values @ weights.T, 3e-7 * np.abs(values).sum(axis=1)[:, None] * np.abs(weights).max(axis=1) + 1e-37
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fmt, piece", PAIRS)
 def test_product(plain, fmt, piece):
     rng, gemm = np.random.default_rng(piece), neon_gemm(FORMATS[fmt], piece)

@@ -222,6 +222,7 @@ def test_every_octet_is_the_best_of_the_codebook_at_its_scale(given):
     np.testing.assert_allclose(ours, best, rtol=2e-4, atol=1e-9 * costs.max())
 
 
+@pytest.mark.thorough
 def test_a_group_scale_is_near_the_best_there_is():
     """A finer search over the scale of single groups finds little: the tries of the quantizer are dense enough."""
     x = weights(2, 256, seed=9)

@@ -28,13 +28,14 @@ from .edits import drawn
 from .rooms import ROOMS, modules, narrow
 
 ROOT = Path(__file__).resolve().parents[2]
+MARKS = "not oracle and not peers and not gpu and not cuda and not slow and not network"  # make test and make thorough
 SKIPPED = shutil.ignore_patterns(".*", "__pycache__", "out", "build", "*.egg-info")
 
 
 def passes(tree: Path, tests: list[str], timeout: float) -> bool:
     """Whether ``tests`` pass in ``tree``; a run that does not end in time does not. Their output is in tree.log."""
     settings = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "DS4_TEST_CACHE_DIR": f"{tree}.cache"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", MARKS, *tests]
     with open(f"{tree}.log", "wb") as log:
         options = {"stdout": log, "stderr": log, "start_new_session": True}
         run = subprocess.Popen(command, cwd=tree, env=os.environ | settings, **options)

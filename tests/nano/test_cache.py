@@ -105,6 +105,7 @@ def test_a_full_disk_leaves_nothing(folder, monkeypatch):
     assert file_sha256(Path(random_path())) == NANO_SHA256
 
 
+@pytest.mark.thorough
 def test_leftovers_of_killed_builds_are_removed(folder):
     path = Path(random_path())
     leftover = folder / f".{path.name}.123.abcd.part"
@@ -116,6 +117,7 @@ def test_leftovers_of_killed_builds_are_removed(folder):
     assert not leftover.exists() and other.exists()
 
 
+@pytest.mark.thorough
 def test_a_crowd_builds_once(folder):
     """Six processes at once: all get the same file, and the file is written once."""
     code = (
@@ -166,6 +168,7 @@ def test_waiting_in_vain_is_one_clear_line(folder, capsys):
         pass
 
 
+@pytest.mark.thorough
 def test_a_generator_that_went_astray_is_reported(folder, monkeypatch):
     monkeypatch.setattr(cache, "NANO_SHA256", "f" * 64)
     with pytest.raises(DataError, match="came out as .* please report"):

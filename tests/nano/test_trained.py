@@ -38,6 +38,7 @@ def made(own_cache, monkeypatch):
     return names
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_is_made_once_and_runs(made, recipe):
     path = embedded_path(recipe)
@@ -70,6 +71,7 @@ def test_f16_is_the_weights_themselves(own_cache):
             np.testing.assert_allclose(a, b, rtol=0, atol=2.0**-25)
 
 
+@pytest.mark.thorough
 def test_importance_changes_the_experts(own_cache):
     name = "blk.1.ffn_down_exps.weight"
     with open_source(embedded_path("q2")) as weighed, open_source(embedded_path("q2-plain")) as plain:
@@ -112,6 +114,7 @@ def test_other_weights_and_another_way_of_making_are_other_files(own_cache, monk
     assert len({first, second, embedded_path("f16")}) == 3
 
 
+@pytest.mark.thorough
 def test_a_crowd_makes_a_file_once(own_cache, tmp_path):
     """Two processes at once: both get the same file, and it is made once."""
     code = (

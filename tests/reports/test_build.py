@@ -159,6 +159,7 @@ def test_bands_come_from_repetitions_or_from_the_csv():
     assert curves["prefill"][0].points == ((1, 5.0, 5.0, 5.0),)
 
 
+@pytest.mark.thorough
 def test_every_run_has_its_own_numbers_even_under_one_name():
     rows = [[{"ctx_tokens": depth, "prefill_tokens": 64, "gen_tokens": 4, "prefill_tps": speed - depth, "gen_tps": 9.5}
              for depth in (64, 128)] for speed in (300.0, 1400.0)]  # fmt: skip
@@ -181,6 +182,7 @@ def test_shares_of_the_bound_at_both_ends(monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_peaks_tell_their_age():
     def entry(**more):
         measured = run("x", [{"ctx_tokens": 64, "gen_tps": 1.0}], facts={"peaks": {**sample.FACTS["peaks"], **more}})
@@ -225,6 +227,7 @@ def test_where_it_was_measured():
     assert report.commands == [("x", "ds4-bench -m 'a b'")]
 
 
+@pytest.mark.thorough
 def test_incomparable_and_unfinished_runs_are_shown_as_such():
     a, b = arms(1)
     other = run("other", b.rows, facts={"model": {"sha256": "f" * 64}})
@@ -255,6 +258,7 @@ def test_long_names_are_cut_for_labels_only():
     assert figures.shorten("short", 10) == "short"
 
 
+@pytest.mark.thorough
 def test_endpoints_have_a_table_and_tests_a_curve_each(tmp_path):
     served = [
         {"rep": rep, "ctx_tokens": depth, "prefill_tokens": depth, "prefill_tps": 900.0, "gen_tokens": 8,
@@ -293,6 +297,7 @@ def test_every_depth_is_in_the_tables():
     assert [row["depth"] for row in report.served[0]["rows"]] == depths
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("reps", "band"), [(4, "least to most"), (5, "middle half")])
 def test_a_band_is_called_what_it_is(reps, band, tmp_path):
     build_report([depth_run("one", [64, 128], reps)], str(tmp_path / "r.html"))
@@ -301,6 +306,7 @@ def test_a_band_is_called_what_it_is(reps, band, tmp_path):
         assert {name for name in ("least to most", "middle half") if f"{name} " in text or f"{name}<" in text} == {band}
 
 
+@pytest.mark.thorough
 def test_runs_of_one_name_are_told_apart():
     report = assemble([depth_run("run", [64, 128], speed=s) for s in (20.0, 30.0, 40.0)], None, Thresholds())
     assert [table["name"] for table in report.speeds] == ["run", "run (2)", "run (3)"]
@@ -308,6 +314,7 @@ def test_runs_of_one_name_are_told_apart():
     assert [e["name"] for e in report.environments] == ["run", "run (2)", "run (3)"]
 
 
+@pytest.mark.thorough
 def test_arms_are_compared_with_the_arm_they_took_turns_with():
     runs = [depth_run(name, [64, 128], 5, group) for name, group in zip("abcd", ("x", "x", "y", "y"), strict=True)]
     report = assemble([*runs, depth_run("e", [64, 128], 5)], None, Thresholds())
@@ -326,6 +333,7 @@ def measured(name="slowing down", **more):
     return run(name, rows)
 
 
+@pytest.mark.thorough
 def test_what_stderr_said_is_in_the_report(tmp_path):
     page, twin, _ = build_report([measured()], str(tmp_path / "r.html")).files
     html, text = page.read_text(), twin.read_text()
@@ -338,6 +346,7 @@ def test_what_stderr_said_is_in_the_report(tmp_path):
     assert "<td>73.50</td><td>90.00</td><td>107</td>" in html
 
 
+@pytest.mark.thorough
 def test_figures_that_are_not_to_be_relied_on_are_in_the_headline(tmp_path):
     busy = measured("busy", marks={"busy": "this client woke 45 ms late"})
     report = assemble([measured(), busy], None, Thresholds())

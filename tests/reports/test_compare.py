@@ -145,6 +145,7 @@ def test_ratios_and_means_are_those_of_the_rows():
     assert found.fails and all("worse by 20.00 %" in line for line in found.fails)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_two_short_runs_have_no_interval_and_figures_fit(in_turn, capsys, tmp_path):
     """Two walks each, one of them disturbed: Student's t with one degree of freedom would have said 10^300 %."""

@@ -67,6 +67,7 @@ def test_difficulty_median_and_price():
     assert part(run("x", rows, kind="eval")).graded[0]["median"] is None
 
 
+@pytest.mark.thorough
 def test_what_became_of_the_answers():
     measured = evaluation(count=40)
     (table,) = part(measured).graded
@@ -115,6 +116,7 @@ def test_models_are_the_same_by_digest_or_by_name_and_size(one, other, same):
     assert same_model(one, other) is same
 
 
+@pytest.mark.thorough
 def test_speed_of_the_same_model_in_a_bench_run():
     rows = [{"ctx_tokens": 64 * i, "gen_tps": 10.0 + i} for i in (1, 2, 3)]
     bench = run("bench", rows, facts={"model": {"name": "m", "bytes": 1000}})
@@ -231,6 +233,7 @@ def test_near_names_do_not_collide(drawn):
 # --- history
 
 
+@pytest.mark.thorough
 def test_history_is_the_runs_of_one_pack_in_the_order_of_time(drawn):
     runs = [evaluation("b", 2, created="2026-11-20T10:00:00Z"), evaluation("a", 1, created="2026-11-18T10:00:00Z")]
     other = evaluation("c", 3, created="2026-11-19T10:00:00Z")
@@ -244,6 +247,7 @@ def test_history_is_the_runs_of_one_pack_in_the_order_of_time(drawn):
     assert alone.history == [] and "time" not in alone.pictures and "speed_score" not in alone.pictures
 
 
+@pytest.mark.thorough
 def test_other_ways_of_thinking_are_other_series():
     runs = [evaluation(n, created=f"2026-11-2{i}T10:00:00Z") for i, n in enumerate("ab")]
     runs[1].run.facts["settings"] = {"think": "none"}
@@ -273,6 +277,7 @@ def call(capsys, *argv):
     return code, captured.out, captured.err
 
 
+@pytest.mark.thorough
 def test_earlier_runs_come_from_the_store(store, tmp_path, capsys):
     page = tmp_path / "r.html"
     for argv, count in ((["day 3"], 4), (["day 3", "--history", 2], 3), (["day 3", "--history", 0], 0), (["day 0"], 0)):

@@ -85,6 +85,7 @@ def test_what_does_not_apply_leaves_a_pass_and_what_did_not_run_does_not(checkli
     assert made.headline() == headline == written(made)["headline"]
 
 
+@pytest.mark.thorough
 def test_a_section_that_hangs_is_stopped_and_the_next_one_runs(checklist, tmp_path, monkeypatch):
     hang = Section("hang", "sleeps", (("fakestep", "sleep", str(tmp_path / "pid")),))
     made = checklist(hang, ran("next", 0), seconds=20.0)

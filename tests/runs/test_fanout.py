@@ -159,6 +159,7 @@ def test_schedulers_that_cannot_be(store, tmp_path, monkeypatch):
         fan_out("job", units(tmp_path), work.square, store)
 
 
+@pytest.mark.thorough
 def test_nobody_answers(store, tmp_path, monkeypatch):
     import dask
 
@@ -217,6 +218,7 @@ def test_eight_units_three_workers_one_killed(store, tmp_path):
     assert told[0].startswith("dashboard: http://127.0.0.1:")
 
 
+@pytest.mark.thorough
 def test_a_unit_that_kills_every_worker_fails_alone_and_is_resumed(store, tmp_path, workers):
     poison = tmp_path / "poison"
     poison.touch()
@@ -247,6 +249,7 @@ def lone_workers():
                 process.wait()
 
 
+@pytest.mark.thorough
 def test_a_result_lost_with_its_worker_is_computed_again(store, tmp_path):
     bomb = tmp_path / "bomb"
     bomb.touch()
@@ -265,6 +268,7 @@ def test_a_result_lost_with_its_worker_is_computed_again(store, tmp_path):
     assert len(log(tmp_path)) == 2 and not bomb.exists()
 
 
+@pytest.mark.thorough
 def test_a_stop_drops_what_frozen_workers_run(store, tmp_path, monkeypatch):
     monkeypatch.setattr(fanout, "ANSWER", 0.5)
     with lone_workers() as (address, start, started):
@@ -280,6 +284,7 @@ def test_a_stop_drops_what_frozen_workers_run(store, tmp_path, monkeypatch):
     assert sorted(outcome.remaining) == ["u0", "u1"] and not outcome.done
 
 
+@pytest.mark.thorough
 def test_what_fails_while_a_cluster_closes_is_not_logged():
     with cluster():
         pass

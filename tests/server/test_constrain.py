@@ -188,6 +188,7 @@ def chain(count: int, link) -> dict:
     return {"$ref": "#/$defs/d0", "$defs": defs | {f"d{count}": {"enum": ["x"]}}}
 
 
+@pytest.mark.thorough
 def test_references_that_double_or_never_end() -> None:
     """2 to the power of 40 ways to read it; a stack that overflows."""
     assert walk(json_turn(chain(40, lambda ref: {"anyOf": [ref, ref]})), TOK, 50).text == '"x"'

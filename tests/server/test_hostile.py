@@ -398,6 +398,7 @@ def test_bodies_at_once_are_bounded(serving):
     assert read_one(slow)[0] == 200
 
 
+@pytest.mark.thorough
 def test_a_storm_leaves_memory_flat_and_others_served(serving):
     """Bombs, floods and half requests from eight threads; meanwhile somebody is answered again and again."""
     server = serving(limits=replace(QUICK, body_bytes=4 << 20, held_bytes=16 << 20))

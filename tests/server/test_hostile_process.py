@@ -141,6 +141,7 @@ def test_bodies_beyond_measure(one: Process, name: str) -> None:
     refused(status, body)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", sampled(sorted({path for path, *_ in MALFORMED}), 3))
 def test_malformed_requests(one: Process, path: str) -> None:
     """One connection for all of them: none of them makes the server hang up."""
@@ -175,6 +176,7 @@ def test_results_of_calls_that_nobody_made(one: Process, path: str) -> None:
     refused(answer.status_code, answer.content)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", sampled(["format", "tool", "grammar"], ["tool"]))
 def test_demands_beyond_reason(one: Process, kind: str) -> None:
     """Schemas and grammars: refused, or kept to; none is fetched from anywhere, none takes for ever."""
@@ -196,6 +198,7 @@ def test_each_kind_of_request_would_be_answered(one: Process) -> None:
         assert httpx2.post(one.url + path, json=body, timeout=60, trust_env=False).status_code == 200
 
 
+@pytest.mark.thorough
 def test_requests_one_upon_the_other(one: Process) -> None:
     """Pipelined, and answered in order; what is no request ends the connection after the answers before it."""
     health, chat = get(b"/health", close=False), post(CHAT, json.dumps(ASKS[CHAT]).encode())
@@ -231,6 +234,7 @@ def test_half_closed(one: Process) -> None:
         assert status == wanted
 
 
+@pytest.mark.thorough
 def test_hundreds_of_connections_that_ask_for_nothing(one: Process) -> None:
     """Beyond the limit the one that has asked for nothing for longest makes room."""
     before = one.held.files

@@ -189,6 +189,7 @@ def requests(draw):
     }
 
 
+@pytest.mark.thorough
 @settings(max_examples=2000)
 @given(requests())
 def test_no_field_that_changes_an_answer_is_passed_over(drawn):

@@ -295,6 +295,7 @@ def test_after_a_restart_only_the_suffix_of_a_prompt_is_evaluated(nano: Engine, 
     assert tokens == wanted and job.start.tokens == cold.start.tokens
 
 
+@pytest.mark.thorough
 def test_a_question_of_one_word_is_no_exception(nano: Engine, tmp_path: Path) -> None:
     """Few tokens at a time are summed in another order. A cold start breaks off where a later one goes on, so it makes
     no difference; with a disk, from memory, or without either."""

@@ -79,6 +79,7 @@ def worker(random_engine):
     worker.shut_down(0)
 
 
+@pytest.mark.thorough
 def test_texts_are_those_of_each_alone(random_engine, worker):
     """Greedy and with a seed, short and long prompts, one with a penalty: whatever computes in between."""
     turns = [
@@ -108,6 +109,7 @@ def passes(worker, monkeypatch):
     return sizes
 
 
+@pytest.mark.thorough
 def test_answers_are_decoded_in_one_pass(random_engine, worker, monkeypatch):
     """Three in most passes; ten in two groups at most, since a pass has eight rows."""
     sizes = passes(worker, monkeypatch)
@@ -144,6 +146,7 @@ def test_one_of_a_pass_is_cancelled(random_engine, worker):
         assert found[n].wait().tokens == alone(random_engine, turn(f"Answer {n}", n=200))
 
 
+@pytest.mark.thorough
 def test_short_answers_do_not_wait_for_a_long_one(random_engine, worker):
     long = Asked(worker, turn("Long", n=1000))
     while len(long.tokens) < 10:
@@ -172,6 +175,7 @@ def test_two_go_on_from_one_conversation_at_the_same_time(random_engine, worker)
     quiet.shut_down()
 
 
+@pytest.mark.thorough
 def test_a_beginning_that_is_being_evaluated_is_waited_for(worker):
     """Agents start several requests with one system prompt: it is evaluated once."""
     system = "Here are the rules of the house, all of which hold. " * 80
@@ -337,6 +341,7 @@ def test_all_that_run_end_at_shutdown(nano_engine):
         worker.submit(turn("late"), lambda event: None)
 
 
+@pytest.mark.thorough
 def test_checkpoints_are_those_of_each_conversation(random_engine):
     """The schedule of one's checkpoints is not the other's."""
     from ds4ref.session.boundaries import Policy

@@ -109,6 +109,7 @@ def test_a_snapshot_keeps_its_logits(engine: Engine, ids: list[int]) -> None:
 # ---- types of rows
 
 
+@pytest.mark.thorough
 def test_hooks_want_float32_rows(nano_path: str, ids: list[int]) -> None:
     """They may edit what is rounded, so a session with hooks must not store half of their bits."""
     with Engine.open(nano_path, numerics="ds4") as engine:
@@ -154,6 +155,7 @@ def test_hooks_may_come_later(engine: Engine, ids: list[int]) -> None:
 # ---- who copies
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["exact", "ds4"], indirect=True)
 def test_one_of_two_timelines_goes_on_in_place(engine: Engine, ids: list[int]) -> None:
     first, second = engine.session(CTX), engine.session(CTX)
@@ -172,6 +174,7 @@ def test_one_of_two_timelines_goes_on_in_place(engine: Engine, ids: list[int]) -
         np.testing.assert_array_equal(on(session, ids[:30]), on(wanted, ids[:30]))
 
 
+@pytest.mark.thorough
 def test_what_nobody_counts_on_is_overwritten(engine: Engine, ids: list[int]) -> None:
     """Copies are for those that live: sessions and snapshots that are gone claim nothing."""
     session = engine.session(CTX)
@@ -301,6 +304,7 @@ def test_reported_bytes_are_those_in_use(engine: Engine, ids: list[int]) -> None
 # ---- saved sessions
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at", [3, 128, 299])
 def test_saved_and_loaded_into_a_larger_context(engine: Engine, ids: list[int], at: int) -> None:
     """The file's context may be smaller than this session's; from 2,048 on their prefill caps are equal."""
@@ -319,6 +323,7 @@ def test_saved_and_loaded_into_a_larger_context(engine: Engine, ids: list[int], 
         small.load(again)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at", [2, 129])
 def test_empty_slots_may_be_infinite(engine: Engine, ids: list[int], at: int) -> None:
     """Writers on a GPU mark an empty compressor slot with -inf where ours has -1e30."""

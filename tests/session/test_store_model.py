@@ -128,6 +128,7 @@ def test_ds4s_file_of_a_real_session(nano: Engine, kept: Store, ids: list[int]) 
     np.testing.assert_array_equal(other.logits, session.logits)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**9), st.integers(0, 7), st.booleans())
 def test_a_real_payload_damaged_anywhere(
@@ -190,6 +191,7 @@ def replace_rows(data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
+@pytest.mark.thorough
 def test_a_store_that_cannot_be(tmp_path: Path, nano: Engine, caplog) -> None:
     """ds4 KV 10: no folder, no checkpoints, and no request fails of it."""
     (tmp_path / "file").write_text("")

@@ -337,6 +337,7 @@ def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
 # --- where they are shown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("server, code", [
     (completion(lambda p, n, asked: 2 * n), "count"), (prompts(lambda p: 8 * p), "prompt"),
     (Server(prefill=0.0), "prefill"), (Buffered(2e-5), "burst"),

@@ -92,6 +92,7 @@ def machines(tmp_path):
     return paths
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count, size", [(2, (960, 540)), (4, (960, 540)), (4, (540, 960)), (6, (960, 540))])
 def test_every_machine_has_a_colour_and_a_name_that_covers_nothing(machines, count, size):
     curves = [(path.stem, read_points(path)) for path in machines[:count]]
@@ -140,6 +141,7 @@ def test_marked_points_are_crosses(csv):
     assert "marked: busy count" in figure._supxlabel.get_text()
 
 
+@pytest.mark.thorough
 def test_a_name_that_is_no_text(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with open(b"m\xff3.csv", "w") as file:

@@ -111,6 +111,7 @@ def test_the_command_prints_llama_benchs_table(engines, capsys):
     assert "4.00 ± 0.00" in lines[2] and "1.60 ± 0.00" in lines[4]
 
 
+@pytest.mark.thorough
 def test_tests_that_end_at_one_depth_stay_apart(engines, capsys, private_store):
     argv = ["--test", "pp16, pp8 @ d8, tg4 @ d16, tg2 @ d16", "--csv", "t.csv", "-r", "2"]
     assert cli.main(argv) == 0 and cli.main(argv) == 0

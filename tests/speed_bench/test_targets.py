@@ -127,6 +127,7 @@ def test_a_wish_to_stop_ends_a_stream(monkeypatch):
             next(module.walk(swept, [64], 5, 1, cancel=cancel))
 
 
+@pytest.mark.thorough
 def test_streams_at_once_are_lanes(capsys):
     with served(Endpoint(slots=2, delay=0.01)) as base:
         assert cli.main([*WALK, "--target", base, "--concurrency", "1-4*4", "--csv", "c.csv"]) == 0

@@ -102,6 +102,7 @@ def test_projections_are_after_steering(nano_engine: Any, rows: np.ndarray) -> N
     assert metrics.projection(steered, IDS[:30], "ffn_out", first) == pytest.approx(-0.2 * along, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_measure(nano_engine: Any, rows: np.ndarray) -> None:
     trial = Trial([IDS[i : i + 12] for i in range(0, 96, 12)], IDS[100:260], metrics.logprob(IDS[:2], IDS[5:6]))
     seen: list[tuple[int, int]] = []
@@ -118,6 +119,7 @@ def test_measure(nano_engine: Any, rows: np.ndarray) -> None:
     assert again.points[0].cost.estimate == result.points[1].cost.estimate
 
 
+@pytest.mark.thorough
 def test_what_changes_nothing_does_not_move(nano_engine: Any, rows: np.ndarray) -> None:
     trial = Trial([IDS[i : i + 8] for i in range(0, 48, 8)], IDS[:100], metrics.logprob(IDS[:1], IDS[5:6]))
     result = measure(nano_engine, np.where(rows, 1e-12, 0).astype(np.float32), trial, [1.0])

@@ -145,6 +145,7 @@ def test_a_binary_is_killed() -> None:
     assert target.complete(Request(Prompt.chat("Hi"), cancel=cancel)).finish is Finish.CANCELLED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streams", [1, 3])
 def test_ctrl_c_ends_a_sweep_of_a_silent_server(streams: int, tmp_path) -> None:
     """It counts tokens, so that the sweep begins, and then streams nothing."""

@@ -127,6 +127,7 @@ def test_an_unknown_thinking_mode(fake) -> None:
 # --- guiding
 
 
+@pytest.mark.thorough
 def test_a_guide_sees_every_token_and_decides(local) -> None:
     """A budget of four tokens of thought, then a forbidden token, then nothing to say."""
     tok, seen = local.tokenizer, []
@@ -194,6 +195,7 @@ def test_a_stream_that_nobody_reads_on_gives_its_session_back(fake) -> None:
 # --- several at once
 
 
+@pytest.mark.thorough
 def test_conversations_at_once_do_not_disturb_each_other(local) -> None:
     asks = [Request(Prompt.chat(text), max_tokens=4) for text in ("One two", "Four", "Six")]
     alone = [[step.token.id for step in local.complete(a).steps] for a in asks]

@@ -250,6 +250,7 @@ def test_paired_statistics() -> None:
     assert found.sign_p == pytest.approx(0.484, abs=1e-3) and found.wins == (54, 46, 0)
 
 
+@pytest.mark.thorough
 def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
     exact = f"local:{nano_path}?backend=cpu&numerics=exact"
     path = str(official / "official.vec")
@@ -263,6 +264,7 @@ def test_nll_of_two_targets(nano_path, tmp_path, capsys, official) -> None:
 # ------------------------------------------------------------------------------------------------- logits of our ds4
 
 
+@pytest.mark.thorough
 def test_what_ds4_dumps_can_be_diagnosed(tmp_path, capsys, without_families) -> None:
     model, logits = diagnostic_path(), str(tmp_path / "x.npz")
     (tmp_path / "ids.json").write_text(json.dumps(list(range(100, 140))))
@@ -316,6 +318,7 @@ def test_facts_say_passed_only_of_a_bar_that_was_met(tmp_path, capsys, monkeypat
 # ------------------------------------------------------------------------------------------------ interrupted, cut
 
 
+@pytest.mark.thorough
 def test_depths_that_are_not_reached_are_named(nano_path, tmp_path, capsys) -> None:
     text = tmp_path / "text"
     text.write_text("A short one. " * 30)
@@ -332,6 +335,7 @@ def test_depths_that_are_not_reached_are_named(nano_path, tmp_path, capsys) -> N
     assert run(capsys, *argv, "-c", "39")[0] == 2
 
 
+@pytest.mark.thorough
 def test_an_interrupted_ppl_keeps_the_depths_it_reached(nano_path, capsys, monkeypatch, private_data) -> None:
     from ds4ref.runs.store import Store
     from ds4ref.targets.local import LocalTarget

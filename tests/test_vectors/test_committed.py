@@ -75,6 +75,7 @@ def noisy(seed: int, scale: float, tokens: int) -> CaseResult:
     return case("a", leads.tolist(), np.flatnonzero(off).tolist())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [0.02, 0.1, 0.5, 2.0])
 def test_noise_is_not_accused(scale) -> None:
     """200 right engines whose noise is far above the floor."""
@@ -83,6 +84,7 @@ def test_noise_is_not_accused(scale) -> None:
     assert any(made.wrong for made in found)
 
 
+@pytest.mark.thorough
 def test_wrong_tokens_in_noise_are_accused() -> None:
     """One of 10 that is wrong whatever the lead, in engines as noisy."""
     verdicts = []
@@ -95,6 +97,7 @@ def test_wrong_tokens_in_noise_are_accused() -> None:
     assert verdicts.count("verifier") >= 40 and "right" not in verdicts, verdicts
 
 
+@pytest.mark.thorough
 def test_the_fit_finds_what_was_drawn() -> None:
     made = noisy(0, 0.2, 20000)
     leads = [s.lead for s in made.steps]
@@ -131,6 +134,7 @@ def test_where_in_the_pass() -> None:
     assert place([case("a", [5.0] * 7, [2, 6])], {"a": [3, 1, 2]}) is None
 
 
+@pytest.mark.thorough
 def test_chance_finds_no_period() -> None:
     found = 0
     for seed in range(300):
@@ -261,6 +265,7 @@ def test_a_judge_needs_to_know_the_tokens() -> None:
 # ------------------------------------------------------------------------------------------ simulated engines, commands
 
 
+@pytest.mark.thorough
 def test_the_wrong_verifier_is_accused_beyond_depth_2(trained) -> None:
     judge, rng = LocalTarget(trained, 512), np.random.default_rng(0)
     prompt = [judge.tokenizer.bos, *judge.tokenize("The miller counted the sacks, and")]

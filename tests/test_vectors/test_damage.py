@@ -49,6 +49,7 @@ def damage(files, a: str | Path, b: str | Path, capsys, *more: str) -> tuple[int
     return code, json.loads(out.out)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", ["q2", "q4", "q8", "bf16"])
 def test_quantization_is_called_that(files, recipe, capsys):
     code, found = damage(files, files["published"], files[recipe], capsys)
@@ -64,6 +65,7 @@ def test_quantization_is_called_that(files, recipe, capsys):
             assert 0.3 * op["weights"] < op["error"] < 2 * op["weights"], op
 
 
+@pytest.mark.thorough
 def test_published_weights_are_streamed_not_copied(files, capsys, monkeypatch):
     """Both models are read where they lie; copied are samples of rows, never a larger matrix."""
     copied, take = [], ApartRows.take
@@ -82,6 +84,7 @@ def test_published_weights_are_streamed_not_copied(files, capsys, monkeypatch):
     assert max(copied) == 64  # and not all of a matrix
 
 
+@pytest.mark.thorough
 def test_errors_do_not_add_up(files, capsys):
     """The last layers of q2 err no more than the first ones, op by op."""
     _, found = damage(files, files["published"], files["q2"], capsys)
@@ -288,6 +291,7 @@ def test_models_of_different_shapes_are_refused(files, capsys):
     assert "not the same model" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_the_table_and_the_picture(files, tmp_path, capsys):
     command = ["damage", str(files["published"]), str(files["q2"]), "--token-ids", str(files["ids"])]
     assert main([*command, "--plot", str(tmp_path / "d.svg")]) == 0

@@ -78,6 +78,7 @@ def verdict(library, logits, top=None):
     return diagnose(library, seen if top is None else seen.top(top), bos=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "top"),
     sampled([(mode, top) for mode in ("exact", "qat", "ds4") for top in (None, 20)], [("exact", 20), ("ds4", None)]),
@@ -101,6 +102,7 @@ def test_the_first_position_is_where_it_starts(library) -> None:
     assert verdict(library, library.run("exact", [LIBRARY["row_late"]])).first_position == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["qat", "ds4"])
 def test_a_fault_below_the_noise_is_no_accusation_and_is_said_to_be_unseen(library, mode) -> None:
     found = verdict(library, library.run(mode, [LIBRARY["hc_eps_0"]], seed=1))  # 5 and 6 are undecided on AVX2
@@ -116,6 +118,7 @@ def test_an_unknown_fault_gets_no_name_and_no_acquittal(library, name, mode, top
     assert found.verdict in ("unknown", "undecided") and found.fault is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("effect", sampled(["route scale", "sinkhorn", "eps"], 3))
 def test_a_wide_rounding_set_acquits_nobody(library, effect) -> None:
     """Mistakes of a size that bfloat16 or binary16 products would have: they were once taken for those."""
@@ -132,6 +135,7 @@ def test_a_mistake_has_a_size(library) -> None:
     assert found.parameter["low"] <= 0.9 <= found.parameter["high"] and found.parameter["right"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("value", "first"), [(0.07, "sink_zero"), (0.0, "sink_scale")])
 def test_a_constant_is_not_taken_for_its_neighbour(library, monkeypatch, value, first) -> None:
     """Sinks times 1 / sqrt(head dim), below the grid of factors, are not sinks of zero, and the reverse."""
@@ -143,6 +147,7 @@ def test_a_constant_is_not_taken_for_its_neighbour(library, monkeypatch, value, 
         assert found.parameter["value"] == pytest.approx(value, rel=1e-3) and found.residue is None
 
 
+@pytest.mark.thorough
 def test_an_unknown_mistake_says_from_where_on_and_what_begins_there(library, monkeypatch) -> None:
     monkeypatch.setattr(Runner, "faults", lambda self, mode, tokens: [LIBRARY["no_sink"]])
     logits, said = library.run("exact", [LIBRARY["row_late"]], seed=7), []
@@ -204,6 +209,7 @@ def test_rounding_on_the_way_is_noise(library, stored) -> None:
     assert wrong.fault == "row_late"
 
 
+@pytest.mark.thorough
 def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
     """Precision lost where it cannot be seen in the values, such as float16 logits made log probabilities later."""
     logits = library.run("exact", [LIBRARY["no_sink"]], seed=3)
@@ -290,6 +296,7 @@ def test_a_tie_that_falls_the_other_way_is_no_mistake(engine, without_families) 
     assert found.fault == "chunk_128_window_cut"
 
 
+@pytest.mark.thorough
 def test_another_engines_rounding_set_is_named(library) -> None:
     assert verdict(library, library.run("kv_f16", [], seed=4)).verdict == "kv_f16"
 
@@ -344,6 +351,7 @@ def test_observations_are_checked(tmp_path) -> None:
         from_top([1], [(0, [(3, -9999.0)])])
 
 
+@pytest.mark.thorough
 def test_one_row_that_is_none_is_told_and_the_rest_diagnosed(tmp_path, capsys, engine) -> None:
     """Once taken for a near-tie in a clean engine, exit code 0."""
     ids = PROMPTS["short"]()
@@ -384,6 +392,7 @@ def test_a_wrong_file_is_told_from_a_wrong_engine(tmp_path, capsys, without_fami
     assert code == 1 and found["verdict"] != "file"
 
 
+@pytest.mark.thorough
 def test_their_metadata_is_compared_first(tmp_path, capsys) -> None:
     """Before any run by our file, which may take long; a key that changes nothing is not blamed for a mistake."""
     path, ids, order = tmp_path / "theirs.gguf", PROMPTS["short"](), []

@@ -37,6 +37,7 @@ class Forgetful(LocalTarget):
         return answer if self.spared >= 0 else replace(answer, text="kettle", markup="", calls=())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("limit", "spared", "facts", "calls", "far"),
     [
@@ -78,6 +79,7 @@ def test_what_our_engine_cannot_answer_is_no_evidence(engine, monkeypatch):
     assert [check.outcome for check in stage.checks] == [Outcome.UNSURE, Outcome.UNSURE]
 
 
+@pytest.mark.thorough
 def test_only_the_embedded_models_skills_are_asked(engine, nano_engine, monkeypatch):
     assert skills.has_skills(ExamContext(LocalTarget(engine), engine))
     assert not skills.has_skills(ExamContext(LocalTarget(nano_engine), nano_engine))

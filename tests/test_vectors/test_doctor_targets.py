@@ -78,6 +78,7 @@ def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
     assert 0 <= ways.figures["rms, nats"] < (1e-4 if mode == "exact" else 1.0)
 
 
+@pytest.mark.thorough
 def test_a_decode_that_is_not_the_prefill(engine) -> None:
     target = LocalTarget(Broken(engine, "row_early"), 600)
     found = examine(ExamContext(target, engine, quick=True), only=["determinism", "ways", "batch"])
@@ -179,6 +180,7 @@ def test_a_right_server(engine, tmp_path, capsys) -> None:
     assert checks["ways/echo against shorter prompts"]["figures"]["positions"] >= 4
 
 
+@pytest.mark.thorough
 def test_a_server_without_echo_is_compared_by_counts(engine, capsys) -> None:
     with Endpoint(engine, ids=True) as server:
         code, line, _ = doctor(capsys, server.url, "--only", "tokenizer,ways", "--quick", "--id-prompts")
@@ -204,6 +206,7 @@ def test_a_server_that_misbehaves(engine, wrong, only, stage, says, capsys) -> N
     assert says in text and "Something is wrong" in line["verdict"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "wrong, stage, name, says",
     [("fork", "determinism", "run to run", "forks at token 0"), ("crowd", "batch", "request 1", "where float noise")],
@@ -214,6 +217,7 @@ def test_answers_that_change(engine, wrong, stage, name, says) -> None:
         assert check(found, stage, name).outcome is Outcome.WRONG and says in check(found, stage, name).says
 
 
+@pytest.mark.thorough
 def test_a_server_that_thinks_by_default_is_told_not_to(engine) -> None:
     """Chats and plain prompts: ds4's server samples while it thinks, whatever the temperature."""
     with Endpoint(engine, "thinks") as server, open_target(server.url) as target:
@@ -222,6 +226,7 @@ def test_a_server_that_thinks_by_default_is_told_not_to(engine) -> None:
     assert check(found, "batch", "request 1").outcome is Outcome.OK
 
 
+@pytest.mark.thorough
 def test_a_server_that_cannot_be_kept_from_thinking_is_not_accused(engine) -> None:
     with Endpoint(engine, "always thinks") as server, open_target(server.url) as target:
         target.abilities -= {Ability.TEXT}
@@ -231,6 +236,7 @@ def test_a_server_that_cannot_be_kept_from_thinking_is_not_accused(engine) -> No
         assert "it thinks although it was asked not to" in check(found, stage, name).says
 
 
+@pytest.mark.thorough
 def test_where_the_rounding_is_not_known_less_is_claimed(engine) -> None:
     """Differences that the widest mode makes, too, prove nothing."""
     with Endpoint(engine, "fork") as server, open_target(server.url) as target:
@@ -244,6 +250,7 @@ def test_the_template_page_names_what_fits(engine, tmp_path, capsys) -> None:
     assert "a line feed before the assistant marker" in (tmp_path / "doctor.md").read_text()
 
 
+@pytest.mark.thorough
 def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> None:
     with Endpoint(engine, "no_merges", echo=True) as server:
         code, _, _ = doctor(capsys, server.url, "--only", "tokenizer", "--quick", "-o", str(tmp_path))
@@ -254,6 +261,7 @@ def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> No
     assert f"is {theirs}, not {ours}" in prose["says"]
 
 
+@pytest.mark.thorough
 def test_what_decoding_does_otherwise(engine, capsys) -> None:
     """The same tokens as a prompt and one by one, over HTTP with ids; the mode is known from the numbers."""
     with Endpoint(engine, "decode", ids=True) as server, open_target(server.url, ids=True) as target:
@@ -265,6 +273,7 @@ def test_what_decoding_does_otherwise(engine, capsys) -> None:
     assert int(ways.where[0][0].removeprefix("at token ")) >= 8, "before the eighth token it does as prefill does"
 
 
+@pytest.mark.thorough
 def test_an_echo_that_is_early(engine) -> None:
     """It is told once, and read as it is meant: the numbers of this engine are right, and so is its decoding."""
     with Endpoint(engine, "early", echo=True) as server, open_target(server.url) as target:
@@ -278,6 +287,7 @@ def test_an_echo_that_is_early(engine) -> None:
     assert outcomes(found)["tokenizer"] is Outcome.OK
 
 
+@pytest.mark.thorough
 def test_alternatives_that_share_a_text_are_not_called_wrong(engine, capsys) -> None:
     """Of bytes that are no text llama-cpp-python makes '': one entry for many tokens, with the value of the last."""
     with Endpoint(engine, "texts") as server:
@@ -287,6 +297,7 @@ def test_alternatives_that_share_a_text_are_not_called_wrong(engine, capsys) -> 
     assert "not sorted" not in text
 
 
+@pytest.mark.thorough
 def test_a_server_that_shows_little_is_not_accused(engine, capsys) -> None:
     with Endpoint(engine, "cut") as server:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism")
@@ -304,6 +315,7 @@ def test_another_model_is_not_taken_for_a_wrong_one(engine, capsys) -> None:
     assert line["stages"]["numbers"] == "impossible" and "-m MODEL.gguf" in text
 
 
+@pytest.mark.thorough
 def test_a_missing_endpoint_leaves_the_rest(engine, capsys) -> None:
     with Endpoint(engine, "chatless") as server:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "template,determinism")
@@ -311,6 +323,7 @@ def test_a_missing_endpoint_leaves_the_rest(engine, capsys) -> None:
     assert "no such endpoint" in text
 
 
+@pytest.mark.thorough
 def test_control_strings_that_become_tokens_are_told(engine, capsys) -> None:
     for echo in (False, True):
         with Endpoint(engine, "parses", echo=echo) as server:

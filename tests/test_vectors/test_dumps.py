@@ -224,6 +224,7 @@ def test_a_dump_is_listed_and_no_more(tmp_path, capsys) -> None:
         assert code == 1 and "a dump without its prompt" in err and err.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_dumps_of_our_ds4_are_diagnosed(tmp_path, capsys, nano_path, without_families) -> None:
     """The way of a ds4 user: dump greedy steps, then diagnose the file; the prompt is known three ways."""
     text, dump = tmp_path / "prompt.txt", tmp_path / "dump.json"
@@ -247,6 +248,7 @@ def test_dumps_of_our_ds4_are_diagnosed(tmp_path, capsys, nano_path, without_fam
     assert code == 1 and "its text makes" in err
 
 
+@pytest.mark.thorough
 def test_raw_logits_are_diagnosed(tmp_path, capsys, nano_path, without_families) -> None:
     ids = list(range(100, 140))
     (tmp_path / "ids.json").write_text(json.dumps(ids))

@@ -86,6 +86,7 @@ def asked(engine: Engine, target: Served, chat: bool = False, prompt: str = "mix
     return diagnose(Clean(engine, seen.ids.tolist()), seen, engine.tokenizer.bos)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("echo", "chat"), sampled([(echo, chat) for echo in (False, True) for chat in (False, True)], 3)
 )
@@ -95,6 +96,7 @@ def test_a_server_without_mistakes(engine, chat, echo) -> None:
     assert found.positions == (119 if echo and not chat else 32)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mistake", ["space_added", "no_merges"])
 @pytest.mark.parametrize("echo", sampled([False, True], [True]))
 def test_a_tokenizer_with_a_mistake(engine, mistake, echo) -> None:

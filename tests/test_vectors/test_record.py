@@ -41,6 +41,7 @@ def test_a_check_is_kept(vectors, nano_path, private_data, capsys):
     assert finding["metric"].startswith("perplexity") and finding["n"] == 2
 
 
+@pytest.mark.thorough
 def test_perplexities_and_likelihoods_are_kept(vectors, nano_path, private_data):
     spec = f"local:{nano_path}"
     assert main(["nll", vectors, "--target", spec, "--other", spec, "--label", "pair", *ENGINE]) == 0
@@ -51,12 +52,14 @@ def test_perplexities_and_likelihoods_are_kept(vectors, nano_path, private_data)
     assert kept["ppl"][0]["id"] == "depth 40" and kept["ppl"][0]["tokens"] == 8
 
 
+@pytest.mark.thorough
 def test_another_store_is_named(vectors, nano_path, tmp_path, private_data, capsys):
     argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
     assert main([*argv, "--store", str(tmp_path / "mine.sqlite")]) == 0
     assert f"ds4-report show 1 --store {tmp_path}/mine.sqlite\n" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_no_record_if_unwanted(vectors, nano_path, private_data, capsys):
     argv = ["check", vectors, "--target", f"local:{nano_path}", "--numerics", "exact", *ENGINE]
     assert main([*argv, "--no-store"]) == 0

@@ -51,6 +51,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("half", "scale"), sampled([("ffn", 0.6), ("attn", -1.5)], [("attn", -1.5)]))
 def test_a_steered_engine_is_named(engine: Engine, rows: np.ndarray, half: str, scale: float) -> None:
     steered = engine.steered(Steering(rows, **{"attn": 0.0, "ffn": 0.0, half: scale}))
@@ -81,6 +82,7 @@ def test_results_are_kept_apart_by_directions(engine: Engine, rows: np.ndarray) 
     assert len(folders) == 3
 
 
+@pytest.mark.thorough
 def test_the_command(engine: Engine, rows: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The flags steer a local target, and name the file to try; our side stays as it is."""
     path = tmp_path / "d.f32"
@@ -100,6 +102,7 @@ def test_the_command(engine: Engine, rows: np.ndarray, tmp_path: Path, capsys: p
 SHORT = PROMPTS["mixed"]()[:40]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", sampled([True, False], [False]))
 def test_a_trace_shows_steering_along_unknown_directions(rows: np.ndarray, after: bool) -> None:
     """In what the half adds, dumped after steering, or else in the streams."""

@@ -18,6 +18,7 @@ from .printing import print_tensor
 from .tracing import IDS, as_dump, examined, names, recorded
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "backend"),
     sampled(
@@ -88,6 +89,7 @@ def test_faults_of_the_library(fault):
     assert result.rounding == "exact"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fault",
     sampled(["no_sink", "router_softmax", "indexer_rows_no_hadamard", "fp8_whole_row", "no_kv_norm"], ["no_sink"]),
@@ -97,6 +99,7 @@ def test_faults_under_rounding(fault):
     assert result.wrong and fault in names(result) and result.rounding == "ds4"
 
 
+@pytest.mark.thorough
 def test_one_wrong_op_shows_alone_however_wrong_everything_after_it_is():
     result = examined(as_dump(recorded("exact", ["no_kv_norm"], ids=SHORT)), search=False, ids=SHORT)
     assert {wrong.key for wrong in result.wrong} == {("KVnorm", layer) for layer in range(6)}
@@ -174,6 +177,7 @@ def _stored(tensors, kind):
     return {name: one(values) for name, values in tensors.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_coarse_storage_is_no_mistake(kind):
     result = examined(as_dump(_stored(recorded("exact"), kind)), [1, 2, 3])
@@ -183,6 +187,7 @@ def test_coarse_storage_is_no_mistake(kind):
 LAYER = 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "kind"),
     sampled(
@@ -285,6 +290,7 @@ def _norm_minus_one(name, raw, other):
     return (raw.view("<f4") - np.float32(1)).view(np.uint8) if name == "blk.2.ffn_norm.weight" else raw
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "tensor", "says"),
     [

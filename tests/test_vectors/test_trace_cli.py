@@ -26,6 +26,7 @@ def last_line(capsys):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_record_then_blame(tmp_path, ids, capsys):
     out = str(tmp_path / "ours.safetensors")
     assert main(["trace", "record", "--token-ids", ids, "-o", out, "--numerics", "qat", "--layers", "1-2"]) == 0
@@ -65,6 +66,7 @@ def test_an_op_is_blamed(tmp_path, ids, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_their_file_is_blamed_for_all_ops_if_it_makes_them(tmp_path, capsys):
     """By the key that differs; a mistake that their file does not make is the engine's still."""
     path = tmp_path / "theirs.gguf"

@@ -217,6 +217,7 @@ def check_huge(tok: Tokenizer, unit: str | bytes, count: int):
     assert grows_linearly(encoded, count)
 
 
+@pytest.mark.thorough
 @BOTH
 @pytest.mark.parametrize("unit", ["a", " ", "中", "!", "7", "\n ", b"\xff"])
 def test_one_long_word(tok, unit):

@@ -77,6 +77,7 @@ def test_a_full_size_file_loads_without_allocating(full_size):
     assert path.stat().st_blocks == blocks
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc: peak memory is unknown")
 def test_memory_of_loading_a_full_size_file(full_size):
     """Binding reads vectors and routing tables, about 20 MB; it never touches matrices."""
@@ -97,6 +98,7 @@ PRO_GIB = {"q2": 432.7, "q4": 838.0}
 """ds4 calls its files of Pro 430 GB (IQ2) and 426 + 412 = 838 GB (Q4, in two halves); GB of Flash's are GiB, too."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", sampled(PRO_GIB, ["q4"]))
 def test_pro_is_sized_and_bound(tmp_path, recipe):
     path = tmp_path / "pro.gguf"

@@ -69,6 +69,7 @@ def test_the_same_text_token_for_token(name: str, layout: str, tmp_path: Path) -
             assert told(engine, PROMPT, 60, temperature, top_p, seed) == (wanted, text.decode("utf-8", "replace"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "group"), [("gqa", 16), ("mqa", 16), ("larger", 64)])
 def test_the_text_of_int8_is_that_of_runq(name: str, group: int, tmp_path: Path) -> None:
     """Its inputs are rounded in the file's groups: with float inputs it is soon another text. Float noise becomes
@@ -325,6 +326,7 @@ def test_what_is_not_finite(tmp_path: Path) -> None:
         assert "attn_q.weight' holds a NaN" in refused(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_mutations_of_headers(layout: str, tmp_path: Path) -> None:
     """Any header is read, or refused in one line; whatever is read fills the file exactly."""
@@ -391,6 +393,7 @@ def test_a_vocabulary_that_is_a_folder_or_a_pipe(tmp_path: Path) -> None:
     assert "not a regular file" in refused(path)
 
 
+@pytest.mark.thorough
 def test_mutations_of_a_vocabulary(tmp_path: Path) -> None:
     """2,000 of them: one line, or a vocabulary that gives any text back."""
     c, rng = Config(vocab=300), np.random.default_rng(2)

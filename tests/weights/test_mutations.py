@@ -96,6 +96,7 @@ def kinds(tmp_path_factory, definition) -> dict[str, Kind]:  # noqa: F811
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("total", [540, pytest.param(5000, marks=pytest.mark.slow)])
 def test_mutations(kinds, total):
     rng = random.Random(20261123)

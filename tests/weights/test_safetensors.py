@@ -414,6 +414,7 @@ def test_strings_are_told_from_structure(monkeypatch, text, block):
         parse("x.json", text.encode(), depth=depth - 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("total", [1000, pytest.param(5000, marks=pytest.mark.slow)])
 def test_mutations(published, tmp_path, total):
     """Seeded mutations of header, index and config: one error line or a model that binds, and no other exception,

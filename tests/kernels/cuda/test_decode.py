@@ -236,6 +236,7 @@ def test_fewer_places_than_results(engine: Engine) -> None:
     assert recording.nbytes < sum(made.values()) / 4
 
 
+@pytest.mark.thorough
 def test_the_commands_run_on_it(nano_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """From flags to graphs and back. What is computed is nothing, so nothing is said about it."""
     csv = tmp_path / "a.csv"

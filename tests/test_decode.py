@@ -137,6 +137,7 @@ def test_same_bits_when_the_ring_grows(engine: Engine) -> None:
         step(fast, slow, token)
 
 
+@pytest.mark.thorough
 def test_thread_count_may_change(engine: Engine) -> None:
     ids, ops = tokens(engine, 50), engine.model.ops
     before = ops.threads
@@ -312,6 +313,7 @@ def test_a_session_of_another_size_records_anew(engine: Engine) -> None:
         step(fast, slow, token)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_a_dropped_cache_is_given_back(engine: Engine) -> None:
     """Recordings hold a cache's buffers, so they must go with it (twice the memory otherwise)."""

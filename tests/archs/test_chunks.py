@@ -57,6 +57,7 @@ def random_cuts(engine: Engine, ids: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk", [127, 128, 129])
 def test_large_chunks(cpu: Engine, ids: np.ndarray, whole: np.ndarray, chunk: int) -> None:
     np.testing.assert_array_equal(cpu.session(CTX).extend(ids, chunk=chunk), whole)

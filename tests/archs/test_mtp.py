@@ -209,7 +209,12 @@ def test_other_tensors_are_not_looked_at(engine: Engine, tmp_path: Path) -> None
     def more(tensors: dict[str, tuple[TensorSpec, np.ndarray]]) -> None:
         tensors["blk.0.what"] = TensorSpec("blk.0.what", "F32", (4,)), np.zeros(16, np.uint8)
 
-    Block.open(rewrite(tmp_path / "mtp.gguf", more), engine.model).close()
+    ours = Block.open(mtp_path("q4"), engine.model)
+    X, ids = pairs(ours, 10)
+    other = Block.open(rewrite(tmp_path / "mtp.gguf", more), engine.model)
+    assert np.array_equal(run(other, Window(other), X, ids)[1], run(ours, Window(ours), X, ids)[1])
+    other.close()
+    ours.close()
 
 
 def without(name: str) -> Callable[[dict[str, tuple[TensorSpec, np.ndarray]]], None]:

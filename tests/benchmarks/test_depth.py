@@ -17,6 +17,7 @@ def engine():
         yield engine
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pos", [0, 1, 63, 127, 128, 1000, 5003])
 def test_decode_and_prefill_go_on(engine: Engine, pos: int) -> None:
     session = session_at(engine, pos)

@@ -191,6 +191,7 @@ def check_uniform(results) -> None:
     assert min(ps) > 0.01 / SETTINGS
 
 
+@pytest.mark.thorough
 def test_p_values_of_forty_settings_are_uniform(results):
     check_uniform(results)
 

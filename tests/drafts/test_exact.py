@@ -150,6 +150,7 @@ def test_settings_that_cannot_be_met_are_refused() -> None:
             Engine.open(embedded_path(), backend=backend, drafts=drafts)
 
 
+@pytest.mark.thorough
 def test_a_block_knows_the_prompt(engines: Callable[..., Engine]) -> None:
     """Streams of a whole window of a prompt are kept for it, of a longer prompt the newest ones."""
     engine = engines("mtp", 2)

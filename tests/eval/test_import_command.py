@@ -108,6 +108,7 @@ CELLS = ["question", "options", "answer", "answer_letter", "uuid", "id", "doc", 
          "year", "number", "licence", "Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3))]  # fmt: skip
 
 
+@pytest.mark.thorough
 @given(st.lists(st.dictionaries(st.sampled_from(CELLS), JSON), max_size=3), st.sampled_from(shapes.SHAPES))
 def test_records_of_any_values_are_questions_or_reasons(tmp_path_factory, entries, shape):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"

@@ -6,6 +6,7 @@ from ds4ref.errors import TargetError
 from ds4ref.eval.log import Grade, Sample
 from ds4ref.eval.plan import Key
 from ds4ref.eval.tui.header import Header
+from tests.marking import sampled
 
 from .scripted import choice, integer
 from .staged import staged, until
@@ -108,6 +109,7 @@ async def test_the_pane_follows_the_run_until_the_user_goes_elsewhere(stage, pil
     assert stage.main.table.selected == 3
 
 
+@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
 async def test_l_goes_back_to_what_runs(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
@@ -178,6 +180,7 @@ async def test_enter_on_what_runs_changes_nothing(stage, pilot):
     assert stage.states()[0] == "ANS" and len(stage.target.asked) == 1
 
 
+@pytest.mark.thorough
 @staged()
 async def test_r_asks_again_and_the_last_answer_counts(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())
@@ -246,7 +249,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-@pytest.mark.parametrize("phase", ENDS)
+@pytest.mark.parametrize("phase", sampled(ENDS, 4))
 def test_the_end_in_every_phase(tmp_path, phase, key):
     act, before = ENDS[phase]
     if key == "q" and before and before != ("p",):
@@ -349,6 +352,7 @@ async def test_a_filter_keeps_up_with_the_run(stage, pilot):
     await until(pilot, lambda: stage.main.table.shown == [3])  # the selected one stays
 
 
+@pytest.mark.thorough
 @staged()
 async def test_a_filter_that_lets_nothing_through(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())

@@ -169,6 +169,7 @@ def test_tags_in_the_text_of_a_stream_are_hidden(tmp_path):
     hidden(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", [app, dialogs, header, pane, screen, table, text], ids=str)
 def test_no_attribute_of_ours_hides_one_of_textual_s(module):
     meant = {

@@ -126,7 +126,7 @@ def small_floats(fmt):
     return np.ascontiguousarray(np.concatenate(rows))
 
 
-@pytest.mark.parametrize("fmt", [fmt.name for fmt in FORMATS.values() if fmt.codes is not None])
+@pytest.mark.parametrize("fmt", sampled([fmt.name for fmt in FORMATS.values() if fmt.codes is not None], 3))
 def test_blocks_are_decoded_to_the_bit(fmt):
     """The generated decoders of the float tiles, which any processor can run, against the dequantizer."""
     kind = FORMATS[fmt]

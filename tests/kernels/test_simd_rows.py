@@ -17,6 +17,7 @@ import pytest
 
 from ds4ref.kernels.cpu.simd import KERNELS, OVERRIDES, TIER, generated
 from ds4ref.kernels.formats import FORMATS
+from tests.marking import sampled
 
 from .simd_cases import BYTE_SCALES, halves, random_rows, round_q8k, rounded, run, run_several
 
@@ -62,7 +63,7 @@ def test_only_the_asked_rows_are_written(fmt, act):
     assert (out[2:5] == run(KERNELS[fmt, act], raw, x)[2:5]).all()
 
 
-@pytest.mark.parametrize("fmt, act, n", CASES)
+@pytest.mark.parametrize("fmt, act, n", sampled(CASES, 4))
 def test_several_inputs_have_the_bits_of_one(fmt, act, n):
     """Inputs of different sizes side by side, so that a mixed-up scale or sum shows in every row."""
     rng = np.random.default_rng(n)
@@ -163,6 +164,7 @@ def test_every_code_and_every_scale(fmt):
     assert plain.sum() > 50_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fmt, act", OVERRIDES[TIER])
 def test_an_override_agrees_with_what_is_generated(fmt, act):
     rng = np.random.default_rng(12)
@@ -175,6 +177,7 @@ WITH_INTEGERS = [fmt.name for fmt in FORMATS.values() if fmt.activation != "floa
 WITH_OFFSETS = [name for name in WITH_INTEGERS if FORMATS[name].minimum and not FORMATS[name].minima]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fmt", [name for name in WITH_INTEGERS if name not in WITH_OFFSETS])
 def test_integer_kernels_can_be_generated_for_every_format_of_integers(fmt):
     rng = np.random.default_rng(13)

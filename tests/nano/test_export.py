@@ -49,6 +49,7 @@ def rounded(values: np.ndarray) -> np.ndarray:
     return (to_bf16(values).astype(np.uint32) << 16).view(np.float32)
 
 
+@pytest.mark.thorough
 def test_it_fits_a_repository(folder: Path) -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 12_000_000
     assert {path.name for path in folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors"}

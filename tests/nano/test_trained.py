@@ -52,6 +52,7 @@ def test_every_recipe_is_made_once_and_runs(made, recipe):
         assert np.isfinite(engine.logits("A word.")).all()
 
 
+@pytest.mark.thorough
 def test_recipes_are_different_files(own_cache):
     names = {Path(embedded_path(recipe)).name for recipe in ("f16", "q4", "q2-plain")} | {Path(mtp_path("f16")).name}
     assert len(names) == 4

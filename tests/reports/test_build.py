@@ -58,6 +58,7 @@ def page(built):
     return Page(built[1])
 
 
+@pytest.mark.thorough
 def test_it_needs_nothing_from_anywhere(built, page):
     _, html, _ = built
     assert len(html.encode()) < 1_500_000
@@ -119,6 +120,7 @@ def test_a_cell_stays_one_cell_of_its_table(text, cell):
     assert _markdown_cell(text) == cell
 
 
+@pytest.mark.thorough
 def test_the_twin_says_the_same(built):
     folder, html, markdown = built
     assert "![prefill and decode speed against context depth](report.svg)" in markdown

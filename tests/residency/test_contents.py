@@ -120,6 +120,7 @@ def test_outcomes_of_a_hand_made_recording() -> None:
     assert simulate(fresh, 20, orders(fresh)["fading"]).hits == 2
 
 
+@pytest.mark.thorough
 def test_no_order_finds_more_than_the_oracle_and_all_find_all_in_enough_memory() -> None:
     rng = np.random.default_rng(5)
     popular = 1 / np.arange(1, 33)

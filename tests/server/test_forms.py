@@ -383,6 +383,7 @@ def test_a_grammar_that_becomes_too_much_ends_one_answer_and_nothing_else(servin
     assert told(asked(server, path, stream), path, stream)[0] == "Hello there, friend."
 
 
+@pytest.mark.thorough
 def test_tools_of_real_clients_can_be_demanded(nano_engine):
     """Every function that a recorded client declares, strict or not: nothing that they use is refused."""
     seen = set()

@@ -219,6 +219,7 @@ def test_the_description_names_every_endpoint(scripted):
     json.dumps(found)
 
 
+@pytest.mark.thorough
 def test_long_prompts_and_their_tokens_are_read_and_written_piece_by_piece(monkeypatch):
     """While JSON is read or written no other thread runs, so that /health would have to wait."""
     lengths = []

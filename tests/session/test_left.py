@@ -18,6 +18,7 @@ from ds4ref.generate import Generation, check_finite
 from ds4ref.sampling import Sampler
 from ds4ref.session.session import Session
 from tests.archs import dense
+from tests.marking import sampled
 
 
 @pytest.fixture(scope="module", params=["exact", "qat", "ds4"])
@@ -71,7 +72,7 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", sampled(SAMPLERS, 3))
 def test_the_text_is_that_of_choosing_on_the_host(name: str, engine: Engine) -> None:
     texts = []
     for kind in (Session, Asking):

@@ -134,6 +134,7 @@ def test_a_wish_to_stop_does_not_wait_for_answers(level):
         list(walk(Scripted(hold=3600), Load(9, **level), cancel=cancel))
 
 
+@pytest.mark.thorough
 def test_a_served_load_in_every_place(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with served(Endpoint(delay=0.001)) as base:

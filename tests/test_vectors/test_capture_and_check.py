@@ -204,6 +204,7 @@ record_missing(vectors, target)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.1, 0.3])
 def test_killed_at_any_moment_nothing_half_written_is_read(tmp_path, delay) -> None:
     folder = str(tmp_path / "v")

@@ -126,6 +126,7 @@ def test_an_external_binary_is_checked_too(official, nano_path, capsys) -> None:
     assert code == 0 and found["verdicts"] == {"match": 1}
 
 
+@pytest.mark.thorough
 def test_capture_convert_and_back(nano_path, tmp_path, capsys) -> None:
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
     prompts, folder = tmp_path / "p.jsonl", str(tmp_path / "v")

@@ -17,6 +17,7 @@ from ds4ref.test_vectors.committed import Answer, ask, force, of_tokens, read
 from ds4ref.test_vectors.verdicts import CaseResult, StepResult, forced_case
 from ds4ref.test_vectors.verifier import FEWEST, ODDS, Judgement, fit, place, weigh
 from ds4ref.variants.verifiers import VERIFIERS, adversary, oracle, speculate
+from tests.marking import sampled
 
 from .endpoint import Endpoint
 from .scripted import Scripted, step
@@ -302,7 +303,7 @@ def prompts(tmp_path) -> str:
 
 @pytest.mark.parametrize("wrong, verdict", [("verifier", "verifier"), ("drafts", "right"), ("", "right"),
                                             ("greedy", "elsewhere")])  # fmt: skip
-@pytest.mark.parametrize("judge, how", [("ours", "chat"), ("ours", "plain"), ("itself", "plain")])
+@pytest.mark.parametrize("judge, how", sampled([("ours", "chat"), ("ours", "plain"), ("itself", "plain")], 3))
 def test_a_server_is_asked_and_judged(run, prompts, trained, wrong, verdict, judge, how) -> None:
     """By our engine, and by the log probabilities of its own echo."""
     with Endpoint(trained, wrong, echo=True) as server:
@@ -316,6 +317,7 @@ def test_a_server_is_asked_and_judged(run, prompts, trained, wrong, verdict, jud
     assert found["floor"] == FLOOR and found["cases"] == 3
 
 
+@pytest.mark.thorough
 def test_a_file_of_ids_is_judged(run, tmp_path, trained) -> None:
     prompt = [trained.tokenizer.bos, *trained.tokenizer.encode("The miller counted the sacks, and")]
     file = tmp_path / "theirs.jsonl"

@@ -150,6 +150,7 @@ def decoder(request, tmp_path_factory) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("recipe", ["q2", "q4", "q8"])
 def test_quantization_of_a_dense_model(decoder, recipe, backend, capsys):
@@ -195,6 +196,7 @@ def test_a_wrong_conversion_of_a_dense_model_is_named(decoder, tmp_path, capsys)
     assert (code, found["verdict"], wrong) == (1, "weights", [("Kraw", ["blk.0.attn_k.weight"])])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", ["q2", "q4", "q8"])
 @pytest.mark.parametrize(("name", "number"), [("blk.0.ffn_up.weight", 0), ("blk.1.ffn_down.weight", 101)])
 def test_one_row_of_zeros_is_found(decoder, tmp_path, recipe, name, number, capsys):

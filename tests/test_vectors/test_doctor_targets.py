@@ -187,6 +187,7 @@ def test_a_server_without_echo_is_compared_by_counts(engine, capsys) -> None:
     assert code == 0 and {line["stages"][n] for n in ("tokenizer", "ways")} == {"ok"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "wrong, only, stage, says",
     [

@@ -144,6 +144,7 @@ def test_half_of_the_ops_missing(fault, point):
     assert result.missing
 
 
+@pytest.mark.thorough
 def test_a_dump_of_streams_alone_blames_half_layers():
     tensors = recorded("exact", ["no_sink"], ids=SHORT)
     dump = as_dump(tensors, lambda name: name.startswith(("hc_attn_post", "hc_ffn_post")))

@@ -124,6 +124,7 @@ def test_other_ids_than_the_dumps_are_refused(tmp_path, ids, capsys):
     assert "other token ids" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_values_that_are_no_numbers_are_blamed(tmp_path, capsys):
     tensors = recorded(layers=[0], ids=IDS[:40])
     tensors["KVnorm.0"] = np.where(np.arange(40)[:, None] == 7, np.nan, tensors["KVnorm.0"]).astype(np.float32)

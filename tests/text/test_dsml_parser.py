@@ -578,6 +578,7 @@ LONG = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [1 << 30, 50], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("kind", LONG)
 def test_long_inputs_take_linear_time(kind, cut):

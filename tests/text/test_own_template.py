@@ -60,6 +60,7 @@ def model(entries, tmp_path_factory) -> Path:
     return write(tmp_path_factory.mktemp("own") / "m.gguf", entries)
 
 
+@pytest.mark.thorough
 def test_a_gguf_and_a_folder_have_the_same_tokenizer(model, definition, tmp_path):  # noqa: F811
     settings = {"chat_template": CHATML, "eos_token": "<|im_end|>"}
     files = {"tokenizer_config__json": settings, "config__json": {}}

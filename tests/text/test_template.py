@@ -11,6 +11,7 @@ import pytest
 from ds4ref.errors import TextError
 from ds4ref.text import limited_worker
 from ds4ref.text.template import MAX_SOURCE, ChatTemplate
+from tests.marking import sampled
 
 CHATML = """{%- if tools %}
 <|im_start|>system
@@ -82,7 +83,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", sampled(REFUSED, 3))
 def test_a_hostile_template_is_one_line(case):
     source, match = REFUSED[case]
     template = ChatTemplate(source, seconds=2.0)
@@ -114,6 +115,7 @@ def test_a_process_that_was_killed_is_replaced_and_the_last_one_ends_with_its_te
     assert process.wait(300) is not None
 
 
+@pytest.mark.thorough
 def test_threads_take_turns():
     template = ChatTemplate("{{ messages[0].n }}")
     with ThreadPoolExecutor(4) as pool:

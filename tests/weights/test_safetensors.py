@@ -98,6 +98,7 @@ def test_every_dtype_has_its_size(tmp_path):
                 assert found.raw("a").size == bits
 
 
+@pytest.mark.thorough
 def test_touching_reads_every_page(tmp_path):
     write_small(tmp_path / "m", shard_bytes=1 << 18)
     with Checkpoint.open(tmp_path / "m") as found:

@@ -189,6 +189,7 @@ def test_where_experts_do_not_fit_a_token_waits_as_often(crowded: Callable[[int 
     assert 8 * engine.shape.n_layers * engine.shape.n_experts in brought
 
 
+@pytest.mark.thorough
 def test_without_memory_for_experts_a_token_waits_once_a_layer(crowded: Callable[[int | None], Engine]) -> None:
     """The exception: the host looks at the ids of every layer, and at the logits, each with the error flag; nothing is
     recorded. Once the experts are there nothing is fetched, and memory that one token gave back serves the next."""

@@ -10,7 +10,10 @@ import platform
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="fibers switch by x86-64 instructions")
+pytestmark = [
+    pytest.mark.thorough,  # the first test compiles what all need, for half a minute
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="fibers switch by x86-64 instructions"),
+]
 
 if platform.machine() == "x86_64":
     from . import fibers

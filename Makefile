@@ -49,12 +49,19 @@ test: $(VENV)/.test ## run the test suite (without the thorough, oracle, peer, G
 thorough: $(VENV)/.test ## the tests that take longest and whose subjects make test samples
 	@$(PY) -m pytest -q -m thorough $(PARTED)
 
-lint: $(VENV)/.test ## ruff, mypy (as on Linux and on macOS), and who may import whom
+lint: code types types-mac ## ruff, mypy (as on Linux and on macOS), and who may import whom; make -j2 lint: on two cores
+
+.PHONY: code types types-mac
+code: $(VENV)/.test
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
-	@$(PY) -m mypy
-	@$(PY) -m mypy --platform darwin --cache-dir .mypy_cache/darwin
 	@$(VENV)/bin/lint-imports --no-logo
+
+types: $(VENV)/.test
+	@$(PY) -m mypy
+
+types-mac: $(VENV)/.test
+	@$(PY) -m mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
 	@$(PY) -m pytest -q -m "oracle and not slow" $(PARTED)

@@ -278,6 +278,7 @@ AKIN = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("path", "fault"), sampled(cases(AKIN), 5))
 def test_what_is_akin_to_them_and_stops_clients_is_named(good, path, fault):
     url, known = good
@@ -286,6 +287,7 @@ def test_what_is_akin_to_them_and_stops_clients_is_named(good, path, fault):
     assert found and all(found.values()), found
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_of_its_own_is_none_for_lm_eval(good):
     """llama.cpp and vLLM have a /tokenize with other members; lm-evaluation-harness asks /tokenizer_info first."""
     url, known = good

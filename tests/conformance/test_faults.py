@@ -338,6 +338,7 @@ def test_a_field_that_is_not_honoured_is_found(good, path, field, wanted):
     assert wanted <= found and found - wanted <= READERS, found
 
 
+@pytest.mark.thorough
 def test_streams_that_break_off(good):
     url, known = good
     with faulty(url, CHAT, cut, known) as spoiled:
@@ -366,6 +367,7 @@ def test_who_does_not_answer():
     assert all("no answer" in check.got or "no stream" in check.got for check in row.checks if check.state == "fail")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "fault", "wanted"),
     [
@@ -397,6 +399,7 @@ def found(capsys):
     return run
 
 
+@pytest.mark.thorough
 def test_another_server_that_is_right(good, found):
     url, known = good
     with faulty(url, known=known) as through:
@@ -409,6 +412,7 @@ def test_another_server_that_is_right(good, found):
     assert told["command"][:2] == ["ds4-server", "smoke"]
 
 
+@pytest.mark.thorough
 def test_another_server_that_is_wrong(good, found):
     url, known = good
     fault = document(lambda document: document.pop("usage", None))

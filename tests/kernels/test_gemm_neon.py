@@ -72,6 +72,7 @@ def test_product(plain, fmt, piece):
     assert np.isnan(part[:, [*range(4), 23, 24]]).all() and (part[:, 4:23] == got[:3, 4:23]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fmt, piece", PAIRS)
 def test_extreme_codes(plain, fmt, piece):
     """Sums of a block that reach their largest values are still exact."""

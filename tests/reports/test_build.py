@@ -132,6 +132,7 @@ def test_the_twin_says_the_same(built):
     assert "\n\n\n\n" not in markdown
 
 
+@pytest.mark.thorough
 def test_the_same_runs_give_the_same_bytes(built, tmp_path):
     build_report(sample.runs(), str(tmp_path / "again.html"))
     assert (tmp_path / "again.html").read_text() == built[1]
@@ -369,6 +370,7 @@ def text_cells(text: str, cell: str) -> int:
     return sum(line.split("|").count(f" {cell} ") for line in text.splitlines())
 
 
+@pytest.mark.thorough
 def test_a_csv_with_its_json_has_percentiles_of_steps(tmp_path, monkeypatch):
     """Single steps are in the store alone."""
     from ds4ref.speed_bench import cli

@@ -164,6 +164,7 @@ def test_svg(csv):
     assert all(link.startswith("#") for link in links), "one self-contained file"
 
 
+@pytest.mark.thorough
 def test_the_same_data_give_the_same_bytes(csv, tmp_path):
     for suffix in ("svg", "png", "pdf"):
         files = plot([csv], [tmp_path / f"a.{suffix}"]) + plot([csv], [tmp_path / f"b.{suffix}"])

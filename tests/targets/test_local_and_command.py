@@ -157,6 +157,7 @@ def command(nano_path):
     )
 
 
+@pytest.mark.thorough
 def test_our_own_ds4_says_the_same_as_the_local_engine(local, command) -> None:
     far, near = command.complete(ASK), local.complete(ASK)
     assert [s.token.raw for s in far.steps] == [s.token.raw for s in near.steps]

@@ -57,6 +57,7 @@ def test_facts_and_calls_that_long_prompts_lose(engine, limit, spared, facts, ca
     assert stage.checks[0].figures == {"64 tokens back": "4 of 4", "128 tokens back": "4 of 4", "512 tokens back": far}
 
 
+@pytest.mark.thorough
 def test_a_target_that_refuses_long_prompts_keeps_what_it_answered(engine):
     class Short(LocalTarget):
         def complete(self, request, *args):

@@ -14,6 +14,7 @@ from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.engine import Engine
 from ds4ref.kernels.cpu import gemm
 from ds4ref.nano import random_path
+from tests.marking import sampled
 
 CTX = 400
 
@@ -57,8 +58,7 @@ def random_cuts(engine: Engine, ids: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("chunk", [127, 128, 129])
+@pytest.mark.parametrize("chunk", sampled([127, 128, 129], [129]))
 def test_large_chunks(cpu: Engine, ids: np.ndarray, whole: np.ndarray, chunk: int) -> None:
     np.testing.assert_array_equal(cpu.session(CTX).extend(ids, chunk=chunk), whole)
 

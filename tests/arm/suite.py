@@ -54,10 +54,8 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
 
 CASES = 2
 """Cases of each test outside of kernels: all of them take three quarters of an hour on two cores."""
-MINUTES = ("tests/archs/test_chunks.py::test_all_chunks_in_mode_exact", "tests/archs/test_chunks.py::test_large_chunks")
-"""Tests of the chosen files that take a minute and more each."""
 
 
 def arguments() -> list[str]:
     """Return what pytest is asked for."""
-    return [f"--cases={CASES}", *(f"--deselect={test}" for test in MINUTES), *FILES, *SINGLE]
+    return [f"--cases={CASES}", *FILES, *SINGLE]

@@ -78,7 +78,7 @@ def test_the_interpreter_is_a_script_that_names_itself(tmp_path: Path) -> None:
 def test_the_suite_names_files_that_exist() -> None:
     for name in suite.FILES:
         assert (ROOT / name).is_file(), name
-    for name in (*suite.SINGLE, *suite.MINUTES):
+    for name in suite.SINGLE:
         path, _, test = name.partition("::")
         assert f"def {test.partition('[')[0]}(" in (ROOT / path).read_text(), name
 

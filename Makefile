@@ -8,7 +8,7 @@ OUT ?= out
 # Each process begins with a part of the suite in one piece, so that a file's fixtures are made once; one that is done takes
 # half of what another one has left.
 SPREAD ?= -n auto --maxprocesses 4 --dist worksteal
-# PART=3/6: one in six of the tests, and with 4/6, 5/6 and so on the others.
+# PART=3/6: the tests of one in six files, and with 4/6, 5/6 and so on the others.
 PARTED = $(SPREAD) $(if $(PART),--part $(PART))
 # Where tests marked cuda are: to collect all others takes longer.
 COMPILED := tests/kernels/cuda tests/kernels/test_ops.py tests/kernels/test_top.py tests/kernels/test_pitfalls.py \

@@ -3,7 +3,8 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check -qq
+# Modules are compiled when they are first imported, which most of them never are: half the time.
+INSTALL := $(PY) -m pip --disable-pip-version-check -qq install --no-compile
 OUT ?= out
 # Each process begins with a part of the suite in one piece, so that a file's fixtures are made once; one that is done takes
 # half of what another one has left.
@@ -103,20 +104,20 @@ $(VENV)/bin/python:
 # One stamp for each set of packages, so that a second run installs nothing.
 $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once)" >&2
-	@$(PIP) install -e .
+	@$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once)" >&2
-	@$(PIP) install -e '.[test]'
+	@$(INSTALL) -e '.[test]'
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.cuda: $(VENV)/.test
 	@echo "installing numba-cuda and NVIDIA's compiler into $(VENV) (once)" >&2
-	@$(PIP) install -e '.[test,cuda]' nvidia-cuda-nvcc nvidia-cuda-nvdisasm
+	@$(INSTALL) -e '.[test,cuda]' nvidia-cuda-nvcc nvidia-cuda-nvdisasm
 	@touch $@
 
 $(VENV)/.oracle: $(VENV)/.test
 	@echo "installing torch and transformers into $(VENV) (once)" >&2
-	@$(PIP) install -e '.[test,oracle]'
+	@$(INSTALL) -e '.[test,oracle]'
 	@touch $@

@@ -88,7 +88,6 @@ def test_a_recording_serves_many_tokens(engine: Engine) -> None:
     assert [kind == kinds[3] for kind in kinds] == [at % 4 == 3 for at in range(60)]
 
 
-@pytest.mark.thorough
 def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MOST", 2)
     with Engine.open(nano_path, numerics="ds4") as engine:
@@ -261,7 +260,6 @@ def test_other_sessions_record_nothing_again(engine: Engine, monkeypatch: pytest
                     step(fast, slow, token)
 
 
-@pytest.mark.thorough
 def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache has room for a whole chunk from the start; one that grew with prompts would differ from session to
     session."""
@@ -313,7 +311,6 @@ def test_a_session_of_another_size_records_anew(engine: Engine) -> None:
         step(fast, slow, token)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
 def test_a_dropped_cache_is_given_back(engine: Engine) -> None:
     """Recordings hold a cache's buffers, so they must go with it (twice the memory otherwise)."""

@@ -45,7 +45,6 @@ def test_location(monkeypatch, tmp_path):
     assert cache_dir() == Path("/mine")
 
 
-@pytest.mark.thorough
 def test_built_once(folder, builds):
     path = random_path()
     assert file_sha256(Path(path)) == NANO_SHA256

@@ -75,7 +75,6 @@ def test_runs_that_drifted_apart_are_no_verdict():
     assert any("not measured in turn" in note for note in compare(a, b).notes)
 
 
-@pytest.mark.thorough
 def test_one_walk_each_says_so():
     settings = {"reps": 1, "in_turn": False, "depths": tuple(range(2048, 65537, 2048)), "drift": 0.01}
     assert verdicts(**settings)[UNCLEAR] >= 38

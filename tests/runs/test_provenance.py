@@ -15,7 +15,6 @@ from ds4ref.runs import evals, provenance
 from ds4ref.weights import open_source
 
 
-@pytest.mark.thorough
 def test_a_commit_with_changes_is_marked(tmp_path, monkeypatch):
     """A figure of code that nobody can check out again must not name a clean commit."""
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "ds4ref" / "runs" / "provenance.py"))

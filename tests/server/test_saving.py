@@ -219,7 +219,6 @@ def test_what_could_not_be_saved_is_tried_again(nano: Engine) -> None:
     assert disk.saved[-1] == ("continued", 150) and not timelines.frontiers(session).due(session.pos)
 
 
-@pytest.mark.thorough
 def test_a_prefill_that_is_cancelled_on_the_way(nano: Engine) -> None:
     disk = Recorded(Policy(32, cold_max=3000, interval=0, trim=0, align=512))
     timelines, session, timing = Timelines(nano.tokenizer, disk=disk), nano.session(CTX), Timing()
@@ -340,7 +339,6 @@ def kept(nano: Engine, tmp_path: Path) -> Store:
     return Store.open(nano, tmp_path, policy=SMALL)
 
 
-@pytest.mark.thorough
 def test_two_conversations_in_turns(nano: Engine, kept: Store) -> None:
     """ds4 KV 14.1, scenario 5: memory for one, and the other one comes back from disk."""
     here, there = "Where were we?", "Something else entirely."
@@ -442,7 +440,6 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-@pytest.mark.thorough
 def test_prompts_of_token_ids(nano: Engine, kept: Store) -> None:
     """They have no text but that of their tokens, and go on from nothing but these."""
     ids = nano.tokenizer.encode(SYSTEM * 2)

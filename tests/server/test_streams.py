@@ -109,7 +109,6 @@ def passes(worker, monkeypatch):
     return sizes
 
 
-@pytest.mark.thorough
 def test_answers_are_decoded_in_one_pass(random_engine, worker, monkeypatch):
     """Three in most passes; ten in two groups at most, since a pass has eight rows."""
     sizes = passes(worker, monkeypatch)

@@ -139,7 +139,6 @@ def test_a_token_that_was_not_drafted_drops_the_rows(engine: Engine, prompts: li
     assert session.tokens == [*prompts[0], best[0], best[1], other, 3, 4]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("taken", sampled([1, 2, 5], [2]))
 def test_whatever_else_is_done_sees_no_rows_ahead(engine: Engine, prompts: list, alone: list, taken: int) -> None:
     """Snapshot, save, rewind, extend and cache size, after a part of the rows was taken."""

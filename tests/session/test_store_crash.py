@@ -175,7 +175,6 @@ def test_two_processes_on_one_folder(tmp_path: Path, savers: list[Saver]) -> Non
     check(tmp_path)
 
 
-@pytest.mark.thorough
 def test_two_processes_that_write_the_same(tmp_path: Path, savers: list[Saver]) -> None:
     savers += [Saver(tmp_path, 7), Saver(tmp_path, 7)]
     for count in (3, 6, 9):

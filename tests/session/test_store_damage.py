@@ -60,7 +60,6 @@ def test_any_bit_of_it(tmp_path: Path) -> None:
     assert fine <= {7, *range(12, 16), *range(20, 24), *range(32, 40)}, "nothing depends on these"
 
 
-@pytest.mark.thorough
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=60), st.integers(0, 3))
 def test_overwritten_cut_out_or_put_in(tmp_path: Path, at: int, new: bytes, how: int) -> None:

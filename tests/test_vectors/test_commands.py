@@ -129,7 +129,6 @@ def test_an_external_binary_is_checked_too(official, nano_path, capsys) -> None:
     assert code == 0 and found["verdicts"] == {"match": 1}
 
 
-@pytest.mark.thorough
 def test_capture_convert_and_back(nano_path, tmp_path, capsys) -> None:
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
     prompts, folder = tmp_path / "p.jsonl", str(tmp_path / "v")
@@ -322,7 +321,6 @@ def test_facts_say_passed_only_of_a_bar_that_was_met(tmp_path, capsys, monkeypat
 # ------------------------------------------------------------------------------------------------ interrupted, cut
 
 
-@pytest.mark.thorough
 def test_depths_that_are_not_reached_are_named(nano_path, tmp_path, capsys) -> None:
     text = tmp_path / "text"
     text.write_text("A short one. " * 30)
@@ -339,7 +337,6 @@ def test_depths_that_are_not_reached_are_named(nano_path, tmp_path, capsys) -> N
     assert run(capsys, *argv, "-c", "39")[0] == 2
 
 
-@pytest.mark.thorough
 def test_an_interrupted_ppl_keeps_the_depths_it_reached(nano_path, capsys, monkeypatch, private_data) -> None:
     from ds4ref.runs.store import Store
     from ds4ref.targets.local import LocalTarget

@@ -76,8 +76,7 @@ def noisy(seed: int, scale: float, tokens: int) -> CaseResult:
     return case("a", leads.tolist(), np.flatnonzero(off).tolist())
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("scale", [0.02, 0.1, 0.5, 2.0])
+@pytest.mark.parametrize("scale", sampled([0.02, 0.1, 0.5, 2.0], 4))
 def test_noise_is_not_accused(scale) -> None:
     """200 right engines whose noise is far above the floor."""
     found = [judged(noisy(seed, scale, 300)) for seed in range(200)]
@@ -98,7 +97,6 @@ def test_wrong_tokens_in_noise_are_accused() -> None:
     assert verdicts.count("verifier") >= 40 and "right" not in verdicts, verdicts
 
 
-@pytest.mark.thorough
 def test_the_fit_finds_what_was_drawn() -> None:
     made = noisy(0, 0.2, 20000)
     leads = [s.lead for s in made.steps]
@@ -317,7 +315,6 @@ def test_a_server_is_asked_and_judged(run, prompts, trained, wrong, verdict, jud
     assert found["floor"] == FLOOR and found["cases"] == 3
 
 
-@pytest.mark.thorough
 def test_a_file_of_ids_is_judged(run, tmp_path, trained) -> None:
     prompt = [trained.tokenizer.bos, *trained.tokenizer.encode("The miller counted the sacks, and")]
     file = tmp_path / "theirs.jsonl"

@@ -22,6 +22,7 @@ from ds4ref.variants.rowwise import compared
 from ds4ref.weights import open_source
 from tests.archs import dense
 from tests.badfiles import Draft
+from tests.marking import sampled
 
 POINTS = {name: op.tensors for name, op in OPS.items()}
 IDS = np.random.default_rng(3).integers(0, 2048, 40).tolist()
@@ -49,8 +50,7 @@ def damage(files, a: str | Path, b: str | Path, capsys, *more: str) -> tuple[int
     return code, json.loads(out.out)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("recipe", ["q2", "q4", "q8", "bf16"])
+@pytest.mark.parametrize("recipe", sampled(["q2", "q4", "q8", "bf16"], 4))
 def test_quantization_is_called_that(files, recipe, capsys):
     code, found = damage(files, files["published"], files[recipe], capsys)
     assert (code, found["verdict"]) == (0, "quantization"), [op for op in found["ops"] if op["verdict"] not in
@@ -84,7 +84,6 @@ def test_published_weights_are_streamed_not_copied(files, capsys, monkeypatch):
     assert max(copied) == 64  # and not all of a matrix
 
 
-@pytest.mark.thorough
 def test_errors_do_not_add_up(files, capsys):
     """The last layers of q2 err no more than the first ones, op by op."""
     _, found = damage(files, files["published"], files["q2"], capsys)
@@ -150,9 +149,8 @@ def decoder(request, tmp_path_factory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-@pytest.mark.parametrize("recipe", ["q2", "q4", "q8"])
+@pytest.mark.parametrize("recipe", sampled(["q2", "q4", "q8"], 3))
 def test_quantization_of_a_dense_model(decoder, recipe, backend, capsys):
     code, found = damage(decoder, decoder["bf16"], decoder[recipe], capsys, "--backend", backend)
     assert (code, found["verdict"]) == (0, "quantization"), found["ops"]
@@ -196,8 +194,7 @@ def test_a_wrong_conversion_of_a_dense_model_is_named(decoder, tmp_path, capsys)
     assert (code, found["verdict"], wrong) == (1, "weights", [("Kraw", ["blk.0.attn_k.weight"])])
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("recipe", ["q2", "q4", "q8"])
+@pytest.mark.parametrize("recipe", sampled(["q2", "q4", "q8"], ["q4"]))
 @pytest.mark.parametrize(("name", "number"), [("blk.0.ffn_up.weight", 0), ("blk.1.ffn_down.weight", 101)])
 def test_one_row_of_zeros_is_found(decoder, tmp_path, recipe, name, number, capsys):
     draft = Draft(decoder[recipe])
@@ -293,7 +290,6 @@ def test_models_of_different_shapes_are_refused(files, capsys):
     assert "not the same model" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
 def test_the_table_and_the_picture(files, tmp_path, capsys):
     command = ["damage", str(files["published"]), str(files["q2"]), "--token-ids", str(files["ids"])]
     assert main([*command, "--plot", str(tmp_path / "d.svg")]) == 0

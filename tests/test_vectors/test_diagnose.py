@@ -78,10 +78,9 @@ def verdict(library, logits, top=None):
     return diagnose(library, seen if top is None else seen.top(top), bos=0)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "top"),
-    sampled([(mode, top) for mode in ("exact", "qat", "ds4") for top in (None, 20)], [("exact", 20), ("ds4", None)]),
+    sampled([(mode, top) for mode in ("exact", "qat", "ds4") for top in (None, 20)], [("exact", 20)]),
 )
 def test_a_clean_engine_is_named_by_its_mode(library, mode, top) -> None:
     found = verdict(library, library.run(mode, [], seed=99), top)
@@ -209,7 +208,6 @@ def test_rounding_on_the_way_is_noise(library, stored) -> None:
     assert wrong.fault == "row_late"
 
 
-@pytest.mark.thorough
 def test_a_small_uniform_residue_is_told_and_hides_no_name(library) -> None:
     """Precision lost where it cannot be seen in the values, such as float16 logits made log probabilities later."""
     logits = library.run("exact", [LIBRARY["no_sink"]], seed=3)
@@ -296,7 +294,6 @@ def test_a_tie_that_falls_the_other_way_is_no_mistake(engine, without_families) 
     assert found.fault == "chunk_128_window_cut"
 
 
-@pytest.mark.thorough
 def test_another_engines_rounding_set_is_named(library) -> None:
     assert verdict(library, library.run("kv_f16", [], seed=4)).verdict == "kv_f16"
 

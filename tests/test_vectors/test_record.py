@@ -41,7 +41,6 @@ def test_a_check_is_kept(vectors, nano_path, private_data, capsys):
     assert finding["metric"].startswith("perplexity") and finding["n"] == 2
 
 
-@pytest.mark.thorough
 def test_perplexities_and_likelihoods_are_kept(vectors, nano_path, private_data):
     spec = f"local:{nano_path}"
     assert main(["nll", vectors, "--target", spec, "--other", spec, "--label", "pair", *ENGINE]) == 0

@@ -82,7 +82,6 @@ def test_results_are_kept_apart_by_directions(engine: Engine, rows: np.ndarray) 
     assert len(folders) == 3
 
 
-@pytest.mark.thorough
 def test_the_command(engine: Engine, rows: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The flags steer a local target, and name the file to try; our side stays as it is."""
     path = tmp_path / "d.f32"

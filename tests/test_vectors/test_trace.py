@@ -18,12 +18,11 @@ from .printing import print_tensor
 from .tracing import IDS, as_dump, examined, names, recorded
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "backend"),
     sampled(
         [(mode, backend) for mode in ("exact", "qat", "ds4") for backend in ("cpu", "reference")],
-        [("exact", "reference"), ("ds4", "cpu")],
+        [("exact", "reference")],
     ),
 )
 def test_clean_recordings(mode, backend):
@@ -89,7 +88,6 @@ def test_faults_of_the_library(fault):
     assert result.rounding == "exact"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fault",
     sampled(["no_sink", "router_softmax", "indexer_rows_no_hadamard", "fp8_whole_row", "no_kv_norm"], ["no_sink"]),
@@ -99,7 +97,6 @@ def test_faults_under_rounding(fault):
     assert result.wrong and fault in names(result) and result.rounding == "ds4"
 
 
-@pytest.mark.thorough
 def test_one_wrong_op_shows_alone_however_wrong_everything_after_it_is():
     result = examined(as_dump(recorded("exact", ["no_kv_norm"], ids=SHORT)), search=False, ids=SHORT)
     assert {wrong.key for wrong in result.wrong} == {("KVnorm", layer) for layer in range(6)}
@@ -144,7 +141,6 @@ def test_half_of_the_ops_missing(fault, point):
     assert result.missing
 
 
-@pytest.mark.thorough
 def test_a_dump_of_streams_alone_blames_half_layers():
     tensors = recorded("exact", ["no_sink"], ids=SHORT)
     dump = as_dump(tensors, lambda name: name.startswith(("hc_attn_post", "hc_ffn_post")))
@@ -178,8 +174,7 @@ def _stored(tensors, kind):
     return {name: one(values) for name, values in tensors.items()}
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", sampled(["float16", "bfloat16"], ["bfloat16"]))
 def test_coarse_storage_is_no_mistake(kind):
     result = examined(as_dump(_stored(recorded("exact"), kind)), [1, 2, 3])
     assert not result.wrong, [wrong.key for wrong in result.wrong]
@@ -188,7 +183,6 @@ def test_coarse_storage_is_no_mistake(kind):
 LAYER = 4
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "kind"),
     sampled(
@@ -197,7 +191,7 @@ LAYER = 4
             for fault in ("no_kv_norm", "router_softmax", "no_ape", "gelu", "hc_post_half")
             for kind in ("float16", "bfloat16")
         ],
-        [("no_kv_norm", "bfloat16"), ("router_softmax", "float16"), ("hc_post_half", "float16")],
+        [("hc_post_half", "float16")],
     ),
 )
 def test_faults_show_through_coarse_storage(kind, fault):
@@ -291,16 +285,18 @@ def _norm_minus_one(name, raw, other):
     return (raw.view("<f4") - np.float32(1)).view(np.uint8) if name == "blk.2.ffn_norm.weight" else raw
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "tensor", "says"),
-    [
-        (_scaled, "blk.2.attn_kv.weight", "1.5 x ours"),
-        (_swapped, "blk.2.attn_q_a.weight", "equals blk.3.attn_q_a.weight"),
-        (_halves, "blk.2.attn_q_b.weight", "halves of its rows swapped"),
-        (_expert_gone, "blk.2.ffn_up_exps.weight", "expert 5 only"),
-        (_norm_minus_one, "blk.2.ffn_norm.weight", "smaller"),
-    ],
+    sampled(
+        [
+            (_scaled, "blk.2.attn_kv.weight", "1.5 x ours"),
+            (_swapped, "blk.2.attn_q_a.weight", "equals blk.3.attn_q_a.weight"),
+            (_halves, "blk.2.attn_q_b.weight", "halves of its rows swapped"),
+            (_expert_gone, "blk.2.ffn_up_exps.weight", "expert 5 only"),
+            (_norm_minus_one, "blk.2.ffn_norm.weight", "smaller"),
+        ],
+        5,
+    ),
 )
 @pytest.mark.parametrize("mode", sampled(["exact", "ds4"], ["exact"]))
 def test_a_damaged_file_is_told_by_tensor(tmp_path, change, tensor, says, mode):

@@ -26,7 +26,6 @@ def last_line(capsys):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-@pytest.mark.thorough
 def test_record_then_blame(tmp_path, ids, capsys):
     out = str(tmp_path / "ours.safetensors")
     assert main(["trace", "record", "--token-ids", ids, "-o", out, "--numerics", "qat", "--layers", "1-2"]) == 0
@@ -66,7 +65,6 @@ def test_an_op_is_blamed(tmp_path, ids, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.thorough
 def test_their_file_is_blamed_for_all_ops_if_it_makes_them(tmp_path, capsys):
     """By the key that differs; a mistake that their file does not make is the engine's still."""
     path = tmp_path / "theirs.gguf"
@@ -124,7 +122,6 @@ def test_other_ids_than_the_dumps_are_refused(tmp_path, ids, capsys):
     assert "other token ids" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
 def test_values_that_are_no_numbers_are_blamed(tmp_path, capsys):
     tensors = recorded(layers=[0], ids=IDS[:40])
     tensors["KVnorm.0"] = np.where(np.arange(40)[:, None] == 7, np.nan, tensors["KVnorm.0"]).astype(np.float32)

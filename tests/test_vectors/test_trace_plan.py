@@ -59,7 +59,6 @@ def test_a_long_prompt_is_cut_behind_the_first_wrong_position(tmp_path) -> None:
         (tmp_path / "ids.json").unlink()
 
 
-@pytest.mark.thorough
 def test_its_size_is_that_of_the_recording() -> None:
     """To the byte, and what it lists are the points of these layers."""
     ids = PROMPTS["mixed"]()
@@ -76,7 +75,6 @@ def test_its_size_is_that_of_the_recording() -> None:
     assert plan.to_json()["points"]["head"] == list(HEAD)
 
 
-@pytest.mark.thorough
 def test_the_dump_finds_a_mistake() -> None:
     """Of all points only those of the plan: the op or the gap, and its name."""
     ids = PROMPTS["mixed"]()[:64]

@@ -390,7 +390,6 @@ def test_a_model_one_byte_short(tmp_path):
         load(path)
 
 
-@pytest.mark.thorough
 def test_random_damage(tmp_path):
     """Seeded mutations of the directory: an error or a model that binds, never another exception, never slow."""
     path = write_model(tmp_path / "m.gguf")

@@ -43,7 +43,8 @@ ROOMS = {
     "trace": (
         "test_vectors/trace",
         "tests/test_vectors/test_budget.py tests/test_vectors/test_trace.py tests/test_vectors/test_trace_cli.py "
-        "tests/test_vectors/test_trace_dumps.py tests/test_vectors/test_trace_ops.py tests/test_vectors/test_record.py",
+        "tests/test_vectors/test_trace_constants.py tests/test_vectors/test_trace_dumps.py "
+        "tests/test_vectors/test_trace_ops.py tests/test_vectors/test_trace_plan.py tests/test_vectors/test_record.py",
     ),
     "cli": (
         "ds4ref/cli",

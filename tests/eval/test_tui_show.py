@@ -165,7 +165,7 @@ def test_a_terminal_that_goes_away_takes_the_run_along(terminal):
     os.close(one.master)
     one.kill(signal.SIGHUP)  # as the kernel or a shell does
     one.kill(signal.SIGCONT)
-    one.process.wait(60)
+    assert one.process.wait(60) > 0, "it ends by itself, with an error, and is not killed"
 
 
 @pytest.mark.thorough
@@ -190,7 +190,7 @@ def test_a_resize_in_the_middle(terminal):
     one = terminal()
     fcntl.ioctl(one.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
     one.kill(signal.SIGWINCH)
-    one.until(b"\x1b[50;").press(b"q").ended()
+    assert one.until(b"\x1b[50;").press(b"q").ended() == 0
 
 
 # --- in this process, without a terminal

@@ -97,6 +97,8 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
                 _alone(job, args, target, log, todo, len(wanted), ctx, signals)
         except BaseException as failure:  # report the samples so far in any case
             error = failure
+        for note in target.notes():
+            say(PROG, note)
         return _conclude(job, args, log, wanted, signals, error)
 
 
@@ -117,8 +119,12 @@ def _open(job: Job, args: Namespace) -> Target:
 
 def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
     from ds4ref.runs.provenance import stamp
+    from ds4ref.targets.openai import HttpTarget
 
     facts = {**stamp(command), "selection": job.selection}
+    if isinstance(target, HttpTarget):
+        target.model  # asked for before the header is made: the answer also says whose server it is
+        facts["server"] = target.server()
     header = header_of(job.pack, job.settings, job.epochs, target.identity(), facts)
     return Writer.resume(job.path, header) if job.goes_on else Writer.create(job.path, header)
 
@@ -218,6 +224,7 @@ def _conclude(
     job: Job, args: Namespace, log: Writer, wanted: Sequence[Key], signals: Signals, error: BaseException | None
 ) -> int:
     """Report, add the run to the store, return the exit code; raise again what ended the run early."""
+    from .keep import notes as notes_of
     from .report import report_text
     from .runner import missing
 
@@ -231,10 +238,15 @@ def _conclude(
     left = len(missing(log, wanted))
     status = "complete" if not left and error is None else "stopped" if error is None else "failed"
     number = _keep(args, log, samples, status)
+    notes = notes_of(Log(str(log.path), log.header, samples))
+    for note in notes:
+        log.note(note)
     if args.json:
-        print(json.dumps(_document(job, found, left, number), ensure_ascii=False))
+        print(json.dumps({**_document(job, found, left, number), "notes": notes}, ensure_ascii=False))
+        for note in notes:
+            say(PROG, note)
     else:
-        print(report_text(questions, samples, columns(sys.stdout) if is_tty(sys.stdout) else 120))
+        print(report_text(questions, samples, columns(sys.stdout) if is_tty(sys.stdout) else 120, notes))
         print(f"log: {job.path}" + (f" (run {number} of the store)" if number is not None else ""))
     sys.stdout.flush()
     if left:

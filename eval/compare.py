@@ -19,6 +19,7 @@ from ds4ref.runs.scored import Contrast, Cost, Pairing
 from ds4ref.runs.stats import Interval, p_said
 
 from .keep import about, rows_of
+from .keep import notes as notes_of
 from .log import Log, Sample
 from .report import LONGEST
 from .scores import by_question
@@ -55,6 +56,7 @@ def compare_logs(a: Log, b: Log) -> Comparison:
         raise UsageError(f"{a.path} and {b.path} have no question in common ({a.header.pack.get('pack')} and "
                          f"{b.header.pack.get('pack')})")  # fmt: skip
     notes = scored.remarks(pairs, facts)
+    notes += [f"{name}: {note}" for name, log in (("A", a), ("B", b)) for note in notes_of(log)]
     differs = tuple(scored.differences(*facts))
     if pairs.whole is None:
         says = f"not comparable: none of {scored.counted(pairs.shared, 'question')} has a grade in both"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ds4ref.runs import thinking
 from ds4ref.runs.evals import eval_facts, same_log
 from ds4ref.runs.store.rows import eval_row, in_order
 
@@ -53,6 +54,11 @@ def rows_of(log: Log) -> list[dict[str, Any]]:
     questions = {q.id: msgspec.to_builtins(q) for q in log.header.questions}
     rows = [eval_row(msgspec.to_builtins(sample), questions[sample.id]) for sample in log.samples]
     return in_order(rows, questions)
+
+
+def notes(log: Log) -> list[str]:
+    """Return sentences on answers that contradict the settings."""
+    return thinking.notes(rows_of(log), about(log))
 
 
 def about(log: Log) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Log of a run as JSON Lines, a header and one line a sample; each sample is on disk as soon as it is finished.
 
-A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. An
+Lines with a note sum up for people what every reader computes anew. A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. An
 incomplete last line is cut off when the log is resumed. A sample that is repeated (``--retry-incomplete``, the screen's
 r) is another line, and the last one counts.
 """
@@ -22,6 +22,8 @@ from .packs import Pack, Question
 from .plan import Key, Settings
 
 SCHEMA = "ds4-eval-log-v1"
+NOTE = b'{"note":'
+"""How a line with a note begins."""
 Status = Literal["done", "failed", "stopped"]
 Outcome = Literal["right", "wrong", "ambiguous", "missing"]
 
@@ -176,7 +178,7 @@ def _scan(path: Path) -> tuple[LogHeader, dict[Key, Sample], bool, int]:
         raise DataError(f"{path}: not a log of ds4-eval, or of another version ({header.schema[:40]})")
     found: dict[Key, Sample] = {}
     for number, line in enumerate(lines[1:], 2):
-        if not line.strip():
+        if not line.strip() or line.startswith(NOTE):
             continue
         sample = _decode(path, number, line, Sample)
         found.pop(sample.key, None)  # the one that counts is the last one made
@@ -243,6 +245,11 @@ class Writer:
         self._line(sample)
         self.samples.pop(sample.key, None)
         self.samples[sample.key] = sample
+
+    def note(self, text: str) -> None:
+        """Append a note, unless it is there already as the last line."""
+        if not self.path.read_bytes().endswith(msgspec.json.encode({"note": text}) + b"\n"):
+            self._line({"note": text})
 
     def _line(self, entry: Any) -> None:
         start, line = self._file.tell(), msgspec.json.encode(entry) + b"\n"

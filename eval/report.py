@@ -14,6 +14,7 @@ from ds4ref.console.options import printable
 from ds4ref.console.tables import Column, fitted
 
 from .calls import call_parts
+from .keep import notes as notes_of
 from .log import Log, Sample
 from .packs import Question
 from .scores import Score, Summary, is_exhausted, summarize, summary
@@ -25,16 +26,18 @@ LONGEST = 400
 
 def report(log: Log, width: int) -> str:
     """Format the report of a whole log."""
-    return report_text(log.questions, log.samples, width)
+    return report_text(log.questions, log.samples, width, notes_of(log))
 
 
-def report_text(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
+def report_text(
+    questions: Mapping[str, Question], samples: Sequence[Sample], width: int, notes: Sequence[str] = ()
+) -> str:
     """Format the table of ``samples`` and the summary.
 
-    ``questions``: the whole pack by id; a question's number is its position there.
+    ``questions``: the whole pack by id; a question's number is its position there. ``notes``: further lines.
     """
     parts = [sample_table(questions, samples, width)] if samples else []
-    return "\n\n".join([*parts, summary_text(summarize(questions, samples), questions, samples, width)])
+    return "\n\n".join([*parts, summary_text(summarize(questions, samples), questions, samples, width, notes)])
 
 
 def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], width: int) -> str:
@@ -42,7 +45,7 @@ def log_report(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], wid
     questions = log.questions
     parts = [sample_table(questions, shown, width)] if shown else ["no such sample"]
     found = summary(log) if samples is log.samples else summarize(questions, samples)
-    return "\n\n".join([*parts, summary_text(found, questions, samples, width)])
+    return "\n\n".join([*parts, summary_text(found, questions, samples, width, notes_of(log))])
 
 
 def sample_table(questions: Mapping[str, Question], samples: Sequence[Sample], width: int) -> str:
@@ -79,9 +82,9 @@ def ending(sample: Sample) -> str:
 
 
 def summary_text(
-    found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample], width: int
+    found: Summary, questions: Mapping[str, Question], samples: Sequence[Sample], width: int, notes: Sequence[str] = ()
 ) -> str:  # fmt: skip
-    """Format scores with intervals, then exhausted token limits, failures and costs."""
+    """Format scores with intervals, then exhausted token limits, failures, costs and ``notes``."""
     outcomes = ", ".join(f"{found.whole.outcomes.get(name, 0)} {word}" for name, word in WORDS.items())
     guess = "" if found.whole.guess is None else f", guessing {100 * found.whole.guess:.1f} %"
     parts = [_filled(f"score: {found.whole.said()}{guess}" + (f": {outcomes}" if found.whole.samples else ""), width)]
@@ -97,7 +100,7 @@ def summary_text(
             Column("no answer", 5, right=True),
         )  # fmt: skip
         parts.append(fitted(columns, [_score(score) for score in every], width))
-    lines = "\n".join(_filled(line, width) for line in _lines(found, questions, samples))
+    lines = "\n".join(_filled(line, width) for line in (*_lines(found, questions, samples), *notes))
     return "\n\n".join([*parts, lines] if lines else parts)
 
 
@@ -122,8 +125,8 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
         lines.append(f"asked: {asked} of the {len(questions)} questions of the pack")
     if found.whole.samples:
         share = found.exhausted / found.whole.samples
-        lines.append(f"budget: {found.exhausted} of {found.whole.samples} answers ({share:.0%}) used up their tokens "
-                     "or had their thinking closed")  # fmt: skip
+        lines.append(f"budget: {found.exhausted} of {found.whole.samples} answers ({share:.0%}) hit the token or "
+                     "reasoning limit")  # fmt: skip
     for count, what in ((found.failed, "failed"), (found.stopped, "stopped")):
         if count:
             lines.append(f"{what}: {count} sample{'' if count == 1 else 's'}, in no score")

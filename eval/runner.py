@@ -16,8 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import DataError, TargetError
+from ds4ref.runs import thinking
 from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Completion, Delta, Finish, Request, Target, collect
 from ds4ref.text.dsml import render_calls
@@ -321,6 +324,8 @@ def ask(
         sample.status = "stopped"
     else:
         regrade(sample, question)
+    if sample.close == "natural" and thinking.seen(msgspec.to_builtins(sample)) is False:
+        sample.close = ""
     return sample
 
 

@@ -76,7 +76,7 @@ class Summary:
     ds4        score of the same answers by ds4's own grader
     failed     number of samples that failed, which are in no score
     stopped    number of samples that were stopped, which are in no score
-    exhausted  number of graded samples that used up their tokens, or whose thinking had to be closed
+    exhausted  number of graded samples that hit the token limit, or whose thinking had to be closed
     passes     by k: share of questions with a right answer among k samples; empty with one epoch
     majority   by k: share of questions whose most frequent answer of the first k is right; empty with one epoch
     difficulties   scores by difficulty
@@ -184,7 +184,7 @@ def score(
 
 
 def is_exhausted(sample: Sample) -> bool:
-    """Return whether the answer used up its tokens or had its thinking closed."""
+    """Return whether the answer hit the token limit or had its thinking closed."""
     return sample.finish == "length" or sample.close in ("soft", "hard", "open")
 
 

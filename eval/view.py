@@ -12,6 +12,7 @@ import msgspec
 
 from ds4ref.errors import UsageError
 
+from .keep import notes
 from .log import Log, Sample
 from .packs import EXAM, LETTERS, Question
 from .plan import chosen
@@ -178,5 +179,5 @@ def document(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], whole
     return {
         "log": log.path, "pack": log.header.pack, "settings": log.header.settings, "target": log.header.target,
         "torn": log.torn, "summary": summarize(log.questions, samples).to_json(),
-        "ds4_disagrees": disagreements(samples), "samples": entries,
+        "ds4_disagrees": disagreements(samples), "notes": notes(log), "samples": entries,
     }  # fmt: skip

@@ -403,6 +403,7 @@ def _headline(report: Report) -> list[str]:
             f"{graded['name']}: {graded['score']:.1%} of {graded['n']} questions "
             f"({graded['low']:.1%} to {graded['high']:.1%})."
         )
+        lines += [f"{graded['name']}: {note}." for note in graded["notes"]]
     return lines
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.runs import drift, marks, scored, stats
+from ds4ref.runs import drift, marks, scored, stats, thinking
 from ds4ref.runs.speed import (
     BETTER,
     REFUSED,
@@ -315,6 +315,7 @@ def _graded(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     )
     draft.notes += [f"{side.name} is {side.run.status}" for side in (a, b) if side.run.status != "complete"]
     draft.notes += scored.remarks(pairs, (a.run.facts, b.run.facts))
+    draft.notes += [f"{side.name}: {note}" for side in (a, b) for note in thinking.notes(side.rows, side.run.facts)]
     call = scored.close_call(whole, draft.confidence)
     draft.notes += [call] if call else []
     for name, one, other in scored.differences(a.run.facts, b.run.facts):

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from ds4ref.errors import DataError
-from ds4ref.runs import scored
+from ds4ref.runs import scored, thinking
 from ds4ref.runs.scored import Answered
 from ds4ref.runs.stats import Interval
 
@@ -86,7 +86,7 @@ def _table(measured: Measured, bench: Sequence[Measured]) -> dict[str, Any]:
         "rate": rate, "bench_rate": bench_rate, "speed": bench_rate if rate is None else rate,
         "model": printable(str(model_name(run.facts) or "")),
         "pack": printable(f"{pack.get('pack', '')} {pack.get('version', '')}".strip()),
-        "ds4": _ds4(rows),
+        "ds4": _ds4(rows), "notes": [printable(note) for note in thinking.notes(rows, run.facts)],
     }  # fmt: skip
 
 

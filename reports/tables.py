@@ -9,7 +9,7 @@ from typing import Any
 
 from ds4ref.console.common import columns as terminal_columns
 from ds4ref.console.tables import Column, fitted
-from ds4ref.runs import scored, stats
+from ds4ref.runs import scored, stats, thinking
 from ds4ref.runs.store import Run
 
 from .compare import REFUSED, Comparison, signed, spanned
@@ -67,6 +67,8 @@ def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
     for name, value in _flat(facts):
         print(f"  {name:<22}{printable(value)}")
     if run.kind == "eval":
+        for note in thinking.notes(rows, run.facts):
+            print(f"  {printable(note)}")
         _print_graded(rows)
         return
     columns = [c for c in dict.fromkeys(c for row in rows for c in row) if not c.endswith("_s") or c == "prefill_s"]

@@ -1,6 +1,6 @@
 """Logs of ds4-eval as runs: facts and rows for other tools.
 
-A log is JSON Lines: a header, then one line per sample. Of two lines for one sample the last one counts, and a torn
+A log is JSON Lines: a header, then one line per sample; lines with a note are for people. Of two lines for one sample the last one counts, and a torn
 last line is ignored. Prompts and answers are not read.
 """
 
@@ -43,6 +43,8 @@ def read_log(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[dict[st
         if not line.strip():
             continue
         sample = _object(path, number, line)
+        if "note" in sample:
+            continue
         try:
             row = eval_row(sample, questions[sample["id"]])
             key = str(row["id"]), int(row["epoch"])

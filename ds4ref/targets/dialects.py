@@ -77,6 +77,10 @@ class ServerKind:
     probe: bool = False
 
 
+_OWNERS = {"vllm": "vllm", "sglang": "vllm", "tensorrt": "vllm", "llama": "llama.cpp", "openai": "openai",
+           "library": "openai", "deepseek": "deepseek"}  # fmt: skip
+"""Dialect by a part of ``owned_by`` in a server's list of models; "library" is Ollama."""
+
 _PREFIX: tuple[Json, Json] = ({"prefix": True}, {})
 KINDS = {
     kind.name: kind
@@ -91,6 +95,20 @@ KINDS = {
     )
 }
 PREFILLS = {kind.name: kind.prefill for kind in KINDS.values() if kind.prefill is not None}
+
+
+def likely(current: str, owner: str = "") -> list[str]:
+    """Return the dialects that may switch thinking where ``current`` did not, the likeliest first.
+
+    ``owner``: who the server's list of models says owns the model.
+    """
+    known = [name for part, name in _OWNERS.items() if part in owner.lower()]
+    names = dict.fromkeys((*known, "vllm", "openai", "deepseek"))
+    found: list[str] = []
+    for name in names:
+        if all(KINDS[name].thinking != KINDS[other].thinking for other in (current, *found)):
+            found.append(name)
+    return found
 
 
 class Dialect:

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import Cancelled, TargetError, UsageError
 from .answer import Completion, Delta, Finish, Step, Token
 from .base import Ability, Prompt, Request, Target
-from .dialects import Dialect, called, calls_of, finish_of, reasoning_of, usage_of
+from .dialects import Dialect, called, calls_of, finish_of, likely, reasoning_of, usage_of
 from .transport import Refused, Transport
 from .wire import printable, raw_bytes
 
@@ -60,17 +60,18 @@ class HttpTarget(Target):
         if not (ids or self.dialect.kind.ids):
             self.abilities -= {Ability.TOKEN_IDS}
         self.extra, self.accept = dict(extra or {}), tuple(accept)
-        self._model = model
+        self._model, self._owner = model, ""
         self.served: set[str] = set()
 
     @property
     def model(self) -> str:
         """Return the model name to request; if none was set, ask the server, which must have exactly one model."""
         if self._model is None:
-            names = [str(entry.get("id")) for entry in _list(_dict(self.transport.get("/models")).get("data"))]
+            entries = _list(_dict(self.transport.get("/models")).get("data"))
+            names = [str(entry.get("id")) for entry in entries]
             if len(names) != 1:
                 raise UsageError(f"{self.name} serves {len(names)} models, name one: {', '.join(names[:20])}")
-            self._model = names[0]
+            self._model, self._owner = names[0], str(entries[0].get("owned_by") or "")
         return self._model
 
     def complete(self, request: Request) -> Completion:
@@ -188,6 +189,11 @@ class HttpTarget(Target):
     def identity(self) -> dict[str, Any]:
         """Return kind, address, the requested model and the names under which models answered."""
         return {"kind": self.kind, "name": self.name, "model": self.model, "served": sorted(self.served)}
+
+    def server(self) -> dict[str, Any]:
+        """Return how the server is asked, and which dialects may fit it better (``dialects.likely``)."""
+        name = self.dialect.kind.name
+        return {"dialect": name, "likely": likely(name, self._owner)}
 
     def notes(self) -> list[str]:
         """Return remarks on bytes that were not UTF-8 and on request fields dropped after refusals."""

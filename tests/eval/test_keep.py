@@ -39,7 +39,7 @@ def test_a_run_has_a_row_for_each_sample(store, tmp_path):
         "id": "maths-000", "question": log.questions["maths-000"].digest[:32], "source": "maths",
         "domain": "maths/part 0", "epoch": 1, "status": "done", "outcome": "right", "given": "100", "expected": "100",
         "ds4": "right", "prompt_tokens": 50, "tokens": 210, "reasoning_tokens": 150, "ttft": 0.5, "seconds": 10.5,
-        "finish": "stop", "close": "natural", "difficulty": "hard",
+        "finish": "stop", "close": "natural", "thought": True, "difficulty": "hard",
     }  # fmt: skip
     assert (failed["outcome"], failed["status"], stopped["status"]) == (None, "failed", "stopped")
     assert not any("prompt" in row or "output" in row for row in store.rows(run.id))

@@ -116,7 +116,7 @@ def test_budgets_epochs_and_the_other_grader(folder):
                 log.add(made.sample(asked.questions[i], made.LETTERS[letter], epoch, **more))
     text = report(logs.read(folder / "run.jsonl"), 200)
     assert "asked: 3 of the 4 questions of the pack" in text
-    assert "budget: 5 of 12 answers (42%) used up their tokens or had their thinking closed" in text
+    assert "budget: 5 of 12 answers (42%) hit the token or reasoning limit" in text
     assert "right at least once: pass@1 41.7 %, pass@2 50.0 %, pass@4 66.7 %" in text
     assert "right by majority: of 4 33.3 %" in text
     assert "ds4's grader would have decided otherwise in 1 of 12 answers" in text

@@ -7,6 +7,8 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from .. import thinking
+
 
 def vector_row(case: Mapping[str, Any], failed: Collection[str]) -> dict[str, Any]:
     """Return the row of one checked case, as ``ds4-vectors check --out`` writes it.
@@ -47,7 +49,8 @@ def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str
     """Return the row of one sample of ``ds4-eval`` from two lines of its log, without prompt and answer texts.
 
     ``outcome`` is None if nothing was graded, ``ds4`` is the outcome by ds4's own answer extractor. Raise KeyError for
-    malformed lines.
+    malformed lines. ``thought``: whether the answer shows thinking (``thinking.seen``); ``think``: the question's own
+    thinking mode, if it has one.
     """
     grade, ds4 = sample.get("grade") or {}, sample.get("ds4") or {}
     kind, text, choices, answer = (question[name] for name in ("kind", "question", "choices", "answer"))
@@ -68,6 +71,8 @@ def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str
         "seconds": sample.get("seconds", 0.0),
         "finish": sample.get("finish", ""),
         "close": sample.get("close", ""),
+        "thought": thinking.seen(sample),
+        **({"think": think} if think else {}),
         **({"guess": guess} if (guess := question.get("guess") or (1 / len(choices) if choices else 0)) else {}),
         **{name: question[name] for name in ("depth", "difficulty") if question.get(name)},
     }

@@ -121,11 +121,10 @@ def _log(job: Job, target: Target, command: Sequence[str]) -> Writer:
     from ds4ref.runs.provenance import stamp
     from ds4ref.targets.openai import HttpTarget
 
-    facts = {**stamp(command), "selection": job.selection}
-    if isinstance(target, HttpTarget):
-        target.model  # asked for before the header is made: the answer also says whose server it is
-        facts["server"] = target.server()
-    header = header_of(job.pack, job.settings, job.epochs, target.identity(), facts)
+    identity = target.identity()  # before ``server``: it may ask whose model it is
+    server = {"server": target.server()} if isinstance(target, HttpTarget) else {}
+    facts = {**stamp(command), "selection": job.selection, **server}
+    header = header_of(job.pack, job.settings, job.epochs, identity, facts)
     return Writer.resume(job.path, header) if job.goes_on else Writer.create(job.path, header)
 
 

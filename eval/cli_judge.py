@@ -16,7 +16,7 @@ from ds4ref.errors import UsageError
 from . import library
 from .judge.export import write as write_export
 from .judge.judged import document, judge, text, write
-from .judge.sources import read as read_answers
+from .judge.sources import read_all
 from .log import read
 from .report import report
 from .scores import summary
@@ -33,21 +33,21 @@ def judge_file(argv: Sequence[str]) -> int:
     made = parser(
         PROG, "Grade answers that another program asked for by the rules of a pack: logs of inspect_ai, samples of\n"
         "lm-evaluation-harness, traces of ds4. An answer whose question is not in the pack is refused by name.",
-        "FILE --pack NAME [-o LOG.jsonl] [--json]", "logs/2026-01-31_task.json --pack ds4ref -o judged.jsonl",
+        "FILE... --pack NAME [-o LOG.jsonl] [--json]", "logs/2026-01-31_task.json --pack ds4ref -o judged.jsonl",
         "samples_task_2026-01-31T09-30-00.jsonl --pack nano", "trace.txt --pack ds4_eval.pack.jsonl",
     )  # fmt: skip
     made.epilog = (made.epilog or "") + "\n\nexit codes: 0 done, 1 if an answer was refused, 2 usage"
-    made.add_argument("files", metavar="FILE", nargs="*", help="a log of another program")
+    made.add_argument("files", metavar="FILE", nargs="*", help="logs of other programs")
     add(made, "--pack", help=f"{', '.join(library.names())}, or a .jsonl file")
     add(made, "--output", metavar="LOG.jsonl", help="write the answers and grades as a log of ds4-eval")
     add(made, "--json")
     args = parsed(made, argv)
     if args is None:
         return 0
-    if len(args.files) != 1 or not args.pack:
-        raise UsageError(f"judge needs one file and --pack, {len(args.files)} files given")
-    path, pack = Path(args.files[0]), library.load(args.pack)
-    found = judge(path, read_answers(path), pack, [PROG, *argv])
+    if not args.files or not args.pack:
+        raise UsageError("judge needs a file and --pack")
+    paths, pack = [Path(file) for file in args.files], library.load(args.pack)
+    found = judge(paths, read_all(paths), pack, [PROG, *argv])
     if args.output is not None:
         write(found, args.output)
     if args.json:

@@ -1,8 +1,8 @@
 """Log of a run as JSON Lines, a header and one line a sample; each sample is on disk as soon as it is finished.
 
-Lines with a note sum up for people what every reader computes anew. A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. An
+A line is synced before the next sample begins, so that a crash loses only the sample that was being generated. An
 incomplete last line is cut off when the log is resumed. A sample that is repeated (``--retry-incomplete``, the screen's
-r) is another line, and the last one counts.
+r) is another line, and the last one counts. A line with a note is for people: tools skip it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import msgspec
 
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import DataError, TargetError
-from ds4ref.runs import thinking
+from ds4ref.runs import thinking as thoughts
 from ds4ref.runs.provenance import now
 from ds4ref.targets import Ability, Completion, Delta, Finish, Request, Target, collect
 from ds4ref.text.dsml import render_calls
@@ -324,7 +324,7 @@ def ask(
         sample.status = "stopped"
     else:
         regrade(sample, question)
-    if sample.close == "natural" and thinking.seen(msgspec.to_builtins(sample)) is False:
+    if sample.close == "natural" and thoughts.seen(msgspec.to_builtins(sample)) is False:
         sample.close = ""
     return sample
 

@@ -1,7 +1,7 @@
 """Logs of ds4-eval as runs: facts and rows for other tools.
 
-A log is JSON Lines: a header, then one line per sample; lines with a note are for people. Of two lines for one sample the last one counts, and a torn
-last line is ignored. Prompts and answers are not read.
+A log is JSON Lines: a header, then one line per sample. Of two lines for one sample the last one counts; a torn last
+line and lines with a note are ignored. Prompts and answers are read only for whether they show thinking.
 """
 
 from __future__ import annotations

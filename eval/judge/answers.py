@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Answer:
     close      how thinking ended, as in ``log.Sample``
     error      why there is no answer, "" if there is one
     refused    why the record cannot be judged, "" if it can
-    theirs     the program's own score, None without one
+    theirs     the program's own scores from 0 to 1, by their names
     """
 
     where: str
@@ -34,7 +34,7 @@ class Answer:
     close: str = ""
     error: str = ""
     refused: str = ""
-    theirs: float | None = None
+    theirs: Mapping[str, float] = field(default_factory=dict)
     model: str = ""
     started: str = ""
     prompt_tokens: int | None = None

@@ -17,6 +17,7 @@ from ds4ref.errors import DataError
 from .answers import Answer, Source
 
 FIELD = "MODEL_OUTPUT"
+SCORE = "ds4"
 MAGIC = b"# ds4-eval trace"
 _CASE = re.compile(rb"^===== CASE [0-9]+/[0-9]+ (?P<name>.*) =====$", re.MULTILINE)
 _FIELD = re.compile(rb"^([a-z_]+): (.*)$", re.MULTILINE)
@@ -93,7 +94,7 @@ def _answer(fields: dict[str, str], blocks: dict[str, str], header: dict[str, st
     return Answer(
         f"case {name}", name, 1, (prompt,), prompt, output, reasoning, "length" if cut else "stop", close,
         error=fields.get("error") or {"ERROR": "an error", "STOPPED": "stopped"}.get(status, ""),
-        theirs=_SCORES.get(status), model=header.get("model", ""),
+        theirs={SCORE: _SCORES[status]} if status in _SCORES else {}, model=header.get("model", ""),
         started="" if begun is None else datetime.fromtimestamp(begun, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         prompt_tokens=_number(fields, "prompt_tokens"), tokens=generated,
         seconds=float(fields.get("elapsed_sec") or 0),

@@ -21,6 +21,8 @@ from .answers import Answer, Source
 FIELD = "output.choices[0].message.content"
 FINISHES = {"max_tokens": "length", "model_length": "length", "unknown": ""}
 _VERSION = 2
+_WORDS = {"c": 1.0, "i": 0.0, "p": 0.5, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+"""Numbers for words, as inspect_ai's own metrics take them."""
 
 
 def fits(path: Path, head: bytes) -> bool:
@@ -81,7 +83,7 @@ def _answer(sample: dict[str, Any], model: str) -> Answer:
     output = sample.get("output") or {}
     choices, usage, error = output.get("choices") or [], output.get("usage") or {}, sample.get("error") or {}
     begun = Answer(
-        where, name, epoch, (asked,), "\n\n".join(sent), theirs=_score(sample.get("scores") or {}),
+        where, name, epoch, (asked,), "\n\n".join(sent), theirs=_scores(sample.get("scores") or {}),
         model=str(output.get("model") or model), started=str(sample.get("started_at") or ""),
         prompt_tokens=usage.get("input_tokens"), cached_tokens=usage.get("input_tokens_cache_read"),
         tokens=usage.get("output_tokens"), reasoning_tokens=usage.get("reasoning_tokens"),
@@ -114,9 +116,15 @@ def _resolved(value: Any, attachments: dict[str, str]) -> Any:
     return value
 
 
-def _score(scores: dict[str, Any]) -> float | None:
-    """Return the first score as a number: C and I are right and wrong, P is half, N is none."""
-    value = next((score.get("value") for score in scores.values()), None)
-    if isinstance(value, str):
-        return {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}.get(value)
-    return float(value) if isinstance(value, (int, float)) else None
+def _scores(scores: dict[str, Any]) -> dict[str, float]:
+    """Return the scores from 0 to 1 by scorer; of one that gives several, each as SCORER/NAME."""
+    found = {}
+    for scorer, score in scores.items():
+        value = score.get("value")
+        each = value.items() if isinstance(value, dict) else [("", value)]
+        for name, one in each:
+            number = _WORDS.get(one.strip().casefold(), one) if isinstance(one, str) else one
+            with suppress(ValueError, TypeError):
+                if 0 <= float(number) <= 1:
+                    found[f"{scorer}/{name}" if name else scorer] = float(number)
+    return found

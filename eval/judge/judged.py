@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,35 +34,37 @@ class Judged:
 
     source   where they came from
     log      the log of ours, not written
-    theirs   the program's own scores by sample
+    theirs   the program's own scores, by sample and by their names
     refused  (place in the file, the program's id, reason) of answers that cannot be judged
     """
 
     source: Source
     log: Log
-    theirs: dict[Key, float]
+    theirs: dict[Key, Mapping[str, float]]
     refused: tuple[tuple[str, str, str], ...]
 
-    def contrast(self) -> scored.Contrast | None:
-        """Return their score and ours of the samples that have both; None if there is none."""
+    def contrasts(self) -> list[scored.Contrast]:
+        """Return each of their scores and ours of the samples that have both, in alphabetical order."""
+        return [self._contrast(name) for name in sorted({name for scores in self.theirs.values() for name in scores})]
+
+    def _contrast(self, name: str) -> scored.Contrast:
         pairs = [
-            (sum(self.theirs[s.key] for s in both) / len(both), sum(s.right for s in both) / len(both))
+            (sum(self.theirs[s.key][name] for s in both) / len(both), sum(s.right for s in both) / len(both))
             for samples in by_question(self.log.done).values()
-            if (both := [s for s in samples if s.key in self.theirs])
+            if (both := [s for s in samples if name in self.theirs.get(s.key, {})])
         ]
-        if not pairs:
-            return None
         a, b = ([pair[side] for pair in pairs] for side in (0, 1))
-        return scored.Contrast("all", stats.share_interval(a), stats.share_interval(b), stats.graded_interval(a, b),
+        return scored.Contrast(name, stats.share_interval(a), stats.share_interval(b), stats.graded_interval(a, b),
                                stats.graded_p(a, b))  # fmt: skip
 
     def differing(self) -> list[Sample]:
-        """Return the samples that only one of both scores as right."""
-        return [s for s in self.log.done if s.key in self.theirs and self.theirs[s.key] != float(s.right)]
+        """Return the samples that any of their scores grades differently from ours."""
+        return [s for s in self.log.done if any(v != float(s.right) for v in self.theirs.get(s.key, {}).values())]
 
 
-def judge(path: Path, source: Source, pack: Pack, command: Sequence[str] = ()) -> Judged:
+def judge(paths: Sequence[Path], source: Source, pack: Pack, command: Sequence[str] = ()) -> Judged:
     """Grade the answers that are to questions of the pack; DataError if none is, with the first reasons."""
+    files = ", ".join(map(str, paths))
     matcher, settings = Matcher(pack.questions), Settings()
     samples: dict[Key, Sample] = {}
     theirs, refused = {}, []
@@ -82,25 +84,27 @@ def judge(path: Path, source: Source, pack: Pack, command: Sequence[str] = ()) -
         )  # fmt: skip
         if not answer.error:
             runner.regrade(sample, question)
-            if answer.theirs is not None:
-                theirs[key] = answer.theirs
+            theirs[key] = answer.theirs
         samples[key] = sample
     if not samples:
-        raise DataError(f"{path}: no answer to a question of pack {pack.name}: {_first(refused)}")
-    header = _header(path, source, pack, samples.values(), len(refused), command)
-    return Judged(source, Log(str(path), header, list(samples.values())), theirs, tuple(refused))
+        raise DataError(f"{files}: no answer to a question of pack {pack.name}: {_first(refused)}")
+    header = _header(paths, source, pack, samples.values(), len(refused), command)
+    return Judged(source, Log(files, header, list(samples.values())), theirs, tuple(refused))
 
 
 FIGURES = ("prompt_tokens", "cached_tokens", "tokens", "reasoning_tokens", "seconds", "finish", "close", "model",
            "error")  # fmt: skip
 
 
-def _header(path: Path, source: Source, pack: Pack, samples: Any, refused: int, command: Sequence[str]) -> LogHeader:
+def _header(
+    paths: Sequence[Path], source: Source, pack: Pack, samples: Any, refused: int, command: Sequence[str]
+) -> LogHeader:
     """Return the header of a log whose settings nobody here knows: it cannot be resumed."""
     about = {"pack": pack.name, "version": pack.header.version, "digest": pack.digest, "canary": pack.header.canary}
     models = list(dict.fromkeys(sample.model for sample in samples if sample.model))
     target = {"kind": "judged", "name": ", ".join(models), "engine": source.program}
-    judged = {"program": source.program, "file": path.name, "digest": file_digest(path), "answer": source.field,
+    judged = {"program": source.program, "file": ", ".join(path.name for path in paths),
+              "digest": ", ".join(map(file_digest, paths)), "answer": source.field,
               "refused": refused, "notes": list(source.notes)}  # fmt: skip
     facts = {"created": now(), "command": list(command), "judged": judged}
     return LogHeader(SCHEMA, about, {}, max(s.epoch for s in samples), target, facts, list(pack.questions))
@@ -127,13 +131,15 @@ def text(found: Judged, width: int) -> str:
     """Say where the answers came from, and how their scores and ours differ."""
     parts = [f"answers of {found.source.program}, taken from {found.source.field}"]
     parts += [f"note: {note}" for note in found.source.notes]
-    contrast = found.contrast()
-    if contrast is None:
+    contrasts = found.contrasts()
+    if not contrasts:
         return "\n".join([*parts, "it has no scores of its own"])
-    points = contrast.points
-    span = f" ({points.low:+.1f} to {points.high:+.1f})" if points.known else ""
-    parts.append(f"its own score {100 * contrast.a.estimate:.1f} %, ours {100 * contrast.b.estimate:.1f} %: "
-                 f"{points.estimate:+.1f} points{span}, p {stats.p_said(contrast.p)}, n = {points.n}")  # fmt: skip
+    for contrast in contrasts:
+        points = contrast.points
+        span = f" ({points.low:+.1f} to {points.high:+.1f})" if points.known else ""
+        parts.append(f"its own score {printable(contrast.name, 80)}: {100 * contrast.a.estimate:.1f} %, ours "
+                     f"{100 * contrast.b.estimate:.1f} %: {points.estimate:+.1f} points{span}, "
+                     f"p {stats.p_said(contrast.p)}, n = {points.n}")  # fmt: skip
     if differing := found.differing():
         columns = (Column("question", least=8), Column("epoch", 2, right=True), Column("theirs", right=True),
                    Column("ours", least=6), Column("given", 2, least=6), Column("expected", 1, least=6),
@@ -145,19 +151,22 @@ def text(found: Judged, width: int) -> str:
 def _line(found: Judged, sample: Sample) -> list[str]:
     assert sample.grade is not None
     given = printable(" ".join(sample.grade.given.split()), 40) or "-"
-    return [sample.id, str(sample.epoch), f"{found.theirs[sample.key]:g}", WORDS[sample.grade.outcome], given,
+    scores = found.theirs[sample.key]
+    theirs = ", ".join(f"{printable(name, 40)} {value:g}" if len(scores) > 1 else f"{value:g}"
+                       for name, value in sorted(scores.items()))  # fmt: skip
+    return [sample.id, str(sample.epoch), theirs, WORDS[sample.grade.outcome], given,
             sample.expected, printable(sample.grade.why, 200)]  # fmt: skip
 
 
 def document(found: Judged, written: str | None) -> dict[str, Any]:
     """Return the same as plain data."""
-    contrast = found.contrast()
     return {
         **found.log.header.facts["judged"], "written": written,
         "refused": [{"where": where, "id": name, "why": why} for where, name, why in found.refused],
-        "contrast": None if contrast is None else contrast.as_json(),
+        "contrasts": {contrast.name: contrast.as_json() for contrast in found.contrasts()},
         "differing": [
-            {"id": s.id, "epoch": s.epoch, "theirs": found.theirs[s.key], "ours": s.grade.outcome, "why": s.grade.why}
+            {"id": s.id, "epoch": s.epoch, "theirs": dict(found.theirs[s.key]), "ours": s.grade.outcome,
+             "why": s.grade.why}
             for s in found.differing() if s.grade is not None
         ],
     }  # fmt: skip

@@ -1,16 +1,19 @@
 """Read lm-evaluation-harness's logged samples (``--log_samples``): ``samples_TASK_DATE.jsonl``.
 
 The answer is what the model said (``resps``), not what a filter made of it (``filtered_resps``). A document that was
-graded with several filters is logged once for each; its answers are the same ones.
+graded with several filters is logged once for each, in any order: its answers are the same ones, and each metric of
+each filter is a score of its own, by the name that lm-evaluation-harness's results have ("exact_match,strict-match").
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..imports.records import fold
 from ..imports.tables import json_records
 from .answers import Answer, Source
 
@@ -25,15 +28,23 @@ def fits(path: Path, head: bytes) -> bool:
 
 def read(path: Path) -> Source:
     """Read logged samples; DataError for a damaged line."""
-    seen: dict[tuple[str, str], None] = {}
-    answers = []
+    found: dict[tuple[object, ...], Answer] = {}
+    unclear, repeated = set(), 0
     for record in json_records(path):
         for answer in _answers(record.line, record.cells):
-            key = (answer.id, f"{answer.epoch}\0{answer.prompt}\0{answer.output}")
-            if key not in seen:
-                seen[key] = None
-                answers.append(answer)
-    return Source("lm-evaluation-harness", FIELD, answers, NOTES)
+            key = (answer.id, answer.epoch, answer.prompt, answer.output, answer.refused)
+            known = found.setdefault(key, answer)
+            repeated = max(repeated, answer.epoch)
+            unclear |= {(key, name) for name, value in answer.theirs.items() if known.theirs.get(name, value) != value}
+            found[key] = replace(known, theirs={**known.theirs, **answer.theirs})
+    for key, name in unclear:
+        found[key] = replace(found[key], theirs={k: v for k, v in found[key].theirs.items() if k != name})
+    notes = list(NOTES)
+    if unclear:
+        notes.append(f"{len(unclear)} scores are there twice with other values, and left out")
+    if repeated > 1:
+        notes.append("a score of several answers to one document is none of each: these are left out")
+    return Source("lm-evaluation-harness", FIELD, list(found.values()), tuple(notes))
 
 
 def _answers(line: int, cells: Any) -> Iterator[Answer]:
@@ -45,14 +56,20 @@ def _answers(line: int, cells: Any) -> Iterator[Answer]:
     if not isinstance(resps, list) or len(resps) != 1 or not isinstance(resps[0], list):
         yield Answer(where, name, refused="several requests for one document: log likelihoods, and no answer in words")
         return
-    metric = next((str(name) for name in cells.get("metrics") or ()), "")
-    theirs = cells.get(metric.replace("_", " "))
+    theirs = _scores(cells) if len(resps[0]) == 1 else {}
     for epoch, said in enumerate(resps[0], 1):
         if not isinstance(said, str):
             yield Answer(where, name, epoch, refused="a log likelihood, and no answer in words")
             continue
-        score = float(theirs) if isinstance(theirs, (int, float)) and len(resps[0]) == 1 else None
-        yield Answer(where, name, epoch, asked, _prompt(cells.get("arguments")), said, theirs=score)
+        yield Answer(where, name, epoch, asked, _prompt(cells.get("arguments")), said, theirs=theirs)
+
+
+def _scores(cells: Any) -> dict[str, float]:
+    """Return the scores from 0 to 1 of one line by METRIC,FILTER; without a filter's name by METRIC."""
+    metrics, filter_ = cells.get("metrics"), cells.get("filter")
+    ends = f",{filter_}" if isinstance(filter_, str) and filter_ else ""
+    named = ((str(name), cells.get(fold(str(name)))) for name in (metrics if isinstance(metrics, list) else ()))
+    return {f"{name}{ends}": float(v) for name, v in named if isinstance(v, (int, float)) and 0 <= v <= 1}
 
 
 def _prompt(arguments: Any) -> str:

@@ -68,10 +68,12 @@ output_type: generate_until
 doc_to_text: "{{question}}{% for c in choices %}\\n{{'ABCDEFGHIJ'[loop.index0]}}. {{c}}{% endfor %}\\n\\nAnswer:"
 doc_to_target: "{{answer}}"
 generation_kwargs: {until: [], max_gen_toks: 64}
-metric_list: [{metric: exact_match, ignore_case: true}]
+metric_list: [{metric: exact_match, ignore_case: true}, {metric: bleu}]
 filter_list:
   - name: last-letter
     filter: [{function: regex, regex_pattern: "([A-J0-9])", group_select: -1}, {function: take_first}]
+  - name: strict-match
+    filter: [{function: regex, regex_pattern: "Answer: ([A-J0-9]+)"}, {function: take_first}]
 """
 
 

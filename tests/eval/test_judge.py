@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import zipfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from ds4ref.errors import DataError, UsageError
 from ds4ref.eval import cli, packs
 from ds4ref.eval import log as logs
-from ds4ref.eval.judge import inspect_ai, sources
+from ds4ref.eval.judge import sources
 from ds4ref.eval.judge.answers import Answer
 from ds4ref.eval.judge.export import document as exported
 from ds4ref.eval.judge.judged import judge
@@ -51,7 +52,7 @@ def changed(path: Path, change) -> Path:
 
 
 def judged(path: Path, pack: Pack = PACK):
-    return judge(path, sources.read(path), pack)
+    return judge([path], sources.read(path), pack)
 
 
 def outcomes(found, epoch: int = 1) -> dict[str, str]:
@@ -83,7 +84,7 @@ def test_answers_of_inspect(inspected):
 def test_its_own_score_beside_ours(inspected):
     """includes() takes any C in an answer for C, twice 7 of 8 and 6 of 8."""
     found = judged(inspected)
-    contrast = found.contrast()
+    (contrast,) = found.contrasts()
     assert (contrast.a.estimate, contrast.b.estimate) == (0.8125, 0.375)
     assert {(s.id[:5], s.epoch) for s in found.differing()} == {
         ("broad", 1), ("secur", 1), ("broad", 2), ("secur", 2), ("scien", 2)
@@ -94,7 +95,7 @@ def test_answers_of_lm_eval():
     """What was said is graded, not what its filter took out of it."""
     found = judged(DATA / "samples_judged.jsonl")
     assert outcomes(found) == OUTCOMES and found.source.field == "resps" and "cut off" in found.source.notes[0]
-    assert [s.id[:5] for s in found.differing()] == ["broad", "maths", "words"]
+    assert [s.id[:5] for s in found.differing()] == ["maths", "secur", "broad", "maths", "words"]
     assert all(s.finish == "" and s.tokens is None for s in found.log.samples)
 
 
@@ -108,7 +109,78 @@ def test_several_filters_are_one_answer_and_repeats_are_epochs(tmp_path):
     assert [(s.id, s.epoch, s.grade.outcome) for s in found.log.samples] == [
         ("science-00000000", 1, "right"), ("maths-00000002", 1, "right"), ("maths-00000002", 2, "wrong")
     ]  # fmt: skip
-    assert found.refused == () and len(found.theirs) == 1
+    assert found.refused == () and [list(scores) for scores in found.theirs.values()] == [
+        ["exact_match,last-letter", "exact_match,strict"], [], []
+    ]  # fmt: skip
+    assert "a score of several answers to one document is none of each" in found.source.notes[1]
+
+
+LETTER, STRICT = "exact_match,last-letter", "exact_match,strict-match"
+
+
+@pytest.mark.parametrize("order", ["as written", "reversed", "by document", "shuffled"])
+def test_a_score_for_each_filter_whatever_the_order_of_lines(tmp_path, order):
+    """3 and 4 of 8, as lm-evaluation-harness's own table has them (bleu has no score of a document)."""
+    lines = (DATA / "samples_judged.jsonl").read_text().splitlines()
+    if order == "shuffled":
+        random.Random(41).shuffle(lines)
+    lines = {"reversed": lines[::-1], "by document": sorted(lines, key=lambda x: json.loads(x)["doc_id"])}.get(
+        order, lines
+    )
+    path = tmp_path / "samples_x.jsonl"
+    path.write_text("\n".join(lines))
+    found = judged(path)
+    assert {c.name: (c.a.estimate, c.b.estimate, c.a.n) for c in found.contrasts()} == {
+        LETTER: (0.375, 0.5, 8), STRICT: (0.5, 0.5, 8)
+    }  # fmt: skip
+    assert outcomes(found) == OUTCOMES and len(found.differing()) == 5
+
+
+def test_several_metrics_odd_values_and_scores_that_contradict_each_other(tmp_path):
+    line = json.loads((DATA / "samples_judged.jsonl").read_text().splitlines()[0])
+    path = tmp_path / "samples_x.jsonl"
+    more = {"metrics": ["exact_match", "acc", "f1", "ppl", "words", "gone"], "acc": True, "f1": 0.5, "ppl": 7.0,
+            "words": {"a": 1}, "exact_match": float("nan")}  # fmt: skip
+    path.write_text(json.dumps({**line, **more}) + "\n" + json.dumps({**line, "filter": None, "exact_match": 1.0}))
+    assert list(judged(path).theirs.values()) == [{"acc,last-letter": 1.0, "f1,last-letter": 0.5, "exact_match": 1.0}]
+    path.write_text(json.dumps(line) + "\n" + json.dumps({**line, "exact_match": 0.0}))
+    found = judged(path)
+    assert (
+        found.contrasts() == [] and found.source.notes[-1] == "1 scores are there twice with other values, and left out"
+    )
+
+
+def test_several_tasks_have_scores_of_their_own(tmp_path, capsys):
+    lines = (DATA / "samples_judged.jsonl").read_text().splitlines()
+    paths = [tmp_path / f"samples_{task}_2026-08-01T10-00-00.000001.jsonl" for task in ("gsm_8k", "words")]
+    for part, path in enumerate(paths):
+        path.write_text("\n".join(lines[i] for i in range(16) if i % 8 // 4 == part))
+    code, out, _ = call(capsys, "judge", *paths, "--pack", DATA / "pack.jsonl", "--json")
+    found = json.loads(out)
+    assert code == 0 and {name: (c["a"], c["n"]) for name, c in found["contrasts"].items()} == {
+        f"gsm_8k: {LETTER}": (0.5, 4), f"gsm_8k: {STRICT}": (0.5, 4),
+        f"words: {LETTER}": (0.25, 4), f"words: {STRICT}": (0.5, 4),
+    }  # fmt: skip
+    assert found["file"] == ", ".join(path.name for path in paths) and found["summary"]["n"] == 8
+    code, _, err = call(capsys, "judge", paths[0], paths[0], "--pack", DATA / "pack.jsonl")
+    assert code == 1 and "another answer to science-00000000 in epoch 1" in err
+
+
+def test_several_scorers_of_inspect(inspected):
+    values = {"includes": "C", "match": "I", "model_graded": "P", "words": " Yes ", "several": {"a": 1, "b": 0.25},
+              "text": "n/a", "large": 7, "none": None, "noanswer": "N", "bool": True}  # fmt: skip
+
+    def change(log):
+        for sample in log["samples"]:
+            sample["scores"] = {name: {"value": value} for name, value in values.items()}
+            if sample["epoch"] == 2:
+                sample["scores"] = dict(reversed(sample["scores"].items()))
+
+    found = judged(changed(inspected, change))
+    assert {c.name: c.a.estimate for c in found.contrasts()} == {
+        "includes": 1.0, "match": 0.0, "model_graded": 0.5, "several/a": 1.0, "several/b": 0.25, "words": 1.0,
+        "noanswer": 0.0, "bool": 1.0,
+    }  # fmt: skip
 
 
 def test_log_likelihoods_are_no_words(tmp_path):
@@ -330,12 +402,6 @@ def test_attachments_are_put_back(inspected):
     assert judged(changed(inspected, change)).log.samples == before
 
 
-@pytest.mark.parametrize(("value", "score"), [("C", 1), ("I", 0), ("P", 0.5), ("N", 0), (0.25, 0.25), (True, 1),
-                                               ("other", None), ({"a": 1}, None)])  # fmt: skip
-def test_scores_of_inspect(value, score):
-    assert inspect_ai._score({"s": {"value": value}}) == score and inspect_ai._score({}) is None
-
-
 # --- logs of ours
 
 
@@ -347,7 +413,7 @@ def test_a_judged_log_is_regraded_compared_and_not_resumed(inspected, tmp_path, 
     )
     said = json.loads(out)
     assert code == 0 and said["written"] == str(b) and said["summary"]["score"] == 0.5 and said["refused"] == []
-    assert said["contrast"]["a"] == 0.375 and len(said["differing"]) == 3
+    assert said["contrasts"][STRICT]["a"] == 0.5 and len(said["differing"]) == 5
     assert "0 of 16 answers are graded otherwise" in call(capsys, "regrade", a)[1]
     out = call(capsys, "compare", a, b)[1]
     assert "no verdict: 8 questions" in out and "lm-evaluation-harness" in out and "+12.5" in out

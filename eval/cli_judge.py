@@ -38,7 +38,7 @@ def judge_file(argv: Sequence[str]) -> int:
     )  # fmt: skip
     made.epilog = (made.epilog or "") + "\n\nexit codes: 0 done, 1 if an answer was refused, 2 usage"
     made.add_argument("files", metavar="FILE", nargs="*", help="logs of other programs")
-    add(made, "--pack", help=f"{', '.join(library.names())}, or a .jsonl file")
+    add(made, "--pack", help=f"{', '.join(library.names())}, or a file of questions")
     add(made, "--output", metavar="LOG.jsonl", help="write the answers and grades as a log of ds4-eval")
     add(made, "--json")
     args = parsed(made, argv)

@@ -15,6 +15,8 @@ from .log import Grade
 from .packs import LETTERS, Question
 from .prompt import key
 
+KINDS = ("choice", "integer", "lines")
+"""Kinds that ds4 knows."""
 LETTER_WINDOW, NUMBER_WINDOW = 96, 160
 """Bytes of the window behind "answer", for a letter and for numbers."""
 _SET = 256

@@ -13,13 +13,16 @@ Answers to questions outside the form of an examination (kinds "exact" and "call
 ``</think>``, without the white space around it, is the key, or exactly one call of the right tool with the right
 arguments.
 
-A number is digits with commas between thousands, a sign, a decimal point or a fraction bar, compared exactly.
-Lines are numbers and ranges with commas between them; they are right if each of them is among the key's.
+A text is right if it is the key but for case, white space, quotation marks around it and a full stop behind it, or if
+both are the same number. A number is digits with commas between thousands, a sign, a decimal point or a fraction bar,
+compared exactly. Lines are numbers and ranges with commas between them; they are right if each of them is among the
+key's.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -69,6 +72,9 @@ def grade(question: Question, text: str, *, order: Sequence[int] = (), reasoning
         return Grade("ambiguous", given or statement[:_SHOWN], f"{source}: {unclear}")
     right = key(question, order)
     good = given == right
+    if question.kind == "text":
+        good = given == _text(bare(right))
+        given = bare(statement)[:_SHOWN]
     if question.kind == "lines":
         good = (line_set(given) or set()) <= (line_set(right) or set())
     if question.kind == "choice" and given not in question.letters:
@@ -112,7 +118,7 @@ def _last_statement(kind: str, text: str, shown: Sequence[str]) -> tuple[str, st
         return statement[statement.lastgroup or 0].strip(), source, follows
     lines = [line.strip() for line in text.split("\n") if _LETTER_OR_DIGIT.search(line)][-2:]
     values = [line for line in lines if _READERS[kind](bare(line), shown)]
-    if not lines or lines[-1] not in values:
+    if not lines or lines[-1] not in values or (kind == "text" and len(lines) > 1):
         return "", "", False
     return "; ".join(values), "last line" if len(values) == 1 else "last lines", False
 
@@ -173,5 +179,14 @@ def _lines(text: str, shown: Sequence[str] = ()) -> str:
     return text if not re.search(r"\s", text) and line_set(text) else ""
 
 
-_READERS = {"choice": _choice, "integer": _number, "lines": _lines}
-_EXPECTED = {"choice": "one choice", "integer": "one number", "lines": "numbers of lines"}
+def _text(text: str, shown: Sequence[str] = ()) -> str:
+    """Read a text, or a number in any spelling; "" if there is no letter or digit. ``shown`` is not used."""
+    text = " ".join(unicodedata.normalize("NFKC", text).translate(_DASHES).split())
+    text = text.strip("\"'\u2018\u2019\u201c\u201d\u00ab\u00bb ").removesuffix(".").casefold()
+    if number := _number(text):
+        return str(Fraction(number))
+    return text if _LETTER_OR_DIGIT.search(text) else ""
+
+
+_READERS = {"choice": _choice, "integer": _number, "lines": _lines, "text": _text}
+_EXPECTED = {"choice": "one choice", "integer": "one number", "lines": "numbers of lines", "text": "a text"}

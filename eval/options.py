@@ -75,7 +75,7 @@ def build_parser() -> Parser:
     made = Parser(PROG, usage=USAGE, description="Hard questions to an engine, graded, with error bars.",
                   epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
     g = made.add_argument_group("questions")
-    add(g, "--pack", help=f"{', '.join(library.names())}, or a .jsonl file")
+    add(g, "--pack", help=f"{', '.join(library.names())}, or a file of questions")
     g.add_argument("--long-tokens", metavar="LIST", type=integers(long_pack.LEAST, long_pack.MOST),
                    help="pack long: how many tokens back the facts lie (4096,8192,16384,32768,65536)")  # fmt: skip
     g.add_argument("--long-seed", metavar="N", type=integer(0), help="pack long: another text for each N (0)")
@@ -203,7 +203,7 @@ def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
     path = latest() if args.resume == "latest" else Path(args.resume)
     header = logs.read(path).header
     if args.pack is not None:
-        pack = packs.load(args.pack)
+        pack = library.load(args.pack)
     else:
         about = packs.Header(str(header.pack.get("pack")), int(header.pack.get("version", 0)),
                              str(header.pack.get("canary", "")))  # fmt: skip

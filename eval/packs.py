@@ -30,8 +30,8 @@ LETTERS = "ABCDEFGHIJ"
 LONGEST_LINE = 4 << 20
 """Largest size of a line in a pack, in bytes."""
 
-Kind = Literal["choice", "integer", "lines", "exact", "call"]
-EXAM: tuple[Kind, ...] = ("choice", "integer", "lines")
+Kind = Literal["choice", "integer", "lines", "text", "exact", "call"]
+EXAM: tuple[Kind, ...] = ("choice", "integer", "lines", "text")
 """Kinds that are asked in the form of an examination; the others are asked in their own words."""
 T = TypeVar("T")
 
@@ -53,8 +53,9 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     id           unique in the pack
     source       part of the pack: "science", "maths" and so on
     domain       subject
-    kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none); without the form of an
-                 examination "exact" (the answer, word for word) and "call" (one tool call)
+    kind         "choice" (a letter), "integer", "lines" (numbers of lines, "0" for none), "text" (one line, or a number
+                 of any kind); without the form of an examination "exact" (the answer, word for word) and "call" (one
+                 tool call)
     choices      texts in the order of their letters; empty for the other kinds
     answer       right answer: "C"; "204"; "7", "4-6" or "3,9-10"; "lamp"; {"name": "...", "arguments": {...}}
     distractors  for each wrong choice the mistake that leads to it
@@ -147,7 +148,7 @@ def load(name: str) -> Pack:
         return read(Path(str(resources.files("ds4ref.eval") / "questions" / f"{name}.jsonl")))
     path = Path(name)
     if not path.is_file():
-        raise UsageError(f"no pack {name}: choose from {', '.join((*names(), 'long'))}, or name a .jsonl file")
+        raise UsageError(f"no pack {name}: choose from {', '.join((*names(), 'long'))}, or name a file")
     return read(path)
 
 
@@ -229,6 +230,9 @@ def problem(q: Question) -> str | None:
         return f"kind {q.kind} has no choices"
     if q.kind == "integer":
         return None if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", q.answer) else f"{q.answer!r} is no integer"
+    if q.kind == "text":
+        fits = len(q.answer.splitlines()) == 1 and q.answer.strip() == q.answer and re.search(r"[^\W_]", q.answer)
+        return None if fits else "a text to be answered is one line with a letter or a digit"
     if q.kind == "exact":
         return None if q.answer.strip() == q.answer != "" else "an exact answer is neither empty nor spaced"
     if q.kind == "call":

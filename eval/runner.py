@@ -27,10 +27,11 @@ from ds4ref.text.dsml import render_calls
 
 from . import prompt as prompts
 from .budget import Budget
+from .ds4_grader import KINDS as DS4
 from .ds4_grader import ds4_grade
 from .grading import grade
 from .log import Sample, Writer
-from .packs import EXAM, Question
+from .packs import Question
 from .plan import Key, Settings
 
 IN_A_ROW = 5
@@ -340,7 +341,7 @@ def regrade(sample: Sample, question: Question) -> None:
     raw = sample.output
     if sample.reasoning:
         raw = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)
-    sample.ds4 = ds4_grade(question, raw, order=sample.order) if question.kind in EXAM else None
+    sample.ds4 = ds4_grade(question, raw, order=sample.order) if question.kind in DS4 else None
 
 
 def _collected(

@@ -18,6 +18,7 @@ _FINAL_LINES = "End with exactly one final line, and write nothing after it:"
 FORMS = {
     "choice": (_FINAL, "Answer: <letter>"),
     "integer": (_FINAL, "Answer: <integer>"),
+    "text": (_FINAL_LINES, "Answer: <your answer>"),
     "lines": (_FINAL_LINES, "Answer: <line number or comma-separated line numbers>"),
 }
 

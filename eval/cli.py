@@ -136,7 +136,7 @@ def _measured(job: Job, target: Target) -> Job:
         tokenizer = target.tokenizer
         return measured(job, lambda text: len(tokenizer.encode(text)))
     if job.notes is not None and not job.goes_on:
-        say(PROG, "depths are estimates for DeepSeek's tokenizer: the engine's own is not at hand")
+        say(PROG, "depths are estimated with DeepSeek's tokenizer: the server's own tokenizer is not available")
     return job
 
 
@@ -165,7 +165,10 @@ def _announce(job: Job, target: Target, done: int, total: int) -> None:
     say(PROG, f"{total} samples of pack {job.pack.name}, {done} of them done; log: {job.path}")
     thinks = any(job.settings.thinking(q) != "none" for q in job.asked)
     if thinks and not target.can(Ability.GUIDE):
-        say(PROG, f"{target.name} cannot be guided: thinking ends by itself or at {job.settings.tokens} tokens")
+        say(
+            PROG,
+            f"{target.name} cannot be steered: the model ends its thinking itself, or at {job.settings.tokens} tokens",
+        )
 
 
 def _alone(
@@ -246,16 +249,16 @@ def _conclude(
             say(PROG, note)
     else:
         print(report_text(questions, samples, columns(sys.stdout) if is_tty(sys.stdout) else 120, notes))
-        print(f"log: {job.path}" + (f" (run {number} of the store)" if number is not None else ""))
+        print(f"log: {job.path}" + (f" (saved as run {number})" if number is not None else ""))
     sys.stdout.flush()
     if left:
-        say(PROG, f"{left} of {len(wanted)} samples are missing: {PROG} --resume {job.path} does them")
+        say(PROG, f"{left} of {len(wanted)} samples are missing: {PROG} --resume {job.path} asks them")
     if error is not None and not (signals.requested and isinstance(error, (KeyboardInterrupt, SystemExit))):
         raise error
     if signals.code:
         return signals.code
     if found.failed:
-        say(PROG, f"{found.failed} samples failed: --resume {job.path} --retry-incomplete repeats them")
+        say(PROG, f"{found.failed} samples failed: --resume {job.path} --retry-incomplete asks them again")
         return 1
     if left:
         return 1
@@ -310,7 +313,7 @@ def _self_test() -> int:
     total, wrong = failures()
     for line in wrong:
         say(PROG, line)
-    print(f"{total - len(wrong)} of {total} answers graded as they should be")
+    print(f"{total - len(wrong)} of {total} answers graded as expected")
     return 1 if wrong else 0
 
 

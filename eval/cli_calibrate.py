@@ -34,7 +34,12 @@ def calibrate_logs(argv: Sequence[str]) -> int:
         f"\nthe score in the pack's other questions. Below {LEAST_ENGINES} and {LEAST_PAIRED} engines: unmeasured."
     )
     made.add_argument("logs", metavar="LOG", nargs="*", help="logs of ds4-eval, of any packs, or latest")
-    add(made, "--only", metavar="WORDS", help="questions with one of these in id, source or domain (maths,security)")
+    add(
+        made,
+        "--only",
+        metavar="WORDS",
+        help="questions with one of these words in id, source or domain (maths,security)",
+    )
     add(made, "--json")
     args = parsed(made, argv)
     if args is None:
@@ -44,7 +49,7 @@ def calibrate_logs(argv: Sequence[str]) -> int:
     logs = [read(newest(name)) for name in args.logs]
     for log in logs:
         if log.torn:
-            say(PROG, f"{log.path}: the last line is torn, as after a crash; it is left out")
+            say(PROG, f"{log.path}: the last line is incomplete (a crash?) and was skipped")
     found = calibrate(logs)
     if not found.items:
         raise UsageError("these logs have no graded answer")

@@ -23,16 +23,17 @@ PIPE_WIDTH = 160
 def compare(argv: Sequence[str]) -> int:
     """Run ``ds4-eval compare A B``; return the exit code."""
     made = parser(
-        "ds4-eval compare", "Two logs, question by question: scores, the difference and what one could have found.",
+        "ds4-eval compare", "Compare two logs question by question: scores, the difference, and the smallest\n"
+        "difference that such logs can show.",
         "A B [--fail] [--json]", "before.jsonl after.jsonl", "before.jsonl latest --fail || exit 1",
     )  # fmt: skip
     made.epilog = (made.epilog or "") + (
-        "\n\nQuestions are paired by what they ask; epochs of one are averaged first. Samples that failed on either "
-        "side\nare left out and counted."
+        "\n\nQuestions are paired by their text; epochs of a question are averaged first. Questions without a grade "
+        "on\neither side are excluded and counted."
         f"\n\nexit codes: 0 done, {EXIT_WORSE} with --fail if B is worse, 2 usage, {EXIT_INCOMPARABLE} not comparable"
     )
     made.add_argument("logs", metavar="LOG", nargs="*", help="logs of ds4-eval, or latest")
-    add(made, "--fail", help="exit 1 if B is worse: the 95 %% interval below zero, by a point or more")
+    add(made, "--fail", help="exit 1 if B is worse: 95 %% interval below zero, difference of a point or more")
     add(made, "--json")
     args = parsed(made, argv)
     if args is None:

@@ -34,24 +34,29 @@ SUFFIX = ".pack.jsonl"
 """Suffix of packs without an explicit name; .gitignore lists it."""
 SHOWN = 10
 """Largest number of reasons printed for a file; --json has all."""
-NOTE = "imported questions stay yours, under their own licence: they do not belong in the repository of ds4ref"
+NOTE = "imported questions keep their own licence: do not add them to the repository of ds4ref"
 
 
 def import_pack(argv: Sequence[str]) -> int:
     """Run ``ds4-eval import FILE...``; return the exit code."""
-    made = parser(PROG, "Make a pack of questions that you have: ds4's own C source, GPQA, SuperGPQA and AIME as CSV "
-                  "or JSON Lines, samples of lm-evaluation-harness. What is not clear is left out and counted.",
+    made = parser(PROG, "Make a pack of existing questions: ds4's C source, GPQA, SuperGPQA and AIME as CSV or JSON "
+                  "Lines, samples of lm-evaluation-harness. Unclear records are skipped and counted.",
                   "FILE... [-o PACK.jsonl] [options]",
                   "ds4_eval.c",
                   "gpqa_diamond.csv SuperGPQA-all.jsonl -o science.jsonl",
                   "samples_gsm8k_2026-01-31T09-30-00.000000.jsonl --licence MIT")  # fmt: skip
     made.add_argument("files", nargs="*", metavar="FILE", help="files to read; all go into one pack")
-    add(made, "--output", metavar="PACK.jsonl", help=f"the pack (the name of the first file with {SUFFIX}, here)")
+    add(
+        made,
+        "--output",
+        metavar="PACK.jsonl",
+        help=f"the pack (name of the first file with {SUFFIX}, in the current folder)",
+    )
     made.add_argument("--source", metavar="SHAPE", type=choice(*NAMES, AUTO), default=AUTO,
-                      help=f"shape of all files: {', '.join(NAMES)} ({AUTO}: by what is in each)")  # fmt: skip
+                      help=f"format of all files: {', '.join(NAMES)} ({AUTO}: detect it for each)")  # fmt: skip
     made.add_argument("--name", metavar="NAME", type=_name, help="name of the pack (that of its file)")
-    made.add_argument("--licence", metavar="TEXT", help="licence of the questions (what the file says, or its kind)")
-    add(made, "--force", help="replace the pack if it is there")
+    made.add_argument("--licence", metavar="TEXT", help="licence of the questions (as the file or its format states)")
+    add(made, "--force", help="overwrite the pack if it exists")
     add(made, "--json")
     args = parsed(made, argv)
     if args is None:
@@ -72,9 +77,9 @@ def import_pack(argv: Sequence[str]) -> int:
 
 def _name(text: str) -> str:
     if not re.fullmatch(r"[\w.+-]{1,100}", text):
-        raise argparse.ArgumentTypeError("up to 100 letters, digits and . _ + - are needed")
+        raise argparse.ArgumentTypeError("use up to 100 letters, digits and . _ + -")
     if text in library.names():
-        raise argparse.ArgumentTypeError("a pack that comes with the program has this name")
+        raise argparse.ArgumentTypeError("this is the name of a built-in pack")
     return text
 
 
@@ -90,24 +95,24 @@ def _check(out: Path, files: Sequence[Path], force: bool) -> None:
         if not file.is_file():
             raise DataError(f"{file}: {'not a plain file' if file.exists() else os.strerror(errno.ENOENT)}")
         if os.path.realpath(out) == os.path.realpath(file):
-            raise UsageError(f"{out} is a file to import: choose another one with -o")
+            raise UsageError(f"{out} is one of the files to import: choose another name with -o")
     if Path(os.path.realpath(out)).is_relative_to(Path(__file__).resolve().parent):
-        raise UsageError(f"{out} is inside the program: imported packs stay outside")
+        raise UsageError(f"{out} is inside the program's folder: choose another place with -o")
     if out.exists() and not force and (out.is_file() or out.is_dir()):
-        raise DataError(f"{out} is there already: choose another one with -o, or --force replaces it")
+        raise DataError(f"{out} exists: choose another name with -o, or overwrite it with --force")
     check_output(str(out))
 
 
 def _tell(told: Told) -> None:
     for why, reason in list(told.skipped.items())[:SHOWN]:
         more = f" and {reason.count - len(reason.where)} more" if reason.count > len(reason.where) else ""
-        say(PROG, f"{told.path}: {reason.count} left out: {printable(why)} ({'; '.join(reason.where)}{more})")
+        say(PROG, f"{told.path}: {reason.count} skipped: {printable(why)} ({'; '.join(reason.where)}{more})")
     if len(told.skipped) > SHOWN:
         rest = sum(reason.count for reason in list(told.skipped.values())[SHOWN:])
-        say(PROG, f"{told.path}: {rest} left out for {len(told.skipped) - SHOWN} other reasons")
+        say(PROG, f"{told.path}: {rest} skipped for {len(told.skipped) - SHOWN} other reasons")
     if told.renamed:
         names = ", ".join(told.renamed[:3]) + (", ..." if len(told.renamed) > 3 else "")
-        say(PROG, f"{told.path}: {len(told.renamed)} had the id of another question, and have a new one: {names}")
+        say(PROG, f"{told.path}: {len(told.renamed)} had an id that was taken, and were renamed: {names}")
 
 
 def _counts(pack: packs.Pack) -> dict[str, dict[str, int]]:

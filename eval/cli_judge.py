@@ -31,8 +31,8 @@ SHOWN = 20
 def judge_file(argv: Sequence[str]) -> int:
     """Run ``ds4-eval judge FILE``; return the exit code."""
     made = parser(
-        PROG, "Grade answers that another program asked for by the rules of a pack: logs of inspect_ai, samples of\n"
-        "lm-evaluation-harness, traces of ds4. An answer whose question is not in the pack is refused by name.",
+        PROG, "Grade the answers in another program's log by the rules of a pack: logs of inspect_ai, samples of\n"
+        "lm-evaluation-harness, traces of ds4. Answers to questions outside the pack are refused by name.",
         "FILE... --pack NAME [-o LOG.jsonl] [--json]", "logs/2026-01-31_task.json --pack ds4ref -o judged.jsonl",
         "samples_task_2026-01-31T09-30-00.jsonl --pack nano", "trace.txt --pack ds4_eval.pack.jsonl",
     )  # fmt: skip
@@ -67,7 +67,7 @@ def judge_file(argv: Sequence[str]) -> int:
 def export(argv: Sequence[str]) -> int:
     """Run ``ds4-eval export LOG``; return the exit code."""
     made = parser(
-        "ds4-eval export", "Write a log as inspect_ai writes its own, for its viewer and its analysis.",
+        "ds4-eval export", "Convert a log to inspect_ai's format, for its viewer and analysis.",
         "LOG -o NEW.json", "run.jsonl -o run.json", "latest -o logs/run.json",
     )  # fmt: skip
     made.add_argument("logs", metavar="LOG", nargs="*", help="a log of ds4-eval, or latest")

@@ -22,12 +22,12 @@ from .view import newest
 def replay(args: Namespace) -> int:
     """Play the log, then print its report; return the exit code."""
     if args.resume is not None or args.output is not None or args.json:
-        raise UsageError("--replay asks nothing and writes nothing: --resume, --output and --json are not for it")
+        raise UsageError("--replay only shows a log: --resume, --output and --json do not apply")
     log = read(newest(args.replay))
     if log.torn:
-        say(PROG, f"{log.path}: the last line is torn, as after a crash; it is left out")
+        say(PROG, f"{log.path}: the last line is incomplete (a crash?) and was skipped")
     if not log.samples:
-        raise DataError(f"{log.path}: no sample in it yet")
+        raise DataError(f"{log.path}: no samples yet")
     speed, questions = args.speed or 1.0, asked(log)
     epochs = max([log.header.epochs, *(sample.epoch for sample in log.samples)])
     title = f"{log.header.pack.get('pack')} on {log.header.target.get('name')}, {Path(log.path).name}"

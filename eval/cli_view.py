@@ -23,12 +23,12 @@ PIPE_WIDTH = 160
 def view(argv: Sequence[str]) -> int:
     """Run ``ds4-eval view LOG [QUESTION]``; return the exit code."""
     made = parser(
-        PROG, "The report of a log, or all there is about one question.", "LOG [QUESTION] [options]",
+        PROG, "Show the report of a log, or one question in full.", "LOG [QUESTION] [options]",
         "run.jsonl", "latest --outcome wrong,ambiguous", "run.jsonl 17", "run.jsonl maths-1f0c2a9e --json",
     )  # fmt: skip
     made.add_argument("names", metavar="NAME", nargs="*",
-                      help="a log, or latest; then a question: its number, its id or how that begins")  # fmt: skip
-    add(made, "--only", metavar="WORDS", help="sources (maths,security), or else words in id, source or domain")
+                      help="a log, or latest; then a question: its number, its id or the beginning of it")  # fmt: skip
+    add(made, "--only", metavar="WORDS", help="sources (maths,security), or words in id, source or domain")
     made.add_argument("--outcome", metavar="LIST", help=f"only these: {', '.join(OUTCOMES)}")
     add(made, "--json")
     args = parsed(made, argv)
@@ -41,14 +41,14 @@ def view(argv: Sequence[str]) -> int:
     samples = about(log, args.only) if question is None else [s for s in log.samples if s.id == question.id]
     shown = of_outcome(samples, args.outcome)
     if log.torn:
-        say(PROG, f"{log.path}: the last line is torn, as after a crash; it is left out")
+        say(PROG, f"{log.path}: the last line is incomplete (a crash?) and was skipped")
     if args.json:
         print(json.dumps(document(log, samples, shown, question is not None), ensure_ascii=False))
     elif question is not None:
         width = columns(sys.stdout) if is_tty(sys.stdout) else None
         print(detail(log, question, sorted(shown, key=lambda sample: sample.epoch), width))
         if not shown:
-            say(PROG, f"{question.id} has no such sample")
+            say(PROG, f"{question.id} has no sample with this outcome")
     else:
         print(log_report(log, samples, shown, columns(sys.stdout) if is_tty(sys.stdout) else PIPE_WIDTH))
     return 0

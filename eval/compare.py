@@ -123,9 +123,9 @@ def _tally(found: Comparison) -> str:
     assert pairs.whole is not None
     same = pairs.whole.difference.n - lost - gained
     if _repeated(pairs):
-        return f"{same} questions as often right, {lost} less often in B, {gained} more often"
+        return f"{same} questions equally often right, {lost} less often in B, {gained} more often"
     right = round(pairs.whole.a.estimate * pairs.whole.difference.n) - lost
-    return f"right in both {right}, only in A {lost}, only in B {gained}, in neither {same - right}"
+    return f"right in both: {right}, only in A: {lost}, only in B: {gained}, in neither: {same - right}"
 
 
 def _repeated(pairs: Pairing) -> bool:
@@ -166,9 +166,9 @@ def _cost(name: str, cost: Cost | None) -> str:
     if cost is None:
         return ""
     i = cost.change
-    said = f"{name} a question: {_figure(cost.a)} in A, {_figure(cost.b)} in B"
+    said = f"{name} per question: {_figure(cost.a)} in A, {_figure(cost.b)} in B"
     if not i.known:
-        return said + (f"; {i.estimate:+.1f} % in every one" if i.method == "no spread" and i.estimate else "")
+        return said + (f"; {i.estimate:+.1f} % in each" if i.method == "no spread" and i.estimate else "")
     return f"{said}; typically {i.estimate:+.1f} % ({i.low:+.1f} to {i.high:+.1f})"
 
 

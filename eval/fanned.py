@@ -95,4 +95,4 @@ def fan(
         )  # fmt: skip
     if outcome.failed:
         name, why = next(iter(outcome.failed.items()))
-        raise TargetError(f"{len(outcome.failed)} samples could not be made; {name}: {why}")
+        raise TargetError(f"{len(outcome.failed)} samples failed in a worker; {name}: {why}")

@@ -207,7 +207,7 @@ class Writer:
         try:
             file = open(goal, "xb", buffering=0)
         except FileExistsError:
-            raise UsageError(f"{goal} exists: --resume goes on with it, another --output leaves it alone") from None
+            raise UsageError(f"{goal} exists: resume it with --resume, or choose another --output") from None
         except OSError as error:
             raise DataError(f"cannot write {goal}: {error.strerror or error}") from None
         writer = cls(goal, file, header, {})
@@ -296,7 +296,7 @@ VOLATILE = ("name", "threads", "url", "file")
 
 def _refuse_others(path: Path, old: LogHeader, new: LogHeader) -> None:
     if old.target.get("kind") == "judged":
-        raise UsageError(f"{path} holds answers of {old.target.get('engine')}: there is no run of ours to go on with")
+        raise UsageError(f"{path} holds answers of {old.target.get('engine')}: only runs of ds4-eval can be resumed")
     differing = [
         f"{name} ({_short(old.settings.get(name))} there, {_short(value)} now)"
         for name, value in new.settings.items()
@@ -312,7 +312,7 @@ def _refuse_others(path: Path, old: LogHeader, new: LogHeader) -> None:
                 f"target's {name} ({_short(old.target.get(name))} there, {_short(new.target.get(name))} now)"
             )
     if differing:
-        raise UsageError(f"{path} was made with other settings: {', '.join(differing)}")
+        raise UsageError(f"{path} has other settings: {', '.join(differing)}")
 
 
 def _short(value: Any) -> str:

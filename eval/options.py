@@ -25,46 +25,49 @@ from .plan import Settings, chosen, settings_of
 PROG = "ds4-eval"
 
 USAGE = """ds4-eval [options]                   ask the questions, grade the answers, report
-       ds4-eval view LOG [QUESTION]         look at what was answered
-       ds4-eval compare A B                 two logs, question by question
-       ds4-eval regrade LOG                 grade again what was answered
-       ds4-eval calibrate LOG...            how hard questions are, and what they tell apart
-       ds4-eval judge FILE                  grade what inspect_ai, lm-eval or ds4 asked for
-       ds4-eval export LOG                  a log as inspect_ai's
-       ds4-eval import FILE...              a pack out of other people's questions
-       ds4-eval verify [PACK]               compute the right answers of a pack of ours
+       ds4-eval view LOG [QUESTION]         show a log, or one question in full
+       ds4-eval compare A B                 compare two logs question by question
+       ds4-eval regrade LOG                 grade the answers of a log again
+       ds4-eval calibrate LOG...            difficulty and discrimination of questions
+       ds4-eval judge FILE...               grade logs of inspect_ai, lm-eval or ds4
+       ds4-eval export LOG                  convert a log for inspect_ai
+       ds4-eval import FILE...              make a pack of existing question files
+       ds4-eval verify [PACK]               compute the right answers of a pack
        (each with --help)"""
 
 EPILOG = """\
-Without --target and -m the embedded model is asked, with a pack made for it (nano); any other
-engine gets the 93 questions of ds4ref: 25 science, 25 scholar (both multiple choice), 25 maths,
-18 security. --pack names another one, or the .jsonl file of one: recall (60 facts that few bits
-lose first, in five languages), long (facts 4 k to 64 k tokens back).
+Without --target and -m, ds4-eval asks the embedded model the questions of pack nano, made for it.
+Any other engine gets pack ds4ref: 93 questions (25 science and 25 scholar, both multiple choice;
+25 maths, 18 security). Other packs: recall (60 facts that low-bit weights lose first, in five
+languages) and long (facts 4 k to 64 k tokens back). Your own questions: --pack FILE, one
+{"question": ..., "answer": ...} per line (docs/how-to/ask-your-own-questions.md).
 
-Every sample is a line of the log (-o FILE; else one in the data folder) as soon as it is finished.
-Ctrl-C, q and any signal still give the report; --resume LOG goes on and repeats no finished
-sample; --retry-incomplete also repeats those that failed or were cut off by the limit. A log made
-with other settings, another pack or another engine is refused.
+Each sample is written to the log (-o FILE, or one in the data folder) as soon as it is finished.
+Ctrl-C, q and any signal still print the report. --resume LOG continues and repeats no finished
+sample; --retry-incomplete also repeats samples that failed or hit the token limit. A log with
+other settings, another pack or another engine is refused.
 
-Thinking is closed with </think> when --hard-limit-reply-budget tokens are left, or from
---soft-limit-reply-budget on where the model is about to close it anyway. An HTTP endpoint cannot
-be guided: there only its own limit on tokens counts, and the log says so.
+Thinking is closed with </think> when --hard-limit-reply-budget tokens are left, or, from
+--soft-limit-reply-budget on, where the model is about to close it anyway. Over HTTP only the
+server's token limit applies. If a server thinks although it should not, or does not although it
+should, the report says so: choose the server's kind with --dialect.
 
-On a terminal a live screen (? lists its keys); --plain, or any other stdout: a line a sample.
---json: one JSON document on stdout and nothing else.
+On a terminal a live screen (? lists its keys); with --plain, or into a pipe, one line per sample.
+--json prints one JSON document on stdout and nothing else.
 
-exit codes: 0 done, 1 below --fail-below, samples failed or q left some out, 2 usage, 130 Ctrl-C,
+exit codes: 0 done, 1 below --fail-below, or samples failed or are missing, 2 usage, 130 Ctrl-C,
 128 + N signal N
 
 examples:
-  ds4-eval                                             a demonstration: embedded model, nano pack
+  ds4-eval                                             demonstration: embedded model, pack nano
   ds4-eval -m MODEL.gguf -o run.jsonl                  93 questions, greedy, thinking
   ds4-eval --target http://127.0.0.1:8000/v1 --concurrency 4 --epochs 4 --temp 1 --plain
-  ds4-eval --resume run.jsonl                          go on where it stopped
-  ds4-eval --replay run.jsonl --speed 10               see it again"""
+  ds4-eval --target http://127.0.0.1:8000/v1 --pack questions.jsonl
+  ds4-eval --resume run.jsonl                          continue
+  ds4-eval --replay run.jsonl --speed 10               watch it again"""
 
 UNAVAILABLE = {
-    "--trace": "the log (-o FILE) has every prompt and answer, and ds4-eval view shows them",
+    "--trace": "the log (-o FILE) has every prompt and answer: see ds4-eval view",
     "--metal": "no Metal backend",
     "--quality": "every numerics mode is exact about what it rounds: --numerics",
 }
@@ -72,60 +75,65 @@ UNAVAILABLE = {
 
 def build_parser() -> Parser:
     """Return the parser of a run's options."""
-    made = Parser(PROG, usage=USAGE, description="Hard questions to an engine, graded, with error bars.",
+    made = Parser(PROG, usage=USAGE,
+                  description="Ask an engine hard questions, grade the answers, report the score with its interval.",
                   epilog=EPILOG, unavailable=UNAVAILABLE)  # fmt: skip
     g = made.add_argument_group("questions")
     add(g, "--pack", help=f"{', '.join(library.names())}, or a file of questions")
     g.add_argument("--long-tokens", metavar="LIST", type=integers(long_pack.LEAST, long_pack.MOST),
-                   help="pack long: how many tokens back the facts lie (4096,8192,16384,32768,65536)")  # fmt: skip
-    g.add_argument("--long-seed", metavar="N", type=integer(0), help="pack long: another text for each N (0)")
-    add(g, "--only", metavar="WORDS", help="sources (maths,security), or else words in id, source or domain")
-    add(g, "--limit", "--questions", help="only the first N of them")
-    g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="how often each is asked (1)")
-    g.add_argument("--shuffle-choices", action="store_true", help="choices in an order of their own for each sample")
-    add(g, "--list", help="list the questions and stop")
+                   help="pack long: distances of the facts in tokens (4096,8192,16384,32768,65536)")  # fmt: skip
+    g.add_argument("--long-seed", metavar="N", type=integer(0), help="pack long: seed of the text (0)")
+    add(g, "--only", metavar="WORDS", help="sources (maths,security), or words in id, source or domain")
+    add(g, "--limit", "--questions", help="only the first N")
+    g.add_argument("--epochs", metavar="N", type=integer(1, 1000), help="times each question is asked (1)")
+    g.add_argument("--shuffle-choices", action="store_true", help="shuffle the choices of every sample")
+    add(g, "--list", help="list the questions and exit")
 
     g = made.add_argument_group("the engine")
     add(g, "--model", help="GGUF file: the same as --target local:FILE")
     add_target(made, None)
-    add_drafts(made.add_argument_group("guessed tokens of a local engine (speculative decoding)"))
+    add_drafts(made.add_argument_group("speculative decoding (local engine)"))
 
     g = made.add_argument_group("answers")
     add(g, "--think")
     add(g, "--think-max")
     add(g, "--nothink")
-    add(g, "--tokens", help="most tokens of an answer (16000)")
+    add(g, "--tokens", help="token limit of an answer (16000)")
     add(g, "--temp", help="temperature; 0 is greedy (0)")
     add(g, "--top-p")
     add(g, "--min-p", help="drop tokens less likely than F times the best (0.05)")
-    add(g, "--seed", help="of draws and of --shuffle-choices (0); a sample's draws depend on nothing else")
+    add(g, "--seed", help="seed of sampling and --shuffle-choices (0); each sample has its own, whatever the order")
     for name, says in (
-        ("soft", "tokens left at which thinking is closed if the model is about to (1024)"),
+        ("soft", "tokens left at which thinking is closed if </think> is likely (1024)"),
         ("hard", "tokens left at which thinking is closed (512)"),
     ):
         g.add_argument(f"--{name}-limit-reply-budget", metavar="N", type=integer(), dest=f"{name}_limit", help=says)
     g.add_argument("--soft-limit-think-close-rank", metavar="N", type=integer(), dest="close_rank",
-                   help="about to: </think> is among the N likeliest tokens (3)")  # fmt: skip
+                   help="likely: </think> is among the N best tokens (3)")  # fmt: skip
 
     g = made.add_argument_group("the run")
     add(g, "--output", metavar="LOG", help="the log, a new .jsonl file")
-    add(g, "--resume", metavar="LOG", help="go on with a log (latest: the newest in the data folder)")
-    g.add_argument("--retry-incomplete", action="store_true", help="with --resume: also what failed or was cut off")
-    g.add_argument("--replay", metavar="LOG", help="show a run again, on the screen or with --plain (latest)")
-    g.add_argument("--speed", metavar="X", type=number(0.01, 10_000), help="with --replay: X times as fast (1)")
-    add(g, "--concurrency", type=integer(1, 1024), default=1, help="answers at once (1)")
+    add(g, "--resume", metavar="LOG", help="continue a log (latest: the newest in the data folder)")
+    g.add_argument(
+        "--retry-incomplete", action="store_true", help="with --resume: also ask again what failed or was cut off"
+    )
+    g.add_argument("--replay", metavar="LOG", help="play a finished run again, on the screen or with --plain (latest)")
+    g.add_argument("--speed", metavar="X", type=number(0.01, 10_000), help="with --replay: speed factor (1)")
+    add(g, "--concurrency", type=integer(1, 1024), default=1, help="concurrent requests (1)")
     add(g, "--scheduler")
-    add(g, "--workers", help="spread samples over so many processes of this machine, through Dask")
-    g.add_argument("--plain", action="store_true", help="no screen: a line a sample")
+    add(g, "--workers", help="number of local processes, through Dask")
+    g.add_argument("--plain", action="store_true", help="one line per sample instead of the screen")
     g.add_argument("--pause-ms", metavar="N", type=integer(0, 60_000), default=350,
-                   help="the screen rests so long on a result (350)")  # fmt: skip
+                   help="pause of the screen on a result (350)")  # fmt: skip
     add(g, "--json", help="one JSON document on stdout and nothing else")
     add(g, "--store")
     add(g, "--no-store")
     add(g, "--label")
-    add(g, "--fail-below", metavar="PERCENT", type=number(0, 100), help="exit 1 if the score is below this")
-    add(g, "--grader", help="whose rules make the score: ours, or ds4's own (both are in the log)")
-    g.add_argument("--self-test-extractors", action="store_true", help="grade a corpus of known answers and stop")
+    add(g, "--fail-below", metavar="PERCENT", type=number(0, 100), help="exit 1 if the score is lower")
+    add(g, "--grader", help="rules of the score: ours or ds4 (the log has both)")
+    g.add_argument(
+        "--self-test-extractors", action="store_true", help="test the graders on a corpus of answers and exit"
+    )
     add(made, "--help")
     add(made, "--version")
     return made
@@ -197,9 +205,9 @@ def _given(args: Namespace) -> dict[str, Any]:
 
 def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
     if args.output is not None:
-        raise UsageError("--resume goes on with its log: --output is not for it")
+        raise UsageError("--resume continues its log: --output does not apply")
     if args.long_tokens is not None or args.long_seed is not None or args.pack == long_pack.NAME:
-        raise UsageError("--resume asks the questions of its log: no pack long is made for it")
+        raise UsageError("--resume asks the questions of its log: --pack long and its options do not apply")
     path = latest() if args.resume == "latest" else Path(args.resume)
     header = logs.read(path).header
     if args.pack is not None:
@@ -231,7 +239,7 @@ def _new_path(pack: str) -> Path:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"cannot make {place}: {error.strerror or error}; -o names another place") from None
+        raise DataError(f"cannot create {place}: {error.strerror or error}; choose another place with -o") from None
     paths = (place / f"{stamp}-{name}{suffix}.jsonl" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
     return next(path for path in paths if not path.exists())
 

@@ -77,7 +77,7 @@ def _question(where: str, record: Record) -> Question:
         raise DataError(f"{where}: {why}")
 
     if record.torn:
-        refuse(f"a row of another length than the header: {record.torn}")
+        refuse(f"the row has not as many cells as the header: {record.torn}")
     if "kind" in record.cells:
         refuse('a line with "kind" belongs in a pack, whose first line is {"pack": NAME, "version": 1}')
     for name in record.cells.keys() - set(FIELDS):
@@ -101,7 +101,7 @@ def _question(where: str, record: Record) -> Question:
     try:
         msgspec.json.encode(question)
     except UnicodeEncodeError:
-        refuse("half of a surrogate pair: not Unicode text")
+        refuse("half a surrogate pair: not valid Unicode")
     if wrong := problem(question):
         refuse(wrong)
     return question

@@ -222,19 +222,23 @@ def problem(q: Question) -> str | None:
         if any(not choice.strip() for choice in q.choices) or len(set(q.choices)) < len(q.choices):
             return "choices must be different and not empty"
         if len(q.answer) != 1 or q.answer not in q.letters:
-            return f"the answer must be one letter of {q.letters}, not {q.answer!r}"
+            return f"the answer must be one of the letters {q.letters}, not {q.answer!r}"
         if q.distractors and len(q.distractors) != len(q.choices):
             return "distractors must be as many as choices"
         return None
     if q.choices or q.distractors:
         return f"kind {q.kind} has no choices"
     if q.kind == "integer":
-        return None if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", q.answer) else f"{q.answer!r} is no integer"
+        return None if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", q.answer) else f"{q.answer!r} is not an integer"
     if q.kind == "text":
         fits = len(q.answer.splitlines()) == 1 and q.answer.strip() == q.answer and re.search(r"[^\W_]", q.answer)
         return None if fits else "a text to be answered is one line with a letter or a digit"
     if q.kind == "exact":
-        return None if q.answer.strip() == q.answer != "" else "an exact answer is neither empty nor spaced"
+        return (
+            None
+            if q.answer.strip() == q.answer != ""
+            else "an exact answer must not be empty or have spaces at its ends"
+        )
     if q.kind == "call":
         return None if q.tools and is_call(q.answer) else "tools are needed, and an answer with name and arguments"
     return None if line_set(q.answer) else f"{q.answer!r} names no lines"

@@ -70,7 +70,7 @@ def write(found: Regraded, path: str) -> None:
     goal = Path(path)
     if goal.exists():
         same = os.path.samefile(goal, found.log.path)
-        raise UsageError(f"{path} is the log itself: grade it into another one" if same else f"{path} exists")
+        raise UsageError(f"{path} is the log itself: choose another file with -o" if same else f"{path} exists")
     check_output(path)
     with atomic_write(goal.resolve()) as out:
         for entry in (header_of(found), *found.samples):
@@ -100,10 +100,10 @@ def text(found: Regraded, width: int) -> str:
         parts.append(fitted(columns, [_line(old, new) for old, new in found.changed], width))
     ways = ", ".join(f"{count} {one} -> {other}" for (one, other), count in sorted(moved.items()))
     other = len(found.changed) - sum(moved.values())
-    kept = f"{other} of the same outcome" if other else ""
+    kept = f"{other} with the same outcome" if other else ""
     details = "; ".join(part for part in (ways, kept) if part)
     parts.append(
-        f"{len(found.changed)} of {graded} answers are graded otherwise{': ' + details if details else ''}\n"
+        f"{len(found.changed)} of {graded} answers are graded differently{': ' + details if details else ''}\n"
         f"before: {found.before.said()}\nnow:    {found.after.said()}"
     )
     return "\n\n".join(parts)

@@ -37,7 +37,7 @@ class Recorded(Target):
 
     def stream(self, request: Request) -> Iterator[Delta]:
         """Raise TargetError."""
-        raise TargetError("a replay asks nothing")
+        raise TargetError("a replay sends no requests")
 
 
 class Replay(Runner):

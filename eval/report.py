@@ -129,7 +129,7 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
                      "reasoning limit")  # fmt: skip
     for count, what in ((found.failed, "failed"), (found.stopped, "stopped")):
         if count:
-            lines.append(f"{what}: {count} sample{'' if count == 1 else 's'}, in no score")
+            lines.append(f"{what}: {count} sample{'' if count == 1 else 's'}, not in the score")
     if found.passes:
         lines.append("right at least once: " + ", ".join(f"pass@{k} {100 * v:.1f} %" for k, v in found.passes.items()))
     if found.majority:
@@ -139,19 +139,19 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
     if calls := _call_line(questions, samples):
         lines.append(calls)
     if found.ds4.samples and told:
-        lines.append(f"ds4's grader would have decided otherwise in {told} of {found.ds4.samples} answers")
+        lines.append(f"ds4's grader disagrees on {told} of {found.ds4.samples} answers")
     costs = [
         f"{value:,.0f} {what}" if value >= 100 else f"{value:.3g} {what}"
         for value, what in (
-            (found.tokens, "tokens"), (found.median, "the median"), (found.reasoning, "of them thought"),
+            (found.tokens, "tokens"), (found.median, "median"), (found.reasoning, "of them reasoning"),
             (found.seconds or None, "s"), (found.rate, "tokens/s"),
         )
         if value is not None
     ]  # fmt: skip
     if costs:
         tokens, seconds = sum(sample.tokens or 0 for sample in samples), sum(sample.seconds for sample in samples)
-        lines.append(f"an answer: {', '.join(costs)}; all: {tokens:,} tokens, {duration(seconds)} of answering"
-                     + (f"; {found.price:,.0f} tokens a right answer" if found.price else ""))  # fmt: skip
+        lines.append(f"per answer: {', '.join(costs)}; total: {tokens:,} tokens, {duration(seconds)}"
+                     + (f"; {found.price:,.0f} tokens per right answer" if found.price else ""))  # fmt: skip
     return lines
 
 

@@ -143,12 +143,12 @@ def heading(sample: Sample) -> str:
     figures = [
         f"{value} {what}"
         for value, what in (
-            (sample.prompt_tokens, "tokens of prompt"), (sample.tokens, "generated"),
-            (sample.reasoning_tokens, "of them thought"),
+            (sample.prompt_tokens, "prompt tokens"), (sample.tokens, "generated"),
+            (sample.reasoning_tokens, "of them reasoning"),
         )
         if value is not None
     ]  # fmt: skip
-    first = "" if sample.ttft is None else f", the first after {sample.ttft:.2f} s"
+    first = "" if sample.ttft is None else f"; first token after {sample.ttft:.2f} s"
     ended = "".join(
         f", {what} {value}" for what, value in (("finish", sample.finish), ("thinking", sample.close)) if value
     )

@@ -119,12 +119,12 @@ class Output:
         runs = [lane.run for lane in measured if lane.run is not None]
         where = [f"in {', '.join(files)}"] if files else []
         where += (
-            [f"as run {', '.join(map(str, runs))}; {PROG} --resume {runs[0]}{self._store()} goes on"] if runs else []
+            [f"as run {', '.join(map(str, runs))}; {PROG} --resume {runs[0]}{self._store()} continues"] if runs else []
         )
         verb = "stopped" if run.status == "stopped" else "failed"
         of = f" of {run.wanted}" if run.reps else ""
         places_text = f" {', '.join(where)}" if where else ""
-        say(PROG, f"{verb}; {run.done}{of} rows were measured and kept{places_text}")
+        say(PROG, f"{verb}; {run.done}{of} rows were measured and saved{places_text}")
 
     def conclude(self) -> None:
         """Write a finished run's output files; print its tables and warnings."""
@@ -149,7 +149,7 @@ class Output:
                 say(PROG, line)
         for lane in run.lanes:
             if lane.run is not None and run.store is not None and not places.json:
-                say(PROG, f"kept as run {lane.run}; {run.store.show(lane.run)}")
+                say(PROG, f"saved as run {lane.run}; {run.store.show(lane.run)}")
         local = any(lane.facts.get("backend") == "cpu" for lane in run.lanes)
         if local and is_aarch64() and is_tty(sys.stderr):
             say(PROG, INVITATION)

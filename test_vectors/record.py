@@ -86,4 +86,4 @@ def keep(
         return
     everything = {**stamp([PROG, *argv]), **facts, "prompt_sha256": prompt_sha256}
     number = store.add("vectors", everything, rows, label=label, status=status)
-    say(PROG, f"kept as run {number}; {store.show(number)}")
+    say(PROG, f"saved as run {number}; {store.show(number)}")

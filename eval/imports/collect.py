@@ -117,7 +117,7 @@ def _named(item: Question | Skip, licence: str) -> Question:
     try:
         length = len(msgspec.json.encode(question))
     except UnicodeEncodeError:
-        raise Skip("half of a surrogate pair: not Unicode text") from None
+        raise Skip("half a surrogate pair: not valid Unicode") from None
     if length >= packs.LONGEST_LINE:
         raise Skip("longer than a line of a pack may be")
     if wrong := packs.problem(question):
@@ -135,10 +135,10 @@ def _add(question: Question, taken: dict[str, Question], told: Told) -> None:
     held = taken.get(question.id)
     if held is not None:
         if held.digest == question.digest:
-            raise Skip("the same question again")
+            raise Skip("duplicate question")
         other = f"{question.id[: LONGEST_ID - 9]}.{question.digest[:8]}"
         if other in taken:
-            raise Skip("the same question again")
+            raise Skip("duplicate question")
         told.renamed.append(other)
         question = msgspec.structs.replace(question, id=other)
     taken[question.id] = question

@@ -86,7 +86,7 @@ def _question(fields: dict[str, Value]) -> Question:
         kind, choices = "choice", choices_of(listed)
         right = letter_of(answer, choices)
         if right is None:
-            raise Skip("the answer is no letter of the choices", answer)
+            raise Skip("the answer is not the letter of a choice", answer)
         answer = LETTERS[right]
     elif source == "COMPSEC":
         kind = "lines"

@@ -136,7 +136,7 @@ def _choices(doc: Record, continuations: Sequence[str]) -> tuple[list[Any], list
     texts, labels = _documented(written)
     if not continuations:
         if written and not texts:
-            raise Skip("choices in a form that is not understood", written)
+            raise Skip("choices in an unknown form", written)
         return texts, labels
     lettered = all(_is_label(text, i, labels) for i, text in enumerate(continuations))
     if not texts:

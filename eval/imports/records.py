@@ -131,7 +131,7 @@ def identity(own: str) -> str:
 def choices_of(texts: Any) -> tuple[str, ...]:
     """Return choices as a tuple; Skip unless they are distinct texts and there is a letter for each."""
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise Skip("the choices are no list of texts", texts)
+        raise Skip("the choices are not a list of texts", texts)
     if not 2 <= len(texts) <= len(LETTERS):
         raise Skip(f"not 2 to {len(LETTERS)} choices", len(texts))
     if not all(text.strip() for text in texts):
@@ -162,13 +162,13 @@ def integer_of(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise Skip("no answer" if value is None or value == "" else "the answer is no integer", value)
+        raise Skip("no answer" if value is None or value == "" else "the answer is not an integer", value)
     text = value.strip()
     while match := _WRAPPED.fullmatch(text):
         text = str(match[match.lastgroup or 0]).strip()
     found = _INTEGER.fullmatch(text.replace("\N{MINUS SIGN}", "-").replace("{,}", ","))
     if found is None:
-        raise Skip("the answer is no integer", value)
+        raise Skip("the answer is not an integer", value)
     digits = found[2].replace(",", "").lstrip("0") or "0"
     if len(digits) > 18:
         raise Skip("the answer has more than 18 digits", value)

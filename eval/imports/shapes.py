@@ -27,7 +27,9 @@ def detect(path: Path) -> str:
     found = next((shape for shape in SHAPES if shape.fits(cells)), None)
     if found is None:
         has = printable(", ".join(sorted(cells)) or "nothing", 200)
-        raise DataError(f"{path}: no shape fits its columns ({has}): --source says which it is: {', '.join(NAMES)}")
+        raise DataError(
+            f"{path}: no known format has these columns ({has}): name one with --source: {', '.join(NAMES)}"
+        )
     return found.name
 
 
@@ -57,7 +59,7 @@ def read(path: Path, name: str) -> Iterator[Found]:
 
 def _question(shape: Shape, record: Record) -> Question:
     if record.torn:
-        raise Skip("a row of another length than the header", record.torn)
+        raise Skip("the row has not as many cells as the header", record.torn)
     licence = record.note("licence", "license") or shape.licence
     return msgspec.structs.replace(shape.question(record), licence=licence)
 

@@ -52,7 +52,7 @@ def _listed(options: Any) -> Any:
     if not isinstance(options, str):
         return options
     if len(options) > LONGEST_LIST:
-        raise Skip("the choices are no list of texts", "too long")
+        raise Skip("the choices are not a list of texts", "too long")
     try:
         return json.loads(options)
     except (ValueError, RecursionError):
@@ -62,7 +62,7 @@ def _listed(options: Any) -> Any:
             warnings.simplefilter("error")  # an escape that Python does not know: Python did not write this
             return ast.literal_eval(options.strip())
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        raise Skip("the choices are no list of texts", options) from None
+        raise Skip("the choices are not a list of texts", options) from None
 
 
 SHAPE = Shape(

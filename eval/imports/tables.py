@@ -45,7 +45,7 @@ def _decoded(path: Path, number: int, raw: bytes, longest: int) -> str:
             raise DataError(f"{path}: UTF-16, not UTF-8: save it as UTF-8 first")
         raw = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\0" in raw:
-        raise DataError(f"{path}:{number}: a zero byte: this is no UTF-8 text")
+        raise DataError(f"{path}:{number}: a zero byte: not UTF-8 text")
     if len(raw) > longest:
         raise DataError(f"{path}:{number}: longer than {longest >> 20} MiB")
     try:

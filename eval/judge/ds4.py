@@ -46,7 +46,7 @@ def read(path: Path) -> Source:
             found.pop(answer.id, None)
             found[answer.id] = answer
     except _Torn:
-        notes.append("its last question is cut off, and left out")
+        notes.append("its last question is incomplete and was skipped")
     return Source("ds4-eval of ds4", FIELD, list(found.values()), tuple(notes))
 
 
@@ -69,7 +69,7 @@ def _cases(path: Path, data: bytes, at: int, header: dict[str, str]) -> Iterator
             rest = data[end : end + 1 + len(mark)]
             if not (rest.startswith(mark) or rest == b"\n" + mark):
                 name = case["name"].decode(errors="replace")
-                raise DataError(f"{path}: {block[1].decode()} of {name} is not as long as it says")
+                raise DataError(f"{path}: {block[1].decode()} of {name} has another length than it states")
             blocks[block[1].decode()] = data[block.end() : end].decode("utf-8", "replace")
             at = end + len(rest)
         if "MODEL_OUTPUT" in blocks and fields.get("status") not in ("SKIPPED", "SWITCHED"):

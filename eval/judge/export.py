@@ -31,7 +31,7 @@ def write(log: Log, path: str) -> None:
     if Path(path).exists():
         raise UsageError(f"{path} exists")
     if not path.endswith(".json"):
-        raise UsageError(f"{path}: inspect_ai knows its logs by their suffix: .json")
+        raise UsageError(f"{path}: inspect_ai requires the suffix .json")
     check_output(path)
     with atomic_write(Path(path).resolve()) as out:
         out.write(json.dumps(document(log), ensure_ascii=False, indent=1).encode() + b"\n")

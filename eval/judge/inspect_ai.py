@@ -35,7 +35,7 @@ def read(path: Path) -> Source:
     log = _archive(path) if zipfile.is_zipfile(path) else _object(path, path.read_bytes(), path.name)
     about, samples = log.get("eval"), log.get("samples")
     if log.get("version") != _VERSION or not isinstance(about, dict) or not isinstance(samples, list):
-        raise DataError(f"{path}: no log of inspect_ai with samples, of version {_VERSION}")
+        raise DataError(f"{path}: not a log of inspect_ai (version {_VERSION}) with samples")
     notes = [] if log.get("status") == "success" else [f"the run's status is {log.get('status')}"]
     version = (about.get("packages") or {}).get("inspect_ai", "")
     try:
@@ -52,13 +52,15 @@ def _archive(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             if "header.json" not in names:
-                raise DataError(f"{path}: no header.json in it: the run did not end, or this is no log of inspect_ai")
+                raise DataError(
+                    f"{path}: no header.json in it: the run did not finish, or this is not a log of inspect_ai"
+                )
             log = _object(path, archive.read("header.json"), "header.json")
             parts = [name for name in names if name.startswith("samples/")]
             return {**log, "samples": [_object(path, archive.read(name), name) for name in parts]}
     except NotImplementedError:
-        raise DataError(f"{path}: compressed by Zstandard, which this Python cannot read: inspect log convert --to "
-                        "json makes a file that it can; so does pip install zipfile-zstd") from None  # fmt: skip
+        raise DataError(f"{path}: compressed with Zstandard, which this Python cannot read: pip install zipfile-zstd, "
+                        "or convert it with inspect log convert --to json") from None  # fmt: skip
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -67,9 +69,9 @@ def _object(path: Path, data: bytes, name: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {name} is no JSON, or cut off: {error}") from None
+        raise DataError(f"{path}: {name} is not JSON, or is cut off: {error}") from None
     if not isinstance(found, dict):
-        raise DataError(f"{path}: {name} is no JSON object")
+        raise DataError(f"{path}: {name} is not a JSON object")
     return found
 
 
@@ -93,7 +95,7 @@ def _answer(sample: dict[str, Any], model: str) -> Answer:
         return begun if begun.error else replace(begun, error="no answer in the log")
     message, finish = choices[0]["message"], str(choices[0].get("stop_reason") or "")
     if message.get("tool_calls"):
-        return replace(begun, refused="it ends in a tool call")
+        return replace(begun, refused="the answer is a tool call")
     content = message["content"]
     parts = [] if isinstance(content, str) else content
     reasoning = "".join(str(part.get("reasoning") or "") for part in parts if part["type"] == "reasoning")

@@ -129,7 +129,7 @@ def _first(refused: Sequence[tuple[str, str, str]]) -> str:
 
 def text(found: Judged, width: int) -> str:
     """Say where the answers came from, and how their scores and ours differ."""
-    parts = [f"answers of {found.source.program}, taken from {found.source.field}"]
+    parts = [f"answers of {found.source.program} (field {found.source.field})"]
     parts += [f"note: {note}" for note in found.source.notes]
     contrasts = found.contrasts()
     if not contrasts:
@@ -137,7 +137,7 @@ def text(found: Judged, width: int) -> str:
     for contrast in contrasts:
         points = contrast.points
         span = f" ({points.low:+.1f} to {points.high:+.1f})" if points.known else ""
-        parts.append(f"its own score {printable(contrast.name, 80)}: {100 * contrast.a.estimate:.1f} %, ours "
+        parts.append(f"its own score ({printable(contrast.name, 80)}): {100 * contrast.a.estimate:.1f} %, ours "
                      f"{100 * contrast.b.estimate:.1f} %: {points.estimate:+.1f} points{span}, "
                      f"p {stats.p_said(contrast.p)}, n = {points.n}")  # fmt: skip
     if differing := found.differing():

@@ -18,7 +18,7 @@ from ..imports.tables import json_records
 from .answers import Answer, Source
 
 FIELD = "resps"
-NOTES = ("it does not log how an answer ended: one that the limit cut off is taken for whole",)
+NOTES = ("the log does not say how an answer ended: a cut-off answer is graded as if complete",)
 
 
 def fits(path: Path, head: bytes) -> bool:
@@ -41,9 +41,9 @@ def read(path: Path) -> Source:
         found[key] = replace(found[key], theirs={k: v for k, v in found[key].theirs.items() if k != name})
     notes = list(NOTES)
     if unclear:
-        notes.append(f"{len(unclear)} scores are there twice with other values, and left out")
+        notes.append(f"{len(unclear)} scores occur twice with different values and were skipped")
     if repeated > 1:
-        notes.append("a score of several answers to one document is none of each: these are left out")
+        notes.append("scores of documents with several answers are not compared: they belong to no single answer")
     return Source("lm-evaluation-harness", FIELD, list(found.values()), tuple(notes))
 
 
@@ -54,12 +54,12 @@ def _answers(line: int, cells: Any) -> Iterator[Answer]:
     asked = tuple(value for value in doc.values() if isinstance(value, str))
     resps = cells.get("resps")
     if not isinstance(resps, list) or len(resps) != 1 or not isinstance(resps[0], list):
-        yield Answer(where, name, refused="several requests for one document: log likelihoods, and no answer in words")
+        yield Answer(where, name, refused="several requests for one document: log likelihoods, not a generated answer")
         return
     theirs = _scores(cells) if len(resps[0]) == 1 else {}
     for epoch, said in enumerate(resps[0], 1):
         if not isinstance(said, str):
-            yield Answer(where, name, epoch, refused="a log likelihood, and no answer in words")
+            yield Answer(where, name, epoch, refused="a log likelihood, not a generated answer")
             continue
         yield Answer(where, name, epoch, asked, _prompt(cells.get("arguments")), said, theirs=theirs)
 

@@ -38,19 +38,19 @@ class Matcher:
             raise Refused(answer.refused)
         found = next((self._by_text[t.strip()] for t in answer.asked if t.strip() in self._by_text), [])
         if not found:
-            raise Refused("the pack's question of this id has another text" if answer.id in self.ids else
-                          "its question is not in the pack")  # fmt: skip
+            raise Refused("the pack's question with this id has another text" if answer.id in self.ids else
+                          "the question is not in the pack")  # fmt: skip
         sent = [q for q in found if q.question.strip() in answer.prompt]
         if not sent:
-            raise Refused("the prompt that was sent does not hold the question")
+            raise Refused("the prompt does not contain the question")
         if any(q.tools or q.called for q in sent):
-            raise Refused("its question is asked with tools, which the log does not show")
+            raise Refused("the question is asked with tools, which the log does not show")
         orders = [(q, order) for q in sent if (order := shown(q, answer.prompt)) is not None]
         if not orders:
-            raise Refused("the prompt that was sent does not show the pack's choices, a letter each")
+            raise Refused("the prompt does not show the pack's choices with a letter each")
         own = [entry for entry in orders if entry[0].id == answer.id]
         if len(orders) > 1 and not own:
-            raise Refused(f"{len(orders)} questions of the pack have its text, none of them its id")
+            raise Refused(f"{len(orders)} questions of the pack have this text, none of them this id")
         return (own or orders)[0]
 
 

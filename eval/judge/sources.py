@@ -47,11 +47,11 @@ def read(path: Path) -> Source:
             raise DataError(f"{path}: empty")
         reader = next((reader for reader in READERS if reader.fits(path, head)), None)
         if reader is None:
-            what = "neither a log of inspect_ai, nor samples of lm-evaluation-harness, nor a trace of ds4"
+            what = "not a log of inspect_ai, samples of lm-evaluation-harness or a trace of ds4"
             raise DataError(f"{path}: {what}")
         source = reader.read(path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     if not source.answers:
-        raise DataError(f"{path}: no answer in it" + "".join(f"; {note}" for note in source.notes))
+        raise DataError(f"{path}: no answers" + "".join(f"; {note}" for note in source.notes))
     return source

@@ -25,11 +25,11 @@ Enter                ask it now; the running one waits
 r                    ask it again, next
 o                    details: prompt, answer, grade, timings
 l                    follow the running question again
-p                    pause, go on
+p                    pause, resume
 f                    filter: unanswered, wrong, failed, a source
 /  n N               search id, source, text; next, previous hit
 Tab                  switch between table and answer
-+ -                  a replay faster, slower
++ -                  replay faster, slower
 q  Ctrl-C            stop and report; twice: without waiting"""
 STATES = """\
 PEND                 waiting
@@ -37,8 +37,8 @@ FILL                 sent, no token yet
 THINK  ANS           thinking, answering
 PASS  FAIL           right, wrong
 AMBIG  MISS          several answers, no answer found
-ERR                  the engine failed: in no score
-STOP                 stopped: in no score"""
+ERR                  the engine failed: not in the score
+STOP                 stopped: not in the score"""
 
 
 def help_text() -> list[Piece]:

@@ -20,9 +20,11 @@ PROG = "ds4-eval verify"
 
 def verify_pack(argv: Sequence[str]) -> int:
     """Run ``ds4-eval verify``; return 0 if all computed answers agree, 1 otherwise."""
-    made = parser(PROG, "Compute the right answers of a pack: 0 if all agree.", "[PACK] [options]", "", "--only maths")
+    made = parser(
+        PROG, "Compute the right answers of a pack; exit 0 if all agree.", "[PACK] [options]", "", "--only maths"
+    )
     made.add_argument("pack", metavar="PACK", nargs="*", help=f"name or file ({packs.DEFAULT})")
-    add(made, "--only", metavar="WORDS", help="questions with one of these in id, source or domain")
+    add(made, "--only", metavar="WORDS", help="questions with one of these words in id, source or domain")
     add(made, "--json")
     args = parsed(made, argv)
     if args is None:
@@ -45,7 +47,7 @@ def verify_pack(argv: Sequence[str]) -> int:
                 wrong.append(str(reason))
                 progress.clear()
                 say(PROG, str(reason))
-    text = f"{len(agreed)} answers agree, {len(wrong)} do not, {len(skipped)} have nothing that computes them here"
+    text = f"{len(agreed)} answers agree, {len(wrong)} do not, {len(skipped)} have no verifier"
     found = {"agreed": [name for name, _ in agreed], "wrong": wrong, "skipped": skipped, "passed": not wrong}
     finish(found, args.json, text)
     return 1 if wrong else 0

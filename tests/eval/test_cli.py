@@ -122,7 +122,7 @@ def test_usage_errors_are_one_line(capsys, nano_path, argv, said):
 def test_an_output_that_exists_is_left_alone(path, capsys, model):
     path.write_text("mine")
     assert main([*model, "-o", str(path), "--limit", "1", "--plain"]) == 2
-    assert path.read_text() == "mine" and "--resume goes on" in capsys.readouterr().err
+    assert path.read_text() == "mine" and "resume it with --resume" in capsys.readouterr().err
 
 
 def test_gates(path, tmp_path, capsys, model):

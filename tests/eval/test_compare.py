@@ -48,7 +48,7 @@ def test_a_loss_is_found_and_its_questions_are_named(folder):
     assert found.pairs.whole.p == pytest.approx(scipy_stats.binomtest(2, 18).pvalue)
     assert [c.name for c in found.pairs.sources] == list(made.SOURCES) and found.differs == () and found.notes == ()
     shown = text(found, 200)
-    assert "right in both 44, only in A 16, only in B 2, in neither 31" in shown
+    assert "right in both: 44, only in A: 16, only in B: 2, in neither: 31" in shown
     lost = shown.split("right -> wrong (16)")[1].split("wrong -> right (2)")[0]
     for k in range(16):
         (line,) = (line for line in lost.splitlines() if made.question(k).id in line)
@@ -97,8 +97,8 @@ def test_settings_and_engines_that_differ_are_said(folder):
 def test_tokens_and_seconds_are_compared(folder):
     a, b = pair(folder, ["r" * 25], ["r" * 25], tokens=420, seconds=12.6)
     shown = text(compare_logs(a, b), 120)
-    assert "tokens a question: 210 in A, 420 in B; +100.0 % in every one" in shown
-    assert "seconds a question: 10.5 in A, 12.6 in B; +20.0 % in every one" in shown
+    assert "tokens per question: 210 in A, 420 in B; +100.0 % in each" in shown
+    assert "seconds per question: 10.5 in A, 12.6 in B; +20.0 % in each" in shown
 
 
 def test_different_packs_are_compared_by_what_they_share(folder):

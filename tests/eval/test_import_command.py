@@ -29,7 +29,7 @@ from .test_imports_of_packs import GPQA, gpqa_rows
         ("a.csv", b"", ": empty"),
         ("a.jsonl", b"\n \n", ": empty"),
         ("a.csv", "problem,answer\nq,1\n".encode("utf-16"), ": UTF-16, not UTF-8: save it as UTF-8 first"),
-        ("a.csv", "problem,answer\nq,1\n".encode("utf-16-le"), ":1: a zero byte: this is no UTF-8 text"),
+        ("a.csv", "problem,answer\nq,1\n".encode("utf-16-le"), ":1: a zero byte: not UTF-8 text"),
         ("a.csv", b"problem,answer\nq,1\nna\xefve,2\n", ":3: not UTF-8: byte 0xef"),
         ("a.csv", b'problem,answer\nq,1\n"q,2\n', ":3: not CSV: unexpected end of data"),
         ("a.csv", b'problem,answer\n"q" x,2\n', ":2: not CSV: ',' expected after '\"'"),
@@ -38,14 +38,18 @@ from .test_imports_of_packs import GPQA, gpqa_rows
         ("a.csv", b'"problem,answer\nq,1\n', ":1: not CSV: unexpected end of data"),
         ("a.csv", b'\n"problem" x,answer\nq,1\n', ":2: not CSV: "),
         ("a.csv", b",,\n ,\n", ": empty"),
-        ("a.csv", b"what,why\nq,1\n", ": no shape fits its columns (what, why): --source says which it is: ds4, aime,"),
+        ("a.csv", b"what,why\nq,1\n", ": no known format has these columns (what, why): name one with --source: ds4,"),
         ("a.jsonl", AIME + b"[1]\n", ":2: not a JSON object"),
         ("a.jsonl", AIME + b'{"problem": "q', ":2: not JSON: "),
         ("a.jsonl", AIME + b'{"a":' * 200_000, ":2: not JSON: nested too deeply"),
         ("a.jsonl", AIME + b'{"answer": ' + b"9" * 5000 + b"}", ":2: not JSON: "),
         ("a.jsonl", b"[" + AIME, ":1: a JSON array: JSON Lines are needed"),
-        ("a.jsonl", b'{"x": 1}\n', ": no shape fits its columns (x)"),
-        ("a.jsonl", b'{"problem": "q", "answer": "one"}\n', ": no question: the answer is no integer (1, line 1: one)"),
+        ("a.jsonl", b'{"x": 1}\n', ": no known format has these columns (x)"),
+        (
+            "a.jsonl",
+            b'{"problem": "q", "answer": "one"}\n',
+            ": no question: the answer is not an integer (1, line 1: one)",
+        ),
         ("a.csv", b"problem,answer\n", ": no question: no record"),
         ("a.jsonl", b'{"problem": "' + b"x" * (17 << 20), ":1: longer than 16 MiB"),
     ],
@@ -79,7 +83,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
 
 def test_half_a_surrogate_pair_is_no_text(tmp_path):
     path = write(tmp_path, "a.jsonl", AIME + b'{"problem": "\\ud800", "answer": 2}\n')
-    assert reasons(path) == {"half of a surrogate pair: not Unicode text": 1}
+    assert reasons(path) == {"half a surrogate pair: not valid Unicode": 1}
 
 
 @given(st.binary(max_size=300), st.sampled_from([None, *shapes.NAMES]))
@@ -146,7 +150,7 @@ def test_the_command_writes_a_pack_that_is_read_again(here, capsys):
     assert import_pack(["gpqa_diamond.csv", "aime.jsonl"]) == 0
     said = capsys.readouterr()
     assert "GPQA Diamond" in said.out and said.out.endswith(NOTE + "\n")
-    assert said.err == "ds4-eval import: aime.jsonl: 1 left out: the answer is no integer (line 2: ?)\n"
+    assert said.err == "ds4-eval import: aime.jsonl: 1 skipped: the answer is not an integer (line 2: ?)\n"
     pack = packs.read(here / "gpqa_diamond.pack.jsonl")
     assert (pack.header.pack, pack.header.version, len(pack.questions)) == ("gpqa_diamond", 1, 6)
     assert "gpqa_diamond.csv (GPQA, sha256:" in pack.header.about and "aime.jsonl (problems" in pack.header.about
@@ -160,7 +164,7 @@ def test_json_is_one_line_and_nothing_else(here, capsys):
     told = json.loads(capsys.readouterr().out)
     assert (told["pack"], told["file"], told["questions"], told["skipped"]) == ("mine", "out.jsonl", 1, 5)
     assert told["files"][0]["skipped"] == [
-        {"reason": "the answer is no integer", "count": 5, "where": [f"line {i}: ?" for i in (2, 3, 4)]}
+        {"reason": "the answer is not an integer", "count": 5, "where": [f"line {i}: ?" for i in (2, 3, 4)]}
     ]
     assert told["files"][0]["questions"] == 1 and told["files"][0]["shape"] == "aime"
     assert told["sources"] == {"a": {"integer": 1}} and told["licence"] == "CC0" and told["note"] == NOTE
@@ -170,7 +174,7 @@ def test_json_is_one_line_and_nothing_else(here, capsys):
 def test_a_pack_that_is_there_is_kept(here, capsys):
     write(here, "a.jsonl", AIME)
     write(here, "a.pack.jsonl", b"precious")
-    with pytest.raises(DataError, match="a.pack.jsonl is there already"):
+    with pytest.raises(DataError, match="a.pack.jsonl exists"):
         import_pack(["a.jsonl"])
     assert (here / "a.pack.jsonl").read_bytes() == b"precious"
     assert import_pack(["a.jsonl", "--force"]) == 0
@@ -188,7 +192,7 @@ def test_nothing_is_written_where_nothing_is_found(here):
     ("argv", "kind", "error"),
     [
         ([], UsageError, "name a file"),
-        (["a.jsonl", "-o", "./a.jsonl", "--force"], UsageError, "is a file to import"),
+        (["a.jsonl", "-o", "./a.jsonl", "--force"], UsageError, "is one of the files to import"),
         (
             ["a.jsonl", "-o", str(Path(packs.__file__).parent / "questions" / "x.jsonl")],
             UsageError,
@@ -196,7 +200,7 @@ def test_nothing_is_written_where_nothing_is_found(here):
         ),
         (["a.jsonl", "-o", "nowhere/x.jsonl"], DataError, "no folder"),
         (["a.jsonl", "--source", "mmlu"], UsageError, "choose from ds4, aime, gpqa, lm-eval, supergpqa, auto"),
-        (["a.jsonl", "--name", "ds4ref"], UsageError, "a pack that comes with the program"),
+        (["a.jsonl", "--name", "ds4ref"], UsageError, "this is the name of a built-in pack"),
         (["a.jsonl", "--name", "a b"], UsageError, "letters, digits"),
         (["b.jsonl"], DataError, "b.jsonl: No such file"),
         (["."], DataError, "not a plain file"),

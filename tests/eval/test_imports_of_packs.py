@@ -81,7 +81,7 @@ def test_rows_of_gpqa_that_are_no_questions(tmp_path):
         "correct answer is blank": 1,
         "no incorrect answer 1": 1,
         "two choices are equal": 1,
-        "a row of another length than the header": 2,
+        "the row has not as many cells as the header": 2,
     }
 
 
@@ -149,7 +149,7 @@ def test_records_of_supergpqa_that_are_no_questions(tmp_path):
         "the answer's letter is not among the options": 1,
         "not 2 to 10 choices": 1,
         "two choices are equal": 1,
-        "the choices are no list of texts": 5,
+        "the choices are not a list of texts": 5,
         "question is not text": 1,
         "no question": 1,
         "no answer": 1,
@@ -308,16 +308,16 @@ def test_a_document_graded_with_two_filters_is_one_question(tmp_path):
     entries = [sample({"question": f"q{i}"}, str(i), asked(f"q{i}"), i, filter=f) for f in "ab" for i in range(3)]
     path = write(tmp_path, "samples_gsm8k.jsonl", json_text(entries))
     assert [q.id for q in questions(path)] == ["gsm8k-0", "gsm8k-1", "gsm8k-2"]
-    assert reasons(path) == {"the same question again": 3}
+    assert reasons(path) == {"duplicate question": 3}
 
 
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        (sample({"question": "q"}, "Paris", asked("q")), "the answer is no integer"),
+        (sample({"question": "q"}, "Paris", asked("q")), "the answer is not an integer"),
         (sample({"question": "q"}, "", asked("q")), "no answer"),
         (sample({"question": "q"}, ["7"], asked("q")), "several targets"),
-        (sample({"question": "q"}, math.nan, asked("q")), "the answer is no integer"),
+        (sample({"question": "q"}, math.nan, asked("q")), "the answer is not an integer"),
         (sample({"question": "q"}, "2", []), "no choices, and a target that may be the position of one"),
         (sample({}, "2", []), "neither a question nor a prompt"),
         (sample({}, "2", asked("<|im_start|>user")), "no question, and a prompt with the markup of another model"),
@@ -335,7 +335,7 @@ def test_a_document_graded_with_two_filters_is_one_question(tmp_path):
         (sample(MMLU, "1", scored("q", "p", "q", "r", "s")), "document and requests have different choices"),
         (sample({"question": "q"}, "0", scored("q", *[str(i) * 2 for i in range(11)])), "not 2 to 10 choices"),
         (sample({"question": "q"}, "0", scored("q", " yes", " yes ")), "two choices are equal"),
-        (sample({"question": "q", "options": "a) 1"}, "1", asked("q")), "choices in a form that is not understood"),
+        (sample({"question": "q", "options": "a) 1"}, "1", asked("q")), "choices in an unknown form"),
     ],
 )  # fmt: skip
 def test_samples_of_the_harness_that_are_not_clear_are_left_out(tmp_path, entry, reason):
@@ -356,7 +356,7 @@ def test_of_two_questions_with_one_id_the_same_is_left_out_and_another_is_rename
     pack, (told,) = collect([write(tmp_path, "p.jsonl", json_text(entries))], None, "test")
     one, other = pack.questions
     assert (one.id, other.id) == ("a1", f"a1.{other.digest[:8]}") and told.renamed == [other.id]
-    assert told.skipped["the same question again"].count == 2
+    assert told.skipped["duplicate question"].count == 2
 
 
 @pytest.mark.parametrize("own", ["x" * 300, "a/b c", "é-1", "12", "..."])

@@ -94,7 +94,7 @@ def test_its_own_score_beside_ours(inspected):
 def test_answers_of_lm_eval():
     """What was said is graded, not what its filter took out of it."""
     found = judged(DATA / "samples_judged.jsonl")
-    assert outcomes(found) == OUTCOMES and found.source.field == "resps" and "cut off" in found.source.notes[0]
+    assert outcomes(found) == OUTCOMES and found.source.field == "resps" and "cut-off" in found.source.notes[0]
     assert [s.id[:5] for s in found.differing()] == ["maths", "secur", "broad", "maths", "words"]
     assert all(s.finish == "" and s.tokens is None for s in found.log.samples)
 
@@ -112,7 +112,7 @@ def test_several_filters_are_one_answer_and_repeats_are_epochs(tmp_path):
     assert found.refused == () and [list(scores) for scores in found.theirs.values()] == [
         ["exact_match,last-letter", "exact_match,strict"], [], []
     ]  # fmt: skip
-    assert "a score of several answers to one document is none of each" in found.source.notes[1]
+    assert "scores of documents with several answers are not compared" in found.source.notes[1]
 
 
 LETTER, STRICT = "exact_match,last-letter", "exact_match,strict-match"
@@ -146,7 +146,8 @@ def test_several_metrics_odd_values_and_scores_that_contradict_each_other(tmp_pa
     path.write_text(json.dumps(line) + "\n" + json.dumps({**line, "exact_match": 0.0}))
     found = judged(path)
     assert (
-        found.contrasts() == [] and found.source.notes[-1] == "1 scores are there twice with other values, and left out"
+        found.contrasts() == []
+        and found.source.notes[-1] == "1 scores occur twice with different values and were skipped"
     )
 
 
@@ -188,7 +189,7 @@ def test_log_likelihoods_are_no_words(tmp_path):
     path = tmp_path / "samples_x.jsonl"
     for resps in ([[[-1.5, False]]], [["a"], ["b"]], "C", None):
         path.write_text(json.dumps({**line, "resps": resps}) + "\n")
-        with pytest.raises(DataError, match="no answer in words"):
+        with pytest.raises(DataError, match="not a generated answer"):
             judged(path)
 
 
@@ -252,7 +253,7 @@ def test_a_trace_that_is_cut_anywhere(tmp_path):
         assert all(s.grade.outcome == "right" for s in found.log.samples)
         assert bool(found.source.notes) == (second + 20 < at <= end) or at <= second + 60, at
     path.write_bytes(whole.replace(b"bytes=9", b"bytes=8"))
-    with pytest.raises(DataError, match="is not as long as it says"):
+    with pytest.raises(DataError, match="has another length than it states"):
         judged(path)
 
 
@@ -273,16 +274,16 @@ def test_what_is_refused_and_why():
         return Answer("x", more.pop("id", "?"), 1, (asked,), prompt, **more)
 
     assert Matcher([q, other]).find(answer()) == (q, ())
-    assert refusal(answer("Which choice of 2?"), q) == "its question is not in the pack"
-    assert refusal(answer("Which choice of 2?", id=q.id), q) == "the pack's question of this id has another text"
-    assert "does not hold the question" in refusal(answer(prompt=lines), q)
+    assert refusal(answer("Which choice of 2?"), q) == "the question is not in the pack"
+    assert refusal(answer("Which choice of 2?", id=q.id), q) == "the pack's question with this id has another text"
+    assert "does not contain the question" in refusal(answer(prompt=lines), q)
     for wrong in (lines.replace("A)", "1)"), lines[:-5], lines.replace("two", "five"), "\n".join(q.choices), ""):
         assert "does not show the pack's choices" in refusal(answer(prompt=f"{q.question}\n{wrong}"), q), wrong
     tooled = msgspec.structs.replace(other, kind="exact", tools=("{}",))
     assert "asked with tools" in refusal(answer(other.question, other.question), tooled)
     assert refusal(answer(refused="because"), q) == "because"
     twin = msgspec.structs.replace(q, id="twin", answer="A")
-    assert "2 questions of the pack have its text" in refusal(answer(), q, twin)
+    assert "2 questions of the pack have this text" in refusal(answer(), q, twin)
     assert Matcher([q, twin]).find(answer(id="twin")) == (twin, ())
 
 
@@ -321,11 +322,11 @@ def test_no_stranger_gets_into_the_score(inspected, tmp_path, capsys):
                           tmp_path / "log.jsonl")  # fmt: skip
     names = [s["id"] for s in json.loads(inspected.read_bytes())["samples"]]
     assert code == 1 and err.count("refused: ") == 2
-    assert f"refused: sample {names[0]}, epoch 1 ({names[0]}): the pack's question of this id has another text" in err
-    assert f"({names[1]}): it ends in a tool call" in err
+    assert f"refused: sample {names[0]}, epoch 1 ({names[0]}): the pack's question with this id has another text" in err
+    assert f"({names[1]}): the answer is a tool call" in err
     log = logs.read(tmp_path / "log.jsonl")
     assert len(log.samples) == 14 and sum(s.status == "failed" for s in log.samples) == 2
-    assert "failed: 2 samples, in no score" in out
+    assert "failed: 2 samples, not in the score" in out
     assert {s.error for s in log.samples} == {"", "no connection", "no answer in the log"}
 
 
@@ -334,7 +335,7 @@ def test_a_pack_without_one_of_the_questions(inspected, capsys):
     few = Pack(Header("few", 1), PACK.questions[2:4])
     found = judged(inspected, few)
     assert len(found.log.samples) == 4 and len(found.refused) == 12
-    assert {why for _, _, why in found.refused} == {"its question is not in the pack"}
+    assert {why for _, _, why in found.refused} == {"the question is not in the pack"}
 
 
 def test_a_second_answer_is_not_chosen_from(inspected):
@@ -343,13 +344,13 @@ def test_a_second_answer_is_not_chosen_from(inspected):
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"", "empty"), (b"{}\n", "neither a log of inspect_ai"), (b"\xff\xfe", "neither"),
-    (b'{"version": 2, "eval": {', "is no JSON, or cut off"),
-    (b'{"version": 1, "eval": {}, "samples": []}', "of version 2"),
-    (b'{"version": 2, "eval": {}, "samples": []}', "no answer in it"),
+    (b"", "empty"), (b"{}\n", "not a log of inspect_ai"), (b"\xff\xfe", "not a log of inspect_ai, samples of"),
+    (b'{"version": 2, "eval": {', "is not JSON, or is cut off"),
+    (b'{"version": 1, "eval": {}, "samples": []}', "version 2"),
+    (b'{"version": 2, "eval": {}, "samples": []}', "no answers"),
     (b'{"version": 2, "eval": {}, "samples": [{"id": 1}]}', "a damaged sample"),
-    (b"PK\3\4 and no archive", "no JSON, or cut off"),
-    (b"# ds4-eval trace\nquestions: 3\n", "no answer in it"),
+    (b"PK\3\4 and no archive", "is not JSON, or is cut off"),
+    (b"# ds4-eval trace\nquestions: 3\n", "no answers"),
     (b'{"doc_id": 0', "not JSON"),
 ])  # fmt: skip
 def test_damaged_files_are_one_line(tmp_path, capsys, data, said):
@@ -378,7 +379,7 @@ def test_an_archive_is_the_same_as_the_document(inspected, tmp_path):
     assert judged(path).log.samples == judged(inspected).log.samples
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("_journal/start.json", "{}")
-    with pytest.raises(DataError, match="the run did not end"):
+    with pytest.raises(DataError, match="the run did not finish"):
         sources.read(path)
 
 
@@ -414,7 +415,7 @@ def test_a_judged_log_is_regraded_compared_and_not_resumed(inspected, tmp_path, 
     said = json.loads(out)
     assert code == 0 and said["written"] == str(b) and said["summary"]["score"] == 0.5 and said["refused"] == []
     assert said["contrasts"][STRICT]["a"] == 0.5 and len(said["differing"]) == 5
-    assert "0 of 16 answers are graded otherwise" in call(capsys, "regrade", a)[1]
+    assert "0 of 16 answers are graded differently" in call(capsys, "regrade", a)[1]
     out = call(capsys, "compare", a, b)[1]
     assert "no verdict: 8 questions" in out and "lm-evaluation-harness" in out and "+12.5" in out
     code, _, err = call(capsys, "--resume", a, "--plain")

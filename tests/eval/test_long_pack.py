@@ -170,7 +170,7 @@ def test_an_engine_whose_tokenizer_is_elsewhere_gets_estimates_and_is_told(capsy
 
     plain = job("--pack", "long", "--long-tokens", "4096")
     assert _measured(plain, Elsewhere()) is plain
-    assert "depths are estimates for DeepSeek's tokenizer" in capsys.readouterr().err
+    assert "depths are estimated with DeepSeek's tokenizer" in capsys.readouterr().err
     other = job("--pack", "recall")
     assert _measured(other, Elsewhere()) is other and not capsys.readouterr().err
 

@@ -112,7 +112,7 @@ def test_types_count(given):
         ({"tools": ()}, "tools are needed"),
         ({"tools": ("[]",)}, "tools are JSON objects"),
         ({"called": "x"}, "a call has a name"),
-        ({"kind": "exact", "answer": " x"}, "neither empty nor spaced"),
+        ({"kind": "exact", "answer": " x"}, "must not be empty or have spaces"),
         ({"kind": "integer", "answer": "5"}, "kind integer has no tools"),
         ({"think": "much"}, "unknown thinking mode"),
         ({"guess": 1.0}, "guess is a probability"),

@@ -25,9 +25,9 @@ def test_a_pack_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     "changed, said",
     [
-        ({"answer": "D"}, "must be one letter of ABC"),
-        ({"answer": ""}, "must be one letter"),
-        ({"answer": "AB"}, "must be one letter"),
+        ({"answer": "D"}, "must be one of the letters ABC"),
+        ({"answer": ""}, "must be one of the letters"),
+        ({"answer": "AB"}, "must be one of the letters"),
         ({"choices": ("one",)}, "2 to 10 choices"),
         ({"choices": tuple("abcdefghijk")}, "2 to 10 choices"),
         ({"choices": ("one", "one", "two")}, "different"),
@@ -36,8 +36,8 @@ def test_a_pack_is_read_as_it_was_written(tmp_path):
         ({"id": "a b"}, "an id is"),
         ({"question": " "}, "must not be empty"),
         ({"kind": "integer"}, "has no choices"),
-        ({"kind": "integer", "choices": (), "distractors": (), "answer": "007"}, "is no integer"),
-        ({"kind": "integer", "choices": (), "distractors": (), "answer": "1.5"}, "is no integer"),
+        ({"kind": "integer", "choices": (), "distractors": (), "answer": "007"}, "is not an integer"),
+        ({"kind": "integer", "choices": (), "distractors": (), "answer": "1.5"}, "is not an integer"),
         ({"kind": "lines", "choices": (), "distractors": (), "answer": "4-"}, "names no lines"),
         ({"kind": "lines", "choices": (), "distractors": (), "answer": "0,4"}, "names no lines"),
     ],

@@ -45,7 +45,7 @@ def test_what_changed_and_what_it_does_to_the_score(folder, capsys):
     before = (folder / "run.jsonl").read_bytes()
     code, out, err = call(capsys, "regrade", log.path)
     assert (code, err) == (0, "") and (folder / "run.jsonl").read_bytes() == before
-    assert "2 of 6 answers are graded otherwise: 2 ambiguous -> right" in out
+    assert "2 of 6 answers are graded differently: 2 ambiguous -> right" in out
     assert "before: 50.0 %" in out and "now:    83.3 %" in out and "n = 6" in out
     assert [line.split()[0] for line in out.splitlines()[1:3]] == [made.question(3).id, made.question(4).id]
     found = json.loads(call(capsys, "regrade", log.path, "--json")[1])
@@ -57,13 +57,13 @@ def test_what_changed_and_what_it_does_to_the_score(folder, capsys):
 def test_the_rules_of_ds4(folder, capsys):
     log = made.write(folder / "run.jsonl", ["rrwaar"])
     out = call(capsys, "regrade", log.path, "--grader", "ds4")[1]
-    assert "2 of 6 answers are graded otherwise: 2 ambiguous -> wrong" in out and "now:    50.0 %" in out
+    assert "2 of 6 answers are graded differently: 2 ambiguous -> wrong" in out and "now:    50.0 %" in out
 
 
 def test_nothing_changed(folder, capsys):
     log = made.write(folder / "run.jsonl", ["rrw"])
     out = call(capsys, "regrade", log.path)[1]
-    assert out.startswith("0 of 3 answers are graded otherwise\nbefore: 66.7 %")
+    assert out.startswith("0 of 3 answers are graded differently\nbefore: 66.7 %")
 
 
 def test_a_new_log_is_a_log(folder, capsys):

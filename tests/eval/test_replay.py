@@ -148,7 +148,7 @@ def test_torn_empty_and_resumed_logs(tmp_path, capsys):
         file.write(msgspec.json.encode(better) + b'\n{"id": "maths-0')
     code, out, err = call(capsys, "--replay", path, "--speed", FAST)
     lines = [line.split(":")[0] for line in out.splitlines() if line.startswith("[")]
-    assert code == 0 and "the last line is torn" in err
+    assert code == 0 and "the last line is incomplete" in err
     assert lines == ["[1/2] science-001", "[2/2] maths-000"], "what was asked again is played once, where it ended"
     path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
     assert call(capsys, "--replay", path)[0] == 1
@@ -159,8 +159,8 @@ def test_torn_empty_and_resumed_logs(tmp_path, capsys):
 
 @pytest.mark.parametrize(("argv", "said"), [
     (["--speed", "2"], "--speed is for --replay"), (["--replay", "LOG", "--speed", "0"], "0.01"),
-    (["--replay", "LOG", "--json"], "writes nothing"), (["--replay", "LOG", "-o", "x"], "writes nothing"),
-    (["--replay", "LOG", "--resume", "LOG"], "writes nothing"), (["--replay", "none.jsonl"], "No such file"),
+    (["--replay", "LOG", "--json"], "only shows a log"), (["--replay", "LOG", "-o", "x"], "only shows a log"),
+    (["--replay", "LOG", "--resume", "LOG"], "only shows a log"), (["--replay", "none.jsonl"], "No such file"),
 ])  # fmt: skip
 def test_usage(tmp_path, capsys, argv, said):
     made.write(tmp_path / "LOG", ["r"])

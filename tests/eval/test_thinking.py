@@ -159,7 +159,7 @@ def test_an_ignored_wish_is_said_wherever_the_score_is(server, tmp_path, capsys,
     for argv in (["view", path], ["--replay", path, "--speed", "9999", "--plain"], ["view", path, "--json"],
                  ["--resume", path, "--json"], ["compare", path, path]):  # fmt: skip
         assert note in said(main, *argv), argv
-    assert "thinking" not in said(main, *run, "-o", other, "--dialect", "vllm").replace("thinking ends by", "")
+    assert "thinking" not in said(main, *run, "-o", other, "--dialect", "vllm").replace("its thinking itself", "")
     said(main, "regrade", path, "-o", str(tmp_path / "c.jsonl"))
     assert note in said(main, "view", str(tmp_path / "c.jsonl"))
     assert note in said(report, "show", "1") and note not in said(report, "show", "2")

@@ -395,7 +395,7 @@ async def test_details(stage, pilot):
     stage.play.gates["answer"].set()
     await until(pilot, lambda: "OUTPUT" in dialog().text)
     for said in ("epoch 1: right (given 7", "ds4's grader:", "REASONING\nhm hm", "Answer: 7", "It is 7.",
-                 "40 tokens of prompt", "SYSTEM", "Which number is 7?"):  # fmt: skip
+                 "40 prompt tokens", "SYSTEM", "Which number is 7?"):  # fmt: skip
         assert said in dialog().text, said
     await pilot.press("down", "pagedown", "end")
     await until(pilot, lambda: dialog().is_vertical_scroll_end)

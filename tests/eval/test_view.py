@@ -96,11 +96,15 @@ def test_what_it_adds_up_to(folder):
         assert line[1] == f"{100 * score.share:.1f}" and line[2] == f"{100 * score.interval.low:.1f}"
         guess = [] if score.guess is None else [f"{100 * score.guess:.1f}"]
         assert line[5:] == [*guess, str(score.interval.n), *(str(score.outcomes.get(w, 0)) for w in ("right", "wrong", "ambiguous", "missing"))]  # fmt: skip  # noqa: E501
-    assert "failed: 1 sample, in no score" in text and "asked:" not in text and "pass@" not in text
+    assert "failed: 1 sample, not in the score" in text and "asked:" not in text and "pass@" not in text
     assert (
-        "an answer: 210 tokens, 210 the median, 150 of them thought, 10.5 s, 20.9 tokens/s; all: 4,830 tokens" in text
+        "per answer: 210 tokens, 210 median, 150 of them reasoning, 10.5 s, 20.9 tokens/s; total: 4,830 tokens" in text
     )
-    assert "; 268 tokens a right answer" in text and "longer answers" not in text and "\nhard" not in text
+    assert (
+        "; 268 tokens per right answer" in " ".join(text.split())
+        and "longer answers" not in text
+        and "\nhard" not in text
+    )
 
 
 def test_budgets_epochs_and_the_other_grader(folder):
@@ -119,7 +123,7 @@ def test_budgets_epochs_and_the_other_grader(folder):
     assert "budget: 5 of 12 answers (42%) hit the token or reasoning limit" in text
     assert "right at least once: pass@1 41.7 %, pass@2 50.0 %, pass@4 66.7 %" in text
     assert "right by majority: of 4 33.3 %" in text
-    assert "ds4's grader would have decided otherwise in 1 of 12 answers" in text
+    assert "ds4's grader disagrees on 1 of 12 answers" in text
     table = [line.split() for line in text.splitlines()]
     assert ["1", "1", "right", "closed"] in [line[:4] for line in table]
     assert ["3", "4", "wrong", "cut", "off"] in [line[:5] for line in table]
@@ -200,7 +204,7 @@ def test_one_question_in_full(folder, capsys):
     for part in (q.id, "What is number 1?", "Let me see science-001.", "So it is.\nAnswer: A", "Answer: B",
                  "epoch 1: wrong (given A, expected B; the last line)", "epoch 2: right (given B, expected B",
                  "ds4's grader: wrong, given A", "--- why it is B\nbecause of 1", "--- system",
-                 "50 tokens of prompt, 210 generated, 150 of them thought, 10.5 s, the first after 0.50 s, ",
+                 "50 prompt tokens, 210 generated, 150 of them reasoning, 10.5 s; first token after 0.50 s, ",
                  " finish stop, thinking natural"):  # fmt: skip
         assert part in outs[0], part
     assert outs[0].count("--- prompt") == 1, "the same for both epochs"
@@ -261,7 +265,7 @@ def test_a_torn_log_is_shown_and_said(folder, capsys):
     with open(log.path, "a") as file:
         file.write('{"id": "torn')
     code, out, err = call(capsys, "view", log.path)
-    assert code == 0 and "maths-000" in out and "the last line is torn" in err
+    assert code == 0 and "maths-000" in out and "the last line is incomplete" in err
 
 
 @pytest.mark.parametrize(

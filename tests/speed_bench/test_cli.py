@@ -205,7 +205,7 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
     assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"]) == 1
     err = capsys.readouterr().err
     assert "decode at frontier 16 failed: the cache is full of badgers" in err
-    assert "failed; 1 of 3 rows were measured and kept in r.partial.csv, as run" in err
+    assert "failed; 1 of 3 rows were measured and saved in r.partial.csv, as run" in err
     assert not (tmp_path / "r.csv").exists() and depths(tmp_path / "r.partial.csv") == ["8"]
     assert json.loads((tmp_path / "r.partial.json").read_text())["status"] == "failed"
 
@@ -213,7 +213,7 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
 def test_ctrl_c_keeps_the_rows_before_it(engines, capsys, tmp_path, badgers):
     badgers(16, interrupt=True)
     assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"]) == 130
-    assert "stopped; 1 of 3 rows were measured and kept in r.partial.csv, as run" in capsys.readouterr().err
+    assert "stopped; 1 of 3 rows were measured and saved in r.partial.csv, as run" in capsys.readouterr().err
     assert depths(tmp_path / "r.partial.csv") == ["8"]
 
 
@@ -245,7 +245,7 @@ def test_a_stopped_walk_goes_on(engines, capsys, tmp_path, badgers, private_stor
     said = capsys.readouterr().err
     with Store.open(private_store) as store:
         run = store.find("r")
-        assert run.status == "stopped" and f"ds4-bench --resume {run.id} goes on" in said
+        assert run.status == "stopped" and f"ds4-bench --resume {run.id} continues" in said
     assert cli.main(["--resume", str(run.id)]) == 0
     (session,) = engines[1].sessions
     assert [entry[1:] for entry in session.log if entry[0] == "sync"] == [(0, 8), (8, 16), (16, 24)]
@@ -297,8 +297,8 @@ def test_a_full_disk_loses_no_row_and_the_run_goes_on(full, engines, capsys, tmp
         run = store.find("r")
         assert run.status == "failed" and len(store.rows(run.id)) == (1 if full == ["r.partial.csv"] else 3)
     assert err[-1] == f"ds4-bench: cannot write {full[0]}: No space left on device"
-    assert err[-2].startswith(f"ds4-bench: failed; {run.rows} of 3 rows were measured and kept ")
-    assert err[-2].endswith(f"as run {run.id}; ds4-bench --resume {run.id} goes on")
+    assert err[-2].startswith(f"ds4-bench: failed; {run.rows} of 3 rows were measured and saved ")
+    assert err[-2].endswith(f"as run {run.id}; ds4-bench --resume {run.id} continues")
     assert ("r.partial.csv" in err[-2]) == (full != ["r.partial.csv"])
     room.append("made")
     assert cli.main(["--resume", str(run.id)]) == 0
@@ -321,7 +321,7 @@ def test_a_full_standard_output_loses_no_row(engines, capsys, private_store, mon
         with Store.open(private_store) as store:
             run = store.find("latest")
         assert err[-1] == "ds4-bench: input/output: No space left on device"
-        assert err[-2].endswith(f"kept as run {run.id}; ds4-bench --resume {run.id} goes on")
+        assert err[-2].endswith(f"saved as run {run.id}; ds4-bench --resume {run.id} continues")
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -343,7 +343,7 @@ def test_a_signal_keeps_the_rows_before_it(number, code, engines, capsys, tmp_pa
     finally:
         signal.signal(number, before)
     assert stop.value.code == code
-    assert "stopped; 1 of 3 rows were measured and kept in r.partial.csv, as run" in capsys.readouterr().err
+    assert "stopped; 1 of 3 rows were measured and saved in r.partial.csv, as run" in capsys.readouterr().err
     assert depths(tmp_path / "r.partial.csv") == ["8"]
 
 
@@ -377,7 +377,7 @@ def test_a_context_beyond_memory_is_refused_before_its_text_is_written(engines, 
 def test_how_many_there_will_be_is_said_only_when_it_is_known(engines, capsys, badgers):
     badgers(16, interrupt=True)
     assert cli.main([*SMALL, "--no-warmup"]) == 130
-    assert "stopped; 1 rows were measured and kept as run" in capsys.readouterr().err
+    assert "stopped; 1 rows were measured and saved as run" in capsys.readouterr().err
 
 
 def test_two_arms_of_one_model_are_told_once(engines, capsys):

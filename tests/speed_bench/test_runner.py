@@ -231,7 +231,7 @@ def test_every_run_is_kept(engines, private_store, capsys):
     err = capsys.readouterr().err
     with Store.open(private_store, create=False) as store:
         run = store.find("first")
-        assert err.endswith(f"kept as run {run.id}; ds4-report show {run.id}\n")
+        assert err.endswith(f"saved as run {run.id}; ds4-report show {run.id}\n")
         assert run.kind == "bench" and run.status == "complete" and run.fact("walk", "reps") == 1
         assert run.facts["seed"] and run.fact("model", "sha256") and run.fact("machine", "cpu")
         rows = store.rows(run.id)

@@ -25,7 +25,7 @@ def test_a_check_is_kept(vectors, nano_path, private_data, capsys):
     argv = ["check", vectors, "--target", f"local:{nano_path}", *ENGINE]
     assert main([*argv, "--numerics", "exact", "--label", "before"]) == 0
     main([*argv, "--numerics", "ds4", "--label", "after"])
-    assert "kept as run 2; ds4-report show 2\n" in capsys.readouterr().err
+    assert "saved as run 2; ds4-report show 2\n" in capsys.readouterr().err
     with Store.open(private_data / "runs.sqlite") as store:
         found = store.find("before")
         assert found.kind == "vectors" and found.status == "complete"

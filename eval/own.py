@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -92,11 +92,10 @@ def _question(where: str, record: Record) -> Question:
     except Skip as skip:
         refuse(skip.reason + (f": {printable(skip.detail, 60)}" if skip.detail else ""))
     kind, answer = _answer(record.value("answer"), choices, refuse)
-    more = {name: record.note(name) for name in ("domain", "difficulty", "explanation")}
     source = record.note("source") or record.stem
-    more["domain"] = more["domain"] or source
-    question = Question(identity(record.note("id")), source, kind=kind, question=text, choices=choices,
-                        answer=answer, **more)  # fmt: skip
+    domain, difficulty = record.note("domain") or source, record.note("difficulty")
+    question = Question(identity(record.note("id")), source, domain, difficulty, kind, text, choices, answer,
+                        record.note("explanation"))  # fmt: skip
     question = msgspec.structs.replace(question, id=question.id or identity(stamped(question)))
     try:
         msgspec.json.encode(question)
@@ -127,7 +126,7 @@ def _number(value: int | float) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else str(value)
 
 
-def _answer(value: Any, choices: tuple[str, ...], refuse: Any) -> tuple[Any, str]:
+def _answer(value: Any, choices: tuple[str, ...], refuse: Callable[[str], NoReturn]) -> tuple[Any, str]:
     """Return kind and answer; with choices the answer is a letter or the text of a choice."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         refuse(f'"answer" must be a text or a number, not {printable(json.dumps(value), 40)}')

@@ -71,7 +71,12 @@ def _note(asked: bool, shown: list[bool | None], facts: Mapping[str, Any]) -> st
         return f"thinking: {said}"
     server = facts.get("server") or {}
     how = f" (--dialect {server['dialect']})" if server.get("dialect") else ""
-    other = "hides its thinking" if asked else "its model always thinks"
-    first, *more = server.get("likely") or REMEDIES
-    tries = f"--dialect {first}" + (f" (or {', '.join(more)})" if more else "")
-    return f"thinking: {said}. The server ignores how it was asked{how}, or {other}: try {tries}"
+    first, *more = server.get("likely", REMEDIES) or [""]
+    tries = f". Try --dialect {first}" + (f" (or {', '.join(more)})" if more else "") if first else ""
+    if first:
+        other = "hides its thinking, or its model does not think" if asked else "or its model always thinks"
+        why = f"The server ignores how it was asked{how}, {other}"
+    else:
+        other = "it hides its thinking, or its model does not think" if asked else "its model always thinks"
+        why = f"The server was asked in its own way{how}: {other}"
+    return f"thinking: {said}. {why}{tries}"

@@ -77,9 +77,9 @@ class ServerKind:
     probe: bool = False
 
 
-_OWNERS = {"vllm": "vllm", "sglang": "vllm", "tensorrt": "vllm", "llama": "llama.cpp", "openai": "openai",
-           "library": "openai", "deepseek": "deepseek"}  # fmt: skip
-"""Dialect by a part of ``owned_by`` in a server's list of models; "library" is Ollama."""
+_OWNERS = {"vllm": "vllm", "sglang": "vllm", "tensorrt": "vllm", "llama": "llama.cpp", "library": "openai",
+           "ds4": "ds4"}  # fmt: skip
+"""Dialect by a part of ``owned_by`` in a server's list of models, where that names the program; "library" is Ollama."""
 
 _PREFIX: tuple[Json, Json] = ({"prefix": True}, {})
 KINDS = {
@@ -98,17 +98,19 @@ PREFILLS = {kind.name: kind.prefill for kind in KINDS.values() if kind.prefill i
 
 
 def likely(current: str, owner: str = "") -> list[str]:
-    """Return the dialects that may switch thinking where ``current`` did not, the likeliest first.
+    """Return the dialects that may switch thinking where ``current`` did not, the likeliest first; none if the server
+    was asked in its own way.
 
     ``owner``: who the server's list of models says owns the model.
     """
     known = [name for part, name in _OWNERS.items() if part in owner.lower()]
-    names = dict.fromkeys((*known, "vllm", "openai", "deepseek"))
-    found: list[str] = []
-    for name in names:
-        if all(KINDS[name].thinking != KINDS[other].thinking for other in (current, *found)):
+    found = [current]
+    for name in dict.fromkeys((*known, "vllm", "openai", "deepseek")):
+        if all(KINDS[name].thinking.get("high") != KINDS[other].thinking.get("high") for other in found):
             found.append(name)
-    return found
+        elif name in known:
+            return []
+    return found[1:]
 
 
 class Dialect:

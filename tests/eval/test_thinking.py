@@ -52,9 +52,10 @@ def test_what_an_answer_shows(name):
 
 HTTP = {"kind": "http"}
 NONE = "thinking: asked for, but seen in none of 2 answers"
+TRY = "Try --dialect openai (or deepseek)"
 NOTES = {
-    "never": ("high", (False, False), HTTP, f"{NONE}. The server ignores how it was asked (--dialect probe), or hides "
-              "its thinking: try --dialect openai (or deepseek)"),
+    "never": ("high", (False, False), HTTP, f"{NONE}. The server ignores how it was asked (--dialect probe), hides its "
+              f"thinking, or its model does not think. {TRY}"),
     "not over HTTP": ("max", (False, False), {"kind": "local"}, NONE),
     "in some": ("high", (True, False, None), HTTP,
                 "thinking: asked for, and seen in 1 of 2 answers (1 more cannot show it)"),
@@ -63,8 +64,7 @@ NOTES = {
     "rows of older versions": ("high", (), HTTP, ""),
     "off, and never": ("none", (False, None), HTTP, ""),
     "off, but seen": ("none", (True, False), HTTP, "thinking: switched off, but seen in 1 of 2 answers. The server "
-                      "ignores how it was asked (--dialect probe), or its model always thinks: try --dialect openai "
-                      "(or deepseek)"),
+                      f"ignores how it was asked (--dialect probe), or its model always thinks. {TRY}"),
     "judged, without settings": (None, (False, True), {"kind": "judged"}, ""),
 }  # fmt: skip
 
@@ -79,19 +79,35 @@ def test_what_is_said(name):
     assert thinking.notes(rows, facts) == ([text] if text else [])
 
 
+@pytest.mark.parametrize(
+    ("server", "end"),
+    [
+        ({}, "The server ignores how it was asked, hides its thinking, or its model does not think. "
+             "Try --dialect vllm (or openai, deepseek)"),
+        ({"server": {"dialect": "vllm", "likely": []}},
+         "The server was asked in its own way (--dialect vllm): it hides its thinking, or its model does not think"),
+    ],
+)  # fmt: skip
+def test_older_logs_and_servers_asked_in_their_own_way(server, end):
+    facts = {"settings": {"think": "high"}, "target": HTTP, **server}
+    rows = [{"status": "done", "thought": False}] * 2
+    assert thinking.notes(rows, facts) == [f"{NONE}. {end}"]
+
+
 def test_a_question_of_its_own_mode_counts_for_that_mode():
     rows = [{"status": "done", "thought": False, "think": "none"}, {"status": "done", "thought": True}]
     assert thinking.notes(rows, {"settings": {"think": "high"}}) == []
 
 
 @pytest.mark.parametrize(
-    "current, owner, first",
-    [("probe", "", "vllm"), ("probe", "vllm", "vllm"), ("probe", "llamacpp", "llama.cpp"), ("probe", "sglang", "vllm"),
-     ("probe", "OpenAI", "openai"), ("vllm", "vllm", "openai"), ("llama.cpp", "llamacpp", "openai"),
-     ("plain", "deepseek", "deepseek"), ("deepseek", "", "vllm")],
+    ("current", "owner", "dialects"),
+    [("probe", "", "vllm openai"), ("probe", "vllm", "vllm openai"), ("probe", "llamacpp", "llama.cpp openai"),
+     ("probe", "sglang", "vllm openai"), ("probe", "library", "openai vllm"), ("plain", "me", "vllm openai deepseek"),
+     ("llama.cpp", "", "openai deepseek"), ("openai", "VLLM", "vllm deepseek"), ("vllm", "vllm", ""),
+     ("vllm", "llamacpp", ""), ("probe", "ds4ref", "")],
 )  # fmt: skip
-def test_the_dialect_that_is_named(current, owner, first):
-    assert likely(current, owner)[0] == first and current not in likely(current, owner)
+def test_the_dialects_that_are_named(current, owner, dialects):
+    assert likely(current, owner) == dialects.split()
 
 
 def test_thinking_that_was_not_there_did_not_end():
@@ -149,8 +165,8 @@ def test_an_ignored_wish_is_said_wherever_the_score_is(server, tmp_path, capsys,
         return " ".join((out.out + out.err).split())
 
     note = "asked for, but seen in none of 2 answers"
-    whole = f"thinking: {note}. The server ignores how it was asked (--dialect probe), or hides its thinking: " \
-            "try --dialect vllm (or openai)"  # fmt: skip
+    whole = f"thinking: {note}. The server ignores how it was asked (--dialect probe), hides its thinking, or its " \
+            "model does not think. Try --dialect vllm (or openai)"  # fmt: skip
     assert whole in said(main, *run, "-o", path)
     last = (tmp_path / "a.jsonl").read_text().splitlines()[-1]
     assert json.loads(last) == {"note": whole}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ds4ref.eval import log as logs
 from ds4ref.eval.cli import main
+from ds4ref.nano import embedded_path
 from tests.server.process import process
 
 
@@ -31,3 +34,13 @@ def test_the_same_questions_locally_and_there(url, nano_path, tmp_path, capsys, 
         other = there[name]
         assert (sample.status, sample.output, sample.reasoning, sample.tokens, sample.finish, sample.grade) == (
             other.status, other.output, other.reasoning, other.tokens, other.finish, other.grade)  # fmt: skip
+
+
+@pytest.mark.thorough
+def test_a_server_that_thinks_as_it_is_asked_is_told_nothing(capsys):
+    """Questions with thinking and without it, in one run; half of them would be a note if either were taken amiss."""
+    with process(embedded_path()) as server:
+        assert main(["--target", f"{server.url}/v1", "--pack", "nano", "--only", "think/sums2,sums2", "--json",
+                     "--no-store"]) == 0  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert found["notes"] == [] and found["n"] == 16 and found["summary"]["reasoning_tokens_per_sample"] > 2

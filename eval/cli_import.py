@@ -39,8 +39,8 @@ NOTE = "imported questions keep their own licence: do not add them to the reposi
 
 def import_pack(argv: Sequence[str]) -> int:
     """Run ``ds4-eval import FILE...``; return the exit code."""
-    made = parser(PROG, "Make a pack of existing questions: ds4's C source, GPQA, SuperGPQA and AIME as CSV or JSON Lines,\n"
-                  "samples of lm-evaluation-harness. Unclear records are skipped and counted.",
+    made = parser(PROG, "Make a pack of existing questions: ds4's C source, GPQA, SuperGPQA and AIME as CSV or\n"
+                  "JSON Lines, samples of lm-evaluation-harness. Unclear records are skipped and counted.",
                   "FILE... [-o PACK.jsonl] [options]",
                   "ds4_eval.c",
                   "gpqa_diamond.csv SuperGPQA-all.jsonl -o science.jsonl",

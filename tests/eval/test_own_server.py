@@ -38,7 +38,7 @@ def test_the_same_questions_locally_and_there(url, nano_path, tmp_path, capsys, 
 
 @pytest.mark.thorough
 def test_a_server_that_thinks_as_it_is_asked_is_told_nothing(capsys):
-    """Questions with thinking and without it, in one run; half of them would be a note if either were taken amiss."""
+    """Questions that ask for thinking and others that switch it off, in one run."""
     with process(embedded_path()) as server:
         assert main(["--target", f"{server.url}/v1", "--pack", "nano", "--only", "think/sums2,sums2", "--json",
                      "--no-store"]) == 0  # fmt: skip

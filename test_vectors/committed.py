@@ -115,6 +115,8 @@ def ask(engine: Target, name: str, prompt: Prompt, tokens: int, ctx: int | None,
 
     ``with_tokens`` asks for log probabilities, which come with the tokens; servers may switch drafts off for it.
     """
+    if prompt.text is not None:
+        engine.require_raw_text()
     done = engine.complete(Request(prompt, tokens, top_logprobs=1 if with_tokens else 0, ctx=ctx))
     if done.steps:
         return of_tokens(name, prompt, [step.token.raw for step in done.steps])

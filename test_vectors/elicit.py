@@ -62,7 +62,7 @@ def elicit(
                 try:
                     return _echoed(engine, tokens, target.score_text(text, top), early)
                 except TargetError:
-                    pass  # no echo here: continue the text instead
+                    target.require_raw_text()  # no echo here: continue the text instead
     answer = target.complete(Request(request, GENERATED, top_logprobs=top, cancel=cancel))
     return _continued(engine, tokens, answer.steps)
 

@@ -138,7 +138,9 @@ def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
     Some servers list each token with the distribution after it (docs/reference/vectors.md), which makes every
     perplexity computed from their echo wrong.
     """
-    shares = []
+    shares: list[float] = []
+    if target.continues_text() is False:
+        return None
     for at in np.linspace(1, len(steps) - 1, PROBES).astype(int).tolist() if len(steps) > PROBES else []:
         try:
             prefix = b"".join(step.token.raw for step in steps[:at]).decode()

@@ -18,6 +18,7 @@ DEVIATIONS = {
     "messages-quiet": "a request to /v1/messages that does not mention thinking gets none",
     "no-retry": "409 and 503 say x-should-retry: false where a second try would be in vain",
     "prompt-too-long": "/v1/messages says 'prompt is too long', by which Claude Code knows to compact",
+    "raw-completions": "/v1/completions continues its text as it is, as OpenAI does; ds4 makes a chat of it",
     "recover-calls": "a complete call inside thinking that never ended is made",
     "tools-in-place": "tools that a search found are shown by its result: the prompt's beginning does not change",
     "system-in-place": "system texts after the first turn stay where they are: the prompt's beginning does not change",

@@ -95,7 +95,7 @@ class Generate:
             x.body = body
         with translated(name):
             turn, reply = self.api.read(body, service.about(headers))
-            if any(one.ids == () or one.text == "" for one in (turn, *turn.more)):
+            if any(one.ids == () for one in (turn, *turn.more)):
                 raise refusals.refused(name, 400, "the prompt is empty")
             turn = replace(turn, client=turn.client or x.client)
             try:

@@ -1,6 +1,7 @@
 """Scoring: a completion with ``echo`` returns the tokens of its prompt with their log probabilities (teacher forcing).
 
-Used by lm-evaluation-harness and ds4-vectors. The first token has no log probability, since no BOS precedes it.
+Used by lm-evaluation-harness and ds4-vectors. The first token has no log probability, unless the server itself put a
+BOS before the text, which is not returned.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from ..generate import prefill_steps
 from ..sampling import token_logprob, top_logprobs
 from ..targets.answer import Delta, Step, Token
+from ..text.chat import text_start
 from ..text.stream import StreamDecoder
 from .turn import Prefill
 
@@ -32,6 +34,7 @@ def echo(session: Session, tokenizer: Tokenizer, job: Job) -> Iterator[None]:
     Yields after every chunk but the last: others may compute there.
     """
     ids, top, total = job.ids, job.turn.top_logprobs, len(job.ids)
+    hidden = len(text_start(tokenizer, job.turn.text)) if job.turn.text else 0
     decoder = StreamDecoder(tokenizer)
 
     def say(steps: list[Step]) -> None:
@@ -45,9 +48,9 @@ def echo(session: Session, tokenizer: Tokenizer, job: Job) -> Iterator[None]:
     session.invalidate()
     if top is None:
         yield from prefill_steps(session, ids, job.timing, progress=progress, cancel=job.cancel)
-        say([Step(Token(tokenizer.token_bytes(i), None, i)) for i in ids])
+        say([Step(Token(tokenizer.token_bytes(i), None, i)) for i in ids[hidden:]])
     else:
-        say([Step(Token(tokenizer.token_bytes(ids[0]), None, ids[0]))])
+        say([Step(Token(tokenizer.token_bytes(i), None, i)) for i in ids[hidden:1]])
         for start in range(0, total, ROWS):
             if start:
                 yield

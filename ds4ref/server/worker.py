@@ -30,7 +30,7 @@ from ..sampling import sampler_of
 from ..sampling.adjust import Adjustment
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
-from ..text.chat import Message, ends_in_thinking, live_tail
+from ..text.chat import Message, ends_in_thinking, live_tail, text_start
 from ..text.rendered import Rendered
 from . import saving
 from .constrain import GrammarError
@@ -345,6 +345,8 @@ class Worker:
         size = sum(len(part.text) for part in prompt.parts)
         if size > CERTAIN and (least := size // self._longest) >= self.ctx:
             raise Overflow(least, self.ctx)  # tokenizing megabytes to know exactly would take long
+        if turn.text is not None and (start := text_start(tokenizer, turn.text)):
+            return Rendered(), start + prompt.encode(tokenizer)
         return prompt, prompt.encode(tokenizer)
 
     @cached_property

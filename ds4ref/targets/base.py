@@ -165,6 +165,18 @@ class Target(abc.ABC):
         """Generate and return the whole answer; a TargetError has the output so far as ``partial``."""
         return collect(self.stream(request))
 
+    def continues_text(self) -> bool | None:
+        """Return whether a plain text prompt is continued as it is, and not as a chat; None if that is unknown."""
+        return True
+
+    def require_raw_text(self) -> None:
+        """Raise TargetError if a plain text prompt is answered as a chat: its tokens would not be those compared."""
+        if self.continues_text() is False:
+            raise TargetError(
+                f"cannot compare: {self.name} turns the text prompt of a completion into a chat, so its tokens are not "
+                "those of the text; use chats or token ids"
+            )
+
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
         """Score a continuation by teacher forcing: one step per token, with its log probability after all tokens before
         it.

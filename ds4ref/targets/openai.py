@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from ..errors import Cancelled, TargetError, UsageError
@@ -23,6 +24,8 @@ from .transport import Refused, Transport
 from .wire import printable, raw_bytes
 
 MAX_TOP = 20
+MOST_FOR_A_LETTER = 3
+"""Tokens of a prompt of one letter: BOS, a space that SentencePiece puts first, the letter. A chat has more."""
 _SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 
 
@@ -140,6 +143,8 @@ class HttpTarget(Target):
 
     def score(self, prompt: Prompt, continuation: Sequence[bytes], top_logprobs: int = 0) -> list[Step]:
         """Score one token per request, each with all text before the token as a forced prefix."""
+        if prompt.text is not None:
+            self.require_raw_text()
         top = max(1, top_logprobs)
         steps = []
         for i, raw in enumerate(continuation):
@@ -161,6 +166,15 @@ class HttpTarget(Target):
                 token = done.steps[0].token
             steps.append(Step(Token(raw, token.logprob if token else None, token.id if token else None), best))
         return steps
+
+    def continues_text(self) -> bool | None:
+        """Return whether the completions endpoint counts no more tokens for a letter than a letter and a BOS have."""
+        count = self._letter_tokens
+        return None if count is None else count <= MOST_FOR_A_LETTER
+
+    @cached_property
+    def _letter_tokens(self) -> int | None:
+        return self.complete(Request(Prompt.plain("a"), 1)).usage.prompt
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:
         """Score a text through the completions endpoint with echo.

@@ -282,6 +282,16 @@ def chat_start(tokenizer: Tokenizer) -> list[int]:
     return [tokenizer.bos] if tokenizer.adds_bos else []
 
 
+def text_start(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids before a plain text that is continued or scored: BOS where the model's texts start with it.
+
+    DeepSeek's texts start without, as in ds4; only an empty one needs a token to continue.
+    """
+    if not text:
+        return [tokenizer.bos] if tokenizer.bos >= 0 else []
+    return [] if tokenizer.chats else chat_start(tokenizer)
+
+
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:
     """Return the ids that open the assistant's turn."""
     if not tokenizer.chats:

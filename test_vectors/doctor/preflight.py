@@ -92,6 +92,10 @@ def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:
                 stage.add(f"log probabilities, {kind}", Outcome.IMPOSSIBLE, f"the target answers but gives none: {why}",
                           next=_no_logprobs(case))  # fmt: skip
         usable = answer or bare
+        if kind == "text" and usable is not None and target.continues_text() is False:
+            stage.add("text prompts", Outcome.IMPOSSIBLE, "the server makes a chat of a text prompt: nothing is compared "
+                      "by such prompts")  # fmt: skip
+            continue
         if usable is not None:
             answers[kind] = usable
             case.kinds.add(kind)

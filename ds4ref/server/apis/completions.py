@@ -1,8 +1,9 @@
 """/v1/completions: OpenAI's legacy completions (docs/reference/server.md).
 
-A text prompt becomes a user message, as in ds4, and the answer is all generated text, including reasoning and its tags.
-A prompt of token ids, or one with ``echo``, is evaluated unchanged: no chat template, no BOS. Left out on purpose:
-``best_of``, ``suffix``.
+A prompt is continued as it is, with or without ``echo``: no chat template, and a BOS only before the text of a model
+that has no chat protocol of its own and whose texts start with one. With ``apply_chat_template``, a field of ours, a
+text becomes a user message, as in ds4, and the answer is all generated text, including reasoning and its tags.
+Left out on purpose: ``best_of``, ``suffix``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from ...text.fields import array
 from ...text.protocol import DEFAULT_SYSTEM
 from ...text.rawjson import is_string, string
 from ..api import About, Api, Refused, sse
+from ..deviations import on
 from ..turn import Failed, Turn
 from . import fields, known
 from .common import Base, Collected, compact, encoded, openai_error, openai_usage, per_prompt, several
 
 MAX_TOP = 20
 PROMPTS = 256
+TEMPLATE = "apply_chat_template"
+"""Request field, false by default: answer the prompt as a user's message."""
 
 Prompt = str | tuple[int, ...]
 
@@ -42,6 +46,9 @@ class Completions(Api):
         model = fields.model(request, about)
         thinking = fields.thinking(request, about, model)
         echo, stream = request.flag("echo"), request.flag("stream")
+        chat = request.flag(TEMPLATE, not on(about.options, "raw-completions"))
+        if echo and chat and TEMPLATE in request:
+            raise fields.bad(f"echo returns a prompt as it is: it cannot be combined with {TEMPLATE}")
         plain = Turn(
             "completions",
             model,
@@ -57,7 +64,7 @@ class Completions(Api):
         choices = request.choices()
         if choices * len(prompts) > PROMPTS:
             raise fields.bad(f"prompts and n ask for more than {PROMPTS} choices")
-        turn = several([_asked(plain, prompt) for prompt in prompts], choices)
+        turn = several([_asked(plain, prompt, chat and not echo) for prompt in prompts], choices)
         return turn, CompletionsReply(turn, about, stream, fields.include_usage(request), choices)
 
     def error(self, refused: Refused) -> bytes:
@@ -98,13 +105,13 @@ def _ids(entries: Sequence[str]) -> tuple[int, ...]:
     return ids
 
 
-def _asked(plain: Turn, prompt: Prompt) -> Turn:
-    """Return the turn of one prompt of a request; ``plain``: the request's turn without a prompt."""
+def _asked(plain: Turn, prompt: Prompt, chat: bool) -> Turn:
+    """Return the turn of one prompt; ``plain``: the request's turn without a prompt; ``chat``: apply the template."""
     if not isinstance(prompt, str):
         return replace(plain, ids=prompt, thinking="none")
-    if not plain.echo:
+    if chat:
         return replace(plain, messages=(Message("system", DEFAULT_SYSTEM), Message("user", prompt)))
-    if not prompt:
+    if plain.echo and not prompt:
         raise fields.bad("an empty prompt cannot be echoed: nothing precedes the first token")
     return replace(plain, text=prompt, thinking="none")
 

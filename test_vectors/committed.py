@@ -21,6 +21,7 @@ from ds4ref.console.common import read_text
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Completion, Finish, Prompt, Request, Step, Target, Token
 from ds4ref.targets.local import LocalTarget
+from ds4ref.text.tokenizer import Tokenizer
 
 ALTERNATIVES = 20
 RECUTS = 16
@@ -163,12 +164,26 @@ def _forced_here(judge: LocalTarget, answer: Answer) -> list[Step]:
     for _ in range(RECUTS):
         at = _other_cut(steps[: len(steps) - len(end)])
         if at is None:
-            return steps
+            return _shown(steps, tokenizer)
         best = steps[at].top[0]
         rest = b"".join(step.token.raw for step in steps[at : len(steps) - len(end)])[len(best.raw) :]
         ids = [*ids[:at], _id(best), *tokenizer.encode(rest), *end]
         steps = [*steps[:at], *judge.score_after([*before, *ids[:at]], ids[at:], ALTERNATIVES)]
-    return steps[: _other_cut(steps[: len(steps) - len(end)])]
+    return _shown(steps[: _other_cut(steps[: len(steps) - len(end)])], tokenizer)
+
+
+def _shown(steps: list[Step], tokenizer: Tokenizer) -> list[Step]:
+    """Return the steps before the first whose best token no text can show: a control token that ends no answer.
+
+    The engine may have chosen it; what its text says next would then follow other tokens.
+    """
+    for at, step in enumerate(steps):
+        best = step.top[0] if step.top else step.token
+        if best.id in (None, step.token.id) or best.id in tokenizer.ends:
+            continue
+        if tokenizer.encode(best.raw) != [best.id]:  # no text is encoded so
+            return steps[:at]
+    return steps
 
 
 def _id(token: Token) -> int:

@@ -114,10 +114,19 @@ class Turn:
         return () if self.choice.kind == "none" else tuple(tool for tool in self.tools if tool.callable)
 
     def rendered(self, *more: Message) -> Rendered:
-        """Return the rendered prompt of the conversation followed by the messages ``more``."""
+        """Return the rendered prompt of the conversation followed by the messages ``more``.
+
+        The first of ``more`` is part of a message that it continued.
+        """
         from ..text.chat import render
 
-        return render([*self.messages, *more], [tool.text for tool in self.offered], self.thinking, self.hoist)
+        before = self.messages
+        if more and before and before[-1].prefix:
+            whole = before[-1].reasoning + more[0].reasoning, before[-1].content + more[0].content
+            more = (replace(more[0], reasoning=whole[0], content=whole[1]), *more[1:])
+            before = before[:-1]
+        schemas = [tool.text for tool in self.offered]
+        return render([*before, *more], schemas, self.thinking, self.hoist, answer=True)
 
 
 # --- what happens to a turn, in this order

@@ -86,6 +86,7 @@ class Message:
     calls        tool calls of an assistant
     raw_dsml     markup of ``calls`` exactly as the model wrote it, with the white space before it; None if unknown
     result_ids   ids of the calls whose results a user message carries in its content (Anthropic)
+    prefix       an assistant's last message that the answer continues (DeepSeek's ``prefix``, Anthropic's prefill)
     """
 
     role: str
@@ -94,6 +95,7 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
     raw_dsml: str | None = None
     result_ids: tuple[str, ...] = ()
+    prefix: bool = False
 
 
 # --- thinking modes
@@ -146,9 +148,13 @@ def leading_system(messages: Sequence[Message]) -> int:
 
 
 def render(
-    messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all"
-) -> Rendered:
+    messages: Sequence[Message], schemas: Sequence[str] = (), mode: str = "high", hoist: str = "all",
+    answer: bool = False,
+) -> Rendered:  # fmt: skip
     """Render a conversation as a prompt, with the start of an answer unless the last message is the assistant's.
+
+    With ``answer``, a prompt to generate from: after an assistant's last message a new answer starts, or that message
+    stays open if it is a ``prefix``.
 
     Reasoning of past turns is kept everywhere once tools are involved, else only after the last user message. With
     ``hoist`` "leading", later system messages stay in place, rendered like user text: the start of the prompt is then
@@ -158,7 +164,8 @@ def render(
         raise TextError(f"unknown hoist {hoist!r}: choose from {', '.join(HOISTS)}")
     in_place = len(messages) if hoist == "all" else leading_system(messages)
     prompt = Rendered().protocol(protocol.BOS)
-    prompt.conversation = Conversation([_as_json(message) for message in messages], [*schemas], mode)
+    asks = answer or not messages or messages[-1].role != "assistant"
+    prompt.conversation = Conversation([_as_json(message) for message in messages], [*schemas], mode, asks)
     if mode == "max":
         prompt.plain(MAX_PREFIX)
     system: list[TextPart] = tool_prompt(schemas) if schemas else []
@@ -174,7 +181,10 @@ def render(
     asked = [i for i, message in enumerate(messages) if message.role in ("user", *_TOOL_ROLES) or i in placed]
     tools_used = any(message.role in _TOOL_ROLES or _has_calls(message) for message in messages)
     keep_from = 0 if schemas or tools_used else (asked[-1] + 1 if asked else 0)
-    return _render_turns(prompt, messages, 0, mode, keep_from, in_place)
+    _render_turns(prompt, messages, 0, mode, keep_from, in_place)
+    if answer and messages and messages[-1].role == "assistant" and not messages[-1].prefix:
+        prompt.protocol(protocol.ASSISTANT).protocol(protocol.THINK_CLOSE if mode == "none" else protocol.THINK_OPEN)
+    return prompt
 
 
 def live_tail(messages: Sequence[Message], start: int, mode: str = "high", hoist: str = "all") -> Rendered:
@@ -219,12 +229,16 @@ def _render_turns(
                 prompt.protocol(protocol.ASSISTANT)
                 if thinking and index >= keep_from:
                     prompt.protocol(protocol.THINK_OPEN).plain(message.reasoning)
+                    if message.prefix and not message.content:
+                        return prompt  # the answer continues its reasoning
                 prompt.protocol(protocol.THINK_CLOSE)
             prompt.plain(message.content)
             if message.raw_dsml is not None:
                 prompt.markup(message.raw_dsml)
             elif message.calls:
                 prompt.extend(render_calls(message.calls))
+            if message.prefix:
+                return prompt
             prompt.protocol(protocol.EOS)
             pending = in_results = False
     if pending:
@@ -240,7 +254,7 @@ def _as_json(message: Message) -> dict[str, Any]:
     if message.calls:
         calls = [{"name": call.name, "arguments": _arguments(call)} for call in message.calls]
         fields["tool_calls"] = [{"type": "function", "function": call} for call in calls]
-    return fields
+    return fields | ({"prefix": True} if message.prefix else {})
 
 
 def _arguments(call: ToolCall) -> Any:

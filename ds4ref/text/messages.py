@@ -102,6 +102,7 @@ def _openai_message(message: Fields, placeholders: bool) -> Message:
         reasoning=_all_text(message.get("reasoning_content"), "reasoning_content"),
         calls=tuple(calls),
         result_ids=(result,) if result else (),
+        prefix=message.get("prefix") == "true",
     )
 
 

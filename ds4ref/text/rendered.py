@@ -38,11 +38,13 @@ class Conversation(NamedTuple):
     messages  in the OpenAI protocol's form
     tools     the JSON text of each tool's function
     mode      thinking mode
+    answer    whether the prompt ends with the start of an answer; a last message that is a ``prefix`` stays open
     """
 
     messages: list[dict[str, Any]]
     tools: list[str]
     mode: str
+    answer: bool
 
 
 class Rendered:
@@ -102,11 +104,9 @@ class Rendered:
 
 
 def _by_template(conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
-    """Encode a conversation by the model's own template; an answer is begun unless the last message is the
-    assistant's."""
+    """Encode a conversation by the model's own template."""
     tools = [{"type": "function", "function": json.loads(text)} for text in conversation.tools]
-    answer = not conversation.messages or conversation.messages[-1]["role"] != "assistant"
     ids: list[int] = tokenizer.chat(  # type: ignore[attr-defined]
-        conversation.messages, tools=tools or None, answer=answer, thinking=conversation.mode
+        conversation.messages, tools=tools or None, answer=conversation.answer, thinking=conversation.mode
     )
     return ids

@@ -58,6 +58,7 @@ class Chat(Api):
         thinking = fields.thinking(request, about, model)
         choice, tools = _choice(request.raw("tool_choice"), tools, fields.parallel(request))
         stream = request.flag("stream")
+        messages = fields.continued(messages, request)
         turn = Turn(
             "chat",
             model,
@@ -74,7 +75,7 @@ class Chat(Api):
             hoist=fields.hoist(about),
             recover=on(about.options, "recover-calls"),
         )
-        turn = several([turn], request.choices())
+        turn = several([fields.open_turn(turn)], request.choices())
         return turn, ChatReply(turn, about, stream, fields.include_usage(request))
 
     def error(self, refused: Refused) -> bytes:

@@ -343,7 +343,8 @@ def stands_in_thinking(turn: Turn) -> bool:
         asked = [m.role for m in turn.messages[leading_system(turn.messages) :]]
     else:
         asked = [m.role for m in turn.messages if m.role not in ("system", "developer")]
-    return turn.thinking != "none" and bool(asked) and asked[-1] != "assistant"
+    prefix = turn.messages[-1] if turn.messages and turn.messages[-1].prefix else None
+    return turn.thinking != "none" and bool(asked) and (prefix is None or not prefix.content)
 
 
 class Thinking:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ...errors import TextError
@@ -21,7 +22,7 @@ from ...text.fields import text as string
 from ...text.schemas import Schema
 from ..api import About, Refused
 from ..deviations import on
-from ..turn import Choice, Sampling
+from ..turn import Choice, Sampling, Turn
 
 MOST = 2**31 - 1
 HUGE = 3.0e38
@@ -341,6 +342,28 @@ def hoist(about: About) -> str:
 def replayed(messages: Sequence[Message], about: About) -> tuple[Message, ...]:
     """Return the conversation with every known tool call as the model wrote it."""
     return tuple(messages) if about.tools is None else tuple(about.tools.attach(messages))
+
+
+def continued(messages: Sequence[Message], body: Body) -> list[Message]:
+    """Return the messages, the last one open if the answer continues it (``prefix``, ``continue_final_message``).
+
+    Raises Refused where that message is not the assistant's last, or not text.
+    """
+    wanted, last = body.flag("continue_final_message"), messages[-1] if messages else Message("")
+    if not body.flag("add_generation_prompt", True) and not wanted:
+        raise bad("add_generation_prompt: false needs continue_final_message: true")
+    if any(message.prefix for message in messages[:-1]) or (last.prefix or wanted) and last.role != "assistant":
+        raise bad("only a last message of the assistant can be continued (prefix, continue_final_message)")
+    if (last.prefix or wanted) and last.calls:
+        raise bad("a message with tool calls cannot be continued")
+    return [*messages[:-1], replace(last, prefix=last.prefix or wanted)] if messages else []
+
+
+def open_turn(turn: Turn) -> Turn:
+    """Return the turn; raises Refused if it continues a message in a form that only a whole answer can have."""
+    if turn.messages and turn.messages[-1].prefix and (turn.format or turn.choice.kind in ("required", "named")):
+        raise bad("an answer that continues a message cannot be held to a format or to a tool call")
+    return turn
 
 
 def results_only(messages: Sequence[Message], about: About, who: str, field: str, history: str) -> bool:

@@ -75,12 +75,11 @@ _NOWHERE: Mapping[str, frozenset[str]] = {
          "json_schema", "regex", "ebnf", "logits_processors", "bad_words", "stop_token_ids", "min_tokens", "ignore_eos",
          "use_beam_search", "mirostat", "mirostat_mode", "dry_multiplier", "xtc_probability", "dynatemp_range",
          "top_a", "eta_cutoff", "epsilon_cutoff", "no_repeat_ngram_size", "penalty_alpha", "samplers",
-         "chat_template", "chat_template_kwargs", "continue_final_message", "thinking_budget", "moderation"),
+         "chat_template", "chat_template_kwargs", "thinking_budget", "moderation"),
         _OFF,
     ),
     **dict.fromkeys(("repetition_penalty", "repeat_penalty", "length_penalty", "typical_p", "tfs_z"), _ONE),
     "enable_thinking": frozenset(("null",)),
-    "add_generation_prompt": frozenset(("null", "true")),
 }  # fmt: skip
 """Fields of other servers, which would change the answer here, with the values that ask for nothing."""
 

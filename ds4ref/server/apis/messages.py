@@ -6,6 +6,7 @@ Left out on purpose: server tools, citations, batches, cache control (prefixes a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...targets.answer import CallDelta, Delta, Finish
@@ -96,13 +97,15 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
         if not array(raw, "messages"):
             raise fields.bad("there are no messages")
         fields.known_roles(messages, *ROLES)
+        if messages[-1].role == "assistant" and not messages[-1].calls:
+            messages[-1] = replace(messages[-1], prefix=True)
     model = fields.model(body, about)
     config = body.object("output_config")
     thinking = _thinking(body, about, model, config)
     choice = _choice(body.raw("tool_choice"), tools)
     named = "output_config.format" if "format" in config else "output_format"
     form = config.get("format") or body.raw("output_format")
-    return Turn(
+    turn = Turn(
         "messages",
         model,
         fields.replayed(messages, about),
@@ -118,6 +121,7 @@ def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
         recover=on(about.options, "recover-calls"),
         results_only=not counted and _results_only(messages, about),
     )
+    return fields.open_turn(turn)
 
 
 def _thinking(body: fields.Body, about: About, model: str, config: Mapping[str, str]) -> str:

@@ -1,0 +1,78 @@
+"""Every command of ds4-vectors that takes a server, against ds4-server on the same model: nothing is wrong with it.
+
+The commands come from the program's own table: one that takes ``--target`` and stands in neither list fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path
+from ds4ref.nano.diagnostic import diagnostic_path
+from ds4ref.server.app import apis
+from ds4ref.server.listen import Background
+from ds4ref.server.service import Service
+from ds4ref.server.timelines import Timelines
+from ds4ref.server.worker import Worker
+from ds4ref.test_vectors import cli
+
+LOGITS_ALONE = {"diff", "freeze", "golden"}
+"""Commands for full logits, which no server gives."""
+
+RUNS = {
+    "capture": ["capture {dir}/v --prompts {prompts} -n 6 --repeat 2 --target {url}"],
+    "check": [
+        "check {dir}/v --target {url}",
+        "check {dir}/v --target local:{model}",
+        "check --teacher-forced --plain-text --committed-by {url} --prompts {prompts} -n 12 --target {url}",
+        "check --teacher-forced --plain-text --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
+        "check --teacher-forced --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
+    ],
+    "nll": ["nll {dir}/v --target {url} --other local:{model} --dialect ds4"],
+    "ppl": ["ppl --text {text} --depths 64,128 --target {url}"],
+    "diagnose": ["diagnose -m {model} --prompt short --target {url}"],
+    "recall": ["recall --scenes 4 --facts 2 --target {url}"],
+    "doctor": ["doctor {url} -m {model} --quick -o {dir}/report"],
+}
+MODELS = {"embedded": embedded_path, "diagnostic": diagnostic_path}
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param("embedded"), pytest.param("diagnostic", marks=pytest.mark.thorough)]
+)
+def served(request, _model_cache, tmp_path_factory) -> Iterator[dict[str, str]]:
+    """Addresses of a running ds4-server and of its model, and files to ask it about."""
+    path, folder = str(MODELS[request.param]()), tmp_path_factory.mktemp("own")
+    words = "The old mill stood by the river and the miller came home late. "
+    (folder / "prompts.jsonl").write_text(json.dumps({"id": "a", "prompt": words}) + "\n")
+    (folder / "text").write_text(words * 20)
+    with Engine.open(path, threads=1) as engine:
+        service = Service(Worker(engine, ctx=4096, timelines=Timelines(engine.tokenizer, 8 << 20)), apis())
+        with Background(service) as url:
+            yield {
+                "url": f"{url}/v1", "model": path, "dir": str(folder), "prompts": str(folder / "prompts.jsonl"),
+                "text": str(folder / "text"),
+            }  # fmt: skip
+
+
+def test_every_command_that_takes_a_server_is_here(capsys) -> None:
+    takes = set()
+    for name in cli.COMMANDS:
+        cli.main([name, "--help"])
+        takes |= {name} if "--target SPEC" in capsys.readouterr().out else set()
+    assert takes == RUNS.keys() | LOGITS_ALONE
+
+
+@pytest.mark.usefixtures("without_families")
+def test_nothing_is_wrong_with_our_own_server(served, capsys) -> None:
+    accused = []
+    for command in (line for lines in RUNS.values() for line in lines):
+        code = cli.main(command.format(**served).split())
+        shown = capsys.readouterr()
+        if code or "not to be trusted" in shown.out or "elsewhere" in shown.out:
+            accused.append(f"{command}: exit code {code}: {shown.out[-3000:]} {shown.err[-500:]}")
+    assert not accused, "\n\n".join(accused)

@@ -182,7 +182,8 @@ def render(
     tools_used = any(message.role in _TOOL_ROLES or _has_calls(message) for message in messages)
     keep_from = 0 if schemas or tools_used else (asked[-1] + 1 if asked else 0)
     _render_turns(prompt, messages, 0, mode, keep_from, in_place)
-    if answer and messages and messages[-1].role == "assistant" and not messages[-1].prefix:
+    shown = [m for i, m in enumerate(messages) if m.role not in _SYSTEM_ROLES or i >= in_place and m.content]
+    if answer and shown and shown[-1].role == "assistant" and not shown[-1].prefix:
         prompt.protocol(protocol.ASSISTANT).protocol(protocol.THINK_CLOSE if mode == "none" else protocol.THINK_OPEN)
     return prompt
 

@@ -81,11 +81,10 @@ def test_a_failure_after_the_stream_began():
 
 def test_defaults():
     turn, reply = read(PATH, {"prompt": "P"})
-    assert turn.sampling == Sampling() and turn.thinking == "high" and turn.raw and not turn.echo
+    assert turn.sampling == Sampling() and turn.thinking == "none" and turn.raw and not turn.echo
     assert (turn.api, turn.model, turn.max_tokens, turn.stop, reply.stream) == ("completions", MODEL, None, (), False)
-    assert turn.rendered().text == completion("P").text and turn.more == () and turn.top_logprobs is None
-    quiet, _ = read(PATH, {"prompt": "P", "thinking": False, "max_tokens": 3, "stop": ["a"], "seed": 4})
-    assert quiet.rendered().text == completion("P", "none").text
+    assert (turn.text, turn.messages, turn.more, turn.top_logprobs) == ("P", (), (), None)
+    quiet, _ = read(PATH, {"prompt": "P", "max_tokens": 3, "stop": ["a"], "seed": 4})
     assert (quiet.max_tokens, quiet.stop, quiet.sampling.seed) == (3, ("a",), 4)
 
 
@@ -100,8 +99,18 @@ def test_defaults():
 )
 def test_prompts_of_text(prompt, texts):
     turn, _ = read(PATH, {"prompt": prompt})
-    assert [one.messages[1].content for one in (turn, *turn.more)] == texts
+    assert [one.text for one in (turn, *turn.more)] == texts
     assert all(one.raw and one.more == () for one in turn.more)
+
+
+@pytest.mark.parametrize(("more", "options"), [({"apply_chat_template": True}, {}), ({}, {"raw-completions": False})])
+@pytest.mark.parametrize(("thinking", "mode"), [({}, "high"), ({"thinking": False}, "none")])
+def test_a_chat_is_made_of_a_text_where_it_is_asked_for(more, options, thinking, mode):
+    """By a field, or as ds4 does it; never of a text to be scored."""
+    turn, _ = read(PATH, {"prompt": "P", **more, **thinking}, options=options)
+    assert turn.rendered().text == completion("P", mode).text
+    if not more:
+        assert read(PATH, {"prompt": "P", "echo": True}, options=options)[0].text == "P"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +143,7 @@ def test_prompts_of_token_ids(prompt, ids):
         ({"prompt": "x", "logprobs": -1}, "logprobs"),
         ({"prompt": "x", "logprobs": True}, "logprobs"),
         ({"prompt": "x", "echo": 1}, "echo"),
+        ({"prompt": "x", "echo": True, "apply_chat_template": True}, "echo returns a prompt as it is"),
     ],
 )
 def test_what_is_refused(body, message):

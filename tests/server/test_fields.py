@@ -15,6 +15,7 @@ from ds4ref.server.apis.common import PlainInput, stands_in_thinking
 from ds4ref.server.deviations import DEVIATIONS, on
 from ds4ref.server.turn import Failed
 from ds4ref.targets.answer import Delta, Finish, Usage
+from ds4ref.text.chat import Message
 from ds4ref.text.rawjson import quote
 
 from .answers import APIS, deltas, play, read
@@ -271,11 +272,11 @@ def test_nothing_comes_after_the_end(path, end):
     ("roles", "leading", "hoisted"),
     [
         ("user", True, True),
-        ("user assistant", False, False),
+        ("user assistant", True, True),
         ("user assistant tool", True, True),
         ("user system", True, True),
-        ("user assistant system", True, False),
-        ("user assistant developer", True, False),
+        ("user assistant system", True, True),
+        ("user assistant developer", True, True),
         ("system", False, False),
     ],
 )
@@ -286,6 +287,65 @@ def test_where_an_answer_begins(roles, leading, hoisted):
         turn, _ = read("/v1/chat/completions", {"messages": talk}, options=options)
         assert stands_in_thinking(turn) == wanted == turn.rendered().text.endswith("<think>")
         assert not stands_in_thinking(replace(turn, thinking="none"))
+
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+LAST = [{"role": "user", "content": "417+248="}, {"role": "assistant", "content": "66"}]
+OPEN = [LAST[0], {"role": "assistant", "content": "66", "prefix": True}]
+OFF = {"thinking": {"type": "disabled"}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "request_", "end"),
+    [
+        # an answer that is not said to be a beginning has ended, and a new one begins
+        (CHAT, {"messages": LAST, **OFF}, "</think>66<｜end▁of▁sentence｜><｜Assistant｜></think>"),
+        (CHAT, {"messages": LAST}, "</think>66<｜end▁of▁sentence｜><｜Assistant｜><think>"),
+        (RESPONSES, {"input": LAST}, "</think>66<｜end▁of▁sentence｜><｜Assistant｜><think>"),
+        # DeepSeek's prefix, vLLM's field, Anthropic's prefill
+        (CHAT, {"messages": OPEN, **OFF}, "<｜Assistant｜></think>66"),
+        (CHAT, {"messages": OPEN}, "<｜Assistant｜><think></think>66"),
+        (CHAT, {"messages": LAST, "continue_final_message": True, "add_generation_prompt": False, **OFF},
+         "<｜Assistant｜></think>66"),
+        (CHAT, {"messages": [OPEN[0], OPEN[1] | {"reasoning_content": "r"}]}, "<｜Assistant｜><think>r</think>66"),
+        (CHAT, {"messages": [OPEN[0], OPEN[1] | {"content": "", "reasoning_content": "r"}]}, "<｜Assistant｜><think>r"),
+        (CHAT, {"messages": [OPEN[0], OPEN[1] | {"content": ""}]}, "<｜Assistant｜><think>"),
+        (MESSAGES, {"messages": LAST}, "<｜Assistant｜></think>66"),
+        (MESSAGES, {"messages": LAST, "thinking": {"type": "enabled", "budget_tokens": 1024}},
+         "<｜Assistant｜><think></think>66"),
+    ],
+)  # fmt: skip
+def test_conversations_that_end_with_the_assistant(path, request_, end):
+    """No prompt to answer ends with the end of a text: control tokens were what followed it."""
+    turn, _ = read(path, request_)
+    text = turn.rendered().text
+    assert text.endswith(end)
+    assert stands_in_thinking(turn) == (text.endswith(("<think>", "<think>r")))
+
+
+def test_a_continued_answer_is_found_again_as_a_whole():
+    """The client's next request holds one message, what it began and what followed."""
+    turn, _ = read(CHAT, {"messages": OPEN, **OFF})
+    whole = turn.rendered(Message("assistant", "5"), Message("user", "")).text
+    assert whole.endswith("</think>665<｜end▁of▁sentence｜><｜User｜><｜Assistant｜></think>")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"messages": [LAST[0] | {"prefix": True}]},
+        {"messages": [*OPEN, LAST[0]]},
+        {"messages": LAST[:1], "continue_final_message": True},
+        {"messages": LAST, "add_generation_prompt": False},
+        {"messages": [LAST[0], OPEN[1] | {"tool_calls": [CALL]}]},
+        {"messages": OPEN, "response_format": {"type": "json_object"}},
+    ],
+)
+def test_what_cannot_be_continued_is_refused(request_):
+    with pytest.raises(Refused) as error:
+        read(CHAT, request_)
+    assert error.value.status == 400
 
 
 @EACH

@@ -359,10 +359,25 @@ def test_missing_echo_is_noticed() -> None:
 
 
 def test_scoring_step_by_step_with_a_forced_prefix() -> None:
-    server = Server(legacy(["a"], [-0.5]), legacy(["q"], [-0.1]))
+    server = Server(legacy(["x"], [-0.5]), legacy(["a"], [-0.5]), legacy(["q"], [-0.1]))
     steps = server.target().score(Prompt.plain("P:"), [b"a", b"zz"], top_logprobs=2)
     assert [s.token.logprob for s in steps] == [-0.5, -3.1]
-    assert [server.body(i)["prompt"] for i in (0, 1)] == ["P:", "P:a"]
+    assert [server.body(i)["prompt"] for i in range(3)] == ["a", "P:", "P:a"]
+
+
+@pytest.mark.parametrize(("tokens", "raw"), [(1, True), (3, True), (4, False), (17, False), (None, None)])
+def test_a_server_that_makes_a_chat_of_a_text_is_not_compared(tokens: int | None, raw: bool | None) -> None:
+    """As ds4's does: it counts many tokens for a letter. Asked once, however much is compared."""
+    server = Server(legacy(["a"], [-0.5]) | {"usage": {"prompt_tokens": tokens}})
+    target = server.target()
+    assert target.continues_text() is raw
+    if raw is False:
+        with pytest.raises(TargetError, match="cannot compare: .* turns the text prompt of a completion into a chat"):
+            target.score(Prompt.plain("P:"), [b"a"])
+    else:
+        target.score(Prompt.plain("P:"), [b"a"])
+    assert [r for r in map(server.body, range(len(server.requests)))][0]["prompt"] == "a"
+    assert len(server.requests) == (1 if raw is False else 2)
 
 
 def test_a_chat_goes_on_only_where_the_server_can() -> None:

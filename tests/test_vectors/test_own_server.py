@@ -32,7 +32,7 @@ RUNS = {
         "check --teacher-forced --plain-text --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
         "check --teacher-forced --committed-by {url} --prompts {prompts} -n 12 --target local:{model}",
     ],
-    "nll": ["nll {dir}/v --target {url} --other local:{model} --dialect ds4"],
+    "nll": ["nll {dir}/v --target {url} --other local:{model} --prefill deepseek"],
     "ppl": ["ppl --text {text} --depths 64,128 --target {url}"],
     "diagnose": ["diagnose -m {model} --prompt short --target {url}"],
     "recall": ["recall --scenes 4 --facts 2 --target {url}"],
@@ -73,6 +73,7 @@ def test_nothing_is_wrong_with_our_own_server(served, capsys) -> None:
     for command in (line for lines in RUNS.values() for line in lines):
         code = cli.main(command.format(**served).split())
         shown = capsys.readouterr()
-        if code or "not to be trusted" in shown.out or "elsewhere" in shown.out:
+        untold = "does not tell the log probability" in shown.err  # tokens of random weights, which text cuts otherwise
+        if code and not untold or "not to be trusted" in shown.out or "elsewhere" in shown.out:
             accused.append(f"{command}: exit code {code}: {shown.out[-3000:]} {shown.err[-500:]}")
     assert not accused, "\n\n".join(accused)

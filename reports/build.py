@@ -391,7 +391,7 @@ def _headline(report: Report) -> list[str]:
                 phrases.append(text)
         if phrases:
             lines.append(f"{table['name']}: {'; '.join(phrases)}.")
-        lines += [f"{table['name']}, not to be relied on: {note}." for note in table["marks"]]
+        lines += [f"{table['name']}, not to be relied on: {note}." for note in table["warnings"]]
     for comparison in report.comparisons:
         reason = f" ({comparison.notes[0]})" if comparison.verdict == "incomparable" else ""
         verdicts = "; ".join(f.sentence() for f in comparison.findings) or comparison.verdict + printable(reason)

@@ -8,7 +8,7 @@ Speed is compared by log ratios at equal depths. The statistics depend on how th
                 like a difference, so a small one gives no verdict (``separate`` in the thresholds)
     single      fewer than three repetitions of one of the runs: the spread is unknown, so there is no interval
 
-Rows that are marked for a speed (``ds4ref.runs.marks``) are left out; with many of them that speed is refused.
+Rows with a warning that concerns a speed (``ds4ref.runs.marks``) are left out; with many of them it is refused.
 
 Without an interval, a verdict needs four fifths of the depths beyond a fixed limit (``single``) on one side.
 
@@ -20,7 +20,7 @@ error rate (Bonferroni).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,7 @@ from ds4ref.runs.speed import (
     refusal,
     refused,
     repetitions,
+    said,
 )
 from ds4ref.runs.stats import Interval
 
@@ -65,7 +66,7 @@ class Finding:
     interval   the difference, positive if B is better
     verdict    "better", "worse", "same", "unclear", or "refused", whose interval says why and has no estimate
     margin     differences below it count as "same"
-    a, b       the values of both runs, if known
+    a, b       the values of both runs, if known; of speeds the geometric mean over depths of the median over repetitions
     """
 
     metric: str
@@ -76,8 +77,10 @@ class Finding:
     a: float | None = None
     b: float | None = None
 
-    def sentence(self) -> str:
-        """Return the finding as a sentence for users."""
+    def sentence(self, a: str = "A", b: str = "B") -> str:
+        """Return the finding as a sentence for users; ``a``, ``b``: names of the runs."""
+        if self.metric in {name for name, _, _ in SPEEDS}:
+            return said(self.metric, self.interval, self.verdict, self.margin, a, b)
         if self.verdict == REFUSED:
             return f"{self.metric}: refused ({self.interval.method})"
         wording = f"same within {self.margin:g} {self.unit}" if self.verdict == SAME else self.verdict
@@ -93,7 +96,7 @@ class Comparison:
     kind      kind of the runs
     verdict   the findings' verdicts combined
     design    "in turn", "separate" or "single"
-    depths    (depth, metric, ratio B/A) of speed comparisons
+    depths    (depth, metric, ratio B/A of medians) of speed comparisons
     fails     reasons why the gate fails, empty if it passes
     pairs     paired questions of graded runs
     """
@@ -226,9 +229,9 @@ def _speed(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     design, depths = "", []
     for name, one, other in pairs:
         interval, design, verdict = _judged(one, other, in_turn, confidence, draft.limits)
-        means = [float(np.exp(np.mean([_log_mean(v.values()) for v in side.values()]))) for side in (one, other)]
+        means = [math.exp(_log_mean(_median(v) for v in side.values())) for side in (one, other)]
         draft.add(name, "%", interval, verdict, *means)
-        depths += [(d[0], name, math.exp(_log_mean(other[d].values()) - _log_mean(one[d].values()))) for d in one]
+        depths += [(d[0], name, _median(other[d]) / _median(one[d])) for d in one]
     for name, why in whys.items():
         if why:
             draft.add(name, "%", refused(why), REFUSED, None, None)
@@ -266,8 +269,13 @@ def _centres(rows: np.ndarray) -> np.ndarray:
     return np.array([stats.trimmed(row[np.isfinite(row)]) for row in rows])
 
 
-def _log_mean(values: Any) -> float:
+def _log_mean(values: Iterable[float]) -> float:
     return float(np.mean([math.log(value) for value in values]))
+
+
+def _median(values: dict[int, float]) -> float:
+    """Return the speed at a place as every table has it: the median over repetitions."""
+    return float(np.median(list(values.values())))
 
 
 def _speed_notes(
@@ -364,7 +372,7 @@ def _conclude(
         for f in draft.findings
         if f.verdict == WORSE and -f.interval.estimate >= draft.limits.fail
     ]
-    fails += [f"{f.metric} is refused: {f.interval.method}" for f in draft.findings if f.verdict == REFUSED]
+    fails += [f"{f.metric} is not compared: {f.interval.method}" for f in draft.findings if f.verdict == REFUSED]
     if thresholds.gate.unclear == "fail":
         fails += [f"{f.metric} is unclear" for f in draft.findings if f.verdict == UNCLEAR]
     verdict = overall([f.verdict for f in draft.findings])

@@ -106,13 +106,15 @@ def _print_graded(rows: Sequence[dict[str, Any]]) -> None:
 FINDINGS = (
     Column("metric", least=10), Column("A", 4, right=True), Column("B", 4, right=True),
     Column("difference", right=True), Column("interval", 2), Column("verdict"), Column("n", 6, right=True),
-    Column("method", 7, least=6), Column("would find", 5, right=True),
+    Column("method", 7, least=6), Column("detectable", 5, right=True),
 )  # fmt: skip
 
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a comparison's verdict, findings and notes."""
     print(f"B = {printable(comparison.b)} against A = {printable(comparison.a)}: {comparison.verdict}")
+    for f in comparison.findings:
+        print(printable(f.sentence()))
     if comparison.findings:
         body = [
             (

@@ -19,7 +19,7 @@ from ds4ref.runs.results import COLUMNS, parse_rows
 from ds4ref.targets import Cancellation
 from ds4ref.targets.command import CommandTarget
 
-from .columns import Sample
+from ds4ref.runs.columns import Sample
 from .plan import Lane, Plan
 from .source import Opening, Progress, Source, foreign
 

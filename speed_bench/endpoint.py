@@ -3,14 +3,14 @@
 Every request has a new prompt that begins with a nonce, so that no prefix cache can serve it; the server's count of
 cached tokens is checked if it reports one. Times are measured at the client:
 
-    ttft     request sent to the first piece of the answer: prefill, the first token, queue and network
-    itl      from one piece to the next (``steps_s``); servers may put several tokens into one piece
+    ttft     request sent to the first event of the answer: prefill, the first token, queue and network
+    itl      from one event to the next (``steps_s``); servers may put several tokens into one event
     e2e      request sent to the end of the stream
 
-A piece is text, reasoning or a part of a tool call, under any name. Rates use the server's own count of tokens. If some
-tokens were never streamed, that is an error: the time to first token and the rate would both be wrong. A count that is
-wrong in any other way is replaced by our own, and the row is marked (``ds4ref.runs.marks``), as it is if its times
-cannot be true.
+An event brings text, reasoning or a part of a tool call, under any name. Answers are asked for in exact lengths
+(``Request.exact``). Rates use the server's own count of tokens. If some tokens were never streamed, that is an error: the
+time to first token and the rate would both be wrong. A count that contradicts the length asked for, the finish reason or
+the events gets the row a warning (``ds4ref.runs.marks``), as do times that cannot be true.
 
 Concurrent streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all are
 equal, 1/n if one stream of n got everything. The number of characters for a depth is calibrated with the server's count
@@ -32,7 +32,7 @@ from ds4ref.runs.marks import Marks, of_counts, of_first
 from ds4ref.runs.spread import quantile
 from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Request, Target, collect
 
-from .columns import Sample
+from ds4ref.runs.columns import Sample
 from .samples import marked
 from .waiting import Lag
 
@@ -43,7 +43,10 @@ ODD, NONCE = 1.5, 8
 LEAST_BYTES, MOST_BYTES = 0.9, 20
 """Bytes of a prompt per token outside which its count cannot be true."""
 FEW, MANY = 3, 1.5
-"""Minimum number of gaps between pieces for checking a count; tokens per quick piece from which it is suspicious."""
+"""Minimum number of gaps between events for checking a count; tokens per quick event from which it is suspicious."""
+UNSEEN, LASTS, SINGLE = 0.1, 0.5, 1.5
+"""Share of tokens without an event from which they may be hidden, share of their time that must lie before the first or
+after the last event, and bytes of an event, in tokens of the prompt, up to which it holds one token."""
 CACHED_SLACK, CACHED_SHARE = 64, 0.05
 """Cached prompt tokens tolerated despite the nonce: a number for the template before it, and a share of the prompt."""
 
@@ -56,7 +59,7 @@ class StreamedAnswer:
     completion  the answer with its times
     prompt      number of prompt tokens
     requested   number of tokens requested
-    marks       why its figures are not to be relied on
+    marks       its warnings: why its figures are not to be relied on
     """
 
     begin: float
@@ -69,21 +72,19 @@ class StreamedAnswer:
     def tokens(self) -> int:
         """Number of generated tokens, as the server counts them.
 
-        If it does not, or fewer than there are pieces, of which a token brings at most one: the requested number if the
-        answer stopped at its limit, else the number of pieces.
+        If it does not, or fewer than there are events: the requested number if the answer stopped at its limit, else the
+        number of events.
         """
-        count, pieces = self.completion.usage.completion, len(self.completion.arrivals)
-        if count is None or count < pieces:
-            count = max(self.requested, pieces) if self.completion.finish == Finish.LENGTH else pieces
+        count, events = self.completion.usage.completion, len(self.completion.arrivals)
+        if count is None or count < events:
+            return self.requested if self.completion.finish == Finish.LENGTH and self.requested else events
         return count
 
     @property
-    def miscount(self) -> str:
-        """Why the server's count of generated tokens cannot be true, "" if it can or if there is none."""
-        usage = self.completion.usage
-        if usage.completion is None:
-            return ""
-        return of_counts(usage.completion, len(self.completion.arrivals), self.requested, usage.reasoning or 0)
+    def miscount(self) -> Marks:
+        """Contradictions between the server's counts, the requested length, the finish reason and the events."""
+        usage, limit = self.completion.usage, self.completion.finish == Finish.LENGTH
+        return of_counts(usage.completion, len(self.completion.arrivals), self.requested, limit, usage.reasoning)
 
     @property
     def cached(self) -> int | None:
@@ -92,8 +93,8 @@ class StreamedAnswer:
 
     @property
     def prefill_tps(self) -> float:
-        """Prompt tokens that needed a prefill per second up to the first piece."""
-        return (self.prompt - (self.cached or 0)) / self.ttft if self.ttft > 0 else 0.0
+        """Prompt tokens that needed a prefill per second up to the first event."""
+        return max(0, self.prompt - (self.cached or 0)) / self.ttft if self.ttft > 0 else 0.0
 
     @property
     def tps(self) -> float:
@@ -102,12 +103,12 @@ class StreamedAnswer:
 
     @property
     def ttft(self) -> float:
-        """Seconds from the request to the first piece."""
+        """Seconds from the request to the first event."""
         return self.completion.arrivals[0]
 
     @property
     def first(self) -> float:
-        """Number of tokens in the first piece; estimated from its length if pieces hold several tokens."""
+        """Number of tokens in the first event; estimated from its length if events hold several tokens."""
         pieces, sizes = len(self.completion.arrivals), self.completion.sizes
         if self.tokens <= pieces:
             return 1.0
@@ -116,7 +117,7 @@ class StreamedAnswer:
 
     @property
     def decode_tps(self) -> float:
-        """Tokens per second after the first piece; 0 if there was only one piece."""
+        """Tokens per second after the first event; 0 if there was only one event."""
         seconds = self.completion.arrivals[-1] - self.completion.arrivals[0]
         return (self.tokens - self.first) / seconds if seconds > 0 else 0.0
 
@@ -141,17 +142,37 @@ class StreamedAnswer:
         if times < MANY or not (size < 1 or (size < characters / 2 and plain)):
             return "", False
         return (
-            f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams a piece of {size * times:.0f} "
+            f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams an event of {size * times:.0f} "
             f"bytes every {1e3 * statistics.median(gaps):.1f} ms: it does not show all of them"
         ), size < 1 or fits
 
+    def waits(self, characters: float, expected: float) -> str:
+        """Return why tokens without an event were made before the first event or after the last one, "" if not.
+
+        characters   characters per token of the prompt
+        expected     seconds that the first event should have taken, by shorter prompts
+        """
+        completion, events = self.completion, len(self.completion.arrivals)
+        unseen, gaps = self.tokens - events, completion.gaps
+        text = completion.text + completion.reasoning
+        if len(gaps) < FEW or unseen < max(2, UNSEEN * self.tokens) or not text.isascii():
+            return ""
+        idle = max(0.0, self.ttft - expected) + completion.seconds - completion.arrivals[-1]
+        if sum(completion.sizes) > SINGLE * characters * events or idle < LASTS * unseen * statistics.median(gaps):
+            return ""
+        return f"counts {self.tokens} tokens in {events} events of a token each, and streams nothing for {idle:.2g} s"
+
 
 class Endpoint:
-    """An endpoint, and the text for its prompts; ``chat``: send the text as a user message after ``system``."""
+    """An endpoint, and the text for its prompts.
 
-    def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = ""):
+    chat    send the text as a user message after ``system``
+    exact   ask for answers of exactly the length wanted
+    """
+
+    def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = "", exact: bool = True):
         target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for="the sweep")
-        self.target, self.text, self.chat, self.system = target, text, chat, system
+        self.target, self.text, self.chat, self.system, self.exact = target, text, chat, system, exact
         self.marks: Marks = {}
         self._short: list[tuple[int, float]] = []  # of short prompts: tokens, seconds to the first generated one
         self._points: dict[int, int] = {}  # characters of a prompt -> its tokens
@@ -196,27 +217,38 @@ class Endpoint:
         return self._judged(self._ask(characters, depth, tokens, cancel), characters, depth)
 
     def _judged(self, answer: StreamedAnswer, characters: int, depth: int) -> StreamedAnswer:
-        """Return an answer with its marks; raises TargetError if it came from a cache or does not show its tokens."""
-        usage, cached = answer.completion.usage, answer.cached or 0
-        hidden, sure = answer.hidden(characters / answer.prompt)
+        """Return an answer with its warnings; raises TargetError if it came from a cache or does not show its tokens."""
+        usage, cached, size = answer.completion.usage, answer.cached or 0, characters / answer.prompt
+        hidden, sure = answer.hidden(size)
         wrong = hidden if sure else ""
         if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
             wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
         if wrong:
             raise TargetError(f"{self.target.name} {wrong}: it cannot be measured this way")
-        marks = {"count": reason} if (reason := answer.miscount or hidden) else {}
+        marks = answer.miscount
+        if reason := hidden or answer.waits(size, self._expected(answer.prompt)):
+            marks.setdefault("count", reason)
         if early := of_first(answer.completion.arrivals, answer.prompt, self._short):
             marks["prefill"] = early
         if usage.prompt is not None and not depth / ODD - NONCE <= usage.prompt <= ODD * depth + NONCE:
             marks["prompt"] = f"counts {usage.prompt} prompt tokens where about {depth} were sent"
         elif usage.cached is not None and usage.cached < 0:
             marks["prompt"] = f"counts {usage.cached} prompt tokens in a cache"
+        elif cached > answer.prompt:
+            marks["prompt"] = f"counts {cached} cached tokens of a prompt of {answer.prompt}"
         return replace(answer, marks=self.marks | marks)
 
     def _request(self, characters: int, tokens: int, cancel: Cancellation | None = None) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"
         prompt = Prompt.chat(text, self.system) if self.chat else Prompt.plain(text)
-        return Request(prompt, tokens, cancel=cancel)
+        return Request(prompt, tokens, cancel=cancel, exact=self.exact)
+
+    def _expected(self, prompt: int) -> float:
+        """Return the seconds to the first token after ``prompt`` tokens, by the calibrating requests."""
+        (few, soon), (many, late) = sorted(self._short)
+        if late <= soon or many <= few:  # the first request found a cold server
+            return late
+        return soon + (late - soon) * max(0, prompt - few) / (many - few)
 
     def _ask(self, characters: int, depth: int, tokens: int, cancel: Cancellation) -> StreamedAnswer:
         request = self._request(characters, tokens, cancel)
@@ -286,6 +318,7 @@ def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) ->
         "prefill_tps": middle([a.prefill_tps for a in answers]),
         "gen_tokens": round(middle([a.tokens for a in answers])),
         "gen_tps": middle([a.decode_tps for a in answers]),
+        "asked_tokens": round(middle([a.requested for a in answers])),
         "kvcache_bytes": None,
         "gen_first_ms": 1e3 * middle([a.completion.gaps[0] for a in answers if a.completion.gaps] or [0.0]),
         "steps_s": [round(gap, 9) for gap in gaps],

@@ -1,7 +1,7 @@
 """Results as Markdown, JSON, JSON lines and SQL, laid out as by llama-bench, and as ds4's CSV.
 
 Markdown has one line per test: ``pp2048 @ d4096`` is the prefill of 2048 tokens after 4096, ``tg128 @ d6144`` the
-decode of 128 tokens after 6144, both as mean and standard deviation over repetitions, with their marks. JSON has one
+decode of 128 tokens after 6144, both as mean and standard deviation over repetitions, with their warnings. JSON has one
 summary per depth, JSON lines one sample per depth and repetition, SQL the summaries as one table.
 """
 
@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .columns import COLUMNS, NAMES, Column, Sample, csv_text, repetition_key
+from ds4ref.runs.columns import COLUMNS, NAMES, Column, Sample, csv_text, repetition_key, shown
 
 if TYPE_CHECKING:
     from .runner import MeasuredLane
@@ -21,7 +21,9 @@ FORMATS = ("csv", "md", "json", "jsonl", "sql")
 _ABOUT = ("model", "backend", "numerics", "threads", "created", "lane")
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL"}
 _SHOWN = (
-    "marks",
+    "warnings",
+    "gen_tokens",
+    "asked_tokens",
     "streams",
     "ttft_ms",
     "ttft_p95_ms",
@@ -32,7 +34,7 @@ _SHOWN = (
     "failed",
 )
 SHOWN = sorted((column for column in COLUMNS if column.name in _SHOWN), key=lambda column: column.rank)
-"""Columns that Markdown shows besides llama-bench's, where they have values: those of endpoints, and marks."""
+"""Columns that Markdown shows besides llama-bench's, where they have values: those of endpoints, and warnings."""
 
 
 def render(kind: str, lanes: Sequence[MeasuredLane]) -> str:
@@ -56,9 +58,9 @@ def _about(lane: MeasuredLane) -> dict[str, Any]:
 
 def markdown(lanes: Sequence[MeasuredLane]) -> str:
     """Return llama-bench's table, with a column for the lane if there are several, and SHOWN ones with values."""
-    shown = [c for c in SHOWN if any(c.display(entry) for lane in lanes for entry in lane.samples)]
+    more = [c for c in SHOWN if c in shown([entry for lane in lanes for entry in lane.samples])]
     named = len(lanes) > 1 and any(lane.name for lane in lanes)
-    heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in shown), "t/s"]
+    heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in more), "t/s, mean ± SD"]
     left_columns = 4 if named else 2
     lines = ["| " + " | ".join(heads) + " |"]
     lines.append("|" + "|".join("---" if i < left_columns and i != 2 else "---:" for i in range(len(heads))) + "|")
@@ -67,7 +69,7 @@ def markdown(lanes: Sequence[MeasuredLane]) -> str:
         first = [str(about["model"]), str(about["backend"]), "" if about["threads"] is None else str(about["threads"])]
         first += [lane.name] if named else []
         for test, column, group in _tests(lane.samples):
-            cells = [*first, test, *(_mean(group, c) for c in shown), _spread(group, column)]
+            cells = [*first, test, *(_combined(group, c) for c in more), _spread(group, column)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -90,7 +92,7 @@ def _tests(samples: Sequence[Sample]) -> list[tuple[str, str, list[Sample]]]:
     return tests_found
 
 
-def _mean(group: Sequence[Sample], column: Column) -> str:
+def _combined(group: Sequence[Sample], column: Column) -> str:
     value = column.combine(column.name, group)
     return column.display({column.name: value})
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from ds4ref.errors import Cancelled, TargetError
 from ds4ref.targets import Cancellation
 
-from .columns import Sample
+from ds4ref.runs.columns import Sample
 from .endpoint import Endpoint, StreamedAnswer
 from .plan import Load, RequestShape
 from .samples import marked
@@ -181,6 +181,7 @@ def sample(answers: Sequence[StreamedAnswer], load: Load, start: float = 0.0) ->
         "prefill_tps": statistics.median(a.prefill_tps for a in answers),
         "gen_tokens": round(statistics.median(a.tokens for a in answers)),
         "gen_tps": statistics.median(a.decode_tps for a in answers),
+        "asked_tokens": round(statistics.median(a.requested for a in answers)),
         "kvcache_bytes": None,
         "ttft_ms": 1e3 * statistics.median(ttfts),
         "e2e_ms": 1e3 * statistics.median(ends),

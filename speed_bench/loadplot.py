@@ -2,7 +2,7 @@
 
 Drawn from CSVs as ``--concurrency LIST`` and ``--requests`` write them. Rows of equal depth make a curve. Both
 panels share the x axis and start at zero; the time to first token (TTFT) is drawn with its 95th percentile. Levels with
-marks are crosses.
+warnings are crosses.
 
     ds4-bench plot --load served-*.csv -o load.svg
 """

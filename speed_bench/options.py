@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 import re
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -91,7 +91,7 @@ prompt digests, machine, versions, command, all samples. Every row is in the run
 ds4-report) as soon as it is measured; after Ctrl-C (twice: at once) --resume goes on. A CSV that is
 there is replaced only by a complete walk; until then rows are in FILE.partial.csv.
 
-exit codes: 0 every frontier measured, 1 failure, 2 usage, 130 Ctrl-C"""
+exit codes: 0 every depth measured, 1 failure, 2 usage, 130 Ctrl-C"""
 
 UNAVAILABLE = {
     "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
@@ -116,7 +116,7 @@ def build_parser() -> Parser:
     g.add_argument("--step-incr", metavar="N", type=integer(), default=2048, help="step between depths (2048)")
     g.add_argument("--step-mul", metavar="F", type=number(1, 1e6), default=1.0, help="factor between depths (1: use "
                    "--step-incr)")  # fmt: skip
-    g.add_argument("--frontiers", metavar="LIST", type=integers(), help="these depths instead")
+    g.add_argument("--depths", "--frontiers", metavar="LIST", type=integers(), dest="depths", help="these depths instead")
     add(
         g,
         "--tokens",
@@ -172,7 +172,8 @@ def build_parser() -> Parser:
         type=choice(*KINDS),
         help=(f"kind of server, which decides what it is sent: {', '.join(KINDS)} (probe)"),
     )
-    g.add_argument("--ignore-eos", action="store_true", help="ask the endpoint to decode past the end of the text")
+    g.add_argument("--ignore-eos", action=BooleanOptionalAction, default=True, help="ask the endpoint for answers of exactly "
+                   "the length given, past the end of the text; one that refuses is asked without (on)")  # fmt: skip
     add(g, "--key-env", help="environment variable with the API key (DS4_API_KEY)")
     add(g, "--timeout", default=600.0, help="seconds to wait for the endpoint's next byte (600)")
 
@@ -291,7 +292,7 @@ def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
     plan = Plan(
         lanes=lanes, reps=args.reps, budget=args.budget, detect=args.detect, delay=args.delay,
         warmup=not args.no_warmup, warm_weights=args.warm_weights, roofline=not args.no_roofline, prompt_file=file,
-        chat=args.chat_prompt_file is not None, system=args.system, api=args.api, **walk,
+        chat=args.chat_prompt_file is not None, system=args.system, api=args.api, exact=args.ignore_eos, **walk,
     )  # fmt: skip
     return (replace(plan, prompt=read_text(file, "prompt")) if file is not None else plan), places
 
@@ -305,18 +306,18 @@ def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
     if load is not None:
         return {"load": load}
     if probes:
-        if args.frontiers:
-            raise UsageError("choose one of --frontiers and tests")
+        if args.depths:
+            raise UsageError("choose one of --depths and tests")
         longest = max(probe.needed for probe in probes) + max(probe.decode for probe in probes)
         return {"probes": tuple(probes), "gen_tokens": max(probe.decode for probe in probes),
                 "ctx": _context(args, longest)}  # fmt: skip
     counts = args.gen_tokens or [128]
     if len(counts) > 1:
         raise UsageError("a list of -n needs tests: -p or -d")
-    if args.frontiers:
+    if args.depths:
         if any(spec.startswith("command") for spec in args.target):
-            raise UsageError("a binary takes --ctx-start, --ctx-max and steps, no --frontiers")
-        depths, walk = tuple(sorted(set(args.frontiers))), None
+            raise UsageError("a binary takes --ctx-start, --ctx-max and steps, not --depths")
+        depths, walk = tuple(sorted(set(args.depths))), None
     elif args.ctx_start > args.ctx_max:
         raise UsageError(f"--ctx-start {args.ctx_start} is beyond --ctx-max {args.ctx_max}")
     else:
@@ -354,7 +355,7 @@ def _load(args: Namespace, remote: bool) -> Load | None:
         return None
     if not remote or any(spec.startswith("command") for spec in args.target):
         raise UsageError("--requests is for endpoints: --target http(s)://HOST/v1")
-    if args.gen_tokens or args.frontiers:
+    if args.gen_tokens or args.depths:
         raise UsageError("--requests takes --mix PROMPT:ANSWER,..., no depths and no -n")
     if args.request_rate is not None and args.concurrency is not None:
         raise UsageError("choose one of --request-rate and --concurrency")
@@ -385,7 +386,7 @@ def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
             lanes.append(Lane(spec, prefix))
             continue
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout,
-                   "extra": {"ignore_eos": True} if args.ignore_eos else None}  # fmt: skip
+                   }  # fmt: skip
         for streams in levels:
             level = f"{streams} stream{'s' if streams > 1 else ''}" if len(levels) > 1 else ""
             lanes.append(Lane(spec, ", ".join(filter(None, (prefix, level))), streams, options))
@@ -475,6 +476,4 @@ def _places(args: Namespace, lanes: int, tests: bool) -> OutputOptions:
     form = args.output
     if form is None and args.csv is None and not args.json and (tests or (lanes > 1 and not args.arm)):
         form = "md"
-    if args.arm and args.csv is None and form is None and not args.json and args.no_store:
-        raise UsageError("--arm needs a place for two results: --csv, -o or the store")
     return OutputOptions(args.csv, tuple(args.plot), form, args.json, args.label or "", args.store)

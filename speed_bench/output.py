@@ -20,7 +20,7 @@ from ds4ref.console.common import atomic_output, is_tty, say
 from ds4ref.environment import is_aarch64
 from ds4ref.errors import DataError
 
-from .columns import HEADER, Sample, csv_text, format_row, repetition_key, summary
+from ds4ref.runs.columns import HEADER, Sample, csv_text, format_row, repetition_key, summary
 from .formats import render
 from .plan import Lane, OutputOptions
 from .runner import MeasuredLane, Measurement
@@ -56,7 +56,7 @@ class Output:
     # --- meanwhile
 
     def begin(self, run: Measurement) -> None:
-        """Open the stream that gets each row at once: stdout if no other output is requested, or a CSV on a device."""
+        """Open the stream that gets each row at once: stdout for one lane without other output, or a CSV on a device."""
         self.run = run
         places = self.places
         if places.csv is not None and _is_device(places.csv):
@@ -64,7 +64,7 @@ class Output:
                 self._sink = open(places.csv, "w", encoding="utf-8")
             except OSError as error:
                 raise DataError(f"cannot write {places.csv}: {error.strerror}") from None
-        elif places.csv is None and not places.form and not places.json and not is_tty(sys.stdout):
+        elif places.csv is None and not places.form and not places.json and not self.several and not is_tty(sys.stdout):
             self._sink = sys.stdout
 
     def row(self, lane: MeasuredLane) -> None:

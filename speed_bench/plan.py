@@ -105,6 +105,7 @@ class Plan:
     prompt_file  the file that ``prompt`` was read from
     chat         use the text as one user message after the message ``system``
     api          of endpoints: "completions" or "chat"
+    exact        of endpoints: ask for answers of exactly ``gen_tokens`` tokens
     """
 
     lanes: tuple[Lane, ...]
@@ -126,6 +127,7 @@ class Plan:
     chat: bool = False
     system: str = DEFAULT_SYSTEM
     api: str = "completions"
+    exact: bool = True
 
     def __post_init__(self) -> None:
         if not self.lanes:
@@ -237,7 +239,7 @@ def frontiers(start: int, last: int, step: int = 2048, factor: float = 1.0) -> I
     Raises ValueError for an empty range or steps that do not advance.
     """
     if not 1 <= start <= last:
-        raise ValueError(f"the first frontier must be 1 to {last}, not {start}")
+        raise ValueError(f"the first depth must be 1 to {last}, not {start}")
     if step < 1 or not 1.0 <= factor < math.inf:
         raise ValueError(f"a walk in steps of +{step} or x{factor} does not advance")
     at = start

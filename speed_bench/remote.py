@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ds4ref.targets import Cancellation
+from ds4ref.targets.dialects import EXACT
 from ds4ref.targets.openai import HttpTarget
 
 from . import endpoint
-from .columns import Sample
+from ds4ref.runs.columns import Sample
 from .endpoint import Endpoint
 from .plan import Lane, Plan
 from .source import Opening, Progress, Source, foreign
@@ -31,8 +32,11 @@ class EndpointSource(Source):
             # no retries: their time would be measured as the server's
             target = opening.target(lane, attempts=1)
             assert isinstance(target, HttpTarget)
-            opened = Endpoint(target, opening.prompt.text(), chat=chat, system=plan.system if chat else "")
+            system = plan.system if chat else ""
+            opened = Endpoint(target, opening.prompt.text(), chat=chat, system=system, exact=plan.exact)
             opened.calibrate()
+            if dropped := target.dialect.refused & set(EXACT):
+                opening.say(f"{target.name} refuses {', '.join(sorted(dropped))}: its answers may end early")
             return opened, {"target": target.identity(), "backend": "http",
                             "model": {"name": target.model, "file": lane.target},
                             "prompt_style": "chat" if chat else "completions", **foreign()}  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ds4ref.errors import DataError
 
-from .columns import Sample
+from ds4ref.runs.columns import Sample
 from .plan import MOST_REPS, Plan
 from .samples import seconds
 

@@ -25,7 +25,7 @@ from ds4ref.runs import drift, marks
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Cancellation
 
-from .columns import Sample, summaries
+from ds4ref.runs.columns import Sample, summaries
 from .plan import Lane, Plan, kind_of
 from .repetitions import Repetitions, duration
 from .source import Opening, Progress, Say, Source

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ds4ref.runs import marks
 
-from .columns import COLUMNS, Sample
+from ds4ref.runs.columns import COLUMNS, Sample
 from .sweep import SweepRow
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ def sample(row: SweepRow, costs: Costs | None = None, peaks: Peaks | None = None
 
 
 def marked(entry: Sample, *known: marks.Marks) -> Sample:
-    """Return a sample with its marks: those ``known``, and those that its times show (``runs.marks.of_times``)."""
+    """Return a sample with its warnings: those ``known``, and those that its times show (``runs.marks.of_times``)."""
     found = marks.merged([*known, marks.of_times(entry)])
-    return {**entry, "marks": found} if found else entry
+    if "count" in found:  # how long the answer was is unknown
+        found.pop("short", None)
+    return {**entry, "warnings": found} if found else entry
 
 
 def _bounds(row: SweepRow, costs: Costs, peaks: Peaks | None) -> Sample:

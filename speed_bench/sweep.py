@@ -1,6 +1,6 @@
-"""The measurement: one fixed token sequence, prefilled to deeper and deeper frontiers (docs/reference/bench.md).
+"""The measurement: one fixed token sequence, prefilled to deeper and deeper depths (docs/reference/bench.md).
 
-At each frontier two windows are timed on a monotonic clock. Prefill: from the previous frontier to this one, output
+At each depth two windows are timed on a monotonic clock. Prefill: from the previous depth to this one, output
 head included. Decode: ``gen_tokens`` greedy steps that may not pick EOS, choice of the token included. A snapshot is
 taken between the windows and restored after the second, untimed, so that every row measures only its own depth.
 Text processing, printing and warm-up are untimed, too: the clock is paused while progress is drawn between chunks of a
@@ -33,7 +33,7 @@ _FLOOR = -1e30
 
 
 class SweepError(SessionError):
-    """Raised if the engine fails during a measurement; the message names the frontier."""
+    """Raised if the engine fails during a measurement; the message names the depth."""
 
 
 class Timeline(Protocol):
@@ -86,7 +86,7 @@ class Timeline(Protocol):
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One measured frontier or single test; times in seconds.
+    """One measured depth or single test; times in seconds.
 
     ctx_tokens      depth: tokens in the session after the prefill
     prefill_tokens  tokens of the timed prefill
@@ -339,7 +339,7 @@ def prepare(session: Timeline, depth: int, count: int) -> float:
     A session does this once for each kind of token, in the first steps that it meets: a window that held them would
     show a slower engine at the first depth than at the next.
     """
-    with _sweep_errors(f"decode at frontier {depth} failed"):
+    with _sweep_errors(f"decode at depth {depth} failed"):
         start = time.perf_counter()
         return time.perf_counter() - start if session.prepare(range(depth, depth + count)) else 0.0
 
@@ -353,20 +353,20 @@ def decode(
     the loop does only what the measurement needs.
     """
     if session.pos + count >= session.ctx:
-        raise SweepError(f"generation would exceed allocated context at frontier {depth}")
+        raise SweepError(f"generation would exceed allocated context at depth {depth}")
     clock, argmax, logit, append, low, high = (
         time.perf_counter, session.argmax, session.logit, session.append, _FLOOR, math.inf,
     )  # fmt: skip
     ids: list[int] = []
     seconds: list[float] = []
-    with _sweep_errors(f"decode at frontier {depth} failed"):
+    with _sweep_errors(f"decode at depth {depth} failed"):
         for _ in range(count):
             if cancel():
                 raise Cancelled(f"stopped while decoding at {depth}")
             start = clock()
             token = argmax(exclude=eos)
             if not low < logit(token) < high:
-                raise SweepError(f"failed to choose non-EOS token at frontier {depth}")
+                raise SweepError(f"failed to choose non-EOS token at depth {depth}")
             append(token)
             seconds.append(clock() - start)
             ids.append(token)

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from ds4ref.runs import marks
 
-from .columns import COLUMNS, Column
+from ds4ref.runs.columns import Column, shown
 
 PIPE_WIDTH = 120
 """Width in characters of tables written to a pipe or file."""
@@ -33,8 +33,7 @@ def print_table(
 
     if width is None:
         width = shutil.get_terminal_size().columns if file is None and sys.stdout.isatty() else PIPE_WIDTH
-    candidates = [column for column in COLUMNS if column.heading and any(column.display(entry) for entry in entries)]
-    candidates.sort(key=lambda column: column.rank)
+    candidates = sorted(shown(entries), key=lambda column: column.rank)
     columns = fitting(candidates, entries, width)
     omitted = [column.heading for column in candidates if column not in columns]
     table = Table(
@@ -44,7 +43,7 @@ def print_table(
         caption_justify="left",
     )
     for column in columns:
-        table.add_column(column.heading, justify="right", min_width=LEAST, no_wrap=False)
+        table.add_column(column.heading, justify="right", min_width=_width(column, entries), no_wrap=False)
     for entry in entries:
         table.add_row(*(column.display(entry) for column in columns))
     Console(file=file, highlight=False, width=width).print(table)
@@ -58,13 +57,16 @@ def fitting(columns: Sequence[Column], entries: Sequence[Mapping[str, Any]], wid
     chosen: list[Column] = []
     used = 1
     for column in columns:
-        cells = [len(column.display(entry)) for entry in entries]
-        words = [len(word) for word in column.heading.split()]
-        used += max([LEAST, *cells, *words]) + 3
+        used += _width(column, entries) + 3
         if chosen and used > width:
             break
         chosen.append(column)
     return chosen
+
+
+def _width(column: Column, entries: Sequence[Mapping[str, Any]]) -> int:
+    cells = [len(column.display(entry)) for entry in entries]
+    return max([LEAST, *cells, *(len(word) for word in column.heading.split())])
 
 
 def _title(facts: Mapping[str, Any], name: str) -> str:
@@ -88,4 +90,4 @@ def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omi
     if reps > 1:
         caption += f"; medians of {reps} repetitions"
     caption += f"; no room for {', '.join(omitted)}" if omitted else ""
-    return "\n".join([caption, *(f"marked {code}: {marks.MEANINGS[code]}" for code in marks.codes(entries).split())])
+    return "\n".join([caption, *(f"warning ({code}): {marks.MEANINGS[code]}" for code in marks.codes(entries).split())])

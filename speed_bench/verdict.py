@@ -1,7 +1,7 @@
-"""Comparison of two lanes that were measured in turn, printed at the end of the run.
+"""Comparison of two targets that were measured in turn, printed at the end of the run.
 
 It uses the words and margins of ``ds4-report compare`` (``ds4ref.runs.speed``), and like it refuses speeds with
-many marked rows.
+many warnings.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import Any
-
-from ds4ref.runs.stats import Interval
 
 from .runner import Measurement
 
@@ -27,15 +25,14 @@ def verdict(run: Measurement) -> Verdict:
     """Compare two lanes that have several repetitions; the result is empty for any other run."""
     if len(run.lanes) != 2:
         return Verdict()
-    from ds4ref.runs.speed import CONFIDENCE, MARGIN, REFUSED, SAME, UNCLEAR, in_turn, judge, per_cent
+    from ds4ref.runs.speed import CONFIDENCE, MARGIN, REFUSED, UNCLEAR, in_turn, judge, per_cent, said
 
     a, b = run.lanes
     lines, by_metric = [], {}
     for metric, interval in in_turn(a.samples, b.samples).items():
         change = per_cent(interval)
         judgement = judge(change, MARGIN)
-        wording = f"same within {MARGIN:g} %" if judgement == SAME else judgement
-        lines.append(f"{b.name} against {a.name}: {metric} {_spelled(wording, change)}")
+        lines.append(said(metric, change, judgement, MARGIN, a.name, b.name))
         by_metric[metric] = {
             "verdict": judgement if change.known or judgement == REFUSED else UNCLEAR,
             "estimate_percent": _finite(change.estimate),
@@ -44,15 +41,6 @@ def verdict(run: Measurement) -> Verdict:
         }  # fmt: skip
     document = {"a": a.name, "b": b.name, "confidence": CONFIDENCE, "margin_percent": MARGIN, **by_metric}
     return Verdict(tuple(lines), document if by_metric else {})
-
-
-def _spelled(wording: str, i: Interval) -> str:
-    if _finite(i.estimate) is None:
-        return f"{wording}: {i.method}"
-    if not i.known:
-        return f"{i.estimate:+.2f} %, no interval from {i.n} round(s): {i.method}"
-    least = "" if _finite(i.detectable) is None else f", {i.n} rounds find {i.detectable:.1f} %"
-    return f"{wording} ({i.estimate:+.2f} %, interval {i.low:+.2f} to {i.high:+.2f}{least})"
 
 
 def _finite(value: float | None) -> float | None:

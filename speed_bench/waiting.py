@@ -86,9 +86,12 @@ class Waits:
             self._waited[thread] = self._waited.get(thread, 0.0) + more
 
     def share(self, window: float) -> float | None:
-        """Return how long the thread that waited longest did, as a share of ``window`` seconds; None if unknown."""
+        """Return how long the thread that waited longest did, as a share of ``window`` seconds; None if unknown.
+
+        At most 1: Linux counts a wait when it ends, also one that began before the block.
+        """
         if not self._waited or window <= 0:
             return None
         if self._used >= ALL * usable_cores() * self._passed:
             return 0.0
-        return max(self._waited.values()) / window
+        return min(1.0, max(self._waited.values()) / max(window, self._passed))

@@ -2,7 +2,7 @@
 
 Each run has one colour and line style in both panels (Okabe and Ito's colours, which colour-blind readers can tell
 apart), and its name beside its curve. Speeds start at zero. Depths are on a logarithmic axis if they span decades.
-Marked points (``runs.marks``) are crosses, and a line below says what for.
+Points with warnings (``runs.marks``) are crosses, and a line below says what for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Curve:
     """Speeds of one run.
 
     points   (depth, value, low, high), where low = high = value if the band is unknown
-    marked   depths with marks, and the codes of these (``runs.marks``)
+    marked   depths with warnings, and the codes of these (``runs.marks``)
     """
 
     name: str
@@ -169,9 +169,9 @@ def cross(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
 
 
 def note_marks(figure: Figure, codes: Iterable[str]) -> None:
-    """Write below a figure what its crosses mean, if there are ``codes`` of marks."""
+    """Write below a figure what its crosses mean, if there are ``codes`` of warnings."""
     if text := " ".join(codes):
-        text = f"\u00d7 marked: {text}; not to be relied on"
+        text = f"\u00d7 warnings: {text}; do not rely on these points"
         figure.supxlabel(text, x=0.01, ha="left", fontsize=10, color=INK)
 
 

@@ -1,9 +1,10 @@
-"""Marks on measured rows: reasons why a figure is not to be relied on.
+"""Warnings on measured rows: reasons why a figure is not to be relied on.
 
 A row is judged where it is measured, by what the client's own clock saw: ``of_counts`` and ``of_first`` judge one
-answer, ``of_times`` a whole row. The marks are the row's field ``marks``, a dict from a code of ``MEANINGS`` to a
-sentence with figures; a CSV has the codes alone. Tables, plots and reports show them. A comparison of a speed leaves
-rows out that are marked for it, and is refused if there are many (``refusal``).
+answer, ``of_times`` a whole row. They are the row's field ``warnings``, a dict from a code of ``MEANINGS`` to a
+sentence with figures (``marks`` in files of earlier versions); a CSV has the codes alone. Tables, plots and reports show
+them. A comparison of a speed leaves out rows with a warning that concerns it, and is refused if there are many
+(``refusal``).
 """
 
 from __future__ import annotations
@@ -16,15 +17,22 @@ Marks = dict[str, str]
 Row = Mapping[str, Any]
 
 MEANINGS = {
-    "count": "the server's count of tokens contradicts what it streamed",
-    "prompt": "the server's count of prompt tokens contradicts the text that was sent",
-    "prefill": "the first piece came too soon for a prefill",
-    "burst": "pieces came too close together to be told apart",
-    "busy": "waiting for a processor rivals the times measured",
+    "count": "the server's token count contradicts what was asked for or streamed",
+    "short": "answers ended before half of the tokens asked for: too few to time",
+    "prompt": "the server's prompt token count contradicts the text sent",
+    "prefill": "the first event came too soon for a prefill",
+    "split": "several events per token: inter-token latencies are those of events",
+    "burst": "events came too close together to be told apart",
+    "busy": "CPU overloaded: timings unreliable",
 }
 
-CONCERNS = {"count": ("gen_tps",), "burst": ("gen_tps",), "prompt": ("prefill_tps",), "prefill": ("prefill_tps",)}
-"""Columns of the speeds that a mark concerns; all of them if its code is not here."""
+CONCERNS: dict[str, tuple[str, ...]] = {
+    "count": ("gen_tps",), "short": ("gen_tps",), "burst": ("gen_tps",), "split": (), "prompt": ("prefill_tps",),
+    "prefill": ("prefill_tps",),
+}  # fmt: skip
+"""Columns of the speeds that a warning concerns; all of them if its code is not here."""
+SHORT = 0.5
+"""Share of the requested tokens below which an answer is too short."""
 SLACK = 0.02
 """Share by which a count of tokens may differ from what was seen."""
 FAST, IMPOSSIBLE = 2e4, 2e6
@@ -32,51 +40,59 @@ FAST, IMPOSSIBLE = 2e4, 2e6
 SHOWS, UNLIKE = 0.25, 1.5
 """Share by which a longer prompt must delay the first token for its prefill to show; ratio of lengths compared."""
 STALL = 10
-"""Ratio of the first gap to the median one from which the first piece was not the first token."""
+"""Ratio of the first gap to the median one from which the first event was not the first token."""
 RESOLUTION = 1e-4
-"""Mean gap in seconds below which the client's own work on a piece is what is measured."""
+"""Mean gap in seconds below which the client's own work on an event is what is measured."""
 LATE_GAP, LATE_FIRST = 0.25, 0.1
 """Lag of the client as a share of the mean gap, and of the time to first token, from which it rivals them."""
 WAITING = 0.1
-"""Share of the timed windows spent waiting for a processor from which a local row is marked."""
+"""Share of the timed windows spent waiting for a processor from which a local row gets a warning."""
 MOST = 0.25
-"""Share of marked rows above which a speed is not compared."""
+"""Share of rows with warnings above which a speed is not compared."""
 
 
-def of_counts(count: int, pieces: int, asked: int, reasoning: int = 0) -> str:
-    """Return why a server's ``count`` of generated tokens cannot be true, "" if it can.
+def of_counts(count: int | None, events: int, asked: int, limit: bool, reasoning: int | None = None) -> Marks:
+    """Return the warnings that a server's ``count`` of generated tokens deserves, None if it does not count.
 
-    pieces      number of pieces that were streamed; a token brings at most one
+    events      number of events that were streamed; a token brings at most one
     asked       number of tokens asked for, 0 if unknown
+    limit       the finish reason says that the answer stopped at that number
     reasoning   number of tokens that the server counts as reasoning
     """
-    if count < min(1, pieces):
-        return f"counts {count} tokens in {pieces} piece(s)"
+    more = max(1, SLACK * events)
+    if count is None:
+        if not limit:
+            return {"count": f"does not count its tokens: {events} events are counted instead"}
+        return {"count": f"streams {events} events for {asked} tokens"} if asked and events - asked > more else {}
+    if count < min(1, events):
+        return {"count": f"counts {count} tokens in {events} event(s)"}
     if asked and count > asked:
-        return f"counts {count} tokens where {asked} were asked for"
-    if pieces - count > max(1, SLACK * pieces):
-        return f"counts {count} tokens in {pieces} pieces"
-    if reasoning < 0 or reasoning > count:
-        return f"counts {reasoning} tokens of reasoning among {count}"
-    return ""
+        return {"count": f"counts {count} tokens where {asked} were asked for"}
+    if limit and asked and count < asked:
+        return {"count": f"counts {count} tokens where {asked} were asked for, and stopped at the limit"}
+    if reasoning is not None and not 0 <= reasoning <= count:
+        return {"count": f"counts {reasoning} tokens of reasoning among {count}"}
+    if events - count > more:
+        return {"split" if limit and count == asked else "count": f"counts {count} tokens in {events} events"}
+    return {}
 
 
 def of_first(arrivals: Sequence[float], prompt: int, short: Sequence[tuple[int, float]] = ()) -> str:
-    """Return why the first piece of an answer cannot have followed the prefill of its prompt, "" if it can.
+    """Return why the first event of an answer cannot have followed the prefill of its prompt, "" if it can.
 
-    arrivals   seconds from the request to each piece
+    arrivals   seconds from the request to each event
     prompt     number of prompt tokens
     short      numbers of tokens of short prompts, and seconds to the first token after each
     """
     first, gaps = arrivals[0], [b - a for a, b in zip(arrivals, arrivals[1:], strict=False)]
     usual = statistics.median(gaps[1:]) if len(gaps) > 1 else 0.0
     if usual > 0 and gaps[0] > max(first, STALL * usual):
-        return f"the second piece came {1e3 * gaps[0]:.3g} ms after the first, others every {1e3 * usual:.3g} ms"
+        return f"the second event came {1e3 * gaps[0]:.3g} ms after the first, others every {1e3 * usual:.3g} ms"
     others = [other for other in short if not 1 / UNLIKE < other[0] / prompt < UNLIKE]
     if prompt < FAST * first or not others or any(_shows(sorted([(prompt, first), other])) for other in others):
         return ""
     tokens, soon = min(others, key=lambda other: other[1])
-    return f"the first piece came {1e3 * first:.2g} ms after {prompt:,} tokens, {1e3 * soon:.2g} ms after {tokens:,}"
+    return f"the first event came {1e3 * first:.2g} ms after {prompt:,} tokens, {1e3 * soon:.2g} ms after {tokens:,}"
 
 
 def _shows(pair: Sequence[tuple[float, float]]) -> bool:
@@ -86,37 +102,40 @@ def _shows(pair: Sequence[tuple[float, float]]) -> bool:
 
 
 def of_times(row: Row) -> Marks:
-    """Return the marks that follow from the times of a measured row."""
+    """Return the warnings that follow from the lengths and times of a measured row."""
     marks: Marks = {}
+    asked = row.get("asked_tokens") or 0
+    if (row.get("gen_tokens") or 0) < SHORT * asked:
+        marks["short"] = f"answers ended after {row.get('gen_tokens') or 0} of {asked} tokens"
     gaps, first = row.get("steps_s") or (), row.get("ttft_ms")
     load = "" if row.get("load") is None else f" (load {row['load']:g})"
     if first is None:
         if (row.get("wait_share") or 0.0) >= WAITING:
-            marks["busy"] = f"a thread waited {row['wait_share']:.0%} of the time for a processor{load}"
+            marks["busy"] = f"a thread waited for a CPU for {row['wait_share']:.0%} of the time{load}"
         return marks
     mean, lag = 1e3 * statistics.fmean(gaps) if gaps else 0.0, row.get("lag_ms") or 0.0
     if gaps and mean < 1e3 * RESOLUTION:
-        marks["burst"] = f"pieces came every {mean:.3f} ms, quicker than this client reads them"
+        marks["burst"] = f"events came every {mean:.3f} ms, faster than this client reads them"
     elif not gaps and row["gen_tokens"] > 1:
-        marks["burst"] = f"{row['gen_tokens']} tokens came in one piece"
+        marks["burst"] = f"{row['gen_tokens']} tokens came in one event"
     if lag and (lag >= LATE_FIRST * first or (gaps and lag >= LATE_GAP * mean)):
-        marks["busy"] = f"this client woke {lag:.2g} ms late, pieces came every {mean:.2g} ms{load}"
+        marks["busy"] = f"this client woke {lag:.2g} ms late, events came every {mean:.2g} ms{load}"
     return marks
 
 
-# --- marked rows
+# --- rows with warnings
 
 
 def of(row: Row) -> Marks:
-    """Return the marks of a row, whether measured or read from a CSV, which has codes alone."""
-    marks = row.get("marks")
+    """Return the warnings of a row, whether measured or read from a CSV, which has codes alone."""
+    marks = row.get("warnings", row.get("marks"))
     if isinstance(marks, dict):
         return marks
     return {code: MEANINGS.get(code, code) for code in marks.split()} if isinstance(marks, str) else {}
 
 
 def merged(several: Iterable[Marks]) -> Marks:
-    """Return all marks, in the order of ``MEANINGS``; of equal codes the first sentence."""
+    """Return all warnings, in the order of ``MEANINGS``; of equal codes the first sentence."""
     found: Marks = {}
     for marks in several:
         found = {**marks, **found}
@@ -125,30 +144,36 @@ def merged(several: Iterable[Marks]) -> Marks:
 
 
 def codes(rows: Iterable[Row]) -> str:
-    """Return the codes of all marks on ``rows``, separated by blanks."""
+    """Return the codes of all warnings on ``rows``, separated by blanks."""
     return " ".join(merged(map(of, rows)))
 
 
 def concerning(row: Row, column: str) -> str:
-    """Return the codes of a row's marks that concern the speed in ``column``, separated by blanks."""
+    """Return the codes of a row's warnings that concern the speed in ``column``, separated by blanks."""
     return " ".join(code for code in of(row) if column in CONCERNS.get(code, (column,)))
 
 
 def unmarked(rows: Iterable[Row], column: str) -> list[Any]:
-    """Return the rows without marks that concern the speed in ``column``."""
+    """Return the rows without warnings that concern the speed in ``column``."""
     return [row for row in rows if not concerning(row, column)]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return one line per code: how many rows have it, and the first reason."""
+    """Return one line per code: how many rows have it, and the first reason; then how many answers ended early."""
     lines = []
     for code, reason in merged(map(of, rows)).items():
         count = sum(code in of(row) for row in rows)
-        lines.append(f"{count} of {len(rows)} row(s) marked {code}: {reason}")
+        lines.append(f"warning ({code}) on {count} of {len(rows)} rows: {reason}")
+    early = [row for row in rows if 0 < (row.get("gen_tokens") or 0) < (row.get("asked_tokens") or 0) and not {"short", "count"} & of(row).keys()]
+    if early:
+        lines.append(
+            f"answers ended early on {len(early)} of {len(rows)} rows: after {early[0]['gen_tokens']} of "
+            f"{early[0]['asked_tokens']} tokens on the first of them"
+        )
     return lines
 
 
 def refusal(rows: Sequence[Row], column: str) -> str:
     """Return why the speeds in ``column`` cannot be compared, "" if few enough rows are marked."""
     count = len(rows) - len(unmarked(rows, column))
-    return f"{count} of {len(rows)} row(s) marked {codes(rows)}" if count > MOST * len(rows) else ""
+    return f"{count} of {len(rows)} rows have warnings: {codes(rows)}" if count > MOST * len(rows) else ""

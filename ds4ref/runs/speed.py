@@ -1,7 +1,8 @@
 """Speeds of two runs at equal work, cell by cell, and the comparison of two arms measured in turn.
 
 A cell is one speed: of a place (a depth, or a test) in one repetition. Runs are compared only at places where both did
-the same amount of work. Cells of marked rows are left out, and a speed with many of them is not compared (``marks``).
+the same amount of work. Cells of rows with warnings are left out, and a speed with many of them is not compared
+(``marks``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def place(row: dict[str, Any]) -> Place:
 
 
 def cells(rows: Rows, column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
-    """Return place -> (amount of work, speeds by repetition) for the given columns, without marked rows."""
+    """Return place -> (amount of work, speeds by repetition) for the given columns, without rows that have warnings."""
     by_place: dict[Place, tuple[Any, dict[int, float]]] = {}
     for row in marks.unmarked(rows, column):
         value = row.get(column)
@@ -54,7 +55,7 @@ def common(rows_a: Rows, rows_b: Rows, column: str, work: str) -> tuple[Cells, C
 
 
 def refusal(rows_a: Rows, rows_b: Rows, column: str) -> str:
-    """Return why the marks of either run forbid a comparison of the speeds in ``column``, "" if they do not."""
+    """Return why the warnings of either run forbid a comparison of the speeds in ``column``, "" if they do not."""
     found = {name: marks.refusal(rows, column) for name, rows in (("A", rows_a), ("B", rows_b))}
     return "; ".join(f"{name}: {why}" for name, why in found.items() if why)
 
@@ -73,7 +74,7 @@ def in_turn(rows_a: Rows, rows_b: Rows, confidence: float = CONFIDENCE) -> dict[
     """Return, for each metric that both runs measured, the log of the ratio B / A; repetitions are the independent
     values.
 
-    The interval is unknown, the estimate NaN, and the method says why, for a metric that marks forbid to compare.
+    The interval is unknown, the estimate NaN, and the method says why, for a metric that warnings forbid to compare.
     ``confidence`` is joint over all metrics (Bonferroni).
     """
     intervals = {name: refused(why) for name, column, _ in SPEEDS if (why := refusal(rows_a, rows_b, column))}
@@ -107,6 +108,27 @@ def judge(i: Interval, margin: float = MARGIN, floor: float = 0.0) -> str:
         if i.high < -floor:
             return WORSE
     return UNCLEAR
+
+
+def said(metric: str, i: Interval, judgement: str, margin: float = MARGIN, a: str = "A", b: str = "B") -> str:
+    """Return the comparison of a speed as a sentence: "decode: B is 1.23 x (1.20 to 1.26) as fast as A: faster".
+
+    i   change from ``a`` to ``b`` in per cent
+    """
+    if judgement == REFUSED:
+        return f"{metric}: {b} is not compared with {a}: {i.method}"
+    ratio, low, high = (1 + value / 100 for value in (i.estimate, i.low, i.high))
+    if not i.known:
+        word = "" if judgement == UNCLEAR else f"{_WORDS[judgement]}, "
+        return f"{metric}: {b} is {ratio:.2f} x as fast as {a} ({word}no interval: {i.method})"
+    digits = 2 if high - low >= 0.02 else 3 if high - low >= 0.002 else 4
+    word = f"same within {margin:g} %" if judgement == SAME else _WORDS[judgement]
+    if judgement == UNCLEAR and i.detectable is not None and math.isfinite(i.detectable):
+        word += f", {i.n} rounds detect {i.detectable:.1f} %"
+    return f"{metric}: {b} is {ratio:.{digits}f} x ({low:.{digits}f} to {high:.{digits}f}) as fast as {a}: {word}"
+
+
+_WORDS = {BETTER: "faster", WORSE: "slower", SAME: "the same", UNCLEAR: "unclear"}
 
 
 def per_cent(i: Interval) -> Interval:

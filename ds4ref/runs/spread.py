@@ -18,7 +18,7 @@ def median_band(values: ArrayLike) -> tuple[float, float, float]:
 
 def band_name(count: int) -> str:
     """Return the name of the band that ``median_band`` uses for ``count`` values: quartiles or range."""
-    return "middle half" if count >= FEW else "least to most"
+    return "quartiles" if count >= FEW else "min-max"
 
 
 def quantile(values: ArrayLike, q: float) -> float:

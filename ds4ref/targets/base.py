@@ -114,6 +114,7 @@ class Request:
     ctx           context in tokens, None for the target's default
     guide         callback before every token is picked (``generate.Guide``): an ability of local targets
     cancel        switch that stops the request: the answer then ends with the text so far, finish "cancelled"
+    exact         ask an endpoint for exactly ``max_tokens`` tokens; one that refuses this is asked without
     """
 
     prompt: Prompt
@@ -127,6 +128,7 @@ class Request:
     ctx: int | None = None
     guide: Guide | None = field(default=None, compare=False, repr=False)
     cancel: Cancellation | None = field(default=None, compare=False, repr=False)
+    exact: bool = False
 
     @property
     def needs(self) -> tuple[Ability, ...]:

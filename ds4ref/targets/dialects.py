@@ -49,7 +49,9 @@ _FINISH = {
     "cancelled": Finish.CANCELLED, "error": Finish.ERROR,
 }  # fmt: skip
 
-_OPTIONAL = ("thinking", "reasoning_effort", "chat_template_kwargs", "stream_options", *REASONING)
+EXACT = ("ignore_eos", "min_tokens")
+"""Fields that ask for an answer of exactly ``max_tokens`` tokens (vLLM, SGLang, llama.cpp, ds4-server)."""
+_OPTIONAL = ("thinking", "reasoning_effort", "chat_template_kwargs", "stream_options", *EXACT, *REASONING)
 """Fields that may be dropped with little change of meaning. If any other field is refused, the request fails."""
 _ALWAYS = {"model", "messages", "prompt", "stream"}
 _STRICT = re.compile(
@@ -67,6 +69,7 @@ class ServerKind:
     limit      the server's name for ``max_tokens``
     ids        the completions endpoint takes token ids as prompt
     probe      drop fields that the server refuses, and repeat the request
+    exact      may be asked for an exact length; such fields are dropped if refused, whatever ``probe`` says
     """
 
     name: str
@@ -75,6 +78,7 @@ class ServerKind:
     limit: str = "max_tokens"
     ids: bool = False
     probe: bool = False
+    exact: bool = True
 
 
 _OWNERS = {"vllm": "vllm", "sglang": "vllm", "tensorrt": "vllm", "llama": "llama.cpp", "library": "openai",
@@ -86,12 +90,12 @@ KINDS = {
     kind.name: kind
     for kind in (
         ServerKind("probe", _SWITCH, probe=True),
-        ServerKind("plain"),
-        ServerKind("deepseek", _SWITCH, _PREFIX),
+        ServerKind("plain", exact=False),
+        ServerKind("deepseek", _SWITCH, _PREFIX, exact=False),
         ServerKind("ds4", _EFFORT),
         ServerKind("vllm", _TEMPLATE, ({}, {"continue_final_message": True, "add_generation_prompt": False}), ids=True),
         ServerKind("llama.cpp", _TEMPLATE, ids=True),
-        ServerKind("openai", _OPENAI, limit="max_completion_tokens"),
+        ServerKind("openai", _OPENAI, limit="max_completion_tokens", exact=False),
     )
 }
 PREFILLS = {kind.name: kind.prefill for kind in KINDS.values() if kind.prefill is not None}
@@ -148,7 +152,8 @@ class Dialect:
 
         If the reply names none, fields that the server has never taken are left out once.
         """
-        if not self.kind.probe or status not in (400, 422):
+        droppable = _OPTIONAL if self.kind.probe else EXACT
+        if status not in (400, 422):
             return False
         if self.guessed & body.keys():
             return True  # sent before another stream guessed
@@ -156,11 +161,12 @@ class Dialect:
             self.refused -= self.guessed
             self.guessed = set()
             return False
-        if "max_completion_tokens" in reply and "max_tokens" in body:
+        if self.kind.probe and "max_completion_tokens" in reply and "max_tokens" in body:
             self.limit = "max_completion_tokens"
             return True
-        sent = {name for name in _OPTIONAL if name in body}
-        sent |= {name for message in body.get("messages", ()) for name in REASONING if name in message}
+        sent = {name for name in droppable if name in body}
+        if self.kind.probe:
+            sent |= {name for message in body.get("messages", ()) for name in REASONING if name in message}
         named = {name for name in {*sent, *body} - _ALWAYS if re.search(rf"\b{name}\b", reply)}
         newly_refused = named & sent if named else sent if _STRICT.search(reply) else set()
         if not named and not newly_refused:
@@ -183,6 +189,10 @@ class Dialect:
             raise UsageError(f"unknown thinking mode {mode!r}: choose from none, high, max")
         fields = self.kind.thinking.get(mode, {})
         return fields if chat else {name: value for name, value in fields.items() if name == "thinking"}
+
+    def exactly(self, tokens: int) -> Json:
+        """Return the request fields that ask for exactly ``tokens`` tokens; none for a kind that knows no such field."""
+        return dict(zip(EXACT, (True, tokens), strict=True)) if self.kind.exact else {}
 
     def message(self, message: Message) -> Json:
         """Return one message as the protocol's JSON."""

@@ -267,6 +267,8 @@ class HttpTarget(Target):
             body["seed"] = request.seed
         if request.stop:
             body["stop"] = list(request.stop)
+        if request.exact:
+            body |= self.dialect.exactly(request.max_tokens)
         body["stream"] = stream
         if stream:
             body["stream_options"] = {"include_usage": True}

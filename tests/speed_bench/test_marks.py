@@ -17,7 +17,7 @@ from ds4ref.reports import cli as reports
 from ds4ref.runs import marks
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli, loadplot, sweep, waiting
-from ds4ref.speed_bench.columns import summaries
+from ds4ref.runs.columns import summaries
 from ds4ref.speed_bench.plan import Lane, Plan
 from ds4ref.speed_bench.repetitions import Repetitions
 from ds4ref.speed_bench.samples import sample
@@ -98,6 +98,33 @@ class Miscounts(Server):
         return usage if self.streams and not body["stream"] else usage | self.count(prompt, made, body["max_tokens"])
 
 
+class Capped(Server):
+    """Makes at most ``cap`` tokens, whatever it was asked for, and calls that the limit."""
+
+    def __init__(self, cap, **options):
+        super().__init__(**options)
+        self.cap = cap
+
+    def events(self, path, body, sleep):
+        yield from super().events(path, body | {"max_tokens": min(self.cap, body["max_tokens"])}, sleep)
+
+
+class Splits(Server):
+    """Sends every token in three events, and counts tokens if ``tells``."""
+
+    def __init__(self, tells=True, **options):
+        super().__init__(**options)
+        self.tells = tells
+
+    def pieces(self, prompt, made):
+        for seconds, fields in super().pieces(prompt, made):
+            text = (fields["content"] + "  ")[:3]
+            yield from ((seconds * (number == 0) + 2e-4 * (number > 0), {"content": text[number]}) for number in range(3))
+
+    def says(self, prompt, made, body):
+        return super().says(prompt, made, body) if self.tells or not body["stream"] else None
+
+
 class Adds(Server):
     """Its count never starts again."""
 
@@ -123,6 +150,23 @@ class Hides(Server):
     def says(self, prompt, made, body):
         details = {"completion_tokens_details": {"reasoning_tokens": self.hidden}} if self.thinks else {}
         return super().says(prompt, made, body) | (details if body["stream"] else {})
+
+
+class Trails(Server):
+    """Makes ``last`` tokens at the end that it counts and does not stream, as those behind the end of a text."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.last = last
+
+    def events(self, path, body, sleep):
+        for event in super().events(path, body, sleep):
+            if (event["choices"] or [{}])[0].get("finish_reason") and body["max_tokens"] > 1:
+                sleep(STEP * self.last)
+            yield event
+
+    def pieces(self, prompt, made):
+        return itertools.islice(super().pieces(prompt, made), made - self.last if made > 1 else made)
 
 
 class Early(Server):
@@ -177,8 +221,10 @@ def prompts(count, streams=False, depths=Server.depths):
     return server
 
 
-def cached(count):
-    return Miscounts(lambda prompt, made, asked: {"prompt_tokens_details": {"cached_tokens": count(prompt)}}, True)
+def cached(count, depths=Server.depths):
+    server = Miscounts(lambda prompt, made, asked: {"prompt_tokens_details": {"cached_tokens": count(prompt)}}, True)
+    server.depths = depths
+    return server
 
 
 REFUSED = "refused"
@@ -198,7 +244,21 @@ FALSE = {
     "all tokens since it was started": (Adds(), REFUSED),
     "as many as were asked for, after a tenth": (completion(lambda p, n, asked: asked, stops=6), REFUSED),
     "two counts": (Twice(), REFUSED),
-    "a blank behind every token": (Pads(), "count"),
+    "a blank behind every token": (Pads(), "split"),
+    "ten tokens, and calls it the limit": (Capped(10), "count"),
+    "all tokens but one, and calls it the limit": (Capped(63), "count"),
+    "a token for every pass of four": (completion(lambda p, n, asked: (n + 3) // 4, group=4), "count"),
+    "three events a token": (Splits(), "split"),
+    "three events a token, not counted": (Splits(tells=False), "count"),
+    "stops early, not counted": (
+        Miscounts(lambda p, n, asked: {"completion_tokens": None}, True, stops=40), "count"),
+    "a quarter of the tokens hidden before the others": (Hides(16), "count"),
+    "a quarter of the tokens hidden behind the others": (Trails(16), "count"),
+    "three tokens of an answer": (Server(stops=3), "short"),
+    "half an answer but one token": (Server(stops=31), "short"),
+    "stops after a token": (Server(stops=1), "short"),
+    "stops early, four tokens a piece": (Server(stops=22, group=4), "short"),
+    "more cached tokens than the prompt has": (cached(lambda p: p + 20, "20,40"), "prompt"),
     "more reasoning than tokens": (
         Miscounts(lambda p, n, asked: {"completion_tokens_details": {"reasoning_tokens": 9 * n}}, True), REFUSED),
     "reasoning that is not streamed": (Hides(30, thinks=True), REFUSED),
@@ -226,9 +286,8 @@ TRUE = {
     "a burst now and then": Server(steps=(0.02, 0.02, 0.02, 0.0, 0.0)),
     "slow": Server(prefill=0.2, steps=(1.5,)),
     "unsteady": Server(steps=(0.002, 0.04, 0.01, 0.3)),
-    "stops early": Server(stops=9),
-    "stops after a token": Server(stops=1),
-    "stops early, four tokens a piece": Server(stops=22, group=4),
+    "stops at half of what was asked for": Server(stops=32),
+    "stops a token early": Server(stops=63),
     "a far server": Server(prefill=1e-4, before=0.15),
     "20,000 tokens/s of prefill": Server(prefill=5e-5, before=0.004, steps=(0.005,)),
     "100,000 tokens/s of prefill": Server(prefill=1e-5, before=0.002, steps=(0.002,)),
@@ -275,16 +334,16 @@ def test_no_figure_that_cannot_be_true_is_published_unmarked(name, swept, capsys
         last = said.err.splitlines()[-1]
         assert code == 1 and last.startswith("ds4-bench: http://fake/v1 ") and "internal error" not in last
         return
-    assert code == 0 and [expected in row["marks"].split() for row in rows] == [True, True]
-    assert f"marked {expected}: {marks.MEANINGS[expected]}" in said.out.replace("\n", " ")
-    assert f"4 of 4 row(s) marked {expected}: " in said.err
+    assert code == 0 and [expected in row["warnings"].split() for row in rows] == [True, True]
+    assert f"warning ({expected}): {marks.MEANINGS[expected]}" in said.out.replace("\n", " ")
+    assert f"warning ({expected}) on 4 of 4 rows: " in said.err
 
 
 @pytest.mark.parametrize("name", TRUE)
 def test_a_true_figure_has_no_mark(name, swept, capsys):
     code, rows = swept(TRUE[name])
-    assert code == 0 and [row["marks"] for row in rows] == [None, None], capsys.readouterr().err
-    assert "mark" not in capsys.readouterr().out
+    assert code == 0 and [row["warnings"] for row in rows] == [None, None], capsys.readouterr().err
+    assert "warning" not in capsys.readouterr().out
 
 
 def test_too_low_a_count_is_replaced_by_what_came(swept):
@@ -297,6 +356,18 @@ def test_too_low_a_count_is_replaced_by_what_came(swept):
         }
 
 
+@pytest.mark.parametrize("server", [Splits(), Splits(tells=False), Capped(10), Server(stops=3), Server(stops=63)])
+def test_tokens_are_shown_where_they_are_not_those_asked_for(server, swept, capsys):
+    """The number of events is no number of tokens where the length asked for is a better one."""
+    code, rows = swept(server)
+    tokens = server.stops or getattr(server, "cap", 64)
+    assert code == 0 and {(row["gen_tokens"], row["asked_tokens"]) for row in rows} == {(tokens, 64)}
+    assert {round(row["gen_tps"] * STEP, 1) for row in rows} == ({1.0} if tokens != 64 else {0.9})
+    said = capsys.readouterr()
+    assert bool(re.search(r"┃ +tokens +┃.*┃ +asked +┃", said.out)) == (tokens != 64)
+    assert ("answers ended early on 4 of 4 rows: after 63 of 64 tokens" in said.err) == (tokens == 63)
+
+
 def test_a_cold_first_request_is_no_reason_to_doubt_the_others(swept):
     class Cold(Server):
         def events(self, path, body, sleep):
@@ -304,18 +375,18 @@ def test_a_cold_first_request_is_no_reason_to_doubt_the_others(swept):
             yield from super().events(path, body, sleep)
 
     code, rows = swept(Cold(prefill=2e-5, before=0.003), depths="900,2000")
-    assert code == 0 and [row["marks"] for row in rows] == [None, None]
+    assert code == 0 and [row["warnings"] for row in rows] == [None, None]
     code, rows = swept(Cold(prefill=0.0, before=0.003), depths="900,2000")
-    assert code == 0 and [row["marks"] for row in rows] == ["prefill", "prefill"]
+    assert code == 0 and [row["warnings"] for row in rows] == ["prefill", "prefill"]
 
 
 @pytest.mark.parametrize("lag, marked", [(0.0001, None), (0.0006, None), (0.0007, "busy"), (0.045, "busy")])
 def test_a_client_that_wakes_too_late_marks_its_rows(lag, marked, swept, capsys):
     """From a quarter of the time between pieces on."""
     code, rows = swept(Server(), lag=lag)
-    assert code == 0 and {row["marks"] for row in rows} == {marked}
+    assert code == 0 and {row["warnings"] for row in rows} == {marked}
     assert all(row["lag_ms"] == pytest.approx(1e3 * lag) and row["load"] is not None for row in rows)
-    assert ("this client woke 45 ms late, pieces came every 2.4 ms (load " in capsys.readouterr().err) == (lag > 0.04)
+    assert ("this client woke 45 ms late, events came every 2.4 ms (load " in capsys.readouterr().err) == (lag > 0.04)
 
 
 def test_a_late_client_and_few_pieces():
@@ -331,7 +402,7 @@ def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
                              (Server(), None)):  # fmt: skip
         scripted(monkeypatch, fake=server)
         assert cli.main([*argv, "--csv", "l.csv", "--no-store"]) == 0
-        assert [row["marks"] for row in read_rows("l.csv")] == [expected]
+        assert [row["warnings"] for row in read_rows("l.csv")] == [expected]
 
 
 # --- where they are shown
@@ -345,15 +416,15 @@ def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
 def test_a_mark_is_in_row_table_plot_and_report(server, code, swept, capsys):
     assert swept(server, "--plot", "s.svg")[0] == 0
     facts = json.loads(Path("s.json").read_text())
-    assert all(list(entry["marks"]) == [code] for entry in facts["samples"])
-    reason = facts["samples"][0]["marks"][code]
+    assert all(list(entry["warnings"]) == [code] for entry in facts["samples"])
+    reason = facts["samples"][0]["warnings"][code]
     said = capsys.readouterr()
-    assert f"marked {code}: " in said.out and f"ds4-bench: 4 of 4 row(s) marked {code}: {reason}" in said.err
-    assert f"marked: {code}" in Path("s.svg").read_text()
+    assert f"warning ({code}): " in said.out and f"ds4-bench: warning ({code}) on 4 of 4 rows: {reason}" in said.err
+    assert f"warnings: {code}" in Path("s.svg").read_text()
     assert reports.main(["build", "s.csv", "-o", "r.html"]) == 0
     for text in (Path("r.html").read_text(), Path("r.md").read_text(), capsys.readouterr().out):
-        assert f"4 of 4 row(s) marked {code}: " in text
-    assert f"marked: {code}" in Path("r.svg").read_text()
+        assert f"warning ({code}) on 4 of 4 rows: " in text
+    assert f"warnings: {code}" in Path("r.svg").read_text()
 
 
 @pytest.mark.parametrize("form", ["md", "json", "jsonl", "sql"])
@@ -374,9 +445,9 @@ def test_a_gate_refuses_what_is_marked(server, lag, refused, swept, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [f["metric"] for f in found["findings"] if f["verdict"] == "refused"] == refused
     assert all(f["verdict"] == "same" for f in found["findings"] if f["metric"] not in refused)
-    assert [fail.partition(" is refused: A: 4 of 4 row(s) marked ")[0] for fail in found["fails"]] == refused
+    assert [fail.partition(" is not compared: A: 4 of 4 rows have warnings: ")[0] for fail in found["fails"]] == refused
     assert reports.main(["compare", "s.csv", "s.csv"]) == (4 if refused else 0)
-    assert ("refused" in capsys.readouterr().out) == bool(refused)
+    assert ("not compared" in capsys.readouterr().out) == bool(refused)
 
 
 def test_two_targets_of_which_one_miscounts_have_no_verdict(monkeypatch, tmp_path, capsys):
@@ -397,20 +468,20 @@ def test_two_targets_of_which_one_miscounts_have_no_verdict(monkeypatch, tmp_pat
     assert cli.main([*argv, "-r", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["verdict"]
     assert found["decode"]["verdict"] == "refused" and found["decode"]["estimate_percent"] is None
-    assert found["decode"]["method"] == "B: 8 of 8 row(s) marked count" and found["prefill"]["verdict"] != "refused"
+    assert found["decode"]["method"] == "B: 8 of 8 rows have warnings: count" and found["prefill"]["verdict"] != "refused"
 
 
 def test_a_few_marked_rows_are_left_out():
     rows = [{"ctx_tokens": 64 * n, "gen_tps": 10.0} for n in range(1, 9)]
-    busy = {"marks": {"busy": "load 30"}}
-    for count, refused in ((2, ""), (3, "3 of 8 row(s) marked busy")):
+    busy = {"warnings": {"busy": "load 30"}}
+    for count, refused in ((2, ""), (3, "3 of 8 rows have warnings: busy")):
         some = [row | busy for row in rows[:count]] + rows[count:]
         assert marks.refusal(some, "gen_tps") == refused and len(marks.unmarked(some, "gen_tps")) == 8 - count
-    assert marks.notes(some) == ["3 of 8 row(s) marked busy: load 30"]
-    some = [{"marks": {"busy": "first"}}, {"marks": {"other": "x", "busy": "second", "count": "y"}}]
+    assert marks.notes(some) == ["warning (busy) on 3 of 8 rows: load 30"]
+    some = [{"warnings": {"busy": "first"}}, {"warnings": {"other": "x", "busy": "second", "count": "y"}}]
     order = [("count", "y"), ("busy", "first"), ("other", "x")]
     assert list(marks.merged(map(marks.of, some)).items()) == order and marks.codes(some) == "count busy other"
-    assert marks.of({"marks": "busy count"}) == {code: marks.MEANINGS[code] for code in ("busy", "count")}
+    assert marks.of({"warnings": "busy count"}) == {code: marks.MEANINGS[code] for code in ("busy", "count")}
 
 
 # --- this machine
@@ -428,7 +499,7 @@ def test_lag_is_what_a_sleeping_thread_overshoots(monkeypatch):
 def test_a_local_row_that_waited_for_a_processor_is_marked():
     row = {"steps_s": [0.01], "gen_tokens": 1, "wait_share": 0.099, "load": 7.5}
     assert not marks.of_times(row) and not marks.of_times(row | {"wait_share": None})
-    reason = {"busy": "a thread waited 10% of the time for a processor (load 7.5)"}
+    reason = {"busy": "a thread waited for a CPU for 10% of the time (load 7.5)"}
     assert marks.of_times(row | {"wait_share": 0.1}) == reason
 
 
@@ -447,17 +518,21 @@ def test_only_the_timed_windows_count(monkeypatch):
     window = 10 * PREFILL_S + 2 * (EVAL_S + PICK_S)
     assert row.wait_share == pytest.approx(0.75 / window) and row.load == 3.5, "of the thread that waited longest"
     entry = sample(row)
-    assert entry["marks"] == {"busy": "a thread waited 20% of the time for a processor (load 3.5)"}
-    assert summaries([entry])[0]["marks"] == "busy"
+    assert entry["warnings"] == {"busy": "a thread waited for a CPU for 20% of the time (load 3.5)"}
+    assert summaries([entry])[0]["warnings"] == "busy"
     waits = itertools.count(0.0, 0.5)
     monkeypatch.setattr(waiting, "threads_waited", lambda: {"1": next(waits)})
     for share in (0.85, 0.95):
         time.process_time = itertools.count(0.0, share).__next__
         (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
         assert (row.wait_share == 0) == (share > 0.9), "more threads than cores wait for each other"
+    waits = itertools.count(0.0, 99.0)
+    time.process_time = itertools.count(0.0, 0.1).__next__
+    (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
+    assert row.wait_share == 1, "a wait counts when it ends, though it began before the window"
     monkeypatch.setattr(waiting, "threads_waited", lambda: None)
     (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
-    assert row.wait_share is None and "marks" not in sample(row)
+    assert row.wait_share is None and "warnings" not in sample(row)
 
 
 def test_rounds_are_not_counted_where_every_row_is_marked():
@@ -467,18 +542,18 @@ def test_rounds_are_not_counted_where_every_row_is_marked():
          "gen_tps": 4.0 + rep % 2}
         for rep in range(6)
     ]  # fmt: skip
-    busy = [row | {"marks": {"busy": "load 30"}} for row in rows]
-    with pytest.raises(DataError, match=r"^refused: no difference can be told \(B: 6 of 6 row\(s\) marked busy\)$"):
+    busy = [row | {"warnings": {"busy": "load 30"}} for row in rows]
+    with pytest.raises(DataError, match=r"^refused: no difference can be told \(B: 6 of 6 rows have warnings: busy\)$"):
         Repetitions(plan).wanted([rows, busy])
-    miscounted = [row | {"marks": {"count": "doubled"}} for row in rows]
+    miscounted = [row | {"warnings": {"count": "doubled"}} for row in rows]
     assert Repetitions(plan).wanted([rows, miscounted]) >= 6, "prefill can still be compared"
 
 
 def test_marked_levels_of_a_load_are_crosses():
     rows = [{"ctx_tokens": 64, "streams": n, "ttft_ms": 5.0 * n, "total_tps": 9.0} for n in (1, 2, 4)]
-    rows[1]["marks"] = "burst busy"
+    rows[1]["warnings"] = "burst busy"
     figure = loadplot.draw(rows, "t", (960, 720))
     assert [[list(found.get_offsets()[0]) for found in axes.collections] for axes in figure.axes] == [
         [[2, 9.0]], [[2, 10.0]]
     ]  # fmt: skip
-    assert "marked: burst busy" in figure._supxlabel.get_text()
+    assert "warnings: burst busy" in figure._supxlabel.get_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ds4ref.reports.sources import read_csv
-from ds4ref.speed_bench.columns import HEADER
+from ds4ref.runs.columns import HEADER
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "speed_bench" / "results").glob("*.csv"))

@@ -20,7 +20,7 @@ from ds4ref.runs.store import Store
 from ds4ref.speed_bench import cli, runner
 from ds4ref.speed_bench import sources as sources_module
 from ds4ref.speed_bench import sweep as sweep_module
-from ds4ref.speed_bench.columns import HEADER, summaries, summary
+from ds4ref.runs.columns import HEADER, summaries, summary
 from ds4ref.speed_bench.formats import FORMATS, render, sql
 from ds4ref.speed_bench.local import LocalSource
 from ds4ref.speed_bench.peaks import known_peaks, machine_peaks

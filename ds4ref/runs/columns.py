@@ -1,10 +1,10 @@
 """All columns of a result: name, unit, type, how repetitions are combined, and how tables show them.
 
 A new column is one entry here. In local runs it is filled by the property of ``sweep.SweepRow`` of the same name; other
-sources put the value into their samples under that name. CSV, SQL, summaries, tables and docs/reference/bench.md follow
-from the entry.
+sources put the value into their samples under that name. CSV, SQL, summaries, tables (of
+terminals and of reports) and docs/reference/bench.md follow from the entry: one run has one number under one name.
 
-    python -m ds4ref.speed_bench.columns        prints the table of docs/reference/bench.md
+    python -m ds4ref.runs.columns        prints the table of docs/reference/bench.md
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ds4ref.runs import marks
+from . import marks
 
 Sample = dict[str, Any]
 Combine = Callable[[str, Sequence[Sample]], Any]
@@ -42,6 +42,12 @@ def largest(name: str, group: Sequence[Sample]) -> Any:
     return max(_numbers(name, group), default=None)
 
 
+def typical(name: str, group: Sequence[Sample]) -> int | None:
+    """Return the median of column ``name``, a count, over the repetitions; None if no repetition has it."""
+    value = median(name, group)
+    return None if value is None else round(value)
+
+
 def alike(name: str, group: Sequence[Sample]) -> Any:
     """Return the value of column ``name`` if it is the same in all repetitions, else "differs"."""
     return group[-1].get(name) if len({entry.get(name) for entry in group}) == 1 else "differs"
@@ -53,7 +59,7 @@ def count(name: str, group: Sequence[Sample]) -> int:
 
 
 def marked(name: str, group: Sequence[Sample]) -> str | None:
-    """Return the codes of all marks on the repetitions, None if there are none; ``name`` is not used."""
+    """Return the codes of all warnings on the repetitions, None if there are none; ``name`` is not used."""
     return marks.codes(group) or None
 
 
@@ -64,7 +70,7 @@ def band(source: str, end: int) -> Combine:
     """
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
-        from ds4ref.runs.spread import median_band
+        from .spread import median_band
 
         values = _numbers(source, group)
         quartiles = median_band(values) if len(values) > 1 else (0.0, 0.0, 0.0)
@@ -76,14 +82,16 @@ def band(source: str, end: int) -> Combine:
 def percentile(source: str, q: float) -> Combine:
     """Return a function that combines repetitions to the percentile ``q`` of all single times in column ``source``.
 
-    The column holds lists of seconds; the result is in milliseconds.
+    The column holds lists of seconds; the result is in milliseconds. Rows without such times have it already.
     """
     least = 1 if q <= 0.5 else P95_FROM if q <= 0.95 else P99_FROM
 
     def combine(name: str, group: Sequence[Sample]) -> float | None:
-        from ds4ref.runs.spread import quantile
+        from .spread import quantile
 
         values = [1e3 * seconds for entry in group for seconds in entry.get(source, ())]
+        if not values:
+            return median(name, group)
         return quantile(values, q) if len(values) >= least else None
 
     return combine
@@ -98,6 +106,7 @@ class Column:
     combine                     how the values of repetitions become one
     rank                        in a narrow table, columns of the highest rank are omitted first
     factor                      a table shows the value times this number; 0 is then shown as not measured
+    unlike, slack               tables show the column only if it differs from this other one, by more than this share
     """
 
     name: str
@@ -110,6 +119,8 @@ class Column:
     display_form: str = ""
     rank: int = 0
     factor: float = 1.0
+    unlike: str = ""
+    slack: float = 0.0
 
     def cell(self, entry: Mapping[str, Any]) -> str:
         """Return the CSV cell for a summary, "" if the value was not measured."""
@@ -125,88 +136,104 @@ class Column:
             return " ".join(value)
         if not value or isinstance(value, str):
             return value or ""
-        return format(value * self.factor, self.display_form)
+        return format(value * self.factor, self.display_form) if self.display_form else rounded(value * self.factor)
+
+    def differs(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether a summary's value differs from that of the column ``unlike``, if both are known."""
+        value, other = entry.get(self.name), entry.get(self.unlike)
+        return value is not None and other is not None and abs(value - other) > self.slack * other
+
+
+def rounded(value: float) -> str:
+    """Format a rate or a time with about three digits."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _speed(name: str, meaning: str, heading: str = "", rank: int = 0, form: str = ".2f") -> Column:
-    return Column(name, meaning, "tokens/s", form=form, heading=heading, display_form=",.1f", rank=rank)
+    return Column(name, meaning, "tokens/s", form=form, heading=heading, rank=rank)
 
 
 def _ms(name: str, meaning: str, combine: Combine = median, heading: str = "", rank: int = 0) -> Column:
-    return Column(name, meaning, "ms", form=".3f", combine=combine, heading=heading, display_form=",.2f", rank=rank)
+    return Column(name, meaning, "ms", form=".3f", combine=combine, heading=heading, rank=rank)
 
 
 COLUMNS = (
     # ds4's, byte for byte
-    Column("ctx_tokens", "the frontier", "tokens", int, "d", last, "context", ",.0f", 1),
-    Column("prefill_tokens", "tokens of the newest interval", "tokens", int, "d", last),
-    _speed("prefill_tps", "prefill of the newest interval", "prefill t/s", 2),
-    Column("gen_tokens", "decode steps", "tokens", int, "d", last),
+    Column("ctx_tokens", "the depth: tokens in the context after the prefill", "tokens", int, "d", last, "context", ",.0f", 1),
+    Column("prefill_tokens", "tokens prefilled: those since the depth before", "tokens", int, "d", last),
+    _speed("prefill_tps", "speed of that prefill", "prefill t/s", 2),
+    Column("gen_tokens", "decode steps; endpoints: tokens of the answer, shown where not as many as asked for", "tokens",
+           int, "d", typical, "tokens", ",.0f", 2, unlike="asked_tokens"),
     _speed("gen_tps", "decode, the first step included", "decode t/s", 2),
-    Column("kvcache_bytes", "the session as a payload file at this depth (a function of depth, not a measurement)",
+    Column("kvcache_bytes", "size of the saved session at this depth (computed from the depth, not measured)",
            "bytes", int, "d", last, "session MiB", ",.2f", 9, 2.0**-20),
     # ours
-    _ms("gen_first_ms", "the first decode step, and what a new session prepares for it", heading="first ms", rank=6),
+    _ms("gen_first_ms", "the first decode step, and what a new session prepares for it", heading="first step ms", rank=6),
     _speed("gen_steady_tps", "decode without the first step"),
-    Column("gen_digest", "equal if two runs decoded the same tokens; others need other experts, that is, other work",
+    Column("gen_digest", "equal if two runs decoded the same tokens (other tokens use other experts: other work)",
            type=str, combine=alike),
     Column("reps", "repetitions; speeds are medians over them", type=int, form="d", combine=count),
-    Column("prefill_tps_low", "lower end of the middle half of the repetitions (all, below five)", "tokens/s",
+    Column("prefill_tps_low", "lower quartile of the repetitions (below five repetitions: minimum)", "tokens/s",
            form=".2f", combine=band("prefill_tps", 1)),
-    Column("prefill_tps_high", "upper end", "tokens/s", form=".2f", combine=band("prefill_tps", 2)),
-    Column("gen_tps_low", "the same of decode", "tokens/s", form=".2f", combine=band("gen_tps", 1)),
-    Column("gen_tps_high", "upper end", "tokens/s", form=".2f", combine=band("gen_tps", 2)),
-    _ms("itl_p50_ms", "from one token to the next", percentile("steps_s", 0.5)),
-    _ms("itl_p95_ms", f"the 95th percentile, from {P95_FROM} steps on", percentile("steps_s", 0.95), "p95 ms", 7),
-    Column("rss_bytes", "memory of the process after the row, mapped model pages included", "bytes", int, "d", largest),
-    Column("cache_bytes_per_token", "cache of the session, divided by the depth", "bytes", form=".1f"),
-    Column("decode_bytes", "what one token must read: weights and cache", "bytes", int, "d"),
-    Column("decode_gbs", "the rate that the decode speed amounts to", "GB/s", form=".3f", heading="GB/s",
+    Column("prefill_tps_high", "upper quartile (maximum)", "tokens/s", form=".2f", combine=band("prefill_tps", 2)),
+    Column("gen_tps_low", "the same for decode", "tokens/s", form=".2f", combine=band("gen_tps", 1)),
+    Column("gen_tps_high", "upper quartile (maximum)", "tokens/s", form=".2f", combine=band("gen_tps", 2)),
+    _ms("itl_p50_ms", "inter-token latency: median of all steps of all repetitions", percentile("steps_s", 0.5),
+        "ITL p50 ms", 7),
+    _ms("itl_p95_ms", f"95th percentile of the same, from {P95_FROM} steps on", percentile("steps_s", 0.95),
+        "ITL p95 ms", 7),
+    Column("rss_bytes", "memory of the process after the row, mapped model pages included", "bytes", int, "d", largest,
+           "process MiB", ",.0f", 9, 2.0**-20),
+    Column("cache_bytes_per_token", "KV cache divided by the depth", "bytes", form=".1f"),
+    Column("decode_bytes", "bytes that decoding one token must read: weights and KV cache", "bytes", int, "d"),
+    Column("decode_gbs", "memory bandwidth that the decode speed implies", "GB/s", form=".3f", heading="GB/s",
            display_form=".2f", rank=10),
-    Column("decode_share", "share of the bound", form=".4f", heading="decode share", display_form=".0%", rank=8),
-    Column("decode_binds", "what binds: bytes or arithmetic", type=str, combine=last),
-    Column("prefill_share", "share of the bound", form=".4f", heading="prefill share", display_form=".0%", rank=8),
-    Column("prefill_binds", "what binds", type=str, combine=last),
-    Column("test", "name of a single test or of a load; empty in a walk", type=str, combine=last, heading="test"),
+    Column("decode_share", "decode speed as a share of the roofline bound", form=".4f", heading="decode share", display_form=".0%", rank=8),
+    Column("decode_binds", "limiting resource: bytes or arithmetic", type=str, combine=last),
+    Column("prefill_share", "prefill speed as a share of the roofline bound", form=".4f", heading="prefill share", display_form=".0%", rank=8),
+    Column("prefill_binds", "limiting resource", type=str, combine=last),
+    Column("test", "name of a single test or load level; empty in a sweep", type=str, combine=last, heading="test"),
     _ms("ttft_ms", "endpoints: time to first token", heading="TTFT ms", rank=3),
     _ms("e2e_ms", "endpoints: to the end of the stream", heading="end to end ms", rank=5),
-    Column("prompt_tokens", "endpoints: as the server counts them", "tokens", int, "d"),
-    Column("cached_tokens", "endpoints: those that the server took from a cache", "tokens", int, "d"),
-    Column("streams", "endpoints: streams at once", type=int, form="d", combine=last, heading="streams",
+    Column("prompt_tokens", "endpoints: prompt tokens as the server counts them, shown where 5 % off the depth", "tokens",
+           int, "d", heading="prompt tokens", display_form=",.0f", rank=2, unlike="ctx_tokens", slack=0.05),
+    Column("cached_tokens", "endpoints: prompt tokens that the server took from a cache", "tokens", int, "d"),
+    Column("streams", "endpoints: concurrent streams", type=int, form="d", combine=last, heading="streams",
            display_form=",.0f", rank=1),
     _speed("total_tps", "endpoints: all streams together", "all t/s", 3),
     Column("fairness", "endpoints: Jain's index of the streams' rates", form=".4f", heading="fairness",
            display_form=".3f", rank=8),
-    _ms("itl_p99_ms", f"the 99th percentile, from {P99_FROM} on", percentile("steps_s", 0.99)),
+    _ms("itl_p99_ms", f"99th percentile of inter-token latency, from {P99_FROM} steps on", percentile("steps_s", 0.99)),
     _ms("ttft_p95_ms", "under load: time to first token", percentile("ttfts_s", 0.95), "TTFT p95", 4),
     _ms("ttft_p99_ms", "under load", percentile("ttfts_s", 0.99)),
-    _ms("tpot_p50_ms", "under load: time per output token behind the first, a value a request",
+    _ms("tpot_p50_ms", "under load: time per output token after the first, one value per request",
         percentile("tpots_s", 0.5), "TPOT ms", 4),
     _ms("tpot_p95_ms", "under load", percentile("tpots_s", 0.95), "TPOT p95", 5),
     _ms("tpot_p99_ms", "under load", percentile("tpots_s", 0.99)),
     _ms("e2e_p95_ms", "under load: to the end of the stream", percentile("e2es_s", 0.95)),
     _ms("e2e_p99_ms", "under load", percentile("e2es_s", 0.99)),
-    Column("offered_rps", "under load: requests sent on average; empty where a next one waits for an answer",
-           "requests/s", form=".4f", combine=last, heading="sent /s", display_form=".2f", rank=5),
-    Column("request_rps", "under load: requests answered", "requests/s", form=".4f", heading="answered /s",
+    Column("offered_rps", "under load: average rate of sending; empty with --concurrency",
+           "requests/s", form=".4f", combine=last, heading="sent/s", display_form=".2f", rank=5),
+    Column("request_rps", "under load: requests answered", "requests/s", form=".4f", heading="answered/s",
            display_form=".2f", rank=3),
     Column("goodput_rps", "under load: requests answered within --goodput", "requests/s", form=".4f",
-           heading="goodput /s", display_form=".2f", rank=2),
-    Column("requests", "under load: how many were sent", type=int, form="d", combine=last, heading="requests",
+           heading="goodput/s", display_form=".2f", rank=2),
+    Column("requests", "under load: number of requests", type=int, form="d", combine=last, heading="requests",
            display_form=",.0f", rank=6),
-    Column("failed", "under load: how many of them failed", type=int, form="d", heading="failed",
+    Column("failed", "under load: number of failed requests", type=int, form="d", heading="failed",
            display_form=".0f", rank=2),
-    Column("marks", f"why the row is not to be relied on: {', '.join(marks.MEANINGS)} (below)", type=str,
-           combine=marked, heading="marked", rank=1),
-    _ms("lag_ms", "endpoints: how late this client woke: the overshoot of a thread that sleeps"),
-    Column("wait_share", "local: the share of the timed windows that a thread waited for a processor that others had "
-           "(Linux)", form=".4f"),
+    Column("warnings", f"reasons not to rely on the row: {', '.join(marks.MEANINGS)} (below)", type=str,
+           combine=marked, heading="warnings", rank=1),
+    _ms("lag_ms", "endpoints: how late this client wakes from sleep (CPU contention)"),
+    Column("wait_share", "local: share of the timed windows that a thread waited for a CPU (Linux)", form=".4f"),
     Column("load", "load average of the machine over the last minute, after the row", form=".2f"),
-    Column("drafted", "speculative decoding: tokens that were guessed", "tokens", int, "d"),
-    Column("accepted", "guessed tokens that were right", "tokens", int, "d"),
-    Column("tokens_per_pass", "tokens decoded by a pass of the model", form=".3f", heading="tokens a pass",
+    Column("drafted", "speculative decoding: tokens drafted", "tokens", int, "d"),
+    Column("accepted", "drafted tokens that were accepted", "tokens", int, "d"),
+    Column("tokens_per_pass", "tokens decoded per forward pass", form=".3f", heading="tokens/pass",
            display_form=".2f", rank=4),
-    Column("drafts", "right/guessed by source and number of guesses in the pass", type=str, combine=last),
+    Column("drafts", "accepted/drafted by source and draft length", type=str, combine=last),
+    Column("asked_tokens", "endpoints: tokens of the answer that were asked for", "tokens", int, "d", typical,
+           "asked", ",.0f", 2, unlike="gen_tokens"),
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)
 HEADER = ",".join(NAMES)
@@ -233,12 +260,24 @@ def repetition_key(entry: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def summaries(samples: Sequence[Sample]) -> list[Sample]:
-    """Return one summary per depth in order of depth, or per test in order of the samples."""
+    """Return one summary per depth in order of depth, or per test in order of the samples; summaries stay as they are."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
         groups.setdefault(repetition_key(entry), []).append(entry)
     ordered = sorted(groups, key=lambda key: 0 if key[1] else key[0])
-    return [summary(groups[key]) for key in ordered]
+    alone = {key: group[0] for key, group in groups.items() if len(group) == 1 and group[0].get("reps")}
+    return [alone[key] if key in alone else summary(groups[key]) for key in ordered]
+
+
+def shown(entries: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns that tables of these summaries show."""
+    return [
+        column
+        for column in COLUMNS
+        if column.heading
+        and any(column.display(entry) for entry in entries)
+        and (not column.unlike or any(column.differs(entry) for entry in entries))
+    ]
 
 
 def format_row(entry: Mapping[str, Any]) -> str:

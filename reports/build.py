@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from ds4ref.console.common import atomic_output, check_output, duration
 from ds4ref.errors import DataError
 from ds4ref.runs import drift, marks
+from ds4ref.runs.columns import BY_NAME, rounded, shown, summaries
 from ds4ref.runs.provenance import age
-from ds4ref.runs.spread import band_name, median_band, quantile
+from ds4ref.runs.spread import band_name, median_band
 from ds4ref.runs.stats import p_said
 from ds4ref.version import __version__
 
@@ -38,7 +39,6 @@ class Report:
     headline: list[str] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
     speeds: list[dict[str, Any]] = field(default_factory=list)
-    served: list[dict[str, Any]] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     vectors: list[dict[str, Any]] = field(default_factory=list)
     graded: list[dict[str, Any]] = field(default_factory=list)
@@ -93,7 +93,6 @@ def assemble(
     bench = [part for m in whole for part in series(m)]
     report = Report(printable(title or _default_title(runs)))
     _add_speed(report, bench)
-    report.served = [table for m in whole if (table := _served_table(m)) is not None]
     _add_pairs(report, whole, thresholds)
     _add_roofline(report, bench)
     for measured in whole:
@@ -144,7 +143,7 @@ def render(template: str, report: Report, **extra: Any) -> str:
         keep_trailing_newline=True,
     )
     env.filters |= {
-        "tps": _tps,
+        "tps": rounded,
         "count": lambda n: f"{n:,}",
         "cell": _markdown_cell,
         "shown": printable,
@@ -158,40 +157,44 @@ def render(template: str, report: Report, **extra: Any) -> str:
 def series(measured: Measured) -> list[Measured]:
     """Split a run into one series per kind of single test, since tests at the same depth are not repetitions.
 
-    A sweep remains one series.
+    A sweep remains one series, and so does a load, whose levels are rows of one table.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in measured.rows:
         kinds.setdefault(str(row.get("test") or "").partition(" @")[0], []).append(row)
-    if len(kinds) < 2:
+    if len(kinds) < 2 or loaded(measured):
         return [measured]
     run = measured.run
     return [Measured(replace(run, label=f"{run.name}, {kind}"), rows) for kind, rows in kinds.items()]
 
 
+def loaded(measured: Measured) -> bool:
+    """Return whether a run has levels of a load, which are no curve over depths."""
+    return any(row.get("requests") for row in measured.rows)
+
+
 def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
-    """Return, by metric, a curve of each run: median and band at each depth; a CSV of summaries has its own bands."""
+    """Return, by metric, a curve of each run: median and band at each depth."""
     curves: dict[str, list[Curve]] = {name: [] for name, _ in SPEEDS}
+    entries_of = {id(measured): summaries(measured.rows) for measured in bench if measured.run.kind == "bench"}
     for measured in bench:
-        if measured.run.kind != "bench":
+        if measured.run.kind != "bench" or loaded(measured):
             continue
         for name, column in SPEEDS:
-            by_depth: dict[int, list[float]] = {}
-            stated: dict[int, tuple[float, float]] = {}
-            marked: dict[int, str] = {}
-            for row in measured.rows:
-                if figures.finite(row.get(column)) and row[column] > 0:
-                    depth = int(row["ctx_tokens"])
-                    by_depth.setdefault(depth, []).append(float(row[column]))
-                    if codes := marks.concerning(row, column):
-                        marked[depth] = codes
-                    low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
-                    if figures.finite(low) and figures.finite(high):
-                        stated[depth] = (float(low), float(high))  # type: ignore[arg-type]
-            points = []
-            for depth, values in sorted(by_depth.items()):
-                middle, low, high = median_band(values)
-                points.append((depth, middle, *(stated.get(depth, (low, high)) if len(values) == 1 else (low, high))))
+            entries = [
+                entry for entry in entries_of[id(measured)] if figures.finite(entry.get(column)) and entry[column] > 0
+            ]
+            points = [
+                (
+                    int(entry["ctx_tokens"]),
+                    float(entry[column]),
+                    *(float(entry.get(f"{column}{end}") or entry[column]) for end in ("_low", "_high")),
+                )
+                for entry in sorted(entries, key=lambda entry: entry["ctx_tokens"])
+            ]
+            marked = {
+                int(entry["ctx_tokens"]): codes for entry in entries if (codes := marks.concerning(entry, column))
+            }
             if points:
                 curves[name].append(Curve(printable(measured.name), tuple(points), tuple(marked.items())))
     return curves
@@ -205,51 +208,32 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
     if curves["prefill"] or curves["decode"]:
         report.pictures["speed"] = figures.speed_picture(curves["prefill"], curves["decode"])
     for measured in bench:
-        by_depth: dict[int, list[dict[str, Any]]] = {}
-        for row in measured.rows:
-            by_depth.setdefault(int(row["ctx_tokens"]), []).append(row)
-        more = {depth: [cell(rows) for _, cell in MORE] for depth, rows in by_depth.items()}
-        shown = [i for i in range(len(MORE)) if any(cells[i] for cells in more.values())]
-        lines = speed_curves([measured])  # not looked up by name: two runs may have the same
-        by_metric = {name: {point[0]: point for curve in lines[name] for point in curve.points} for name, _ in SPEEDS}
-        reps = max((int(row.get("rep") or 0) + 1 for row in measured.rows), default=0)
-        stated = max((int(row.get("reps") or 1) for row in measured.rows), default=1)
+        entries = summaries(measured.rows)
+        more = [column for column in shown(entries) if column.name not in LEADING]
+        reps = max((int(entry.get("reps") or 1) for entry in entries), default=1)
         table = [
-            {"depth": d, **{name: by_metric[name].get(d) for name, _ in SPEEDS}, "more": [more[d][i] for i in shown]}
-            for d in sorted(by_depth)
-        ]
-        report.speeds.append({"name": printable(measured.name), "rows": table, "reps": max(reps, stated),
-                              "band": band_name(max(reps, stated)), "more": [MORE[i][0] for i in shown],
+            {"depth": int(entry["ctx_tokens"]), **{name: _speed(entry, column) for name, column in SPEEDS},
+             "more": [column.display(entry) for column in more]}
+            for entry in entries
+        ]  # fmt: skip
+        report.speeds.append({"name": printable(measured.name), "rows": table, "reps": reps, "band": band_name(reps),
+                              "more": [column.heading for column in more],
+                              "served": any(entry.get("ttft_ms") for entry in entries),
                               "notes": [printable(note) for note in drift.notes(measured.rows)],
-                              "marks": [printable(note) for note in marks.notes(measured.rows)],
+                              "warnings": [printable(note) for note in marks.notes(measured.rows)],
                               "model": printable(model_name(measured.run.facts) or "")})  # fmt: skip
 
 
-def _middle(rows: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Return the median of a column over the rows that have it."""
-    values = [float(row[name]) for row in rows if figures.finite(row.get(name))]
-    return median_band(values)[0] if values else None
+LEADING = ("ctx_tokens", "prefill_tps", "gen_tps")
+"""Columns that come first in tables of speeds: the depth, and speeds with their bands."""
 
 
-def _p95(rows: Sequence[dict[str, Any]]) -> float | None:
-    """Return the 95th percentile of the times between tokens in ms: of single ones if there are enough, else stated."""
-    gaps = [1e3 * float(gap) for row in rows for gap in row.get("steps_s") or ()]
-    return quantile(gaps, 0.95) if len(gaps) >= P95_FROM else _middle(rows, "itl_p95_ms")
-
-
-def _cell(value: float | None, form: str = ",.2f") -> str:
-    return format(value, form) if value else ""
-
-
-MORE: tuple[tuple[str, Callable[[Sequence[dict[str, Any]]], str]], ...] = (
-    ("first step, ms", lambda rows: _cell(_middle(rows, "gen_first_ms"))),
-    ("p95, ms", lambda rows: _cell(_p95(rows))),
-    ("memory, MiB", lambda rows: _cell(max(row.get("rss_bytes") or 0 for row in rows) / 2**20, ",.0f")),
-    ("marked", marks.codes),
-)
-"""Further columns of the tables of speeds, where they have values: heading, and cell from the rows of one depth."""
-P95_FROM = 20
-"""Number of single times from which their 95th percentile is shown."""
+def _speed(entry: dict[str, Any], column: str) -> tuple[float, str, str] | None:
+    """Return a speed, as text too, and its band as text, "" if the repetitions do not differ; None if not measured."""
+    if not figures.finite(entry.get(column)) or not entry[column]:
+        return None
+    text, low, high = (BY_NAME[name].display(entry) for name in (column, f"{column}_low", f"{column}_high"))
+    return float(entry[column]), text, f"{low} to {high}" if low != high else ""
 
 
 def _add_pairs(report: Report, runs: Sequence[Measured], thresholds: Thresholds) -> None:
@@ -292,23 +276,6 @@ def _add_roofline(report: Report, bench: Sequence[Measured]) -> None:
                 bars.append(Bar(name, share, f"bound by {binds[depth]}" if binds[depth] else ""))
     if bars:
         report.pictures["roofline"] = figures.roofline_picture(bars)
-
-
-def _served_table(measured: Measured) -> dict[str, Any] | None:
-    """Return the client-side times of an endpoint at each depth, medians over repetitions; None for other runs."""
-    depths: dict[int, list[dict[str, Any]]] = {}
-    for row in measured.rows:
-        if figures.finite(row.get("ttft_ms")):
-            depths.setdefault(int(row["ctx_tokens"]), []).append(row)
-
-    names = ("streams", "ttft_ms", "e2e_ms", "total_tps", "fairness")
-    table = []
-    for depth in sorted(depths):
-        rows = depths[depth]
-        gaps = [1e3 * float(gap) for row in rows for gap in row.get("steps_s") or ()]
-        itl = median_band(gaps)[0] if gaps else _middle(rows, "itl_p50_ms")
-        table.append({"depth": depth, "itl_ms": itl, **{name: _middle(rows, name) for name in names}})
-    return {"name": printable(measured.name), "rows": table} if table else None
 
 
 def _vector_table(measured: Measured) -> dict[str, Any]:
@@ -384,18 +351,20 @@ def _headline(report: Report) -> list[str]:
             known = [row for row in table["rows"] if row[name]]
             if known:
                 first, last = known[0], known[-1]
-                text = f"{name} {_tps(first[name][1])} tokens/s at {first['depth']:,}"
+                text = f"{name} {first[name][1]} tokens/s at {first['depth']:,}"
                 if last is not first:
-                    change = 100 * (last[name][1] / first[name][1] - 1)
-                    text += f", {_tps(last[name][1])} at {last['depth']:,} ({change:+.0f} %)"
+                    change = 100 * (last[name][0] / first[name][0] - 1)
+                    text += f", {last[name][1]} at {last['depth']:,} ({change:+.0f} %)"
                 phrases.append(text)
         if phrases:
             lines.append(f"{table['name']}: {'; '.join(phrases)}.")
-        lines += [f"{table['name']}, not to be relied on: {note}." for note in table["warnings"]]
+        lines += [f"{table['name']}: {note}." for note in table["warnings"]]
     for comparison in report.comparisons:
         reason = f" ({comparison.notes[0]})" if comparison.verdict == "incomparable" else ""
-        verdicts = "; ".join(f.sentence() for f in comparison.findings) or comparison.verdict + printable(reason)
-        lines.append(f"{printable(comparison.b)} against {printable(comparison.a)}: {verdicts}.")
+        names = printable(comparison.a), printable(comparison.b)
+        verdicts = "; ".join(f.sentence(*names) for f in comparison.findings) or comparison.verdict + printable(reason)
+        named = comparison.kind == "bench" and bool(comparison.findings)  # then each sentence has both names
+        lines.append(f"{verdicts}." if named else f"{names[1]} against {names[0]}: {verdicts}.")
     for vectors in report.vectors:
         lines.append(f"{vectors['name']}: {vectors['passed']} of {vectors['total']} vectors pass.")
     for graded in report.graded:
@@ -411,10 +380,6 @@ def _default_title(runs: Sequence[Measured]) -> str:
     names = list(dict.fromkeys(m.name for m in runs))
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"Measured: {listed}"
-
-
-def _tps(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _markdown_cell(value: Any) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,12 @@ from typing import Any
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
+from ds4ref.runs.columns import COLUMNS, repetition_key
 from ds4ref.runs.results import read_rows
 from ds4ref.runs.store import Run, Store
 from ds4ref.runs.store.rows import vector_row
+
+PERCENTILE = re.compile(r"_p\d+_ms$")
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,24 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
     facts = _facts_beside(path)
     samples = facts.pop("samples", None)
     if isinstance(samples, list) and samples and all(isinstance(row, dict) for row in samples):
-        rows = samples
+        rows = _with_percentiles(samples, rows)
     facts.pop("columns", None)
     checked = check_kvcache(rows)
     if checked is not None:
         facts["kvcache_check"] = checked
     return _from_file(path, "bench", facts, rows)
+
+
+def _with_percentiles(samples: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the samples with the percentiles of the CSV's ``rows``, which are over the single times of all repetitions;
+    the samples lack those times, and the median of their own percentiles would be another number."""
+    by_place = {repetition_key(row): row for row in rows}
+    names = [column.name for column in COLUMNS if PERCENTILE.search(column.name)]
+    stated = [by_place.get(repetition_key(sample), {}) for sample in samples]
+    return [
+        {**sample, **{name: row[name] for name in names if row.get(name) is not None}}
+        for sample, row in zip(samples, stated, strict=True)
+    ]
 
 
 def read_check(path: str | os.PathLike[str]) -> Measured:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref.errors import Cancelled, DataError, TargetError, UsageError
+from ds4ref.runs.columns import Sample
 from ds4ref.runs.results import COLUMNS, parse_rows
 from ds4ref.targets import Cancellation
 from ds4ref.targets.command import CommandTarget
 
-from ds4ref.runs.columns import Sample
 from .plan import Lane, Plan
 from .source import Opening, Progress, Source, foreign
 
@@ -37,7 +37,7 @@ class BinarySource(Source):
         """Return the source of ``lane``; writes the text to a file unless it is in one, and hashes the model file."""
         plan = opening.plan
         if plan.walk is None:
-            raise UsageError("a binary takes --ctx-start, --ctx-max and steps: no --frontiers, no tests, no load")
+            raise UsageError("a binary takes --ctx-start, --ctx-max and steps: no --depths, tests or load")
         target = opening.target(lane)
         assert isinstance(target, CommandTarget)
         model = named_model(target.command)

@@ -28,11 +28,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ds4ref.errors import Cancelled, DataError, TargetError
+from ds4ref.runs.columns import Sample
 from ds4ref.runs.marks import Marks, of_counts, of_first
 from ds4ref.runs.spread import quantile
 from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Request, Target, collect
 
-from ds4ref.runs.columns import Sample
 from .samples import marked
 from .waiting import Lag
 
@@ -259,7 +259,7 @@ class Endpoint:
         if done.finish == Finish.ERROR:
             raise TargetError(f"{self.target.name}: {done.error}")
         if not done.arrivals:
-            raise TargetError(f"{self.target.name} answered nothing")
+            raise TargetError(f"{self.target.name} streamed no text, reasoning or tool call")
         # some servers do not count in streams: then use the intended depth
         prompt = done.usage.prompt or 0
         return StreamedAnswer(begin, done, prompt if prompt > 0 else depth, tokens)

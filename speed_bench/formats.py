@@ -60,7 +60,15 @@ def markdown(lanes: Sequence[MeasuredLane]) -> str:
     """Return llama-bench's table, with a column for the lane if there are several, and SHOWN ones with values."""
     more = [c for c in SHOWN if c in shown([entry for lane in lanes for entry in lane.samples])]
     named = len(lanes) > 1 and any(lane.name for lane in lanes)
-    heads = ["model", "backend", "threads", *(["lane"] if named else []), "test", *(c.heading for c in more), "t/s, mean ± SD"]
+    heads = [
+        "model",
+        "backend",
+        "threads",
+        *(["lane"] if named else []),
+        "test",
+        *(c.heading for c in more),
+        "t/s, mean ± SD",
+    ]
     left_columns = 4 if named else 2
     lines = ["| " + " | ".join(heads) + " |"]
     lines.append("|" + "|".join("---" if i < left_columns and i != 2 else "---:" for i in range(len(heads))) + "|")

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ds4ref.errors import Cancelled, TargetError
+from ds4ref.runs.columns import Sample
 from ds4ref.targets import Cancellation
 
-from ds4ref.runs.columns import Sample
 from .endpoint import Endpoint, StreamedAnswer
 from .plan import Load, RequestShape
 from .samples import marked

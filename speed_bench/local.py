@@ -10,9 +10,9 @@ from ds4ref.console.model import warm
 from ds4ref.console.steering import announce
 from ds4ref.environment import memory_bytes
 from ds4ref.errors import DataError, UsageError
+from ds4ref.runs.columns import Sample
 from ds4ref.targets import Cancellation
 
-from ds4ref.runs.columns import Sample
 from .plan import Lane, Plan
 from .prompt import PromptText
 from .samples import sample

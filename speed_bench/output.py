@@ -19,8 +19,8 @@ from typing import IO, Any
 from ds4ref.console.common import atomic_output, is_tty, say
 from ds4ref.environment import is_aarch64
 from ds4ref.errors import DataError
-
 from ds4ref.runs.columns import HEADER, Sample, csv_text, format_row, repetition_key, summary
+
 from .formats import render
 from .plan import Lane, OutputOptions
 from .runner import MeasuredLane, Measurement

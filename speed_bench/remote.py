@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ds4ref.runs.columns import Sample
 from ds4ref.targets import Cancellation
 from ds4ref.targets.dialects import EXACT
 from ds4ref.targets.openai import HttpTarget
 
 from . import endpoint
-from ds4ref.runs.columns import Sample
 from .endpoint import Endpoint
 from .plan import Lane, Plan
 from .source import Opening, Progress, Source, foreign

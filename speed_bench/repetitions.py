@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from ds4ref.errors import DataError
-
 from ds4ref.runs.columns import Sample
+
 from .plan import MOST_REPS, Plan
 from .samples import seconds
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.errors import Cancelled, DataError
 from ds4ref.runs import drift, marks
+from ds4ref.runs.columns import Sample, summaries
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Cancellation
 
-from ds4ref.runs.columns import Sample, summaries
 from .plan import Lane, Plan, kind_of
 from .repetitions import Repetitions, duration
 from .source import Opening, Progress, Say, Source

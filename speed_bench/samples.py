@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ds4ref.runs import marks
-
 from ds4ref.runs.columns import COLUMNS, Sample
+
 from .sweep import SweepRow
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.errors import UsageError
+from ds4ref.runs.columns import Sample
 from ds4ref.targets import Cancellation, Target, open_target
 from ds4ref.version import __version__
 
-from ds4ref.runs.columns import Sample
 from .plan import Lane, Plan
 from .prompt import PromptText
 from .sweep import WarmUpSpeed

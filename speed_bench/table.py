@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from ds4ref.runs import marks
-
 from ds4ref.runs.columns import Column, shown
 
 PIPE_WIDTH = 120

@@ -29,7 +29,7 @@ def verdict(run: Measurement) -> Verdict:
 
     a, b = run.lanes
     lines, by_metric = [], {}
-    for metric, interval in in_turn(a.samples, b.samples).items():
+    for metric, interval in in_turn(a.samples, b.samples, names=(a.name, b.name)).items():
         change = per_cent(interval)
         judgement = judge(change, MARGIN)
         lines.append(said(metric, change, judgement, MARGIN, a.name, b.name))

@@ -130,12 +130,13 @@ class Column:
         return format(int(value) if self.type is int else value, self.form)
 
     def display(self, entry: Mapping[str, Any]) -> str:
-        """Return the table cell for a summary."""
+        """Return the table cell for a summary: its CSV cell with fewer digits, so that both round to the same."""
         value = entry.get(self.name)
         if isinstance(value, dict):
             return " ".join(value)
         if not value or isinstance(value, str):
             return value or ""
+        value = float(self.cell(entry))
         return format(value * self.factor, self.display_form) if self.display_form else rounded(value * self.factor)
 
     def differs(self, entry: Mapping[str, Any]) -> bool:
@@ -236,6 +237,7 @@ COLUMNS = (
            "asked", ",.0f", 2, unlike="gen_tokens"),
 )  # fmt: skip
 NAMES = tuple(column.name for column in COLUMNS)
+BY_NAME = dict(zip(NAMES, COLUMNS, strict=True))
 HEADER = ",".join(NAMES)
 _MOMENT = ("rep", "at")
 """Fields of a sample that its summary over repetitions lacks."""

@@ -164,7 +164,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     for code, reason in merged(map(of, rows)).items():
         count = sum(code in of(row) for row in rows)
         lines.append(f"warning ({code}) on {count} of {len(rows)} rows: {reason}")
-    early = [row for row in rows if 0 < (row.get("gen_tokens") or 0) < (row.get("asked_tokens") or 0) and not {"short", "count"} & of(row).keys()]
+    early = [
+        row
+        for row in rows
+        if 0 < (row.get("gen_tokens") or 0) < (row.get("asked_tokens") or 0) and not {"short", "count"} & of(row).keys()
+    ]
     if early:
         lines.append(
             f"answers ended early on {len(early)} of {len(rows)} rows: after {early[0]['gen_tokens']} of "

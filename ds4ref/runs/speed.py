@@ -54,9 +54,9 @@ def common(rows_a: Rows, rows_b: Rows, column: str, work: str) -> tuple[Cells, C
     return {at: one[at][1] for at in places}, {at: other[at][1] for at in places}
 
 
-def refusal(rows_a: Rows, rows_b: Rows, column: str) -> str:
+def refusal(rows_a: Rows, rows_b: Rows, column: str, names: tuple[str, str] = ("A", "B")) -> str:
     """Return why the warnings of either run forbid a comparison of the speeds in ``column``, "" if they do not."""
-    found = {name: marks.refusal(rows, column) for name, rows in (("A", rows_a), ("B", rows_b))}
+    found = {name: marks.refusal(rows, column) for name, rows in zip(names, (rows_a, rows_b), strict=True)}
     return "; ".join(f"{name}: {why}" for name, why in found.items() if why)
 
 
@@ -70,14 +70,16 @@ def matrix(side: Cells, places: Sequence[Place], reps: Sequence[int]) -> np.ndar
     return np.array([[math.log(side[at][rep]) if rep in side[at] else math.nan for at in places] for rep in reps])
 
 
-def in_turn(rows_a: Rows, rows_b: Rows, confidence: float = CONFIDENCE) -> dict[str, Interval]:
+def in_turn(
+    rows_a: Rows, rows_b: Rows, confidence: float = CONFIDENCE, names: tuple[str, str] = ("A", "B")
+) -> dict[str, Interval]:
     """Return, for each metric that both runs measured, the log of the ratio B / A; repetitions are the independent
     values.
 
     The interval is unknown, the estimate NaN, and the method says why, for a metric that warnings forbid to compare.
     ``confidence`` is joint over all metrics (Bonferroni).
     """
-    intervals = {name: refused(why) for name, column, _ in SPEEDS if (why := refusal(rows_a, rows_b, column))}
+    intervals = {name: refused(why) for name, column, _ in SPEEDS if (why := refusal(rows_a, rows_b, column, names))}
     pairs = {name: common(rows_a, rows_b, column, work) for name, column, work in SPEEDS if name not in intervals}
     pairs = {name: pair for name, pair in pairs.items() if pair[0]}
     for name, (one, other) in pairs.items():

@@ -98,7 +98,7 @@ def test_every_part_is_there(page):
                  "Environment", "How to reproduce"):  # fmt: skip
         assert part in text
     assert "4 of 5 vectors pass" in text and "bound by bytes" in text
-    assert "prefill: worse (-" in text
+    assert re.search(r"prefill: int8 scores, .{5,20} is 0\.9\d+ x \(0\.9\d+ to 0\.9\d+\) as fast as main: slower", text)
     assert "ds4-bench --arm main --csv main.csv" in text
     assert "2026-11-21 (UTC)" in text and "24.0 GiB" in text and "clock governor" not in text, (
         "what is unknown is left out"
@@ -154,7 +154,9 @@ def test_bands_come_from_repetitions_or_from_the_csv():
     values = sorted(row["gen_tps"] for row in a.rows if row["ctx_tokens"] == 2048)
     depth, middle, low, high = curve.points[0]
     assert (depth, middle) == (2048, values[3]) and values[0] < low < middle < high < values[6]
-    stated = [{"ctx_tokens": 1, "prefill_tps": 5.0, "gen_tps": 2.0, "gen_tps_low": 1.5, "gen_tps_high": 2.25}]
+    stated = [
+        {"ctx_tokens": 1, "reps": 5, "prefill_tps": 5.0, "gen_tps": 2.0, "gen_tps_low": 1.5, "gen_tps_high": 2.25}
+    ]
     twice = [{**stated[0], "rep": 0}, {**stated[0], "rep": 1, "gen_tps": 3.0}]
     assert speed_curves([run("x", twice)])["decode"][0].points == ((1, 2.5, 2.0, 3.0),), "not what a summary said"
     curves = speed_curves([run("x", stated)])
@@ -167,7 +169,7 @@ def test_every_run_has_its_own_numbers_even_under_one_name():
     rows = [[{"ctx_tokens": depth, "prefill_tokens": 64, "gen_tokens": 4, "prefill_tps": speed - depth, "gen_tps": 9.5}
              for depth in (64, 128)] for speed in (300.0, 1400.0)]  # fmt: skip
     report = assemble([run("same", rows[0]), run("same", rows[1])], None, Thresholds())
-    assert [[row["prefill"][1] for row in table["rows"]] for table in report.speeds] == [[236, 172], [1336, 1272]]
+    assert [[row["prefill"][0] for row in table["rows"]] for table in report.speeds] == [[236, 172], [1336, 1272]]
     assert "prefill 236.0 tokens/s at 64, 172.0 at 128 (-27 %); decode 9.50 tokens/s" in report.headline[0]
     assert "prefill 1,336 tokens/s at 64, 1,272 at 128 (-5 %)" in report.headline[1]
     assert [table["reps"] for table in report.speeds] == [1, 1]
@@ -277,9 +279,11 @@ def test_endpoints_have_a_table_and_tests_a_curve_each(tmp_path):
     files = build_report([run("served", served), run("tests", probes)], str(tmp_path / "r.html")).files
     assert len(files) == 3
     text = " ".join(Page(files[0].read_text()).text)
-    for shown in ("Endpoints", "101.0", "12.5", "400.0", "77.5", "0.875", "tests, pp512", "tests, pp256"):
+    for shown in ("TTFT ms", "101.0", "12.5", "400.0", "77.5", "0.875", "tests, pp512", "tests, pp256"):
         assert shown in text
-    assert "| 256 | 4 | 101.0 | 12.5 | 400.0 | 77.5 | 0.875 |" in files[1].read_text()
+    twin = files[1].read_text()
+    assert "| ITL p50 ms | TTFT ms | end to end ms | streams | all t/s | fairness |" in twin
+    assert "| 256 | 900.0 |  | 30.0 |  | 12.5 | 101.0 | 400.0 | 4 | 77.5 | 0.875 |" in twin
     curves = speed_curves(series(run("tests", probes)))
     assert [(c.name, c.points) for c in curves["prefill"]] == [
         ("tests, pp512", ((512, 512.0, 512.0, 512.0),)), ("tests, pp256", ((512, 256.0, 256.0, 256.0),))
@@ -297,16 +301,15 @@ def test_every_depth_is_in_the_tables():
     depths = list(range(2048, 2048 * 17, 2048))
     report = assemble([depth_run("one", depths)], None, Thresholds())
     assert [row["depth"] for row in report.speeds[0]["rows"]] == depths
-    assert [row["depth"] for row in report.served[0]["rows"]] == depths
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("reps", "band"), [(4, "least to most"), (5, "middle half")])
+@pytest.mark.parametrize(("reps", "band"), [(4, "min-max"), (5, "quartiles")])
 def test_a_band_is_called_what_it_is(reps, band, tmp_path):
     build_report([depth_run("one", [64, 128], reps)], str(tmp_path / "r.html"))
     for page in ("r.html", "r.md"):
         text = (tmp_path / page).read_text()
-        assert {name for name in ("least to most", "middle half") if f"{name} " in text or f"{name}<" in text} == {band}
+        assert {name for name in ("min-max", "quartiles") if f"{name} " in text or f"{name}<" in text} == {band}
 
 
 @pytest.mark.thorough
@@ -342,27 +345,27 @@ def test_what_stderr_said_is_in_the_report(tmp_path):
     html, text = page.read_text(), twin.read_text()
     for found in (html, text):
         assert "decode drifted -7.8 % from first to second half (p = 0.0078)" in found
-        assert "prefill drifted" not in found and "marked" not in found
-    assert "| first step, ms | p95, ms | memory, MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|\n" in text
-    assert text.count(" | 73.50 | 90.00 | 107 |\n") == 1 and text.count(" | 73.50 | 100.00 | 207 |\n") == 1
-    assert "<th>first step, ms</th><th>p95, ms</th><th>memory, MiB</th>" in html
-    assert "<td>73.50</td><td>90.00</td><td>107</td>" in html
+        assert "prefill drifted" not in found and "warning" not in found
+    assert "| first step ms | ITL p50 ms | ITL p95 ms | process MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n" in text
+    assert len(re.findall(r" \| 73\.5 \| [\d.]+ \| 90\.0 \| 107 \|\n", text)) == 1
+    assert len(re.findall(r" \| 73\.5 \| [\d.]+ \| 100\.0 \| 207 \|\n", text)) == 1
+    assert "<th>first step ms</th><th>ITL p50 ms</th><th>ITL p95 ms</th><th>process MiB</th>" in html
 
 
 @pytest.mark.thorough
 def test_figures_that_are_not_to_be_relied_on_are_in_the_headline(tmp_path):
-    busy = measured("busy", marks={"busy": "this client woke 45 ms late"})
+    busy = measured("busy", warnings={"busy": "this client woke 45 ms late"})
     report = assemble([measured(), busy], None, Thresholds())
     assert report.headline[1].startswith("busy: prefill 400.0 tokens/s at 2,048")
     assert report.headline[2] == (
-        "busy, not to be relied on: 16 of 16 row(s) marked busy: this client woke 45 ms late."
+        "busy: warning (busy) on 16 of 16 rows: this client woke 45 ms late."
     )
     assert report.headline[-1] == (
-        "busy against slowing down: prefill: refused (B: 16 of 16 row(s) marked busy); "
-        "decode: refused (B: 16 of 16 row(s) marked busy)."
+        "prefill: busy is not compared with slowing down: B: 16 of 16 rows have warnings: "
+        "busy; decode: busy is not compared with slowing down: B: 16 of 16 rows have warnings: busy."
     )
     page, twin, figure = build_report([measured(), busy], str(tmp_path / "r.html")).files
-    assert "marked: busy; not to be relied on" in figure.read_text()
+    assert "warnings: busy; do not rely on these points" in figure.read_text()
     assert text_cells(twin.read_text(), "refused") == 2 and "nan" not in page.read_text() + twin.read_text()
 
 
@@ -379,4 +382,4 @@ def test_a_csv_with_its_json_has_percentiles_of_steps(tmp_path, monkeypatch):
     argv = ["--frontiers", "16,32", "-n", "25", "-r", "1", "--backend", "reference", "--no-store", "--no-roofline"]
     assert cli.main([*argv, "--csv", "s.csv"]) == 0
     assert main(["build", "s.csv", "-o", "r.html"]) == 0
-    assert "| p95, ms | memory, MiB |" in (tmp_path / "r.md").read_text()
+    assert "| ITL p95 ms |" in (tmp_path / "r.md").read_text()

@@ -23,7 +23,12 @@ class Endpoint:
     usage    when it counts tokens: "always", "unstreamed" or "never"
     slots    streams served at once
     delay    seconds per token
+    unknown  fields that it refuses with a 400
+    reply    wording of the refusal; {} is the first such field
     """
+
+    unknown: tuple[str, ...] = ()
+    reply = "Unrecognized request argument supplied: {}"
 
     def __init__(self, cached=0.0, usage="always", slots=64, delay=0.002):
         self.cached, self.usage, self.delay = cached, usage, delay
@@ -123,6 +128,8 @@ def scripted(monkeypatch, lag=0.0, **endpoints):
             return httpx2.Response(200, json={"data": [{"id": "fake"}]})
         asked.append(request.url.host)
         endpoint, path, body = endpoints[request.url.host], request.url.path, json.loads(request.content)
+        if refused := [name for name in endpoint.unknown if name in body]:
+            return httpx2.Response(400, json={"error": {"message": endpoint.reply.format(refused[0])}})
         if not body["stream"]:
             return httpx2.Response(200, json=endpoint.whole(path, body, sleep))
 

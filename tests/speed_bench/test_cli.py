@@ -13,10 +13,10 @@ import pytest
 
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
+from ds4ref.runs.columns import HEADER
 from ds4ref.runs.store import Store
 from ds4ref.speed_bench import cli
 from ds4ref.speed_bench import sweep as sweep_module
-from ds4ref.runs.columns import HEADER
 
 from .fake import Clock, FakeEngine
 from .test_results import as_ds4

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.runs.drift import notes, slow_start
-from ds4ref.runs.results import COLUMNS as DS4S
 from ds4ref.runs import columns as module
 from ds4ref.runs.columns import COLUMNS, HEADER, NAMES, Column, documentation, summary
+from ds4ref.runs.drift import notes, slow_start
+from ds4ref.runs.results import COLUMNS as DS4S
 from ds4ref.speed_bench.formats import sql
 from ds4ref.speed_bench.samples import sample
 from ds4ref.speed_bench.sweep import SweepRow

@@ -9,9 +9,9 @@ import pytest
 
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled, DataError, TargetError
+from ds4ref.runs.columns import summary
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli, loadplot
-from ds4ref.runs.columns import summary
 from ds4ref.speed_bench.endpoint import StreamedAnswer
 from ds4ref.speed_bench.load import Schedule, level_name, sample, walk
 from ds4ref.speed_bench.plan import Load, RequestShape

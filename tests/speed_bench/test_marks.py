@@ -15,9 +15,9 @@ import pytest
 from ds4ref.errors import DataError
 from ds4ref.reports import cli as reports
 from ds4ref.runs import marks
+from ds4ref.runs.columns import summaries
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli, loadplot, sweep, waiting
-from ds4ref.runs.columns import summaries
 from ds4ref.speed_bench.plan import Lane, Plan
 from ds4ref.speed_bench.repetitions import Repetitions
 from ds4ref.speed_bench.samples import sample
@@ -119,7 +119,9 @@ class Splits(Server):
     def pieces(self, prompt, made):
         for seconds, fields in super().pieces(prompt, made):
             text = (fields["content"] + "  ")[:3]
-            yield from ((seconds * (number == 0) + 2e-4 * (number > 0), {"content": text[number]}) for number in range(3))
+            yield from (
+                (seconds * (number == 0) + 2e-4 * (number > 0), {"content": text[number]}) for number in range(3)
+            )
 
     def says(self, prompt, made, body):
         return super().says(prompt, made, body) if self.tells or not body["stream"] else None
@@ -468,7 +470,9 @@ def test_two_targets_of_which_one_miscounts_have_no_verdict(monkeypatch, tmp_pat
     assert cli.main([*argv, "-r", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["verdict"]
     assert found["decode"]["verdict"] == "refused" and found["decode"]["estimate_percent"] is None
-    assert found["decode"]["method"] == "B: 8 of 8 rows have warnings: count" and found["prefill"]["verdict"] != "refused"
+    assert (
+        found["decode"]["method"] == "target B: 8 of 8 rows have warnings: count" and found["prefill"]["verdict"] != "refused"
+    )
 
 
 def test_a_few_marked_rows_are_left_out():

@@ -5,8 +5,8 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
 from ds4ref.reports.sources import check_kvcache
-from ds4ref.runs.results import COLUMNS, read_rows
 from ds4ref.runs.columns import HEADER, format_row, summary
+from ds4ref.runs.results import COLUMNS, read_rows
 from ds4ref.speed_bench.results import Point, read_points
 from ds4ref.speed_bench.samples import sample
 from ds4ref.speed_bench.sweep import SweepRow

@@ -15,12 +15,12 @@ import ds4ref.reports.cli
 from ds4ref.engine import Engine
 from ds4ref.errors import SessionError
 from ds4ref.nano.recipe import NANO
+from ds4ref.runs.columns import HEADER, summaries, summary
 from ds4ref.runs.results import read_rows
 from ds4ref.runs.store import Store
 from ds4ref.speed_bench import cli, runner
 from ds4ref.speed_bench import sources as sources_module
 from ds4ref.speed_bench import sweep as sweep_module
-from ds4ref.runs.columns import HEADER, summaries, summary
 from ds4ref.speed_bench.formats import FORMATS, render, sql
 from ds4ref.speed_bench.local import LocalSource
 from ds4ref.speed_bench.peaks import known_peaks, machine_peaks

@@ -12,9 +12,9 @@ from ds4ref.archs.deepseek4.costs import Costs
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.costs import Peaks
 from ds4ref.nano.recipe import NANO
+from ds4ref.runs.columns import summaries
 from ds4ref.speed_bench import cli, runner
 from ds4ref.speed_bench import sweep as module
-from ds4ref.runs.columns import summaries
 from ds4ref.speed_bench.model import published
 from ds4ref.speed_bench.probes import Probe
 from ds4ref.speed_bench.published import MACHINES, ROWS

@@ -152,6 +152,37 @@ def test_chat_and_its_options():
     assert sum(len(m["content"]) for m in body["messages"]) // 4 + TEMPLATE == pytest.approx(256, abs=2)
 
 
+EXACT = {"ignore_eos": True, "min_tokens": 5}
+NOTHING: dict[str, object] = {}
+
+
+@pytest.mark.parametrize("more, unknown, reply, sent, dropped", [
+    ([], (), "", EXACT, ""),
+    (["--api", "chat"], (), "", EXACT, ""),
+    (["--ignore-eos"], (), "", EXACT, ""),
+    (["--no-ignore-eos"], (), "", NOTHING, ""),
+    ([], ("ignore_eos", "min_tokens"), "body.{}: Extra inputs are not permitted", NOTHING, "ignore_eos, min_tokens"),
+    ([], ("min_tokens",), "Unrecognized request argument supplied: {}", {"ignore_eos": True}, "min_tokens"),
+    ([], ("ignore_eos", "min_tokens"), "bad request", NOTHING, "ignore_eos, min_tokens"),
+    (["--dialect", "vllm"], ("ignore_eos", "min_tokens"), "unknown field {}", NOTHING, "ignore_eos, min_tokens"),
+    (["--dialect", "vllm"], (), "", EXACT, ""),
+    (["--dialect", "openai"], (), "", NOTHING, ""),
+    (["--dialect", "plain"], (), "", NOTHING, ""),
+])  # fmt: skip
+def test_answers_of_an_exact_length(more, unknown, reply, sent, dropped, monkeypatch, capsys):
+    """Asked for by default; what a server refuses is said once, and costs no request that is timed."""
+    endpoint = Endpoint()
+    endpoint.unknown, endpoint.reply = unknown, reply
+    asked = scripted(monkeypatch, fake=endpoint)
+    assert cli.main([*WALK, "--target", "http://fake/v1", *more, "-r", "2", "--no-store", "-o", "json"]) == 0
+    timed = [body for _, body in endpoint.bodies if body["stream"]]
+    assert len(timed) == 6 and all({k: v for k, v in body.items() if k in EXACT} == sent for body in timed)
+    err = capsys.readouterr().err
+    assert err.count("refuses") == (1 if dropped else 0)
+    assert f"http://fake/v1 refuses {dropped}: its answers may end early" in err or not dropped
+    assert len(asked) - len(endpoint.bodies) <= 2, "refusals come before anything is timed"
+
+
 @pytest.mark.parametrize("kind, says", [
     ({"cached": 0.9}, "from a cache although every prompt is new"),
     ({"usage": "never"}, "does not say how many prompt tokens"),
@@ -293,7 +324,7 @@ def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
     (["--target", "http://x/v1", "-m", "x.gguf"], "--model is for the local engine"),
     (["--target", "http://x/v1", "--cluster", "tcp://x:1"], "--cluster is for the local engine"),
     (["--layers", "0-2@a"], "--layers goes with --cluster"),
-    (["--target", "command:./x", "--frontiers", "64"], "no --frontiers"),
+    (["--target", "command:./x", "--frontiers", "64"], "not --depths"),
     (["--target", "command:"], "needs a command"),
     (["--concurrency", "1,2"], "for endpoints"),
 ])  # fmt: skip

@@ -5,6 +5,7 @@ Facts that a run lacks are omitted. The first bench run is the baseline with whi
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,7 +152,19 @@ def render(template: str, report: Report, **extra: Any) -> str:
         "spanned": spanned,
         "p_said": p_said,
     }
-    return env.get_template(template).render(r=report, **extra)
+    text = env.get_template(template).render(r=report, **extra)
+    return re.sub(r"<table>.*?</table>", _labelled, text, flags=re.S) if template.endswith(".html.j2") else text
+
+
+def _labelled(table: re.Match[str]) -> str:
+    """Return an HTML table whose cells have the heading of their column as ``data-label``, for narrow screens."""
+    headings = re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table[0])
+
+    def row(line: re.Match[str]) -> str:
+        labels = iter(headings)
+        return re.sub(r"<td\b", lambda _: f'<td data-label="{next(labels)}"', line[0])
+
+    return re.sub(r"<tr\b[^>]*><td.*?</tr>", row, table[0], flags=re.S)
 
 
 def series(measured: Measured) -> list[Measured]:
@@ -210,13 +223,15 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
     for measured in bench:
         entries = summaries(measured.rows)
         more = [column for column in shown(entries) if column.name not in LEADING]
+        more.sort(key=lambda column: column.name != "test")
         reps = max((int(entry.get("reps") or 1) for entry in entries), default=1)
         table = [
-            {"depth": int(entry["ctx_tokens"]), **{name: _speed(entry, column) for name, column in SPEEDS},
+            {"depth": int(entry["ctx_tokens"]), "test": printable(str(entry.get("test") or "")), **{name: _speed(entry, column) for name, column in SPEEDS},
              "more": [column.display(entry) for column in more]}
             for entry in entries
         ]  # fmt: skip
         report.speeds.append({"name": printable(measured.name), "rows": table, "reps": reps, "band": band_name(reps),
+                              "banded": {m: any(row[m] and row[m][2] for row in table) for m, _ in SPEEDS},
                               "more": [column.heading for column in more],
                               "served": any(entry.get("ttft_ms") for entry in entries),
                               "notes": [printable(note) for note in drift.notes(measured.rows)],
@@ -351,10 +366,11 @@ def _headline(report: Report) -> list[str]:
             known = [row for row in table["rows"] if row[name]]
             if known:
                 first, last = known[0], known[-1]
-                text = f"{name} {first[name][1]} tokens/s at {first['depth']:,}"
+                where = [row["test"] or f"{row['depth']:,}" for row in (first, last)]
+                text = f"{name} {first[name][1]} tokens/s at {where[0]}"
                 if last is not first:
                     change = 100 * (last[name][0] / first[name][0] - 1)
-                    text += f", {last[name][1]} at {last['depth']:,} ({change:+.0f} %)"
+                    text += f", {last[name][1]} at {where[1]} ({change:+.0f} %)"
                 phrases.append(text)
         if phrases:
             lines.append(f"{table['name']}: {'; '.join(phrases)}.")

@@ -303,7 +303,7 @@ def _speed_notes(
         compared: Collection[Place] = next((one for metric, one, _ in pairs if metric == name), {})
         omitted |= {at for side in (a, b) for at in cells(side.rows, column, work) if at not in compared}
     if omitted:
-        notes.append(f"{len(omitted)} depth(s) left out: not in both, or with other intervals")
+        notes.append(f"{len(omitted)} depth(s) left out: not in both, with another number of tokens, or with warnings")
     return notes
 
 

@@ -137,6 +137,7 @@ def _layer(layer: int) -> str:
 def _plot(path: str, readings: list[Reading]) -> None:
     """Plot the largest error of each family by layer, on a logarithmic axis, with rings around wrong ones."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     from ds4ref.console.plots import GRID, INK
 
@@ -158,7 +159,9 @@ def _plot(path: str, readings: list[Reading]) -> None:
             wrong, [by_layer[p].error for p in wrong], "o", markersize=11, fillstyle="none", color=line.get_color()
         )
     axes.set_yscale("log")
-    axes.set_xlabel("layer (the last one is the head)", color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: "head" if at == last else f"{at:.0f}"))
+    axes.set_xlabel("layer", color=INK)
     axes.set_ylabel("relative error on the unquantized model's values", color=INK)
     axes.grid(color=GRID)
     if curves:

@@ -147,7 +147,7 @@ class Column:
 
 def rounded(value: float) -> str:
     """Format a rate or a time with about three digits."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 999.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def _speed(name: str, meaning: str, heading: str = "", rank: int = 0, form: str = ".2f") -> Column:

@@ -283,7 +283,7 @@ def test_endpoints_have_a_table_and_tests_a_curve_each(tmp_path):
         assert shown in text
     twin = files[1].read_text()
     assert "| ITL p50 ms | TTFT ms | end to end ms | streams | all t/s | fairness |" in twin
-    assert "| 256 | 900.0 |  | 30.0 |  | 12.5 | 101.0 | 400.0 | 4 | 77.5 | 0.875 |" in twin
+    assert "| 256 | 900.0 | 30.0 | 12.5 | 101.0 | 400.0 | 4 | 77.5 | 0.875 |" in twin
     curves = speed_curves(series(run("tests", probes)))
     assert [(c.name, c.points) for c in curves["prefill"]] == [
         ("tests, pp512", ((512, 512.0, 512.0, 512.0),)), ("tests, pp256", ((512, 256.0, 256.0, 256.0),))
@@ -346,7 +346,7 @@ def test_what_stderr_said_is_in_the_report(tmp_path):
     for found in (html, text):
         assert "decode drifted -7.8 % from first to second half (p = 0.0078)" in found
         assert "prefill drifted" not in found and "warning" not in found
-    assert "| first step ms | ITL p50 ms | ITL p95 ms | process MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n" in text
+    assert "| first step ms | ITL p50 ms | ITL p95 ms | process MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|\n" in text
     assert len(re.findall(r" \| 73\.5 \| [\d.]+ \| 90\.0 \| 107 \|\n", text)) == 1
     assert len(re.findall(r" \| 73\.5 \| [\d.]+ \| 100\.0 \| 207 \|\n", text)) == 1
     assert "<th>first step ms</th><th>ITL p50 ms</th><th>ITL p95 ms</th><th>process MiB</th>" in html

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,7 +226,8 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
         more.sort(key=lambda column: column.name != "test")
         reps = max((int(entry.get("reps") or 1) for entry in entries), default=1)
         table = [
-            {"depth": int(entry["ctx_tokens"]), "test": printable(str(entry.get("test") or "")), **{name: _speed(entry, column) for name, column in SPEEDS},
+            {"depth": int(entry["ctx_tokens"]), "test": printable(str(entry.get("test") or "")),
+             **{name: _speed(entry, column) for name, column in SPEEDS},
              "more": [column.display(entry) for column in more]}
             for entry in entries
         ]  # fmt: skip

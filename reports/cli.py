@@ -33,20 +33,20 @@ RUN is the number of a run, its tag, its label, the beginning of its uid, "lates
 (ds4's own included), the JSON of ds4-vectors check --out, or a log of ds4-eval (.jsonl). The store is
 $DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names another.
 
-exit codes: 0 done; 1 failure, or a gate of compare that closed; 2 usage; {EXIT_INCOMPARABLE} not comparable, refused
-since rows are marked, or a qa of which sections did not run"""
+exit codes: 0 done; 1 failure, or a gate of compare that failed; 2 usage; {EXIT_INCOMPARABLE} not comparable, too
+many warnings, or a qa with sections that did not run"""
 
 COMMANDS = {
     "list": "runs, newest first",
     "show": "one run: facts and rows",
-    "tag": "give a run names",
+    "tag": "add or remove tags",
     "rm": "delete runs",
-    "import": "keep results CSVs, checked vectors and logs of ds4-eval in the store",
+    "import": "add results CSVs, checked vectors and logs of ds4-eval to the store",
     "export": "runs as one table: .csv, .json, .jsonl, .parquet",
     "compare": "is run B better than run A?",
-    "build": "one HTML report and its Markdown twin",
-    "check": "read the whole store and say if it is sound",
-    "qa": "the sections of a release checklist, run here, on one page with a verdict",
+    "build": "one HTML report, and the same as Markdown",
+    "check": "check the integrity of the store",
+    "qa": "run a release checklist: one page with a verdict",
 }
 
 USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
@@ -63,7 +63,7 @@ def build_parser(command: str) -> Parser:
     parser = Parser(
         f"{PROG} {command}".strip(),
         usage=usage if command else USAGE,
-        description=COMMANDS.get(command, "Runs kept, compared and shown."),
+        description=COMMANDS.get(command, "Save, compare and show runs."),
         epilog=EPILOG,
         unavailable={},
     )
@@ -73,12 +73,12 @@ def build_parser(command: str) -> Parser:
     if command == "list":
         parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
         add(parser, "--tag", help="only runs with this tag")
-        add(parser, "--limit", default=50, help="at most so many (50)")
+        add(parser, "--limit", default=50, help="maximum number of runs (50)")
     if command in ("list", "show", "compare"):
         add(parser, "--json")
     if command == "tag":
-        parser.add_argument("--remove", action="store_true", help="take the tags away")
-        add(parser, "--label", help="another label")
+        parser.add_argument("--remove", action="store_true", help="remove the tags")
+        add(parser, "--label", help="new label")
     if command == "import":
         add(parser, "--label", help="(the file's name)")
         add(parser, "--tag", action="append", default=[], help="may be repeated")
@@ -86,25 +86,25 @@ def build_parser(command: str) -> Parser:
         add(
             parser,
             "--output",
-            help="file to write" + (" (report.html); FILE.md is the Markdown twin" if command == "build" else ""),
+            help="file to write" + (" (report.html); FILE.md has the same as Markdown" if command == "build" else ""),
         )
     if command in ("compare", "build"):
         parser.add_argument("--thresholds", metavar="FILE", help="TOML: margins, limits, what may differ")
     if command == "compare":
-        parser.add_argument("--margin", metavar="X", type=number(0, 100), help="same within X per cent or points (1)")
+        parser.add_argument("--margin", metavar="X", type=number(0, 100), help="smaller differences are none (1)")
         parser.add_argument("--fail-on", metavar="X", type=number(0, 100), help="gate: worse by X or more (3; eval 2)")
         parser.add_argument("--differ", metavar="FACT", action="append", default=[],
                             type=choice("model", "prompt", "numerics"), help="may differ; may be repeated")  # fmt: skip
     if command == "build":
         add(parser, "--title", help="(from the runs)")
         parser.add_argument("--history", metavar="N", type=integer(0), default=20,
-                            help="hold graded runs against up to N earlier ones of their packs (20)")  # fmt: skip
+                            help="show up to N earlier graded runs of the same packs (20)")  # fmt: skip
     if command == "qa":
-        add(parser, "--output", metavar="FOLDER", default="qa", help="a new folder for page and outputs (qa)")
+        add(parser, "--output", metavar="FOLDER", default="qa", help="folder to create for page and outputs (qa)")
         add(parser, "--model", help="(the embedded model)")
         add(parser, "--only", metavar="LIST", default="", help="only these sections, separated by commas")
-        add(parser, "--skip", help="all but these sections")
-        add(parser, "--timeout", default=3600.0, help="seconds that one section may take (3600)")
+        add(parser, "--skip", help="leave out these sections")
+        add(parser, "--timeout", default=3600.0, help="time limit of a section in seconds (3600)")
         add(parser, "--list", help="list the sections, and stop")
     add(parser, "--help")
     if not command:
@@ -182,7 +182,7 @@ def import_(args: Namespace) -> int:
             if checked is not None and 0 < checked["flash"] < checked["rows"]:
                 say(PROG, f"{name}: kvcache_bytes fits Flash at {checked['flash']} of {checked['rows']} depths only: "
                     "torn, or pooled from two models")  # fmt: skip
-            print(f"run {number}: {stored.name}, {stored.rows} rows" + ("" if new else " (was there already)"))
+            print(f"run {number}: {stored.name}, {stored.rows} rows" + ("" if new else " (already stored)"))
     return 0
 
 

@@ -10,7 +10,7 @@ Speed is compared by log ratios at equal depths. The statistics depend on how th
 
 Rows with a warning that concerns a speed (``ds4ref.runs.marks``) are left out; with many of them it is refused.
 
-Without an interval, a verdict needs four fifths of the depths beyond a fixed limit (``single``) on one side.
+Without an interval, a verdict needs 80 % of the depths beyond a fixed limit (``single``) on one side.
 
 Graded runs are paired by question (``ds4ref.runs.scored``, as by ``ds4-eval compare``), vectors by text. Graded runs
 may differ in engine, model and settings: these are what is compared. All statements of a comparison share one
@@ -66,7 +66,7 @@ class Finding:
     interval   the difference, positive if B is better
     verdict    "better", "worse", "same", "unclear", or "refused", whose interval says why and has no estimate
     margin     differences below it count as "same"
-    a, b       the values of both runs, if known; of speeds the geometric mean over depths of the median over repetitions
+    a, b       the values of both runs, if known; of a speed the median over repetitions (geometric mean over depths)
     """
 
     metric: str
@@ -211,7 +211,7 @@ _IDENTITY = {
 
 def _unknown(a: Measured, b: Measured) -> list[str]:
     names = [n for n, keys in _IDENTITY.items() if a.run.fact(*keys) is None or b.run.fact(*keys) is None]
-    return [f"nothing proves that both used the same {', '.join(names)}"] if names else []
+    return [f"not recorded whether both used the same {', '.join(names)}"] if names else []
 
 
 # --- speed
@@ -283,12 +283,12 @@ def _speed_notes(
 ) -> list[str]:
     notes = []
     if design == "separate":
-        notes.append(f"not measured in turn: differences up to {limits.separate:g} % may be drift between the runs")
+        notes.append(f"not measured in turn: differences up to {limits.separate:g} % may be drift of the machine")
     if design == "single":
         walks = min(len(repetitions(side)) for _, *sides in pairs for side in sides)
         notes.append(
-            f"{'one walk' if walks == 1 else 'two walks'} each: the spread between runs is unknown, so there is no "
-            f"interval; a verdict needs four fifths of the depths beyond {limits.single:g} %"
+            f"{'one repetition' if walks == 1 else 'two repetitions'} each: the spread is unknown, so there is no "
+            f"interval; a verdict needs 80 % of the depths beyond {limits.single:g} %"
         )
     for side in (a, b):
         notes += [f"{side.name}: {note}" for note in drift.notes(side.rows)]
@@ -297,7 +297,7 @@ def _speed_notes(
     common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
     unlike = sum(digests[0][d] != digests[1][d] for d in common)
     if unlike:
-        notes.append(f"other tokens were decoded at {unlike} of {len(common)} depths: decode did not do the same work")
+        notes.append(f"different tokens were decoded at {unlike} of {len(common)} depths: decode work differed")
     omitted = set()
     for name, column, work in SPEEDS:
         compared: Collection[Place] = next((one for metric, one, _ in pairs if metric == name), {})
@@ -314,12 +314,13 @@ def _graded(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     draft = _Draft(thresholds.graded, thresholds.graded.confidence or thresholds.gate.confidence)
     pairs = scored.pair(a.rows, b.rows, draft.confidence)
     if pairs.whole is None or pairs.whole.difference.n < 2:
-        return _incomparable(a, b, ["fewer than two questions were put to both and graded"])
+        return _incomparable(a, b, ["fewer than two questions were graded in both"])
     whole = pairs.whole
     draft.add("score", "points", whole.points, scored.verdict(whole, draft.limits.margin), 100 * whole.a.estimate,
               100 * whole.b.estimate)  # fmt: skip
     draft.notes.append(
-        f"{whole.difference.n} questions: {len(pairs.gained)} only B got (or got more often), {len(pairs.lost)} only A"
+        f"{whole.difference.n} questions: {len(pairs.gained)} right only (or more often) in B, "
+        f"{len(pairs.lost)} only in A"
     )
     draft.notes += [f"{side.name} is {side.run.status}" for side in (a, b) if side.run.status != "complete"]
     draft.notes += scored.remarks(pairs, (a.run.facts, b.run.facts))
@@ -337,7 +338,7 @@ def _vectors(a: Measured, b: Measured, thresholds: Thresholds) -> Comparison:
     one, other = ({str(r.get("id")): r for r in side.rows if _has_nll(r)} for side in (a, b))
     common = [i for i in one if i in other and one[i]["tokens"] == other[i]["tokens"]]
     if len(common) < 2:
-        return _incomparable(a, b, ["fewer than two vectors of equal length have an NLL in both"])
+        return _incomparable(a, b, ["fewer than two vectors have an NLL in both runs"])
     tokens = np.array([one[i]["tokens"] for i in common], np.float64)
     nll = [np.array([side[i]["nll"] for i in common], np.float64) for side in (one, other)]
     interval = stats.weighted_interval(nll[0] - nll[1], tokens, draft.confidence)

@@ -81,8 +81,10 @@ def read_csv(path: str | os.PathLike[str]) -> Measured:
 
 
 def _with_percentiles(samples: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the samples with the percentiles of the CSV's ``rows``, which are over the single times of all repetitions;
-    the samples lack those times, and the median of their own percentiles would be another number."""
+    """Return the samples with the percentiles of the CSV's ``rows``, which are over the times of all repetitions.
+
+    The samples lack those times, and the median of their own percentiles would be another number.
+    """
     by_place = {repetition_key(row): row for row in rows}
     names = [column.name for column in COLUMNS if PERCENTILE.search(column.name)]
     stated = [by_place.get(repetition_key(sample), {}) for sample in samples]

@@ -90,7 +90,7 @@ def unfinished(store: Store, name: str) -> Run:
     if candidate.status == "complete":
         raise DataError(f"run {candidate.id} is complete: nothing to resume")
     if (candidate.fact("command") or [""])[0] != PROG:
-        raise DataError(f"run {candidate.id} was not started by {PROG}: it cannot go on")
+        raise DataError(f"run {candidate.id} was not started by {PROG}: it cannot be resumed")
     return candidate
 
 
@@ -125,7 +125,7 @@ def plot_parser() -> Parser:
     parser = Parser(
         f"{PROG} plot",
         usage="ds4-bench plot CSV... [--load] [-o FILE]... [--title TEXT]",
-        description="Speed curves of one or several CSVs: a panel for prefill and one for decode, a colour a file.",
+        description="Speed curves of one or several CSVs: panels for prefill and decode, one colour per file.",
         unavailable={},
     )
     parser.add_argument("csv", metavar="CSV", nargs="*", help="results of ds4-bench, ds4's own included")
@@ -165,7 +165,7 @@ def peaks_parser() -> Parser:
     parser = Parser(
         f"{PROG} peaks",
         usage="ds4-bench peaks [-t N] [--json] [options]",
-        description="Read bandwidth, int8 and float32 peaks of this machine, measured now, kept in the run store.",
+        description="Read bandwidth, int8 and float32 peaks of this machine, measured now and saved in the run store.",
         unavailable={},
     )
     add(parser, "--threads", help="threads (all usable cores)")
@@ -190,7 +190,7 @@ def peaks(argv: Sequence[str]) -> int:
     cores = machine()["cores"]
     count = threads(PROG, args.threads) or cores
     if count > cores:
-        say(PROG, f"{count} threads on {cores} core(s): measured with one a core")
+        say(PROG, f"{count} threads on {cores} core(s): measured with one thread per core")
     with Store.open(args.store) as store:
         measured = machine_peaks(store, count, again=True)
     if args.json:

@@ -8,9 +8,9 @@ cached tokens is checked if it reports one. Times are measured at the client:
     e2e      request sent to the end of the stream
 
 An event brings text, reasoning or a part of a tool call, under any name. Answers are asked for in exact lengths
-(``Request.exact``). Rates use the server's own count of tokens. If some tokens were never streamed, that is an error: the
-time to first token and the rate would both be wrong. A count that contradicts the length asked for, the finish reason or
-the events gets the row a warning (``ds4ref.runs.marks``), as do times that cannot be true.
+(``Request.exact``). Rates use the server's own count of tokens. If some tokens were never streamed, that is an error:
+the time to first token and the rate would both be wrong. A count that contradicts the length asked for, the finish
+reason or the events gives the row a warning (``ds4ref.runs.marks``), as do times that cannot be true.
 
 Concurrent streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all are
 equal, 1/n if one stream of n got everything. The number of characters for a depth is calibrated with the server's count
@@ -72,8 +72,8 @@ class StreamedAnswer:
     def tokens(self) -> int:
         """Number of generated tokens, as the server counts them.
 
-        If it does not, or fewer than there are events: the requested number if the answer stopped at its limit, else the
-        number of events.
+        If it does not, or fewer than there are events: the requested number if the answer stopped at its limit, else
+        the number of events.
         """
         count, events = self.completion.usage.completion, len(self.completion.arrivals)
         if count is None or count < events:
@@ -143,7 +143,7 @@ class StreamedAnswer:
             return "", False
         return (
             f"counts {self.tokens} tokens, {self.decode_tps:.0f} t/s, but streams an event of {size * times:.0f} "
-            f"bytes every {1e3 * statistics.median(gaps):.1f} ms: it does not show all of them"
+            f"bytes every {1e3 * statistics.median(gaps):.1f} ms: some are not streamed"
         ), size < 1 or fits
 
     def waits(self, characters: float, expected: float) -> str:
@@ -187,7 +187,7 @@ class Endpoint:
         for characters in (longest // 5, longest):
             done = self.target.complete(self._request(characters, 1))
             if (done.usage.prompt or 0) < 1:
-                raise TargetError(f"{self.target.name} does not say how many prompt tokens it took (usage)")
+                raise TargetError(f"{self.target.name} does not report prompt tokens (usage)")
             self._points[characters] = done.usage.prompt or 0
             self._short.append((self._points[characters], done.seconds))
             count = done.usage.completion
@@ -217,14 +217,14 @@ class Endpoint:
         return self._judged(self._ask(characters, depth, tokens, cancel), characters, depth)
 
     def _judged(self, answer: StreamedAnswer, characters: int, depth: int) -> StreamedAnswer:
-        """Return an answer with its warnings; raises TargetError if it came from a cache or does not show its tokens."""
+        """Return an answer with its warnings; raises TargetError if it was cached or tokens were not streamed."""
         usage, cached, size = answer.completion.usage, answer.cached or 0, characters / answer.prompt
         hidden, sure = answer.hidden(size)
         wrong = hidden if sure else ""
         if cached > CACHED_SLACK + CACHED_SHARE * answer.prompt:
             wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
         if wrong:
-            raise TargetError(f"{self.target.name} {wrong}: it cannot be measured this way")
+            raise TargetError(f"{self.target.name} {wrong}: its speed cannot be measured")
         marks = answer.miscount
         if reason := hidden or answer.waits(size, self._expected(answer.prompt)):
             marks.setdefault("count", reason)

@@ -51,7 +51,7 @@ class LocalSource(Source):
 
         plan = opening.plan
         if plan.load is not None:
-            raise UsageError("a load is for endpoints: the local engine has one stream")
+            raise UsageError("--requests is for endpoints: the local engine has one stream")
         path = lane.target.partition(":")[2].partition("?")[0] or embedded_path()
         opening.prompt.use(path)
         target = opening.target(replace(lane, target=f"local:{path}"))
@@ -64,7 +64,7 @@ class LocalSource(Source):
         facts = engine_facts(engine, opening.store)
         costs, peaks = engine.costs(), None
         if "cluster" in facts:
-            opening.once("cluster", lambda: opening.say("on a cluster rows have no bound, and memory is not measured"))
+            opening.once("cluster", lambda: opening.say("no roofline shares and no memory figures on a cluster"))
         elif plan.roofline:
             facts["peaks"] = machine_peaks(opening.store, facts["threads"])
             peaks = as_peaks(facts["peaks"], costs.weight_bytes())

@@ -54,42 +54,42 @@ BOUNDS = ("ttft", "tpot", "e2e")
 USAGE = """ds4-bench [options]                 sweep context depths; a table, or CSV into a pipe
        ds4-bench [options] --csv FILE      the same into a file; a table on stdout
        ds4-bench plot CSV... [options]     draw speed curves
-       ds4-bench model [options]           the bound of a model on a machine, and of published rows
-       ds4-bench drafts -o FILE            what guessed tokens can gain, against how many are right
-       ds4-bench experts ROUTING           what a cache of experts finds in memory, of recorded routing
+       ds4-bench model [options]           roofline bound of a model on a machine, and of published rows
+       ds4-bench drafts -o FILE            speed-up of speculative decoding against acceptance
+       ds4-bench experts ROUTING           hit rate of an expert cache, from recorded routing
        ds4-bench peaks [options]           measure this machine's bandwidth and arithmetic
-       ds4-bench many JOB.toml [options]   a sweep for every combination, on many machines if wanted
+       ds4-bench many JOB.toml [options]   a sweep for every combination, on one or many machines
        (each with --help)"""
 
 EPILOG = """\
-The walk: from --ctx-start to --ctx-max in steps of --step-incr, or times --step-mul if that is
-not 1. At each depth two windows are timed: prefill of the newest interval, and --gen-tokens
-greedy decode steps that never pick the end of the text. Snapshot and restore are not timed.
+Sweep: depths from --ctx-start to --ctx-max in steps of --step-incr, or times --step-mul if that is
+not 1. Two windows are timed at each depth: prefill of the tokens since the depth before, and
+--gen-tokens greedy decode steps (end of text excluded). Snapshot and restore are not timed.
 
-columns: ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes as in ds4-bench
-(kvcache_bytes is the size of a saved session), then gen_first_ms (first decode step),
-gen_steady_tps (the others), gen_digest (equal digests: the same tokens were decoded), and
-repetitions, spread, inter-token times, memory, shares of the bound: docs/reference/bench.md
+Columns: ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,kvcache_bytes as in ds4-bench
+(kvcache_bytes is the size of a saved session), then first decode step, repetitions, spread,
+inter-token latency, memory, roofline shares, warnings: docs/reference/bench.md
 
-The walk is repeated five times, or as often as --budget allows; speeds in the CSV are medians.
-With two --arm both walk in turn (A B, B A, ...): the only way to prove a small difference, and the
-verdict comes last; with --detect 3 there are as many rounds as finding 3 % takes, or it says what
-can be found within the budget.
+Repetitions: five sweeps, or as many as fit into --budget; the CSV has medians. Two --arm are
+measured in turn (A B, B A, ...), which is what shows small differences; the run ends with a verdict
+such as "decode: B is 1.23 x (1.20 to 1.26) as fast as A". --detect 3 runs as many rounds as detecting 3 %
+takes, or says what --budget can detect.
 
-Lists: 1,2,4 or ranges 1-4, 0-8192+2048, 1-64*2. Several values of -m, --backend, --numerics or
--t are lanes measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench, or by name,
---test "pp512, tg128 @ d8192"; each stands on a session of its own.
+Lists: 1,2,4 or ranges 1-4, 0-8192+2048, 1-64*2. Several values of -m, --backend, --numerics or -t
+are measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench, or by name, --test "pp512,
+tg128 @ d8192"; each has a session of its own.
 
-Targets: http(s)://HOST/v1 sweeps an OpenAI-compatible endpoint with prompts that no cache knows:
-time to first token, inter-token and end-to-end times, fairness between streams. With --requests N
-it is put under load: Poisson arrivals at --request-rate, or --concurrency streams that always have
-a request; percentiles of TTFT, TPOT and ITL, and the goodput. command:BINARY runs a ds4-bench
-binary. Given twice, both walk in turn.
+Targets: http(s)://HOST/v1 sweeps an OpenAI-compatible endpoint: time to first token, inter-token
+and end-to-end latency, fairness between streams. Prompts are new each time (no prefix cache hits)
+and answers have exactly the length asked for, if the server takes ignore_eos and min_tokens.
+--requests N puts it under load: Poisson arrivals at --request-rate, or --concurrency streams that
+send the next request when one is answered; percentiles of TTFT, TPOT and ITL, and goodput.
+command:BINARY runs a ds4-bench binary. Two targets are measured in turn.
 
-On a terminal rows are a table, elsewhere CSV. Beside --csv FILE.csv lies FILE.json: model and
-prompt digests, machine, versions, command, all samples. Every row is in the run store (see
-ds4-report) as soon as it is measured; after Ctrl-C (twice: at once) --resume goes on. A CSV that is
-there is replaced only by a complete walk; until then rows are in FILE.partial.csv.
+Output: a table on a terminal, else CSV. FILE.json beside --csv FILE.csv has digests of model and
+prompt, machine, versions, command and all samples. Each row is saved to the run store (see
+ds4-report) when it is measured; --resume continues after Ctrl-C (twice: stop at once). An existing
+CSV is replaced by a complete run only; until then rows are in FILE.partial.csv.
 
 exit codes: 0 every depth measured, 1 failure, 2 usage, 130 Ctrl-C"""
 
@@ -106,10 +106,10 @@ def build_parser() -> Parser:
     )
     g = parser.add_argument_group("prompt (default: generated prose, long enough)")
     add(g, "--prompt-file", help="raw text, no chat markup (- is stdin)")
-    g.add_argument("--chat-prompt-file", metavar="FILE", help="text of one user turn, rendered without thinking")
+    g.add_argument("--chat-prompt-file", metavar="FILE", help="text sent as one user turn, without thinking")
     add(g, "--system", default=DEFAULT_SYSTEM, help=f'system text for --chat-prompt-file ("{DEFAULT_SYSTEM}")')
 
-    g = parser.add_argument_group("walk")
+    g = parser.add_argument_group("sweep")
     g.add_argument("--ctx-start", metavar="N", type=integer(), default=2048, help="first depth, tokens (2048)")
     g.add_argument("--ctx-max", metavar="N", type=integer(), default=32768, help="last depth (32768)")
     g.add_argument("--ctx-alloc", metavar="N", type=integer(), help="context to allocate (ctx-max + gen-tokens + 1)")
@@ -127,13 +127,13 @@ def build_parser() -> Parser:
         dest="gen_tokens",
         help="decode steps at each depth (128); with -p or -d a list",
     )
-    g.add_argument("-p", "--n-prompt", metavar="LIST", type=integers(0), help="tests: prefill of so many tokens")
-    g.add_argument("-d", "--n-depth", metavar="LIST", type=integers(0), help="tests: behind so many tokens (0)")
+    g.add_argument("-p", "--n-prompt", metavar="LIST", type=integers(0), help="tests: tokens to prefill")
+    g.add_argument("-d", "--n-depth", metavar="LIST", type=integers(0), help="tests: depths to run them at (0)")
     g.add_argument("--test", metavar="LIST", action="append", default=[], help='tests by name: "pp512, tg128 @ d8192"')
-    g.add_argument("--no-warmup", action="store_true", help="let the first row pay for cold code and weights")
+    g.add_argument("--no-warmup", action="store_true", help="no warm-up: the first row includes loading")
     add(
         g, "--repeat", "--reps", dest="reps",
-        help=f"repetitions of the whole walk ({MOST_REPS}, or as many as --budget allows)",
+        help=f"repetitions of the whole sweep ({MOST_REPS}, or as many as --budget allows)",
     )  # fmt: skip
     add(
         g,
@@ -142,10 +142,10 @@ def build_parser() -> Parser:
         default=DEFAULT_BUDGET,
         help=f"seconds for all repetitions, without -r ({DEFAULT_BUDGET:g})",
     )
-    g.add_argument("--detect", metavar="PCT", type=number(0.01, 1000), help="two arms: as many repetitions as it takes "
-                   "to find a difference of so many per cent, within --budget")  # fmt: skip
-    g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds of rest before each "
-                   "further repetition (0)")  # fmt: skip
+    g.add_argument("--detect", metavar="PCT", type=number(0.01, 1000), help="two targets: repeat until a difference of "
+                   "PCT per cent would be detected, within --budget")  # fmt: skip
+    g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds to wait between "
+                   "repetitions (0)")  # fmt: skip
     g.add_argument("--arm", metavar="NAME=VALUE,...", action="append", default=[], help="given twice: A and B, "
                    "measured in turn; model, backend, numerics, threads, draft, mtp-draft")  # fmt: skip
 
@@ -157,25 +157,25 @@ def build_parser() -> Parser:
         default=[],
         help="http(s)://HOST/v1 or command:BINARY ARGS; may be repeated (local)",
     )
-    add(g, "--concurrency", metavar="LIST", type=integers(1, 256), help="streams at once (1)")
-    g.add_argument("--requests", metavar="N", type=integer(1, 1024), help="put the endpoint under load: so many "
-                   "requests a level")  # fmt: skip
+    add(g, "--concurrency", metavar="LIST", type=integers(1, 256), help="concurrent streams (1)")
+    g.add_argument("--requests", metavar="N", type=integer(1, 1024), help="load test: number of "
+                   "requests per level")  # fmt: skip
     g.add_argument("--request-rate", metavar="LIST", type=rates, help="levels: requests/s on average, Poisson "
                    "arrivals; inf is all at once")  # fmt: skip
     g.add_argument("--mix", metavar="LIST", type=mix, help="requests as PROMPT:ANSWER[*WEIGHT],... in tokens (512:128)")
-    g.add_argument("--goodput", metavar="LIST", type=bounds, help="what is still good: ttft:MS,tpot:MS,e2e:MS")
-    add(g, "--seed", type=integer(0), default=1, help="of arrivals and mix (1)")
-    add(g, "--model-name", help="model to ask the endpoint for (its only one)")
+    g.add_argument("--goodput", metavar="LIST", type=bounds, help="limits of a good answer: ttft:MS,tpot:MS,e2e:MS")
+    add(g, "--seed", type=integer(0), default=1, help="seed of arrivals and mix (1)")
+    add(g, "--model-name", help="model name to request (the only one served)")
     add(g, "--api", type=choice("completions", "chat"), default="completions",
         help="completions or chat (completions; chat with --chat-prompt-file)")  # fmt: skip
     add(
         g,
         "--dialect",
         type=choice(*KINDS),
-        help=(f"kind of server, which decides what it is sent: {', '.join(KINDS)} (probe)"),
+        help=(f"request format of the server: {', '.join(KINDS)} (probe)"),
     )
-    g.add_argument("--ignore-eos", action=BooleanOptionalAction, default=True, help="ask the endpoint for answers of exactly "
-                   "the length given, past the end of the text; one that refuses is asked without (on)")  # fmt: skip
+    g.add_argument("--ignore-eos", action=BooleanOptionalAction, default=True, help="ask endpoints for "
+                   "answers of exactly --gen-tokens tokens; those that refuse are asked without (on)")  # fmt: skip
     add(g, "--key-env", help="environment variable with the API key (DS4_API_KEY)")
     add(g, "--timeout", default=600.0, help="seconds to wait for the endpoint's next byte (600)")
 
@@ -198,34 +198,34 @@ def build_parser() -> Parser:
     add_steering(parser.add_argument_group("directional steering"))
     add_cluster(parser.add_argument_group("several machines (docs/how-to/cluster.md)"))
 
-    g = parser.add_argument_group("guessed tokens (speculative decoding)")
-    add(g, "--draft", type=choices(*DRAFTS), help=f"{', '.join(DRAFTS)}; several are lanes in turn (off)")
+    g = parser.add_argument_group("speculative decoding")
+    add(g, "--draft", type=choices(*DRAFTS), help=f"{', '.join(DRAFTS)}; a list is measured in turn (off)")
     add(g, "--mtp")
     add(
         g,
         "--mtp-draft",
         type=integers(1, 16),
-        help="most tokens to guess at once, never more than 7; a list: lanes (7)",
+        help="tokens to draft at once, at most 7; a list is measured in turn (7)",
     )
     add(g, "--mtp-margin")
 
     g = parser.add_argument_group("results")
-    g.add_argument("--csv", metavar="FILE", help="CSV file (stdout, where that is no terminal)")
-    add(g, "--plot", action="append", default=[], help="draw the sweep too: .svg, .png or "
+    g.add_argument("--csv", metavar="FILE", help="CSV file (stdout if that is not a terminal)")
+    add(g, "--plot", action="append", default=[], help="plot of the sweep: .svg, .png or "
         ".pdf; may be repeated; needs --csv")  # fmt: skip
     add(
         g,
         "--output",
         metavar="FORMAT",
         type=choice("csv", "md", "json", "jsonl", "sql"),
-        help="on stdout: csv, md, json, jsonl, sql",
+        help="format on stdout: csv, md, json, jsonl, sql",
     )
     add(g, "--json", help="one line of JSON on stdout: facts, rows, files, verdict")
-    add(g, "--resume", help="go on with a stopped run of the store (its number, or latest)")
-    add(g, "--label", help="name of the run in the store (that of the CSV)")
+    add(g, "--resume", help="continue a stopped run of the store (its number, or latest)")
+    add(g, "--label", help="name of the run in the store (name of the CSV)")
     add(g, "--store")
     add(g, "--no-store")
-    g.add_argument("--no-roofline", action="store_true", help="do not measure the machine's peaks if unknown")
+    g.add_argument("--no-roofline", action="store_true", help="do not measure the machine's peak rates")
 
     g = parser.add_argument_group("help")
     add(g, "--help")
@@ -281,14 +281,14 @@ def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
         raise UsageError("choose one of --prompt-file and --chat-prompt-file")
     kinds = {kind_of(spec) for spec in args.target} or {"local"}
     if "local" in kinds and len(kinds) > 1:
-        raise UsageError("--target local cannot be mixed with others; two runs can be compared, too")
+        raise UsageError("--target local cannot be mixed with others: compare two runs with ds4-report")
     remote = "local" not in kinds
     walk = _walk(args, remote)
     lanes = _remote_lanes(args) if remote else _local_lanes(args)
     if args.detect is not None and len(lanes) != 2:
-        raise UsageError("--detect is for two arms, or two targets")
+        raise UsageError("--detect needs two --arm or two --target")
     if args.detect is not None and args.reps is not None:
-        raise UsageError("choose one of -r and --detect: it finds out how many repetitions are needed")
+        raise UsageError("choose one of -r and --detect, which sets the number of repetitions")
     places = _places(args, len(lanes), bool(walk.get("probes")))
     file = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
     plan = Plan(
@@ -315,7 +315,7 @@ def _walk(args: Namespace, remote: bool) -> dict[str, Any]:
                 "ctx": _context(args, longest)}  # fmt: skip
     counts = args.gen_tokens or [128]
     if len(counts) > 1:
-        raise UsageError("a list of -n needs tests: -p or -d")
+        raise UsageError("a list for -n needs tests: -p or -d")
     if args.depths:
         if any(spec.startswith("command") for spec in args.target):
             raise UsageError("a binary takes --ctx-start, --ctx-max and steps, not --depths")
@@ -463,9 +463,9 @@ def _places(args: Namespace, lanes: int, tests: bool) -> OutputOptions:
     from .plot import check_suffix
 
     if args.plot and args.csv is None:
-        raise UsageError("--plot needs --csv FILE: the picture is drawn from it")
+        raise UsageError("--plot needs --csv FILE, which it is drawn from")
     if args.plot and tests:
-        raise UsageError("--plot needs a walk: tests make no curve")
+        raise UsageError("--plot needs a sweep over depths, not tests")
     for path in args.plot:
         check_suffix(path)
     for path in (args.csv, *args.plot):

@@ -56,7 +56,7 @@ class Output:
     # --- meanwhile
 
     def begin(self, run: Measurement) -> None:
-        """Open the stream that gets each row at once: stdout for one lane without other output, or a CSV on a device."""
+        """Open the stream that gets each row at once: stdout if there is no other output, or a CSV on a device."""
         self.run = run
         places = self.places
         if places.csv is not None and _is_device(places.csv):
@@ -124,7 +124,7 @@ class Output:
         verb = "stopped" if run.status == "stopped" else "failed"
         of = f" of {run.wanted}" if run.reps else ""
         places_text = f" {', '.join(where)}" if where else ""
-        say(PROG, f"{verb}; {run.done}{of} rows were measured and saved{places_text}")
+        say(PROG, f"{verb}; {run.done}{of} rows saved{places_text}")
 
     def conclude(self) -> None:
         """Write a finished run's output files; print its tables and warnings."""
@@ -202,7 +202,7 @@ class Output:
     def _plot(self, run: Measurement, csvs: Sequence[str]) -> list[str]:
         levels = run.plan.load is not None or len({lane.lane.streams for lane in run.lanes}) > 1
         if not levels and len(run.lanes[0].summary()) < 2:
-            say(PROG, "one row makes no curve: nothing plotted")
+            say(PROG, "nothing plotted: one row makes no curve")
             return []
         if levels:
             from .loadplot import plot_load as draw

@@ -74,7 +74,7 @@ class Load:
 
     def __post_init__(self) -> None:
         if not self.rates and not self.streams:
-            raise UsageError("a load needs request rates or numbers of streams")
+            raise UsageError("a load test needs request rates or numbers of streams")
 
     @property
     def levels(self) -> int:
@@ -135,7 +135,7 @@ class Plan:
         if bool(self.depths) + bool(self.probes) + (self.load is not None) != 1:
             raise UsageError("a plan walks depths, probes or a load: one of them")
         if list(self.depths) != sorted(set(self.depths)) or (self.depths and self.depths[0] < 1):
-            raise UsageError("depths must grow, from 1 on")
+            raise UsageError("depths must be at least 1 and increase")
         if self.gen_tokens < 1 and not self.probes:
             raise UsageError(f"gen_tokens must be at least 1, not {self.gen_tokens}")
         if self.reps is not None and self.reps < 1:
@@ -241,7 +241,7 @@ def frontiers(start: int, last: int, step: int = 2048, factor: float = 1.0) -> I
     if not 1 <= start <= last:
         raise ValueError(f"the first depth must be 1 to {last}, not {start}")
     if step < 1 or not 1.0 <= factor < math.inf:
-        raise ValueError(f"a walk in steps of +{step} or x{factor} does not advance")
+        raise ValueError(f"a sweep in steps of +{step} or x{factor} does not advance")
     at = start
     while True:
         yield at

@@ -19,6 +19,8 @@ from .samples import seconds
 
 PILOT = 6
 """Number of rounds from which the noise is estimated."""
+MOST_ROUNDS = 10_000
+"""Number of rounds above which a difference counts as not detectable."""
 SURE = 1.25
 """Safety factor on the noise of the pilot rounds, since few rounds estimate it."""
 
@@ -58,19 +60,21 @@ class Repetitions:
         assert self.plan.detect is not None
         whys = [refusal(lanes[0], lanes[1], column) for _, column, _ in SPEEDS]
         if all(whys):
-            raise DataError(f"refused: no difference can be told ({whys[0]})")
+            raise DataError(f"refused: no difference can be detected ({whys[0]})")
         spent = sum(seconds(entry) for samples in lanes for entry in samples) / PILOT
         most = max(PILOT, int(self.plan.budget / spent)) if spent > 0 else PILOT
         detectable = [SURE * share for share in pilot(*lanes).values()]
-        rounds = max((rounds_for(share, self.plan.detect) or most + 1 for share in detectable), default=PILOT)
+        rounds = max((rounds_for(share, self.plan.detect) or MOST_ROUNDS + 1 for share in detectable), default=PILOT)
         if rounds <= most:
-            self.say(f"{rounds} rounds, {duration(rounds * spent)}: they find {self.plan.detect:g} % in 80 of 100 runs")
+            self.say(f"{rounds} rounds, {duration(rounds * spent)}: they detect {self.plan.detect:g} % with 80 % power")
             return rounds
         least = max(share * shrinks(most) for share in detectable)
-        need = f"{rounds} rounds ({duration(rounds * spent)})" if rounds > most + 1 else "more rounds than there can be"
+        need = f"{rounds} rounds ({duration(rounds * spent)})"
+        if rounds > MOST_ROUNDS:
+            need = f"more than {MOST_ROUNDS:,} rounds"
         raise DataError(
-            f"refused: on this machine, as busy as it is, {self.plan.detect:g} % needs {need}; --budget "
-            f"{duration(self.plan.budget)} has {most}, which find {100 * math.expm1(least):.1f} %"
+            f"refused: with the noise of this machine now, detecting {self.plan.detect:g} % needs {need}; --budget "
+            f"{duration(self.plan.budget)} allows {most}, which detect {100 * math.expm1(least):.1f} %"
         )
 
 
@@ -96,7 +100,7 @@ def shrinks(rounds: int) -> float:
     return least(rounds) / least(PILOT)
 
 
-def rounds_for(share: float, per_cent: float, most: int = 10_000) -> int | None:
+def rounds_for(share: float, per_cent: float, most: int = MOST_ROUNDS) -> int | None:
     """Return the least number of rounds that detects ``per_cent``; None if ``most`` rounds do not.
 
     ``share``: the log ratio that ``PILOT`` rounds detect.

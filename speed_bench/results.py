@@ -31,7 +31,7 @@ def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
     """
     rows = read_rows(path, least)
     if any(one["ctx_tokens"] == other["ctx_tokens"] for one, other in zip(rows, rows[1:], strict=False)):
-        raise DataError(f"{path}: several tests at one depth make no curve")
+        raise DataError(f"{path}: several rows at one depth: not a curve")
     return [
         Point(
             row["ctx_tokens"],

@@ -171,7 +171,7 @@ class Measurement:
             least = sum(speed.walk(*self._work()) for speed in warm if speed is not None)
             if least >= ANNOUNCED_FROM:
                 self.say(f"one repetition ({self.plan.rows * len(sources)} rows) takes at least {duration(least)}, by "
-                         "the speed of the warm-up; Ctrl-C keeps what is measured")  # fmt: skip
+                         "the speed of the warm-up; Ctrl-C keeps the rows measured")  # fmt: skip
         text = opening.prompt.facts()
         shared = {**text, **stamp(self.command)}
         for lane, source in zip(self.lanes, sources, strict=True):

@@ -160,16 +160,18 @@ def _ms(name: str, meaning: str, combine: Combine = median, heading: str = "", r
 
 COLUMNS = (
     # ds4's, byte for byte
-    Column("ctx_tokens", "the depth: tokens in the context after the prefill", "tokens", int, "d", last, "context", ",.0f", 1),
+    Column("ctx_tokens", "the depth: tokens in the context after prefill", "tokens", int, "d", last, "context",
+           ",.0f", 1),
     Column("prefill_tokens", "tokens prefilled: those since the depth before", "tokens", int, "d", last),
     _speed("prefill_tps", "speed of that prefill", "prefill t/s", 2),
-    Column("gen_tokens", "decode steps; endpoints: tokens of the answer, shown where not as many as asked for", "tokens",
-           int, "d", typical, "tokens", ",.0f", 2, unlike="asked_tokens"),
+    Column("gen_tokens", "decode steps; endpoints: tokens of the answer, shown where not as many as asked for",
+           "tokens", int, "d", typical, "tokens", ",.0f", 2, unlike="asked_tokens"),
     _speed("gen_tps", "decode, the first step included", "decode t/s", 2),
     Column("kvcache_bytes", "size of the saved session at this depth (computed from the depth, not measured)",
            "bytes", int, "d", last, "session MiB", ",.2f", 9, 2.0**-20),
     # ours
-    _ms("gen_first_ms", "the first decode step, and what a new session prepares for it", heading="first step ms", rank=6),
+    _ms("gen_first_ms", "the first decode step, and what a new session prepares for it",
+        heading="first step ms", rank=6),
     _speed("gen_steady_tps", "decode without the first step"),
     Column("gen_digest", "equal if two runs decoded the same tokens (other tokens use other experts: other work)",
            type=str, combine=alike),
@@ -189,15 +191,17 @@ COLUMNS = (
     Column("decode_bytes", "bytes that decoding one token must read: weights and KV cache", "bytes", int, "d"),
     Column("decode_gbs", "memory bandwidth that the decode speed implies", "GB/s", form=".3f", heading="GB/s",
            display_form=".2f", rank=10),
-    Column("decode_share", "decode speed as a share of the roofline bound", form=".4f", heading="decode share", display_form=".0%", rank=8),
+    Column("decode_share", "decode speed as a share of the roofline bound", form=".4f",
+           heading="decode share", display_form=".0%", rank=8),
     Column("decode_binds", "limiting resource: bytes or arithmetic", type=str, combine=last),
-    Column("prefill_share", "prefill speed as a share of the roofline bound", form=".4f", heading="prefill share", display_form=".0%", rank=8),
+    Column("prefill_share", "prefill speed as a share of the roofline bound", form=".4f",
+           heading="prefill share", display_form=".0%", rank=8),
     Column("prefill_binds", "limiting resource", type=str, combine=last),
     Column("test", "name of a single test or load level; empty in a sweep", type=str, combine=last, heading="test"),
     _ms("ttft_ms", "endpoints: time to first token", heading="TTFT ms", rank=3),
     _ms("e2e_ms", "endpoints: to the end of the stream", heading="end to end ms", rank=5),
-    Column("prompt_tokens", "endpoints: prompt tokens as the server counts them, shown where 5 % off the depth", "tokens",
-           int, "d", heading="prompt tokens", display_form=",.0f", rank=2, unlike="ctx_tokens", slack=0.05),
+    Column("prompt_tokens", "endpoints: prompt tokens as the server counts them, shown where 5 % off the depth",
+           "tokens", int, "d", heading="prompt tokens", display_form=",.0f", rank=2, unlike="ctx_tokens", slack=0.05),
     Column("cached_tokens", "endpoints: prompt tokens that the server took from a cache", "tokens", int, "d"),
     Column("streams", "endpoints: concurrent streams", type=int, form="d", combine=last, heading="streams",
            display_form=",.0f", rank=1),
@@ -262,7 +266,10 @@ def repetition_key(entry: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def summaries(samples: Sequence[Sample]) -> list[Sample]:
-    """Return one summary per depth in order of depth, or per test in order of the samples; summaries stay as they are."""
+    """Return one summary per depth in order of depth, or per test in order of the samples.
+
+    Rows that are summaries already stay as they are.
+    """
     groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
         groups.setdefault(repetition_key(entry), []).append(entry)

@@ -31,7 +31,7 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lack = slow_start(rows, column)
         if lack >= SLOW_START:
             sentences.append(
-                f"the first repetition's {name} was {100 * lack:.0f} % slower than the others': not warm yet"
+                f"the first repetition's {name} was {100 * lack:.0f} % slower than the others: not warmed up"
             )
     return sentences
 

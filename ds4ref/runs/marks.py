@@ -2,8 +2,8 @@
 
 A row is judged where it is measured, by what the client's own clock saw: ``of_counts`` and ``of_first`` judge one
 answer, ``of_times`` a whole row. They are the row's field ``warnings``, a dict from a code of ``MEANINGS`` to a
-sentence with figures (``marks`` in files of earlier versions); a CSV has the codes alone. Tables, plots and reports show
-them. A comparison of a speed leaves out rows with a warning that concerns it, and is refused if there are many
+sentence with figures (``marks`` in files of earlier versions); a CSV has the codes alone. Tables, plots and reports
+show them. A comparison of a speed leaves out rows with a warning that concerns it, and is refused if there are many
 (``refusal``).
 """
 

@@ -191,7 +191,7 @@ class Dialect:
         return fields if chat else {name: value for name, value in fields.items() if name == "thinking"}
 
     def exactly(self, tokens: int) -> Json:
-        """Return the request fields that ask for exactly ``tokens`` tokens; none for a kind that knows no such field."""
+        """Return the request fields that ask for exactly ``tokens`` tokens; none if this kind knows none."""
         return dict(zip(EXACT, (True, tokens), strict=True)) if self.kind.exact else {}
 
     def message(self, message: Message) -> Json:

@@ -346,7 +346,9 @@ def test_what_stderr_said_is_in_the_report(tmp_path):
     for found in (html, text):
         assert "decode drifted -7.8 % from first to second half (p = 0.0078)" in found
         assert "prefill drifted" not in found and "warning" not in found
-    assert "| first step ms | ITL p50 ms | ITL p95 ms | process MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|\n" in text
+    assert (
+        "| first step ms | ITL p50 ms | ITL p95 ms | process MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|\n" in text
+    )
     assert len(re.findall(r" \| 73\.5 \| [\d.]+ \| 90\.0 \| 107 \|\n", text)) == 1
     assert len(re.findall(r" \| 73\.5 \| [\d.]+ \| 100\.0 \| 207 \|\n", text)) == 1
     assert "<th>first step ms</th><th>ITL p50 ms</th><th>ITL p95 ms</th><th>process MiB</th>" in html
@@ -357,9 +359,7 @@ def test_figures_that_are_not_to_be_relied_on_are_in_the_headline(tmp_path):
     busy = measured("busy", warnings={"busy": "this client woke 45 ms late"})
     report = assemble([measured(), busy], None, Thresholds())
     assert report.headline[1].startswith("busy: prefill 400.0 tokens/s at 2,048")
-    assert report.headline[2] == (
-        "busy: warning (busy) on 16 of 16 rows: this client woke 45 ms late."
-    )
+    assert report.headline[2] == ("busy: warning (busy) on 16 of 16 rows: this client woke 45 ms late.")
     assert report.headline[-1] == (
         "prefill: busy is not compared with slowing down: B: 16 of 16 rows have warnings: "
         "busy; decode: busy is not compared with slowing down: B: 16 of 16 rows have warnings: busy."

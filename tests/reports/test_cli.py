@@ -63,7 +63,7 @@ def test_published_files_import_as_they_are(store, csvs, capsys):
 def test_importing_twice_keeps_one(store, csvs, capsys):
     call(capsys, "import", csvs[0])
     code, out, _ = call(capsys, "import", csvs[0])
-    assert (code, out) == (0, "run 3: m2_ultra, 32 rows (was there already)\n")
+    assert (code, out) == (0, "run 3: m2_ultra, 32 rows (already stored)\n")
     assert len(store.runs()) == 3
 
 
@@ -88,7 +88,7 @@ def test_files_are_compared_without_a_store(csvs, monkeypatch, tmp_path, capsys)
     monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path / "none"))
     code, out, _ = call(capsys, "compare", *csvs)
     assert code == 1 and "B = m4_max against A = m2_ultra: mixed" in out
-    assert "decode" in out and "better" in out and "one walk each" in out
+    assert "decode" in out and "better" in out and "one repetition each" in out
     code, out, _ = call(capsys, "compare", *csvs, "--json", "--fail-on", 50)
     found = json.loads(out)
     assert code == 0 and [f["verdict"] for f in found["findings"]] == ["worse", "better"]

@@ -81,7 +81,7 @@ def test_one_walk_each_says_so():
     assert verdicts(slower=0.2, **settings)[WORSE] >= 36
     found = compare(*arms(0, **settings))
     assert not any(f.interval.known for f in found.findings) and "no interval: too few" in found.findings[0].sentence()
-    assert found.design == "single" and any("one walk each" in note for note in found.notes)
+    assert found.design == "single" and any("one repetition each" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_was_left_out_or_done_otherwise_is_counted():
         row["gen_digest"] = "a" if row["ctx_tokens"] != DEPTHS[6] else None
     notes = compare(a, b).notes
     assert any(note.startswith("2 depth(s) left out") for note in notes)
-    assert any(note.startswith("other tokens were decoded at 1 of 7 depths") for note in notes)
+    assert any(note.startswith("different tokens were decoded at 1 of 7 depths") for note in notes)
 
 
 def test_ratios_and_means_are_those_of_the_rows():
@@ -233,7 +233,7 @@ def test_unknown_origin_and_other_tokens_are_noted():
     b.run.facts.clear()
     found = compare(a, b)
     assert any("same model, prompt, numerics" in note for note in found.notes)
-    assert any("other tokens were decoded at" in note for note in found.notes)
+    assert any("different tokens were decoded at" in note for note in found.notes)
 
 
 # --- graded runs and vectors
@@ -303,7 +303,7 @@ def test_questions_put_to_one_alone_are_left_out():
     a, b = graded("A", [1, 1, 0, 1]), graded("B", [1, 0, 1, 1, 1])
     b.rows[0]["id"] = "other"
     found = compare(a, b)
-    assert any(note.startswith("3 questions: 1 only B got (or got more often), 1 only A") for note in found.notes)
+    assert any(note.startswith("3 questions: 1 right only (or more often) in B, 1 only in A") for note in found.notes)
     assert any(note.startswith("3 question(s) left out") for note in found.notes)
     assert compare(graded("A", [1, 1]), graded("B", [1])).verdict == INCOMPARABLE
     assert compare(graded("A", [1, 1]), graded("B", [1, 0])).verdict != INCOMPARABLE

@@ -358,7 +358,7 @@ def test_logs_are_reported_compared_and_kept(tmp_path, monkeypatch, capsys):
     assert code == 0 and "before: 66.7% of 90 questions" in out and page.exists()
     assert not (tmp_path / "data").exists(), "files need no store"
     assert call(capsys, "import", before)[1] == "run 1: before, 90 rows\n"
-    assert call(capsys, "import", before)[1] == "run 1: before, 90 rows (was there already)\n"
+    assert call(capsys, "import", before)[1] == "run 1: before, 90 rows (already stored)\n"
     assert "66.7 % (56 to 76)" in call(capsys, "list")[1]
     with Store.open() as own:
         assert own.run(1).created == "2026-11-22T10:00:00Z", "when it was measured, not when the file was copied"
@@ -376,7 +376,7 @@ def test_a_log_that_grew_stays_one_run(tmp_path, monkeypatch, capsys):
     with Store.open() as store:
         assert store.run(1).status == "stopped"
     path.write_text("".join(lines))
-    assert call(capsys, "import", path)[1] == "run 1: x, 4 rows (was there already)\n"
+    assert call(capsys, "import", path)[1] == "run 1: x, 4 rows (already stored)\n"
     with Store.open() as store:
         assert (store.run(1).status, store.run(1).tags, len(store.runs())) == ("complete", ("nightly",), 1)
 

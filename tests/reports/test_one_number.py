@@ -104,7 +104,7 @@ def test_one_name_has_one_number_everywhere(argv, monkeypatch, tmp_path, capsys)
     whole = Measured(run, clean)
     for one in compare(whole, whole).findings:
         middle = statistics.geometric_mean(
-            [row[dict(prefill="prefill_tps", decode="gen_tps")[one.metric]] for row in rows]
+            [row[{"prefill": "prefill_tps", "decode": "gen_tps"}[one.metric]] for row in rows]
         )
         assert one.a == pytest.approx(middle, rel=1e-3)
 

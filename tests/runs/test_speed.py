@@ -8,8 +8,20 @@ import numpy as np
 import pytest
 
 from ds4ref.runs import stats
-from ds4ref.runs.speed import BETTER, SAME, UNCLEAR, WORSE, common, in_turn, judge, per_cent
-from ds4ref.runs.stats import Interval
+from ds4ref.runs.speed import (
+    BETTER,
+    REFUSED,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    common,
+    in_turn,
+    judge,
+    per_cent,
+    refused,
+    said,
+)  # fmt: skip
+from ds4ref.runs.stats import Interval, unknown
 
 
 @pytest.mark.parametrize(
@@ -77,3 +89,21 @@ def test_repetitions_are_paired_by_their_number():
     alone = in_turn(*([{**entry, "gen_tps": 0.0} for entry in rows] for rows in (one, other)))
     wanted = stats.centre_interval(np.log(gains), 1 - 0.02)
     assert list(alone) == ["prefill"] and alone["prefill"].low == pytest.approx(wanted.low), "all error is its own"
+
+
+@pytest.mark.parametrize("i, verdict, words", [
+    (Interval(23.0, 20.0, 26.0, 5, "t"), BETTER, "decode: B is 1.23 x (1.20 to 1.26) as fast as A: faster"),
+    (Interval(-6.0, -7.04, -5.0, 5, "t"), WORSE, "decode: B is 0.94 x (0.93 to 0.95) as fast as A: slower"),
+    (Interval(0.1, -0.5, 0.7, 5, "t"), SAME, "decode: B is 1.001 x (0.995 to 1.007) as fast as A: same within 1 %"),
+    (Interval(0.0, -0.02, 0.03, 5, "t"), SAME,
+     "decode: B is 1.0000 x (0.9998 to 1.0003) as fast as A: same within 1 %"),
+    (Interval(2.0, -3.0, 7.0, 5, "t", None, 8.04), UNCLEAR,
+     "decode: B is 1.02 x (0.97 to 1.07) as fast as A: unclear, 5 rounds detect 8.0 %"),
+    (unknown(5.0, 2), UNCLEAR, "decode: B is 1.05 x as fast as A (no interval: too few values)"),
+    (unknown(50.0, 1), BETTER, "decode: B is 1.50 x as fast as A (faster, no interval: too few values)"),
+    (refused("B: 3 of 4 rows have warnings: busy"), REFUSED,
+     "decode: B is not compared with A: B: 3 of 4 rows have warnings: busy"),
+])  # fmt: skip
+def test_a_comparison_is_one_sentence(i, verdict, words):
+    assert said("decode", i, verdict) == words
+    assert said("decode", i, verdict, 1.0, "old", "new").startswith("decode: new is ")

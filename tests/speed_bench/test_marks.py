@@ -471,7 +471,8 @@ def test_two_targets_of_which_one_miscounts_have_no_verdict(monkeypatch, tmp_pat
     found = json.loads(capsys.readouterr().out)["verdict"]
     assert found["decode"]["verdict"] == "refused" and found["decode"]["estimate_percent"] is None
     assert (
-        found["decode"]["method"] == "target B: 8 of 8 rows have warnings: count" and found["prefill"]["verdict"] != "refused"
+        found["decode"]["method"] == "target B: 8 of 8 rows have warnings: count"
+        and found["prefill"]["verdict"] != "refused"
     )
 
 
@@ -547,7 +548,9 @@ def test_rounds_are_not_counted_where_every_row_is_marked():
         for rep in range(6)
     ]  # fmt: skip
     busy = [row | {"warnings": {"busy": "load 30"}} for row in rows]
-    with pytest.raises(DataError, match=r"^refused: no difference can be told \(B: 6 of 6 rows have warnings: busy\)$"):
+    with pytest.raises(
+        DataError, match=r"^refused: no difference can be detected \(B: 6 of 6 rows have warnings: busy\)$"
+    ):
         Repetitions(plan).wanted([rows, busy])
     miscounted = [row | {"warnings": {"count": "doubled"}} for row in rows]
     assert Repetitions(plan).wanted([rows, miscounted]) >= 6, "prefill can still be compared"

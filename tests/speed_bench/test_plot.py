@@ -138,7 +138,7 @@ def test_marked_points_are_crosses(csv):
     figure = draw([("m2", read_points(csv))], "t", (960, 540))
     crosses = [[list(found.get_offsets()[:, 0]) for found in axes.collections] for axes in figure.axes]
     assert crosses == [[[4096]], [[2048, 4096]]], "what a server miscounts is decode alone"
-    assert "marked: busy count" in figure._supxlabel.get_text()
+    assert "warnings: busy count" in figure._supxlabel.get_text()
 
 
 @pytest.mark.thorough

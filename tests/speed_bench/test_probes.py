@@ -150,12 +150,12 @@ def test_files_of_lanes(engines, tmp_path):
 
 
 @pytest.mark.parametrize("argv, says", [
-    (["-n", "1,2"], "a list of -n needs tests"),
+    (["-n", "1,2"], "a list for -n needs tests"),
     (["--test", "pp8", "-n", "4"], "-n goes with -p or -d"),
     (["-p", "0"], "no test is left"),
     (["-p", "8", "--test", "pp8"], "the same test is named twice"),
-    (["-p", "8", "--frontiers", "8"], "choose one of --frontiers and tests"),
-    (["-p", "8", "--csv", "x.csv", "--plot", "x.svg"], "tests make no curve"),
+    (["-p", "8", "--frontiers", "8"], "choose one of --depths and tests"),
+    (["-p", "8", "--csv", "x.csv", "--plot", "x.svg"], "not tests"),
     (["-t", "1,2", "--arm", "threads=1", "--arm", "threads=2"], "choose one of --arm and a list of --threads"),
 ])  # fmt: skip
 def test_what_does_not_go_together(argv, says, capsys):

@@ -54,12 +54,13 @@ def test_the_noise_decides_how_many_rounds_find_it():
     counting = Repetitions(plan(2, detect=3.0, budget=1e5), said.append)
     assert counting.wanted([[], []]) == PILOT and counting.fixed is None
     rounds = counting.wanted(lanes(PILOT, 0.04))
-    assert rounds > PILOT and "find 3 % in 80 of 100 runs" in said[0]
+    assert rounds > PILOT and "detect 3 % with 80 % power" in said[0]
     assert counting.wanted(lanes(PILOT, 0.4)) == rounds, "decided once"
     spent = sum(seconds(entry) for samples in lanes(PILOT, 0.04) for entry in samples) / PILOT
     for more in (1e-6, -1e-6):  # the budget is that of these rounds, or is one round short
         counting = Repetitions(plan(2, detect=3.0, budget=spent * (rounds + more)))
-        with nullcontext() if more > 0 else pytest.raises(DataError, match=f"has {rounds - 1}, which find"):
+        refused = f"needs {rounds} rounds .*allows {rounds - 1}, which detect"
+        with nullcontext() if more > 0 else pytest.raises(DataError, match=refused):
             assert counting.wanted(lanes(PILOT, 0.04)) == rounds
 
 
@@ -67,8 +68,8 @@ def test_what_the_budget_cannot_find_is_refused_with_what_it_can():
     with pytest.raises(DataError) as error:
         Repetitions(plan(2, detect=0.1, budget=100)).wanted(lanes(PILOT, 0.05))
     said = str(error.value)
-    assert said.startswith("refused: ") and "0.1 % needs" in said and "--budget 100 s has 12, which find" in said
-    assert 2 < float(said.rpartition("find ")[2].rstrip(" %")) < 30
+    assert said.startswith("refused: ") and "0.1 % needs" in said and "--budget 100 s allows 12, which detect" in said
+    assert 2 < float(said.rpartition("detect ")[2].rstrip(" %")) < 30
 
 
 def test_rounds_follow_the_formula():

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shlex
 import sqlite3
 import statistics
@@ -428,14 +429,14 @@ def served(streams):
 def test_markdown_of_endpoints_tells_their_streams_apart():
     lines = render("md", [served(2), served(4)]).splitlines()
     heads = [cell.strip() for cell in lines[0].strip("|").split("|")]
-    assert heads == ["model", "backend", "threads", "lane", "test", "streams", "TTFT ms", "all t/s", "t/s"]
+    assert heads == ["model", "backend", "threads", "lane", "test", "streams", "TTFT ms", "all t/s", "t/s, mean ± SD"]
     assert len({line.count("|") for line in lines}) == 1
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert [row[3:9] for row in cells] == [
-        ["2 streams", "pp64", "2", "25.00", "38.0", "100.00 \u00b1 0.00"],
-        ["2 streams", "tg8 @ d64", "2", "25.00", "38.0", "20.00 \u00b1 0.00"],
-        ["4 streams", "pp64", "4", "50.00", "76.0", "100.00 \u00b1 0.00"],
-        ["4 streams", "tg8 @ d64", "4", "50.00", "76.0", "20.00 \u00b1 0.00"],
+        ["2 streams", "pp64", "2", "25.0", "38.0", "100.00 \u00b1 0.00"],
+        ["2 streams", "tg8 @ d64", "2", "25.0", "38.0", "20.00 \u00b1 0.00"],
+        ["4 streams", "pp64", "4", "50.0", "76.0", "100.00 \u00b1 0.00"],
+        ["4 streams", "tg8 @ d64", "4", "50.0", "76.0", "20.00 \u00b1 0.00"],
     ]
 
 
@@ -448,7 +449,10 @@ def test_arms_end_with_a_verdict_and_facts_of_both(engines, capsys):
     assert not {"backend", "threads"} & found.keys() and found["numerics"] == "qat", "what is common is said once"
     assert found["verdict"]["a"] == "threads=1" and found["verdict"]["decode"]["rounds"] == 6
     assert cli.main([*SMALL, *arms, "-r", "6", "--csv", "t.csv"]) == 0
-    assert "backend=reference,threads=2 against threads=1: decode" in capsys.readouterr().out
+    assert "decode: backend=reference,threads=2 is 1.00 x as fast as threads=1" in capsys.readouterr().out
+    assert cli.main([*SMALL, *arms, "-r", "3", "--no-store"]) == 0  # neither a file nor the store
+    out = capsys.readouterr().out
+    assert "backend=reference,threads=2 is 1.00 x as fast as threads=1" in out and out.count("thread(s) on") == 2
 
 
 def test_a_slower_lane_is_called_worse(bare, monkeypatch):
@@ -460,7 +464,8 @@ def test_a_slower_lane_is_called_worse(bare, monkeypatch):
     said = verdict(run)
     decode = said.document["decode"]
     assert decode["verdict"] == "worse" and -6.1 < decode["low_percent"] <= decode["high_percent"] < -5
-    assert [line for line in said.lines if "decode worse" in line]
+    (line,) = (line for line in said.lines if line.startswith("decode"))
+    assert re.fullmatch(r"decode: B is 0\.94\d x \(0\.9[34]\d to 0\.9[45]\d\) as fast as A: slower", line), line
     assert verdict(bare(depths=(10,), gen_tokens=1, reps=1)).lines == ()
 
 

@@ -89,8 +89,8 @@ def test_progress_counts_towards_the_last_depth(clock):
     [
         ("sync", "prefill to 10 failed: broken"),
         ("snapshot", "snapshot at 10 failed: broken"),
-        ("prepare", "decode at frontier 10 failed: broken"),
-        ("append", "decode at frontier 10 failed: broken"),
+        ("prepare", "decode at depth 10 failed: broken"),
+        ("append", "decode at depth 10 failed: broken"),
         ("restore", "restore at 10 failed: broken"),
     ],
 )
@@ -118,14 +118,14 @@ def test_bugs_are_not_dressed_up(clock):
 
 def test_decode_stays_inside_the_context(clock):
     assert len(run(FakeSession(clock, ctx=44), depths=(40,), gen=3)) == 1
-    with pytest.raises(SweepError, match="generation would exceed allocated context at frontier 40"):
+    with pytest.raises(SweepError, match="generation would exceed allocated context at depth 40"):
         run(FakeSession(clock, ctx=43), depths=(40,), gen=3)
 
 
 def test_broken_logits_are_noticed(clock):
     session = FakeSession(clock, ctx=44)
     session.dead = True
-    with pytest.raises(SweepError, match="failed to choose non-EOS token at frontier 10"):
+    with pytest.raises(SweepError, match="failed to choose non-EOS token at depth 10"):
         run(session)
 
 

@@ -185,7 +185,7 @@ def test_answers_of_an_exact_length(more, unknown, reply, sent, dropped, monkeyp
 
 @pytest.mark.parametrize("kind, says", [
     ({"cached": 0.9}, "from a cache although every prompt is new"),
-    ({"usage": "never"}, "does not say how many prompt tokens"),
+    ({"usage": "never"}, "does not report prompt tokens"),
 ])  # fmt: skip
 def test_endpoints_that_cannot_be_measured(kind, says, capsys):
     with served(Endpoint(**kind)) as base:
@@ -311,7 +311,7 @@ def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
     time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=300)
-    assert process.returncode == 130 and "1 of 3 rows were measured and saved" in err
+    assert process.returncode == 130 and "1 of 3 rows saved" in err
     with Store.open(private_store) as store:
         assert store.find("latest").status == "stopped"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ds4ref.console.options import printable
@@ -16,6 +16,8 @@ from ds4ref.console.tables import Column, fitted
 from ds4ref.errors import UsageError
 from ds4ref.runs import scored
 from ds4ref.runs.scored import Contrast, Cost, Pairing
+from ds4ref.runs.speed import judge
+from ds4ref.runs.speed import said as told
 from ds4ref.runs.stats import Interval, p_said
 
 from .keep import about, rows_of
@@ -77,7 +79,9 @@ def text(found: Comparison, width: int) -> str:
     pairs = found.pairs
     if pairs.whole is not None:
         parts += [_scores(pairs, width), _filled(_tally(found), width), *_changes(found, width)]
-    costs = [line for line in (_cost("tokens", pairs.tokens), _cost("seconds", pairs.seconds)) if line]
+    costs = [
+        line for line in (_cost("tokens", pairs.tokens), _cost("seconds", pairs.seconds), _speed(pairs.seconds)) if line
+    ]
     if costs:
         parts.append("\n".join(_filled(line, width) for line in costs))
     if found.differs:
@@ -170,6 +174,19 @@ def _cost(name: str, cost: Cost | None) -> str:
     if not i.known:
         return said + (f"; {i.estimate:+.1f} % in each" if i.method == "no spread" and i.estimate else "")
     return f"{said}; typically {i.estimate:+.1f} % ({i.low:+.1f} to {i.high:+.1f})"
+
+
+def _speed(seconds: Cost | None) -> str:
+    """Return how fast B answers as a sentence, "" if unknown."""
+    if seconds is None or not seconds.change.known:
+        return ""
+
+    def faster(change: float) -> float:
+        return 100 * (100 / (100 + change) - 1)
+
+    i = seconds.change
+    speed = replace(i, estimate=faster(i.estimate), low=faster(i.high), high=faster(i.low), detectable=None)
+    return told("answers", speed, judge(speed))
 
 
 def _figure(value: float) -> str:

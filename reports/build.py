@@ -197,14 +197,10 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
             entries = [
                 entry for entry in entries_of[id(measured)] if figures.finite(entry.get(column)) and entry[column] > 0
             ]
-            points = [
-                (
-                    int(entry["ctx_tokens"]),
-                    float(entry[column]),
-                    *(float(entry.get(f"{column}{end}") or entry[column]) for end in ("_low", "_high")),
-                )
-                for entry in sorted(entries, key=lambda entry: entry["ctx_tokens"])
-            ]
+            points = []
+            for entry in sorted(entries, key=lambda entry: entry["ctx_tokens"]):
+                low, high = (float(entry.get(f"{column}{end}") or entry[column]) for end in ("_low", "_high"))
+                points.append((int(entry["ctx_tokens"]), float(entry[column]), low, high))
             marked = {
                 int(entry["ctx_tokens"]): codes for entry in entries if (codes := marks.concerning(entry, column))
             }
@@ -225,7 +221,7 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
         more = [column for column in shown(entries) if column.name not in LEADING]
         more.sort(key=lambda column: column.name != "test")
         reps = max((int(entry.get("reps") or 1) for entry in entries), default=1)
-        table = [
+        table: list[dict[str, Any]] = [
             {"depth": int(entry["ctx_tokens"]), "test": printable(str(entry.get("test") or "")),
              **{name: _speed(entry, column) for name, column in SPEEDS},
              "more": [column.display(entry) for column in more]}

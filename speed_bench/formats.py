@@ -93,7 +93,8 @@ def _tests(samples: Sequence[Sample]) -> list[tuple[str, str, list[Sample]]]:
             tests_found.append((name, "total_tps", group))
             continue
         done = group[0]["prefill_tokens"]
-        tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{group[0]['gen_tokens']}", depth, "gen_tps"))
+        decoded = group[0].get("asked_tokens") or group[0]["gen_tokens"]
+        tests = ((f"pp{done}", depth - done, "prefill_tps"), (f"tg{decoded}", depth, "gen_tps"))
         for test, behind, column in tests:
             if group[0][column] > 0 or not name:
                 tests_found.append((name or (f"{test} @ d{behind}" if behind else test), column, group))

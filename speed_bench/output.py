@@ -124,7 +124,7 @@ class Output:
         verb = "stopped" if run.status == "stopped" else "failed"
         of = f" of {run.wanted}" if run.reps else ""
         places_text = f" {', '.join(where)}" if where else ""
-        say(PROG, f"{verb}; {run.done}{of} rows saved{places_text}")
+        say(PROG, f"{verb}; {run.done}{of} rows were measured and saved{places_text}")
 
     def conclude(self) -> None:
         """Write a finished run's output files; print its tables and warnings."""

@@ -9,11 +9,12 @@ from rich.cells import cell_len
 from scipy import stats as scipy_stats
 
 from ds4ref.errors import UsageError
-from ds4ref.eval import cli
+from ds4ref.eval import cli, compare
 from ds4ref.eval.compare import compare_logs, document, text
 from ds4ref.eval.packs import Header, Pack
 from ds4ref.eval.plan import Settings
-from ds4ref.runs.stats import graded_interval
+from ds4ref.runs.scored import Cost
+from ds4ref.runs.stats import Interval, graded_interval, unknown
 
 from . import logs as made
 
@@ -212,3 +213,10 @@ def test_tables_fit_and_nothing_crashes(width, epochs):
     assert json.loads(json.dumps(document(found)))["verdict"] == found.verdict
     for line in text(found, width).splitlines():
         assert cell_len(line) <= width
+
+
+def test_seconds_are_told_as_speed_too():
+    """A fifth less time is a quarter more speed."""
+    cost = Cost(10.0, 8.0, Interval(-20.0, -25.0, -15.0, 30, "t"))
+    assert compare._speed(cost) == "answers: B is 1.25 x (1.18 to 1.33) as fast as A: faster"
+    assert compare._speed(None) == compare._speed(Cost(1.0, 2.0, unknown(100.0, 1))) == ""

@@ -204,7 +204,7 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
     assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"]) == 1
     err = capsys.readouterr().err
     assert "decode at depth 16 failed: the cache is full of badgers" in err
-    assert "failed; 1 of 3 rows saved in r.partial.csv, as run" in err
+    assert "failed; 1 of 3 rows were measured and saved in r.partial.csv, as run" in err
     assert not (tmp_path / "r.csv").exists() and depths(tmp_path / "r.partial.csv") == ["8"]
     assert json.loads((tmp_path / "r.partial.json").read_text())["status"] == "failed"
 
@@ -212,7 +212,7 @@ def test_a_failure_in_the_walk_keeps_the_rows_before_it(engines, capsys, tmp_pat
 def test_ctrl_c_keeps_the_rows_before_it(engines, capsys, tmp_path, badgers):
     badgers(16, interrupt=True)
     assert cli.main([*SMALL, "--no-warmup", "-r", "1", "--csv", "r.csv"]) == 130
-    assert "stopped; 1 of 3 rows saved in r.partial.csv, as run" in capsys.readouterr().err
+    assert "stopped; 1 of 3 rows were measured and saved in r.partial.csv, as run" in capsys.readouterr().err
     assert depths(tmp_path / "r.partial.csv") == ["8"]
 
 
@@ -296,7 +296,7 @@ def test_a_full_disk_loses_no_row_and_the_run_goes_on(full, engines, capsys, tmp
         run = store.find("r")
         assert run.status == "failed" and len(store.rows(run.id)) == (1 if full == ["r.partial.csv"] else 3)
     assert err[-1] == f"ds4-bench: cannot write {full[0]}: No space left on device"
-    assert err[-2].startswith(f"ds4-bench: failed; {run.rows} of 3 rows saved ")
+    assert err[-2].startswith(f"ds4-bench: failed; {run.rows} of 3 rows were measured and saved ")
     assert err[-2].endswith(f"as run {run.id}; ds4-bench --resume {run.id} continues")
     assert ("r.partial.csv" in err[-2]) == (full != ["r.partial.csv"])
     room.append("made")
@@ -342,7 +342,7 @@ def test_a_signal_keeps_the_rows_before_it(number, code, engines, capsys, tmp_pa
     finally:
         signal.signal(number, before)
     assert stop.value.code == code
-    assert "stopped; 1 of 3 rows saved in r.partial.csv, as run" in capsys.readouterr().err
+    assert "stopped; 1 of 3 rows were measured and saved in r.partial.csv, as run" in capsys.readouterr().err
     assert depths(tmp_path / "r.partial.csv") == ["8"]
 
 
@@ -376,7 +376,7 @@ def test_a_context_beyond_memory_is_refused_before_its_text_is_written(engines, 
 def test_how_many_there_will_be_is_said_only_when_it_is_known(engines, capsys, badgers):
     badgers(16, interrupt=True)
     assert cli.main([*SMALL, "--no-warmup"]) == 130
-    assert "stopped; 1 rows saved as run" in capsys.readouterr().err
+    assert "stopped; 1 rows were measured and saved as run" in capsys.readouterr().err
 
 
 def test_two_arms_of_one_model_are_told_once(engines, capsys):

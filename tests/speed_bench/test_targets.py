@@ -311,7 +311,7 @@ def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
     time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=300)
-    assert process.returncode == 130 and "1 of 3 rows saved" in err
+    assert process.returncode == 130 and "1 of 3 rows were measured and saved" in err
     with Store.open(private_store) as store:
         assert store.find("latest").status == "stopped"
 

@@ -117,7 +117,7 @@ SECTIONS = (
     Section("eval", "graded answers, none left out",
             (("ds4-eval", "-m", "{model}", "--pack", "{pack}", "--plain", "-o", "{out}/eval.jsonl", "--no-store"),)),
     Section("bench", "speed against context depth",
-            (("ds4-bench", "-m", "{model}", "--frontiers", "256,1024", "-n", "16", "-r", "2", "--csv",
+            (("ds4-bench", "-m", "{model}", "--depths", "256,1024", "-n", "16", "-r", "2", "--csv",
               "{out}/bench.csv", "--no-store"),)),
     Section("server", "the server's APIs over plain HTTP, on the embedded model",
             (("ds4-server", "smoke", "--client", "http"),)),

@@ -1,7 +1,7 @@
 """Speed curves: one or several CSVs to one figure, as SVG, PNG or PDF by the output's suffix.
 
 A panel each for prefill and decode, both from zero, as in reports (``ds4ref.console.curves``): every file has a colour,
-and its machine's name beside its curves; a band is the middle half of its repetitions. The same input gives the same
+and its machine's name beside its curves; a band has the quartiles of its repetitions. The same input gives the same
 bytes.
 
     ds4-bench plot results/m3.csv -o m3.svg --title "M3 Max"

@@ -118,7 +118,7 @@ def test_tests_that_end_at_one_depth_stay_apart(engines, capsys, private_store):
     rows = read_rows("t.csv")
     assert {row["test"] for row in rows} == {"pp16", "pp8 @ d8", "tg4 @ d16", "tg2 @ d16"}
     assert {row["ctx_tokens"] for row in rows} == {16}
-    with pytest.raises(Exception, match="several tests at one depth"):
+    with pytest.raises(Exception, match="several rows at one depth"):
         read_points("t.csv")
     with Store.open(private_store) as store:
         runs = [Measured(run, store.rows(run.id)) for run in store.runs(kind="bench")]

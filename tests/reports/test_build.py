@@ -92,6 +92,16 @@ def test_it_follows_light_dark_paper_and_width(built):
     assert not re.search(r"#[0-9a-f]{6}\b", drawings.replace("#ffffff", "")), "every colour follows the page"
 
 
+def test_every_cell_of_a_table_has_the_heading_of_its_column(built):
+    """On narrow screens rows are cards, and nothing else says what a number is."""
+    tables = re.findall(r"<table>.*?</table>", built[1], re.S)
+    for table in tables:
+        headings = re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table)
+        for line in re.findall(r"<tr[^>]*>(<td.*?)</tr>", table, re.S):
+            assert re.findall(r"<td data-label=\"([^\"]*)\"", line) == headings and line.count("<td") == len(headings)
+    assert len(tables) > 5 and "td::before { content: attr(data-label)" in built[1]
+
+
 def test_every_part_is_there(page):
     text = " ".join("".join(page.text).split())
     for part in ("Speed", "Comparison", "Roofline", "Vectors", "Graded runs", "Over time", "Against speed",

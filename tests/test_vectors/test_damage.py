@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -295,7 +296,10 @@ def test_the_table_and_the_picture(files, tmp_path, capsys):
     assert main([*command, "--plot", str(tmp_path / "d.svg")]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in ("gate", "IQ2_XXS", "shared", "attention-proj", "logits: KL", "verdict: quant"))
-    assert (tmp_path / "d.svg").read_text().count("<path") > 20
+    picture = (tmp_path / "d.svg").read_text()
+    assert picture.count("<path") > 20
+    ticks = re.findall(r"<!-- ([\d.]+|head) -->", picture)
+    assert "head" in ticks and not any("." in tick for tick in ticks), "layers are whole numbers"
     assert main([*command, "--all"]) == 0
     assert "ffn_moe_weighted_swiglu" in capsys.readouterr().out
 

@@ -24,6 +24,7 @@ class Outcome(enum.Enum):
     UNEXPLAINED = "unexplained"
     FAILED = "failed"
     UNSURE = "unsure"
+    DEPENDS = "depends"
     OK = "ok"
     IMPOSSIBLE = "impossible"
     SKIPPED = "skipped"
@@ -44,6 +45,7 @@ WORDS = {
     Outcome.UNEXPLAINED: "not explained",
     Outcome.FAILED: "check failed",
     Outcome.UNSURE: "cannot tell",
+    Outcome.DEPENDS: "depends on its batch",
     Outcome.OK: "nothing wrong seen",
     Outcome.IMPOSSIBLE: "not possible here",
     Outcome.SKIPPED: "not done",
@@ -211,6 +213,8 @@ class Examination:
         if not clean:
             return "No answer: nothing could be looked at."
         rest = "" if self.complete else " What was not seen is listed below."
+        if any(self.checks(Outcome.DEPENDS)):
+            rest = f" What it answers depends on its batch.{rest}"
         return f"Nothing wrong was found in what could be seen ({_checks(clean)}).{rest}"
 
     @property

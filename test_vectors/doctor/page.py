@@ -21,7 +21,7 @@ from .findings import Examination, Outcome, ShownToken, plain
 FILES = ("doctor.html", "doctor.md", "doctor.json")
 SIGNS = {
     Outcome.WRONG: "\u2717", Outcome.UNEXPLAINED: "?!", Outcome.FAILED: "!", Outcome.UNSURE: "?",
-    Outcome.OK: "\u2713", Outcome.IMPOSSIBLE: "\u2013", Outcome.SKIPPED: "\u00b7",
+    Outcome.DEPENDS: "~", Outcome.OK: "\u2713", Outcome.IMPOSSIBLE: "\u2013", Outcome.SKIPPED: "\u00b7",
 }  # fmt: skip
 
 

@@ -93,8 +93,8 @@ def _reach(case: ExamContext, stage: Stage) -> dict[str, Completion]:
                           next=_no_logprobs(case))  # fmt: skip
         usable = answer or bare
         if kind == "text" and usable is not None and target.continues_text() is False:
-            stage.add("text prompts", Outcome.IMPOSSIBLE, "the server makes a chat of a text prompt: nothing is compared "
-                      "by such prompts")  # fmt: skip
+            why = "the server makes a chat of a text prompt: nothing is compared by such prompts"
+            stage.add("text prompts", Outcome.IMPOSSIBLE, why)
             continue
         if usable is not None:
             answers[kind] = usable

@@ -7,7 +7,6 @@ difference: none, or the effect of float noise in the target's rounding set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +31,6 @@ FEWEST_PLACES = 4
 """Fewest positions that must be comparable before agreement is reported."""
 EDGES = (512, 1024, 2048)
 """Usual chunk sizes of prefill, in tokens."""
-CHUNK_SIZES = (7, 16, 100)
-"""Chunk sizes for a local engine: below and above the size where it switches kernels, and no power of two."""
 
 
 def prompt_of(case: ExamContext, characters: int = 400, seed: int = 11) -> tuple[str, Prompt] | None:
@@ -143,7 +140,7 @@ def determinism(case: ExamContext, stage: Stage) -> None:
             break
         case.progress(f"run {i + 1} of the same request")
         runs.append(case.ask(prompt, TOKENS))
-    _add_comparison(case, stage, "run to run", prompt, runs[0],
+    add_comparison(case, stage, "run to run", prompt, runs[0],
                     [compare_answers(runs[0], run) for run in runs[1:]], runs[1:],
                     {"requests": len(runs), "tokens": len(runs[0].steps) or None, "prompt": kind})  # fmt: skip
     if case.local is not None:
@@ -152,7 +149,7 @@ def determinism(case: ExamContext, stage: Stage) -> None:
         stage.add("full logits, twice", Outcome.OK if same else Outcome.UNSURE, "identical" if same else "they differ")
 
 
-def _add_comparison(
+def add_comparison(
     case: ExamContext, stage: Stage, name: str, prompt: Prompt, first: Completion,
     comparisons: Sequence[AnswerComparison], others: Sequence[Completion], figures: dict[str, Any], hint: str = "",
 ) -> Check:  # fmt: skip
@@ -212,11 +209,11 @@ def ways(case: ExamContext, stage: Stage) -> None:
     if case.local is not None:
         ids = PROMPTS["mixed"]()[: 48 if case.quick else 200]
         case.progress("prompt against token by token")
-        whole = _chunked_logits(case.local, ids, None)
+        whole = chunked_logits(case.local, ids, None)
         session = case.local.engine.session(len(ids) + 1)
         single = np.array([session.eval(token).copy() for token in ids])
         hint = "Look at what decode does otherwise than prefill: cache rows, positions, masks, kernels"
-        _compare_rows(case, stage, "prompt against token by token", ids, whole, single, hint)
+        compare_rows(case, stage, "prompt against token by token", ids, whole, single, hint)
         return
     chosen = [prompt_of(case, 400, seed=11 + i) for i in range(5)]
     prompts = [each[1] for each in chosen if each is not None]
@@ -229,11 +226,11 @@ def ways(case: ExamContext, stage: Stage) -> None:
         compare_prefixes(case, stage, "echo against shorter prompts", ids, range(9, 100, 18 if case.quick else 9))
 
 
-def _chunked_logits(target: LocalTarget, ids: Sequence[int], chunk: int | None) -> np.ndarray:
+def chunked_logits(target: LocalTarget, ids: Sequence[int], chunk: int | None) -> np.ndarray:
     return target.engine.session(len(ids) + 1).extend(ids, chunk=chunk or len(ids))
 
 
-def _compare_rows(
+def compare_rows(
     case: ExamContext, stage: Stage, name: str, ids: Sequence[int], a: np.ndarray, b: np.ndarray, hint: str,
     yard: Yardstick | None = None,
 ) -> Check:  # fmt: skip
@@ -485,61 +482,6 @@ def _echo_again(case: ExamContext, text: str, steps: Sequence[Step]) -> list[tup
     return out
 
 
-# ------------------------------------------------------------------------------------------------------- batches
-
-
-def batch(case: ExamContext, stage: Stage) -> None:
-    """Compare requests sent alone and concurrently, or, for a local target, a prompt in chunks of several sizes."""
-    if case.local is not None:
-        ids = PROMPTS["mixed"]()[: 48 if case.quick else 200]
-        whole = _chunked_logits(case.local, ids, None)
-        chunked = {size: _chunked_logits(case.local, ids, size) for size in CHUNK_SIZES}
-        differ = any(not np.array_equal(part, whole, equal_nan=True) for part in chunked.values())
-        yard = measure(case.engine, ids, case.rounding) if differ else fallback()
-        for size, part in chunked.items():
-            _compare_rows(
-                case,
-                stage,
-                f"chunks of {size}",
-                ids,
-                part,
-                whole,
-                "Look at the first and last rows of a chunk: window, compressors, cache slots",
-                yard,
-            )
-        return
-    if case.target.kind != "http":
-        stage.add("many at once", Outcome.IMPOSSIBLE, f"a {case.target.kind} target takes one request at a time")
-        return
-    chosen = [prompt_of(case, 120 + 90 * i, seed=20 + i) for i in range(2 if case.quick else 4)]
-    prompts = [each[1] for each in chosen if each is not None]
-    if not prompts:
-        stage.add("many at once", Outcome.IMPOSSIBLE, "no request was answered")
-        return
-    case.progress("one after another")
-    alone = [case.ask(prompt, TOKENS) for prompt in prompts]
-    case.progress(f"{len(prompts)} at once")
-    pool = ThreadPoolExecutor(len(prompts))
-    try:
-        together = list(pool.map(lambda prompt: case.ask(prompt, TOKENS), prompts))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    seconds = sum(done.seconds for done in alone), max(done.seconds for done in together)
-    figures = {
-        "requests": len(prompts),
-        "one after another, s": round(seconds[0], 2),
-        "at once, s": round(seconds[1], 2),
-    }
-    worst = None
-    for i, prompt in enumerate(prompts):
-        comparison = compare_answers(alone[i], together[i])
-        check = _add_comparison(case, stage, f"request {i + 1}", prompt, alone[i], [comparison], [together[i]], figures,
-                                "Look at what rows of a batch share: masks, positions, cache slots")  # fmt: skip
-        worst = check if worst is None or check.outcome is Outcome.WRONG else worst
-    if worst is not None and worst.outcome is Outcome.OK:
-        worst.sight = f"{worst.sight} a server that takes one request after another cannot fail this".strip()
-
-
 # --------------------------------------------------------------------------------------------------- chunk edges
 
 
@@ -565,7 +507,7 @@ def _local_edge(case: ExamContext, stage: Stage, name: str, edge: int) -> None:
     case.progress(name)
     rng = np.random.default_rng(edge)
     ids = rng.integers(0, min(512, case.engine.shape.vocab), edge + 1).tolist()
-    whole = _chunked_logits(local, ids, None)[edge - 2 :]
+    whole = chunked_logits(local, ids, None)[edge - 2 :]
     ends = []
     for length in (edge - 1, edge, edge + 1):
         session = local.engine.session(edge + 2)
@@ -573,7 +515,7 @@ def _local_edge(case: ExamContext, stage: Stage, name: str, edge: int) -> None:
         ends.append(session.logits.copy())
     last = np.array(ends)
     yard = measure(case.engine, ids, case.rounding) if not np.array_equal(whole, last) else fallback()
-    _compare_rows(case, stage, name, ids[edge - 2 :], last, whole,
+    compare_rows(case, stage, name, ids[edge - 2 :], last, whole,
                   "Look at the last row of a chunk and the first of the next", yard)  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from ds4ref.errors import Ds4Error
 from ds4ref.runs.provenance import stamp
 from ds4ref.version import __version__
 
-from . import depth, numbers, preflight, prompts, repeat
+from . import batches, depth, numbers, preflight, prompts, repeat
 from .case import ExamContext
 from .findings import Examination, Outcome, Stage
 from .limits import Limit, OutOfTime
@@ -42,7 +42,7 @@ STEPS = (
               numbers.numbers),
     StageSpec("determinism", "Run to run", "Does the same request give the same answer?", repeat.determinism),
     StageSpec("ways", "Prefill and decode", "Does it say the same after a prompt as token by token?", repeat.ways),
-    StageSpec("batch", "One and many", "Does it say the same alone and among others?", repeat.batch),
+    StageSpec("batch", "One and many", "Does it say the same alone and among others?", batches.batch),
     StageSpec("depth", "Long context", "Is what lies far back still there, and do chunks join?", depth.depth,
               quick=False),
 )  # fmt: skip

@@ -376,7 +376,7 @@ def test_a_server_that_makes_a_chat_of_a_text_is_not_compared(tokens: int | None
             target.score(Prompt.plain("P:"), [b"a"])
     else:
         target.score(Prompt.plain("P:"), [b"a"])
-    assert [r for r in map(server.body, range(len(server.requests)))][0]["prompt"] == "a"
+    assert server.body(0)["prompt"] == "a"
     assert len(server.requests) == (1 if raw is False else 2)
 
 

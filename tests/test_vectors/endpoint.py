@@ -32,6 +32,7 @@ MISBEHAVIOURS = {
     "no_logprobs": "log probabilities are left out",
     "decode": "while decoding, logits are a little off from the eighth token on",
     "crowd": "answers depend on whether another request is running",
+    "batch": "the same, by as little as kernels chosen by the size of a batch make",
     "greedy": "the second best token is taken",
     "chatless": "no chat endpoint",
     "foreign": "tokens of another vocabulary",
@@ -107,7 +108,7 @@ class Endpoint:
             self.running += 1
             self.arrived.notify_all()
             # a batch forms only if others have time to arrive
-            crowd = self.wrong == "crowd" and self.arrived.wait_for(lambda: self.running > 1, 0.05)
+            crowd = self.wrong in ("crowd", "batch") and self.arrived.wait_for(lambda: self.running > 1, 0.05)
         try:
             with self.lock:
                 self.requests += 1
@@ -152,7 +153,7 @@ class Endpoint:
             if self.wrong == "decode" and i >= 8:
                 row[::2] += 0.8
             if crowd:
-                row[1::2] += 0.5
+                row[1::2] += 0.5 if self.wrong == "crowd" else 0.01
             best = np.argsort(-row, kind="stable")
             drawn = (self.wrong == "fork" or thinks) and i == 0
             rank = self.requests % 3 if drawn else int(self.wrong == "greedy")

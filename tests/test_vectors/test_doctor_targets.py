@@ -15,8 +15,10 @@ from ds4ref.targets import Ability, open_target
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.doctor import numbers, repeat
+from ds4ref.test_vectors.doctor.batches import batch_effect
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.findings import Check, Examination, Outcome, Stage
+from ds4ref.test_vectors.doctor.repeat import AnswerComparison
 from ds4ref.test_vectors.doctor.run import examine
 from ds4ref.variants import LIBRARY
 from tests.marking import sampled
@@ -220,6 +222,35 @@ def test_answers_that_change(engine, wrong, stage, name, says) -> None:
     with Endpoint(engine, wrong) as server, open_target(server.url) as target:
         found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=[stage])
         assert check(found, stage, name).outcome is Outcome.WRONG and says in check(found, stage, name).says
+
+
+def test_what_depends_on_its_batch_is_no_mistake(engine, capsys) -> None:
+    """llama.cpp with two slots: 0.002 to 0.006 nats between alone and beside three others; alone twice: none."""
+    with Endpoint(engine, "batch") as server:
+        code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism,batch")
+    assert (line["stages"]["batch"], line["stages"]["determinism"]) == ("depends", "ok"), text
+    assert "depends on its batch" in line["verdict"] and "differs by at most 0.00" in text and "llama.cpp" in text
+
+
+@pytest.mark.parametrize(
+    ("rms", "fork", "margin", "effect"),
+    [
+        ([0.006, 0.002], None, None, 0.006),
+        ([0.3, 0.0], None, None, 0.3),
+        ([0.31, 0.0], None, None, None),  # more than check allows an engine of unknown rounding
+        ([0.002, 0.01], 1, 0.048, 0.01),  # 8 times what the other positions differ
+        ([0.002, 0.01], 1, 0.049, None),
+        ([0.01], 0, 0.0008, 0.01),  # nothing else to compare with: float noise
+        ([0.01], 0, 0.0009, None),
+        ([0.002, 0.01], 1, None, None),
+        ([0.002, np.inf], None, None, None),
+        ([np.nan], None, None, None),
+    ],
+)
+def test_how_much_a_batch_may_change(rms, fork, margin, effect) -> None:
+    answer = AnswerComparison(np.array(rms), fork, margin, False)
+    other = AnswerComparison(np.array([0.006 if len(rms) > 1 else np.nan]), None, None, False)
+    assert batch_effect(answer, [answer, other]) == effect
 
 
 @pytest.mark.thorough

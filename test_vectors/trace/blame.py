@@ -110,6 +110,7 @@ class Blaming:
         self._clean_passes: dict[str, Reading] = {}
         self._noise: dict[str, dict[Key, list[np.ndarray]]] = {}
         self._limits: dict[Key, np.ndarray] = {}
+        self._rounded: dict[int, LayerWeights | Weights] = {}
 
     def _alias(self) -> None:
         """Use a layer's dumped output as the next layer's input where that was not dumped, so that it can run alone."""
@@ -197,10 +198,20 @@ class Blaming:
         for seed, recipe in enumerate(recipes):
             hooks = Forcing(self.theirs, rounding, faults, np.random.default_rng([seed, 10]), against=quiet.ours,
                             layers=layers, late=late)  # fmt: skip
-            noisy = run(self.model(rounding, recipe), self.ids, hooks, layers, None, self.cancel)
+            model = self.model(rounding, recipe)
+            noisy = run(model, self.ids, hooks, layers, self.rounded(model.weights), self.cancel)
             for key, apart in noisy.apart.items():
                 distances.setdefault(key, []).append(apart)
         return {key: values for key, values in distances.items() if len(values) == len(recipes)}
+
+    def rounded(self, weights: Weights) -> dict[int, LayerWeights | Weights] | None:
+        """Return the weights by layer in the 16-bit type in which the engine computes; None if it has none."""
+        if self.theirs.computed is None:
+            return None
+        if not self._rounded:
+            self._rounded = {n: self.theirs.rounded(w) for n, w in enumerate(weights.layers) if n in self.layers}
+            self._rounded[HEAD] = self.theirs.rounded(weights)
+        return self._rounded
 
     def flip(self, name: str, key: Key) -> np.ndarray | None:
         """Return how far rounding set ``name`` moves the op's result from the unrounded one, by row (n,); None for

@@ -31,8 +31,9 @@ class Judgement:
     """Verdict on one op; a distance is the rms difference of a row.
 
     wrong     whether the op is beyond its budget
-    ratio     median distance of a row in units of its limit
+    ratio     largest distance of a row in units of its limit
     relative  median distance in units of the median size of a row
+    largest   largest distance of a row that is beyond its limit, in units of the row's size; 0 without one
     limit     median limit of a row
     hard      mask over rows: beyond noise and flips
     beyond    mask over rows: beyond noise
@@ -41,6 +42,7 @@ class Judgement:
     wrong: bool
     ratio: float
     relative: float
+    largest: float
     limit: float
     hard: np.ndarray
     beyond: np.ndarray
@@ -90,8 +92,10 @@ def judge(
     hard_share = float((known & (first > alone + FLIPS * step)).sum()) / count
     hard_wrong = hard.sum() / count > 3 * hard_share + 3 * np.sqrt(hard_share / count)
     if not known.any():
-        return Judgement(False, 0.0, 0.0, 0.0, hard, beyond)
+        return Judgement(False, 0.0, 0.0, 0.0, 0.0, hard, beyond)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = float(np.median(distance[known] / np.maximum(limit[known], 1e-300)))
+        ratio = float(np.max(distance[known] / np.maximum(limit[known], 1e-300)))
         relative = float(np.median(distance[known]) / max(float(np.median(size[known])), 1e-30))
-    return Judgement(bool(soft_wrong or hard_wrong), ratio, relative, float(np.median(limit[known])), hard, beyond)
+        largest = float(np.max(distance[beyond] / np.maximum(size[beyond], 1e-30), initial=0.0))
+    wrong = bool(soft_wrong or hard_wrong)
+    return Judgement(wrong, ratio, relative, largest, float(np.median(limit[known])), hard, beyond)

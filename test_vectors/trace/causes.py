@@ -103,6 +103,8 @@ STRUCTURE = 0.2
 """Largest structure (``patterns.structure``) of an error that counts as rounding."""
 EVEN = 10.0
 """Largest ratio of the 90 % to the 10 % quantile of the rows' errors that still counts as rounding."""
+ALONE = 6.0
+"""Largest ratio of one row's error to the median that still counts as rounding: a mistake may be in one row only."""
 
 
 def settle(case: Blaming, result: BlameResult) -> None:
@@ -111,9 +113,11 @@ def settle(case: Blaming, result: BlameResult) -> None:
     A kind of op is moved if it is off in every layer by the same small error without structure, and no cause explains
     it. A mistake smaller than that error cannot be seen there.
     """
-    most = COARSE["bf16" if result.rounding.startswith("bf16") else ""]
     for kind in dict.fromkeys(wrong.key[0] for wrong in result.wrong):
         same_kind = [wrong for wrong in result.wrong if wrong.key[0] == kind]
+        # attention kernels compute in 16 bits in engines that do not do so elsewhere
+        coarse = result.rounding.startswith("bf16") or kind in (POINT, "kqv_back")
+        most = COARSE["bf16" if coarse else ""]
         sizes = [wrong.judgement.relative for wrong in same_kind]
         spared = [key for key in result.clean if key[0] == kind]
         if kind in CHOICES or spared or len(same_kind) < 2 or any(wrong.causes for wrong in same_kind):
@@ -144,9 +148,10 @@ def _error_structure(case: Blaming, wrong: WrongOp) -> float | None:
         ours = reading.ours.get(wrong.key)
         if ours is None:
             return None
-        level = reading.apart[wrong.key] / np.maximum(reading.size[wrong.key], 1e-30)
+        size = reading.size[wrong.key]
+        level = reading.apart[wrong.key] / np.maximum(size, max(float(np.median(size)), 1e-30))
         low, median, high = np.quantile(level, (0.1, 0.5, 0.9))
-        if not high <= EVEN * low:
+        if not 0 < high <= EVEN * low or level.max() > ALONE * median:
             return None
         sizes.append(median)
         if sizes[0] > 0.5 * median:

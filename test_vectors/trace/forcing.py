@@ -20,13 +20,17 @@ from ds4ref.variants import Fault, RoundingSet
 from ds4ref.variants.forced import LayerWeights, Model, Weights, run_layers
 
 from .ops import CHOICES, STORED, Key, describe_point
-from .theirs import Theirs
+from .theirs import Theirs, float_type
 
 EMPTY = -5e29
 """Scores below this mean "no candidate": engines write -1e30 or -inf, or leave them out."""
 
 NOISE = 4 * 2.0**-23
 """Relative noise of a value summed in another order: a few units in the last place (see ds4ref.variants)."""
+
+INSIDE = 2.0
+"""What an engine that computes in a 16-bit type rounds on the way inside one op, which no point shows: of n values one
+standard deviation of their mean error is 1 / sqrt(n) of it."""
 
 
 @dataclass
@@ -111,7 +115,7 @@ class Forcing:
             elif self._compare(key, value, fits, chunk):
                 arrays = value if isinstance(value, tuple) else (value,)
                 forced = tuple(
-                    self._with_noise(fit.into(ours), not fit.partial) for fit, ours in zip(fits, arrays, strict=True)
+                    self._with_noise(fit.into(ours), None if fit.partial else "") for fit, ours in zip(fits, arrays, strict=True)
                 )
                 if name == "indexer_scores":
                     forced = (np.where(_visible_scores(forced[0], chunk), forced[0], value),)
@@ -119,7 +123,7 @@ class Forcing:
             if name in STORED:
                 used = self._round_cached(name, used, chunk)
         elif self.noise is not None and isinstance(value, np.ndarray):
-            used = self._with_noise(value, False)
+            used = self._with_noise(value, self.theirs.computed)
         for part in self.parts if late else ():
             used = part.tap(name, layer, used, chunk)
         if key == self.until:
@@ -159,10 +163,13 @@ class Forcing:
         if key[0] == "indexer_scores":
             theirs, gaps = np.where(_visible_scores(flat, chunk, fits[0].rows), theirs, np.nan), True
         if key not in self.theirs.sizes:
-            step = np.broadcast_to(self.theirs.half_step(theirs), theirs.shape)
+            step = np.broadcast_to(self.theirs.half_step(theirs, float_type(theirs)), theirs.shape)
             with np.errstate(invalid="ignore"):
                 plain = np.where((np.abs(theirs) < -EMPTY) | np.isnan(theirs), theirs, 0)
-            self.theirs.sizes[key] = rms(plain), rms(step) if np.any(step) else np.zeros(len(step))
+            lost = rms(step) if np.any(step) else np.zeros(len(step))
+            if self.theirs.computed is not None:
+                lost *= 1 + INSIDE / np.sqrt(theirs.shape[1])
+            self.theirs.sizes[key] = rms(plain), lost
         self.reading.size[key], self.reading.lost[key] = self.theirs.sizes[key]
         if self.against is not None:
             theirs = np.where(np.isnan(theirs), np.nan, self.against[key]) if gaps else self.against[key]
@@ -252,13 +259,17 @@ class Forcing:
             return chunk.store(chunk.ops.round_e2m1(rows) if chunk.numerics.indexer_qat else rows)
         return chunk.store(chunk.kv_rounding(rows))
 
-    def _with_noise(self, values: np.ndarray, dumped: bool) -> np.ndarray:
+    def _with_noise(self, values: np.ndarray, kind: str | None) -> np.ndarray:
+        """Return ``values`` with float noise, and the error of storing or computing them in the type ``kind``.
+
+        "": as the dump stores them, or as the engine computes if that is coarser; None: float noise alone.
+        """
         if self.noise is None or values.dtype.kind != "f":
             return values
         self._turn = (self._turn + 9973) % 400_009
         noise = self.noise[self._turn : self._turn + values.size]
         noise = noise.reshape(values.shape) if len(noise) == values.size else np.resize(noise, values.shape)
-        step = self.theirs.half_step(values) if dumped else 0.0
+        step = 0.0 if kind is None else self.theirs.half_step(values, kind or self.theirs.computed)
         with np.errstate(invalid="ignore", over="ignore"):
             # a uniform error of one half step has a third of its square as variance
             shaken = values * (1 + np.float32(NOISE) * noise) + (np.float32(0.577) * step * noise)

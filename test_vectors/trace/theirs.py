@@ -8,12 +8,13 @@ from the values themselves: if all of them are representable in float16, they we
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ds4ref.errors import DataError
+from ds4ref.variants.rounding import round_bf16, round_f16
 
 from .dump import Dump, DumpChunk
 from .names import NameRule
@@ -71,7 +72,7 @@ class Theirs:
         self.sizes: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
         """By point: rms of their values and rms of their storage error, by row."""
         self._fits: dict[Key, tuple[Fit, ...]] = {}
-        self.stored, self.decimals = self._precision()
+        self.stored, self.computed, self.decimals = self._precision()
 
     def keys(self) -> set[Key]:
         """Return the dumped points that could be, or may still be, brought into our shapes."""
@@ -95,15 +96,30 @@ class Theirs:
                 return None
         return self._fits[key]
 
-    def half_step(self, values: np.ndarray) -> np.ndarray | float:
-        """Return the largest storage error of each of ``values``; 0 if they were stored as float32."""
+    def half_step(self, values: np.ndarray, kind: str | None = None) -> np.ndarray | float:
+        """Return the largest storage error of each of ``values``; 0 if they were stored as float32.
+
+        ``kind``: their float type (None: that of the dump).
+        """
         if self.decimals is not None:
             return 0.5 * 10.0**-self.decimals
-        if self.stored not in HALF_STEP:
+        kind = kind or self.stored
+        if kind not in HALF_STEP:
             return 0.0
         with np.errstate(invalid="ignore"):
-            size = np.maximum(np.abs(np.nan_to_num(values, posinf=0, neginf=0)), SMALLEST[self.stored])
-        return HALF_STEP[self.stored] * 2.0 ** np.floor(np.log2(size))
+            size = np.maximum(np.abs(np.nan_to_num(values, posinf=0, neginf=0)), SMALLEST[kind])
+        return HALF_STEP[kind] * 2.0 ** np.floor(np.log2(size))
+
+    def rounded(self, weights: Any) -> Any:
+        """Return ``weights`` (LayerWeights or Weights) with their vectors in the engine's 16-bit type; as they are if
+        it computes in float32.
+
+        Matrices stay: rounding them is as independent an error as rounding what they are multiplied with.
+        """
+        if self.computed is None:
+            return weights
+        vectors = {n: v for n, v in vars(weights).items() if isinstance(v, np.ndarray) and v.dtype == np.float32}
+        return replace(weights, **{name: as_type(value, self.computed) for name, value in vectors.items()})
 
     # --- fitting
 
@@ -189,35 +205,50 @@ class Theirs:
 
     # --- precision
 
-    def _precision(self) -> tuple[str, int | None]:
-        """Infer how the dump stores its values: (float type, None), or ("decimals", digits after the decimal point)."""
+    def _precision(self) -> tuple[str, str | None, int | None]:
+        """Infer how the dump stores its values: (float type or "decimals", 16-bit type in which the engine computes or
+        None, digits after the decimal point or None).
+
+        An engine that computes in a 16-bit type may keep much in float32: where the values of one point in eight are
+        all of that type, any step in between may have been.
+        """
         decimals = {p.decimals for pieces in self.dump.tensors.values() for p in pieces if p.decimals is not None}
         if decimals:
-            return "decimals", max(decimals)
-        fits = {"bfloat16": 0, "float16": 0}  # checked in this order: most bfloat16 values are float16 values, too
-        judged = 0
+            return "decimals", None, max(decimals)
+        counts = {"bfloat16": 0, "float16": 0, "float32": 0}
         for key, (name, _) in itertools.islice(sorted(self.matches.items()), 400):
-            if key[0] in STORED or key[0] in CHOICES or judged >= 60:
+            if key[0] in STORED or key[0] in CHOICES or sum(counts.values()) >= 60:
                 continue
             pieces = self.dump.tensors.get(name) or self.dump.tensors.get(f"{name}.0") or []
             if not pieces or not pieces[0].dtype.startswith(("float", "bfloat")):
                 continue
             try:
-                values = pieces[0].load().reshape(-1)
+                kind = float_type(pieces[0].load())
             except DataError:
                 continue
-            sample = values[:: max(1, len(values) // 2048)].astype(np.float32)
-            sample = sample[np.isfinite(sample) & (sample != np.rint(sample))]
-            if len(np.unique(sample)) < 16:
-                continue
-            judged += 1
-            with np.errstate(over="ignore"):
-                fits["float16"] += bool(np.all(sample.astype(np.float16).astype(np.float32) == sample))
-            fits["bfloat16"] += not np.any(sample.view(np.uint32) & 0xFFFF)
-        for kind, count in fits.items():
-            if judged and count >= 0.8 * judged:
-                return kind, None
-        return "float32", None
+            if kind is not None:
+                counts[kind] += 1
+        judged = sum(counts.values())
+        stored = next((kind for kind in HALF_STEP if judged and counts[kind] >= 0.8 * judged), "float32")
+        computed = max(HALF_STEP, key=lambda kind: counts[kind])
+        return stored, computed if counts[computed] > judged / 8 else None, None
+
+
+def float_type(values: np.ndarray) -> str | None:
+    """Return the narrowest float type that holds all of ``values``; None if too few of them tell."""
+    sample = values.reshape(-1)[:: max(1, values.size // 2048)].astype(np.float32)
+    sample = sample[np.isfinite(sample) & (sample != np.rint(sample))]
+    if len(np.unique(sample)) < 16:
+        return None
+    for kind in ("bfloat16", "float16"):  # in this order: most bfloat16 values are float16 values, too
+        if np.array_equal(as_type(sample, kind), sample):
+            return kind
+    return "float32"
+
+
+def as_type(values: np.ndarray, kind: str) -> np.ndarray:
+    """Return float32 ``values`` rounded to ``kind``, a key of HALF_STEP."""
+    return round_bf16(values) if kind == "bfloat16" else round_f16(values)
 
 
 def fitted(values: np.ndarray, source: NameRule, axes: str, like: tuple[int, ...], name: str) -> np.ndarray:

@@ -10,7 +10,8 @@ row):
            moves by one step, and a few such steps move a row less than rounding all of it does
 
 A row beyond its noise is *hard* if it is beyond the flips as well: no flip explains it. The other rows beyond their
-noise are *soft*: the op is wrong if it has more of them than the two noisy runs show against each other.
+noise are *soft*. The op is wrong if it has more rows of either kind than the two noisy runs show against each other, or
+a hard one that is much further off than any of theirs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ SIGMAS = 4.0
 """Allowed distance as a multiple of the distance between the noisy runs and the clean one."""
 FLIPS = 1.5
 """Allowed effect of flips, as a multiple of the whole effect of rounding on the row."""
+FURTHER = 2.0
+"""A row is wrong whatever the noisy runs show if it is this many times further beyond its budget than any of theirs."""
 ULP = 2.0**-22
 
 
@@ -89,8 +92,12 @@ def judge(
     count = max(1, int(known.sum()))
     allowed = 3 * share + 3 * np.sqrt(share / count) + (2 / count if np.any(step > 0) else 0.0)
     soft_wrong = beyond.sum() / count > max(allowed, 0.0) and bool(beyond.any())
-    hard_share = float((known & (first > alone + FLIPS * step)).sum()) / count
+    bound = alone + FLIPS * step
+    hard_share = float((known & (first > bound)).sum()) / count
     hard_wrong = hard.sum() / count > 3 * hard_share + 3 * np.sqrt(hard_share / count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        usual = np.nan_to_num(first / bound, nan=0.0, posinf=np.inf)[known].max(initial=1.0)
+        hard_wrong |= bool((distance[hard] > FURTHER * usual * (limit + FLIPS * step)[hard]).any())
     if not known.any():
         return Judgement(False, 0.0, 0.0, 0.0, 0.0, hard, beyond)
     with np.errstate(divide="ignore", invalid="ignore"):

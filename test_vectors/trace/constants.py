@@ -209,7 +209,7 @@ class _Fit:
         if float(value).is_integer() and not self.stepped:
             return value
         unit = _in_file(self.family.name, 1.0, self.shape) if self.family.name != "window_rows" else 1.0
-        shorts = [2.0 ** round(math.log2(value))] if self.stepped else []
+        shorts = [2.0 ** round(math.log2(value))] if self.stepped and value > 0 else []
         for short in [*shorts, *(float(f"{value * unit:.{digits}g}") / unit for digits in range(1, 7))]:
             if self.stepped and self.cost(short) == self.cost(value):
                 return short

@@ -40,6 +40,7 @@ def entry(wrong: WrongOp) -> dict[str, Any]:
         "formula": op.formula,
         "docs": anchor(op.section),
         "relative": _number(wrong.judgement.relative),
+        "largest": _number(wrong.judgement.largest),
         "times_limit": _number(wrong.judgement.ratio),
         "rows": len(wrong.judgement.beyond),
         "rows_beyond": int(wrong.judgement.beyond.sum()),

@@ -81,7 +81,7 @@ def page(result: BlameResult, total: int) -> str:
         lines += ["", f"all {len(result.wrong)} ops beyond their budgets, each on its own (their inputs, our op):"]
         for wrong in result.wrong:
             reason = "; ".join(wrong.causes[:1] or wrong.where[:1])
-            lines.append(f"  {describe_point(wrong.key):40} {wrong.judgement.relative:9.2e}  {reason}".rstrip())
+            lines.append(f"  {describe_point(wrong.key):40} {wrong.judgement.largest:9.2e}  {reason}".rstrip())
     lines += [f"note         {note}" for note in result.notes]
     if result.unjudged:
         lines += ["", f"{len(result.unjudged)} points could not be judged:"]
@@ -106,11 +106,11 @@ def _first_op_lines(wrong: WrongOp) -> list[str]:
     ]
     if through:
         lines.append(f"gap          not dumped, so any of these may be it: {', '.join(through)}")
-    lines.append(
-        f"off by       {judgement.relative:.2g} of its size (median), {judgement.ratio:.3g} times the limit, "
-        f"in {int(judgement.beyond.sum())} of {len(judgement.beyond)} rows"
-        + ("" if _first_row(wrong) is None else f", {AXES[op.axes[0]]} {_first_row(wrong)} first")
-    )
+    beyond, rows = int(judgement.beyond.sum()), len(judgement.beyond)
+    usual = "" if 2 * beyond > rows else f" (median of all rows {judgement.relative:.2g})"
+    at = "" if _first_row(wrong) is None else f", {AXES[op.axes[0]]} {_first_row(wrong)} first"
+    lines.append(f"off by       {judgement.largest:.2g} of its size at most{usual}, {judgement.ratio:.3g} times the limit, "
+                 f"in {beyond} of {rows} rows{at}")  # fmt: skip
     lines += [f"where        {text}" for text in wrong.where]
     lines += [f"as if        {text}" for text in wrong.causes]
     return lines

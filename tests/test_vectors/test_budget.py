@@ -46,6 +46,14 @@ def test_one_row_beyond_noise_is_soft_where_flips_explain_it_and_hard_where_they
     assert not judge(np.full(n, np.nan), noise, size, lost, None).wrong
 
 
+@pytest.mark.parametrize(("distance", "wrong"), [(0.5, False), (1.5, False), (1.7, True), (math.inf, True)])
+def test_no_number_of_noisy_rows_excuses_one_far_beyond_them(distance: float, wrong: bool) -> None:
+    """Limits of 0.4; one row in fifty of a noisy run is twice its own, so one may be: up to twice as far, not more."""
+    first, second, apart = np.full(50, 0.1), np.full(50, 0.1), np.zeros(50)
+    first[3], apart[7] = 0.8, distance
+    assert judge(apart, [first, second], np.zeros(50), np.zeros(50), None).wrong is wrong
+
+
 @pytest.mark.parametrize(("distances", "wrong"), [(0, False), (2, False), (3, True)])
 def test_two_rows_may_be_flips_that_only_this_run_shows(distances: int, wrong: bool) -> None:
     apart = np.zeros(50)

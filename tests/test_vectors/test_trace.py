@@ -10,6 +10,9 @@ import pytest
 
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.cli import main
+from ds4ref.test_vectors.trace.ops import OPS
+from ds4ref.test_vectors.trace.report import page
+from ds4ref.variants import Fault
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 from tests.marking import sampled
@@ -155,6 +158,63 @@ def test_gaps_are_named_in_the_order_of_the_pass():
     assert wrong.inputs == [("q_lora_norm", 1), ("KVcur", 1)]
     through = ["rope_tables", "Qraw", "Qnorm", "Qcur", "raw_window", "attn_sinks", "kqv_out", "kqv_back"]
     assert wrong.bridged == [(name, 1) for name in through], "a layer without compression has no compressor to suspect"
+
+
+# --- single rows, and engines that compute in 16 bits
+
+
+def one_row(point: str, row: int, share: float) -> Fault:
+    """Return a mistake in one row of a point, in every layer: off by ``share`` of its size."""
+
+    def bent(value, layer, chunk, taps):
+        out = value.copy()
+        noise = np.random.default_rng(layer + 1).standard_normal(out[row].shape)
+        out[row] += share * np.sqrt(np.square(out[row]).mean()) * noise
+        return out
+
+    return Fault("one_row", "a row of its own", edits={point: bent})
+
+
+def rounding(kind) -> Fault:
+    """Return an engine that computes in a 16-bit type: all points but choices rounded (weights are its file's)."""
+
+    def rounded(value, layer, chunk, taps):
+        parts = value if isinstance(value, tuple) else (value,)
+        parts = tuple(_stored({"": part}, kind)[""].astype(part.dtype) for part in parts)
+        return parts if isinstance(value, tuple) else parts[0]
+
+    keep = {"raw_window", "comp_count", "indexer_rows", "attn_sinks", "ffn_moe_topk", "indexer_topk"}
+    return Fault("computes_in", kind, edits=dict.fromkeys(set(OPS) - keep, rounded))
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("point", "row", "layers"),
+    sampled([("kqv_out", 64, 6), ("attn_out", 71, 6), ("Qraw", 0, 6), ("KVraw", 7, 6), ("ffn_out", 40, 6),
+             ("attn_norm", 33, 6), ("result_norm", 30, 1), ("result_output", 64, 1)], 2),
+)  # fmt: skip
+def test_one_row_is_not_hidden_by_the_others(point, row, layers, kind):
+    """12 % of a single position: medians and shares of rows say that all is well."""
+    faults = [] if kind == "float32" else [rounding(kind)]
+    result = examined(as_dump(recorded("exact", [*faults, one_row(point, row, 0.12)], ids=SHORT)), search=False,
+                      ids=SHORT)  # fmt: skip
+    assert {wrong.key[0] for wrong in result.wrong} == {point} and len(result.wrong) == layers
+    assert all(list(wrong.rows[wrong.judgement.beyond]) == [row] for wrong in result.wrong)
+    assert all(wrong.judgement.ratio > 1 and 0.05 < wrong.judgement.largest < 0.3 for wrong in result.wrong)
+    first = next(line for line in page(result, 10).splitlines() if line.startswith("off by"))
+    assert f"in 1 of 72 rows, position {row} first" in first and "(median of all rows" in first
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_an_engine_that_computes_in_16_bits_is_right(kind):
+    """Every step rounded, also those between the points of the dump: nothing is blamed, no op is excused."""
+    some = ("hc_attn_in", "attn_norm", "q_lora_norm", "KVnorm", "KVcompress", "indexer_topk", "kqv_back", "attn_out",
+            "hc_attn_post", "ffn_norm", "ffn_moe_topk", "ffn_moe_weights", "ffn_shexp.", "ffn_out", "hc_ffn_post",
+            "hc_attn_pre_post", "hc_ffn_pre_post", "result_")  # fmt: skip
+    tensors = recorded("exact", [rounding(kind)])
+    for keep in (lambda name: True, lambda name: name.startswith(some)):
+        result = examined(as_dump(tensors, keep), search=False)
+        assert not result.wrong, [(wrong.key, wrong.judgement.ratio) for wrong in result.wrong]
 
 
 # --- storage, positions, printouts

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis, Signatures
 
+NOT_DEEPSEEK = ("the library of mistakes is DeepSeek V4's; a dense model is compared with rounding sets, and with mistakes "
+                "of prompt, template and output")  # fmt: skip
 USUAL, QUIET = 250, 15.0
 """USUAL: candidates of a search that nothing ends early. QUIET: seconds between lines where there is no terminal."""
 
@@ -86,6 +88,7 @@ def diagnose(argv: Sequence[str]) -> int:
     given = None if args.token_ids is None else read_ids(args.token_ids)
     if args.prompt_file is not None and args.logits is None:
         raise UsageError("--prompt-file goes with --logits")
+    from ds4ref.archs.deepseek4.shape import ModelShape
     from ds4ref.archs.steering import read_directions
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
@@ -111,7 +114,7 @@ def diagnose(argv: Sequence[str]) -> int:
         sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
         plan = (
             planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
-            if result.verdict == "unknown"
+            if result.verdict == "unknown" and isinstance(engine.shape, ModelShape)
             else None
         )
     whole, text = result.to_json(), _describe(result, seen)
@@ -191,6 +194,8 @@ def run_diagnosis(
         result = found or explained(seen)
         result.notes += [] if result.clean else notes
     result.notes += [finding.says for finding in findings if finding.name != "storage"]
+    if not library.runner.own:
+        result.notes.append(NOT_DEEPSEEK)
     _show_tokens(engine, library, seen, result)
     if result.verdict == "fault" and their_model is None:
         result.next.append("if that engine reads another file than -m: --their-model FILE tells a wrong file "

@@ -36,7 +36,8 @@ __all__ = [
 def model_of(engine: Engine) -> Model:
     """Return the engine's DeepSeek model; DataError for an architecture with other points."""
     if not isinstance(engine.model, Model):
-        raise DataError(f"{engine.path}: the points of this pass are not those of {engine.shape.name}")
+        raise DataError(f"{engine.path}: trace and capture of intermediates know DeepSeek V4 (deepseek4) alone; on other "
+                        "architectures use diagnose, doctor, compare or damage")  # fmt: skip
     return engine.model
 
 

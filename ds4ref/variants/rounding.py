@@ -65,6 +65,11 @@ def _llama(chunk: Chunk) -> None:
     chunk.ops = Changed(ops, hc_mix=hc_mix)
 
 
+def _bf16(chunk: Chunk) -> None:
+    """Round inputs and outputs of all products to bfloat16."""
+    _products(chunk, None, round_bf16, round_bf16)
+
+
 def _rounded_as(activation: str) -> set[str]:
     """Return the formats whose products quantize their inputs to ``activation``."""
     return {fmt.name for fmt in FORMATS.values() if fmt.activation == activation}
@@ -122,12 +127,9 @@ _SETS = [
          kv_f16=True, route_floor=True),
     _set("llama.cpp_f32_cache", "the same with a float32 cache", _llama, route_floor=True),
     _set("f16", "matrix products in binary16", lambda chunk: _products(chunk, None, round_f16, round_f16), kv_f16=True),
-    _set("bf16", "matrix products in bfloat16", lambda chunk: _products(chunk, None, round_bf16, round_bf16)),
-    _set(
-        "bf16_qat", "cache roundings and matrix products in bfloat16",
-        lambda chunk: _products(chunk, None, round_bf16, round_bf16),
-        kv_fp8=True, kv_f16=True, indexer_qat=True, route_floor=True,
-    ),
+    _set("bf16", "matrix products in bfloat16", _bf16),
+    _set("bf16_qat", "cache roundings and matrix products in bfloat16", _bf16,
+         kv_fp8=True, kv_f16=True, indexer_qat=True, route_floor=True),
 ]  # fmt: skip
 ROUNDING = {rounding.name: rounding for rounding in _SETS}
 MODE_NAMES = tuple(MODES)

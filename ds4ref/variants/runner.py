@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..archs.deepseek4.forward import Model
+from ..archs.dense.forward import Model as DenseModel
 from ..backends import private_backend
 from ..engine import Engine
 from ..session.session import Session
+from .families import FAMILIES, Family
 from .faults import Fault
 from .library import applicable
 from .rounding import ROUNDING, RoundingSet
@@ -34,6 +36,9 @@ that no build flips, and mistakes of that size would pass as noise."""
 
 SMALL = 256 << 20
 """Bytes of weights below which a pass is too short to share among threads, so several passes run in parallel."""
+
+ANYWHERE = frozenset({"embed", "result_output"})
+"""What faults of families may change that every architecture has in the same form."""
 
 _NOISY = frozenset({"attn_norm", "ffn_norm", "KVnorm", "q_lora_norm", "result_norm"})
 
@@ -97,12 +102,33 @@ class Runner:
         self.formats = {tensor.fmt.name for tensor in engine.source.tensors.values()}
         size = sum(tensor.nbytes for tensor in engine.source.tensors.values())
         self.many = engine.backend == "cpu" and engine.threads > 1 and size < SMALL
-        self._models: dict[tuple[str, int], Model] = {}
+        self.own = isinstance(engine.model, Model)
+        """Whether the model is DeepSeek V4, whose mistakes the library knows."""
+        self._models: dict[tuple[str, int], Any] = {}
         self._own = threading.local()
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
         """Return the faults that have an effect in rounding set ``mode`` on a prompt of ``tokens`` tokens."""
-        return applicable(ROUNDING[mode].numerics, self.formats, tokens)
+        return applicable(ROUNDING[mode].numerics, self.formats, tokens) if self.own else []
+
+    def families(self) -> dict[str, Family]:
+        """Return the families of faults that this model can have, by name."""
+        return {name: each for name, each in FAMILIES.items() if self.own or _general(each)}
+
+    def sets(self) -> list[str]:
+        """Return the rounding sets that differ for this model: a dense decoder has no cache formats of its own."""
+        if self.own:
+            return list(ROUNDING)
+        kept: dict[Any, str] = {}
+        for name, each in ROUNDING.items():
+            kept.setdefault((each.numerics.act_quant, self._kv_f16(name), each.begin), name)
+        return list(kept.values())
+
+    @staticmethod
+    def _kv_f16(mode: str) -> bool:
+        """Whether a dense decoder rounds cached rows to binary16 in a rounding set: in ``qat`` it rounds nothing."""
+        flags = ROUNDING[mode].numerics
+        return flags.kv_f16 and (flags.act_quant or not flags.kv_fp8)
 
     def run(
         self,
@@ -131,16 +157,24 @@ class Runner:
             logits = [session.extend(piece, chunk=len(piece)) for piece in parts]
         return np.concatenate(logits), np.concatenate(list(hooks.margins.values()))
 
-    def _model(self, mode: str, beside: bool) -> Model:
+    def _model(self, mode: str, beside: bool) -> Any:
         model = self.engine.model
         if beside and not hasattr(self._own, "ops"):
             self._own.ops = private_backend(self.engine.backend)
         key = mode, threading.get_ident() if beside else 0
         if key not in self._models:
             ops = self._own.ops if beside else model.ops
-            self._models[key] = Model(model.shape, model.weights, ops, ROUNDING[mode].numerics)
-            self._models[key].steering = model.steering
+            numerics = ROUNDING[mode].numerics
+            self._models[key] = made = (Model if self.own else DenseModel)(model.shape, model.weights, ops, numerics)
+            if not self.own:
+                made.numerics = made.numerics._replace(kv_f16=self._kv_f16(mode))
+            made.steering = model.steering
         return self._models[key]
+
+
+def _general(family: Family) -> bool:
+    touched = family.fault(2.0).touches
+    return bool(touched) and touched <= ANYWHERE
 
 
 def code_files() -> list[Path]:

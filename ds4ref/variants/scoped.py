@@ -93,8 +93,10 @@ class ScopedFault:
         return Scoped(self.fault, self.where)
 
 
-def scopes(shape: ModelShape) -> dict[str, Where]:
-    """Return the parts of a model that faults are limited to, by the names used in verdicts."""
+def scopes(shape: Any) -> dict[str, Where]:
+    """Return the parts of a model that faults are limited to, by the names used in verdicts; none for a dense one."""
+    if not isinstance(shape, ModelShape):
+        return {}
     hashed = shape.n_hash_layers
     kinds = {
         "layers without compression": lambda layer: shape.ratios[layer] == 0,

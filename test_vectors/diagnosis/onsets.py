@@ -5,6 +5,8 @@ narrowed(shape, 3)     ("layers with ratio 4: the first compressed row is attend
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ds4ref.archs.deepseek4.shape import CSA, ModelShape
@@ -15,12 +17,20 @@ EDGE = 16
 """Smallest power of two taken for the size of a chunk."""
 
 
-def onsets(shape: ModelShape) -> list[tuple[int, str]]:
+WINDOW = "the sliding window: its oldest row leaves from here on"
+
+
+def onsets(shape: Any) -> list[tuple[int, str]]:
     """Return (position, what matters from there on) in ascending order of position."""
+    if not isinstance(shape, ModelShape):
+        found = [(0, "what acts on single tokens: embedding, norms, products, head"),
+                 (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows")]
+        windows = {shape.window_of(layer) for layer in range(shape.n_layers)} - {0}
+        return found + [(window, WINDOW) for window in sorted(windows)]
     found = [
         (0, "what acts on single tokens: embedding, norms, products, experts, hyper-connections, sinks, head"),
         (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows"),
-        (shape.window, "the sliding window: its oldest row leaves from here on"),
+        (shape.window, WINDOW),
     ]
     for ratio in sorted(set(shape.ratios) - {0}):
         found += [(at, f"layers with ratio {ratio}: {says}") for at, says in compressed(shape, ratio)]
@@ -38,7 +48,7 @@ def compressed(shape: ModelShape, ratio: int) -> list[tuple[int, str]]:
     return found
 
 
-def narrowed(shape: ModelShape, first: int, exactly: bool) -> list[str]:
+def narrowed(shape: Any, first: int, exactly: bool) -> list[str]:
     """Return what can first be wrong at position ``first``, narrowest first.
 
     ``exactly``: whether positions before are right to float precision; where they are only right to within a rounding's

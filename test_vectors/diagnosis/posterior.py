@@ -21,7 +21,6 @@ from functools import cache
 import numpy as np
 
 from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
-from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from .calibration import log_prior
@@ -52,7 +51,7 @@ class Posterior:
         shape = case.library.engine.shape
         faults, around = len(LIBRARY), len(slips(case.library, case.bos))
         parts = sum(len(parts_of(fault, scopes(shape))) for fault in LIBRARY.values())
-        members = sum(len(family.grid(shape)) for family in (*FAMILIES.values(), *case.library.more.values()))
+        members = sum(len(family.grid(shape)) for family in case.library.families.values())
         self._counts = {
             "clean": 1, "fault": faults, "slip": around, "family": members, "part": parts,
             "late": faults * len(case.library.ids), "pair": faults * (faults - 1) / 2,

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
-from ds4ref.variants.families import FAMILIES
+from ds4ref.variants import LIBRARY, ROUNDING
 from ds4ref.variants.scoped import scopes
 
 from . import fitting
@@ -106,7 +105,7 @@ class Search:
         if first != "exact":
             self._families(first)
             yield
-        for mode in sorted(MODE_NAMES, key=lambda mode: -self.posterior.score(self._clean(mode))):
+        for mode in sorted(self.case.library.modes, key=lambda mode: -self.posterior.score(self._clean(mode))):
             self._library(mode)
             yield
         self._families("exact")
@@ -204,10 +203,10 @@ class Search:
         best = self._best()
         if best.fit.misfit < LIMIT:
             return "exact"
-        self.case.library.ahead(Pass(mode) for mode in ROUNDING)
+        self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
         away = squares(self.case.values, best.rows)
         ratios = {"exact": CLEARLY**2}
-        for mode in ROUNDING:
+        for mode in self.case.library.sets:
             with np.errstate(all="ignore"):
                 ratio = squares(self.case.values, self.case.rows_of(Pass(mode))) / away
             if mode != "exact" and np.isfinite(ratio).any():
@@ -219,23 +218,23 @@ class Search:
 
         Where the sets do not differ, the data should to within noise.
         """
-        self.case.library.ahead(Pass(mode) for mode in ROUNDING)
-        clean = {mode: self.case.rows_of(Pass(mode)) for mode in ROUNDING}
+        self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
+        clean = {mode: self.case.rows_of(Pass(mode)) for mode in self.case.library.sets}
         near = set()
         for c in leaders:
             left, noise = squares(self.case.values, c.rows), self.case.reference(c.mode).expected_at(c.fit.shift)
-            for mode in ROUNDING:
+            for mode in self.case.library.sets:
                 with np.errstate(all="ignore"):
                     ratio = np.nanmedian(left / (squares(clean[c.mode], clean[mode]) + noise))
                 if 1 / IMPLAUSIBLE**2 < ratio < IMPLAUSIBLE**2:
                     near.add(mode)
-        return [mode for mode in ROUNDING if mode in near]
+        return [mode for mode in self.case.library.sets if mode in near]
 
     def similar_sets(self) -> None:
         """Add rounding sets that predict nearly the same as the best explanation: one may flip the same top-k."""
-        self.case.library.ahead(Pass(mode) for mode in ROUNDING)
+        self.case.library.ahead(Pass(mode) for mode in self.case.library.sets)
         near = 3 * self._best().fit.rms
-        distances = {mode: squares(self.case.values, self.case.rows_of(Pass(mode))) for mode in ROUNDING}
+        distances = {mode: squares(self.case.values, self.case.rows_of(Pass(mode))) for mode in self.case.library.sets}
         self._sets(mode for mode, r in distances.items() if float(np.sqrt(np.nanmean(r))) < near)
 
     # --- mistakes
@@ -319,8 +318,7 @@ class Search:
         self.fitted.add(mode)
         clean, coarse = self._clean(mode), ROUNDING[mode].coarse
         library = self.case.library
-        everything = [*FAMILIES.values(), *library.more.values()]
-        families = everything if only is None else [library.family(name) for name in only]
+        families = list(library.families.values()) if only is None else [library.family(name) for name in only]
         self._say(f"constants in {mode}")
         tried = self._add(fitting.nearest(self.case, mode, families))
         best: dict[str, Candidate] = {}
@@ -371,7 +369,7 @@ class Search:
 
     def _compared(self) -> list[str]:
         """The rounding sets that are worth compounds of faults, best first."""
-        order = dict.fromkeys((self._best().mode, self._best_clean().mode, *MODE_NAMES))
+        order = dict.fromkeys((self._best().mode, self._best_clean().mode, *self.case.library.modes))
         return [mode for mode in order if mode in self.bases]
 
     def compounds(self) -> Iterator[None]:

@@ -26,8 +26,8 @@ import numpy as np
 from ds4ref.engine import Engine
 from ds4ref.files import file_digest
 from ds4ref.nano.cache import cache_dir
-from ds4ref.variants import LIBRARY, Fault, Runner, code_digest
-from ds4ref.variants.families import FAMILIES, Family
+from ds4ref.variants import LIBRARY, MODE_NAMES, Fault, Runner, code_digest
+from ds4ref.variants.families import Family
 from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.steered import steering_families
 
@@ -90,9 +90,12 @@ class Signatures:
 
     def __init__(self, engine: Engine, ids: Sequence[int], directions: np.ndarray | None = None):
         self.engine, self.ids = engine, np.asarray(ids, np.int32)
-        self.more = {} if directions is None else steering_families(directions)
-        """Families beside those of ``FAMILIES``, by name."""
         self.runner = Runner(engine)
+        self.families = self.runner.families() | ({} if directions is None else steering_families(directions))
+        """Families of faults that this engine can have, by name."""
+        self.sets = self.runner.sets()
+        """Names of the rounding sets that differ for this model."""
+        self.modes = [name for name in MODE_NAMES if name in self.sets]
         key = hashlib.sha256()
         key.update(f"{_model(engine)} {code_digest()} {engine.backend}".encode() + self.ids.tobytes())
         if directions is not None:
@@ -109,7 +112,7 @@ class Signatures:
 
     def family(self, name: str) -> Family:
         """Return a family of faults by name."""
-        return self.more[name] if name in self.more else FAMILIES[name]
+        return self.families[name]
 
     def get(self, mode: str, fault: str | None = None) -> Signature:
         """Return the result without a fault, or with one of the library by name."""

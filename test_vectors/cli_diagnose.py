@@ -88,7 +88,6 @@ def diagnose(argv: Sequence[str]) -> int:
     given = None if args.token_ids is None else read_ids(args.token_ids)
     if args.prompt_file is not None and args.logits is None:
         raise UsageError("--prompt-file goes with --logits")
-    from ds4ref.archs.deepseek4.shape import ModelShape
     from ds4ref.archs.steering import read_directions
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
@@ -114,7 +113,7 @@ def diagnose(argv: Sequence[str]) -> int:
         sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
         plan = (
             planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
-            if result.verdict == "unknown" and isinstance(engine.shape, ModelShape)
+            if result.verdict == "unknown"
             else None
         )
     whole, text = result.to_json(), _describe(result, seen)

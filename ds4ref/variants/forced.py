@@ -36,8 +36,8 @@ __all__ = [
 def model_of(engine: Engine) -> Model:
     """Return the engine's DeepSeek model; DataError for an architecture with other points."""
     if not isinstance(engine.model, Model):
-        raise DataError(f"{engine.path}: trace and capture of intermediates know DeepSeek V4 (deepseek4) alone; on other "
-                        "architectures use diagnose, doctor, compare or damage")  # fmt: skip
+        raise DataError(f"{engine.path}: trace works on DeepSeek V4 (deepseek4) only, and this is {engine.shape.name}; "
+                        "diagnose, doctor, diff and damage work on it")  # fmt: skip
     return engine.model
 
 

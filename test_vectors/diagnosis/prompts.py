@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ds4ref.errors import TextError
 from ds4ref.text.tokenizer import Tokenizer
 
 Make = Callable[[Tokenizer, list[int]], list[int]]
@@ -62,7 +63,15 @@ def _texts(change: Callable[[Tokenizer, bytes], list[int]]) -> Make:
 
 
 def _unmerged(tokenizer: Tokenizer, text: bytes) -> list[int]:
-    return tokenizer.with_split(lambda data: [bytes([byte]) for byte in data]).encode(text)
+    return _split_by(tokenizer, lambda data: [bytes([byte]) for byte in data], text)
+
+
+def _split_by(tokenizer: Tokenizer, pieces: Callable[[bytes], list[bytes]], text: bytes) -> list[int]:
+    """Return the ids of a text cut by another rule; the right ids where the tokenizer has no rule (sentencepiece)."""
+    try:
+        return tokenizer.with_split(pieces).encode(text)
+    except TextError:
+        return tokenizer.encode(text)
 
 
 def _digits_apart(tokenizer: Tokenizer, text: bytes) -> list[int]:
@@ -70,7 +79,7 @@ def _digits_apart(tokenizer: Tokenizer, text: bytes) -> list[int]:
         whole = tokenizer.pieces(data)
         return [part for piece in whole for part in (re.findall(rb"\d", piece) if piece.isdigit() else [piece])]
 
-    return tokenizer.with_split(pieces).encode(text)
+    return _split_by(tokenizer, pieces, text)
 
 
 def _control(tokenizer: Tokenizer) -> set[int]:

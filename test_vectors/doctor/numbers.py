@@ -145,7 +145,7 @@ def add_diagnosis(
         says = f"{diagnosis.says}: no rounding set and no mistake known here gives these numbers"
         exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
         plan = planned(case.engine.shape, observation.ids.tolist(), diagnosis.first_position, exactly)
-        steps = [*steps, f"{plan.summary()}; the code that makes it: {command}"]
+        steps = [*steps, command if plan is None else f"{plan.summary()}; the code that makes it: {command}"]
     else:
         outcome, says = Outcome.UNSURE, f"{diagnosis.verdict}: {diagnosis.says}"
         steps = steps or [command]

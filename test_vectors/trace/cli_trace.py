@@ -89,6 +89,8 @@ def blame(argv: Sequence[str]) -> int:
         return 0
     if len(args.theirs) != 1:
         raise UsageError("one file or folder to look at is needed")
+    from ds4ref.variants.forced import model_of
+
     from ..diagnosis.files import differences, metadata
     from .blame import Blaming
     from .blame import blame as find
@@ -107,7 +109,7 @@ def blame(argv: Sequence[str]) -> int:
     ids = given_ids if given_ids is not None else dump.ids
     assert ids is not None
     with _engine(args, "exact") as engine:
-        shape = engine.shape
+        shape = model_of(engine).shape
         there = [] if args.their_model is None else metadata(engine.path, args.their_model)
         for line in there:
             say("ds4-vectors", line)

@@ -163,12 +163,16 @@ class DumpPlan:
         return " ".join(sorted(found[0])), " ".join(sorted(found[1]))
 
 
-def planned(shape: ModelShape, ids: Sequence[int], first: int | None, exactly: bool = True) -> DumpPlan:
+def planned(shape: Any, ids: Sequence[int], first: int | None, exactly: bool = True) -> DumpPlan | None:
     """Return the dump that would decide what is wrong with an engine that deviates first at position ``first``.
+
+    None for an architecture that trace does not know: all but DeepSeek V4.
 
     ``exactly``: whether positions before are right to float precision; below a rounding's noise anything may have begun
     earlier.
     """
+    if not isinstance(shape, ModelShape):
+        return None
     first = first or 0
     near = [ratio for ratio in sorted(set(shape.ratios) - {0})
             if exactly and any(at <= first <= at + LATE for at, _ in compressed(shape, ratio))]  # fmt: skip

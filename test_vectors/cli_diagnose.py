@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,8 @@ def diagnose(argv: Sequence[str]) -> int:
     )
     made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
     add(made, "--their-model")
+    made.add_argument("--computes", metavar="TYPE", type=computing, default=None,
+                      help="bf16 or f16: the type that engine computes in (guessed from the numbers)")  # fmt: skip
     made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
     made.add_argument("--thorough", action="store_true",
                       help="compare with single layers, more roundings and pairs, too (minutes)")  # fmt: skip
@@ -109,7 +111,7 @@ def diagnose(argv: Sequence[str]) -> int:
                 report_notes("ds4-vectors", target)
         with Interrupt(signal.SIGTERM) as interrupt:
             result = run_diagnosis(engine, seen if args.top is None else seen.top(args.top), args.thorough,
-                                   args.their_model, interrupt, directions)  # fmt: skip
+                                   args.their_model, interrupt, directions, args.computes)  # fmt: skip
         sure = result.mode in ROUNDING and not ROUNDING[result.mode].coarse
         plan = (
             planned(engine.shape, seen.ids.tolist(), result.first_position, sure)
@@ -132,6 +134,15 @@ def diagnose(argv: Sequence[str]) -> int:
     if interrupt.requested:
         return 128 + interrupt.signum
     return 0 if result.clean or (args.allow_undecided and result.verdict == "undecided") else 1
+
+
+def computing(text: str) -> str | None:
+    """Parse the type in which an engine computes; None for float32; ArgumentTypeError for another one."""
+    types = {"bf16": "bfloat16", "bfloat16": "bfloat16", "f16": "float16", "float16": "float16", "f32": None,
+             "float32": None}  # fmt: skip
+    if text not in types:
+        raise ArgumentTypeError(f"{text!r} is not bf16, f16 or f32")
+    return types[text]
 
 
 def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Observation:
@@ -164,11 +175,13 @@ def run_diagnosis(
     their_model: str | None = None,
     cancel: Callable[[], bool] | None = None,
     directions: np.ndarray | None = None,
+    computes: str | None = None,
 ) -> Diagnosis:
     """Check that the observation is valid and of this model, then diagnose it; DataError for an invalid observation.
 
     ``their_model``: the file that the other engine reads, if it is not ours; ``cancel``: polled, ends the search with
-    the best answer so far; ``directions`` (layers, width): along which the other engine may be steered.
+    the best answer so far; ``directions`` (layers, width): along which the other engine may be steered; ``computes``:
+    the 16-bit type in which it computes, if that is known.
     """
     from .diagnosis import Signatures
     from .diagnosis import diagnose as explain
@@ -185,7 +198,8 @@ def run_diagnosis(
         library = Signatures(engine, seen.ids.tolist(), directions)
 
         def explained(part: Observation) -> Diagnosis:
-            return explain(library, part, bos_of(engine), thorough=thorough, progress=trying, cancel=cancel)
+            return explain(library, part, bos_of(engine), thorough=thorough, progress=trying, cancel=cancel,
+                           computes=computes)  # fmt: skip
 
         if broken:
             return _broken(broken, seen, explained)

@@ -47,15 +47,15 @@ def _llama(chunk: Chunk) -> None:
     """Convert inputs before every product as llama.cpp's CPU backend does, to the partner type of the weights."""
     # indexer vectors are turned by a Hadamard matrix, and go into the cache so
     chunk.index_rounding = chunk.ops.hadamard  # type: ignore[method-assign]
-    _products(chunk, _rounded_as("a8"), round_q8_0, None)
-    _products(chunk, {"F16"}, round_f16, None)
+    products(chunk, _rounded_as("a8"), round_q8_0, None)
+    products(chunk, {"F16"}, round_f16, None)
     quantize = chunk.ops.quantize_q8k
 
     def q8_k(x: np.ndarray) -> np.ndarray:
         codes, d, _ = quantize(np.ascontiguousarray(x.reshape(-1, x.shape[-1])))
         return (codes.reshape(*d.shape, 256).astype(np.float32) * d[..., None]).reshape(x.shape)
 
-    _products(chunk, _rounded_as("q8k"), q8_k, None)
+    products(chunk, _rounded_as("q8k"), q8_k, None)
     ops = chunk.ops
 
     def hc_mix(X: np.ndarray, fn: Any, eps: float) -> np.ndarray:
@@ -67,7 +67,7 @@ def _llama(chunk: Chunk) -> None:
 
 def _bf16(chunk: Chunk) -> None:
     """Round inputs and outputs of all products to bfloat16."""
-    _products(chunk, None, round_bf16, round_bf16)
+    products(chunk, None, round_bf16, round_bf16)
 
 
 def _rounded_as(activation: str) -> set[str]:
@@ -75,7 +75,7 @@ def _rounded_as(activation: str) -> set[str]:
     return {fmt.name for fmt in FORMATS.values() if fmt.activation == activation}
 
 
-def _products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
+def products(chunk: Chunk, fmts: set[str] | None, round_in: Callable, round_out: Callable | None) -> None:
     """Round inputs (and outputs) of matrix products with weights of ``fmts`` (None: all)."""
 
     def wrapped(op: Callable) -> Callable:
@@ -100,6 +100,8 @@ class RoundingSet:
     numerics  flags of the model's numerics
     begin     change of a chunk for roundings that the flags do not cover; None for no change
     coarse    whether float noise can flip its rounding steps, so that two correct engines differ visibly
+    step      largest rounding error, relative to the power of two below, of an engine that rounds every value; its runs
+              have that as noise, and a run without noise none: which steps it rounds is not known. 0 for other sets
     """
 
     name: str
@@ -107,6 +109,12 @@ class RoundingSet:
     numerics: Numerics
     begin: Callable[[Chunk], None] | None = None
     coarse: bool = True
+    step: float = 0.0
+
+    def dithered(self, x: np.ndarray, noise: np.random.Generator) -> np.ndarray:
+        """Return float32 ``x`` with independent rounding errors of the size of ``step``."""
+        size = np.exp2(np.floor(np.log2(np.maximum(np.abs(x), np.float32(2.0**-126)))))
+        return (x + np.float32(self.step) * size * noise.uniform(-1, 1, x.shape)).astype(np.float32)
 
 
 def _set(name: str, says: str, begin: Callable[[Chunk], None] | None = None, **flags: bool) -> RoundingSet:
@@ -126,10 +134,16 @@ _SETS = [
     _set("llama.cpp", "llama.cpp on a CPU: activations in the weights' partner types, binary16 cache", _llama,
          kv_f16=True, route_floor=True),
     _set("llama.cpp_f32_cache", "the same with a float32 cache", _llama, route_floor=True),
-    _set("f16", "matrix products in binary16", lambda chunk: _products(chunk, None, round_f16, round_f16), kv_f16=True),
+    _set("f16", "matrix products in binary16", lambda chunk: products(chunk, None, round_f16, round_f16), kv_f16=True),
     _set("bf16", "matrix products in bfloat16", _bf16),
     _set("bf16_qat", "cache roundings and matrix products in bfloat16", _bf16,
          kv_fp8=True, kv_f16=True, indexer_qat=True, route_floor=True),
 ]  # fmt: skip
 ROUNDING = {rounding.name: rounding for rounding in _SETS}
+COMPUTING = {
+    "bfloat16": RoundingSet("bfloat16", "computes in bfloat16", MODES["exact"], step=2.0**-8),
+    "float16": RoundingSet("float16", "computes in float16", MODES["exact"], step=2.0**-11),
+}
+"""Engines that compute in a 16-bit type, wherever they round to it."""
+SETS = ROUNDING | COMPUTING
 MODE_NAMES = tuple(MODES)

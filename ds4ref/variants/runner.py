@@ -24,7 +24,7 @@ from ..session.session import Session
 from .families import FAMILIES, Family
 from .faults import Fault
 from .library import applicable
-from .rounding import ROUNDING, RoundingSet
+from .rounding import ROUNDING, SETS, RoundingSet, products
 from .scoped import ScopedFault
 
 AnyFault = Fault | ScopedFault
@@ -59,6 +59,8 @@ class _Hooks:
     def begin(self, chunk: Any) -> None:
         if self.rounding.begin is not None:
             self.rounding.begin(chunk)
+        if self.noise is not None and self.rounding.step:  # for the weights, which are rounded as well
+            products(chunk, None, self._dithered, None)
         self.parts = [fault.hooks() for fault in self.faults] if chunk.pos0 >= self.since else []
         for part in self.parts:
             part.begin(chunk)
@@ -66,7 +68,9 @@ class _Hooks:
         self.margins.setdefault(self.at, np.full(len(chunk.ids), np.inf))
 
     def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        if self.noise is not None and name in _NOISY:
+        if self.noise is not None and self.rounding.step:
+            value = self._dithered(value)
+        elif self.noise is not None and name in _NOISY:
             value = value * (1 + self.level * self.noise.standard_normal(value.shape)).astype(np.float32)
         for part in self.parts:
             value = part.tap(name, layer, value, chunk)
@@ -76,6 +80,12 @@ class _Hooks:
             bias = self.model.weights.layers[layer].exp_probs_b
             self._closest(value if bias is None else value + bias, chunk.shape.n_used)
         return value
+
+    def _dithered(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._dithered(each) for each in value)
+        floats = isinstance(value, np.ndarray) and value.dtype == np.float32
+        return self.rounding.dithered(value, self.noise) if floats and self.noise is not None else value
 
     def _indexer(self, scores: np.ndarray, chunk: Any) -> None:
         visible, k = chunk.visible(4), chunk.shape.index_topk
@@ -109,7 +119,7 @@ class Runner:
 
     def faults(self, mode: str, tokens: int) -> list[Fault]:
         """Return the faults that have an effect in rounding set ``mode`` on a prompt of ``tokens`` tokens."""
-        return applicable(ROUNDING[mode].numerics, self.formats, tokens) if self.own else []
+        return applicable(SETS[mode].numerics, self.formats, tokens) if self.own else []
 
     def families(self) -> dict[str, Family]:
         """Return the families of faults that this model can have, by name."""
@@ -127,7 +137,7 @@ class Runner:
     @staticmethod
     def _kv_f16(mode: str) -> bool:
         """Whether a dense decoder rounds cached rows to binary16 in a rounding set: in ``qat`` it rounds nothing."""
-        flags = ROUNDING[mode].numerics
+        flags = SETS[mode].numerics
         return flags.kv_f16 and (flags.act_quant or not flags.kv_fp8)
 
     def run(
@@ -150,7 +160,7 @@ class Runner:
         """
         model = self._model(mode, beside)
         session = Session(model, len(ids) + 1)
-        hooks = _Hooks(ROUNDING[mode], faults, noise, model, since, louder)
+        hooks = _Hooks(SETS[mode], faults, noise, model, since, louder)
         session.hooks = hooks
         parts = [piece for piece in (ids[:since], ids[since:]) if len(piece)]
         with np.errstate(all="ignore"):
@@ -164,7 +174,7 @@ class Runner:
         key = mode, threading.get_ident() if beside else 0
         if key not in self._models:
             ops = self._own.ops if beside else model.ops
-            numerics = ROUNDING[mode].numerics
+            numerics = SETS[mode].numerics
             self._models[key] = made = (Model if self.own else DenseModel)(model.shape, model.weights, ops, numerics)
             if not self.own:
                 made.numerics = made.numerics._replace(kv_f16=self._kv_f16(mode))

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING, Fault
+from ds4ref.variants import LIBRARY, MODE_NAMES, SETS, Fault
 from ds4ref.variants.families import Family
 from ds4ref.variants.runner import AnyFault
 from ds4ref.variants.scoped import ScopedFault, Where
 
 from ..observation import Observation
-from .evidence import LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, squares, stretches, tail_cost
+from .evidence import DRIFT, LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, squares, stretches, tail_cost
 from .onsets import change_point
 from .outside import slips
 from .signatures import REPLICAS, Pass, Signatures
@@ -81,7 +81,7 @@ class Idea:
     @property
     def coarse(self) -> bool:
         """Return whether the explanation's rounding set quantizes, so that float noise flips quantization steps."""
-        return ROUNDING[self.mode].coarse
+        return SETS[self.mode].coarse
 
     @property
     def family(self) -> str:
@@ -167,8 +167,9 @@ class Case:
         if run.key not in self._references:
             self.library.ahead([run])
             self._references[run.key] = Reference(
-                self.rows_of(run), self.replicas(run), self.storage, ROUNDING[run.mode].coarse, self.seen.shared
-            )
+                self.rows_of(run), self.replicas(run), self.storage, SETS[run.mode].coarse, self.seen.shared,
+                DRIFT if SETS[run.mode].step else 0.0,
+            )  # fmt: skip
         return self._references[run.key]
 
     def replicas(self, run: Pass) -> list[np.ndarray]:
@@ -263,7 +264,7 @@ class Case:
     def clean(self, mode: str) -> Candidate:
         """Return the candidate "rounding set ``mode``, no mistake"."""
         ref = self.reference(mode)
-        idea = Idea(kind="mode" if mode in MODE_NAMES else "rounding", mode=mode, name="", says=ROUNDING[mode].says)
+        idea = Idea(kind="mode" if mode in MODE_NAMES else "rounding", mode=mode, name="", says=SETS[mode].says)
         return Candidate(**vars(idea), rows=ref.predicted, fit=ref.fit(self.values))
 
     def computed(self, ideas: Iterable[Idea]) -> Iterator[Candidate]:

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.variants import ROUNDING
+from ds4ref.variants import COMPUTING, ROUNDING
 
 from ..observation import Observation
 from . import fitting
 from .calibration import confidence
 from .case import CLIP, Candidate, Case
-from .evidence import LIMIT
+from .evidence import LIMIT, squares, tail_cost
 from .onsets import change_point, narrowed
 from .posterior import ACCUSED, Posterior
 from .search import Progress, search
@@ -35,6 +35,9 @@ from .verdict import Diagnosis
 ROUNDING_RATIO = 1.6
 """Largest distance from a rounding set that may still be an unknown rounding, in units of the distance between correct
 engines of that set: llama.cpp's decode and bfloat16 engines lie at 1.0 to 1.5 (docs/reference/vectors.md)."""
+LESS = 0.2
+"""Smallest distance of an engine that computes in a 16-bit type, in any eighth of the positions, in units of what such
+engines differ by: a stretch that agrees better was not computed so."""
 SHOWN = 12
 
 
@@ -46,12 +49,14 @@ def diagnose(
     thorough: bool = False,
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
+    computes: str | None = None,
 ) -> Diagnosis:
     """Explain the observation ``seen`` by a rounding set or a mistake, or say that neither does.
 
     ``bos``: id of the beginning-of-sentence token, None without a tokenizer; ``thorough``: compute every candidate even
     when an early one explains the numbers; ``progress``: called with the number of candidates so far, and what is
-    tried; ``cancel``: polled, ends the search with the best answer so far.
+    tried; ``cancel``: polled, ends the search with the best answer so far; ``computes``: type that the engine computes
+    in, "bfloat16" or "float16" (None: that of the numbers, if all of them are of a 16-bit type).
     """
     broken = _broken(seen)
     if broken is not None:
@@ -59,7 +64,7 @@ def diagnose(
     case = Case(library, seen, bos)
     try:
         posterior = search(case, thorough, progress, cancel)
-        result = _Judge(case, posterior).verdict()
+        result = _Judge(case, posterior, computes or seen.stored).verdict()
     finally:
         library.close()
     if cancel is not None and cancel():
@@ -93,8 +98,8 @@ def _broken(seen: Observation) -> Diagnosis | None:
 class _Judge:
     """Put a posterior into words."""
 
-    def __init__(self, case: Case, posterior: Posterior):
-        self.case, self.posterior = case, posterior
+    def __init__(self, case: Case, posterior: Posterior, computes: str = ""):
+        self.case, self.posterior, self.computes = case, posterior, computes
 
     def verdict(self) -> Diagnosis:
         """The decision, with ranking and sight, without confidence."""
@@ -114,7 +119,30 @@ class _Judge:
                 result.notes.append(f"{fits.label} ({fits.says}) is a little nearer, by the size of float noise: odds "
                                     f"{np.exp(over):.1f} to 1, a thousand would name it")  # fmt: skip
             return result
-        return self.open(base, wrong, over)
+        half = self.computing()
+        return self.open(base, wrong, over) if half is None else self.cleared(*half)
+
+    def computing(self) -> tuple[Candidate, float] | None:
+        """Return the engine that computes in a 16-bit type, and the log odds of the best mistake over it, if it
+        explains the numbers and no mistake does better.
+
+        Only where the numbers are of that type, or the user says so: a small mistake in float32 has its size, too.
+        """
+        if self.computes not in COMPUTING:
+            return None
+        half = self.case.clean(self.computes)
+        level = half.fit.level
+        parts = np.array_split(level, 8)
+        if half.fit.misfit >= LIMIT or len(level) < 16 or not min(np.nanmean(part) for part in parts) > np.log(LESS):
+            return None
+        expected = self.case.reference(half.mode).expected
+
+        def score(c: Candidate) -> float:
+            return self.posterior.log_prior(c) - tail_cost(squares(self.case.values, c.rows), expected)
+
+        wrong = [score(c) for c in self.posterior.candidates if not c.clean]
+        over = float(np.clip(max(wrong, default=-np.inf) - score(half), -CLIP, CLIP))
+        return (half, over) if over < 0 else None
 
     # --- outcomes
 
@@ -145,7 +173,8 @@ class _Judge:
         """A rounding set, with what it could have shown."""
         result = self.result(c.mode, c, c.says)
         result.first_position = None
-        others = [o for o in self.posterior.candidates if o.mode == c.mode and o.kind in ("fault", "family", "slip")]
+        mode = "exact" if c.mode in COMPUTING else c.mode  # which has no roundings of its own
+        others = [o for o in self.posterior.candidates if o.mode == mode and o.kind in ("fault", "family", "slip")]
         visible = sight(self.case, c, others)
         result.sight = visible.to_json()
         result.notes += visible.sentences()

@@ -148,11 +148,12 @@ class Reference:
     storage    (R,) mean square of the rounding with which the observation was stored
     coarse     whether the rounding set quantizes, so that noise flips steps
     shared     (R,) the part of ``storage`` that is one offset for a whole row
+    drift      standard deviation of the level of other engines, beside that of replicas, in sets that quantize
     """
 
     def __init__(
         self, predicted: np.ndarray, replicas: Sequence[np.ndarray], storage: np.ndarray, coarse: bool,
-        shared: np.ndarray | None = None,
+        shared: np.ndarray | None = None, drift: float = 0.0,
     ):  # fmt: skip
         self.predicted, self.coarse, self.storage = predicted, coarse, storage
         n = len(replicas)
@@ -170,7 +171,7 @@ class Reference:
         self.stored = float(usual.mean() + LIMIT * usual.std(ddof=1)) if storage.any() else 0.0
         self.own = np.array([_half_log(np.maximum(stored[k], floor) / rest[k]) for k in range(n)])
         # what storage adds has no course of its own
-        self.usual = Scatter(self.own, 0.0 if coarse else DRIFT * float(np.mean(self.noise / self.expected)))
+        self.usual = Scatter(self.own, drift if coarse else DRIFT * float(np.mean(self.noise / self.expected)))
         self.mean: np.ndarray | None = None
         if coarse:  # the mean of many runs has no flips of its own: a sharper place to measure from
             every = np.array(replicas)
@@ -185,7 +186,7 @@ class Reference:
                 scale = np.array([squares(each, centre) for each in others]).mean(axis=0)
                 expected = np.maximum(smooth(scale) * n / (n - 2), floor)
                 own.append(_half_log(np.maximum(squares(every[k], centre), floor) / expected))
-            self.usual_mean = Scatter(np.array(own))
+            self.usual_mean = Scatter(np.array(own), drift)
 
     def fit(self, values: np.ndarray, predicted: np.ndarray | None = None) -> Fit:
         """Measure how well a prediction (R, K) fits ``values`` (R, K); by default this reference's own prediction."""

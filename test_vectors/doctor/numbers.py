@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.errors import DataError, Ds4Error
 from ds4ref.targets import Ability
-from ds4ref.variants import ROUNDING
+from ds4ref.variants import ROUNDING, SETS
 
 from ..cli_diagnose import run_diagnosis
 from ..diagnosis.prompts import MISTAKES
@@ -129,7 +129,7 @@ def add_diagnosis(
     base, until = whole.get("agrees_with"), whole.get("agrees_until")
     if base in ROUNDING and isinstance(until, int) and int((observation.rows < until).sum()) >= AGREES:
         case.hint = str(base)
-    if diagnosis.verdict in ROUNDING:
+    if diagnosis.verdict in SETS:
         outcome, says = Outcome.OK, f"{diagnosis.verdict}: {diagnosis.says}"
         declared = str(case.target.identity().get("numerics") or "")
         if declared in ROUNDING and declared != diagnosis.verdict:

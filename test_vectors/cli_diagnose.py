@@ -32,19 +32,20 @@ NOT_DEEPSEEK = ("the library of mistakes is DeepSeek V4's; a dense model is comp
 USUAL, QUIET = 250, 15.0
 """USUAL: candidates of a search that nothing ends early. QUIET: seconds between lines where there is no terminal."""
 
-DIAGNOSE = """Which rounding set, or which mistake, explains another engine's logits.
+DIAGNOSE = """Find the rounding or the mistake that explains another engine's logits.
 
-.npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, with "ids" and, for some positions
-only, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...], or what ds4 --dump-logprobs
-writes. .bin, .raw and .f32 are rows of float32.
+.npz holds "logits" (tokens, vocabulary), as ds4 --dump-logits writes it, "ids" and, if only some positions
+were kept, "rows". .json is [{"position": 0, "top": [[id, logprob], ...]}, ...], or the output of
+ds4 --dump-logprobs. .bin, .raw and .f32 are rows of float32.
 
-The verdict is a rounding set (exact, qat, ds4, llama.cpp, ...): nothing wrong was seen, and what could not be
-seen is said; "fault" with its name; "file": their model file is wrong; "unknown": none of these;
-"undecided": a rounding of its own and a small mistake cannot be told apart; "broken": the numbers are none.
-Exit code 0 only for a rounding set (--allow-undecided: for "undecided", too).
+Verdicts: a rounding set (exact, qat, ds4, llama.cpp, bfloat16, ...): no mistake found, with the detection limit;
+"fault": a known mistake, by name; "file": their model file is wrong; "undecided": an unknown rounding or a small
+mistake; "unknown": nothing known explains the numbers; "broken": some numbers are missing or not finite.
+Exit code 0 only for a rounding set (--allow-undecided: also for "undecided").
 
-With --dir-steering-file it is also asked whether that engine is steered along these directions, and at which
-scale; the other flags of steering are for a --target local."""
+DeepSeek V4 is compared with all known mistakes; dense models with rounding sets and mistakes of prompt and output.
+--dir-steering-file also tests whether that engine is steered along these directions, and at which scale; the
+other steering flags apply to --target local."""
 
 
 def diagnose(argv: Sequence[str]) -> int:
@@ -68,13 +69,13 @@ def diagnose(argv: Sequence[str]) -> int:
         default="mixed",
         help="with --target: mixed, short, text or long, of the diagnostic set (mixed)",
     )
-    made.add_argument("--chat", action="store_true", help="with --target: as a chat, which tests the template too")
+    made.add_argument("--chat", action="store_true", help="with --target: ask as a chat, which also tests the template")
     add(made, "--their-model")
     made.add_argument("--computes", metavar="TYPE", type=computing, default=None,
                       help="bf16 or f16: the type that engine computes in (guessed from the numbers)")  # fmt: skip
-    made.add_argument("--allow-undecided", action="store_true", help="exit code 0 for the verdict undecided, too")
+    made.add_argument("--allow-undecided", action="store_true", help="exit with 0 also for the verdict undecided")
     made.add_argument("--thorough", action="store_true",
-                      help="compare with single layers, more roundings and pairs, too (minutes)")  # fmt: skip
+                      help="also try single layers, more roundings and pairs of mistakes (minutes)")  # fmt: skip
     add(made, "--json")
     made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
     add_target(made, default=None)
@@ -211,8 +212,8 @@ def run_diagnosis(
         result.notes.append(NOT_DEEPSEEK)
     _show_tokens(engine, library, seen, result)
     if result.verdict == "fault" and their_model is None:
-        result.next.append("if that engine reads another file than -m: --their-model FILE tells a wrong file "
-                           "from a wrong engine")  # fmt: skip
+        result.next.append("if that engine reads a file other than -m: --their-model FILE shows whether the file or "
+                           "the engine is wrong")  # fmt: skip
     return result
 
 
@@ -260,9 +261,9 @@ def _broken(findings: list[Finding], seen: Observation, explained: object) -> Di
         other = explained(seen.part(keep))  # type: ignore[operator]
         result.mode, result.ranking = other.mode, other.ranking
         result.notes.append(
-            f"the other {int(keep.sum())} positions alone: {other.fault or other.verdict} ({other.says})"
+            f"the other {int(keep.sum())} positions on their own: {other.fault or other.verdict} ({other.says})"
         )
-    result.next.append("find what happens there: ds4-vectors trace, or a dump of the streams at that position")
+    result.next.append("find what happens there: ds4-vectors trace, or dump the streams at that position")
     return result
 
 
@@ -281,7 +282,7 @@ def _of_their_file(
 
     lines = differences(str(engine.path), path).lines
     if not lines:
-        return None, ["their file says the same as ours: it is the engine"]
+        return None, ["their file and ours have the same contents, so the engine is wrong"]
     for line in lines:
         say("ds4-vectors", line)
     with Opened.open(path, backend=engine.backend, threads=1) as other:
@@ -290,11 +291,11 @@ def _of_their_file(
         there = Signatures(other, seen.ids.tolist())
         theirs = explain(there, seen, bos_of(other))
         if not theirs.clean:
-            return None, ["on their own file their engine is wrong, too: " + (theirs.fault or theirs.verdict), *lines]
+            return None, ["their engine is also wrong on its own file: " + (theirs.fault or theirs.verdict), *lines]
         if np.array_equal(there.get(theirs.verdict).logprobs, library.get(theirs.verdict).logprobs):
             return None, lines  # what differs is not used
     theirs.mode, theirs.verdict, theirs.sight = theirs.verdict, "file", None
-    theirs.says = "their engine computes their file rightly; the file is not this one"
+    theirs.says = "their engine is right about the file it reads, which is not this one"
     theirs.notes = [*lines, *theirs.notes]
     return theirs, []
 
@@ -322,22 +323,26 @@ def _show_tokens(engine: Engine, library: object, seen: Observation, result: Dia
     token = best if seen.support is None else int(seen.support[r, best])
     mine = int(ours.argmax())
     there, here = f"{text(token)} {theirs[best]:.3f}", f"{text(mine)} {ours[mine]:.3f}"
-    result.notes.append(f"at position {first}, after {text(int(seen.ids[first]))}: {there} there, {here} here")
+    result.notes.append(f"at position {first}, after {text(int(seen.ids[first]))}: theirs {there}, ours {here}")
 
 
 def _describe(result: Diagnosis, seen: Observation) -> str:
-    kind = "full logits" if seen.full else f"the best {seen.logprobs.shape[1]} tokens"
+    kind = "full logits" if seen.full else f"the top {seen.logprobs.shape[1]} tokens"
     stored = f" stored as {result.stored}" if result.stored else ""
+    early = "" if result.stopped is None else (
+        f"stopped early, after {result.stopped} candidates: one not tried yet may explain the numbers better"
+    )
     lines = [
+        *([early] if early else []),
         f"verdict      {result.verdict}" + (f": {result.fault}" if result.fault else ""),
-        f"that is      {result.says}",
+        f"meaning      {result.says}",
         f"confidence   {result.confidence:.3f}, from {kind}{stored} at {result.positions} positions",
     ]
     if result.parameter is not None:
         p = result.parameter
-        lines.append(f"size         {p['value']:g} ({p['low']:g} to {p['high']:g}, 90 %); right is {p['right']:g}")
+        lines.append(f"value        {p['value']:g} (90 % interval {p['low']:g} to {p['high']:g}); correct: {p['right']:g}")
     if result.first_position is not None and result.mode:
-        lines.append(f"deviates     from {result.mode} first at position {result.first_position}")
+        lines.append(f"deviates     from {result.mode}, first at position {result.first_position}")
     if result.agrees_with:
         until = "" if result.agrees_until is None else f" up to position {result.agrees_until - 1}"
         lines.append(f"agrees with  {result.agrees_with}{until}")
@@ -348,4 +353,4 @@ def _describe(result: Diagnosis, seen: Observation) -> str:
          "-" if r["fits_until"] is None else str(r["fits_until"]))
         for r in result.ranking[:8]
     ]  # fmt: skip
-    return "\n".join(lines) + "\n\n" + rows(("candidate", "log odds", "distance", "misfit", "misfits from"), table)
+    return "\n".join(lines) + "\n\n" + rows(("candidate", "log odds", "distance", "misfit", "differs from"), table)

@@ -68,13 +68,12 @@ def diagnose(
     finally:
         library.close()
     if cancel is not None and cancel():
-        result.notes.append(f"the search was stopped after {len(posterior.candidates)} candidates: another one may "
-                            "explain the numbers better")  # fmt: skip
+        result.stopped = len(posterior.candidates)
     result.confidence = confidence(result)
     if result.stored:
-        result.notes.append(f"the numbers were stored as {result.stored}; that rounding counts as noise")
+        result.notes.append(f"the numbers are stored as {result.stored}; that rounding counts as noise")
     if result.mode in ROUNDING and ROUNDING[result.mode].coarse and result.verdict in ("unknown", "fault"):
-        result.notes.append(f"{result.mode} rounds in steps: what is smaller than its own noise cannot be seen")
+        result.notes.append(f"{result.mode} quantizes: a mistake smaller than its noise cannot be detected")
     return result
 
 
@@ -91,7 +90,7 @@ def _broken(seen: Observation) -> Diagnosis | None:
     notes = [f"positions {listed}; {int(bad.all(axis=1).sum())} of them have no finite value at all"]
     return Diagnosis(
         "broken", None, 1.0, int(positions[0]), "", says, notes=notes, positions=len(seen.rows), stored=seen.stored,
-        next=["find what overflows there: ds4-vectors trace, or a dump of the streams at that position"],
+        next=["find what overflows there: ds4-vectors trace, or dump the streams at that position"],
     )  # fmt: skip
 
 
@@ -116,8 +115,8 @@ class _Judge:
         if answer is not None and (fits is None or over < bar):
             result = self.cleared(answer, over)
             if fits is not None and over > 0:
-                result.notes.append(f"{fits.label} ({fits.says}) is a little nearer, by the size of float noise: odds "
-                                    f"{np.exp(over):.1f} to 1, a thousand would name it")  # fmt: skip
+                result.notes.append(f"{fits.label} ({fits.says}) fits slightly better, by less than float noise: odds "
+                                    f"{np.exp(over):.1f} to 1, and a mistake is named from 1000 to 1")  # fmt: skip
             return result
         half = self.computing()
         return self.open(base, wrong, over) if half is None else self.cleared(*half)
@@ -161,10 +160,10 @@ class _Judge:
             result.notes.append(c.name.partition(" [")[2].rstrip("]") + " only")
         if residue is not None and misfit >= LIMIT:
             result.residue = float(f"{residue:.3g}")
-            result.notes.append(f"leaves {residue:.2g} nats (rms), the same everywhere: rounding on the way, or a "
-                                "small mistake besides")  # fmt: skip
+            result.notes.append(f"{residue:.2g} nats (rms) remain, the same everywhere: a rounding, or a second small "
+                                "mistake")  # fmt: skip
         if rival is not None and gap < 6:
-            result.notes.append(f"next best is {rival.label} ({rival.says}): log odds {gap:.1f} against it")
+            result.notes.append(f"second best: {rival.label} ({rival.says}), log odds {gap:.1f} lower")
         _note_tie(result, c)
         result.features = {"odds": over, "gap": gap, "misfit": misfit}
         return result
@@ -180,7 +179,7 @@ class _Judge:
         result.notes += visible.sentences()
         _note_tie(result, c)
         if c.fit.shift > np.log(3):
-            result.notes.append(f"float noise is {np.exp(c.fit.shift):.0f} times ours: another order of sums, or a "
+            result.notes.append(f"float noise is {np.exp(c.fit.shift):.0f} times ours: another summation order, or a "
                                 "mistake of that size")  # fmt: skip
         if visible.hidden:
             result.next.append(_more(self.case.seen, visible.wanted))
@@ -192,15 +191,16 @@ class _Judge:
         undecided = self.like_rounding(base)
         if undecided and base.fit.misfit >= LIMIT:
             base = self.posterior.ranked(clean=True)[0]
-        says = "cannot tell a rounding of its own from a small mistake here" if undecided else "none of these"
+        says = ("an unknown rounding or a small mistake: these numbers cannot tell which" if undecided
+                else "no rounding or mistake known here explains the numbers")  # fmt: skip
         result = self.result("undecided" if undecided else "unknown", base, says)
         ratio = base.fit.rms / float(np.sqrt(self.case.reference(base.mode).expected.mean()))
         if undecided:
-            result.notes.append(f"nearest is {base.mode}: {base.fit.rms:.2g} nats (rms), {ratio:.2f} times what its "
-                                "own builds differ by")  # fmt: skip
+            result.notes.append(f"closest rounding set: {base.mode}, {base.fit.rms:.2g} nats (rms) away, {ratio:.2f} "
+                                "times as far as correct engines of that set are from each other")  # fmt: skip
             if wrong is not None and over > 0:
                 result.notes.append(
-                    f"or {wrong.label} ({wrong.says}): odds {np.exp(over):.1f} to 1, too few to name it"
+                    f"possible: {wrong.label} ({wrong.says}), odds {np.exp(over):.1f} to 1, too low to name it"
                 )
             result.next.append(_more(self.case.seen, None))
         else:
@@ -247,7 +247,7 @@ class _Judge:
         result.first_position = first
         if first > self.case.seen.rows[0] and self.posterior.explained(base)[0] > 0:
             result.agrees_with, result.agrees_until = base.label, first
-        result.notes += [f"can be: {what}" for what in narrowed(self.case.library.engine.shape, first, not base.coarse)]
+        result.notes += [f"possible cause: {what}" for what in narrowed(self.case.library.engine.shape, first, not base.coarse)]
 
     def result(self, verdict: str, base: Candidate, says: str) -> Diagnosis:
         """The common part."""
@@ -273,7 +273,7 @@ class _Judge:
 
 def _note_tie(result: Diagnosis, c: Candidate) -> None:
     if c.flipped is not None:
-        result.notes.append(f"a tie of a top-k at position {c.flipped} fell the other way, which is no mistake")
+        result.notes.append(f"a top-k tie at position {c.flipped} was decided the other way, which is not a mistake")
 
 
 def _rounded(value: Any) -> Any:
@@ -283,7 +283,7 @@ def _rounded(value: Any) -> Any:
 def _more(seen: Observation, wanted: int | None) -> str:
     """What to send for a sharper view."""
     if seen.support is not None:
-        return "send full logits, not only the best tokens: more numbers at every position"
+        return "send full logits instead of the top tokens: more numbers at every position"
     if wanted is not None and wanted > len(seen.rows):
-        return f"send about {wanted} positions instead of {len(seen.rows)}: what is below sight now begins to show"
-    return "send the prompt long of the diagnostic set (--prompt long): later windows, chunk edges, more rows"
+        return f"send about {wanted} positions instead of {len(seen.rows)}: that lowers the detection limit"
+    return "send a longer prompt (of the diagnostic model: --prompt long): more windows, chunk edges and rows"

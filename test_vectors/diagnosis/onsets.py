@@ -17,7 +17,7 @@ EDGE = 16
 """Smallest power of two taken for the size of a chunk."""
 
 
-WINDOW = "the sliding window: its oldest row leaves from here on"
+WINDOW = "the sliding window: from here on it drops its oldest row"
 
 
 def onsets(shape: Any) -> list[tuple[int, str]]:
@@ -59,10 +59,10 @@ def narrowed(shape: Any, first: int, exactly: bool) -> list[str]:
         near.append(f"the edge of a chunk of {first} tokens, or a table of that size")
     if not near:
         near.append(
-            f"a condition first met at position {first}: a clamp, a tie of a top-k, an overflow, a path such as decode"
+            f"something that first happens at position {first}: a clamp, a top-k tie, an overflow, the switch to decode"
         )
     if not exactly and first:
-        near.append("or, below the noise before, anything that begins earlier")
+        near.append("anything that begins earlier but stays below the noise until here")
     return near if first else near[:1]
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from ds4ref.variants import LIBRARY, ROUNDING
+from ds4ref.variants.families import FAMILIES
 from ds4ref.variants.scoped import scopes
 
 from . import fitting
@@ -179,7 +180,7 @@ class Search:
         base = self.posterior.base()
         until = self.case.first_beyond(base)
         fits = f"; {base.mode} up to position {until}" if until else ""
-        self._so_far = "" if until is None else f" (so far none of these{fits})"
+        self._so_far = "" if until is None else f" (nothing fits yet{fits})"
 
     def _clean(self, mode: str) -> Candidate:
         """The candidate "rounding set ``mode``, no mistake", computed if it is not yet."""
@@ -318,7 +319,8 @@ class Search:
         self.fitted.add(mode)
         clean, coarse = self._clean(mode), ROUNDING[mode].coarse
         library = self.case.library
-        families = list(library.families.values()) if only is None else [library.family(name) for name in only]
+        able = [library.families[name] for name in (*FAMILIES, *library.more) if name in library.families]
+        families = able if only is None else [library.family(name) for name in only]
         self._say(f"constants in {mode}")
         tried = self._add(fitting.nearest(self.case, mode, families))
         best: dict[str, Candidate] = {}

@@ -50,16 +50,16 @@ class Sight:
 
     def sentences(self) -> list[str]:
         """Return the limit as human-readable lines."""
-        lines = [f"would have seen a change of {self.size:.2g} nats (rms) at all positions; noise is {self.noise:.2g}"]
+        lines = [f"detection limit: a change of {self.size:.2g} nats (rms) at all positions; noise is {self.noise:.2g}"]
         if self.smallest is not None:
             lines.append(
-                f"{len(self.seen)} mistakes of the library would have shown, the smallest of them {self.smallest[0]} "
+                f"{len(self.seen)} mistakes of the library would have been detected, the smallest {self.smallest[0]} "
                 f"({self.smallest[1]:.2g} nats)"
             )
         if self.hidden:
             names = ", ".join(f"{name} ({rms:.1g})" for name, rms in reversed(self.hidden[-SHOWN:]))
             more = f" and {len(self.hidden) - SHOWN} more" if len(self.hidden) > SHOWN else ""
-            lines.append(f"below sight here: {names}{more}")
+            lines.append(f"below the detection limit: {names}{more}")
         return lines
 
 

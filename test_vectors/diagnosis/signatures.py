@@ -91,7 +91,9 @@ class Signatures:
     def __init__(self, engine: Engine, ids: Sequence[int], directions: np.ndarray | None = None):
         self.engine, self.ids = engine, np.asarray(ids, np.int32)
         self.runner = Runner(engine)
-        self.families = self.runner.families() | ({} if directions is None else steering_families(directions))
+        self.more = {} if directions is None else steering_families(directions)
+        """Families beside those of ``FAMILIES``, by name."""
+        self.families = self.runner.families() | self.more
         """Families of faults that this engine can have, by name."""
         self.sets = self.runner.sets()
         """Names of the rounding sets that differ for this model."""

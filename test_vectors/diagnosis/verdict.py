@@ -30,6 +30,7 @@ class Diagnosis:
     sight           detection limit of a verdict without a mistake, as JSON
     features        features from which the confidence was computed
     next            commands that would tell more
+    stopped         how many candidates were compared if the search was stopped early; None if it was not
     ranking         candidates as JSON objects, best first
     """
 
@@ -51,6 +52,7 @@ class Diagnosis:
     sight: dict[str, Any] | None = None
     next: list[str] = field(default_factory=list)
     features: dict[str, float] = field(default_factory=dict)
+    stopped: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a JSON object."""
@@ -59,7 +61,7 @@ class Diagnosis:
             "first_position": self.first_position, "ranking": self.ranking, "mode": self.mode, "says": self.says,
             "agrees_with": self.agrees_with, "agrees_until": self.agrees_until, "positions": self.positions,
             "faults": self.faults, "parameter": self.parameter, "residue": self.residue, "stored": self.stored,
-            "sight": self.sight, "notes": self.notes, "next": self.next,
+            "sight": self.sight, "notes": self.notes, "next": self.next, "stopped": self.stopped,
         }  # fmt: skip
 
     @property

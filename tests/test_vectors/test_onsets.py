@@ -17,8 +17,8 @@ SHAPE = dataclasses.replace(DIAGNOSTIC, window=24, index_topk=8, ratios=(0, 4, 1
     ("first", "word"),
     [
         (0, "single tokens"), (1, "rotary"), (2, "rotary"), (3, "ratio 4: the first"), (7, "ratio 4: the second"),
-        (24, "window"), (26, "window"), (27, "condition first met at position 27"), (35, "indexer"),
-        (127, "ratio 128: the first"), (255, "ratio 128: the second"), (64, "chunk of 64"), (63, "condition"),
+        (24, "window"), (26, "window"), (27, "first happens at position 27"), (35, "indexer"),
+        (127, "ratio 128: the first"), (255, "ratio 128: the second"), (64, "chunk of 64"), (63, "first happens"),
     ],
 )  # fmt: skip
 def test_the_narrowest_part_comes_first(first, word) -> None:

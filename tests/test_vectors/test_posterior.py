@@ -37,7 +37,7 @@ def posterior(monkeypatch) -> Posterior:
     """Of a case whose Bayes factors are differences of scores."""
     monkeypatch.setattr(module, "slips", lambda library, bos: [None] * 15)
     library = SimpleNamespace(
-        engine=SimpleNamespace(shape=shape()), ids=range(200), more={}, family=FAMILIES.__getitem__
+        engine=SimpleNamespace(shape=shape()), ids=range(200), more={}, families=FAMILIES, family=FAMILIES.__getitem__
     )
     case: Any = SimpleNamespace(library=library, bos=0, values=np.zeros((4, 2)))
     case.bayes_factor = lambda a, b: a.fit.score - b.fit.score

@@ -1,0 +1,85 @@
+"""Engines that compute in bfloat16 or float16, on trained weights: they are right, and mistakes of theirs are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.patients import kept_as
+from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path
+from ds4ref.nano.skills import held_out
+from ds4ref.test_vectors.diagnosis import Signatures, diagnose
+from ds4ref.test_vectors.observation import from_logits
+from ds4ref.variants import LIBRARY, Fault
+from tests.marking import sampled
+
+
+class Computes:
+    """Hooks of a session: an engine that rounds every point to a 16-bit type, and may have a mistake."""
+
+    def __init__(self, kind: str, fault: Fault | None = None):
+        self.kind, self.parts = kind, [] if fault is None else [fault.hooks()]
+
+    def begin(self, chunk) -> None:
+        for part in self.parts:
+            part.begin(chunk)
+
+    def tap(self, name, layer, value, chunk):
+        for part in self.parts:
+            value = part.tap(name, layer, value, chunk)
+        parts = value if isinstance(value, tuple) else (value,)
+        parts = tuple(
+            kept_as(part, self.kind) if getattr(part, "dtype", None) == np.float32 else part for part in parts
+        )
+        return parts if isinstance(value, tuple) else parts[0]
+
+
+def late(factor: float, since: int) -> Fault:
+    """Return a mistake from a position on, which is in no library: shared experts too loud."""
+
+    def louder(value, layer, chunk, taps):
+        out = value.copy()
+        out[since:] *= np.float32(factor)
+        return out
+
+    return Fault("louder", "", edits={"ffn_shexp": louder})
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """The embedded model, and runs on 120 tokens of its own kind."""
+    with Engine.open(embedded_path("f16"), numerics="exact", threads=2) as engine:
+        ids: list[int] = []
+        for skill in ("story", "facts", "lists/reverse", "recall/near"):
+            for item in held_out(skill, 1, seed=3):
+                ids += item.prompt().encode(engine.tokenizer)
+        yield engine, Signatures(engine, (ids + ids)[:120])
+
+
+@pytest.mark.parametrize("computes", sampled(["bfloat16", "float16"], ["bfloat16"]))
+@pytest.mark.parametrize(("fault", "clean"), [(None, True), (late(1.5, 60), False), ("rope_half_split", False)])
+def test_an_engine_that_computes_in_16_bits(trained, computes, fault, clean) -> None:
+    """It is right, and says to which size; what is larger is not, be it known or not. In float32 the same distance is
+    no rounding."""
+    engine, signatures = trained
+    session = engine.session(len(signatures.ids) + 1)
+    session.hooks = Computes(computes, LIBRARY[fault] if isinstance(fault, str) else fault)
+    logits = kept_as(np.asarray(session.extend(signatures.ids.tolist())), computes)
+    found = diagnose(signatures, from_logits(signatures.ids, logits))
+    assert found.clean is clean, (found.verdict, found.notes)
+    if clean:
+        assert found.verdict == computes and 0.002 < found.sight["size"] < 0.5
+        wide = logits + np.random.default_rng(0).normal(0, 1e-5, logits.shape)  # no longer of that type
+        assert not diagnose(signatures, from_logits(signatures.ids, wide)).clean
+        assert diagnose(signatures, from_logits(signatures.ids, wide), computes=computes).verdict == computes
+
+
+def test_what_agrees_better_than_it_rounds_was_not_computed_so(trained) -> None:
+    """A float32 engine, stored in bfloat16, with a mistake from a position on below bfloat16's noise."""
+    engine, signatures = trained
+    session = engine.session(len(signatures.ids) + 1)
+    session.hooks = late(1.05, 60).hooks()
+    logits = kept_as(np.asarray(session.extend(signatures.ids.tolist())), "bfloat16")
+    found = diagnose(signatures, from_logits(signatures.ids, logits))
+    assert not found.clean and found.first_position is not None and 58 <= found.first_position <= 64

@@ -20,33 +20,35 @@ if TYPE_CHECKING:
     from ds4ref.variants.quantized import Reading
 
 BUGS = {
-    "engine": "errs more than its weights do: the op does not do what its weights say (a bug of the engine)",
-    "weights": "differ more than the format costs: these are not the same weights (a bug of the conversion)",
+    "engine": "has a larger error than its weights explain: the op computes something else (a bug in the engine)",
+    "weights": "differ by more than the format's rounding: they are not the same weights (a bug in the conversion)",
 }
-ROW = "differs more than the format costs, the other rows do not (a bug of the conversion)"
-MISREAD = "is misread: kernel, dequantizer and quantizer do not agree about its format (a bug of the engine)"
+ROW = "differs by more than the format's rounding, the other rows do not (a bug in the conversion)"
+MISREAD = "is misread: kernel, dequantizer and quantizer disagree about its format (a bug in the engine)"
 
 
 def damage(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors damage A B``; return the exit code."""
     flags = parser("ds4-vectors damage",
-                   "What quantization did: the same tokens through A, the unquantized model, and B, the quantized one, "
-                   "every op of B on A's values. Exits 1 where it is not quantization.",
+                   "Measure the error of quantization: run the same tokens through A, the unquantized model, and B, the "
+                   "quantized one, with every op of B on A's values. Exit code 1 if an error is a bug, not quantization.",
                    "A B [options]",
                    "model/ model-q2.gguf", "bf16.gguf q4.gguf --token-ids ids.json --plot damage.svg")  # fmt: skip
     flags.add_argument("models", nargs="*", metavar="A B", help="two model files or folders")
-    add(flags, "--token-ids", help="JSON list of token ids (drawn at random)")
-    add(flags, "--tokens", type=integer(2, 4096), default=64, help="how many are drawn (64)")
-    add(flags, "--seed", default=0, help="of those drawn (0)")
-    add(flags, "--plot", help="error by layer and family as a picture (.svg, .png, .pdf)")
-    flags.add_argument("--all", action="store_true", help="every op of every layer, not one line a family")
+    add(flags, "--token-ids", help="JSON list of token ids (random ones)")
+    add(flags, "--tokens", type=integer(2, 4096), default=64, help="number of random token ids (64)")
+    add(flags, "--seed", default=0, help="seed of the random token ids (0)")
+    add(flags, "--plot", help="plot the error by layer and family (.svg, .png, .pdf)")
+    flags.add_argument(
+        "--all", action="store_true", help="print every op of every layer instead of one line per family"
+    )
     add(flags, "--json")
     add_engine(flags, "exact")
     args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.models) != 2:
-        raise UsageError(f"two models are needed, A and B, not {len(args.models)}")
+        raise UsageError(f"name two models, A and B, not {len(args.models)}")
     if args.plot is not None:
         check_output(args.plot)
     from ds4ref.engine import Engine
@@ -78,7 +80,7 @@ def _ids(args: Any, vocab: int) -> list[int]:
         return np.random.default_rng(args.seed).integers(0, vocab, args.tokens).tolist()
     ids = read_ids(args.token_ids)
     if not ids:
-        raise DataError(f"{args.token_ids}: holds no token ids")
+        raise DataError(f"{args.token_ids} has no token ids")
     if max(ids) >= vocab:
         raise DataError(f"token id {max(ids)} is outside the vocabulary of {vocab}")
     return ids
@@ -106,24 +108,27 @@ def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]
                          f"{max(r.loss for r in members):.3g}", f"{max(r.worst for r in members):.3g}"])  # fmt: skip
         lines.append(
             rows(
-                ["family", "format", "ops", "error", "worst", "where", "cosine", "weights", "may be", "worst row"], body
+                ["family", "format", "ops", "error", "worst", "where", "cosine", "weights", "allowed", "worst row"],
+                body,
             )
         )
-    lines.append(f"logits: KL {logits['kl_mean']:.4g} nats a token (99 % below {logits['kl_p99']:.4g}), "
-                 f"same best token {100 * logits['same_top1']:.1f} %")  # fmt: skip
+    lines.append(f"logits: KL {logits['kl_mean']:.4g} nats per token (99 % below {logits['kl_p99']:.4g}), "
+                 f"same top token {100 * logits['same_top1']:.1f} %")  # fmt: skip
     if not bugs:
-        lines.append("verdict: quantization. Every op errs as much as its weights, and these as their format costs")
+        lines.append(
+            "verdict: quantization. Every op's error follows from its weights, theirs from the format's rounding"
+        )
     for bug in bugs[:8]:
         if bug.misread:
             lines.append(f"verdict: {', '.join(bug.misread)} {MISREAD}")
             continue
         tensor, number = bug.row
         if bug.verdict == "weights" and bug.weights <= bug.loss:
-            lines.append(f"verdict: row {number} of {tensor} {ROW}; error {bug.worst:.3g}, may be {bug.lost:.3g}")
+            lines.append(f"verdict: row {number} of {tensor} {ROW}; error {bug.worst:.3g}, allowed {bug.lost:.3g}")
             continue
         subject = ", ".join(bug.tensors) if bug.verdict == "weights" else f"{bug.point} of {_layer(bug.layer)}"
         lines.append(f"verdict: {subject} {BUGS[bug.verdict]}; error {bug.error:.3g}, allowed {bug.allowed:.3g}, "
-                     f"weights {bug.weights:.3g}, may be {bug.loss:.3g}"
+                     f"error of the weights {bug.weights:.3g}, allowed {bug.loss:.3g}"
                      + (f"; worst row {number} of {tensor}, {bug.worst:.3g}" if tensor else ""))  # fmt: skip
     if len(bugs) > 8:
         lines.append(f"and {len(bugs) - 8} more")

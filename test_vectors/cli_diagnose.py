@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis, Signatures
 
-NOT_DEEPSEEK = ("the library of mistakes is DeepSeek V4's; a dense model is compared with rounding sets, and with mistakes "
-                "of prompt, template and output")  # fmt: skip
+NOT_DEEPSEEK = ("only DeepSeek V4 has a library of known mistakes; this model was compared with rounding sets and with "
+                "mistakes of prompt, template and output")  # fmt: skip
 USUAL, QUIET = 250, 15.0
 """USUAL: candidates of a search that nothing ends early. QUIET: seconds between lines where there is no terminal."""
 
@@ -329,8 +329,10 @@ def _show_tokens(engine: Engine, library: object, seen: Observation, result: Dia
 def _describe(result: Diagnosis, seen: Observation) -> str:
     kind = "full logits" if seen.full else f"the top {seen.logprobs.shape[1]} tokens"
     stored = f" stored as {result.stored}" if result.stored else ""
-    early = "" if result.stopped is None else (
-        f"stopped early, after {result.stopped} candidates: one not tried yet may explain the numbers better"
+    early = (
+        ""
+        if result.stopped is None
+        else (f"stopped early, after {result.stopped} candidates: one not tried yet may explain the numbers better")
     )
     lines = [
         *([early] if early else []),
@@ -340,7 +342,8 @@ def _describe(result: Diagnosis, seen: Observation) -> str:
     ]
     if result.parameter is not None:
         p = result.parameter
-        lines.append(f"value        {p['value']:g} (90 % interval {p['low']:g} to {p['high']:g}); correct: {p['right']:g}")
+        interval = f"90 % interval {p['low']:g} to {p['high']:g}"
+        lines.append(f"value        {p['value']:g} ({interval}); correct: {p['right']:g}")
     if result.first_position is not None and result.mode:
         lines.append(f"deviates     from {result.mode}, first at position {result.first_position}")
     if result.agrees_with:

@@ -247,7 +247,8 @@ class _Judge:
         result.first_position = first
         if first > self.case.seen.rows[0] and self.posterior.explained(base)[0] > 0:
             result.agrees_with, result.agrees_until = base.label, first
-        result.notes += [f"possible cause: {what}" for what in narrowed(self.case.library.engine.shape, first, not base.coarse)]
+        shape = self.case.library.engine.shape
+        result.notes += [f"possible cause: {what}" for what in narrowed(shape, first, not base.coarse)]
 
     def result(self, verdict: str, base: Candidate, says: str) -> Diagnosis:
         """The common part."""

@@ -23,8 +23,10 @@ WINDOW = "the sliding window: from here on it drops its oldest row"
 def onsets(shape: Any) -> list[tuple[int, str]]:
     """Return (position, what matters from there on) in ascending order of position."""
     if not isinstance(shape, ModelShape):
-        found = [(0, "what acts on single tokens: embedding, norms, products, head"),
-                 (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows")]
+        found = [
+            (0, "what acts on single tokens: embedding, norms, products, head"),
+            (1, "what mixes tokens or turns with the position: rotary channels, attention over several rows"),
+        ]
         windows = {shape.window_of(layer) for layer in range(shape.n_layers)} - {0}
         return found + [(window, WINDOW) for window in sorted(windows)]
     found = [

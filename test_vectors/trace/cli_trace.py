@@ -17,10 +17,11 @@ from ..reading import read_ids
 USAGE = """usage: ds4-vectors trace record --token-ids IDS.json -o OUT.safetensors [options]
        ds4-vectors trace blame THEIRS [options]
 
-  record  write every named intermediate of our pass
-  blame   find the op of another engine that is wrong, from its dumps
+  record  write every named intermediate of our forward pass
+  blame   find the wrong op of another engine from its dump of intermediates
 
-ds4-vectors trace COMMAND --help lists options; docs/reference/trace.md says how to dump from other engines.
+Both work on DeepSeek V4. ds4-vectors trace COMMAND --help lists the options; docs/reference/trace.md shows how to
+dump intermediates from other engines.
 
 examples:
   ds4-vectors trace record --token-ids ids.json -o ours.safetensors --numerics exact
@@ -73,7 +74,7 @@ def record(argv: Sequence[str]) -> int:
 def blame(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors trace blame``; return 1 if an op is wrong, else 0."""
     flags = parser("ds4-vectors trace blame",
-                   "Find the wrong op of another engine: its dumped inputs are put through our op and compared with "
+                   "Find the wrong op of another engine: run each of our ops on its dumped inputs and compare with "
                    "its dumped output. .npz, .safetensors, a folder with a manifest, or a printout of "
                    "llama-eval-callback.",
                    "THEIRS [options]",
@@ -81,14 +82,16 @@ def blame(argv: Sequence[str]) -> int:
                    "ours.safetensors --numerics ds4")  # fmt: skip
     flags.add_argument("theirs", nargs="*", metavar="THEIRS", help="file or folder of the other engine's intermediates")
     _add_shared_options(flags)
-    flags.add_argument("--names", metavar="NAME|FILE", help="whose names: ours, ds4, llama.cpp, hf or a TOML (guessed)")
+    flags.add_argument(
+        "--names", metavar="NAME|FILE", help="naming scheme: ours, ds4, llama.cpp, hf or a TOML file (guessed)"
+    )
     add(flags, "--their-model")
-    flags.add_argument("--fast", action="store_true", help="do not look for the mistake or tensor that explains it")
+    flags.add_argument("--fast", action="store_true", help="skip the search for the mistake or tensor that explains it")
     args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.theirs) != 1:
-        raise UsageError("one file or folder to look at is needed")
+        raise UsageError("name one dump: a file or a folder")
     from ds4ref.variants.forced import model_of
 
     from ..diagnosis.files import differences, metadata
@@ -103,9 +106,9 @@ def blame(argv: Sequence[str]) -> int:
     dump = read(args.theirs[0])
     given_ids = None if args.token_ids is None else read_ids(args.token_ids)
     if given_ids is None and dump.ids is None:
-        raise UsageError(f"{args.theirs[0]} holds no token ids: give them with --token-ids")
+        raise UsageError(f"{args.theirs[0]} has no token ids: give them with --token-ids")
     if given_ids is not None and dump.ids is not None and given_ids != dump.ids:
-        raise DataError(f"{args.theirs[0]} was computed on other token ids than the ones given")
+        raise DataError(f"{args.theirs[0]} was computed on other token ids than those of --token-ids")
     ids = given_ids if given_ids is not None else dump.ids
     assert ids is not None
     with _engine(args, "exact") as engine:
@@ -123,7 +126,7 @@ def blame(argv: Sequence[str]) -> int:
             if not matches:
                 raise DataError(f"{args.theirs[0]}: none of its {len(dump.tensors)} names is in the table {args.names}")
         theirs = Theirs(dump, matches, shape, len(ids))
-        with Progress("one pass after the other: layer") as progress:
+        with Progress("passes: layer") as progress:
             case = Blaming(engine, theirs, ids, _layers(args.layers), lambda layer: progress(layer, shape.n_layers))
             result = find(case, args.numerics)
             right = None
@@ -134,8 +137,8 @@ def blame(argv: Sequence[str]) -> int:
             if result.wrong:
                 explain(case, result, search=not args.fast and right is None)
         _check_model(dump, engine, result.notes)
-        result.notes.insert(0, f"names read as {table.name}'s; {len(matches)} of {len(dump.tensors)} tensors are "
-                            f"points that are known; values stored as {_storage_text(theirs)}")  # fmt: skip
+        result.notes.insert(0, f"names read as {table.name}'s: {len(matches)} of {len(dump.tensors)} tensors are "
+                            f"known points; values stored as {_storage_text(theirs)}")  # fmt: skip
     whole = {"names": table.name, "stored": _storage_text(theirs), "tokens": len(ids), **to_json(result, len(matches))}
     finish(whole, args.json, page(result, len(matches)))
     return 1 if result.wrong else 0
@@ -155,7 +158,7 @@ def _judged_on(path: str, engine: Any, theirs: Any, ids: Sequence[int], layers: 
             again = Theirs(theirs.dump, theirs.matches, other.shape, len(ids))
             result = find(Blaming(other, again, ids, layers), None)
     except ModelFileError as error:
-        say("ds4-vectors", f"{error}: whether it is the file cannot be told")
+        say("ds4-vectors", f"{error}: cannot check whether the file is wrong")
         return None
     return None if result.wrong else result
 
@@ -164,7 +167,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"record": record, "blame"
 
 
 def _add_shared_options(flags: Any) -> None:
-    add(flags, "--model", help="GGUF that both ran from (the diagnostic model)")
+    add(flags, "--model", help="GGUF that both engines ran (the diagnostic model)")
     add(flags, "--token-ids", help="JSON list of token ids (those in the dump)")
     add(flags, "--layers", help="0,2-5,head (all)")
     add(flags, "--json")
@@ -212,4 +215,4 @@ def _check_model(dump: Any, engine: Any, notes: list[str]) -> None:
         from ds4ref.files import file_digest
 
         if digest != file_digest(engine.path):
-            notes.append("the dump was made from another file than this model: a tensor may be what differs")
+            notes.append("the dump was made from another model file: a tensor may differ")

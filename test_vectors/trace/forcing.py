@@ -115,7 +115,8 @@ class Forcing:
             elif self._compare(key, value, fits, chunk):
                 arrays = value if isinstance(value, tuple) else (value,)
                 forced = tuple(
-                    self._with_noise(fit.into(ours), None if fit.partial else "") for fit, ours in zip(fits, arrays, strict=True)
+                    self._with_noise(fit.into(ours), None if fit.partial else "")
+                    for fit, ours in zip(fits, arrays, strict=True)
                 )
                 if name == "indexer_scores":
                     forced = (np.where(_visible_scores(forced[0], chunk), forced[0], value),)

@@ -45,9 +45,9 @@ def describe(
     hit = bad.reshape(len(bad), -1).any(axis=1)
     sentences = []
     if not partial and np.isnan(theirs).any() and not np.isnan(ours).any():
-        sentences.append("theirs has values that are no numbers")
+        sentences.append("theirs has NaN values")
     if not hit.any():
-        return [*sentences, "many small differences, none large"]
+        return [*sentences, "many small differences and no large one"]
     sentences.append(_indices(AXES[axes[0]], rows[hit], rows, 0))
     for at in range(1, min(ours.ndim, len(axes))):
         name, size = AXES[axes[at]], ours.shape[at]

@@ -67,29 +67,32 @@ def page(result: BlameResult, total: int) -> str:
         "; " + ", ".join(f"{kind} as {name}" for kind, name in result.exceptions.items()) if result.exceptions else ""
     )
     if not result.wrong:
-        lines.append(f"nothing is beyond its rounding budget in {len(result.clean)} of {total} points dumped")
+        lines.append(f"no op is wrong: {len(result.clean)} of the {total} dumped points are within their error budgets")
     else:
         first = result.wrong[0]
-        lines += [f"the first op beyond its budget makes {describe_point(first.key)}", *_first_op_lines(first)]
+        lines += [f"first wrong op: the one that computes {describe_point(first.key)}", *_first_op_lines(first)]
     lines.append(f"rounds       {rounds}")
     lines += [
-        f"note         {kind} has an error of {size:.1g} everywhere, without structure: a rounding that is in no set; "
-        "a smaller mistake there cannot be seen"
+        f"note         {kind} has an even, unstructured error of {size:.1g}: an unknown rounding; a smaller mistake "
+        "there cannot be detected"
         for kind, size in result.coarse.items()
     ]
     if len(result.wrong) > 1:
-        lines += ["", f"all {len(result.wrong)} ops beyond their budgets, each on its own (their inputs, our op):"]
+        lines += [
+            "",
+            f"all {len(result.wrong)} wrong ops, each judged alone (our op on their inputs; largest relative error):",
+        ]
         for wrong in result.wrong:
             reason = "; ".join(wrong.causes[:1] or wrong.where[:1])
             lines.append(f"  {describe_point(wrong.key):40} {wrong.judgement.largest:9.2e}  {reason}".rstrip())
     lines += [f"note         {note}" for note in result.notes]
     if result.unjudged:
-        lines += ["", f"{len(result.unjudged)} points could not be judged:"]
+        lines += ["", f"{len(result.unjudged)} points could not be checked:"]
         lines += [f"  {describe_point(key):40} {why}" for key, why in list(result.unjudged.items())[:12]]
     if result.missing:
         lines += [
             "",
-            "not covered: the dump has none of these, so mistakes inside them show only as gaps or not at all",
+            "not in the dump, so not checked on their own:",
         ]
         lines += ["  " + ", ".join(result.missing)]
     return "\n".join(lines)
@@ -105,14 +108,14 @@ def _first_op_lines(wrong: WrongOp) -> list[str]:
         f"inputs       {', '.join(inputs) or 'token ids and weights'}, theirs",
     ]
     if through:
-        lines.append(f"gap          not dumped, so any of these may be it: {', '.join(through)}")
+        lines.append(f"gap          any of these may be wrong, as they were not dumped: {', '.join(through)}")
     beyond, rows = int(judgement.beyond.sum()), len(judgement.beyond)
     usual = "" if 2 * beyond > rows else f" (median of all rows {judgement.relative:.2g})"
     at = "" if _first_row(wrong) is None else f", {AXES[op.axes[0]]} {_first_row(wrong)} first"
-    lines.append(f"off by       {judgement.largest:.2g} of its size at most{usual}, {judgement.ratio:.3g} times the limit, "
-                 f"in {beyond} of {rows} rows{at}")  # fmt: skip
+    lines.append(f"off by       {judgement.largest:.2g} of its size at most{usual}, {judgement.ratio:.3g} times the "
+                 f"limit, in {beyond} of {rows} rows{at}")  # fmt: skip
     lines += [f"where        {text}" for text in wrong.where]
-    lines += [f"as if        {text}" for text in wrong.causes]
+    lines += [f"explained by {text}" for text in wrong.causes]
     return lines
 
 

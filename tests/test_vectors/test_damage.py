@@ -109,7 +109,7 @@ def test_a_wrong_conversion_is_named(files, tmp_path, capsys):
     assert code == 1 and found["verdict"] == "weights"
     assert [(op["point"], op["tensors"]) for op in wrong] == [("KVraw", ["blk.3.attn_kv.weight"])]
     assert main(["damage", str(files["published"]), str(tmp_path / "bad.gguf"), "--token-ids", str(files["ids"])]) == 1
-    assert "blk.3.attn_kv.weight differ more than the format costs" in capsys.readouterr().out
+    assert "blk.3.attn_kv.weight differ by more than the format's rounding" in capsys.readouterr().out
 
 
 class _Wrong:
@@ -208,7 +208,7 @@ def test_one_row_of_zeros_is_found(decoder, tmp_path, recipe, name, number, caps
     assert (wrong["weights"] < wrong["loss"]) == (recipe != "q8")  # the mean tells where little may be lost
     main(["damage", str(decoder["bf16"]), str(tmp_path / "bad.gguf"), "--token-ids", str(decoder["ids"])])
     out = capsys.readouterr().out
-    assert f"row {number} of {name}" in out and "the format costs" in out
+    assert f"row {number} of {name}" in out and "the format's rounding" in out
 
 
 def matrix(values: np.ndarray) -> Matrix:

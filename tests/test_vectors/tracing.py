@@ -54,9 +54,10 @@ def examined(
     numerics: str | None = None,
     search: bool = True,
     ids: Sequence[int] = IDS,
+    path: str = "",
 ) -> BlameResult:
-    """Blame a dump and explain the wrong ops."""
-    own_engine = engine()
+    """Blame a dump and explain the wrong ops; ``path``: a model other than the diagnostic one."""
+    own_engine = engine(path=path)
     _, matches = guess(dump.tensors, own_engine.shape.n_layers)
     blaming = Blaming(own_engine, Theirs(dump, matches, own_engine.shape, len(ids)), ids, layers)
     result = blame(blaming, numerics)

@@ -30,8 +30,8 @@ MISREAD = "is misread: kernel, dequantizer and quantizer disagree about its form
 def damage(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors damage A B``; return the exit code."""
     flags = parser("ds4-vectors damage",
-                   "Measure the error of quantization: run the same tokens through A, the unquantized model, and B, the "
-                   "quantized one, with every op of B on A's values. Exit code 1 if an error is a bug, not quantization.",
+                   "Measure the error of quantization: run the same tokens through A, the unquantized model, and B, "
+                   "the quantized one, every op of B on A's values. Exit code 1 if an error is a bug instead.",
                    "A B [options]",
                    "model/ model-q2.gguf", "bf16.gguf q4.gguf --token-ids ids.json --plot damage.svg")  # fmt: skip
     flags.add_argument("models", nargs="*", metavar="A B", help="two model files or folders")

@@ -72,7 +72,7 @@ def diagnose(argv: Sequence[str]) -> int:
     made.add_argument("--chat", action="store_true", help="with --target: ask as a chat, which also tests the template")
     add(made, "--their-model")
     made.add_argument("--computes", metavar="TYPE", type=computing, default=None,
-                      help="bf16 or f16: the type that engine computes in (guessed from the numbers)")  # fmt: skip
+                      help="bf16, f16 or f32: the type that engine computes in (inferred from the numbers)")  # fmt: skip
     made.add_argument("--allow-undecided", action="store_true", help="exit with 0 also for the verdict undecided")
     made.add_argument("--thorough", action="store_true",
                       help="also try single layers, more roundings and pairs of mistakes (minutes)")  # fmt: skip
@@ -137,13 +137,12 @@ def diagnose(argv: Sequence[str]) -> int:
     return 0 if result.clean or (args.allow_undecided and result.verdict == "undecided") else 1
 
 
-def computing(text: str) -> str | None:
-    """Parse the type in which an engine computes; None for float32; ArgumentTypeError for another one."""
-    types = {"bf16": "bfloat16", "bfloat16": "bfloat16", "f16": "float16", "float16": "float16", "f32": None,
-             "float32": None}  # fmt: skip
-    if text not in types:
+def computing(text: str) -> str:
+    """Parse the type in which an engine computes; ArgumentTypeError for another one."""
+    types = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+    if text not in (*types, *types.values()):
         raise ArgumentTypeError(f"{text!r} is not bf16, f16 or f32")
-    return types[text]
+    return types.get(text, text)
 
 
 def read_given(args: Namespace, engine: Engine, ids: Sequence[int] | None) -> Observation:

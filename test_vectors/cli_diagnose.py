@@ -72,7 +72,7 @@ def diagnose(argv: Sequence[str]) -> int:
     made.add_argument("--chat", action="store_true", help="with --target: ask as a chat, which also tests the template")
     add(made, "--their-model")
     made.add_argument("--computes", metavar="TYPE", type=computing, default=None,
-                      help="bf16, f16 or f32: the type that engine computes in (inferred from the numbers)")  # fmt: skip
+                      help="bf16, f16 or f32: the type that engine computes in (inferred)")  # fmt: skip
     made.add_argument("--allow-undecided", action="store_true", help="exit with 0 also for the verdict undecided")
     made.add_argument("--thorough", action="store_true",
                       help="also try single layers, more roundings and pairs of mistakes (minutes)")  # fmt: skip

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ds4ref.engine import Engine
+from ds4ref.nano import embedded_path
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.cli import main
 from ds4ref.test_vectors.trace.ops import OPS
+from ds4ref.test_vectors.trace.record import record
 from ds4ref.test_vectors.trace.report import page
 from ds4ref.variants import Fault
 from ds4ref.weights.gguf import GGUFFile
@@ -196,8 +200,8 @@ def rounding(kind) -> Fault:
 def test_one_row_is_not_hidden_by_the_others(point, row, layers, kind):
     """12 % of a single position: medians and shares of rows say that all is well."""
     faults = [] if kind == "float32" else [rounding(kind)]
-    result = examined(as_dump(recorded("exact", [*faults, one_row(point, row, 0.12)], ids=SHORT)), search=False,
-                      ids=SHORT)  # fmt: skip
+    bent = recorded("exact", [*faults, one_row(point, row, 0.12)], "reference", ids=SHORT)
+    result = examined(as_dump(bent), search=False, ids=SHORT)
     assert {wrong.key[0] for wrong in result.wrong} == {point} and len(result.wrong) == layers
     assert all(list(wrong.rows[wrong.judgement.beyond]) == [row] for wrong in result.wrong)
     assert all(wrong.judgement.ratio > 1 and 0.05 < wrong.judgement.largest < 0.3 for wrong in result.wrong)
@@ -205,15 +209,25 @@ def test_one_row_is_not_hidden_by_the_others(point, row, layers, kind):
     assert f"in 1 of 72 rows, position {row} first" in first and "(median of all rows" in first
 
 
+def in_type(weights, kind):
+    """Return weights with their vectors in a 16-bit type."""
+    vectors = {name: v for name, v in vars(weights).items() if isinstance(v, np.ndarray) and v.dtype == np.float32}
+    return replace(weights, **{name: v.astype(np.float32) for name, v in _stored(vectors, kind).items()})
+
+
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_an_engine_that_computes_in_16_bits_is_right(kind):
-    """Every step rounded, also those between the points of the dump: nothing is blamed, no op is excused."""
+    """Every step and weight rounded, also those between the points of the dump: nothing is blamed."""
     some = ("hc_attn_in", "attn_norm", "q_lora_norm", "KVnorm", "KVcompress", "indexer_topk", "kqv_back", "attn_out",
             "hc_attn_post", "ffn_norm", "ffn_moe_topk", "ffn_moe_weights", "ffn_shexp.", "ffn_out", "hc_ffn_post",
             "hc_attn_pre_post", "hc_ffn_pre_post", "result_")  # fmt: skip
-    tensors = recorded("exact", [rounding(kind)])
+    path = embedded_path("f16")
+    with Engine.open(path, numerics="exact", threads=1) as other:
+        weights = other.model.weights
+        other.model.weights = replace(in_type(weights, kind), layers=[in_type(w, kind) for w in weights.layers])
+        tensors = record(other, IDS, faults=[rounding(kind)])[0]
     for keep in (lambda name: True, lambda name: name.startswith(some)):
-        result = examined(as_dump(tensors, keep), search=False)
+        result = examined(as_dump(tensors, keep), search=False, path=path)
         assert not result.wrong, [(wrong.key, wrong.judgement.ratio) for wrong in result.wrong]
 
 

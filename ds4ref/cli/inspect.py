@@ -5,16 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 from importlib import import_module
 
+from ..archs import arch_of
 from ..archs.report import account_lines, refused
 from ..console.model import choose_model
 from ..errors import ModelFileError
 from ..weights import open_source
 from ..weights.accounting import named
-from ..weights.source import architecture
+from ..weights.source import DEEPSEEK, architecture
 
 PROG = "ds4"
-DENSE = ("gemma3", "llama", "qwen2", "qwen3", "qwen3moe")
-"""Architectures whose files are described as plain dense decoders."""
 
 
 def inspect(args: Namespace) -> int:
@@ -24,7 +23,8 @@ def inspect(args: Namespace) -> int:
     """
     path = choose_model(PROG, args.inspect or args.model).path
     with open_source(path, check=False) as opened:
-        dense = architecture(opened) in DENSE
+        arch_of(opened)  # refuses an architecture that is not known here
+        dense = architecture(opened) != DEEPSEEK
         report = import_module(f"ds4ref.archs.{'dense' if dense else 'deepseek4'}.report")
         accounts = report.accounts(opened)
         problems = refused(accounts)

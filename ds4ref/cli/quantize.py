@@ -147,7 +147,6 @@ def quantize(argv: Sequence[str]) -> int:
     writes = not (args.dry_run or args.compare_tensor)
     if writes:
         _check_target(args.output, args.overwrite, path, args.template, args.imatrix)
-    from ..archs import costs_of
     from ..archs.dense.export import as_llama_cpp_has_it
     from ..text.export import vocabulary_entries
     from ..weights import open_source
@@ -156,14 +155,13 @@ def quantize(argv: Sequence[str]) -> int:
 
     with ExitStack() as stack:
         source = _opened(stack, _mtp_block(path) if args.mtp_block else as_llama_cpp_has_it(open_source(path)))
-        if not args.mtp_block and getattr(source, "checkpoint", None) is not None:
-            costs_of(source)  # a folder that is no whole model would become a file that nothing opens
         template = _opened(stack, open_source(args.template)) if args.template else None
         plan = make_plan(source, _choices(args), template)
         if template is None:
             vocabulary, left_out = vocabulary_entries(source)
             plan.metadata += vocabulary
             plan.notes += [left_out] if left_out else []
+        _refuse_unreadable(plan, args.output)
         table = None
         if args.imatrix is not None:
             table = read_imatrix(args.imatrix)
@@ -211,6 +209,7 @@ def splice(argv: Sequence[str]) -> int:
     with ExitStack() as stack:
         base, donor = _opened(stack, open_source(args.base)), _opened(stack, open_source(args.donor))
         plan, taken = splice_plan(base, donor, layers)
+        _refuse_unreadable(plan, args.output)
         changed = [
             f"{item.spec.name}: {base.tensors[item.spec.name].fmt.name} -> {item.spec.fmt}"
             for item in plan.items
@@ -230,6 +229,18 @@ def splice(argv: Sequence[str]) -> int:
 
 
 # --- parts of both
+
+
+def _refuse_unreadable(plan: Plan, path: str | None) -> None:
+    """Raise ModelFileError, before anything is written, for a file that ds4 would refuse to open.
+
+    A file that holds only a block for multi-token prediction is no model and is read together with one.
+    """
+    from ..archs import costs_of
+    from ..archs.deepseek4.tensors import MTP
+
+    if not all(item.spec.name.startswith(MTP) for item in plan.items):
+        costs_of(plan.outcome(path or "output"))
 
 
 def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> None:

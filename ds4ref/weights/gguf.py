@@ -209,6 +209,7 @@ class _Parser:
         n_keys, n_tensors = self._header()
         for _ in range(n_keys):
             self._entry()
+        self._refuse_part()
         self.file.alignment = self._alignment()
         infos = [self._tensor() for _ in range(n_tensors)]
         self._place(infos)
@@ -281,6 +282,22 @@ class _Parser:
         else:
             raise at.fail(f"{label} has unknown item type {item_id}", start)
         return f"{name}[]", _Array(item_id, count, offset, at.position - offset)
+
+    def _refuse_part(self) -> None:
+        """Raise ModelFileError for one part of a split model: its keys, its tensors or both are elsewhere."""
+        numbers = {}
+        for name in ("no", "count"):
+            key = f"split.{name}"
+            kind = self.file.metadata.type_of(key)
+            numbers[name] = 0 if kind is None else self.file.metadata[key]
+            if type(numbers[name]) is not int:
+                raise ModelFileError(self.file.path, f"{key} has type {kind}, wanted u16")
+        if numbers["count"] > 1 or numbers["no"] > 0:
+            count = numbers["count"] or "an unknown number"
+            reason = f"part {numbers['no'] + 1} of {count} of a split model, not a whole one"
+            raise ModelFileError(
+                self.file.path, f"{reason}: merge the parts with `llama-gguf-split --merge FIRST-PART OUT.gguf`"
+            )
 
     def _alignment(self) -> int:
         metadata = self.file.metadata

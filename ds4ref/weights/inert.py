@@ -45,7 +45,6 @@ METADATA = (
     inert("read by the tokenizer", "tokenizer.ggml.* tokenizer.chat_template tokenizer.chat_template.*"
           " tokenizer.chat_templates tokenizer.huggingface.json tokenizer.rwkv.world"),
     inert("how the file was quantized", "quantize.imatrix.* imatrix.* ds4ref.* mradermacher.*"),
-    inert("a whole file", "split.count", 0, 1),
-    inert("number of this part and tensors of all parts", "split.no split.tensors.count"),
+    inert("a whole file: the reader refuses parts", "split.count split.no split.tensors.count"),
 )  # fmt: skip
 """Keys of GGUF metadata outside the architecture's own."""

@@ -83,7 +83,7 @@ def test_metadata_records_values_and_not_questions() -> None:
 
     entries = Metadata(
         [("a", "u32", 1), ("b", "u32[]", [1]), ("tokenizer.ggml.bos_token_id", "u32", never), ("c", "string[]", never),
-         ("split.count", "u16", 3), ("d", "f32", 0.5)]
+         ("general.type", "string", "adapter"), ("d", "f32", 0.5)]
     )  # fmt: skip
     reads = Reads(entries)
     assert "a" in reads and reads.type_of("d") == "f32" and not reads.read
@@ -92,7 +92,7 @@ def test_metadata_records_values_and_not_questions() -> None:
     assert account.computed == ["a", "b"] and list(account.inert) == ["tokenizer.ggml.bos_token_id"]
     assert account.refused == {
         "c": "is an array: unknown here, it may change the model",
-        "split.count": "is 3, only 0 or 1 is computed here",
+        "general.type": "is 'adapter', only \"model\" is computed here",
         "d": "is 0.5: unknown here, it may change the model",
     }
 

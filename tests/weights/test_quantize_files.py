@@ -254,7 +254,7 @@ def test_templates_give_names_order_metadata_and_formats(unquantized, quantized,
             np.testing.assert_array_equal(source.raw(name), wanted.raw(name))
 
 
-def test_weights_that_cannot_be_stored_are_named(tmp_path, capsys):
+def test_weights_that_cannot_be_stored_are_named(fragment, tmp_path, capsys):
     for value, fmt, says in ((np.nan, "Q4_K", "row 3 holds a weight that is not finite"), (1e38, "Q8_0", "too large"),
                              (1e6, "F16", "too large for F16")):  # fmt: skip
         x = np.ones((8, 256), np.float32)

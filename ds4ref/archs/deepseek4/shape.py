@@ -32,6 +32,7 @@ PLAIN: no compression. CSA (compressed sparse attention): overlapping windows, r
 compressed attention.
 """
 
+EMBEDDING = "token_embd.weight"
 TOKENS_KEY, MERGES_KEY = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 
 # field, key, smallest and largest value that the engine is willing to multiply
@@ -460,12 +461,13 @@ class _Keys:
     """
 
     def __init__(self, source: TensorSource):
-        self.metadata = Reads(source.metadata)
+        self.source, self.metadata = source, Reads(source.metadata)
         self.faults: dict[str, str] = {}
 
     def shape(self) -> ModelShape:
         self._check_architecture()
-        values: dict[str, Any] = {field: self._scalar(key, _U32, 0) for field, key, _, _ in _INTS}
+        values: dict[str, Any] = {field: self._scalar(key, _U32, 0) for field, key, _, _ in _INTS if field != "vocab"}
+        values["vocab"] = self._vocab()
         values |= {field: self._float(key) for field, key, _, _ in _FLOATS}
         self._expect("attention.head_count_kv", 1)
         self._expect("attention.value_length", values["head_dim"])
@@ -482,7 +484,6 @@ class _Keys:
                 self.faults[PREFIX + shared] = f"{PREFIX}{shared} differs from {_LIMITS_KEY}"
         values["yarn_orig_ctx"] = self._scalar(_ORIG_CTX_KEY, ("u32", "u64"), 0)
         values["norm_weights"] = self._scalar(_NORM_KEY, ("bool",), False)
-        self._check_vocabulary(values["vocab"])
         name = self.metadata["general.name"] if self.metadata.type_of("general.name") == "string" else ""
         return ModelShape(**values, name=name[:200])
 
@@ -496,16 +497,26 @@ class _Keys:
         if key in self.metadata and got != ARCHITECTURE:
             self.faults[key] = f"{key} is {str(got)[:40]!r}, wanted {ARCHITECTURE!r}"
 
-    def _check_vocabulary(self, vocab: int) -> None:
-        """Check that the token list, optional here, is not longer than the embedding."""
-        kind = self.metadata.type_of(TOKENS_KEY)
-        if kind is None:
-            return
-        if kind != "string[]":
+    def _vocab(self) -> int:
+        """Return the declared size, or without one (llama.cpp's converter) the rows of the embedding, of which each
+        must then be a token. A declared size may exceed the number of tokens."""
+        key, kind = KEYS["vocab"], self.metadata.type_of(TOKENS_KEY)
+        listed = self.metadata.count(TOKENS_KEY) if kind == "string[]" else 0
+        if kind not in (None, "string[]"):
             self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has type {kind}, wanted string[]"
-        elif not 1 <= self.metadata.count(TOKENS_KEY) <= vocab:
-            count = self.metadata.count(TOKENS_KEY)
-            self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has {count} tokens, {PREFIX}vocab_size is {vocab}"
+        if key in self.metadata:
+            vocab: int = self._scalar("vocab_size", _U32, 0)
+            if kind == "string[]" and not 1 <= listed <= vocab:
+                self.faults[TOKENS_KEY] = f"{TOKENS_KEY} has {listed} tokens, {key} is {vocab}"
+            return vocab
+        info = self.source.tensors.get(EMBEDDING)
+        if info is None or len(info.dims) != 2:
+            self.faults[key] = f"{key} is missing, and {EMBEDDING} " + ("too" if info is None else "is no matrix")
+            return 0
+        rows: int = info.dims[1]
+        if kind == "string[]" and listed != rows:
+            self.faults[key] = f"{key} is missing, {TOKENS_KEY} has {listed} tokens and {EMBEDDING} {rows} rows"
+        return rows
 
     def _expect(self, key: str, want: int) -> None:
         got = self._scalar(key, _U32, want)

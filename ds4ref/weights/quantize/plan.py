@@ -16,7 +16,9 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from ds4ref.kernels.cpu.quantize import BLOCKED, QUANTIZERS
 from ds4ref.kernels.formats import FORMATS
@@ -24,12 +26,15 @@ from ds4ref.kernels.formats import FORMATS
 from ...errors import DataError, UsageError
 from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec
 from ..gguf import Metadata as GGUFMetadata
-from ..source import Metadata, TensorInfo, TensorSource
+from ..published import Metadata, PublishedInfo
+from ..source import Metadata as SourceMetadata
+from ..source import TensorInfo, TensorSource
 from .families import FAMILIES, RECIPES, family_of, layer_of
 from .imatrix import Imatrix
 
 INTEGERS = ("I8", "I16", "I32", "I64")
 _DROPPED = "quantize.imatrix."
+_SPLIT = "split."
 _WINDOW_UNREAD = ("llama", "qwen2", "qwen3", "qwen3moe")
 """Architectures in which llama.cpp attends to all tokens, whatever window a file declares."""
 _DIVISORS_REFUSED = ("gemma3", "qwen2", "qwen3", "qwen3moe")
@@ -110,6 +115,10 @@ class Plan:
             size[item.spec.fmt] += item.spec.nbytes
         return sorted(((fmt, count[fmt], size[fmt]) for fmt in count), key=lambda row: -row[2])
 
+    def outcome(self, path: str) -> Outcome:
+        """Return the header of the file to be written."""
+        return Outcome(path, self)
+
     def digest(self, paths: Sequence[str | os.PathLike[str]]) -> str:
         """Return a hash of everything that the output bytes depend on; a partial file is continued only if the hash is
         equal.
@@ -123,6 +132,32 @@ class Plan:
 
             parts.append(cache_key("quantize"))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class Outcome:
+    """The header of a planned file: as much of a ``TensorSource`` as reading a model's shape takes."""
+
+    def __init__(self, path: str, plan: Plan):
+        self.path, self.size, self.metadata = path, plan.nbytes, Metadata(plan.metadata)
+        specs = [item.spec for item in plan.items]
+        self.tensors = {s.name: PublishedInfo(s.name, FORMATS[s.fmt], s.dims, 0, s.nbytes) for s in specs}
+
+    def raw(self, name: str) -> np.ndarray:
+        """Raise ValueError: nothing has been written."""
+        raise ValueError(f"{name} is not written yet")
+
+    def touch(self) -> Iterator[tuple[int, int]]:
+        """Yield nothing."""
+        yield from ()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
 
 
 def identity(path: str | os.PathLike[str]) -> list[str]:
@@ -225,16 +260,17 @@ def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why:
     return wanted, "" if wanted == first else f"{wanted} instead of {first}: rows of {info.dims[0]} weights"
 
 
-def entries(metadata: Metadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
-    """Yield the metadata entries of a file, except keys that start with ``without`` (notes of an earlier run)."""
+def entries(metadata: SourceMetadata, without: str = _DROPPED) -> Iterator[tuple[str, str, Any]]:
+    """Yield the metadata entries of a file, except those of its container and keys that start with ``without`` (notes
+    of an earlier run)."""
     for key in metadata:
         kind = metadata.type_of(key)
-        if kind is not None and not key.startswith(without) and key != ALIGNMENT_KEY:
+        if kind is not None and not key.startswith((without, _SPLIT)) and key != ALIGNMENT_KEY:
             # numbers of a config.json are f64; GGUF readers expect f32
             yield key, kind if isinstance(metadata, GGUFMetadata) else kind.replace("f64", "f32"), metadata[key]
 
 
-def alignment(metadata: Metadata) -> int:
+def alignment(metadata: SourceMetadata) -> int:
     """Return the alignment of tensor data in bytes, from a file's metadata or else GGUF's default."""
     return int(metadata[ALIGNMENT_KEY]) if metadata.type_of(ALIGNMENT_KEY) == "u32" else DEFAULT_ALIGNMENT
 

@@ -1,0 +1,162 @@
+"""Files that are part of a model, or would be refused: what is read of llama.cpp's files, and what is never written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ds4ref.archs import costs_of
+from ds4ref.archs.deepseek4.shape import ModelShape
+from ds4ref.archs.deepseek4.weights import expected_tensors
+from ds4ref.cli.ds4 import main as ds4
+from ds4ref.cli.imatrix import main as imatrix
+from ds4ref.cli.quantize import main as quantize
+from ds4ref.errors import ModelFileError, ShapeError
+from ds4ref.weights import open_source
+from ds4ref.weights.gguf import GGUFFile
+
+from .modelfile import SMALL, TOKENS, container, kv, open_metadata, with_metadata, write_model
+
+SIZE = "deepseek4.vocab_size"
+EMBEDDING = "token_embd.weight"
+CONVERTED = {
+    SIZE: None,
+    "deepseek4.attention.compress_ratios": ("i32[]", [*SMALL.ratios, 0]),
+    "deepseek4.swiglu_clamp_shexp": ("f32[]", [10.0] * SMALL.n_layers),
+    "deepseek4.nextn_predict_layers": ("u32", 0),
+    "general.sampling.temp": ("f32", 1.0),
+    "general.file_type": ("u32", 38),
+    "tokenizer.ggml.padding_token_id": ("u32", 2),
+    "split.count": ("u16", 0),
+    "split.no": ("u16", 0),
+    "split.tensors.count": ("i32", 92),
+}
+"""What llama.cpp's converter writes otherwise than we do."""
+
+
+def entries(**changes):
+    return with_metadata(SMALL.metadata() + TOKENS, {**CONVERTED, **changes})
+
+
+def test_the_size_of_the_vocabulary_is_that_of_the_embedding(tmp_path):
+    path = write_model(tmp_path / "c.gguf", metadata=entries())
+    with open_source(path) as source:
+        assert ModelShape.from_metadata(source) == SMALL
+    assert quantize([str(path), "-o", str(tmp_path / "q.gguf"), "--recipe", "q8"]) == 0
+    with open_source(tmp_path / "q.gguf") as made:
+        assert costs_of(made).shape == SMALL
+        assert not any(key.startswith("split.") for key in made.metadata)
+
+
+@pytest.mark.parametrize("count", [SMALL.vocab - 1, SMALL.vocab + 1])
+def test_a_vocabulary_of_another_size_than_the_embedding(tmp_path, count):
+    tokens = [f"token {i}" for i in range(count)]
+    path = write_model(tmp_path / "c.gguf", metadata=entries(**{"tokenizer.ggml.tokens": ("string[]", tokens)}))
+    with open_source(path) as source, pytest.raises(ShapeError) as caught:
+        ModelShape.from_metadata(source)
+    says = f"{SIZE} is missing, tokenizer.ggml.tokens has {count} tokens and {EMBEDDING} {SMALL.vocab} rows"
+    assert str(caught.value).endswith(says)
+
+
+def test_neither_a_size_nor_an_embedding(tmp_path):
+    with pytest.raises(ShapeError, match=f"{SIZE} is missing, and {EMBEDDING} too"):
+        ModelShape.from_metadata(open_metadata(tmp_path, entries()))
+
+
+@pytest.mark.parametrize(
+    "keys, says",
+    [
+        ([("split.no", "u16", 0), ("split.count", "u16", 3)], "part 1 of 3 of a split model"),
+        ([("split.no", "u16", 2), ("split.count", "u16", 3)], "part 3 of 3 of a split model"),
+        ([("split.count", "u16", 2)], "part 1 of 2 of a split model"),
+        ([("split.no", "u16", 1)], "part 2 of an unknown number of a split model"),
+        ([("split.count", "string", "3")], "split.count has type string, wanted u16"),
+        ([("split.no", "bool", True)], "split.no has type bool, wanted u16"),
+        ([("split.no", "u16", 0), ("split.count", "u16", 1), ("split.tensors.count", "i32", 9)], None),
+        ([("split.no", "u16", 0), ("split.count", "u16", 0)], None),
+    ],
+)
+def test_a_part_of_a_split_model_says_which_and_how_to_merge_it(tmp_path, keys, says):
+    path = tmp_path / "p.gguf"
+    path.write_bytes(container(*(kv(*entry) for entry in keys)))
+    if says is None:
+        GGUFFile.open(path).close()
+        return
+    with pytest.raises(ModelFileError) as caught:
+        GGUFFile.open(path)
+    assert says in str(caught.value) and ("llama-gguf-split --merge" in str(caught.value)) is says.startswith("part")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_no_command_takes_a_part(tmp_path, capsys, number):
+    """Neither the first part, which has all keys, nor another, which has none."""
+    specs = expected_tensors(SMALL, "q2")
+    keys = [("split.no", "u16", number), ("split.count", "u16", 2), ("split.tensors.count", "i32", len(specs))]
+    first, second = SMALL.metadata() + TOKENS, [("general.architecture", "string", "deepseek4")]
+    half = specs[:9] if number == 0 else specs[9:]
+    part = str(write_model(tmp_path / "p.gguf", metadata=[*(second if number else first), *keys], specs=half))
+    whole, text, out = str(write_model(tmp_path / "w.gguf")), tmp_path / "t.txt", tmp_path / "o.gguf"
+    text.write_text("Some text.")
+    for command in (
+        lambda: quantize([part, "-o", str(out), "--recipe", "q8"]),
+        lambda: quantize([whole, "-o", str(out), "--template", part]),
+        lambda: quantize([part, "--template", whole, "--compare-tensor", EMBEDDING]),
+        lambda: quantize(["splice", "--base", part, "--donor", whole, "--layers", "0", "-o", str(out)]),
+        lambda: quantize(["splice", "--base", whole, "--donor", part, "--layers", "0", "-o", str(out)]),
+        lambda: quantize([whole, "-o", str(out), "--recipe", "q2", "--imatrix", part]),
+        lambda: imatrix([str(text), "-m", part, "-o", str(out)]),
+        lambda: ds4(["-m", part, "-p", "hi"]),
+        lambda: ds4(["--inspect", part]),
+    ):
+        assert command() == 1
+        err = capsys.readouterr().err
+        assert f"part {number + 1} of 2 of a split model" in err and err.count("\n") == 1
+        assert not out.exists()
+
+
+def _other(key, kind, value):
+    return lambda: (entries(**{key: (kind, value)}), None)
+
+
+REFUSED = {
+    "an unknown key": (_other("deepseek4.surprise", "u32", 1), "deepseek4.surprise is 1: unknown here"),
+    "an unknown family": (_other("general.architecture", "string", "rwkv7"), "architecture 'rwkv7' is not one of"),
+    "no vocabulary size": (
+        _other("tokenizer.ggml.tokens", "string[]", ["a"]), f"{SIZE} is missing, tokenizer.ggml.tokens has 1 tokens"
+    ),
+    "a tensor without a place": (
+        lambda: (entries(), [("blk.0.surprise.weight", (256,))]), "blk.0.surprise.weight has no place in"
+    ),
+    "a tensor that is missing": (lambda: (entries(), "output_norm.weight"), "output_norm.weight is missing"),
+    "a key that is missing": (
+        lambda: (entries(**{"deepseek4.block_count": None}), None), "deepseek4.block_count is missing"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+@pytest.mark.parametrize("way", ["quantize", "template", "splice"])
+def test_what_would_be_refused_is_not_written(tmp_path, capsys, way, reason):
+    from ds4ref.weights.writer import TensorSpec
+
+    build, says = REFUSED[reason]
+    metadata, change = build()
+    specs = expected_tensors(SMALL, "q2")
+    if isinstance(change, str):
+        specs = [spec for spec in specs if spec.name != change]
+    elif change:
+        specs = [*specs, *(TensorSpec(name, "F32", dims) for name, dims in change)]
+    data = {"blk.0.surprise.weight": np.ones(256, "<f4").view(np.uint8)}
+    bad = str(write_model(tmp_path / "bad.gguf", metadata=metadata, specs=specs, data=data))
+    out = tmp_path / "o.gguf"
+    argv = {
+        "quantize": [bad, "-o", str(out), "--recipe", "q8"],
+        "template": [bad, "-o", str(out), "--template", bad],
+        "splice": ["splice", "--base", bad, "--donor", bad, "--layers", "0", "-o", str(out)],
+    }[way]
+    assert quantize(argv) == 1
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "bad.gguf"]
+    assert ds4(["--inspect", bad]) == 1  # the source is refused for the same reason
+    assert says in capsys.readouterr().err

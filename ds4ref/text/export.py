@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Ds4Error, TextError
 from .export_pieces import is_scored, scored, space_first
 from .keys import EMBEDDING, ENDS_KEY, GGML, MODEL_KEY
-from .library import MAX_CONFIG_BYTES, PATTERNS, TOKENIZER_CONFIG, of_checkpoint
+from .library import MAX_CONFIG_BYTES, RULES, TOKENIZER_CONFIG, of_checkpoint
 from .pieces import BYTE, CONTROL, LOWEST, NORMAL, SPACE, UNKNOWN, UNUSED, USER, PieceTokenizer
 from .published import TOKENIZER, definition, vocabulary
 from .sentencepiece import read_model
@@ -122,22 +122,24 @@ def _pattern(table: Mapping[str, Any], where: str) -> str:
     """Return the GGUF name of the pre-tokenizer's pattern; TextError if it has none that is known here."""
     before = table.get("pre_tokenizer")
     steps = (before.get("pretokenizers") if before.get("type") == "Sequence" else [before]) if before else []
+    own: list[str] = []
     match steps:
-        case [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
-            {"type": "ByteLevel"} as last,
-        ]:
-            plain = not (last.get("use_regex", True) or last.get("add_prefix_space", True))
-            names = [name for name, own in PATTERNS.items() if own == pattern and plain]
-        case [{"type": "ByteLevel", "add_prefix_space": False} as last] if last.get("use_regex", True):
-            names = ["gpt-2"]
-        case _:
-            names = []
+        case [*cuts, {"type": "ByteLevel", "add_prefix_space": False} as last]:
+            for cut in cuts:
+                match cut:
+                    case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
+                        own.append(pattern)
+                    case {"type": "Digits", "individual_digits": True}:
+                        own.append(r"\p{N}")
+                    case _:
+                        own.append("")  # equal to no rule's
+            own += RULES["gpt-2"].patterns if last.get("use_regex", True) else ()
     normalizer = (table.get("normalizer") or {}).get("type")
-    model = table.get("model") or {}
-    whole = bool(model.get("ignore_merges"))  # a piece that is a token is not taken apart: what "llama-bpe" implies
-    names = [name for name in names if normalizer == ("NFC" if name == "qwen2" else None)]
-    names = [name for name in names if whole == (name == "llama-bpe")]
+    whole = bool((table.get("model") or {}).get("ignore_merges"))
+    names = [
+        name for name, rule in RULES.items()
+        if list(rule.patterns) == own and whole == rule.whole and normalizer == ("NFC" if rule.nfc else None)
+    ]  # fmt: skip
     if not names:
         raise TextError(f"{where}: a GGUF has no name for how it cuts and merges text that is known here")
     return names[0]

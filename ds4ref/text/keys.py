@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 GGML = "tokenizer.ggml."
 MODEL_KEY, EMBEDDING = GGML + "model", "token_embd.weight"
+TEMPLATE_KEY = "tokenizer.chat_template"
 ENDS_KEY = GGML + "eos_token_ids"
 MOST_ENDS = 64
 """Maximum number of tokens that end an answer."""

@@ -14,21 +14,22 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import TextError
 from ..weights.cursor import quote
 from ..weights.safetensors import CONFIG
 from . import protocol
 from .byte_level import to_bytes
-from .keys import MOST_ENDS, more_ends
+from .control import FIRST, ControlStrings, Span, clean
+from .keys import MOST_ENDS, TEMPLATE_KEY, more_ends
 from .limited import LimitedProcess
 from .published import MAX_TOKENS, TOKENIZER, definition
 from .template import MAX_SOURCE, ChatTemplate
 
 if TYPE_CHECKING:
     from ..weights.safetensors import Checkpoint
-    from ..weights.source import TensorSource
+    from ..weights.source import Metadata, TensorSource
 
 TOKENIZER_CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
 MAX_CONFIG_BYTES = 16 << 20
@@ -39,23 +40,39 @@ _CONTROL_KINDS = (3, 4)
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-PATTERNS = {
-    "qwen2": _WORDS + r"|\p{N}" + _REST,
-    "llama-bpe": _WORDS + r"|\p{N}{1,3}" + _REST,
-    "gpt-2": _GPT2,
-    "default": _GPT2,
+_DIGITS = r"\p{N}"
+
+
+class Rule(NamedTuple):
+    """How a GGUF's byte-level text is cut and merged.
+
+    patterns  each isolates its matches in the pieces that the one before has left
+    nfc       text is normalized
+    whole     a piece that is a token is not taken apart, and a text starts with BOS
+    """
+
+    patterns: tuple[str, ...]
+    nfc: bool = False
+    whole: bool = False
+
+
+_RULES = {
+    "qwen2 deepseek-r1-qwen": Rule((_WORDS + r"|\p{N}" + _REST,), nfc=True),
+    "stablelm2": Rule((_WORDS + r"|\p{N}" + _REST,)),
+    "llama-bpe llama3 llama-v3 falcon3 pixtral": Rule((_WORDS + r"|\p{N}{1,3}" + _REST,), whole=True),
+    "smaug-bpe dbrx chatglm-bpe": Rule((_WORDS + r"|\p{N}{1,3}" + _REST,)),
+    "gpt-2 phi-2 mpt olmo jais": Rule((_GPT2,)),
+    "smollm starcoder refact command-r codeshell": Rule((_DIGITS, _GPT2)),
+    "default": Rule((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
 }
-"""Pre-tokenizer patterns by their name in GGUF files, equal to those in the families' own tokenizer.json."""
+RULES = {name: rule for names, rule in _RULES.items() for name in names.split()}
+"""Rules by the name of the pre-tokenizer in GGUF files (``tokenizer.ggml.pre``); where the families' own tokenizer.json
+is known, equal to it, otherwise to llama.cpp's."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_MARK = "\ufdd0"
-"""A noncharacter that keeps a control string in a message from being recognised while a template handles it."""
-_FIRST, _LATER = 0, -1
-"""Variants of a tokenizer: of a text's start, and of what continues it behind a control token."""
 _STEPS = ("pre_tokenizer", "pretokenizers")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class LibraryTokenizer:
+class LibraryTokenizer(ControlStrings):
     """Tokenizer (text <-> token ids) of the parsed tokenizer.json ``table``.
 
     bos, eos   token ids, -1 for none
@@ -73,7 +90,7 @@ class LibraryTokenizer:
         if not isinstance(added, list) or not all(_is_token(token) for token in added):
             raise TextError(f"{where}: added_tokens is not a list of tokens")
         self.where, self.bos, self.eos, self.template = where, bos, eos, template
-        self._control: dict[str, int] = {token["content"]: token["id"] for token in added}
+        self._recognise({token["content"]: token["id"] for token in added})
         # The library trims what stands before or after some control tokens and adds others: only text goes there.
         bare = {**table, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         _check_merges(table.get("model"), where)
@@ -81,19 +98,12 @@ class LibraryTokenizer:
         self._strings = _strings({**vocab, **self._control}, where)
         self.adds_bos = adds_bos and bos >= 0
         self._byte_level = '"ByteLevel"' in json.dumps(table.get("decoder"))
-        self._pattern = re.compile("|".join(map(re.escape, sorted(self._control, key=len, reverse=True))) or r"(?!)")
-        self._marked = re.compile(f"(?:{self._pattern.pattern})") if self._control else None
         self.think_open = self._control.get(protocol.THINK_OPEN, -1)
         self.think_close = self._control.get(protocol.THINK_CLOSE, -1)
         for name, token in (("bos", bos), ("eos", eos), *(("an end", token) for token in ends)):
             if not -1 <= token < len(self._strings):
                 raise TextError(f"{where}: {name} is token {token}, there are {len(self._strings)}")
         self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
-
-    @property
-    def chats(self) -> bool:
-        """Return whether there is a chat template."""
-        return self.template is not None
 
     def __len__(self) -> int:
         return len(self._strings)
@@ -102,64 +112,26 @@ class LibraryTokenizer:
 
     def encode(self, text: str | bytes) -> list[int]:
         """Encode plain text: control strings in it are ordinary characters. Adds no BOS."""
-        return self._encoded([(_FIRST, _clean(text))])
+        return self._encoded([(FIRST, clean(text))])
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
         """Encode a rendered chat: each control string becomes its token, the spans between them are plain text."""
-        text, at = _clean(text), 0
-        spans: list[int | tuple[int, str]] = []
-        for match in self._pattern.finditer(text):
-            spans += [(_LATER if at else _FIRST, text[at : match.start()]), self._control[match.group()]]
-            at = match.end()
-        return self._encoded([*spans, (_LATER if at else _FIRST, text[at:])])
+        return self._encoded(self._spans(clean(text)))
 
-    def _encoded(self, spans: Sequence[int | tuple[int, str]]) -> list[int]:
-        """Return the tokens of a sequence of tokens and texts."""
-        plain = [span if isinstance(span, int) else (span[0], span[1].replace(_MARK, "")) for span in spans]
-        texts = [span for span in plain if not isinstance(span, int) and span[1]]
+    def _encoded(self, spans: Sequence[Span]) -> list[int]:
+        texts = [span for span in spans if not isinstance(span, int) and span[1]]
         ids = []
         if texts:
             ids = self._library.ask({"do": "encode", "texts": texts}, sum(len(text) for _, text in texts))["ids"]
         pieces = iter(ids)
         return [
-            token for span in plain if isinstance(span, int) or span[1]
+            token for span in spans if isinstance(span, int) or span[1]
             for token in ([span] if isinstance(span, int) else next(pieces))
         ]  # fmt: skip
 
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
-        thinking: str = "none",
-    ) -> list[int]:  # fmt: skip
-        """Encode a conversation by the model's own template; messages cannot inject control tokens.
-
-        messages: dicts with role, content and other keys that the template uses; after a last one with ``prefix`` the
-        prompt ends with its content. Raise TextError if there is no template or it fails.
-        """
-        if self.template is None:
-            raise TextError(f"{self.where}: there is no chat template")
-        guarded = [{key: self._guarded(value) for key, value in message.items()} for message in messages]
-        prefix = guarded[-1]["content"].strip() if guarded and guarded[-1].pop("prefix", False) else None
-        answer = answer and not prefix
-        text = self.template.render(guarded, tools=tools, answer=answer, enable_thinking=thinking != "none")
-        if prefix:
-            whole, content = messages[-1]["content"], text.rfind(prefix)
-            if content < 0:
-                raise TextError(f"{self.where}: its chat template changes the message that is to be continued")
-            text = text[: content + len(prefix)] + whole[len(whole.rstrip()) :]
-        return self.encode_rendered(text)
-
-    def _guarded(self, value: Any) -> Any:
-        """Break up each control string in text by a mark, which ``encode_rendered`` removes."""
-        if isinstance(value, str):
-            value = _clean(value).replace(_MARK, "\ufffd")
-            return self._marked.sub(lambda m: m[0][0] + _MARK + m[0][1:], value) if self._marked else value
-        if isinstance(value, dict):
-            return {key: self._guarded(item) for key, item in value.items()}
-        return [self._guarded(item) for item in value] if isinstance(value, (list, tuple)) else value
-
     def text_bytes(self, text: str | bytes) -> bytes:
         """Return the bytes that ``decode(encode(text))`` gives."""
-        return _clean(text).encode()
+        return clean(text).encode()
 
     def pieces(self, text: str | bytes) -> list[bytes]:
         """Return the pieces of a text that are encoded separately: the whole text, since the library splits inside."""
@@ -232,35 +204,47 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
     if named("model", "") != "gpt2":
         raise TextError(f"{source.path}: no tokenizer.ggml.model that is known here: this file has no tokenizer")
     pre = named("pre", "default")
-    if pre not in PATTERNS:
-        raise TextError(f"{where} cuts text by {pre[:40]!r}, not one of {', '.join(PATTERNS)}")
+    rule = RULES.get(pre)
+    if rule is None:
+        raise TextError(f"{where} has tokenizer.ggml.pre {pre[:40]!r}, not one of {', '.join(RULES)}")
     tokens, kinds = listed("tokens", "string[]"), listed("token_type", "i32[]")
     if len(kinds) not in (0, len(tokens)):
         raise TextError(f"{where} has {len(kinds)} types for {len(tokens)} tokens")
     control = {i for i, kind in enumerate(kinds) if kind in _CONTROL_KINDS}
     merges = listed("merges", "string[]")
     bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    cut = {"type": "Split", "pattern": {"Regex": PATTERNS[pre]}, "behavior": "Isolated", "invert": False}
+    cuts = [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in rule.patterns
+    ]
     table = {
         "version": "1.0",
-        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [cut, bytes_first]},
+        "normalizer": {"type": "NFC"} if rule.nfc else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cuts, bytes_first]},
         "decoder": bytes_first,
         "added_tokens": [{"id": i, "content": tokens[i]} for i in sorted(control) if tokens[i]],
         "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens) if i not in control},
-                  "merges": merges, "ignore_merges": pre == "llama-bpe"},
+                  "merges": merges, "ignore_merges": rule.whole},
     }  # fmt: skip
     ends, names = {}, {}
     for end in ("bos", "eos"):
         key = f"{_GGML}{end}_token_id"
         ends[end] = int(metadata[key]) if metadata.type_of(key) in ("u32", "i32", "u64") else -1
         names[f"{end}_token"] = tokens[ends[end]] if 0 <= ends[end] < len(tokens) else ""
-    text = metadata["tokenizer.chat_template"] if metadata.type_of("tokenizer.chat_template") == "string" else None
-    template = None if text is None else ChatTemplate(text, names)
+    template = template_of(metadata, names)
     also = more_ends(metadata)
     key = _GGML + "add_bos_token"
-    adds = metadata[key] if metadata.type_of(key) == "bool" else pre == "llama-bpe"  # as llama.cpp reads such files
+    adds = metadata[key] if metadata.type_of(key) == "bool" else rule.whole  # as llama.cpp reads such files
     return LibraryTokenizer(table, where, bos=ends["bos"], eos=ends["eos"], ends=also, template=template, adds_bos=adds)
+
+
+def template_of(metadata: Metadata, tokens: Mapping[str, str]) -> ChatTemplate | None:
+    """Return the chat template of a GGUF file, which may insert ``tokens``; None if it has none. Raise TextError for
+    one that is no text."""
+    kind = metadata.type_of(TEMPLATE_KEY)
+    if kind not in (None, "string"):
+        raise TextError(f"{TEMPLATE_KEY} has type {kind}, wanted string")
+    return None if kind is None else ChatTemplate(metadata[TEMPLATE_KEY], tokens)
 
 
 def _adds_bos(table: Mapping[str, Any], settings: Mapping[str, Any], bos: int) -> bool:
@@ -334,7 +318,7 @@ def _vocab(table: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _started(table: Mapping[str, Any], where: str) -> tuple[LimitedProcess, dict[str, int]]:
-    """Return the process in which the library encodes texts by ``table`` (_FIRST) and behind a control token (_LATER),
+    """Return the process in which the library encodes texts by ``table`` (FIRST) and behind a control token (LATER),
     and the vocabulary; raise TextError if the library refuses the table."""
     tables = list(dict.fromkeys(json.dumps(variant) for variant in (table, _continued(table))))
     opening = {"do": "tokenizers", "tables": tables}
@@ -376,10 +360,3 @@ def _strings(ids: Mapping[str, int], where: str) -> list[str]:
     for string, i in ids.items():
         strings[i] = string
     return strings
-
-
-def _clean(text: str | bytes) -> str:
-    """Return text for the library: invalid UTF-8 and surrogates become U+FFFD."""
-    if isinstance(text, bytes):
-        return text.decode("utf-8", "replace")
-    return _SURROGATE.sub("\ufffd", text)

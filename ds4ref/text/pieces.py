@@ -4,8 +4,11 @@ A text, with a space put in front, is cut into characters; a character that is n
 neighbouring pair whose concatenation has the highest score is merged, the leftmost of equals first, until no
 concatenation is a piece.
 
-These models have no chat protocol: a prompt is text that the model continues. If a prompt is rendered as a chat, all
-control strings except BOS and EOS are left out (``chats`` is False).
+User-defined tokens (runs of spaces, HTML tags) are taken out of every text first, the longest at a place, as llama.cpp
+and Hugging Face do; what lies between two of them is a text of its own.
+
+A file without a chat template has no chat protocol: a prompt is text that the model continues. If a prompt is rendered
+as a chat, all control strings except BOS and EOS are left out (``chats`` is False).
 
     tokenizer = read_tokenizer_bin("tokenizer.bin", vocab=32000)
     tokenizer.decode(tokenizer.encode("Once upon a time"))
@@ -18,24 +21,33 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TextError
 from ..weights.cursor import quote
 from . import protocol
+from .control import FIRST, ControlStrings, Span
 from .keys import more_ends
+from .library import template_of
 from .tokenizer import raw_bytes
 
 if TYPE_CHECKING:
+    from .template import ChatTemplate
     from ..weights.source import TensorSource
 
 SPACE = "\u2581"
 """The character that stands for a space in GGUF files."""
+_SPACE_BYTES = SPACE.encode()
 LOWEST = -1e10
 """Pieces with this score or less are never merged."""
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 """Token types of GGUF files."""
+ENDS_BY_NAME = frozenset(
+    "</s> <eos> <end_of_turn> <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|endoftext|> <|end_of_text|> <|eom_id|>"
+    " <EOT> [EOT] <end_of_utterance>".split()
+)
+"""Tokens that llama.cpp takes for control tokens by their names, whatever their type: plain text never yields them."""
 
 MAX_FILE_BYTES = 64 << 20
 MAX_PIECE_BYTES = 1 << 12
@@ -45,19 +57,20 @@ _ENTRY = struct.Struct("<fi")
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
 
-class PieceTokenizer:
+class PieceTokenizer(ControlStrings):
     """Tokenizer (text <-> token ids) with the interface of ``tokenizer.Tokenizer``.
 
     pieces    bytes of each token
     scores    score of each token; of equal pieces the first counts
     bytes_at  token id of each of the 256 bytes, -1 where there is none
     ends      ids of tokens that end an answer besides ``eos``
-    control   ids that no text encodes to and that decode to nothing
+    control   ids that no plain text encodes to and that decode to nothing
+    user      string -> id of the tokens that are matched first in every text
+    named     string -> id of the tokens that rendered text may contain
+    spelled   U+2581 in a text is a space, as in GGUF files
     """
 
     split = "pieces"
-    chats = False
-    template = None
     user = assistant = think_open = think_close = dsml = -1
 
     def __init__(
@@ -74,30 +87,41 @@ class PieceTokenizer:
         hidden: Iterable[int] = (),
         space_first: bool = True,
         adds_bos: bool = True,
+        user: Mapping[str, int] | None = None,
+        named: Mapping[str, int] | None = None,
+        template: ChatTemplate | None = None,
+        spelled: bool = False,
+        where: str = "this vocabulary",
     ):
         ends = list(ends)
         if len(pieces) != len(scores) or not pieces:
             raise TextError(f"{len(pieces)} pieces and {len(scores)} scores are no vocabulary")
-        named = [
+        special = [
             ("the beginning", bos),
             ("the end", eos),
             ("the unknown token", unknown),
             *(("an end", token) for token in ends),
         ]
-        for name, token in named:
+        for name, token in special:
             if not -1 <= token < len(pieces):
                 raise TextError(f"{name} is token {token}, there are {len(pieces)}")
         self.bos, self.eos, self.unknown, self.space_first = bos, eos, unknown, space_first
         self.adds_bos = adds_bos and bos >= 0
         self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
         self._pieces, self._scores, self._bytes_at = list(pieces), list(scores), list(bytes_at)
-        self._control = frozenset(control)
-        unmade = self._control | frozenset(hidden)
+        self._silent = frozenset(control)
+        user, named = user or {}, named or {}
+        self._firsts = {string.encode(): i for string, i in user.items()}
+        alternatives = sorted(self._firsts, key=len, reverse=True)
+        self._first = re.compile(b"|".join(map(re.escape, alternatives)) or rb"(?!)")
+        self.template, self._spelled, self.where = template, spelled, where
+        self._recognise({**user, **named}, unguarded=user)
+        unmade = self._silent | frozenset(hidden)
         self._ids: dict[bytes, int] = {}
         for i, piece in enumerate(self._pieces):
             if piece and i not in unmade:
                 self._ids.setdefault(piece, i)
-        self._shown = [b"" if i in self._control else _shown_bytes(piece) for i, piece in enumerate(self._pieces)]
+        self._shown = [b"" if i in self._silent else _shown_bytes(piece) for i, piece in enumerate(self._pieces)]
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -110,18 +134,38 @@ class PieceTokenizer:
 
     def encode(self, text: str | bytes) -> list[int]:
         """Encode plain text without BOS, in O(n log n)."""
-        data = raw_bytes(text)
-        if not data:
-            return []
-        return self._joined(self._characters(b" " + data if self.space_first else data))
+        return self._encoded([(FIRST, _decoded(text))])
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
-        """Encode as ``encode`` does: this vocabulary has no control strings."""
-        return self.encode(text)
+        """Encode a rendered chat: each control string becomes its token, the spans between them are plain text."""
+        return self._encoded(self._spans(_decoded(text)))
+
+    def _encoded(self, spans: Sequence[Span]) -> list[int]:
+        ids: list[int] = []
+        for span in spans:
+            if isinstance(span, int):
+                ids.append(span)
+                continue
+            for part in self._parts(raw_bytes(span[1])):
+                ids += [part] if isinstance(part, int) else self._joined(self._characters(part))
+        return ids
+
+    def _parts(self, data: bytes) -> Iterator[int | bytes]:
+        """Yield user-defined tokens and the texts between them, each with the space that it starts with."""
+        at = 0
+        for match in (*self._first.finditer(data), None):
+            part = data[at : match.start() if match else None]
+            if part:
+                part = part.replace(_SPACE_BYTES, b" ") if self._spelled else part
+                yield b" " + part if self.space_first else part
+            if match:
+                yield self._firsts[match[0]]
+                at = match.end()
 
     def text_bytes(self, text: str | bytes) -> bytes:
         """Return the bytes that ``decode(encode(text))`` gives."""
-        return raw_bytes(text)
+        data = b"".join(self._pieces[part] if isinstance(part, int) else part for part in self._parts(raw_bytes(text)))
+        return data.removeprefix(b" ") if self.space_first else data
 
     def pieces(self, text: str | bytes) -> list[bytes]:
         """Return the pieces of a text that are encoded separately: the whole text, since there is no pre-tokenizer."""
@@ -197,6 +241,10 @@ class PieceTokenizer:
     def with_split(self, split: Any) -> PieceTokenizer:
         """Raise TextError: there is no pre-tokenizer."""
         raise TextError("a vocabulary of pieces has no pre-tokenizer")
+
+
+def _decoded(text: str | bytes) -> str:
+    return raw_bytes(text).decode("utf-8", "surrogateescape")
 
 
 def _shown_bytes(piece: bytes) -> bytes:
@@ -289,12 +337,22 @@ def from_source(source: TensorSource) -> PieceTokenizer:
         match = _BYTE_PIECE.fullmatch(piece) if kind == BYTE else None
         if match:
             bytes_at[int(match[1], 16)] = i
-    hidden = [i for i, kind in enumerate(kinds) if kind in (UNKNOWN, UNUSED, BYTE)]
+    by_kind: dict[int, dict[str, int]] = {}
+    for i, (token, kind) in reversed([*enumerate(zip(tokens, kinds, strict=True))]):  # of equal ones the first counts
+        if token and kind in (UNKNOWN, CONTROL, USER):
+            by_kind.setdefault(CONTROL if token in ENDS_BY_NAME else kind, {})[token] = i
+    user = by_kind.get(USER, {})
+    bos, eos = number("bos_token_id", 1), number("eos_token_id", 2)
+    ends = {f"{n}_token": tokens[i] if 0 <= i < len(tokens) else "" for n, i in (("bos", bos), ("eos", eos))}
+    # Text has U+2581 for spaces when it is merged: a token that is spelled with a space is never reached.
+    hidden = [i for i, kind in enumerate(kinds) if kind in (UNKNOWN, UNUSED, BYTE) or " " in tokens[i]]
     first, adds = (
         metadata.type_of(at + key) != "bool" or metadata[at + key] for key in ("add_space_prefix", "add_bos_token")
     )
     return PieceTokenizer(
-        pieces, scores, bytes_at, bos=number("bos_token_id", 1), eos=number("eos_token_id", 2),
+        pieces, scores, bytes_at, bos=bos, eos=eos,
         unknown=number("unknown_token_id", 0), control=[i for i, kind in enumerate(kinds) if kind == CONTROL],
         hidden=hidden, space_first=bool(first), ends=more_ends(metadata), adds_bos=bool(adds),
+        user=user, named=by_kind.get(CONTROL, {}) | by_kind.get(UNKNOWN, {}), spelled=True,
+        template=template_of(metadata, ends), where=f"{source.path}: its tokenizer",
     )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Control strings in rendered text, and the chat template that writes them: what tokenizers of foreign models share.
+
+Plain text never yields control tokens: control strings are separated from text before it is encoded, and those that a
+message contains are broken up by a mark while the template handles them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TextError
+
+if TYPE_CHECKING:
+    from .template import ChatTemplate
+
+_MARK = "\ufdd0"
+"""A noncharacter that keeps a control string in a message from being recognised while a template handles it."""
+FIRST, LATER = 0, -1
+"""Where a text stands: at the start, or behind a control token."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Span = int | tuple[int, str]
+"""A token, or (FIRST or LATER, text)."""
+
+
+class ControlStrings:
+    """Base of tokenizers whose control tokens have names of their own.
+
+    _control  string -> token id, of all tokens that are recognised in rendered text
+    template  the chat template; None if there is none: a prompt is then text that the model continues
+    """
+
+    where: str
+    template: ChatTemplate | None
+
+    def _recognise(self, control: Mapping[str, int], unguarded: Collection[str] = ()) -> None:
+        """Recognise these strings in rendered text, and in messages only those that are ``unguarded``."""
+        self._control = dict(control)
+        self._pattern = longest_first(self._control)
+        guarded = [string for string in self._control if string not in unguarded]
+        self._marked = longest_first(guarded) if guarded else None
+
+    @property
+    def chats(self) -> bool:
+        """Return whether there is a chat template."""
+        return self.template is not None
+
+    def _encoded(self, spans: Sequence[Span]) -> list[int]:
+        """Return the tokens of a sequence of tokens and texts."""
+        raise NotImplementedError
+
+    def _spans(self, text: str) -> list[Span]:
+        """Cut a rendered text at its control strings."""
+        spans: list[Span] = []
+        at = 0
+        for match in self._pattern.finditer(text):
+            spans += [(LATER if at else FIRST, text[at : match.start()]), self._control[match.group()]]
+            at = match.end()
+        return [*spans, (LATER if at else FIRST, text[at:])]
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None, answer: bool = True,
+        thinking: str = "none",
+    ) -> list[int]:  # fmt: skip
+        """Encode a conversation by the model's own template; messages cannot inject control tokens.
+
+        messages: dicts with role, content and other keys that the template uses. Raise TextError if there is no
+        template or it fails.
+        """
+        if self.template is None:
+            raise TextError(f"{self.where}: there is no chat template")
+        guarded = [{key: self._guarded(value) for key, value in message.items()} for message in messages]
+        text = self.template.render(guarded, tools=tools, answer=answer, enable_thinking=thinking != "none")
+        spans = [s if isinstance(s, int) else (s[0], s[1].replace(_MARK, "")) for s in self._spans(clean(text))]
+        return self._encoded(spans)
+
+    def _guarded(self, value: Any) -> Any:
+        """Break up each control string in text by a mark, which ``chat`` removes."""
+        if isinstance(value, str):
+            value = clean(value).replace(_MARK, "\ufffd")
+            return self._marked.sub(lambda m: m[0][0] + _MARK + m[0][1:], value) if self._marked else value
+        if isinstance(value, dict):
+            return {key: self._guarded(item) for key, item in value.items()}
+        return [self._guarded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def longest_first(strings: Collection[str]) -> re.Pattern[str]:
+    """Return a pattern of these strings that takes the longest where several fit; of none, one that never matches."""
+    return re.compile("|".join(map(re.escape, sorted(strings, key=len, reverse=True))) or r"(?!)")
+
+
+def clean(text: str | bytes) -> str:
+    """Return text for foreign libraries: invalid UTF-8 and surrogates become U+FFFD."""
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "replace")
+    return _SURROGATE.sub("\ufffd", text)

@@ -71,3 +71,12 @@ def file_digest(path: str | os.PathLike[str]) -> str:
         file.seek(-ENDS, os.SEEK_END)
         digest.update(file.read())
     return f"ends:{digest.hexdigest()}"
+
+
+def size_text(nbytes: int) -> str:
+    """Return a number of bytes in the largest unit of which it holds one: "93.8 MiB"."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            value = nbytes / scale
+            return f"{value:.2f} {unit}" if unit == "GiB" else f"{value:.1f} {unit}"
+    return f"{nbytes} bytes"

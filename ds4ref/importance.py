@@ -116,8 +116,8 @@ def collect(
 ) -> Imatrix:
     """Return the mean squares of every matrix's inputs over all tokens of ``pieces``; ``routes`` notes the routing.
 
-    ``progress`` is called with the number of tokens done. Once ``cancel()`` returns true, the means so far are
-    returned. BackendError for a backend or an architecture whose matrix inputs cannot be observed.
+    ``progress`` is called with the number of tokens done after every chunk of a piece; there ``cancel()`` is asked, and
+    once it returns true the means so far are returned. BackendError for a backend or an architecture whose matrix inputs cannot be observed.
     """
     if engine.backend not in BACKENDS:
         raise BackendError(f"importance is collected on {' or '.join(BACKENDS)}, not on {engine.backend}")
@@ -135,10 +135,13 @@ def collect(
         if routes is not None:
             routes.inner, session.hooks = collector, routes
             routes.new_prompt()
-        session.sync(ids)
-        done += len(ids)
-        if progress is not None:
-            progress(done)
+        for end in (*range(session.chunk, len(ids), session.chunk), len(ids)):
+            session.sync(ids[:end])
+            if progress is not None:
+                progress(done + end)
+            if cancel is not None and cancel():
+                break
+        done += session.pos
     return table(collector.sums, done)
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from ..console.common import Interrupt, Progress, check_output, run, say
 from ..console.flags import add
 from ..console.options import Parser, number, parsed
 from ..errors import DataError, UsageError
+from ..files import size_text
 
 if TYPE_CHECKING:
     from ..weights.quantize.plan import Item, Plan
@@ -36,14 +38,14 @@ USAGE = f"""{PROG} SOURCE -o OUT.gguf [--recipe NAME] [options]
 EPILOG = """\
 TYPE is one of f32 f16 bf16 q8_0 q5_0 q4_0 q6_k q5_k q4_k q3_k q2_k iq4_nl iq4_xs iq2_xxs mxfp4,
 or copy; case, - and _ do not matter.
-What decides the format of a tensor, first hit: --tensor-type, its family's option, the recipe,
-the template, the source.
+The format of a tensor comes from the first of these that names one: --tensor-type, the option of
+its kind, the recipe, the template, the source.
 
 recipes:
 {recipes}
 
 exit codes: 0 done; 1 failure, or --compare-tensor found a difference; 2 usage; 130 Ctrl-C
-(what was done is kept: the same command goes on)"""
+(run the same command again to resume)"""
 
 # Family -> its flag, other spellings, what it says. Those of ds4's tool come first.
 FLAGS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -97,12 +99,12 @@ def build_parser() -> Parser:
     g = parser.add_argument_group("files")
     g.add_argument("--hf", metavar="DIR", help="the same as SOURCE")
     add(g, "--output", "--out", metavar="FILE", help="the new file")
-    g.add_argument("--overwrite", action="store_true", help="replace it if it is there")
+    g.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     g.add_argument(
-        "--template", metavar="FILE", help="GGUF file whose metadata, names, order and formats the new one takes over"
+        "--template", metavar="FILE", help="GGUF file to copy metadata, tensor names, order and formats from"
     )
     add(g, "--mtp-block", help="write the block for multi-token prediction of a published folder, not the model")
-    g.add_argument("--restart", action="store_true", help="throw away what an interrupted run left")
+    g.add_argument("--restart", action="store_true", help="discard the partial file of an interrupted run")
     g = parser.add_argument_group("formats")
     add(g, "--recipe", help=f"formats of everything: {', '.join(RECIPES)}")
     g.add_argument("--experts", "--routed", metavar="TYPE", type=_type, help="routed experts, all three matrices")
@@ -114,20 +116,22 @@ def build_parser() -> Parser:
         type=_override,
         action="append",
         default=[],
-        help="a tensor, or all whose names begin so; repeatable, the first that fits counts",
+        help="format of all tensors whose names start with NAME; repeatable, the first match wins",
     )
     g = parser.add_argument_group("importance")
+    g.add_argument("--imatrix", metavar="FILE", help="importance matrix: .dat or llama.cpp's GGUF (see `ds4 imatrix`)")
     g.add_argument(
-        "--imatrix", metavar="FILE", help="importance: .dat, or llama.cpp's GGUF (`ds4 imatrix` collects it)"
+        "--imatrix-strict", action="store_true", help="fail if the importance matrix lacks a tensor that needs it"
     )
-    g.add_argument("--imatrix-strict", action="store_true", help="fail where a tensor that uses importance has none")
     g = parser.add_argument_group("running")
     add(g, "--dry-run", help="print the plan and stop")
-    g.add_argument("--compare-tensor", metavar="NAME", help="make one tensor and compare it with the template's bytes")
-    g.add_argument("--compare-gguf", metavar="FILE", help="compare with this file's instead")
+    g.add_argument(
+        "--compare-tensor", metavar="NAME", help="quantize one tensor and compare its bytes with the template's"
+    )
+    g.add_argument("--compare-gguf", metavar="FILE", help="compare with this file instead of the template")
     add(g, "--threads")
     g.add_argument("--memory", metavar="GIB", type=number(0.01, 1e5), default=1.0,
-                   help="memory to work in at most, besides the program and mapped files (1)")  # fmt: skip
+                   help="working memory limit, besides the program and mapped files (1)")  # fmt: skip
     add(g, "--json", help="the plan, or the comparison, as one line of JSON")
     add(parser, "--help")
     add(parser, "--version")
@@ -170,7 +174,7 @@ def quantize(argv: Sequence[str]) -> int:
         if args.compare_tensor is not None:
             return _compare(args, plan, source, template, table)
         if args.dry_run or not args.json:
-            _show(plan, args.json, each=args.dry_run)
+            _show(plan, args.json)
         for note in plan.notes if args.json else ():
             say(PROG, note)
         if not args.dry_run:
@@ -183,15 +187,15 @@ def splice(argv: Sequence[str]) -> int:
     parser = Parser(
         f"{PROG} splice",
         usage=f"{PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf",
-        description="Expert layers of one model file in another, byte by byte.",
+        description="Replace expert layers of one model file by those of another, byte by byte.",
         unavailable={},
     )
-    parser.add_argument("--base", metavar="FILE", help="the file that gives everything else")
-    parser.add_argument("--donor", metavar="FILE", help="the file that gives the routed experts of --layers")
+    parser.add_argument("--base", metavar="FILE", help="model file to take everything else from")
+    parser.add_argument("--donor", metavar="FILE", help="model file to take the routed experts of --layers from")
     add(parser, "--layers", help="layers to take: 37-42 or 0-2,40")
     add(parser, "--output", "--out", metavar="FILE", help="the new file")
     add(parser, "--force")
-    add(parser, "--dry-run", help="say what would be done and stop")
+    add(parser, "--dry-run", help="print the plan and stop")
     add(parser, "--json")
     add(parser, "--help")
     args = parsed(parser, argv)
@@ -210,17 +214,18 @@ def splice(argv: Sequence[str]) -> int:
         base, donor = _opened(stack, open_source(args.base)), _opened(stack, open_source(args.donor))
         plan, taken = splice_plan(base, donor, layers)
         _refuse_unreadable(plan, args.output)
-        changed = [
-            f"{item.spec.name}: {base.tensors[item.spec.name].fmt.name} -> {item.spec.fmt}"
+        changed = Counter(
+            f"{item.family}: {base.tensors[item.spec.name].fmt.name} -> {item.spec.fmt}"
             for item in plan.items
             if item.spec.name in taken
-        ]
+        )
         grown = plan.nbytes - sum(info.nbytes for info in base.tensors.values())
         if args.json:
             print(json.dumps({"taken": sorted(taken), "bytes": plan.nbytes, "grown": grown}))
         else:
-            print("\n".join(changed))
-            print(f"{len(taken)} tensors of {args.donor}; {plan.nbytes / 2**30:.2f} GiB, {grown / 2**30:+.2f} GiB")
+            print("\n".join(f"{formats} ({count} tensors)" for formats, count in changed.items()))
+            more = "+" if grown >= 0 else "-"
+            print(f"{len(taken)} tensors of {args.donor}; {size_text(plan.nbytes)}, {more}{size_text(abs(grown))}")
         sys.stdout.flush()
         if not args.dry_run:
             args.threads, args.memory, args.restart = 1, 0.25, False
@@ -253,12 +258,12 @@ def _run(args: Namespace, plan: Plan, source: Any, table: Any, digest: str) -> N
     with Interrupt() as interrupt, Progress("bytes written") as progress:
         with PartFile(args.output, plan.metadata, specs, plan.alignment, digest, args.restart) as out:
             if out.resumed:
-                say(PROG, f"goes on at tensor {out.tensor + 1} of {len(specs)}")
+                say(PROG, f"resuming at tensor {out.tensor + 1} of {len(specs)}")
             runner.run(
                 plan, source, out, table, threads=args.threads or available_cores(),
                 memory=int(args.memory * 2**30), progress=progress, cancelled=lambda: _stop(interrupt),
             )  # fmt: skip
-    say(PROG, f"wrote {args.output}, {os.path.getsize(args.output) / 2**30:.2f} GiB")
+    say(PROG, f"wrote {args.output}, {size_text(os.path.getsize(args.output))}")
 
 
 def _stop(interrupt: Interrupt) -> None:
@@ -288,7 +293,7 @@ def _source(args: Namespace) -> str:
     models = [*args.source, *_present_paths(args.hf)]
     if len(models) != 1:
         raise UsageError("one model is needed: a GGUF file, or a folder of safetensors" if not models
-                         else f"one model at a time: {models[1]} is one too many")  # fmt: skip
+                         else f"only one model is taken, also got {models[1]}")  # fmt: skip
     return models[0]
 
 
@@ -300,11 +305,11 @@ def _check_target(path: str | None, overwrite: bool, *sources: str | None) -> No
         if any(
             source is not None and os.path.samefile(path, source) for source in sources if os.path.exists(source or "")
         ):
-            raise UsageError(f"{path} is one of the files that are read")
+            raise UsageError(f"{path} is also an input file")
         if not overwrite:
-            raise DataError(f"{path} is there already")
+            raise DataError(f"{path} already exists: use --overwrite (splice: --force) to replace it")
         if not os.path.isfile(path):
-            raise DataError(f"{path} is no regular file")
+            raise DataError(f"{path} is not a regular file")
 
 
 def _choices(args: Namespace) -> Any:
@@ -330,21 +335,20 @@ def _layers(text: str) -> list[int]:
     return layers
 
 
-def _show(plan: Plan, as_json: bool, each: bool) -> None:
-    """Print the plan, with every tensor that changes if ``each``."""
+def _show(plan: Plan, as_json: bool) -> None:
+    """Print the plan: tensors that are treated alike, and sizes in the source and in the result."""
     from ..weights.quantize.plan import to_json
 
     if as_json:
         print(to_json(plan))
         return
-    changed = [item for item in plan.items if not item.copied]
-    for item in changed if each else ():
-        print(f"{item.spec.name}: {item.source.fmt.name} -> {item.spec.fmt}")
-    for fmt, count, size in plan.totals():
-        print(f"{fmt:<8} {count:>6} tensors {size / 2**20:>12.1f} MiB")
-    print(f"{len(plan.items)} tensors, {plan.nbytes / 2**30:.2f} GiB, {len(changed)} in another format than before")
+    print(f"{'kind':<15}{'format':<22}{'tensors':>8}{'source':>14}{'result':>14}")
+    for family, formats, count, before, after in plan.groups():
+        print(f"{family:<15}{formats:<22}{count:>8}{size_text(before):>14}{size_text(after):>14}")
+    before, after = plan.source_nbytes, plan.nbytes
+    print(f"{'total':<37}{len(plan.items):>8}{size_text(before):>14}{size_text(after):>14} ({after / before:.1%})")
     for note in plan.notes:
-        print(f"note: {note}")
+        print(note if note.startswith("warning: ") else f"note: {note}")
     sys.stdout.flush()
 
 
@@ -367,8 +371,8 @@ def _compare(args: Namespace, plan: Plan, source: Any, template: Any, table: Any
         print(json.dumps(result))
     else:
         print(f"{result['tensor']}: {result['format']}, {result['bytes']} bytes")
-        print(f"made      sha256 {result['sha256']}\nreference sha256 {result['reference_sha256']}")
-        print("the same" if same else f"{result['differing']} bytes differ, the first at {result['first']}")
+        print(f"result    sha256 {result['sha256']}\nreference sha256 {result['reference_sha256']}")
+        print("identical" if same else f"{result['differing']} bytes differ, the first at {result['first']}")
     return 0 if same else 1
 
 

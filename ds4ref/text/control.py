@@ -36,9 +36,10 @@ class ControlStrings:
     template: ChatTemplate | None
 
     def _recognise(self, control: Mapping[str, int], unguarded: Collection[str] = ()) -> None:
-        """Recognise these strings in rendered text, and in messages only those that are ``unguarded``."""
+        """Recognise these strings in rendered text; those that are ``unguarded`` are text: in messages and plain text,
+        too."""
         self._control = dict(control)
-        self._pattern = longest_first(self._control)
+        self._pattern, self._texts = longest_first(self._control), longest_first(unguarded)
         guarded = [string for string in self._control if string not in unguarded]
         self._marked = longest_first(guarded) if guarded else None
 
@@ -51,11 +52,11 @@ class ControlStrings:
         """Return the tokens of a sequence of tokens and texts."""
         raise NotImplementedError
 
-    def _spans(self, text: str) -> list[Span]:
-        """Cut a rendered text at its control strings."""
+    def _spans(self, text: str, pattern: re.Pattern[str] | None = None) -> list[Span]:
+        """Cut a rendered text at its control strings, or at those of ``pattern``."""
         spans: list[Span] = []
         at = 0
-        for match in self._pattern.finditer(text):
+        for match in (pattern or self._pattern).finditer(text):
             spans += [(LATER if at else FIRST, text[at : match.start()]), self._control[match.group()]]
             at = match.end()
         return [*spans, (LATER if at else FIRST, text[at:])]

@@ -15,6 +15,14 @@ TEMPLATE_KEY = "tokenizer.chat_template"
 ENDS_KEY = GGML + "eos_token_ids"
 MOST_ENDS = 64
 """Maximum number of tokens that end an answer."""
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+"""Token types of GGUF files."""
+_ENDS = """</s> <eos> <end_of_turn> <turn|> <end_of_utterance> <EOT> [EOT] _<EOT> <|eot_id|> <|eom_id|> <|im_end|>
+    <|end|> <|return|> <|call|> <|calls|> <|flush|> <|endoftext|> <|end_of_text|> <|tool_response>"""
+_INFILLING = """<|fim_prefix|> <|fim_suffix|> <|fim_middle|> <|fim_pad|> <|fim_repo|> <|repo_name|> <|file_sep|>
+    <PRE> <SUF> <MID> <PAD> <REPO>"""
+CONTROL_BY_NAME = frozenset(f"{_ENDS} {_INFILLING}".split())
+"""Tokens that llama.cpp takes for control tokens by their names, whatever their type: plain text never yields them."""
 NONE = 0xFFFFFFFF
 """No token, where ids are unsigned, as llama.cpp writes it."""
 

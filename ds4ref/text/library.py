@@ -21,8 +21,8 @@ from ..weights.cursor import quote
 from ..weights.safetensors import CONFIG
 from . import protocol
 from .byte_level import to_bytes
-from .control import FIRST, ControlStrings, Span, clean
-from .keys import MOST_ENDS, TEMPLATE_KEY, more_ends
+from .control import ControlStrings, Span, clean
+from .keys import CONTROL, CONTROL_BY_NAME, MOST_ENDS, TEMPLATE_KEY, USER, more_ends
 from .limited import LimitedProcess
 from .published import MAX_TOKENS, TOKENIZER, definition
 from .template import MAX_SOURCE, ChatTemplate
@@ -35,8 +35,6 @@ TOKENIZER_CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template
 MAX_CONFIG_BYTES = 16 << 20
 SPACE = "\u2581"
 _GGML = "tokenizer.ggml."
-_CONTROL_KINDS = (3, 4)
-"""GGUF token types that are matched whole in rendered text: control and user-defined."""
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -90,7 +88,7 @@ class LibraryTokenizer(ControlStrings):
         if not isinstance(added, list) or not all(_is_token(token) for token in added):
             raise TextError(f"{where}: added_tokens is not a list of tokens")
         self.where, self.bos, self.eos, self.template = where, bos, eos, template
-        self._recognise({token["content"]: token["id"] for token in added})
+        self._recognise({token["content"]: token["id"] for token in added}, _texts(added, template))
         # The library trims what stands before or after some control tokens and adds others: only text goes there.
         bare = {**table, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         _check_merges(table.get("model"), where)
@@ -111,8 +109,9 @@ class LibraryTokenizer(ControlStrings):
     # --- text to ids
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Encode plain text: control strings in it are ordinary characters. Adds no BOS."""
-        return self._encoded([(FIRST, clean(text))])
+        """Encode plain text: control strings in it are ordinary characters, added tokens that are text (runs of spaces,
+        HTML tags) are matched first. Adds no BOS."""
+        return self._encoded(self._spans(clean(text), self._texts))
 
     def encode_rendered(self, text: str | bytes) -> list[int]:
         """Encode a rendered chat: each control string becomes its token, the spans between them are plain text."""
@@ -170,6 +169,17 @@ class LibraryTokenizer(ControlStrings):
         raise TextError("the pre-tokenizer of a tokenizer.json cannot be replaced")
 
 
+def _texts(added: Sequence[Mapping[str, Any]], template: ChatTemplate | None) -> set[str]:
+    """Return the added tokens that stand for ordinary text: not special, no thinking tag, and unless they are white
+    space not in the chat template."""
+    written = protocol.THINK_OPEN + protocol.THINK_CLOSE + (template.source if template else "")
+    return {
+        token["content"] for token in added
+        if token.get("special", True) is False and not any(token.get(f) for f in ("lstrip", "rstrip", "single_word"))
+        and (token["content"].isspace() or token["content"] not in written)
+    }  # fmt: skip
+
+
 def of_checkpoint(checkpoint: Checkpoint) -> LibraryTokenizer:
     """Open the tokenizer of a published model, with the chat template of its folder; raise ModelFileError or
     TextError."""
@@ -210,7 +220,7 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
     tokens, kinds = listed("tokens", "string[]"), listed("token_type", "i32[]")
     if len(kinds) not in (0, len(tokens)):
         raise TextError(f"{where} has {len(kinds)} types for {len(tokens)} tokens")
-    control = {i for i, kind in enumerate(kinds) if kind in _CONTROL_KINDS}
+    control = {i for i, kind in enumerate(kinds) if kind in (CONTROL, USER)}
     merges = listed("merges", "string[]")
     bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     cuts = [
@@ -222,7 +232,10 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
         "normalizer": {"type": "NFC"} if rule.nfc else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cuts, bytes_first]},
         "decoder": bytes_first,
-        "added_tokens": [{"id": i, "content": tokens[i]} for i in sorted(control) if tokens[i]],
+        "added_tokens": [
+            {"id": i, "content": tokens[i], "special": kinds[i] == CONTROL or tokens[i] in CONTROL_BY_NAME}
+            for i in sorted(control) if tokens[i]
+        ],
         "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens) if i not in control},
                   "merges": merges, "ignore_merges": rule.whole},
     }  # fmt: skip

@@ -28,27 +28,19 @@ from ..errors import TextError
 from ..weights.cursor import quote
 from . import protocol
 from .control import FIRST, ControlStrings, Span
-from .keys import more_ends
+from .keys import BYTE, CONTROL, CONTROL_BY_NAME, NORMAL, UNKNOWN, UNUSED, USER, more_ends
 from .library import template_of
 from .tokenizer import raw_bytes
 
 if TYPE_CHECKING:
-    from .template import ChatTemplate
     from ..weights.source import TensorSource
+    from .template import ChatTemplate
 
 SPACE = "\u2581"
 """The character that stands for a space in GGUF files."""
 _SPACE_BYTES = SPACE.encode()
 LOWEST = -1e10
 """Pieces with this score or less are never merged."""
-NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
-"""Token types of GGUF files."""
-ENDS_BY_NAME = frozenset(
-    "</s> <eos> <end_of_turn> <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|endoftext|> <|end_of_text|> <|eom_id|>"
-    " <EOT> [EOT] <end_of_utterance>".split()
-)
-"""Tokens that llama.cpp takes for control tokens by their names, whatever their type: plain text never yields them."""
-
 MAX_FILE_BYTES = 64 << 20
 MAX_PIECE_BYTES = 1 << 12
 _LEGACY_BYTES = 3
@@ -340,7 +332,7 @@ def from_source(source: TensorSource) -> PieceTokenizer:
     by_kind: dict[int, dict[str, int]] = {}
     for i, (token, kind) in reversed([*enumerate(zip(tokens, kinds, strict=True))]):  # of equal ones the first counts
         if token and kind in (UNKNOWN, CONTROL, USER):
-            by_kind.setdefault(CONTROL if token in ENDS_BY_NAME else kind, {})[token] = i
+            by_kind.setdefault(CONTROL if token in CONTROL_BY_NAME else kind, {})[token] = i
     user = by_kind.get(USER, {})
     bos, eos = number("bos_token_id", 1), number("eos_token_id", 2)
     ends = {f"{n}_token": tokens[i] if 0 <= i < len(tokens) else "" for n, i in (("bos", bos), ("eos", eos))}

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import TextError
-from .pieces import NORMAL, contents
+from .keys import NORMAL
+from .pieces import contents
 
 MAX_PIECES = 1 << 20
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

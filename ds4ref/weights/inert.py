@@ -8,8 +8,8 @@ from __future__ import annotations
 from .accounting import inert
 
 CONFIG = (
-    inert("describes the file", "model_type architectures _name_or_path name_or_path _commit_hash transformers_version"
-          " unsloth_* _from_model_config"),
+    inert("describes the file", "model_type architectures _name_or_path name_or_path _model_name_or_path"
+          " _commit_hash transformers_version unsloth_* _from_model_config"),
     inert("how transformers stores or runs a model; each tensor says its own type",
           "torch_dtype dtype expert_dtype moe_quant_algo use_cache return_dict return_dict_in_generate use_return_dict"
           " torchscript use_bfloat16 tf_legacy_loss *flash_attn* *attn_implementation* *experts_implementation*"

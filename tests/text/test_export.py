@@ -46,10 +46,11 @@ def written(tmp_path: Path, source: Any) -> Any:
 
 @pytest.mark.parametrize("pattern", ["gpt-2", "qwen2", "llama-bpe"])
 def test_a_byte_level_vocabulary(tmp_path, definition, pattern):  # noqa: F811
-    from ds4ref.text.library import PATTERNS
+    from ds4ref.text.library import RULES
 
     if pattern != "gpt-2":
-        cut = {"type": "Split", "pattern": {"Regex": PATTERNS[pattern]}, "behavior": "Isolated", "invert": False}
+        (regex,) = RULES[pattern].patterns
+        cut = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
         bytes_first = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
         definition = {**definition, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [cut, bytes_first]},
                       "normalizer": {"type": "NFC"} if pattern == "qwen2" else None,

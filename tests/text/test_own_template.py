@@ -186,7 +186,7 @@ def test_deepseek_s_own_prompts_are_as_before(nano_path):
     [
         ("model", None, "no tokenizer.ggml.model that is known"),
         ("model", (G + "model", "string", "bert"), "no tokenizer.ggml.model that is known"),
-        ("pre", (G + "pre", "string", "martian\n"), "cuts text by"),
+        ("pre", (G + "pre", "string", "martian\n"), "tokenizer.ggml.pre 'martian"),
         ("token_type", (G + "token_type", "i32[]", [1, 1]), "2 types for"),
         ("tokens", None, "types for 0 tokens"),
         ("merges", (G + "merges", "string[]", ["no such"]), "library failed"),

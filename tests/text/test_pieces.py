@@ -81,3 +81,70 @@ def test_tables_that_do_not_work(changes: dict[str, Any], says: str, tmp_path: P
     with pytest.raises(TextError) as found:
         from_source(file)
     assert says in str(found.value) and "\n" not in str(found.value)
+
+
+USERS = ["<b>", "</b>", "  ", "   ", "\n\n", "</s>", "ab"]
+"""User-defined tokens behind the others; llama.cpp takes the sixth for a control token by its name."""
+
+
+def with_users(folder: Path, **changes: Any) -> PieceTokenizer:
+    scores = [score for score, _ in TOKENS] + [0.0] * len(USERS)
+    more = {"tokens": ("string[]", [*PIECES, *USERS]), "token_type": ("i32[]", [*KINDS, *[4] * len(USERS)]),
+            "scores": ("f32[]", scores)}  # fmt: skip
+    return from_source(open_metadata(folder, entries(**(more | changes))))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("<b>", ["<b>"]),
+        ("   ", ["   "]),
+        ("     ", ["   ", "  "]),
+        ("    ", ["   ", " "]),
+        ("a<b>a</b>", ["a", "<b>", "a", "</b>"]),
+        ("<<b>>", ["<", "<b>", ">"]),
+        ("\n\n\n", ["\n\n", "\n"]),
+        ("ab", ["ab"]),
+        ("\u2581\u2581", [" ", " "]),
+    ],
+)
+def test_user_defined_tokens_are_matched_first_and_the_longest_at_a_place(tmp_path: Path, text: str, wanted: list[str]):
+    tokenizer = with_users(tmp_path, add_space_prefix=("bool", False))
+    ids = tokenizer.encode(text)
+    assert [tokenizer.decode([i]).decode() for i in ids] == wanted
+    assert ids == tokenizer.encode_rendered(text) == tokenizer.encode(text.encode())
+    assert tokenizer.decode(ids) == tokenizer.text_bytes(text)
+
+
+def test_what_follows_a_user_defined_token_starts_with_a_space_as_in_llama_cpp(tmp_path: Path) -> None:
+    tokenizer = with_users(tmp_path)
+    ids = tokenizer.encode("o<b>o")
+    assert tokenizer.decode(ids) == b" o<b> o" and tokenizer.text_bytes("o<b>o") == b"o<b> o"
+
+
+def test_a_name_of_an_end_is_a_control_token_whatever_its_type(tmp_path: Path) -> None:
+    tokenizer = with_users(tmp_path, add_space_prefix=("bool", False))
+    end = len(PIECES) + USERS.index("</s>")
+    assert end not in tokenizer.encode("a</s>") and {2, end} & set(tokenizer.encode_rendered("a</s>"))
+
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<b>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<b>assistant: {% endif %}"
+)
+
+
+def test_the_template_of_the_file_renders_system_and_user_and_no_message_ends_a_turn(tmp_path: Path) -> None:
+    from ds4ref.text.chat import encode_chat_prompt
+
+    path = open_metadata(tmp_path, [*entries(add_space_prefix=("bool", False)),
+                                    ("tokenizer.chat_template", "string", TEMPLATE)])  # fmt: skip
+    tokenizer = from_source(path)
+    ids = encode_chat_prompt(tokenizer, "be brief", "a</s>b <s>", "none")  # type: ignore[arg-type]
+    assert tokenizer.chats and (ids.count(1), ids.count(2)) == (1, 2)
+    assert tokenizer.decode(ids) == b"<b>system: be brief<b>user: a</s>b <s><b>assistant: "
+
+
+def test_a_template_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"tokenizer\.chat_template has type u32, wanted string"):
+        from_source(open_metadata(tmp_path, [*entries(), ("tokenizer.chat_template", "u32", 1)]))

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import Any
 
 from ...errors import ShapeError
+from ...files import size_text
 from ...weights import open_source
 from ...weights.accounting import Account
 from ...weights.source import TensorInfo, TensorSource
@@ -224,4 +225,4 @@ def _container(alignment: int | None) -> str:
 
 
 def _bytes(count: int) -> str:
-    return f"{count:,} bytes ({count / 2**30:.2f} GiB)"
+    return f"{count:,} bytes ({size_text(count)})"

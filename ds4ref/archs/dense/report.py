@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ...files import size_text
 from .. import arch_of
 from ..report import Accounts, account_lines, accounts_of, line, used_line
 from .shape import metadata_account
@@ -32,7 +33,7 @@ def inspect_text(source: TensorSource) -> str:
     costs = arch.costs(source, shape, True)
     lines = [
         f"file        {source.path}",
-        f"            {source.size:,} bytes ({source.size / 2**30:.2f} GiB)",
+        f"            {source.size:,} bytes ({size_text(source.size)})",
         f"model       {line(shape.name) or '(unnamed)'}: {shape.family.name}",
         "",
         "shape",
@@ -47,7 +48,7 @@ def inspect_text(source: TensorSource) -> str:
         "",
         f"weights read per decoded token: {costs.weight_bytes():,} bytes",
         f"cache per token: {shape.kv_bytes(1):,} bytes in f32, {shape.kv_bytes(1, 2):,} in f16",
-        *(f"  {n:>9} tokens: {shape.kv_bytes(n) / 2**30:.2f} GiB in f32, {shape.kv_bytes(n, 2) / 2**30:.2f} in f16"
+        *(f"  {n:>9} tokens: {size_text(shape.kv_bytes(n))} in f32, {size_text(shape.kv_bytes(n, 2))} in f16"
           for n in CONTEXTS),
     ]  # fmt: skip
     return "\n".join(lines)

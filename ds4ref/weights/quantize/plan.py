@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -24,6 +23,7 @@ from ds4ref.kernels.cpu.quantize import BLOCKED, QUANTIZERS
 from ds4ref.kernels.formats import FORMATS
 
 from ...errors import DataError, UsageError
+from ...files import size_text
 from ..container import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorSpec
 from ..gguf import Metadata as GGUFMetadata
 from ..published import Metadata, PublishedInfo
@@ -107,13 +107,21 @@ class Plan:
         """Return the bytes of all tensors, without padding."""
         return sum(item.spec.nbytes for item in self.items)
 
-    def totals(self) -> list[tuple[str, int, int]]:
-        """Return (format, number of tensors, bytes) per format, largest first."""
-        count, size = Counter[str](), Counter[str]()
+    @property
+    def source_nbytes(self) -> int:
+        """Return the bytes that the same tensors have in the source."""
+        return sum(item.source.nbytes for item in self.items)
+
+    def groups(self) -> list[tuple[str, str, int, int, int]]:
+        """Return (family, formats "from -> to" or the one that stays, number of tensors, bytes in the source, bytes in
+        the result) of tensors that are treated alike, largest result first."""
+        rows: dict[tuple[str, str], list[int]] = {}
         for item in self.items:
-            count[item.spec.fmt] += 1
-            size[item.spec.fmt] += item.spec.nbytes
-        return sorted(((fmt, count[fmt], size[fmt]) for fmt in count), key=lambda row: -row[2])
+            formats = item.spec.fmt if item.copied else f"{item.source.fmt.name} -> {item.spec.fmt}"
+            sums = rows.setdefault((item.family, formats), [0, 0, 0])
+            for at, value in enumerate((1, item.source.nbytes, item.spec.nbytes)):
+                sums[at] += value
+        return sorted(((*key, *sums) for key, sums in rows.items()), key=lambda row: -row[4])  # type: ignore[misc]
 
     def outcome(self, path: str) -> Outcome:
         """Return the header of the file to be written."""
@@ -289,19 +297,28 @@ def about_imatrix(table: Imatrix) -> list[tuple[str, str, Any]]:
 
 
 def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
+    noted: dict[str, list[str]] = {}
     for item in items:
         if item.note:
-            yield f"{item.spec.name}: {item.note}"
+            noted.setdefault(item.note, []).append(item.spec.name)
+    for note, names in noted.items():
+        yield f"{names[0]}{_more(len(names) - 1)}: {note}"
+    before, after = (sum(nbytes) for nbytes in zip(*((i.source.nbytes, i.spec.nbytes) for i in items), strict=True))
+    if after >= before and not all(item.copied for item in items):
+        yield f"warning: nothing is gained: {size_text(after)} from {size_text(before)}"
     lossy = [item for item in items if not item.copied and item.source.fmt.name in BLOCKED]
     if lossy:
         formats = ", ".join(sorted({item.source.fmt.name for item in lossy}))
         yield f"{len(lossy)} tensors are made from quantized weights ({formats}): better from the unquantized model"
     by_name = {item.spec.name: item for item in items}
-    for item in items:
-        if item.family == "gate":
-            up = by_name.get(item.spec.name.replace("ffn_gate_exps", "ffn_up_exps"))
-            if up is not None and up.spec.fmt != item.spec.fmt:
-                yield f"{item.spec.name} is {item.spec.fmt}, but {up.spec.name} is {up.spec.fmt}: no engine loads that"
+    unlike = [
+        (item, up) for item in items if item.family == "gate"
+        and (up := by_name.get(item.spec.name.replace("ffn_gate_exps", "ffn_up_exps"))) is not None
+        and up.spec.fmt != item.spec.fmt
+    ]  # fmt: skip
+    for item, up in unlike[:1]:
+        pair = f"{item.spec.name} is {item.spec.fmt}, but {up.spec.name} is {up.spec.fmt}"
+        yield f"{pair}{_more(len(unlike) - 1)}: no engine loads that"
 
 
 def _llama_cpp_notes(source: TensorSource) -> Iterator[str]:
@@ -359,4 +376,7 @@ def to_json(plan: Plan) -> str:
         {"name": i.spec.name, "from": i.source.fmt.name, "to": i.spec.fmt, "family": i.family, "why": i.why,
          "dims": list(i.spec.dims), "bytes": i.spec.nbytes} for i in plan.items
     ]  # fmt: skip
-    return json.dumps({"tensors": rows, "bytes": plan.nbytes, "notes": plan.notes}, ensure_ascii=False)
+    return json.dumps(
+        {"tensors": rows, "bytes": plan.nbytes, "source_bytes": plan.source_nbytes, "notes": plan.notes},
+        ensure_ascii=False,
+    )

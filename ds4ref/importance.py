@@ -116,8 +116,9 @@ def collect(
 ) -> Imatrix:
     """Return the mean squares of every matrix's inputs over all tokens of ``pieces``; ``routes`` notes the routing.
 
-    ``progress`` is called with the number of tokens done after every chunk of a piece; there ``cancel()`` is asked, and
-    once it returns true the means so far are returned. BackendError for a backend or an architecture whose matrix inputs cannot be observed.
+    ``progress`` is called with the number of tokens done after every chunk of a piece; if ``cancel()`` returns true
+    there, the means so far are returned. BackendError for a backend or an architecture whose matrix inputs cannot be
+    observed.
     """
     if engine.backend not in BACKENDS:
         raise BackendError(f"importance is collected on {' or '.join(BACKENDS)}, not on {engine.backend}")
@@ -128,21 +129,28 @@ def collect(
     collector = family.collector(engine.shape)
     done = 0
     for ids in pieces:
-        if cancel is not None and cancel():
-            break
-        session = engine.session(len(ids) + 1)
-        session.hooks = collector
-        if routes is not None:
-            routes.inner, session.hooks = collector, routes
-            routes.new_prompt()
-        for end in (*range(session.chunk, len(ids), session.chunk), len(ids)):
-            session.sync(ids[:end])
-            if progress is not None:
-                progress(done + end)
+        session = None
+        while session is None or session.pos < len(ids):
             if cancel is not None and cancel():
-                break
-        done += session.pos
+                return table(collector.sums, done)
+            if session is None:
+                session = _observed(engine, len(ids) + 1, collector, routes)
+            before = session.pos
+            session.sync(ids[: before + session.chunk])
+            done += session.pos - before
+            if progress is not None:
+                progress(done)
     return table(collector.sums, done)
+
+
+def _observed(engine: Observed, ctx: int, collector: Any, routes: Routes | None) -> Session:
+    """Return a session whose passes are collected, and whose routing is noted."""
+    session = engine.session(ctx)
+    session.hooks = collector
+    if routes is not None:
+        routes.inner, session.hooks = collector, routes
+        routes.new_prompt()
+    return session
 
 
 def table(sums: dict[str, tuple[np.ndarray, np.ndarray]], tokens: int) -> Imatrix:

@@ -88,6 +88,17 @@ def test_what_was_measured_until_a_stop_is_kept(engine):
     assert found.chunks == 8 and found.entries["blk.0.attn_kv.weight"].counts.tolist() == [8]
 
 
+def test_a_stop_in_a_piece_keeps_its_chunks_and_progress_is_told_after_each(engine, monkeypatch):
+    monkeypatch.setattr("ds4ref.session.session.prefill_chunk", lambda ops: 4)
+    told, whole = [], collect(engine, [IDS[:8]])
+    turns = iter([False, False, True])
+    found = collect(engine, [IDS], progress=told.append, cancel=lambda: next(turns))
+    assert told == [4, 8] and found.chunks == 8
+    for name, entry in whole.entries.items():
+        np.testing.assert_allclose(found.entries[name].means, entry.means, rtol=1e-5, atol=1e-9)
+        assert found.entries[name].counts.tolist() == entry.counts.tolist()
+
+
 def test_a_dense_family(tmp_path):
     from ds4ref.archs.qwen3 import FAMILY
 

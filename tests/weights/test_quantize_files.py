@@ -12,6 +12,7 @@ import pytest
 from ds4ref.cli.quantize import main
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, UsageError
+from ds4ref.files import size_text
 from ds4ref.kernels.cpu.quantize import BLOCKED, quantize
 from ds4ref.kernels.formats import FORMATS
 from ds4ref.weights import open_source
@@ -313,7 +314,7 @@ def test_compare_tells_by_its_exit_code(unquantized, quantized, tmp_path, capsys
     name = "blk.1.ffn_down_exps.weight"
     command = [str(unquantized), "--template", str(quantized), "--compare-tensor", name]
     assert main(command) == 0
-    assert "the same" in capsys.readouterr().out
+    assert "identical" in capsys.readouterr().out
     changed = tmp_path / "changed.gguf"
     changed.write_bytes(quantized.read_bytes())
     with open_source(quantized) as source:
@@ -419,3 +420,35 @@ def test_llama_cpp_runs_it_and_logits_agree(nano_path, tmp_path, published):
     model.close()
     apart = np.sqrt(np.mean((ours - theirs) ** 2, axis=1)) / ours.std(axis=1)
     assert np.median(apart) < 0.08
+
+
+def test_the_plan_says_sizes_by_kind_and_that_nothing_is_gained(fragment, tmp_path, capsys):
+    """Requantizing what is small already; tensors that are treated alike take one line, also in notes."""
+    specs = [TensorSpec(f"blk.{i}.ffn_up.weight", "Q4_1", (96, 4096)) for i in range(7)]
+    with GGUFWriter(tmp_path / "s.gguf", METADATA, specs) as out:
+        for spec in specs:
+            out.write(spec.name, np.zeros(spec.nbytes, np.uint8))
+    assert main([str(tmp_path / "s.gguf"), "--dry-run", "--ffn", "q8_0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["kind", "format", "tensors", "source", "result"],
+        ["ffn", "Q4_1", "->", "Q8_0", "7", "1.6", "MiB", "2.8", "MiB"],
+        ["total", "7", "1.6", "MiB", "2.8", "MiB", "(170.0%)"],
+    ]
+    assert lines[3] == "warning: nothing is gained: 2.8 MiB of tensors, 1.6 MiB in the source"
+    assert lines[4].startswith("note: 7 tensors are requantized from Q4_1")
+    assert main([str(tmp_path / "s.gguf"), "--dry-run", "--recipe", "q4"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing is gained" not in said
+    assert "note: blk.0.ffn_up.weight and 6 more: IQ4_NL instead of Q4_K: rows of 96 weights" in said
+    assert main([str(tmp_path / "s.gguf"), "--dry-run"]) == 0
+    assert "nothing is gained" not in capsys.readouterr().out  # a copy is meant to be as large
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (2**20 - 1, "1024.0 KiB"), (2**20, "1.0 MiB"),
+     (98_362_432, "93.8 MiB"), (2**30, "1.00 GiB"), (81 * 2**30, "81.00 GiB")],
+)  # fmt: skip
+def test_sizes_have_a_unit_in_which_they_are_not_zero(nbytes, text):
+    assert size_text(nbytes) == text

@@ -102,7 +102,7 @@ def gone_on(way: Way, out: Path, capsys) -> None:
     """The same command again: it goes on, and gives the bytes of a run that nothing stopped."""
     capsys.readouterr()
     assert main([*way.argv, "-o", str(out)]) == 0
-    assert "goes on at tensor" in capsys.readouterr().err
+    assert "resuming at tensor" in capsys.readouterr().err
     assert out.read_bytes() == way.wanted
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 
@@ -345,8 +345,8 @@ def test_targets_that_cannot_be_written(unquantized, quantized, tmp_path, capsys
     for target, says in (
         (tmp_path / "none" / "o.gguf", "no folder"),
         ("/proc/o.gguf", "cannot write"),
-        (quantized, "is there already"),
-        (unquantized, "one of the files that are read"),
+        (quantized, "already exists"),
+        (unquantized, "also an input file"),
         (tmp_path, "directory"),
     ):
         assert main([str(unquantized), "-o", str(target), "--recipe", "q2"]) != 0
@@ -358,8 +358,13 @@ def test_targets_that_cannot_be_written(unquantized, quantized, tmp_path, capsys
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_totals_of_a_plan_begin_with_the_most_bytes(unquantized):
+def test_groups_of_a_plan_begin_with_the_most_bytes(unquantized):
     with open_source(unquantized) as source:
-        totals = make_plan(source, Choices()).totals()
-    assert [(fmt, count) for fmt, count, _ in totals] == [("F32", 10), ("F16", 2), ("BF16", 1), ("I64", 2)]
-    assert [size for *_, size in totals][1:] == [2 * DIM * FF * EXPERTS * 2, DIM * 40 * 2, 2 * 80 * 8]
+        plan = make_plan(source, Choices(families={"up": "Q8_0"}))
+    experts, output = 2 * DIM * FF * EXPERTS, DIM * 40
+    groups = {row[:3]: row[3:] for row in plan.groups()}
+    assert groups["up", "F16 -> Q8_0", 2] == (experts * 2, experts // 32 * 34)
+    assert groups["output", "BF16", 1] == (output * 2,) * 2 and groups["table", "I64", 2] == (2 * 80 * 8,) * 2
+    results = [row[4] for row in plan.groups()]
+    assert results == sorted(results, reverse=True) and sum(results) == plan.nbytes
+    assert sum(before for before, _ in groups.values()) == plan.source_nbytes

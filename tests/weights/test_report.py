@@ -16,6 +16,7 @@ from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.archs.deepseek4.weights import expected_tensors
 from ds4ref.cli.ds4 import main as ds4
 from ds4ref.errors import ModelFileError, ShapeError
+from ds4ref.files import size_text
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import TensorSpec
 
@@ -98,12 +99,12 @@ def test_text_and_figures_agree(tmp_path):
     rows = [line.split() for line in lines]
     count, parameters, nbytes = (sum(row[key] for row in facts["tensors"]) for key in ("count", "parameters", "bytes"))
     assert count == len(expected_tensors(SMALL)) and nbytes == sum(spec.nbytes for spec in expected_tensors(SMALL))
-    assert ["total", f"{count:,}", f"{parameters:,}", f"{nbytes:,}", f"{nbytes / 2**30:.2f}"] in rows
+    assert ["total", f"{count:,}", f"{parameters:,}", f"{nbytes:,}", *size_text(nbytes).split()] in rows
     for row in facts["tensors"]:
-        figures = [f"{row['count']}", f"{row['parameters']:,}", f"{row['bytes']:,}", f"{row['bytes'] / 2**30:.2f}"]
+        figures = [f"{row['count']}", f"{row['parameters']:,}", f"{row['bytes']:,}", *size_text(row["bytes"]).split()]
         assert [row["type"], *figures] in rows
     read = sum(facts["decode_read"].values())
-    assert ["total", f"{read:,}", f"{read / 2**30:.2f}", "GiB"] in rows
+    assert ["total", f"{read:,}", *size_text(read).split()] in rows
     for nbytes in facts["decode_read"].values():
         assert any(row[-2:] == [f"{nbytes:,}", f"{nbytes / read:.1%}"] for row in rows)
     below = next(line for line in lines if "no indexer" in line)

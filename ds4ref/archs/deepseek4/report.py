@@ -138,7 +138,7 @@ def _shape_lines(s: dict[str, Any]) -> list[str]:
 
 
 def _tensor_lines(facts: dict[str, Any]) -> list[str]:
-    lines = [f"{'tensors':<16}{'count':>6}{'parameters':>18}{'bytes':>18}{'GiB':>9}"]
+    lines = [f"{'tensors':<16}{'count':>6}{'parameters':>18}{'bytes':>18}{'size':>12}"]
     total = {"count": 0, "parameters": 0, "bytes": 0}
     for row in facts["tensors"]:
         lines.append(_tensor_line(row["type"], row))
@@ -149,8 +149,7 @@ def _tensor_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _tensor_line(name: str, row: dict[str, Any]) -> str:
-    gib = row["bytes"] / 2**30
-    return f"  {name:<14}{row['count']:>6}{row['parameters']:>18,}{row['bytes']:>18,}{gib:>9.2f}"
+    return f"  {name:<14}{row['count']:>6}{row['parameters']:>18,}{row['bytes']:>18,}{size_text(row['bytes']):>12}"
 
 
 def _decode_lines(facts: dict[str, Any]) -> list[str]:
@@ -159,7 +158,7 @@ def _decode_lines(facts: dict[str, Any]) -> list[str]:
     lines = [f"{'weights read per decoded token':<40}{'bytes':>18}{'share':>9}"]
     for part, nbytes in sorted(read.items(), key=lambda item: -item[1]):
         lines.append(f"  {PARTS[part]:<38}{nbytes:>18,}{nbytes / total:>9.1%}")
-    lines.append(f"  {'total':<38}{total:>18,}{total / 2**30:>5.2f} GiB")
+    lines.append(f"  {'total':<38}{total:>18,}{size_text(total):>12}")
     if read.get("indexer"):
         start = facts["indexer_from_tokens"]
         lines.append(f"  {f'total below {start} tokens (no indexer)':<38}{total - read['indexer']:>18,}")

@@ -39,7 +39,7 @@ def inspect_text(source: TensorSource) -> str:
         "shape",
         *(f"  {name:<12}{text}" for name, text in _shape_rows(shape)),
         "",
-        f"{'tensors':<16}{'count':>6}{'parameters':>18}{'bytes':>18}{'GiB':>9}",
+        f"{'tensors':<16}{'count':>6}{'parameters':>18}{'bytes':>18}{'size':>12}",
         *_tensor_rows((info.fmt.name, info.nbytes // info.fmt.block_bytes * info.fmt.block_elems, info.nbytes)
                       for _, info in used),
         used_line(source, (info.nbytes for _, info in used)),
@@ -84,4 +84,6 @@ def _tensor_rows(tensors: Iterable[tuple[str, int, int]]) -> list[str]:
             count, some, size = groups.get(name, (0, 0, 0))
             groups[name] = count + 1, some + elements, size + nbytes
     groups["total"] = groups.pop("total")
-    return [f"  {name:<14}{n:>6}{some:>18,}{size:>18,}{size / 2**30:>9.2f}" for name, (n, some, size) in groups.items()]
+    return [
+        f"  {name:<14}{n:>6}{some:>18,}{size:>18,}{size_text(size):>12}" for name, (n, some, size) in groups.items()
+    ]

@@ -305,11 +305,11 @@ def _notes(items: list[Item], choices: Choices) -> Iterator[str]:
         yield f"{names[0]}{_more(len(names) - 1)}: {note}"
     before, after = (sum(nbytes) for nbytes in zip(*((i.source.nbytes, i.spec.nbytes) for i in items), strict=True))
     if after >= before and not all(item.copied for item in items):
-        yield f"warning: nothing is gained: {size_text(after)} from {size_text(before)}"
-    lossy = [item for item in items if not item.copied and item.source.fmt.name in BLOCKED]
+        yield f"warning: nothing is gained: {size_text(after)} of tensors, {size_text(before)} in the source"
+    lossy = [item for item in items if not item.copied and item.source.fmt.block_elems > 1]
     if lossy:
         formats = ", ".join(sorted({item.source.fmt.name for item in lossy}))
-        yield f"{len(lossy)} tensors are made from quantized weights ({formats}): better from the unquantized model"
+        yield f"{len(lossy)} tensors are requantized from {formats}: better from the unquantized model"
     by_name = {item.spec.name: item for item in items}
     unlike = [
         (item, up) for item in items if item.family == "gate"

@@ -22,7 +22,7 @@ from ..generate import Generation, Timing, check_fits, prefill
 from ..sampling import fresh_seed
 from .oneshot import make_sampler, report
 from .printer import Printer
-from .prompt import think_mode
+from .prompt import think_mode, warn_of_system
 from .talk import Talk
 from .transcript import Transcript
 
@@ -63,6 +63,7 @@ class Chat(Talk):
     def __init__(self, engine: Engine, args: Namespace):
         super().__init__(PROG, HELP)
         self.engine, self.args = engine, args
+        warn_of_system(engine.tokenizer, args.system)
         self.transcript = Transcript(engine.tokenizer, args.system, think_mode(PROG, args))
         self.session = engine.session(args.ctx)
         self.total = Timing()
@@ -93,6 +94,7 @@ class Chat(Talk):
         """Run /system TEXT: change the start of the conversation, so that the next turn evaluates everything again."""
         if text:
             self.transcript.system = "" if text == '""' else text
+            warn_of_system(self.engine.tokenizer, self.transcript.system)
         say(PROG, f"system: {printable(self.transcript.system, 200)}" if self.transcript.system else "no system text")
 
     def regenerate(self, _: str) -> None:

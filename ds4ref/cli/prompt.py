@@ -16,7 +16,7 @@ from ..console.common import read_text, say
 from ..console.options import printable
 from ..errors import TokenError, UsageError
 from ..text.chat import THINK_MAX_MIN_CTX, encode_chat_prompt, ends_in_thinking, mode_for_context
-from ..text.protocol import BOS
+from ..text.protocol import BOS, DEFAULT_SYSTEM
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -74,6 +74,12 @@ def think_mode(prog: str, args: Namespace) -> str:
     return mode_for_context(args.think, args.ctx)
 
 
+def warn_of_system(tok: Tokenizer, system: str) -> None:
+    """Say that a system text is not used, where somebody wrote one and the model has no place for it."""
+    if not tok.chats and system not in ("", DEFAULT_SYSTEM):
+        say("ds4", "warning: the model has no chat template: the system text is not used")
+
+
 def encode(source: PromptSource, tok: Tokenizer, vocab: int, system: str, mode: str) -> tuple[list[int], bool]:
     """Return (token ids of a one-shot prompt, whether the answer starts inside ``<think>``).
 
@@ -86,5 +92,6 @@ def encode(source: PromptSource, tok: Tokenizer, vocab: int, system: str, mode: 
     elif source.text.startswith(BOS):
         ids = tok.encode_rendered(source.text)
     else:
+        warn_of_system(tok, system)
         ids = encode_chat_prompt(tok, system, source.text, mode)
     return ids, ends_in_thinking(ids, tok)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..text.chat import MAX_PREFIX, MODES, Message, answer_start, chat_start, encode_message, render
+from ..text.chat import MAX_PREFIX, MODES, Message, answer_start, chat_start, encode_by_template, encode_message
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ class Transcript:
         the template may drop parts of past turns; the tokens after such a change have to be evaluated again.
         """
         if self.tok.template is not None:
-            return render(self._messages(), (), self.mode).encode(self.tok)
+            return encode_by_template(self.tok, self._messages(), self.mode)
         ids = chat_start(self.tok)
         if self.mode == "max" and self.tok.chats:
             ids += self._encode("plain", MAX_PREFIX)

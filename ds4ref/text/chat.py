@@ -282,7 +282,7 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
     """
     if tokenizer.template is not None:
         messages = [Message("system", system)] * bool(system) + [Message("user", prompt)]
-        return render(messages, (), mode).encode(tokenizer)
+        return encode_by_template(tokenizer, messages, mode)
     if not tokenizer.chats:
         return [*chat_start(tokenizer), *tokenizer.encode(prompt)]
     ids = [tokenizer.bos]
@@ -290,6 +290,17 @@ def encode_chat_prompt(tokenizer: Tokenizer, system: str, prompt: str, mode: str
         ids += tokenizer.encode(MAX_PREFIX)
     ids += tokenizer.encode(system)
     return [*ids, *encode_message(tokenizer, "user", prompt), *answer_start(tokenizer, mode)]
+
+
+def encode_by_template(tokenizer: Tokenizer, messages: list[Message], mode: str) -> list[int]:
+    """Return the token ids of a conversation by the model's own template; without the default system text, which nobody
+    wrote, if the template refuses system texts (Gemma 2, early Mistral)."""
+    try:
+        return render(messages, (), mode).encode(tokenizer)
+    except TextError:
+        if messages[0] != Message("system", protocol.DEFAULT_SYSTEM):
+            raise
+        return render(messages[1:], (), mode).encode(tokenizer)
 
 
 def chat_start(tokenizer: Tokenizer) -> list[int]:

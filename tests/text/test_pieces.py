@@ -148,3 +148,31 @@ def test_the_template_of_the_file_renders_system_and_user_and_no_message_ends_a_
 def test_a_template_that_is_no_text_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TextError, match=r"tokenizer\.chat_template has type u32, wanted string"):
         from_source(open_metadata(tmp_path, [*entries(), ("tokenizer.chat_template", "u32", 1)]))
+
+
+REFUSES = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + TEMPLATE
+)
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + TEMPLATE
+)
+
+
+def test_a_template_without_a_place_for_system_text_refuses_the_user_s_and_not_the_default(tmp_path: Path, capsys):
+    from ds4ref.cli.prompt import PromptSource, encode
+    from ds4ref.cli.transcript import Transcript
+    from ds4ref.text.protocol import DEFAULT_SYSTEM
+
+    plain = entries(add_space_prefix=("bool", False))
+    tokenizer: Any = from_source(open_metadata(tmp_path, [*plain, ("tokenizer.chat_template", "string", REFUSES)]))
+    source = PromptSource("hi", None, "-p")
+    ids, _ = encode(source, tokenizer, 999, DEFAULT_SYSTEM, "none")
+    assert tokenizer.decode(ids) == b"<b>user: hi<b>assistant: "
+    talk = Transcript(tokenizer, DEFAULT_SYSTEM, "none")
+    talk.open_turn("hi")
+    assert talk.ids == ids
+    with pytest.raises(TextError, match="System role not supported"):
+        encode(source, tokenizer, 999, "be brief", "none")
+    bare: Any = from_source(open_metadata(tmp_path, plain))
+    for system, says in (("be brief", "has no chat template: the system text is not used\n"), (DEFAULT_SYSTEM, "")):
+        encode(source, bare, 999, system, "none")
+        assert capsys.readouterr().err.endswith(says) and (says or not capsys.readouterr().err)

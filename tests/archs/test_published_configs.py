@@ -33,6 +33,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 1": ("llama", {"architectures": ["LLaMAForCausalLM"], "bos_token_id": 0, "eos_token_id": 1,
                           "hidden_act": "silu", "initializer_range": 0.02, "max_sequence_length": 2048,
                           "pad_token_id": -1, "torch_dtype": "float16", "transformers_version": "4.27.0.dev0"}),
+    "a folder saved from a GGUF by transformers 5.24": ("llama", {**LLAMA, "_model_name_or_path": "SmolLM2 135M",
+                "dtype": "bfloat16", "rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}}),
     "Llama 2": ("llama", {**LLAMA, "_name_or_path": "meta-llama/Llama-2-7b-hf", "pretraining_tp": 1,
                           "transformers_version": "4.31.0.dev0"}),
     "Llama 3": ("llama", {**LLAMA, "attention_bias": False, "attention_dropout": 0.0, "pretraining_tp": 1}),

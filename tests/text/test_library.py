@@ -398,3 +398,49 @@ def test_mutations(tmp_path, definition):
             refused += 1
             assert "\n" not in str(error)
     assert 25 < refused
+
+
+def test_added_tokens_that_are_text_are_matched_first_and_protocol_is_not(tmp_path, definition):
+    """Runs of spaces and tags of markup are text wherever they stand; what the template writes is none."""
+    made = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    made.add_tokens(["<b>", "   ", "<tool>"])
+    table = json.loads(made.to_str())
+    ids = {token["content"]: token["id"] for token in table["added_tokens"]}
+    b, run, tool = ids["<b>"], ids["   "], ids["<tool>"]
+    settings = {"chat_template": CHATML + "{# <tool> #}", "eos_token": "<|im_end|>"}
+    tok = of_checkpoint(folder_of(tmp_path / "m", table, tokenizer_config__json=settings, config__json={}))
+    text = "the<b>cat    <tool></think>"
+    wanted = [*tok.encode("the"), b, *tok.encode("cat"), run, *tok.encode(" <tool></think>")]
+    assert tok.encode(text) == wanted and tool not in wanted and tok.think_close not in wanted
+    assert tok.decode(wanted) == tok.text_bytes(text)
+    chat = tok.chat([{"role": "user", "content": text}])
+    assert (chat.count(b), chat.count(run), chat.count(tool)) == (1, 1, 0)
+    assert [t for t in wanted if t in chat] == wanted
+    assert tool in tok.encode_rendered(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "cut"),
+    [
+        ("gpt-2 phi-2 mpt olmo jais", [" ", "1234", "!!", "56"]),
+        ("smollm starcoder refact command-r codeshell", [" ", "1", "2", "3", "4", "!!", "5", "6"]),
+        ("llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx chatglm-bpe", [" ", "123", "4", "!!", "56"]),
+        ("qwen2 deepseek-r1-qwen stablelm2", [" ", "1", "2", "3", "4", "!!", "5", "6"]),
+        ("default", [" ", "123", "4", "!!", "56"]),
+    ],
+)
+def test_numbers_are_cut_as_the_name_of_the_pre_tokenizer_says(tmp_path, names, cut):
+    """As llama.cpp cuts them under each name; all have the same merges."""
+    from ds4ref.text.byte_level import ALPHABET
+    from ds4ref.text.library import of_gguf
+    from tests.weights.modelfile import open_metadata
+
+    merges = ["1 2", "12 3", "123 4", "5 6", "! !"]
+    tokens = [*ALPHABET, *(merge.replace(" ", "") for merge in merges)]
+    for name in names.split():
+        tok = of_gguf(open_metadata(tmp_path, [
+            ("tokenizer.ggml.model", "string", "gpt2"), ("tokenizer.ggml.pre", "string", name),
+            ("tokenizer.ggml.tokens", "string[]", tokens), ("tokenizer.ggml.merges", "string[]", merges),
+            ("tokenizer.ggml.token_type", "i32[]", [1] * len(tokens)),
+        ]))  # fmt: skip
+        assert [tok.decode([i]).decode() for i in tok.encode(" 1234!!56")] == cut, name

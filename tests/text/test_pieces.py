@@ -153,8 +153,6 @@ def test_a_template_that_is_no_text_is_one_line(tmp_path: Path) -> None:
 REFUSES = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + TEMPLATE
 )
-    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + TEMPLATE
-)
 
 
 def test_a_template_without_a_place_for_system_text_refuses_the_user_s_and_not_the_default(tmp_path: Path, capsys):

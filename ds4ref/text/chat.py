@@ -315,7 +315,7 @@ def text_start(tokenizer: Tokenizer, text: str) -> list[int]:
     """
     if not text:
         return [tokenizer.bos] if tokenizer.bos >= 0 else []
-    return [] if tokenizer.chats else chat_start(tokenizer)
+    return [] if tokenizer.chats and tokenizer.template is None else chat_start(tokenizer)
 
 
 def answer_start(tokenizer: Tokenizer, mode: str = "high") -> list[int]:

@@ -67,13 +67,20 @@ class ControlStrings:
     ) -> list[int]:  # fmt: skip
         """Encode a conversation by the model's own template; messages cannot inject control tokens.
 
-        messages: dicts with role, content and other keys that the template uses. Raise TextError if there is no
-        template or it fails.
+        messages: dicts with role, content and other keys that the template uses; after a last one with ``prefix`` the
+        prompt ends with its content. Raise TextError if there is no template or it fails.
         """
         if self.template is None:
             raise TextError(f"{self.where}: there is no chat template")
         guarded = [{key: self._guarded(value) for key, value in message.items()} for message in messages]
+        prefix = guarded[-1]["content"].strip() if guarded and guarded[-1].pop("prefix", False) else None
+        answer = answer and not prefix
         text = self.template.render(guarded, tools=tools, answer=answer, enable_thinking=thinking != "none")
+        if prefix:
+            whole, content = messages[-1]["content"], text.rfind(prefix)
+            if content < 0:
+                raise TextError(f"{self.where}: its chat template changes the message that is to be continued")
+            text = text[: content + len(prefix)] + whole[len(whole.rstrip()) :]
         spans = [s if isinstance(s, int) else (s[0], s[1].replace(_MARK, "")) for s in self._spans(clean(text))]
         return self._encoded(spans)
 

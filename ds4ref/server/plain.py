@@ -192,6 +192,7 @@ class Plain:
             return {
                 name: rawjson.string(raw) if rawjson.is_string(raw) else json.loads(raw)
                 for name, raw in rawjson.members(body.decode("utf-8-sig"))
+                if raw != "null"
             }
 
     # --- monitoring

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ds4ref.server.api import Refused
 from ds4ref.server.apis import known
+from ds4ref.server.openapi import SCHEMAS
 from ds4ref.server.turn import Turn
 
 from .answers import read
@@ -152,6 +153,35 @@ def test_each_field_does_what_its_table_says(api):
         else:
             assert not isinstance(found, str), (name, found)
             assert found != plain, f"{name} is passed over"
+
+
+NESTED: dict[str, list[dict[str, Any]]] = {
+    # What stands in place of {}, in objects that the API reads, as null: each member of the description below them.
+    "chat": [{"stream_options": {"include_usage": None, "include_obfuscation": None}},
+             {"response_format": {"type": "json_object", "json_schema": None}},
+             {"thinking": {"type": None, "budget_tokens": None}}],
+    "completions": [{"stream_options": {"include_usage": None}}],
+    "messages": [{"output_config": {"effort": None, "format": None}}, {"context_management": {"edits": None}},
+                 {"thinking": {"type": "enabled", "budget_tokens": None, "display": None}}],
+    "responses": [{"reasoning": {"effort": None, "summary": None, "context": None, "mode": None}},
+                  {"text": {"format": None, "verbosity": None}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_null_is_absent(api):
+    """Of every field that any table or the OpenAPI document knows, and of the members of objects."""
+    described = {
+        name for schema in SCHEMAS.values() for name in schema.get("properties", ()) if name not in ASKS[api]
+    }
+    tables = (known.DONE[api], known.WITHOUT_EFFECT[api], known.REFUSED[api])
+    for name in sorted(described.union(*tables) - set(ASKS[api])):
+        assert outcome(api, {name: None}) == outcome(api, {}), name
+    required = next(name for name in ASKS[api] if name != "max_tokens")
+    assert outcome(api, {required: None}) == f"missing {required}"
+    for fields in NESTED[api]:
+        full = {name: {k: v for k, v in one.items() if v is not None} for name, one in fields.items()}
+        assert outcome(api, fields) == outcome(api, full), fields
 
 
 @pytest.mark.parametrize("api", PATHS)

@@ -2,8 +2,8 @@
 
 As tolerant as ds4's parser: unknown fields are ignored (but see ``known``), the last of several members of the same
 name counts, commas between the members of the request itself may be missing, text after the object is ignored. And as
-strict: a supported field must have the right type, and null is an error where a field needs a value. Every error is a
-Refused with status 400.
+strict: a supported field must have the right type. Null is absent, which differs from ds4. Every error is a Refused with
+status 400.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def reading() -> Iterator[None]:
 
 
 class Body:
-    """The members of a request's JSON object as raw JSON text by name; the last of several of the same name counts."""
+    """The members of a request's JSON object as raw JSON text by name; the last of several of the same name counts.
+
+    A member that is null is absent: LangChain and others send every parameter they know, set or not.
+    """
 
     def __init__(self, data: bytes):
         try:
@@ -65,7 +68,8 @@ class Body:
         self._raw: Fields = {}
         for name, value in pairs:
             self._raw.pop(name, None)  # keep the order of the last occurrences
-            self._raw[name] = value
+            if value != "null":
+                self._raw[name] = value
 
     def __contains__(self, name: str) -> bool:
         return name in self._raw
@@ -83,8 +87,7 @@ class Body:
 
     def raw(self, name: str) -> str | None:
         """Return the raw JSON of an optional field, None if the field is absent or null."""
-        raw = self._raw.get(name)
-        return None if raw == "null" else raw
+        return self._raw.get(name)
 
     def object(self, name: str) -> Fields:
         """Return the members of an object-valued field, {} if the field is absent or null."""
@@ -148,10 +151,10 @@ class Body:
 
     def choices(self) -> int:
         """Return ``n``, the number of answers to each prompt."""
-        number = 1.0 if self.raw("n") is None else self.within("n", 1, CHOICES)
-        if number is None or number != int(number):
+        number = self.within("n", 1, CHOICES)
+        if number is not None and number != int(number):
             raise bad("n is not a whole number")
-        return int(number)
+        return 1 if number is None else int(number)
 
 
 def truth(raw: str, name: str) -> bool:
@@ -212,13 +215,13 @@ def sampling(body: Body, about: About, thinking: str) -> Sampling:
     if values["top_p"] == 0:
         values["top_p"] = LEAST_P  # the smallest nucleus has one token; the sampler takes 0 for "off"
     penalties = {
-        "presence": 0.0 if body.raw("presence_penalty") is None else body.within("presence_penalty", -2, 2),
-        "frequency": 0.0 if body.raw("frequency_penalty") is None else body.within("frequency_penalty", -2, 2),
+        "presence": body.within("presence_penalty", -2, 2) or 0.0,
+        "frequency": body.within("frequency_penalty", -2, 2) or 0.0,
     }
     if thinking != "none" and not on(about.options, "client-sampling"):
         values = {}
     chosen = {name: value for name, value in values.items() if value is not None}
-    return Sampling(**chosen, **penalties, seed=body.seed(), bias=body.bias())  # type: ignore[arg-type]
+    return Sampling(**chosen, **penalties, seed=body.seed(), bias=body.bias())
 
 
 def known_roles(messages: Sequence[Message], *roles: str) -> Sequence[Message]:
@@ -244,7 +247,7 @@ def switched(body: Body, *names: str) -> tuple[bool | None, bool]:
             chosen = raw == "true"
         elif name == "think":
             raise bad("think is not true or false")
-        elif raw != "null":
+        else:
             with reading():
                 kind = string(members(raw, name).get("type"), f"type of {name}")
             chosen = {"enabled": True, "disabled": False}.get(kind, chosen)
@@ -260,7 +263,7 @@ def thinking(body: Body, about: About, model: str) -> str:
 def effort(raw: str | None, name: str) -> str | None:
     """Parse the raw JSON string of a reasoning-effort field, None if the field is absent or null."""
     with reading():
-        return None if raw is None or raw == "null" else string(raw, name)
+        return None if raw is None else string(raw, name)
 
 
 def mode(about: About, effort: str | None, chosen: bool | None, model: str, explicit: bool) -> str:
@@ -310,7 +313,7 @@ def schema_format(raw: str | None, where: str, nested: str = "") -> str:
     where    name of the field in error messages
     nested   the member that holds ``schema``, "" if ``schema`` lies beside ``type``
     """
-    if raw is None or raw == "null":
+    if raw is None:
         return ""
     with reading():
         form = members(raw, where)

@@ -66,7 +66,8 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 """Fields that change no answer, by API, each with the reason."""
 
-_OFF = frozenset(("null", "false", "[]", "{}", '""', "0", "0.0"))
+_OFF = frozenset(("false", "[]", "{}", '""', "0", "0.0"))
+_NEVER: frozenset[str] = frozenset()
 _ONE = _OFF | {"1", "1.0"}
 
 _NOWHERE: Mapping[str, frozenset[str]] = {
@@ -79,7 +80,7 @@ _NOWHERE: Mapping[str, frozenset[str]] = {
         _OFF,
     ),
     **dict.fromkeys(("repetition_penalty", "repeat_penalty", "length_penalty", "typical_p", "tfs_z"), _ONE),
-    "enable_thinking": frozenset(("null",)),
+    "enable_thinking": _NEVER,
 }  # fmt: skip
 """Fields of other servers, which would change the answer here, with the values that ask for nothing."""
 
@@ -88,7 +89,7 @@ _FORMS = _OFF | {'{"type":"text"}'}
 REFUSED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "chat": {
         **_NOWHERE, "best_of": _ONE, "suffix": _OFF, "audio": _OFF, "modalities": _OFF | {'["text"]'},
-        "functions": _OFF, "function_call": _OFF | {'"none"', '"auto"'}, "web_search_options": frozenset(("null",)),
+        "functions": _OFF, "function_call": _OFF | {'"none"', '"auto"'}, "web_search_options": _NEVER,
         "echo": _OFF, "max_output_tokens": _OFF, "stop_sequences": _OFF, "system": _OFF, "instructions": _OFF,
         "prompt": _OFF, "input": _OFF, "output_format": _OFF, "output_config": _OFF, "text": _OFF, "reasoning": _OFF,
     },
@@ -101,14 +102,14 @@ REFUSED: Mapping[str, Mapping[str, frozenset[str]]] = {
         **_NOWHERE, **_NO_CHOICES, "container": _OFF, "mcp_servers": _OFF, "thread": _OFF, "compaction": _OFF,
         "stop": _OFF, "logprobs": _OFF, "top_logprobs": _OFF, "response_format": _FORMS, "text": _OFF,
         "max_completion_tokens": _OFF, "max_output_tokens": _OFF, "instructions": _OFF, "prompt": _OFF, "input": _OFF,
-        "parallel_tool_calls": frozenset(("null", "true")), "reasoning": _OFF, "think": frozenset(("null",)),
+        "parallel_tool_calls": frozenset(("true",)), "reasoning": _OFF, "think": _NEVER,
     },
     "responses": {
-        **_NOWHERE, **_NO_CHOICES, "previous_response_id": frozenset(("null",)), "conversation": frozenset(("null",)),
+        **_NOWHERE, **_NO_CHOICES, "previous_response_id": _NEVER, "conversation": _NEVER,
         "background": _OFF, "context_management": _OFF, "prompt": _OFF,
         "top_logprobs": _OFF, "logprobs": _OFF, "stop": _OFF,
         "stop_sequences": _OFF, "response_format": _FORMS, "max_completion_tokens": _OFF, "messages": _OFF,
-        "system": _OFF, "reasoning_effort": _OFF, "thinking": frozenset(("null",)), "think": frozenset(("null",)),
+        "system": _OFF, "reasoning_effort": _OFF, "thinking": _NEVER, "think": _NEVER,
         "output_format": _OFF, "output_config": _OFF,
     },
 }  # fmt: skip

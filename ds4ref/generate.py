@@ -208,7 +208,7 @@ class Generation:
     free (text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
     never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``guide`` included,
-    but not a token that ``guide`` takes.
+    but not a token that ``guide`` takes. With ``past_end`` a token that ends texts is one like others, without text.
     """
 
     def __init__(
@@ -224,10 +224,11 @@ class Generation:
         guide: Guide | None = None,
         last: bool = True,
         adjust: Adjustment | None = None,
+        past_end: bool = False,
     ):
         self.session, self.tokenizer, self.sampler, self.adjust = session, tokenizer, sampler, adjust
         self.limit = max(0, min(limit, session.ctx - session.pos - last))
-        self.guide, self.last = guide, last
+        self.guide, self.last, self.past_end = guide, last, past_end
         self.thinking = thinking
         self.cancel = cancel or (lambda: False)
         self.timing = timing or Timing()
@@ -270,7 +271,7 @@ class Generation:
                 return self.sampler.pick(self.adjust(logits if wanted is None else wanted, self.tokens))
             return self.sampler.choose(session) if wanted is None else self.sampler.pick(wanted)
 
-        steps = decode(self.session, pick, self.limit, tok.ends, last=self.last)
+        steps = decode(self.session, pick, self.limit, () if self.past_end else tok.ends, last=self.last)
         while True:
             start = time.perf_counter()
             try:
@@ -283,7 +284,7 @@ class Generation:
             if token is None:
                 self.finish = "cancelled" if self.cancel() else "length"
                 return
-            if token in tok.ends:
+            if token in tok.ends and not self.past_end:
                 self.finish, self.end = "stop", token
                 return
             start = time.perf_counter()
@@ -294,6 +295,8 @@ class Generation:
                 text, was = decoder.finish(), self.thinking
                 self.thinking = token == tok.think_open
                 piece = Piece(token, text, was)
+            elif token in tok.ends:
+                piece = Piece(token, decoder.finish(), self.thinking)
             else:
                 piece = Piece(token, decoder.feed(token), self.thinking)
             timing.decode_s += time.perf_counter() - start

@@ -6,7 +6,7 @@ the answer has the token so far. Tokens of the prompt do not count. A logit of -
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -17,9 +17,18 @@ class Adjustment:
     bias         by token id; ids outside the vocabulary are the caller's mistake (IndexError)
     presence     subtracted once from the logit of every token that the answer has
     frequency    subtracted from it for every time that the answer has it
+    ends, least  tokens that cannot be chosen before the answer has ``least`` tokens
     """
 
-    def __init__(self, bias: Mapping[int, float], presence: float = 0.0, frequency: float = 0.0):
+    def __init__(
+        self,
+        bias: Mapping[int, float],
+        presence: float = 0.0,
+        frequency: float = 0.0,
+        ends: Collection[int] = (),
+        least: int = 0,
+    ):
+        self._ends, self._least = list(ends), least
         self._bias, self._presence, self._frequency = dict(bias), presence, frequency
         self._added: np.ndarray | None = None
         self._counted = 0
@@ -35,4 +44,7 @@ class Adjustment:
             self._added[token] -= self._frequency + (0.0 if token in self._seen else self._presence)
             self._seen.add(token)
         self._counted = len(tokens)
-        return logits + self._added
+        adjusted = logits + self._added
+        if len(tokens) < self._least:
+            adjusted[self._ends] = -np.inf
+        return adjusted

@@ -25,6 +25,8 @@ class Sampling:
     seed                  None for a random one from the operating system
     presence, frequency   penalties for tokens that the answer has already (``sampling.adjust``)
     bias                  token ids, each with what is added to its logit
+    min_tokens            minimum length of the answer: before it no token ends the answer, and no stop string counts
+    ignore_eos            tokens that end an answer are passed over: only its limit or a stop string ends it
     """
 
     temperature: float = 1.0
@@ -35,11 +37,13 @@ class Sampling:
     presence: float = 0.0
     frequency: float = 0.0
     bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
 
     @property
     def adjusts(self) -> bool:
         """Whether logits are changed before a token is chosen."""
-        return bool(self.presence or self.frequency or self.bias)
+        return bool(self.presence or self.frequency or self.bias or self.min_tokens)
 
     def numbered(self, number: int) -> Sampling:
         """Return the parameters of choice ``number`` of a request: each has a seed of its own."""

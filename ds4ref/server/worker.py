@@ -419,7 +419,7 @@ class Worker:
 
     def _generate(self, job: Job, stream: Stream, start: Start) -> Iterator[bool]:
         turn, session, tokenizer = job.turn, stream.session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover)
+        reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover, unstopped=turn.sampling.min_tokens)
         drawn = turn.sampling
         sampler = sampler_of(
             self.engine.source,
@@ -434,7 +434,8 @@ class Worker:
         generation = stream.generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
             cancel=job.cancel, timing=job.timing, guide=_guide_of(job, reader), last=True,
-            adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency) if drawn.adjusts else None,
+            adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency, tokenizer.ends, drawn.min_tokens)
+            if drawn.adjusts else None, past_end=drawn.ignore_eos,
         )  # fmt: skip
         begun, generated = time.perf_counter(), 0
         for piece in generation:

@@ -28,14 +28,16 @@ class AnswerReader:
               Only white space may follow; otherwise the block was part of the reasoning. The block is held back until
               the answer ends and does not end decoding (``done``).
     repair    accept a block that lacks only closing tags when the model ends its answer
+    unstopped  number of tokens at the start of an answer without tools in which no stop string counts
     """
 
-    def __init__(self, tools: bool, stop: Sequence[str] = (), *, recover: bool = True, repair: bool = False):
+    def __init__(self, tools: bool, stop: Sequence[str] = (), *, recover: bool = True, repair: bool = False,
+                 unstopped: int = 0):  # fmt: skip
         self._parser = DsmlParser(False, tools) if tools else None
         self._inside = DsmlParser(False, tags=False) if tools and recover else None
         self._repair = repair
         self._recovered: Generated | None = None
-        self._stop = StopHolder(stop)
+        self._stop, self._unstopped = StopHolder(stop), unstopped
         self._deltas: list[Delta] = []
         self._thinking = False
         self.reasoning_tokens = 0
@@ -47,12 +49,13 @@ class AnswerReader:
 
     def _fed(self, piece: Piece) -> Delta:
         self.reasoning_tokens += piece.thinking and piece.token is not None
+        self._unstopped -= piece.token is not None
         if piece.thinking:
             self._thinking = True
             return Delta(reasoning=self._thought(piece.text))
         reasoning = self._no_call()
         if self._parser is None:
-            return Delta(self._stop.feed(piece.text))
+            return Delta(piece.text if self._unstopped >= 0 else self._stop.feed(piece.text))
         return replace(self._delta(self._parser.feed(piece.text)), reasoning=reasoning)
 
     def finish(self, ended: str = "", thinking: bool = False) -> Delta:

@@ -94,7 +94,7 @@ OF_API: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 OTHERS = {
     "guided_json": SCHEMA, "guided_regex": "a+", "guided_choice": ["a"], "guided_grammar": "x", "grammar": "root ::= x",
-    "json_schema": SCHEMA, "repetition_penalty": 1.2, "min_tokens": 5, "ignore_eos": True, "stop_token_ids": [5],
+    "json_schema": SCHEMA, "repetition_penalty": 1.2, "stop_token_ids": [5],
     "use_beam_search": True, "mirostat": 2, "chat_template_kwargs": {"enable_thinking": False}, "typical_p": 0.5,
     "enable_thinking": False, "bad_words": ["x"], "logits_processors": ["x"], "structured_outputs": {"json": SCHEMA},
 }  # fmt: skip

@@ -135,6 +135,24 @@ def _():
     expect("text" in kinds(reply), reply)
 
 
+@check("anthropic.runner", "tools", "the tool runner calls its tool and goes on with the result", how="forced")
+def _():
+    if not hasattr(client.beta.messages, "tool_runner"):
+        raise Skip(f"anthropic {anthropic.__version__} has no tool runner")
+    asked = []
+
+    @anthropic.beta_tool(name=TOOL["name"], description=TOOL["description"], input_schema=TOOL["input_schema"])
+    def tool(**arguments):
+        asked.append(arguments)
+        return RESULT
+
+    runner = client.beta.messages.tool_runner(
+        messages=USER, tools=[tool], tool_choice=NAMED, max_iterations=2, **usual()
+    )
+    replies = list(runner)
+    expect(len(replies) == 2 and asked and fits(asked[0]), (replies, asked))
+
+
 @check("anthropic.errors", "errors", "BadRequestError with an error of Anthropic's shape")
 def _():
     try:

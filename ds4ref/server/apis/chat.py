@@ -57,6 +57,9 @@ class Chat(Api):
         model = fields.model(request, about)
         thinking = fields.thinking(request, about, model)
         choice, tools = _choice(request.raw("tool_choice"), tools, fields.parallel(request))
+        form = fields.schema_format(request.raw("response_format"), "response_format", "json_schema")
+        fields.lengthened(request, *(["tools"] if tools and choice.kind != "none" else []),
+                          *(["response_format"] if form else []))  # fmt: skip
         stream = request.flag("stream")
         messages = fields.continued(messages, request)
         turn = Turn(
@@ -69,7 +72,7 @@ class Chat(Api):
             sampling=fields.sampling(request, about, thinking),
             stop=fields.stops(request, "stop"),
             choice=choice,
-            format=fields.schema_format(request.raw("response_format"), "response_format", "json_schema"),
+            format=form,
             top_logprobs=_top_logprobs(request),
             affinity=fields.affinity(request, about),
             hoist=fields.hoist(about),

@@ -182,11 +182,27 @@ def model(body: Body, about: About) -> str:
 def limit(body: Body, about: About, *names: str) -> int | None:
     """Return the maximum length of the answer in tokens: the lower of the request's and the server's limit, or None.
 
-    A request that names no limit has the server's usual one.
+    A request that names no limit has the server's usual one, or its own ``min_tokens`` if that is more. Raise Refused
+    if ``min_tokens`` is above the limit.
     """
-    asked = body.count(*names)
-    limits = [n for n in (about.usual_tokens if asked is None else asked, about.max_tokens) if n is not None]
-    return min(limits, default=None)
+    asked, least = body.count(*names), body.count("min_tokens") or 0
+    usual = None if about.usual_tokens is None else max(about.usual_tokens, least)
+    limits = [n for n in (usual if asked is None else asked, about.max_tokens) if n is not None]
+    most = min(limits, default=None)
+    if most is not None and least > most:
+        raise bad(f"min_tokens is {least}, but the answer has at most {most} tokens")
+    return most
+
+
+def lengthened(body: Body, *clashing: str) -> None:
+    """Raise Refused if the request has ``min_tokens`` or ``ignore_eos`` together with a field that ends the answer.
+
+    A tool call or JSON of a schema is complete at a certain token; nothing may follow it.
+    """
+    for name in ("min_tokens", "ignore_eos"):
+        if body.raw(name) not in (None, "false", "0"):
+            for other in clashing:
+                raise Refused(400, f"{name} is not supported together with {other}")
 
 
 def stops(body: Body, name: str) -> tuple[str, ...]:
@@ -221,7 +237,8 @@ def sampling(body: Body, about: About, thinking: str) -> Sampling:
     if thinking != "none" and not on(about.options, "client-sampling"):
         values = {}
     chosen = {name: value for name, value in values.items() if value is not None}
-    return Sampling(**chosen, **penalties, seed=body.seed(), bias=body.bias())
+    return Sampling(**chosen, **penalties, seed=body.seed(), bias=body.bias(),
+                    min_tokens=body.count("min_tokens") or 0, ignore_eos=body.flag("ignore_eos"))  # fmt: skip
 
 
 def known_roles(messages: Sequence[Message], *roles: str) -> Sequence[Message]:

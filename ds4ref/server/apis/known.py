@@ -18,7 +18,8 @@ from .fields import Body, reading
 SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 """What every API takes, even where its own description lacks it."""
 
-_OPENAI = ("model", "stream", "stream_options", "reasoning_effort", "thinking", "think", "stop", "n", "max_tokens")
+_OPENAI = ("model", "stream", "stream_options", "reasoning_effort", "thinking", "think", "stop", "n", "max_tokens", "min_tokens",
+           "ignore_eos")
 _TOOLS = ("tools", "tool_choice", "prompt_cache_key")
 
 DONE: Mapping[str, frozenset[str]] = {
@@ -73,7 +74,7 @@ _ONE = _OFF | {"1", "1.0"}
 _NOWHERE: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar",
-         "json_schema", "regex", "ebnf", "logits_processors", "bad_words", "stop_token_ids", "min_tokens", "ignore_eos",
+         "json_schema", "regex", "ebnf", "logits_processors", "bad_words", "stop_token_ids",
          "use_beam_search", "mirostat", "mirostat_mode", "dry_multiplier", "xtc_probability", "dynatemp_range",
          "top_a", "eta_cutoff", "epsilon_cutoff", "no_repeat_ngram_size", "penalty_alpha", "samplers",
          "chat_template", "chat_template_kwargs", "thinking_budget", "moderation"),
@@ -85,6 +86,7 @@ _NOWHERE: Mapping[str, frozenset[str]] = {
 """Fields of other servers, which would change the answer here, with the values that ask for nothing."""
 
 _NO_CHOICES = {"n": _ONE, "best_of": _ONE}
+_LENGTHS = {"min_tokens": _OFF, "ignore_eos": _OFF}
 _FORMS = _OFF | {'{"type":"text"}'}
 REFUSED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "chat": {
@@ -99,13 +101,13 @@ REFUSED: Mapping[str, Mapping[str, frozenset[str]]] = {
         "system": _OFF, "instructions": _OFF, "messages": _OFF, "input": _OFF, "top_logprobs": _OFF, "reasoning": _OFF,
     },
     "messages": {
-        **_NOWHERE, **_NO_CHOICES, "container": _OFF, "mcp_servers": _OFF, "thread": _OFF, "compaction": _OFF,
+        **_NOWHERE, **_NO_CHOICES, **_LENGTHS, "container": _OFF, "mcp_servers": _OFF, "thread": _OFF, "compaction": _OFF,
         "stop": _OFF, "logprobs": _OFF, "top_logprobs": _OFF, "response_format": _FORMS, "text": _OFF,
         "max_completion_tokens": _OFF, "max_output_tokens": _OFF, "instructions": _OFF, "prompt": _OFF, "input": _OFF,
         "parallel_tool_calls": frozenset(("true",)), "reasoning": _OFF, "think": _NEVER,
     },
     "responses": {
-        **_NOWHERE, **_NO_CHOICES, "previous_response_id": _NEVER, "conversation": _NEVER,
+        **_NOWHERE, **_NO_CHOICES, **_LENGTHS, "previous_response_id": _NEVER, "conversation": _NEVER,
         "background": _OFF, "context_management": _OFF, "prompt": _OFF,
         "top_logprobs": _OFF, "logprobs": _OFF, "stop": _OFF,
         "stop_sequences": _OFF, "response_format": _FORMS, "max_completion_tokens": _OFF, "messages": _OFF,
@@ -187,4 +189,9 @@ def _only(body: Body, name: str, allowed: Mapping[str, tuple[str, ...]]) -> None
 
 def unsupported(name: str, instead: str = "") -> Refused:
     """Return the Refused (400) for a field that would change the answer and is not carried out."""
-    return Refused(400, f"{name} is not supported" + (f"; use {instead}" if instead else ""))
+    details = {"error_code": "thread_unsupported_request", "unsupported": [name]}
+    return Refused(
+        400,
+        f"{name} is not supported" + (f"; use {instead}" if instead else ""),
+        extra={"details": details} if name == "thread" else None,  # by which Anthropic's runner goes on without one
+    )

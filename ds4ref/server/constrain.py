@@ -59,6 +59,12 @@ def guide_of(turn: Turn, tokenizer: Tokenizer, max_reasoning: int | None = None)
         tools = [tool for tool in tools if choice.kind == "required" or tool.name == choice.name]
         if not tools:
             raise TextError(f"tool_choice asks for a tool that is not there: {choice.name or 'there are none'}")
+    if tokenizer.dsml < 0:  # a call of such a model is plain text
+        if forced:
+            raise TextError(
+                "tool_choice cannot demand a call: this model has no tokens for tool calls; use auto or none"
+            )
+        tools = []
     if not (forced or turn.format or any(tool.strict or tool.grammar is not None for tool in tools)):
         return None
     words = vocabulary(tokenizer)

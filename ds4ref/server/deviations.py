@@ -12,7 +12,6 @@ DEVIATIONS = {
     "client-sampling": "temperature, top_p, top_k and min_p of a request count with thinking on, too",
     "close-reasoning": "a responses stream closes its reasoning item before anything else begins",
     "count-tokens": "/v1/messages/count_tokens is there",
-    "input-tokens": "/v1/messages counts what was evaluated as input_tokens, and not as written to a cache",
     "json-keepalive": "what keeps an idle responses stream alive is an event: Codex's timer ignores comments",
     "limit-reason": "a response cut by its limit says max_output_tokens, by which clients know it is no error",
     "messages-quiet": "a request to /v1/messages that does not mention thinking gets none",

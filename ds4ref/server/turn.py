@@ -72,6 +72,7 @@ class Turn:
     thinking          "none", "high" or "max"
     text, ids         completions only: a plain prompt, as text or token ids, instead of messages
     max_tokens        maximum length of the answer in tokens; None: the rest of the context
+    max_thinking      maximum length of the reasoning in tokens, after which it is closed; None for no limit
     stop              strings that end the answer and are not part of it
     format            JSON schema (as text) of the visible answer; "" for none, "{}" for any JSON object
     top_logprobs      number of alternatives per token; None: no log probabilities
@@ -94,6 +95,7 @@ class Turn:
     ids: tuple[int, ...] | None = None
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    max_thinking: int | None = None
     stop: tuple[str, ...] = ()
     choice: Choice = field(default_factory=Choice)
     format: str = ""

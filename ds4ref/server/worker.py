@@ -433,14 +433,14 @@ class Worker:
         limit = room if turn.max_tokens is None else min(turn.max_tokens, room)
         generation = stream.generation = Generation(
             session, tokenizer, sampler, limit=limit, thinking=ends_in_thinking(start.tokens, tokenizer),
-            cancel=job.cancel, timing=job.timing, guide=_guide_of(job, reader), last=True,
+            cancel=job.cancel, timing=job.timing, guide=_guide_of(job, reader, tokenizer.think_close), last=True,
             adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency, tokenizer.ends, drawn.min_tokens)
             if drawn.adjusts else None, past_end=drawn.ignore_eos,
         )  # fmt: skip
         begun, generated = time.perf_counter(), 0
         for piece in generation:
             saving.decoded(self.timelines, session, reader.in_block)
-            steps = () if piece.token is None else (self._step(turn, session, piece.token, begun),)
+            steps = () if piece.token is None else (self._step(turn, session, piece, begun),)
             generated += len(steps)
             delta = reader.feed(self._raw(piece) if turn.raw else piece)
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
@@ -456,7 +456,9 @@ class Worker:
         job.finish = finish
         if turn.echo and generation.end is not None:
             # Harnesses that score expect one entry after the prompt.
-            rest = replace(rest, steps=(self._step(turn, session, generation.end, begun),))
+            rest = replace(
+                rest, steps=(self._step(turn, session, Piece(generation.end, "", generation.thinking), begun),)
+            )
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
 
@@ -467,12 +469,16 @@ class Worker:
         text = piece.text + (tokenizer.token_bytes(piece.token).decode() if tag and piece.token is not None else "")
         return replace(piece, text=text, thinking=False)
 
-    def _step(self, turn: Turn, session: Session, token: int, begun: float) -> Step:
-        raw = self.engine.tokenizer.token_bytes
-        now = time.perf_counter() - begun
+    def _step(self, turn: Turn, session: Session, piece: Piece, begun: float) -> Step:
+        tokenizer, token = self.engine.tokenizer, piece.token
+        assert token is not None
+        now, thought = (
+            time.perf_counter() - begun,
+            piece.thinking or token in (tokenizer.think_open, tokenizer.think_close),
+        )
         if turn.top_logprobs is None:
-            return Step(Token(raw(token), None, token), (), now)
-        return step(self.engine.tokenizer, session.logits, token, turn.top_logprobs, now)
+            return Step(Token(tokenizer.token_bytes(token), None, token), (), now, thought)
+        return replace(step(tokenizer, session.logits, token, turn.top_logprobs, now), thought=thought)
 
     def _remember(self, job: Job, session: Session, generation: Generation, reader: AnswerReader, finish: str) -> None:
         """Cache the timeline, end-of-sequence token included, under every text its history may be rendered as."""
@@ -507,13 +513,15 @@ class Worker:
         return texts
 
 
-def _guide_of(job: Job, reader: AnswerReader) -> Any:
-    """Return the guiding hook of a job: its constraint, and greedy decoding of tool-call markup."""
-    demanded, tools = job.demanded, bool(job.turn.callable)
-    if demanded is None and not tools:
+def _guide_of(job: Job, reader: AnswerReader, think_close: int) -> Any:
+    """Return the guiding hook of a job: its constraint, the limit of its reasoning, greedy tool-call markup."""
+    demanded, tools, most = job.demanded, bool(job.turn.callable), job.turn.max_thinking
+    if demanded is None and not tools and most is None:
         return None
 
     def guide(generation: Any, logits: np.ndarray) -> Any:
+        if most is not None and generation.thinking and reader.reasoning_tokens >= most:
+            return think_close
         wanted = None if demanded is None else demanded(generation, logits)
         if isinstance(wanted, (int, np.integer)):
             return wanted

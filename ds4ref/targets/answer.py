@@ -37,12 +37,14 @@ class Token:
 class Step:
     """One generated (or forced) token with its alternatives, best first.
 
-    ``time`` is its arrival in seconds since the request was sent, None where nothing was streamed.
+    ``time`` is its arrival in seconds since the request was sent, None where nothing was streamed; ``thought``: it is
+    reasoning, or a think tag (only the local engine's own decoding knows).
     """
 
     token: Token
     top: tuple[Token, ...] = ()
     time: float | None = None
+    thought: bool = False
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,12 @@ def deltas(
     reader, made, found = AnswerReader(tools, stop), 0, []
     for piece in pieces(text, thinking, size):
         made += 1
-        found.append(replace(reader.feed(piece), steps=(Step(Token(raw_of(piece), -0.5)),)))
+        found.append(
+            replace(
+                reader.feed(piece),
+                steps=(Step(Token(raw_of(piece), -0.5), thought=piece.thinking or piece.token in (1, 2)),),
+            )
+        )
         if reader.done:
             break
     rest = reader.finish()

@@ -356,16 +356,16 @@ def token(text, logprob=-0.25):
     return Token(text if isinstance(text, bytes) else text.encode(), logprob)
 
 
-def steps_of(*texts):
-    return tuple(Step(token(text), (token(text), token("other", -2.0))) for text in texts)
+def steps_of(*texts, thought=False):
+    return tuple(Step(token(text), (token(text), token("other", -2.0)), thought=thought) for text in texts)
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_log_probabilities(stream):
     """Thought tokens apart, as DeepSeek's API has them; tokens that end inside a character by their bytes."""
     said = [
-        Delta(reasoning="Hm", steps=steps_of("Hm")),
-        Delta(steps=steps_of("</think>")),
+        Delta(reasoning="Hm", steps=steps_of("Hm", thought=True)),
+        Delta(steps=steps_of("</think>", thought=True)),
         Delta(steps=steps_of(b"\xc3")),
         Delta("é", steps=steps_of(b"\xa9")),
         Delta(steps=steps_of("!")),

@@ -204,3 +204,20 @@ def test_requests_reads_a_stream_as_utf8(scripted):
     text = "".join(json.loads(line[6:])["choices"][0]["delta"].get("content", "") for line in lines
                    if line.startswith("data: {"))  # fmt: skip
     assert text == "Grüße, €5, 你好."
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_logprobs_of_a_default_request_are_where_its_text_is(server, monkeypatch, stream, inside):
+    """Also on a model whose prompt opens no reasoning although none was switched off."""
+    if not inside:
+        monkeypatch.setattr("ds4ref.server.worker.ends_in_thinking", lambda *_: False)
+    ask = {"messages": ASK["messages"], "logprobs": True, "max_tokens": 12, "temperature": 0, "stream": stream}
+    answer = post(server, CHAT, **ask)
+    events = data_of(answer.content)[:-1] if stream else [answer.json()]
+    choices = [event["choices"][0] for event in events]
+    for field, lists in (("content", "content"), ("reasoning_content", "reasoning_content")):
+        text = "".join((c.get("delta") or c.get("message") or {}).get(field) or "" for c in choices)
+        entries = [e for c in choices for e in (c.get("logprobs") or {}).get(lists, ())]
+        raw = b"".join(bytes(e["bytes"]) for e in entries).replace(b"<think>", b"").replace(b"</think>", b"")
+        assert raw.decode() == text and all(e["logprob"] is not None for e in entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import Phase, assume, given, settings
@@ -305,3 +306,12 @@ def test_grammars_cannot_reach_control_tokens() -> None:
     for definition in (f"start: <[{TOK.user}]> /x/", f"start: /x/ <[{TOK.eos}]>", f"start: <[{TOK.dsml}]>"):
         with pytest.raises(Exception, match="no token fits"):
             walk(tool_turn(custom(definition)), TOK, 200)
+
+
+def test_a_model_without_tokens_for_calls():
+    """A demanded call is refused in a plain line; strict tools that may be called anyway demand nothing."""
+    plain, strict = SimpleNamespace(dsml=-1), function("f", True, **STRICT, additionalProperties=False)
+    for choice in (Choice("required"), Choice("named", "f")):
+        with pytest.raises(TextError, match=r"^tool_choice cannot demand a call: this model has no tokens for tool"):
+            guide_of(tool_turn(strict, choice=choice), plain)
+    assert guide_of(tool_turn(strict, choice=Choice()), plain) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ds4ref.server.api import Refused
-from ds4ref.server.apis.common import PlainInput, stands_in_thinking
+from ds4ref.server.apis.common import PlainInput
 from ds4ref.server.deviations import DEVIATIONS, on
 from ds4ref.server.turn import Failed
 from ds4ref.targets.answer import Delta, Finish, Usage
@@ -267,27 +266,6 @@ def test_nothing_comes_after_the_end(path, end):
     assert whole.feed(Delta("x")) == whole.feed(end) == b"" and b'"x"' in whole.document()
 
 
-@pytest.mark.parametrize(
-    ("roles", "leading", "hoisted"),
-    [
-        ("user", True, True),
-        ("user assistant", True, True),
-        ("user assistant tool", True, True),
-        ("user system", True, True),
-        ("user assistant system", True, True),
-        ("user assistant developer", True, True),
-        ("system", False, False),
-    ],
-)
-def test_where_an_answer_begins(roles, leading, hoisted):
-    """Inside of thinking, as the prompt ends."""
-    talk = [{"role": role, "content": "x"} for role in roles.split()]
-    for options, wanted in (({}, leading), ({"system-in-place": False}, hoisted)):
-        turn, _ = read("/v1/chat/completions", {"messages": talk}, options=options)
-        assert stands_in_thinking(turn) == wanted == turn.rendered().text.endswith("<think>")
-        assert not stands_in_thinking(replace(turn, thinking="none"))
-
-
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 LAST = [{"role": "user", "content": "417+248="}, {"role": "assistant", "content": "66"}]
 OPEN = [LAST[0], {"role": "assistant", "content": "66", "prefix": True}]
@@ -320,7 +298,6 @@ def test_conversations_that_end_with_the_assistant(path, request_, end):
     turn, _ = read(path, request_)
     text = turn.rendered().text
     assert text.endswith(end)
-    assert stands_in_thinking(turn) == (text.endswith(("<think>", "<think>r")))
 
 
 def test_a_continued_answer_is_found_again_as_a_whole():

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds4ref.server.api import Refused
-from ds4ref.server.apis import known
+from ds4ref.server.apis import known, others
+from ds4ref.server.apis.fields import BUDGETS
 from ds4ref.server.openapi import SCHEMAS
 from ds4ref.server.turn import Turn
 
@@ -171,9 +172,7 @@ NESTED: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("api", PATHS)
 def test_null_is_absent(api):
     """Of every field that any table or the OpenAPI document knows, and of the members of objects."""
-    described = {
-        name for schema in SCHEMAS.values() for name in schema.get("properties", ()) if name not in ASKS[api]
-    }
+    described = {name for schema in SCHEMAS.values() for name in schema.get("properties", ()) if name not in ASKS[api]}
     tables = (known.DONE[api], known.WITHOUT_EFFECT[api], known.REFUSED[api])
     for name in sorted(described.union(*tables) - set(ASKS[api])):
         assert outcome(api, {name: None}) == outcome(api, {}), name
@@ -190,6 +189,81 @@ def test_fields_of_other_servers_are_refused_by_name(api, name):
     found = outcome(api, {name: OTHERS[name]})
     assert isinstance(found, str) and found.startswith(f"{name} is not supported") and len(found) < 100
     assert outcome(api, {name: None}) == outcome(api, {})
+
+
+FOREIGN = """
+    messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
+    presence_penalty response_format seed stop stream stream_options temperature top_p tools tool_choice reasoning_effort
+    thinking_token_budget include_reasoning parallel_tool_calls user use_beam_search top_k min_p repetition_penalty
+    length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+    spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs allowed_token_ids bad_words
+    echo add_generation_prompt continue_final_message add_special_tokens documents chat_template chat_template_kwargs
+    media_io_kwargs mm_processor_kwargs structured_outputs priority request_id return_tokens_as_token_ids
+    return_token_ids return_token_offsets return_prompt_text return_assistant_tokens_mask cache_salt kv_transfer_params
+    ec_transfer_params vllm_xargs repetition_detection prompt prompt_embeds suffix best_of
+
+    custom_labels custom_logit_processor custom_params data_parallel_rank ebnf extra_key images_config input_ids
+    json_schema lora_path max_dynamic_patch min_dynamic_patch no_stop_trim regex return_cached_tokens_details
+    return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64 return_hidden_states
+    return_input_ids_in_sglext return_meta_info return_output_ids_in_sglext return_prompt_token_ids
+    return_routed_experts return_sampling_mask return_spec_tokens_details rid routed_experts_start_len
+    sampling_logprobs_mode separate_reasoning session_id session_params stop_regex stream_reasoning task thinking
+    use_audio_in_video video_config watermark background include input instructions max_output_tokens max_tool_calls
+    metadata previous_response_id reasoning service_tier store text truncation max_new_tokens
+
+    dynatemp_range dynatemp_exponent top_n_sigma xtc_probability xtc_threshold typical_p repeat_last_n repeat_penalty
+    dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers mirostat mirostat_tau
+    mirostat_eta n_predict n_keep n_discard n_probs min_keep grammar grammar_lazy grammar_triggers preserved_tokens
+    reasoning_format reasoning_in_content thinking_forced_open samplers speculative.n_max speculative.n_min
+    speculative.p_min speculative.type timings_per_token post_sampling_probs backend_sampling lora cache_prompt
+    return_tokens return_progress n_indent n_cmpl n_cache_reuse t_max_predict_ms t_max_prompt_ms response_fields
+    parse_tool_calls id_slot
+
+    format keep_alive think options template context raw images system width height steps numa num_ctx num_batch num_gpu
+    main_gpu low_vram f16_kv logits_all vocab_only use_mmap use_mlock embedding_only num_thread num_keep num_predict
+    tfs_z penalize_newline
+""".split()
+"""The request fields of vLLM (chat and completions), SGLang 0.5.23, llama.cpp's server and ollama 0.6.3."""
+
+NO_VALUE: list[Any] = [{"a": [1]}, "x", 3.5, -7, ["x"], True, False, 0]
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_every_field_of_other_servers_is_known_and_does_what_its_table_says(api):
+    """Refused: by name, but for values that ask for nothing. Without effect: whatever its value, the same request."""
+    done, without, refused = known.DONE[api], known.WITHOUT_EFFECT[api], known.REFUSED[api]
+    plain = outcome(api, {})
+    for name in sorted({*FOREIGN, *others.REFUSED, *others.WITHOUT_EFFECT}):
+        assert (name in done) + (name in without) + (name in refused) == 1, name
+        for value in NO_VALUE if name not in done else ():
+            found = outcome(api, {name: value})
+            asks = name in refused and json.dumps(value) not in refused[name]
+            special = {"best_of", "previous_response_id", "conversation"}
+            if asks and name not in special:
+                instead = known.INSTEAD[api].get(name) or others.instead(name, api)
+                assert found == f"{name} is not supported" + (f"; use {instead}" if instead else "")
+                assert "/v1/" in instead or instead.split(".")[0] not in refused, f"{name}: {instead} is refused, too"
+            elif not asks:
+                assert found == plain, (name, value)
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_lengths_by_other_names(api):
+    """One length under four names; -1 stands for none where llama.cpp and Ollama have it so."""
+    wanted = outcome(api, {"max_tokens": 7})
+    assert wanted != outcome(api, {})
+    for name in ("n_predict", "num_predict", "max_new_tokens"):
+        assert outcome(api, {name: 7}) == wanted and outcome(api, {name: -1}) == outcome(api, {}), name
+        assert name in outcome(api, {name: -2})
+    assert "max_tokens is not" in outcome(api, {"max_tokens": -1})
+
+
+def test_limits_of_reasoning_by_other_names():
+    wanted = outcome("chat", {"thinking_token_budget": 7})
+    assert wanted[0].max_thinking == 7 and outcome("chat", {"thinking_token_budget": 0})[0].max_thinking == 0
+    for name in BUDGETS:
+        assert outcome("chat", {name: 7}) == wanted and outcome("chat", {name: -1}) == outcome("chat", {})
+        assert name in outcome("chat", {name: "7"})
 
 
 @pytest.mark.parametrize("api", PATHS)

@@ -57,7 +57,9 @@ def test_an_answer_without_its_end_has_the_asked_length(server, path, thinking):
 @EACH
 def test_the_end_is_forbidden_below_the_minimum_alone(server, path):
     for least in (0, 1, 5):
-        found = ask(server, path, max_tokens=9, thinking=False, min_tokens=least, logit_bias=ends_at_once(server)).json()
+        found = ask(
+            server, path, max_tokens=9, thinking=False, min_tokens=least, logit_bias=ends_at_once(server)
+        ).json()
         assert found["usage"]["completion_tokens"] == least and found["choices"][0]["finish_reason"] == "stop"
 
 
@@ -88,3 +90,27 @@ def test_what_ends_an_answer_clashes(server):
             assert said == f"{next(iter(fields))} is not supported together with {name}"
         ask(server, CHAT, **{name: other}, min_tokens=0, ignore_eos=False, max_tokens=3)
     assert ask(server, CHAT, tools=[BASH], tool_choice="none", ignore_eos=True, max_tokens=3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_of_a_limited_length_and_reasoning_left_out(server, stream):
+    """The model is kept from ending its reasoning; at its budget the server ends it, and an answer follows."""
+    close = server.service.worker.engine.tokenizer.think_close
+    more = {"max_tokens": 12, "logit_bias": {str(close): -100}, "ignore_eos": True, "logprobs": True, "stream": stream}
+
+    def shown(**fields):
+        answer = ask(server, CHAT, **more, **fields)
+        events = data_of(answer.content)[:-1] if stream else [answer.json()]
+        choices = [event["choices"][0] for event in events]
+        parts = [choice.get("delta") or choice.get("message") or {} for choice in choices]
+        thought = [e for c in choices for e in (c.get("logprobs") or {}).get("reasoning_content", ())]
+        said = [e for c in choices for e in (c.get("logprobs") or {}).get("content", ())]
+        text = "".join(part.get("content") or "" for part in parts)
+        return len(thought), len(said), "".join(part.get("reasoning_content") or "" for part in parts), text
+
+    assert shown()[:2] == (12, 0), "it would reason to the end"
+    for budget in (0, 1, 5):
+        thought, said, _, text = shown(thinking_token_budget=budget)
+        assert (thought, said) == (budget + 1, 11 - budget), "the closing tag is counted with the reasoning"
+        assert shown(thinking_token_budget=budget, include_reasoning=False) == (0, said, "", text)
+    assert shown(thinking_token_budget=-1) == shown()

@@ -215,7 +215,7 @@ def test_results_alone_go_on_from_the_live_turn(scripted):
 
 def test_the_end_of_thinking_is_seen_by_tokens():
     """An answer without text after its thinking, as tokens: the reasoning was completed."""
-    step = Step(Token(b"</think>"))
+    step = Step(Token(b"</think>"), thought=True)
     said = [Delta(reasoning="Hm"), Delta(steps=(step,)), Delta(finish=Finish.STOP, usage=Usage())]
     assert document_of(FULL, said)["output"][0]["status"] == "completed"
     assert followed(stream_of(FULL, said))[0]["output"][0]["status"] == "completed"

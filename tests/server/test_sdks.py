@@ -505,7 +505,7 @@ def test_usage_of_the_reference_is_typed():
     data = play(read("/v1/messages", {"messages": ASK})[1], said, 60, 100)
     with anthropic_client("http://x", http_client=fed(data, stream=False)) as client:
         usage = client.messages.create(model=MODEL, max_tokens=9, messages=ASK).usage
-    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (40, 60, 0)
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (0, 60, 40)
 
 
 def test_a_namespaced_call_is_typed():

@@ -24,7 +24,6 @@ from .common import (
     Base,
     Collected,
     PlainInput,
-    Thinking,
     Tool,
     compact,
     encoded,
@@ -34,7 +33,6 @@ from .common import (
     per_prompt,
     plain_input,
     several,
-    stands_in_thinking,
 )
 
 MAX_TOP = 20
@@ -68,10 +66,11 @@ class Chat(Api):
             fields.replayed(messages, about),
             tuple(tools),
             thinking,
-            max_tokens=fields.limit(request, about, "max_tokens", "max_completion_tokens"),
+            max_tokens=fields.limit(request, about, *fields.LENGTHS, "max_completion_tokens"),
             sampling=fields.sampling(request, about, thinking),
             stop=fields.stops(request, "stop"),
             choice=choice,
+            max_thinking=request.count(*fields.BUDGETS),
             format=form,
             top_logprobs=_top_logprobs(request),
             affinity=fields.affinity(request, about),
@@ -79,7 +78,9 @@ class Chat(Api):
             recover=on(about.options, "recover-calls"),
         )
         turn = several([fields.open_turn(turn)], request.choices())
-        return turn, ChatReply(turn, about, stream, fields.include_usage(request))
+        return turn, ChatReply(
+            turn, about, stream, fields.include_usage(request), request.flag("include_reasoning", True)
+        )
 
     def error(self, refused: Refused) -> bytes:
         """Return the error as OpenAI's JSON document."""
@@ -127,9 +128,9 @@ def _named(tool: Fields) -> str:
 class ChatReply(Base):
     """Formats an answer as ``chat.completion.chunk`` events or as one ``chat.completion`` document."""
 
-    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool):
+    def __init__(self, turn: Turn, about: About, stream: bool, usage: bool, thoughts: bool = True):
         super().__init__(turn, about, stream)
-        self._usage = usage
+        self._usage, self._thoughts = usage, thoughts
         self._done: list[Collected] = []  # the choices before the one that is being generated
         self._begin_choice()
 
@@ -137,7 +138,6 @@ class ChatReply(Base):
         self.collected, self.choice = Collected(), len(self._done)
         self.begun = self._dropping = False
         self._inputs: dict[int, PlainInput | None] = {}
-        self._thinking = Thinking(self.turn.top_logprobs is not None and stands_in_thinking(self.turn))
         self._steps: list[Step] = []
 
     def answered(self, delta: Delta) -> bytes:
@@ -157,11 +157,11 @@ class ChatReply(Base):
     def _pieces(self, delta: Delta) -> bytes:
         out = b"" if self.begun else self._chunk({"role": "assistant"})
         self.begun = True
-        self._steps += delta.steps
+        self._steps += [step for step in delta.steps if self._thoughts or not step.thought]
         if delta.void and self._inputs:
             # The client already has part of the call: it is not repeated as text, but left incomplete.
             self._dropping = True
-        if delta.reasoning:
+        if delta.reasoning and self._thoughts:
             out += self._chunk({"reasoning_content": delta.reasoning})
         if delta.text and not self._dropping:
             out += self._chunk({"content": delta.text})
@@ -207,7 +207,7 @@ class ChatReply(Base):
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice: dict[str, Any] = {"index": self.choice, "delta": delta, "finish_reason": finish}
         if self.turn.top_logprobs is not None and "role" not in delta and finish is None:
-            choice["logprobs"], self._steps = self._logprobs(self._steps), []
+            choice["logprobs"], self._steps = _logprobs(self._steps), []
         return self._event({"choices": [choice]})
 
     def _event(self, more: dict[str, Any]) -> bytes:
@@ -236,7 +236,7 @@ class ChatReply(Base):
 
     def _choice(self, number: int, answer: Collected) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
-        if answer.reasoning:
+        if answer.reasoning and self._thoughts:
             message["reasoning_content"] = answer.reasoning
         if answer.calls:
             message["tool_calls"] = [
@@ -245,19 +245,16 @@ class ChatReply(Base):
             ]
         choice: dict[str, Any] = {"index": number, "message": message, "finish_reason": str(answer.finish)}
         if self.turn.top_logprobs is not None:
-            self._thinking = Thinking(stands_in_thinking(self.turn))
-            choice["logprobs"] = self._logprobs(answer.steps)
+            choice["logprobs"] = _logprobs([step for step in answer.steps if self._thoughts or not step.thought])
         return choice
 
-    # --- log probabilities
 
-    def _logprobs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
-        if not steps:
-            return None
-        thought = [self._thinking.thought(step) for step in steps]
-        inside = [_entry(step) for step, is_thought in zip(steps, thought, strict=True) if is_thought]
-        outside = [_entry(step) for step, is_thought in zip(steps, thought, strict=True) if not is_thought]
-        return {"content": outside, "refusal": None} | ({"reasoning_content": inside} if inside else {})
+def _logprobs(steps: Sequence[Step]) -> dict[str, Any] | None:
+    if not steps:
+        return None
+    inside = [_entry(step) for step in steps if step.thought]
+    outside = [_entry(step) for step in steps if not step.thought]
+    return {"content": outside, "refusal": None} | ({"reasoning_content": inside} if inside else {})
 
 
 def _full(tool: Tool) -> Tool:

@@ -13,8 +13,7 @@ from typing import Any
 
 from ...targets.answer import Delta, Finish, Step, Usage
 from ...text import rawjson
-from ...text.chat import Message, leading_system
-from ...text.protocol import THINK_CLOSE, THINK_OPEN
+from ...text.chat import Message
 from ...text.schemas import Schema
 from ..api import About, Refused, Reply
 from ..turn import Answered, Event, Failed, Prefill, Turn
@@ -335,30 +334,3 @@ class Base(Reply):
 
 
 _CUT_OFF = Failed("shutdown", "server shutting down")
-
-
-def stands_in_thinking(turn: Turn) -> bool:
-    """Return whether the rendered prompt ends inside ``<think>``, so that the answer begins with reasoning."""
-    if turn.hoist == "leading":
-        asked = [m.role for m in turn.messages[leading_system(turn.messages) :]]
-    else:
-        asked = [m.role for m in turn.messages if m.role not in ("system", "developer")]
-    prefix = turn.messages[-1] if turn.messages and turn.messages[-1].prefix else None
-    return turn.thinking != "none" and bool(asked) and (prefix is None or not prefix.content)
-
-
-class Thinking:
-    """State machine that tells reasoning tokens of an answer from visible ones."""
-
-    def __init__(self, inside: bool):
-        self.inside = inside
-
-    def thought(self, step: Step) -> bool:
-        """Return whether the next token is reasoning; the tags ``<think>`` and ``</think>`` count as reasoning."""
-        was, raw = self.inside, step.token.raw
-        if raw in (_OPEN, _CLOSE):
-            self.inside = raw == _OPEN
-        return was or self.inside
-
-
-_OPEN, _CLOSE = THINK_OPEN.encode(), THINK_CLOSE.encode()

@@ -53,7 +53,7 @@ class Completions(Api):
             "completions",
             model,
             thinking=thinking,
-            max_tokens=fields.limit(request, about, "max_tokens"),
+            max_tokens=fields.limit(request, about, *fields.LENGTHS),
             sampling=fields.sampling(request, about, thinking),
             stop=fields.stops(request, "stop"),
             top_logprobs=_top_logprobs(request.raw("logprobs")),

@@ -33,7 +33,15 @@ CHOICES = 128
 STOPS = 256
 """Maximum number of stop strings in a request; every generated token is checked against all of them."""
 
+LENGTHS = ("max_tokens", "n_predict", "num_predict", "max_new_tokens")
+"""What OpenAI, llama.cpp, Ollama and SGLang's own API call the maximum length of an answer."""
+
+BUDGETS = ("thinking_token_budget", "thinking_budget", "thinking_budget_tokens", "reasoning_budget",
+           "reasoning_budget_tokens")  # fmt: skip
+"""What servers call the maximum length of the reasoning."""
+
 _EFFORT = "reasoning_effort"
+_ENDLESS = {*LENGTHS[1:], *BUDGETS}
 _SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity", "thread-id")
 
 
@@ -121,8 +129,9 @@ class Body:
     def count(self, *names: str) -> int | None:
         """Return an integer, at most 2**31 - 1, from the last present field of ``names``; None if all are absent.
 
-        Raise Refused if one is negative.
+        Raise Refused if one is negative; of other servers' fields -1 stands for no limit.
         """
+        names = tuple(name for name in names if name not in _ENDLESS or self._raw.get(name) != "-1")
         values = [self.within(name, 0, HUGE) for name in self._raw if name in names]
         return None if not values or values[-1] is None else int(min(values[-1], MOST))
 

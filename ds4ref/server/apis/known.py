@@ -9,23 +9,41 @@ all the time, and most are about accounts and caches.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from ...text.fields import array, text
 from ...text.fields import fields as members
 from ..api import Refused
-from .fields import Body, reading
+from . import others
+from .fields import BUDGETS, LENGTHS, Body, reading
+from .others import NEVER, OFF, ONE
+
+V = TypeVar("V")
 
 SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 """What every API takes, even where its own description lacks it."""
 
-_OPENAI = ("model", "stream", "stream_options", "reasoning_effort", "thinking", "think", "stop", "n", "max_tokens", "min_tokens",
-           "ignore_eos")
+_OPENAI = (
+    "model",
+    "stream",
+    "stream_options",
+    "reasoning_effort",
+    "thinking",
+    "think",
+    "stop",
+    "n",
+    *LENGTHS,
+    "min_tokens",
+    "ignore_eos",
+)
 _TOOLS = ("tools", "tool_choice", "prompt_cache_key")
 
 DONE: Mapping[str, frozenset[str]] = {
     "chat": frozenset((*SAMPLING, *_OPENAI, *_TOOLS, "messages", "max_completion_tokens", "logprobs", "top_logprobs",
-                       "response_format", "parallel_tool_calls")),
-    "completions": frozenset((*SAMPLING, *_OPENAI, "prompt", "echo", "logprobs", "prompt_cache_key")),
+                       "response_format", "parallel_tool_calls", "include_reasoning", *BUDGETS,
+                       "continue_final_message", "add_generation_prompt")),
+    "completions": frozenset((*SAMPLING, *_OPENAI, "prompt", "echo", "logprobs", "prompt_cache_key",
+                              "apply_chat_template")),
     "messages": frozenset((*SAMPLING, *_TOOLS, "model", "stream", "messages", "system", "max_tokens", "thinking",
                            "stop_sequences", "output_config", "output_format", "reasoning_effort",
                            "context_management")),
@@ -43,7 +61,7 @@ _OPENAI_WITHOUT = {
     **dict.fromkeys(("user", "safety_identifier", "metadata", "store", "service_tier"), _ACCOUNT),
     **dict.fromkeys(("prompt_cache_retention", "prompt_cache_options"), _CACHE),
 }
-WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
+_OWN_WITHOUT: Mapping[str, Mapping[str, str]] = {
     "chat": {**_OPENAI_WITHOUT, "prediction": _QUICKER, "verbosity": _HINT},
     "completions": _OPENAI_WITHOUT,
     "messages": {
@@ -65,56 +83,48 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "truncation": "a history that does not fit is refused either way, so none is answered that lacks its beginning",
     },
 }  # fmt: skip
-"""Fields that change no answer, by API, each with the reason."""
 
-_OFF = frozenset(("false", "[]", "{}", '""', "0", "0.0"))
-_NEVER: frozenset[str] = frozenset()
-_ONE = _OFF | {"1", "1.0"}
-
-_NOWHERE: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(
-        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar",
-         "json_schema", "regex", "ebnf", "logits_processors", "bad_words", "stop_token_ids",
-         "use_beam_search", "mirostat", "mirostat_mode", "dry_multiplier", "xtc_probability", "dynatemp_range",
-         "top_a", "eta_cutoff", "epsilon_cutoff", "no_repeat_ngram_size", "penalty_alpha", "samplers",
-         "chat_template", "chat_template_kwargs", "thinking_budget", "moderation"),
-        _OFF,
-    ),
-    **dict.fromkeys(("repetition_penalty", "repeat_penalty", "length_penalty", "typical_p", "tfs_z"), _ONE),
-    "enable_thinking": _NEVER,
-}  # fmt: skip
-"""Fields of other servers, which would change the answer here, with the values that ask for nothing."""
-
-_NO_CHOICES = {"n": _ONE, "best_of": _ONE}
-_LENGTHS = {"min_tokens": _OFF, "ignore_eos": _OFF}
-_FORMS = _OFF | {'{"type":"text"}'}
-REFUSED: Mapping[str, Mapping[str, frozenset[str]]] = {
+_NO_CHOICES = {"n": ONE, "best_of": ONE}
+_FORMS = OFF | {'{"type":"text"}'}
+_OWN_REFUSED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "chat": {
-        **_NOWHERE, "best_of": _ONE, "suffix": _OFF, "audio": _OFF, "modalities": _OFF | {'["text"]'},
-        "functions": _OFF, "function_call": _OFF | {'"none"', '"auto"'}, "web_search_options": _NEVER,
-        "echo": _OFF, "max_output_tokens": _OFF, "stop_sequences": _OFF, "system": _OFF, "instructions": _OFF,
-        "prompt": _OFF, "input": _OFF, "output_format": _OFF, "output_config": _OFF, "text": _OFF, "reasoning": _OFF,
+        "best_of": ONE, "suffix": OFF, "audio": OFF, "modalities": OFF | {'["text"]'},
+        "functions": OFF, "function_call": OFF | {'"none"', '"auto"'}, "web_search_options": NEVER,
+        "echo": OFF, "max_output_tokens": OFF, "stop_sequences": OFF, "system": OFF, "instructions": OFF,
+        "prompt": OFF, "input": OFF, "output_format": OFF, "output_config": OFF, "text": OFF, "reasoning": OFF,
     },
     "completions": {
-        **_NOWHERE, "best_of": _ONE, "suffix": _OFF, "tools": _OFF, "tool_choice": _OFF | {'"none"', '"auto"'},
-        "response_format": _FORMS, "max_completion_tokens": _OFF, "max_output_tokens": _OFF, "stop_sequences": _OFF,
-        "system": _OFF, "instructions": _OFF, "messages": _OFF, "input": _OFF, "top_logprobs": _OFF, "reasoning": _OFF,
+        "best_of": ONE, "suffix": OFF, "tools": OFF, "tool_choice": OFF | {'"none"', '"auto"'},
+        "response_format": _FORMS, "max_completion_tokens": OFF, "max_output_tokens": OFF, "stop_sequences": OFF,
+        "system": OFF, "instructions": OFF, "messages": OFF, "input": OFF, "top_logprobs": OFF, "reasoning": OFF,
     },
     "messages": {
-        **_NOWHERE, **_NO_CHOICES, **_LENGTHS, "container": _OFF, "mcp_servers": _OFF, "thread": _OFF, "compaction": _OFF,
-        "stop": _OFF, "logprobs": _OFF, "top_logprobs": _OFF, "response_format": _FORMS, "text": _OFF,
-        "max_completion_tokens": _OFF, "max_output_tokens": _OFF, "instructions": _OFF, "prompt": _OFF, "input": _OFF,
-        "parallel_tool_calls": frozenset(("true",)), "reasoning": _OFF, "think": _NEVER,
+        **_NO_CHOICES, "container": OFF, "mcp_servers": OFF, "thread": OFF, "compaction": OFF,
+        "stop": OFF, "logprobs": OFF, "top_logprobs": OFF, "response_format": _FORMS, "text": OFF,
+        "max_completion_tokens": OFF, "max_output_tokens": OFF, "instructions": OFF, "prompt": OFF, "input": OFF,
+        "parallel_tool_calls": frozenset(("true",)), "reasoning": OFF, "think": NEVER,
     },
     "responses": {
-        **_NOWHERE, **_NO_CHOICES, **_LENGTHS, "previous_response_id": _NEVER, "conversation": _NEVER,
-        "background": _OFF, "context_management": _OFF, "prompt": _OFF,
-        "top_logprobs": _OFF, "logprobs": _OFF, "stop": _OFF,
-        "stop_sequences": _OFF, "response_format": _FORMS, "max_completion_tokens": _OFF, "messages": _OFF,
-        "system": _OFF, "reasoning_effort": _OFF, "thinking": _NEVER, "think": _NEVER,
-        "output_format": _OFF, "output_config": _OFF,
+        **_NO_CHOICES, "previous_response_id": NEVER, "conversation": NEVER,
+        "background": OFF, "context_management": OFF, "prompt": OFF,
+        "top_logprobs": OFF, "logprobs": OFF, "stop": OFF,
+        "stop_sequences": OFF, "response_format": _FORMS, "max_completion_tokens": OFF, "messages": OFF,
+        "system": OFF, "reasoning_effort": OFF, "thinking": NEVER, "think": NEVER,
+        "output_format": OFF, "output_config": OFF,
     },
 }  # fmt: skip
+
+
+def _joined(own: Mapping[str, Mapping[str, V]], foreign: Mapping[str, V]) -> dict[str, dict[str, V]]:
+    """Return the tables by API with the fields of other servers that the API's own tables lack."""
+    has = {api: DONE[api] | set(_OWN_REFUSED[api]) | set(_OWN_WITHOUT[api]) for api in DONE}
+    return {api: {n: v for n, v in foreign.items() if n not in has[api]} | dict(own[api]) for api in DONE}
+
+
+WITHOUT_EFFECT = _joined(_OWN_WITHOUT, others.WITHOUT_EFFECT)
+"""Fields that change no answer, by API, each with the reason."""
+
+REFUSED = _joined(_OWN_REFUSED, others.REFUSED)
 """Fields that are refused by name, by API, with the values (as JSON) that ask for what happens anyway."""
 
 INSTEAD: Mapping[str, Mapping[str, str]] = {
@@ -143,9 +153,6 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 """The field that does it, where an API has another name for it."""
 
-EVERYWHERE = {"guided_json": "response_format", "json_schema": "response_format", "chat_template_kwargs": "thinking",
-              "enable_thinking": "thinking"}  # fmt: skip
-
 LOGPROBS = "message.output_text.logprobs"
 CLEARING, CLEARING_LATE = "clear_thinking", "clear_tool_uses"
 """Edits of the context: what the model thought before is left out by its own rules; tool results are left out from
@@ -159,7 +166,7 @@ def check(body: Body, api: str) -> None:
         if name == "best_of" and raw == body.raw("n"):
             continue  # the best of as many as are returned is what happens anyway
         if neutral is not None and raw not in neutral:
-            raise unsupported(name, INSTEAD[api].get(name) or (EVERYWHERE.get(name, "") if api == "chat" else ""))
+            raise unsupported(name, INSTEAD[api].get(name) or others.instead(name, api))
     with reading():
         if api == "responses":
             wanted = body.raw("include")

@@ -271,15 +271,13 @@ class MessagesReply(Base):
     # --- both
 
     def _usage(self, prompt: int, cached: int, completion: int) -> dict[str, int]:
-        """Return the usage object. ``input_tokens`` are those that were evaluated; for ds4 all of them count as written
-        to the cache."""
-        fresh = prompt - cached
-        ours = on(self.about.options, "input-tokens")
+        """Return the usage object. A prompt has the sum of its three counts in tokens: what is evaluated is written to
+        the cache, as the other APIs say, and ``input_tokens`` counts what is neither read nor written."""
         return {
-            "input_tokens": fresh if ours else 0,
+            "input_tokens": 0,
             "output_tokens": completion,
             "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0 if ours else fresh,
+            "cache_creation_input_tokens": prompt - cached,
         }
 
     def _message(self, content: list[Any], reason: str | None, sequence: str | None, usage: Any) -> dict[str, Any]:

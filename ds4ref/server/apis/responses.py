@@ -16,6 +16,7 @@ from ...text.fields import Fields, array
 from ...text.fields import fields as members
 from ...text.fields import text as string
 from ...text.messages import from_responses
+from ...text.protocol import THINK_CLOSE
 from ...text.rawjson import is_string
 from ...text.schemas import Schema, brought, read_schemas
 from ..api import About, Api, Refused, sse
@@ -26,19 +27,19 @@ from .common import (
     Base,
     PlainInput,
     Splice,
-    Thinking,
     Tool,
     encoded,
     new_id,
     on_the_wire,
     openai_error,
     plain_input,
-    stands_in_thinking,
 )  # fmt: skip
 
 ROLES = ("user", "assistant", "system", "developer", "tool")
 SUMMARIES = ("auto", "concise", "detailed")
 DIGITS = 24
+
+_CLOSE = THINK_CLOSE.encode()
 
 Item = dict[str, Any]
 
@@ -163,7 +164,6 @@ class ResponsesReply(Base):
         self._message: _Open | None = None
         self._call: _Call | None = None
         self._called = False  # a call was begun
-        self._thinking = Thinking(stands_in_thinking(turn))
         self._splice = Splice()
 
     # --- a stream
@@ -171,8 +171,6 @@ class ResponsesReply(Base):
     def delta(self, delta: Delta) -> bytes:
         """Return the server-sent events that carry ``delta``."""
         out = self._begin()
-        for step in delta.steps:
-            self._thinking.thought(step)
         lost = delta.void and self._called
         if lost and delta.finish != Finish.LENGTH:
             # The client must not take an incomplete call for a complete one, and it cannot be revoked.
@@ -288,7 +286,8 @@ class ResponsesReply(Base):
     def _thought(self, last: str) -> str:
         """The status of reasoning that is open at the end: completed only if something came after it."""
         answer = self.collected
-        closed = bool(answer.text or answer.calls) or (bool(answer.steps) and not self._thinking.inside)
+        ended = [not step.thought or step.token.raw == _CLOSE for step in answer.steps[-1:]]
+        closed = bool(answer.text or answer.calls) or True in ended
         return "completed" if closed else "incomplete"
 
     def late_error(self, failed: Failed) -> bytes:
@@ -313,8 +312,6 @@ class ResponsesReply(Base):
         status = _status(answer.last.finish)
         last = "completed" if status == "completed" else "incomplete"
         if answer.reasoning and self._summary:
-            for step in answer.steps:
-                self._thinking.thought(step)
             items.append(_reasoning_item(new_id("rs_", DIGITS), answer.reasoning, self._thought(last)))
         elif self._cut_in_reasoning(status):
             items.append(_reasoning_item(new_id("rs_", DIGITS), "", "incomplete"))

@@ -68,7 +68,7 @@ def test_the_limit(given, limit, wanted):
         ({"reasoning_effort": "none"}, "none"),
         ({"reasoning_effort": None}, "high"),
         ({"model": "deepseek-chat"}, "none"),
-        ({"model": "deepseek-chat", "thinking": None}, "high"),
+        ({"model": "deepseek-chat", "thinking": None}, "none"),
         ({"model": "deepseek-chat", "reasoning_effort": "high"}, "none"),
         ({"model": "deepseek-reasoner"}, "high"),
     ],

@@ -62,7 +62,7 @@ class Client:
                 block["input"] = dict(sorted(block["input"].items()))
         self.history.append({"role": "assistant", "content": kept})
         usage = found["usage"]
-        cached, new = usage["cache_read_input_tokens"], usage["input_tokens"]
+        cached, new = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
         return cached + new, cached, usage["output_tokens"]
 
     def responses(self, found):

@@ -193,9 +193,9 @@ def test_fields_of_other_servers_are_refused_by_name(api, name):
 
 FOREIGN = """
     messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
-    presence_penalty response_format seed stop stream stream_options temperature top_p tools tool_choice reasoning_effort
-    thinking_token_budget include_reasoning parallel_tool_calls user use_beam_search top_k min_p repetition_penalty
-    length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+    presence_penalty response_format seed stop stream stream_options temperature top_p tools tool_choice
+    reasoning_effort thinking_token_budget include_reasoning parallel_tool_calls user use_beam_search top_k min_p
+    repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
     spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs allowed_token_ids bad_words
     echo add_generation_prompt continue_final_message add_special_tokens documents chat_template chat_template_kwargs
     media_io_kwargs mm_processor_kwargs structured_outputs priority request_id return_tokens_as_token_ids
@@ -319,3 +319,13 @@ def test_no_field_that_changes_an_answer_is_passed_over(drawn):
 def test_some_were_done_and_some_refused():
     if COUNTS:  # the test before ran in this process
         assert min(COUNTS["done"], COUNTS["refused"]) > 200
+
+
+def test_a_thread_is_refused_with_the_code_that_anthropics_runner_falls_back_on():
+    """anthropic 2.14: error.details.error_code; it sends the request again without the thread."""
+    with pytest.raises(Refused) as refused:
+        read(PATHS["messages"], {**ASKS["messages"], "thread": {"type": "create"}})
+    assert refused.value.extra == {"details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+    with pytest.raises(Refused) as refused:
+        read(PATHS["messages"], {**ASKS["messages"], "container": "c"})
+    assert not refused.value.extra

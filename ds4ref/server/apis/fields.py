@@ -2,8 +2,8 @@
 
 As tolerant as ds4's parser: unknown fields are ignored (but see ``known``), the last of several members of the same
 name counts, commas between the members of the request itself may be missing, text after the object is ignored. And as
-strict: a supported field must have the right type. Null is absent, which differs from ds4. Every error is a Refused with
-status 400.
+strict: a supported field must have the right type. Null is absent, unlike in ds4. Every error is a Refused with status
+400.
 """
 
 from __future__ import annotations
@@ -239,15 +239,18 @@ def sampling(body: Body, about: About, thinking: str) -> Sampling:
     }
     if values["top_p"] == 0:
         values["top_p"] = LEAST_P  # the smallest nucleus has one token; the sampler takes 0 for "off"
-    penalties = {
-        "presence": body.within("presence_penalty", -2, 2) or 0.0,
-        "frequency": body.within("frequency_penalty", -2, 2) or 0.0,
-    }
     if thinking != "none" and not on(about.options, "client-sampling"):
         values = {}
     chosen = {name: value for name, value in values.items() if value is not None}
-    return Sampling(**chosen, **penalties, seed=body.seed(), bias=body.bias(),
-                    min_tokens=body.count("min_tokens") or 0, ignore_eos=body.flag("ignore_eos"))  # fmt: skip
+    return Sampling(
+        **chosen,
+        seed=body.seed(),
+        presence=body.within("presence_penalty", -2, 2) or 0.0,
+        frequency=body.within("frequency_penalty", -2, 2) or 0.0,
+        bias=body.bias(),
+        min_tokens=body.count("min_tokens") or 0,
+        ignore_eos=body.flag("ignore_eos"),
+    )
 
 
 def known_roles(messages: Sequence[Message], *roles: str) -> Sequence[Message]:

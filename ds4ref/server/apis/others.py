@@ -1,8 +1,8 @@
 """Request fields of vLLM, SGLang, llama.cpp and Ollama that OpenAI's and Anthropic's own descriptions lack.
 
-One line a field: ``REFUSED`` would change an answer and is not carried out, ``WITHOUT_EFFECT`` cannot change one. What an
-API carries out is in ``known.DONE`` and goes before both. Drawn from the request classes of vLLM 0.2x, SGLang 0.5.23,
-llama.cpp's server and ollama 0.6; names alone.
+One line a field: ``REFUSED`` would change an answer and is not carried out, ``WITHOUT_EFFECT`` cannot change one. What
+an API carries out is in ``known.DONE`` and goes before both. Names from the request classes of vLLM, SGLang 0.5.23,
+llama.cpp's server and ollama 0.6.3.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _REASONS = {
     """,
     "asks for speed or for a place in the queue, not for another answer": """
         priority data_parallel_rank bootstrap_host bootstrap_port bootstrap_room disagg_prefill_dp_rank
-        speculative.n_max speculative.n_min speculative.p_min speculative.type backend_sampling num_batch num_gpu main_gpu
-        num_thread numa low_vram f16_kv use_mmap use_mlock logits_all vocab_only embedding_only num_ctx stream_interval
+        speculative.n_max speculative.n_min speculative.p_min speculative.type backend_sampling num_batch num_gpu
+        main_gpu num_thread numa low_vram f16_kv use_mmap use_mlock logits_all vocab_only embedding_only num_ctx
+        stream_interval
     """,
     "about records: ids and labels by which a client finds its request again": """
         request_id rid session_id custom_labels

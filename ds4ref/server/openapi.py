@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..version import __version__
+from .apis.fields import BUDGETS, LENGTHS
 
 if TYPE_CHECKING:
     from .service import Service
@@ -66,7 +67,9 @@ SAMPLING = {
 COMMON = {"model": TEXT, "stream": FLAG, **SAMPLING}
 OPENAI = {
     **COMMON,
-    "max_tokens": COUNT,
+    **dict.fromkeys(("max_tokens", "min_tokens"), COUNT),
+    **dict.fromkeys(LENGTHS[1:], {"type": "integer", "minimum": -1}),
+    "ignore_eos": FLAG,
     "stop": STOP,
     "n": nullable({"type": "integer", "minimum": 1, "maximum": 128}),
     "stream_options": nullable(thing(include_usage=nullable(FLAG))),
@@ -109,7 +112,8 @@ SCHEMAS: dict[str, Schema] = {
         "messages", messages=many(ref("Message"), minItems=1), tools=nullable(many(THING)),
         tool_choice=nullable({"anyOf": [one_of("none", "auto", "required"), THING]}), max_completion_tokens=COUNT,
         response_format=nullable(thing("type", type=TEXT, json_schema=THING)), logprobs=FLAG,
-        top_logprobs={"type": "integer", "minimum": 0, "maximum": 20}, **OPENAI,
+        top_logprobs={"type": "integer", "minimum": 0, "maximum": 20}, include_reasoning=FLAG,
+        **dict.fromkeys(BUDGETS, {"type": "integer", "minimum": -1}), **OPENAI,
     ),
     "Chat": thing(
         "id object created model choices usage", id=TEXT, object={"const": "chat.completion"}, created=COUNT,
@@ -160,6 +164,10 @@ SCHEMAS: dict[str, Schema] = {
     "Status": thing("server totals queue live recent timelines", server=THING, totals=THING, queue=THING,
                     live=many(THING), recent=many(THING), timelines=THING),
 }  # fmt: skip
+
+for _name in [name for name in SCHEMAS if name.endswith("Request")]:  # null is absent
+    _fields, _needed = SCHEMAS[_name]["properties"], SCHEMAS[_name].get("required", ())
+    _fields |= {name: nullable(schema) for name, schema in _fields.items() if name not in _needed}
 
 GENERATES = {
     "/v1/chat/completions": ("OpenAI chat completion", "ChatRequest", "Chat"),

@@ -14,9 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from .version import __version__
 
-__all__ = ["Ds4Error", "Engine", "Session", "__version__", "open"]
+__all__ = ["Ds4Error", "Engine", "Recorder", "Session", "Steering", "__version__", "open"]
+
+_HOMES = {
+    "Ds4Error": "errors",
+    "Engine": "engine",
+    "Recorder": "archs.deepseek4.hooks",
+    "Session": "session.session",
+    "Steering": "archs.steering",
+}
 
 if TYPE_CHECKING:
+    from .archs.deepseek4.hooks import Recorder
+    from .archs.steering import Steering
     from .engine import Engine
     from .errors import Ds4Error
     from .session.session import Session
@@ -25,20 +35,14 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Engine", "open"):
-        from .engine import Engine
+    if name == "open":
+        return __getattr__("Engine").open
+    if name in _HOMES:
+        from importlib import import_module
 
-        return Engine if name == "Engine" else Engine.open
-    if name == "Session":
-        from .session.session import Session
-
-        return Session
-    if name == "Ds4Error":
-        from .errors import Ds4Error
-
-        return Ds4Error
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""What people try first from Python: messages, stop texts, scores, values that are refused, an engine that is closed."""
+"""What people try first from Python: messages, stop texts, scores, refused values, a closed engine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def model(nano_path):
 
 
 def test_messages_are_a_chat(model):
-    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"},
-            {"role": "assistant", "content": "So."}, {"role": "user", "content": [{"type": "text", "text": "How?"}]}]  # fmt: skip
+    parts = [{"type": "text", "text": "How?"}]
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    talk += [{"role": "assistant", "content": "So."}, {"role": "user", "content": parts}]
     ours = [
         Message("system", "Be brief."),
         Message("user", "Why?"),

@@ -32,7 +32,10 @@ class OpenModel(Protocol):
     """The part of an engine that checkpoints depend on."""
 
     source: TensorSource
-    model: Model
+
+    @property
+    def model(self) -> Model: ...
+
     backend: str
 
     @property

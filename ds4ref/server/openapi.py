@@ -123,7 +123,8 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "CompletionRequest": thing(
         "prompt",
-        prompt={"anyOf": [TEXT, many(TEXT), many(COUNT), many(many(COUNT, minItems=1))]}, echo=FLAG, apply_chat_template=FLAG,
+        prompt={"anyOf": [TEXT, many(TEXT), many(COUNT), many(many(COUNT, minItems=1))]}, echo=FLAG,
+        apply_chat_template=FLAG,
         logprobs=nullable({"type": "integer", "minimum": 0}), **OPENAI,
     ),
     "Completion": thing(

@@ -77,6 +77,7 @@ class Turn:
     format            JSON schema (as text) of the visible answer; "" for none, "{}" for any JSON object
     top_logprobs      number of alternatives per token; None: no log probabilities
     echo              completions: the answer starts with the prompt's tokens and their log probabilities
+    token_ids         the answer lists the ids of its tokens
     raw               completions: the text includes reasoning and its tags
     more              further turns of the same request, answered one after the other: other prompts, other choices
     client            name of the client, for the fair queue
@@ -101,6 +102,7 @@ class Turn:
     format: str = ""
     top_logprobs: int | None = None
     echo: bool = False
+    token_ids: bool = False
     raw: bool = False
     more: tuple[Turn, ...] = ()
     client: str = ""

@@ -189,5 +189,5 @@ def test_the_report_has_a_section_on_it(log, tmp_path):
     for text in (page, twin):
         assert "What the model can do" in text and "guessing" in text and "2,048 tokens back" in text
         assert "Graded runs" not in text
-    assert "The upright strokes are the scores of guessing." in page and "right answers by depth" in page
+    assert "Vertical strokes: the score of guessing." in page and "right answers by depth" in page
     assert "| · tools/open | 12 | 0.0 % |" in twin and "| 33.3 % |" in twin

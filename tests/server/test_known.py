@@ -15,8 +15,9 @@ from ds4ref.server.apis import known, others
 from ds4ref.server.apis.fields import BUDGETS
 from ds4ref.server.openapi import SCHEMAS
 from ds4ref.server.turn import Turn
+from ds4ref.targets.answer import Delta, Finish, Step, Token, Usage
 
-from .answers import read
+from .answers import data_of, play, read
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "messages": "/v1/messages",
          "responses": "/v1/responses"}  # fmt: skip
@@ -189,6 +190,21 @@ def test_fields_of_other_servers_are_refused_by_name(api, name):
     found = outcome(api, {name: OTHERS[name]})
     assert isinstance(found, str) and found.startswith(f"{name} is not supported") and len(found) < 100
     assert outcome(api, {name: None}) == outcome(api, {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_an_answer_lists_its_token_ids_on_request(api, stream):
+    """As vLLM's: a list a choice, those behind the visible text included; by these llama-benchy counts."""
+    steps = [Step(Token(b"a", None, 5)), Step(Token(b"", None, 0)), Step(Token(b"b", None, 7))]
+    said = [Delta("a", (steps[0],)), Delta("", (steps[1],)), Delta("b", (steps[2],)),
+            Delta(finish=Finish.STOP, usage=Usage(1, 3, 0, 0))]  # fmt: skip
+    for asked, wanted in ((True, [5, 0, 7]), (False, None)):
+        request = {**ASKS[api], "stream": stream, "return_token_ids": asked}
+        out = play(read(PATHS[api], request)[1], said)
+        chunks = [c for c in data_of(out) if c != "[DONE]"] if stream else [json.loads(out)]
+        listed = [c["choices"][0]["token_ids"] for c in chunks if "token_ids" in c["choices"][0]]
+        assert (sum(listed, []) if listed else None) == wanted
 
 
 FOREIGN = """

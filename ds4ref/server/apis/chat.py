@@ -27,6 +27,7 @@ from .common import (
     Tool,
     compact,
     encoded,
+    ids_of,
     on_the_wire,
     openai_error,
     openai_usage,
@@ -73,6 +74,7 @@ class Chat(Api):
             max_thinking=request.count(*fields.BUDGETS),
             format=form,
             top_logprobs=_top_logprobs(request),
+            token_ids=request.flag("return_token_ids"),
             affinity=fields.affinity(request, about),
             hoist=fields.hoist(about),
             recover=on(about.options, "recover-calls"),
@@ -139,6 +141,7 @@ class ChatReply(Base):
         self.begun = self._dropping = False
         self._inputs: dict[int, PlainInput | None] = {}
         self._steps: list[Step] = []
+        self._ids: list[int] = []
 
     def answered(self, delta: Delta) -> bytes:
         """Finish one of several choices; return the server-sent events that end it."""
@@ -157,6 +160,7 @@ class ChatReply(Base):
     def _pieces(self, delta: Delta) -> bytes:
         out = b"" if self.begun else self._chunk({"role": "assistant"})
         self.begun = True
+        self._ids += ids_of(delta.steps)
         self._steps += [step for step in delta.steps if self._thoughts or not step.thought]
         if delta.void and self._inputs:
             # The client already has part of the call: it is not repeated as text, but left incomplete.
@@ -206,6 +210,8 @@ class ChatReply(Base):
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice: dict[str, Any] = {"index": self.choice, "delta": delta, "finish_reason": finish}
+        if self.turn.token_ids and "role" not in delta:
+            choice["token_ids"], self._ids = self._ids, []
         if self.turn.top_logprobs is not None and "role" not in delta and finish is None:
             choice["logprobs"], self._steps = _logprobs(self._steps), []
         return self._event({"choices": [choice]})
@@ -244,6 +250,8 @@ class ChatReply(Base):
                 for index, name, arguments in answer.calls
             ]
         choice: dict[str, Any] = {"index": number, "message": message, "finish_reason": str(answer.finish)}
+        if self.turn.token_ids:
+            choice["token_ids"] = ids_of(answer.steps)
         if self.turn.top_logprobs is not None:
             choice["logprobs"] = _logprobs([step for step in answer.steps if self._thoughts or not step.thought])
         return choice

@@ -146,6 +146,11 @@ def openai_usage(counts: Sequence[tuple[int, int, int, int]], thought: bool = Tr
     } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if thought else {})
 
 
+def ids_of(steps: Sequence[Step]) -> list[int]:
+    """Return the ids of the tokens."""
+    return [step.token.id for step in steps if step.token.id is not None]
+
+
 def several(turns: Sequence[Turn], count: int) -> Turn:
     """Return one turn that answers each of ``turns`` ``count`` times, the choices of a prompt one after the other."""
     first, *more = [replace(turn, sampling=turn.sampling.numbered(n)) for turn in turns for n in range(count)]

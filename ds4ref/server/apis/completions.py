@@ -22,7 +22,7 @@ from ..api import About, Api, Refused, sse
 from ..deviations import on
 from ..turn import Failed, Turn
 from . import fields, known
-from .common import Base, Collected, compact, encoded, openai_error, openai_usage, per_prompt, several
+from .common import Base, Collected, compact, encoded, ids_of, openai_error, openai_usage, per_prompt, several
 
 MAX_TOP = 20
 PROMPTS = 256
@@ -58,6 +58,7 @@ class Completions(Api):
             stop=fields.stops(request, "stop"),
             top_logprobs=_top_logprobs(request.raw("logprobs")),
             echo=echo,
+            token_ids=request.flag("return_token_ids"),
             raw=True,
             affinity=fields.affinity(request, about),
         )
@@ -133,6 +134,7 @@ class CompletionsReply(Base):
         self._usage, self._choices = usage, choices
         self._done: list[Collected] = []  # the choices before the one that is being generated
         self._steps: list[Step] = []
+        self._ids: list[int] = []
         self._offsets = _Offsets()
 
     @property
@@ -143,7 +145,7 @@ class CompletionsReply(Base):
         """Finish the choice of one of several prompts; return the server-sent events that end that choice."""
         out = self._pieces(delta) + self._last(self.collected) if self.stream else b""
         self._done.append(self.collected)
-        self.collected, self._steps, self._offsets = Collected(), [], _Offsets()
+        self.collected, self._steps, self._ids, self._offsets = Collected(), [], [], _Offsets()
         return out
 
     # --- a stream
@@ -162,6 +164,7 @@ class CompletionsReply(Base):
     def _pieces(self, delta: Delta) -> bytes:
         self.begun = True
         self._steps += delta.steps
+        self._ids += ids_of(delta.steps)
         return self._chunk(delta.text) if delta.text else b""
 
     def _last(self, answer: Collected) -> bytes:
@@ -169,6 +172,8 @@ class CompletionsReply(Base):
 
     def _chunk(self, text: str, finish: str | None = None) -> bytes:
         choice: dict[str, Any] = {"text": text, "index": self._index}
+        if self.turn.token_ids:
+            choice["token_ids"], self._ids = self._ids, []
         if self.turn.top_logprobs is not None:
             choice["logprobs"], self._steps = _logprobs(self._steps, self._offsets), []
         return sse(compact(self._head() | {"choices": [choice | {"finish_reason": finish}]}))
@@ -194,6 +199,8 @@ class CompletionsReply(Base):
         choices = []
         for index, answer in enumerate(answers):
             choice: dict[str, Any] = {"text": answer.text, "index": index}
+            if self.turn.token_ids:
+                choice["token_ids"] = ids_of(answer.steps)
             if self.turn.top_logprobs is not None:
                 choice["logprobs"] = _logprobs(answer.steps, _Offsets())
             choices.append(choice | {"finish_reason": str(answer.finish)})

@@ -35,6 +35,7 @@ _OPENAI = (
     *LENGTHS,
     "min_tokens",
     "ignore_eos",
+    "return_token_ids",
 )
 _TOOLS = ("tools", "tool_choice", "prompt_cache_key")
 

@@ -141,7 +141,7 @@ class ChatReply(Base):
         self.begun = self._dropping = False
         self._inputs: dict[int, PlainInput | None] = {}
         self._steps: list[Step] = []
-        self._ids: list[int] = []
+        self._token_ids: list[int] = []
 
     def answered(self, delta: Delta) -> bytes:
         """Finish one of several choices; return the server-sent events that end it."""
@@ -160,7 +160,7 @@ class ChatReply(Base):
     def _pieces(self, delta: Delta) -> bytes:
         out = b"" if self.begun else self._chunk({"role": "assistant"})
         self.begun = True
-        self._ids += ids_of(delta.steps)
+        self._token_ids += ids_of(delta.steps)
         self._steps += [step for step in delta.steps if self._thoughts or not step.thought]
         if delta.void and self._inputs:
             # The client already has part of the call: it is not repeated as text, but left incomplete.
@@ -211,7 +211,7 @@ class ChatReply(Base):
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice: dict[str, Any] = {"index": self.choice, "delta": delta, "finish_reason": finish}
         if self.turn.token_ids and "role" not in delta:
-            choice["token_ids"], self._ids = self._ids, []
+            choice["token_ids"], self._token_ids = self._token_ids, []
         if self.turn.top_logprobs is not None and "role" not in delta and finish is None:
             choice["logprobs"], self._steps = _logprobs(self._steps), []
         return self._event({"choices": [choice]})

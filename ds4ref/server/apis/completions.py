@@ -134,7 +134,7 @@ class CompletionsReply(Base):
         self._usage, self._choices = usage, choices
         self._done: list[Collected] = []  # the choices before the one that is being generated
         self._steps: list[Step] = []
-        self._ids: list[int] = []
+        self._token_ids: list[int] = []
         self._offsets = _Offsets()
 
     @property
@@ -145,7 +145,7 @@ class CompletionsReply(Base):
         """Finish the choice of one of several prompts; return the server-sent events that end that choice."""
         out = self._pieces(delta) + self._last(self.collected) if self.stream else b""
         self._done.append(self.collected)
-        self.collected, self._steps, self._ids, self._offsets = Collected(), [], [], _Offsets()
+        self.collected, self._steps, self._token_ids, self._offsets = Collected(), [], [], _Offsets()
         return out
 
     # --- a stream
@@ -164,7 +164,7 @@ class CompletionsReply(Base):
     def _pieces(self, delta: Delta) -> bytes:
         self.begun = True
         self._steps += delta.steps
-        self._ids += ids_of(delta.steps)
+        self._token_ids += ids_of(delta.steps)
         return self._chunk(delta.text) if delta.text else b""
 
     def _last(self, answer: Collected) -> bytes:
@@ -173,7 +173,7 @@ class CompletionsReply(Base):
     def _chunk(self, text: str, finish: str | None = None) -> bytes:
         choice: dict[str, Any] = {"text": text, "index": self._index}
         if self.turn.token_ids:
-            choice["token_ids"], self._ids = self._ids, []
+            choice["token_ids"], self._token_ids = self._token_ids, []
         if self.turn.top_logprobs is not None:
             choice["logprobs"], self._steps = _logprobs(self._steps, self._offsets), []
         return sse(compact(self._head() | {"choices": [choice | {"finish_reason": finish}]}))

@@ -43,6 +43,10 @@ ODD, NONCE = 1.5, 8
 LEAST_BYTES, MOST_BYTES = 0.9, 20
 """Bytes of a prompt per token outside which its count cannot be true."""
 FEW, MANY = 3, 1.5
+NONCE = 64
+"""Characters of text with as many tokens as two nonces may differ by, and some more."""
+TAGS = 4
+"""Tokens of reasoning that nobody can see: tags of thinking that closed at once."""
 """Minimum number of gaps between events for checking a count; tokens per quick event from which it is suspicious."""
 UNSEEN, LASTS, SINGLE = 0.1, 0.5, 1.5
 """Share of tokens without an event from which they may be hidden, share of their time that must lie before the first or
@@ -128,7 +132,7 @@ class StreamedAnswer:
         """
         completion, gaps = self.completion, sorted(self.completion.gaps)
         reasoning_tokens = completion.usage.reasoning or 0
-        if reasoning_tokens and not completion.reasoning:
+        if reasoning_tokens > TAGS and not completion.reasoning:
             return f"counts {reasoning_tokens} tokens of reasoning that it does not stream", True
         if len(gaps) < FEW or not sum(completion.sizes):
             return "", False
@@ -265,8 +269,14 @@ class Endpoint:
         return StreamedAnswer(begin, done, prompt if prompt > 0 else depth, tokens)
 
     def _characters(self, depth: int) -> int:
-        """Return the characters of a prompt of ``depth`` tokens, by the line through the two nearest known prompts."""
-        (c0, t0), (c1, t1) = sorted(sorted(self._points.items(), key=lambda point: abs(point[1] - depth))[:2])
+        """Return the characters of a prompt of ``depth`` tokens, by the line through the two nearest known prompts.
+
+        The second is NONCE characters and more from the first, whose nonce has some tokens more or less than its own.
+        """
+        by_distance = sorted(self._points.items(), key=lambda point: abs(point[1] - depth))
+        first, *others = by_distance
+        apart = [point for point in others if abs(point[0] - first[0]) > NONCE]
+        (c0, t0), (c1, t1) = sorted((first, (apart or others)[0]))
         if t1 <= t0:
             raise TargetError(f"{self.target.name} counts {t0} and {t1} tokens for {c0} and {c1} characters")
         characters = max(1, round(c0 + (depth - t0) * (c1 - c0) / (t1 - t0)))

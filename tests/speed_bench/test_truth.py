@@ -10,6 +10,7 @@ import pytest
 
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli
+from ds4ref.speed_bench import endpoint as bench
 
 from .server import Endpoint, scripted
 
@@ -158,6 +159,29 @@ def test_a_rate_that_its_own_pieces_contradict_is_refused(script, tells, says, m
     assert swept(monkeypatch, tmp_path, Script(script, tells=tells)) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("ds4-bench: http://fake/v1 " + says) and "cannot be measured" in last
+
+
+def test_tags_of_thinking_that_closed_at_once_are_no_contradiction(monkeypatch, tmp_path):
+    """Four tokens of reasoning that show nothing; of five it could not be said."""
+    script = [Piece("reasoning", 0, 0.08, unseen=4), *pieces(48)]
+    assert swept(monkeypatch, tmp_path, Script(script)) == 0
+    script[0] = Piece("reasoning", 0, 0.1, unseen=5)
+    assert swept(monkeypatch, tmp_path, Script(script)) == 1
+
+
+@pytest.mark.parametrize(
+    ("points", "characters"),
+    [
+        ({400: 216, 2000: 1016}, 1000),
+        ({400: 216, 2000: 1016, 970: 518, 974: 518}, 966),  # a nonce has some tokens more or less
+        ({400: 216, 2000: 1016, 970: 519, 974: 518}, 970),
+        ({400: 216, 970: 518, 1034: 500}, 966),
+    ],
+)
+def test_the_length_of_a_prompt_does_not_hang_on_the_tokens_of_nonces(points, characters):
+    endpoint = object.__new__(bench.Endpoint)
+    endpoint.text, endpoint._points = "x" * 90000, points
+    assert endpoint._characters(516) == characters
 
 
 def test_tokens_without_text_are_no_contradiction(monkeypatch, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from ds4ref.archs.dense.rope import RopeTables
 from ds4ref.archs.dense.shape import Scaling
-from ds4ref.archs.llama import FAMILY
 from ds4ref.cli import ds4
 from ds4ref.engine import Engine
 from ds4ref.errors import ContextError, ModelFileError, PayloadError, PayloadMismatch, ShapeError
@@ -333,16 +331,3 @@ def test_benchmark_and_server_do_not_ask_what_only_deepseek_has(tmp_path: Path) 
     with Engine.open(path) as engine:
         assert engine.shape.cache_rows(100) == (100, 0) and engine.expert_use()["experts"] == 0
         assert engine.shape.kv_bytes(3, 2) * 2 == engine.shape.kv_bytes(3)
-
-
-def test_scores_hidden_states_and_json_of_a_dense_model(tmp_path, capsys):
-    shape = dense.draw_shape(3, FAMILY)
-    path = dense.write(tmp_path / "m.gguf", shape, dense.draw_tensors(shape, 3, False))
-    with Engine.open(path, backend="reference", numerics="exact") as engine:
-        rows, ids = engine.logits([1, 2, 3]), [1, 2, 3]
-        assert engine.hidden(ids).shape == (3, shape.dim)
-        wanted = [float(row[i] - np.logaddexp.reduce(row.astype(float))) for row, i in zip(rows, ids[1:], strict=False)]
-        np.testing.assert_allclose(engine.logprobs(ids)[1:], wanted, atol=1e-5)
-    assert ds4.main(["--inspect", str(path), "--json"]) == 0
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1 and json.loads(out)["path"] == str(path)

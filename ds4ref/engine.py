@@ -64,7 +64,7 @@ class Engine:
         self, source: TensorSource, model: Model, backend: str, split: str = "unicode", drafts: Drafts | None = None
     ):
         self.source, self.backend, self._split, self.drafts = source, backend, split, drafts
-        self._model: Any = model
+        self._model: Model | None = model
 
     def __repr__(self) -> str:
         if self._model is None:
@@ -278,7 +278,7 @@ class Engine:
         if isinstance(prompt, str):
             return encode_chat_prompt(self.tokenizer, DEFAULT_SYSTEM if system is None else system, prompt, thinking)
         messages = _messages(prompt)
-        return render(([Message("system", system)] if system else []) + messages, (), thinking).encode(self.tokenizer)
+        return render([Message("system", system)] * bool(system) + messages, (), thinking).encode(self.tokenizer)
 
     def stream(
         self,

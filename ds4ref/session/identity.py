@@ -32,10 +32,7 @@ class OpenModel(Protocol):
     """The part of an engine that checkpoints depend on."""
 
     source: TensorSource
-
-    @property
-    def model(self) -> Model: ...
-
+    model: Model
     backend: str
 
     @property

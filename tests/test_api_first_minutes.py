@@ -1,4 +1,4 @@
-"""What people try first from Python: messages, stop texts, scores, refused values, a closed engine."""
+"""What people try first from Python: messages, stop texts, scores, values that are refused, an engine that is closed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def model(nano_path):
 
 
 def test_messages_are_a_chat(model):
-    parts = [{"type": "text", "text": "How?"}]
-    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    talk += [{"role": "assistant", "content": "So."}, {"role": "user", "content": parts}]
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"},
+            {"role": "assistant", "content": "So."}, {"role": "user", "content": [{"type": "text", "text": "How?"}]}]  # fmt: skip
     ours = [
         Message("system", "Be brief."),
         Message("user", "Why?"),

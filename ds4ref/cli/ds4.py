@@ -25,7 +25,6 @@ from ..numerics import DEFAULT_MODE, MODES
 from ..text.protocol import DEFAULT_SYSTEM
 
 PROG = "ds4"
-COMMANDS = ("agent", "imatrix", "nano", "steer")
 
 USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
@@ -41,8 +40,7 @@ examples:
   ds4 -p "Why is the sky blue?" -n 200             one answer, thinking first
   ds4 --nothink --temp 0 --prompt-file q.txt       greedy, no thinking
   ds4 -m model.gguf                                chat; /help lists the commands
-  ds4 --inspect model.gguf                         shape, tensors, bytes per token (--json: as JSON)
-  ds4 -p Hi --nothink --json                       text, tokens, finish and timing as JSON
+  ds4 --inspect model.gguf                         shape, tensors, bytes per token
   ds4 -p Hi --dump-logprobs out.json -n 8          greedy steps with the 20 best alternatives
   ds4 --token-ids ids.json --dump-logits out.npz   every logit of every position
   ds4 --perplexity-file text.txt -n 1000           score a text
@@ -87,7 +85,6 @@ def build_parser() -> Parser:
         description="Run a DeepSeek V4 model: a reference engine on the CPU.",
         epilog=EPILOG,
         unavailable=UNAVAILABLE,
-        commands=COMMANDS,
     )
     g = parser.add_argument_group("model and engine")
     add(
@@ -156,7 +153,6 @@ def build_parser() -> Parser:
                    "tokens; -n limits how many are scored")  # fmt: skip
     g.add_argument("--one-by-one", action="store_true", help="with the two above: the decode path, not prefill")
     g.add_argument("--prefill-chunk", metavar="N", type=integer(), help="tokens per prefill step")
-    add(g, "--json", help="one-shot and --inspect: one line of JSON on stdout instead of text")
     g.add_argument("--stats", metavar="FILE", help="one-shot: timing, seed and model identity as JSON")
 
     g = parser.add_argument_group("help")
@@ -204,8 +200,6 @@ def pick_mode(args: Namespace) -> str:
         raise UsageError("--one-by-one and --prefill-chunk do not go together")
     if args.stats is not None and mode != "one-shot":
         raise UsageError("--stats goes with a one-shot prompt")
-    if args.json and mode not in ("one-shot", "--inspect"):
-        raise UsageError("--json goes with a one-shot prompt or --inspect")
     return mode
 
 
@@ -247,7 +241,7 @@ def body(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command as a console script; return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and argv[0] in COMMANDS:
+    if argv[:1] in (["agent"], ["imatrix"], ["nano"], ["steer"]):
         command = import_module(f".{argv[0]}", __package__)
         return run(command.PROG, command.body, argv[1:])
     return run(PROG, body, argv)

@@ -19,8 +19,7 @@ PROG = "ds4"
 def inspect(args: Namespace) -> int:
     """Print a report on the model file named by --inspect or -m, without reading tensor data; return the exit code.
 
-    With --json the report is one line of JSON. Raise ModelFileError for a file with keys or tensors that are refused,
-    after printing what becomes of all of them (not with --json).
+    Of a file with keys or tensors that are refused, print what becomes of all of them, and raise ModelFileError.
     """
     path = choose_model(PROG, args.inspect or args.model).path
     with open_source(path, check=False) as opened:
@@ -29,17 +28,15 @@ def inspect(args: Namespace) -> int:
         report = import_module(f"ds4ref.archs.{'dense' if dense else 'deepseek4'}.report")
         accounts = report.accounts(opened)
         problems = refused(accounts)
-        if problems and args.json:
-            raise ModelFileError(path, named(problems))
         if problems:
             print("\n".join(account_lines(accounts)), flush=True)
             raise ModelFileError(path, named(problems))
         if dense:
-            print((report.inspect_json if args.json else report.inspect_text)(opened))
+            print(report.inspect_text(opened))
             return 0
         if args.strict:
             from ..archs.deepseek4.shape import check_published
 
             check_published(opened)
-    print((report.inspect_json if args.json else report.inspect_text)(path))
+    print(report.inspect_text(path))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..console.common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
 from ..console.model import open_engine
@@ -59,12 +59,9 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
             timing=timing,
         )
         try:
-            if args.json:
-                print_json(engine, args, generation, seed)
-            else:
-                with Printer() as show:
-                    for piece in generation:
-                        show(piece)
+            with Printer() as show:
+                for piece in generation:
+                    show(piece)
         finally:
             report(timing, engine)
     if args.stats is not None:
@@ -95,24 +92,7 @@ def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
 
 def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> None:
     """Write the run as one JSON object (``--stats``); times in seconds, excluding time spent printing."""
-    stats = run_facts(engine, args, timing, generation, seed)
-    with atomic_output(path) as out:
-        out.write(json.dumps(stats, indent=2).encode() + b"\n")
-
-
-def print_json(engine: Engine, args: Namespace, generation: Generation, seed: int) -> None:
-    """Decode, then print the answer with the figures of ``--stats`` as one line of JSON (``--json``)."""
-    texts = {True: "", False: ""}
-    for piece in generation:
-        texts[piece.thinking] += piece.text
-    facts = run_facts(engine, args, generation.timing, generation, seed)
-    answer = {"text": texts[False], "reasoning": texts[True], "token_ids": generation.tokens}
-    print(json.dumps(answer | facts, ensure_ascii=False), flush=True)
-
-
-def run_facts(engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> dict[str, Any]:
-    """Return identity, settings, timing and finish of a run; times in seconds, excluding time spent printing."""
-    return {
+    stats = {
         **identity(engine),
         **stamp(),
         "ctx": args.ctx,
@@ -129,3 +109,5 @@ def run_facts(engine: Engine, args: Namespace, timing: Timing, generation: Gener
         "drafts": None if engine.drafts is None else engine.drafts.facts(),
         "experts": engine.expert_use(),
     }
+    with atomic_output(path) as out:
+        out.write(json.dumps(stats, indent=2).encode() + b"\n")

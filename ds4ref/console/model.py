@@ -15,7 +15,7 @@ from ..errors import ModelFileError, UsageError
 from .cluster import clustering
 from .common import Progress, say
 from .drafts import drafting
-from .options import did_you_mean, integer
+from .options import integer
 from .steering import announce, steering
 
 if TYPE_CHECKING:
@@ -59,28 +59,15 @@ def choose_model(prog: str, requested: str | None) -> ModelChoice:
     try:
         if choice.path.is_dir():
             if not (choice.path / "config.json").is_file():
-                files = ", ".join(sorted(path.name for path in choice.path.glob("*.gguf"))[:3])
-                hint = f"; name one of its files: {files}" if files else ""
-                raise ModelFileError(str(choice.path), f"cannot open the model: a folder without config.json{hint}")
+                raise ModelFileError(str(choice.path), "cannot open the model: a folder without config.json")
         else:
             with open(choice.path, "rb"):
                 pass
     except OSError as error:
-        raise ModelFileError(str(choice.path), f"cannot open the model: {error.strerror}{_near(choice.path)}") from None
+        raise ModelFileError(str(choice.path), f"cannot open the model: {error.strerror}") from None
     if choice.why != "given":
         say(prog, f"model: {choice}")
     return choice
-
-
-def _near(path: Path) -> str:
-    """Return a hint at a model in the same folder with a similar name, "" if there is none or ``path`` exists."""
-    if path.exists():
-        return ""
-    try:
-        there = [each.name for each in path.parent.iterdir() if each.suffix in (".gguf", ".bin") or each.is_dir()]
-    except OSError:
-        return ""
-    return did_you_mean(path.name, there)
 
 
 @contextmanager

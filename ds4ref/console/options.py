@@ -109,7 +109,7 @@ def choice(*names: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text not in names:
-            raise argparse.ArgumentTypeError(f"choose from {', '.join(names)}{did_you_mean(text, names)}")
+            raise argparse.ArgumentTypeError(f"choose from {', '.join(names)}")
         return text
 
     return parse
@@ -119,19 +119,9 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser with the rules of this module.
 
     ``unavailable``: flags of the original ds4 tools that this project lacks, with the reason shown in the error.
-    ``commands``: subcommands that other parsers read, suggested in place of an unexpected argument.
     """
 
-    def __init__(
-        self,
-        prog: str,
-        *,
-        usage: str,
-        description: str,
-        epilog: str = "",
-        unavailable: dict[str, str],
-        commands: Sequence[str] = (),
-    ):
+    def __init__(self, prog: str, *, usage: str, description: str, epilog: str = "", unavailable: dict[str, str]):
         super().__init__(
             prog=prog,
             usage=usage,
@@ -142,7 +132,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             exit_on_error=False,
         )
-        self.unavailable, self.commands = unavailable, commands
+        self.unavailable = unavailable
 
     def error(self, message: str):  # argparse would print the usage and exit
         raise UsageError(message)
@@ -187,12 +177,13 @@ class Parser(argparse.ArgumentParser):
         return bound
 
     def _unknown(self, arg: str) -> str:
+        from difflib import get_close_matches
+
         name = arg.partition("=")[0]
-        options = self._option_string_actions
         if not name.startswith("-"):
-            hint = did_you_mean(f"--{name}", options, 0.8) or did_you_mean(name, self.commands)
-            return f"unexpected argument: {printable(arg)}{hint}"
-        return f"unknown option: {printable(name)}{did_you_mean(name, options, 0.7)}"
+            return f"unexpected argument: {printable(arg)}"
+        near = get_close_matches(name, self._option_string_actions, 1, 0.7)
+        return f"unknown option: {printable(name)}" + (f" (did you mean {near[0]}?)" if near else "")
 
 
 def parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
@@ -229,18 +220,12 @@ def chosen(
 
 def unknown_command(name: str, commands: Iterable[str]) -> UsageError:
     """Return the error for an unknown command, with a suggestion."""
-    commands = list(commands)
-    hint = did_you_mean(name, commands) or f": choose from {', '.join(commands)}"
-    return UsageError((f"unknown command {printable(name, 40)!r}" if name else "a command is needed") + hint)
-
-
-def did_you_mean(text: str, names: Iterable[str], least: float = 0.6) -> str:
-    """Return " (did you mean NAME?)" for the most similar of ``names``, "" if none is similar by at least ``least``."""
     from difflib import get_close_matches
 
-    spelled = {name.lower(): name for name in names}
-    near = get_close_matches(text.lower(), spelled, 1, least)
-    return f" (did you mean {spelled[near[0]]}?)" if near else ""
+    commands = list(commands)
+    near = get_close_matches(name, commands, 1)
+    hint = f" (did you mean {near[0]}?)" if near else f": choose from {', '.join(commands)}"
+    return UsageError((f"unknown command {printable(name, 40)!r}" if name else "a command is needed") + hint)
 
 
 def printable(text: str, limit: int = 80) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -54,31 +52,6 @@ def inspect_text(source: TensorSource) -> str:
           for n in CONTEXTS),
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def inspect_json(source: TensorSource) -> str:
-    """Return file, shape, tensors by format and bytes per token as one line of JSON; raise ModelFileError or
-    ShapeError."""
-    arch = arch_of(source)
-    shape = arch.read_shape(source)
-    formats: dict[str, dict[str, int]] = {}
-    for _, info in check_tensors(source, shape):
-        row = formats.setdefault(info.fmt.name, {"count": 0, "parameters": 0, "bytes": 0})
-        row["count"] += 1
-        row["parameters"] += info.nbytes // info.fmt.block_bytes * info.fmt.block_elems
-        row["bytes"] += info.nbytes
-    facts = {
-        "path": os.fspath(source.path),
-        "file_bytes": source.size,
-        "name": shape.name,
-        "family": shape.family.name,
-        "shape": dict(_shape_rows(shape)),
-        "tensors": [{"type": name, **row} for name, row in formats.items()],
-        "accounts": {part: vars(account) for part, account in accounts(source).items()},
-        "weight_bytes_per_token": arch.costs(source, shape, True).weight_bytes(),
-        "kv_bytes_per_token": {"f32": shape.kv_bytes(1), "f16": shape.kv_bytes(1, 2)},
-    }
-    return json.dumps(facts, ensure_ascii=False, default=list)
 
 
 def _shape_rows(s: DenseShape) -> list[tuple[str, str]]:

@@ -14,19 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from .version import __version__
 
-__all__ = ["Ds4Error", "Engine", "Recorder", "Session", "Steering", "__version__", "open"]
-
-_HOMES = {
-    "Ds4Error": "errors",
-    "Engine": "engine",
-    "Recorder": "archs.deepseek4.hooks",
-    "Session": "session.session",
-    "Steering": "archs.steering",
-}
+__all__ = ["Ds4Error", "Engine", "Session", "__version__", "open"]
 
 if TYPE_CHECKING:
-    from .archs.deepseek4.hooks import Recorder
-    from .archs.steering import Steering
     from .engine import Engine
     from .errors import Ds4Error
     from .session.session import Session
@@ -35,14 +25,20 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "open":
-        return __getattr__("Engine").open
-    if name in _HOMES:
-        from importlib import import_module
+    if name in ("Engine", "open"):
+        from .engine import Engine
 
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        return Engine if name == "Engine" else Engine.open
+    if name == "Session":
+        from .session.session import Session
+
+        return Session
+    if name == "Ds4Error":
+        from .errors import Ds4Error
+
+        return Ds4Error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*globals(), *__all__})

@@ -11,10 +11,8 @@ decode with ``generate``. docs/reference/api.md has examples.
 from __future__ import annotations
 
 import copy
-import json
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ from .archs.experts import cached, dense_bytes
 from .backends import DEFAULT_BACKEND, load_backend
 from .costs import prefill_chunk
 from .environment import available_bytes, memory_bytes
-from .errors import BackendError, SessionError, UsageError
+from .errors import BackendError, UsageError
 from .numerics import DEFAULT_MODE, numerics
 from .residency.hotlist import beside, read_hot_list
 from .session.session import Session
@@ -38,9 +36,6 @@ FREE_FOR_EXPERTS = 0.8
 CTX_STEP = 4096
 """Contexts of ``Engine.stream`` are multiples of so many tokens: sessions of one context share their recordings."""
 
-ROWS = 128
-"""Positions whose logits are in memory at once when a text is scored."""
-
 UNSTEERED = "a model on a cluster is not steered: one machine, or no directions"
 
 if TYPE_CHECKING:
@@ -52,7 +47,6 @@ if TYPE_CHECKING:
     from .generate import Generation
     from .residency.resident import ResidentExperts
     from .sampling import Sampler
-    from .text.chat import Message
     from .text.tokenizer import Tokenizer
     from .weights.source import TensorSource
 
@@ -63,21 +57,7 @@ class Engine:
     def __init__(
         self, source: TensorSource, model: Model, backend: str, split: str = "unicode", drafts: Drafts | None = None
     ):
-        self.source, self.backend, self._split, self.drafts = source, backend, split, drafts
-        self._model: Model | None = model
-
-    def __repr__(self) -> str:
-        if self._model is None:
-            return f"<ds4ref.Engine {self.path}, closed>"
-        layers, mode = self._model.shape.n_layers, self._model.numerics.name
-        return f"<ds4ref.Engine {self.path}: {layers} layers, backend {self.backend}, numerics {mode}>"
-
-    @property
-    def model(self) -> Model:
-        """Return the model; raise SessionError if the engine is closed."""
-        if self._model is None:
-            raise SessionError(f"this engine is closed: open {self.path} again with ds4ref.open")
-        return self._model
+        self.source, self.model, self.backend, self._split, self.drafts = source, model, backend, split, drafts
 
     @classmethod
     def open(
@@ -214,14 +194,9 @@ class Engine:
         """Return how often each routed expert was chosen so far, in all sessions."""
         return self.model.experts.summary(most)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer, built from the file's vocabulary on first use; raise SessionError if closed."""
-        _ = self.model
-        return self._tokenizer
-
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, built from the file's vocabulary on first use."""
         from .text.vocabulary import open_tokenizer
 
         return open_tokenizer(self.source, self._split)
@@ -230,7 +205,6 @@ class Engine:
         """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed."""
         from .sampling import sampler_of
 
-        _ = self.model
         return sampler_of(self.source, temperature, **settings)
 
     def costs(self) -> Costs:
@@ -259,131 +233,57 @@ class Engine:
 
     # --- without an explicit session
 
-    def prompt(
-        self, prompt: str | Sequence[Message | Mapping[str, Any]], system: str | None = None, thinking: str = "none"
-    ) -> list[int]:
-        """Return the token ids of a chat up to the start of its answer.
+    def prompt(self, text: str, system: str = DEFAULT_SYSTEM, thinking: str = "none") -> list[int]:
+        """Return the token ids of a chat with one question, up to the start of its answer.
 
-        prompt: one question, or messages as in the OpenAI protocol: ``{"role": ..., "content": ...}``. All texts are
-        encoded without control tokens.
-        system: system text, "" for none; None: "You are a helpful assistant" before a question, nothing before
-        messages.
-        thinking: "none", "high" or "max".
-        Raise UsageError for another mode or malformed messages, TextError if the file has no tokenizer.
+        ``text`` is encoded without control tokens. thinking: "none", "high" or "max".
+        Raise UsageError for another mode, TextError if the file has no tokenizer.
         """
-        from .text.chat import MODES, Message, encode_chat_prompt, render
+        from .text.chat import MODES, encode_chat_prompt
 
         if thinking not in MODES:
             raise UsageError(f"unknown thinking mode {thinking!r}: choose from {', '.join(MODES)}")
-        if isinstance(prompt, str):
-            return encode_chat_prompt(self.tokenizer, DEFAULT_SYSTEM if system is None else system, prompt, thinking)
-        messages = _messages(prompt)
-        return render([Message("system", system)] * bool(system) + messages, (), thinking).encode(self.tokenizer)
+        return encode_chat_prompt(self.tokenizer, system, text, thinking)
 
     def stream(
         self,
-        prompt: str | Sequence[int] | Sequence[Message | Mapping[str, Any]],
+        prompt: str | Sequence[int],
         *,
         max_tokens: int = 256,
-        system: str | None = None,
+        system: str = DEFAULT_SYSTEM,
         thinking: str = "none",
-        stop: str | Sequence[str] = (),
-        progress: Callable[[int, int], None] | None = None,
         temperature: float = 0.0,
         **sampling: Any,
     ) -> Generation:
         """Evaluate a prompt and return a Generation; iterating over it decodes the answer, one ``Piece`` of text at a
         time.
 
-        prompt: a question or messages, put into a chat by ``prompt``, or token ids, used unchanged.
-        stop: texts that end the answer and are not part of it; reasoning is not searched for them.
-        progress: called with (tokens evaluated, tokens of the prompt) before the first and after every chunk.
+        prompt: a question, put into a chat by ``prompt``, or token ids, used unchanged.
         temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
-        Raise UsageError for a value outside its range (``sampling.RANGES``).
         """
         from .generate import Generation, Timing, prefill
-        from .sampling import check_settings
         from .text.chat import ends_in_thinking
 
         sampler = self.sampler(temperature, **sampling)
-        check_settings(max_tokens=max_tokens)
-        stops = [stop] if isinstance(stop, str) else list(stop)
-        if not all(isinstance(text, str) for text in stops):
-            raise UsageError("stop must be a text or a list of texts")
-        ids = _ids(prompt) or self.prompt(prompt, system, thinking)  # type: ignore[arg-type]
-        needed = len(ids) + max_tokens + 1
+        ids = self.prompt(prompt, system, thinking) if isinstance(prompt, str) else list(prompt)
+        needed = len(ids) + max(max_tokens, 0) + 1
         session, timing = self.session(-(-needed // CTX_STEP) * CTX_STEP), Timing()
-        prefill(session, ids, timing, progress=progress)
+        prefill(session, ids, timing)
         inside = ends_in_thinking(ids, self.tokenizer)
-        return Generation(
-            session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing, stop=stops
-        )
+        return Generation(session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing)
 
-    def ask(self, prompt: str | Sequence[int] | Sequence[Message | Mapping[str, Any]], **options: Any) -> str:
+    def ask(self, prompt: str | Sequence[int], **options: Any) -> str:
         """Return the answer to a prompt as text, without its reasoning. Options are those of ``stream``."""
         return "".join(piece.text for piece in self.stream(prompt, **options) if not piece.thinking)
 
     def logits(self, text: str | Sequence[int]) -> np.ndarray:
         """Return the logits (T, vocab) float32 after each token of a plain text or of token ids."""
-        ids = self._plain(text)
+        ids = self.tokenizer.encode(text) if isinstance(text, str) else text
         return self.session(len(ids) + 1).extend(ids)
-
-    def hidden(self, text: str | Sequence[int]) -> np.ndarray:
-        """Return the residual stream after the last layer, before the output norm, for each token of a plain text or
-        of token ids.
-
-        float32, (T, streams, dim) for DeepSeek V4, whose residual has several hyper-connection streams, (T, dim) for
-        dense models.
-        """
-        import numpy as np
-
-        streams: list[np.ndarray] = []
-        for _ in self._rows(self._plain(text), streams):
-            pass
-        return np.concatenate(streams)
-
-    def logprobs(self, text: str | Sequence[int], progress: Callable[[int, int], None] | None = None) -> np.ndarray:
-        """Return the natural log probability of each token of a plain text or of token ids, (T,) float64.
-
-        Each is given the tokens before it, no BOS is added, and the first is NaN, because nothing precedes it.
-        progress: called with (tokens evaluated, all tokens).
-        """
-        import numpy as np
-
-        from .sampling import token_logprob
-
-        ids = self._plain(text)
-        values, total = [math.nan], len(ids)
-        for start, rows in self._rows(ids[:-1]):
-            values += [token_logprob(row, ids[start + at + 1]) for at, row in enumerate(rows)]
-            if progress is not None:
-                progress(start + len(rows), total - 1)
-        return np.array(values)
-
-    def perplexity(self, text: str | Sequence[int], progress: Callable[[int, int], None] | None = None) -> float:
-        """Return exp(-mean of ``logprobs``) over all tokens of a text but the first; raise UsageError below two."""
-        values = self.logprobs(text, progress)[1:]
-        if not len(values):
-            raise UsageError("a perplexity needs a text of at least 2 tokens")
-        mean = -math.fsum(values) / len(values)
-        return math.exp(mean) if mean < 700 else math.inf
-
-    def _plain(self, text: str | Sequence[int]) -> list[int]:
-        """Return the token ids of a plain text, or of a list of ids; raise UsageError for none."""
-        ids = self.tokenizer.encode(text) if isinstance(text, str) else [*text]
-        if not ids:
-            raise UsageError("the text is empty")
-        return ids
-
-    def _rows(self, ids: Sequence[int], streams: list[np.ndarray] | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (first position, logits (n, vocab)) of ``ids``, ROWS at a time, as ``session.extend`` gives them."""
-        session = self.session(len(ids) + 1)
-        for start in range(0, len(ids), ROWS):
-            yield start, session.extend(ids[start : start + ROWS], streams=streams)
 
     def close(self) -> None:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
-        model, self._model = self._model, None
+        model = self.__dict__.pop("model", None)
         if model is not None:
             model.close()
         if self.drafts is not None:
@@ -395,45 +295,6 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _ids(prompt: Any) -> list[int]:
-    """Return a prompt of token ids as a list, [] for a text and for messages; raise UsageError for anything else."""
-    if isinstance(prompt, str):
-        return []
-    try:
-        given = list(prompt)
-    except TypeError:
-        given = []
-    if not given or isinstance(prompt, (bytes, Mapping)):
-        kind = type(prompt).__name__
-        raise UsageError(f"a prompt is a text, a list of messages or a list of token ids, and not empty; got {kind}")
-    return [] if isinstance(given[0], Mapping) or hasattr(given[0], "role") else given
-
-
-def _messages(prompt: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
-    """Return messages of the OpenAI protocol, or ``Message`` objects, in our form; raise UsageError naming a wrong
-    one."""
-    from .errors import TextError
-    from .text.chat import Message
-    from .text.messages import from_openai
-
-    roles, messages = ("system", "developer", "user", "assistant", "tool"), []
-    for at, given in enumerate(prompt):
-        if isinstance(given, Message):
-            messages.append(given)
-        else:
-            if not isinstance(given, Mapping) or "role" not in given:
-                raise UsageError(f'message {at} is not of the form {{"role": ..., "content": ...}}')
-            try:
-                messages += from_openai(json.dumps([dict(given)]))
-            except (TextError, TypeError, ValueError) as error:
-                raise UsageError(f"message {at}: {error}") from None
-        if messages[-1].role not in roles:
-            raise UsageError(f"message {at} has the unknown role {messages[-1].role!r}: choose from {', '.join(roles)}")
-    if not messages or messages[-1].role == "assistant":
-        raise UsageError("the last message must be one to answer, not the assistant's")
-    return messages
 
 
 def _check_memory(source: Any, backend: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .costs import PREFILL_CHUNK
@@ -209,8 +209,6 @@ class Generation:
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
     never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``guide`` included,
     but not a token that ``guide`` takes. With ``past_end`` a token that ends texts is one like others, without text.
-    ``stop`` are texts that end the answer ("stop") and are not part of it; text that may become one is held back, and
-    reasoning is not searched.
     """
 
     def __init__(
@@ -227,9 +225,7 @@ class Generation:
         last: bool = True,
         adjust: Adjustment | None = None,
         past_end: bool = False,
-        stop: Sequence[str] = (),
     ):
-        self.stop = tuple(stop)
         self.session, self.tokenizer, self.sampler, self.adjust = session, tokenizer, sampler, adjust
         self.limit = max(0, min(limit, session.ctx - session.pos - last))
         self.guide, self.last, self.past_end = guide, last, past_end
@@ -243,30 +239,17 @@ class Generation:
         """The token that the next step begins by evaluating, for a pass that serves several sessions."""
 
     def __iter__(self) -> Iterator[Piece]:
-        from .text.stream import StopHolder, StreamDecoder
+        from .text.stream import StreamDecoder
 
-        decoder, holder = StreamDecoder(self.tokenizer), StopHolder(self.stop)
+        decoder = StreamDecoder(self.tokenizer)
         try:
-            for piece in self._decode(decoder):
-                yield piece if piece.thinking else replace(piece, text=holder.feed(piece.text))
-                if holder.stopped is not None:
-                    self.finish = "stop"
-                    return
+            yield from self._decode(decoder)
         except GeneratorExit:
             self.finish = "cancelled"
             raise
         tail = decoder.finish()
-        if self.thinking:
-            text = tail
-        else:
-            text = holder.feed(tail) + holder.finish()
-        if holder.stopped is not None:
-            self.finish = "stop"
-        if text:
-            yield Piece(None, text, self.thinking)
-
-    def __repr__(self) -> str:
-        return f"<ds4ref.Generation: {len(self.tokens)} tokens, {self.finish or 'running'}>"
+        if tail:
+            yield Piece(None, tail, self.thinking)
 
     def _decode(self, decoder: StreamDecoder) -> Iterator[Piece]:
         import numpy as np

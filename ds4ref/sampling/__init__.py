@@ -173,43 +173,11 @@ class Sampler:
         return int(ids[hit[0]]) if len(hit) else fallback
 
 
-RANGES: dict[str, tuple[float, float, bool]] = {
-    "temperature": (0, math.inf, False),
-    "top_k": (0, math.inf, True),
-    "top_p": (0, 1, False),
-    "min_p": (0, 1, False),
-    "seed": (0, _MASK, True),
-    "max_tokens": (0, math.inf, True),
-}
-"""Valid settings by name: least, most, and whether only whole numbers are valid."""
-
-
-def check_settings(**settings: Any) -> None:
-    """Raise UsageError, naming the valid range, for the first of ``settings`` that is outside its entry in RANGES.
-
-    A seed may be None; TypeError for a name without an entry.
-    """
-    for name, value in settings.items():
-        if name not in RANGES:
-            raise TypeError(f"unknown setting {name!r}: choose from {', '.join(RANGES)}")
-        if name == "seed" and value is None:
-            continue
-        lo, hi, whole = RANGES[name]
-        kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-        if isinstance(value, kinds) and not isinstance(value, bool) and lo <= value <= hi:
-            continue
-        span = f"of at least {lo}" if hi in (math.inf, _MASK) else f"from {lo} to {hi}"
-        what = "an integer" if whole else "a number"
-        raise UsageError(f"{name} must be {what} {span}{' and below 2^64' if hi == _MASK else ''}, got {value!r}")
-
-
 def sampler_of(source: Any, temperature: float, **settings: Any) -> Sampler:
     """Return the sampler of a model file: ``Sampler``, or llama2.c's own for its checkpoints.
 
-    Raise UsageError for a setting outside its range (``RANGES``). llama2.c's sampler ignores min-p and raises
-    UsageError for top-k.
+    llama2.c's sampler ignores min-p and raises UsageError for top-k.
     """
-    check_settings(temperature=temperature, **settings)
     if getattr(source, "sampling", "") == "llama2.c":
         from .llama2c import Llama2cSampler
 

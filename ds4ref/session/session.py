@@ -88,9 +88,6 @@ class Session:
         """Whether the cache is of tokens that are gone."""
         self.invalidate()
 
-    def __repr__(self) -> str:
-        return f"<ds4ref.Session of {self.model.shape.name or 'an unnamed model'}: {self.pos} of {self.ctx} tokens>"
-
     # --- state
 
     @property

@@ -117,9 +117,6 @@ class Recorder:
         self.layers = layers
         self.parts: dict[tuple[str, int], list[Any]] = {}
 
-    def __repr__(self) -> str:
-        return f"<ds4ref.Recorder of {len(self.names)} intermediates: {len(self.parts)} recorded>"
-
     def begin(self, chunk: Any) -> None:
         """Do nothing."""
 

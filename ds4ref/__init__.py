@@ -10,35 +10,37 @@ inspection start in a fraction of a second: the names below are imported on firs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING as _CHECKING
 
 from .version import __version__
 
-__all__ = ["Ds4Error", "Engine", "Session", "__version__", "open"]
+__all__ = ["Ds4Error", "Engine", "Progress", "Recorder", "Session", "Steering", "__version__", "open"]
 
-if TYPE_CHECKING:
+if _CHECKING:
+    from .archs.deepseek4.hooks import Recorder
+    from .archs.steering import Steering
+    from .console.common import Progress
     from .engine import Engine
     from .errors import Ds4Error
     from .session.session import Session
 
     open = Engine.open
 
+_HOMES = {
+    "Ds4Error": "errors", "Engine": "engine", "Progress": "console.common",
+    "Recorder": "archs.deepseek4.hooks", "Session": "session.session", "Steering": "archs.steering", "open": "engine",
+}  # fmt: skip
+"""Module of each name."""
 
-def __getattr__(name: str) -> Any:
-    if name in ("Engine", "open"):
-        from .engine import Engine
 
-        return Engine if name == "Engine" else Engine.open
-    if name == "Session":
-        from .session.session import Session
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return Session
-    if name == "Ds4Error":
-        from .errors import Ds4Error
-
-        return Ds4Error
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f".{_HOMES[name]}", __name__)
+    return module.Engine.open if name == "open" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ from .archs.experts import cached, dense_bytes
 from .backends import DEFAULT_BACKEND, load_backend
 from .costs import prefill_chunk
 from .environment import available_bytes, memory_bytes
-from .errors import BackendError, UsageError
-from .numerics import DEFAULT_MODE, numerics
+from .errors import BackendError, SessionError, TextError, TokenError, UsageError
+from .numerics import DEFAULT_MODE, checked_settings, numerics
 from .residency.hotlist import beside, read_hot_list
 from .session.session import Session
 from .session.together import Together
@@ -36,6 +37,9 @@ FREE_FOR_EXPERTS = 0.8
 CTX_STEP = 4096
 """Contexts of ``Engine.stream`` are multiples of so many tokens: sessions of one context share their recordings."""
 
+SCORE_ROWS = 128
+"""Tokens whose logits are in memory at a time while a text is scored."""
+
 UNSTEERED = "a model on a cluster is not steered: one machine, or no directions"
 
 if TYPE_CHECKING:
@@ -44,11 +48,14 @@ if TYPE_CHECKING:
     from .archs.steering import Directions, Steering
     from .costs import Costs
     from .drafts.setup import Drafting, Drafts
-    from .generate import Generation
+    from .generate import Generation, Progress
     from .residency.resident import ResidentExperts
     from .sampling import Sampler
+    from .text.chat import Message
     from .text.tokenizer import Tokenizer
     from .weights.source import TensorSource
+
+    Asked = str | Sequence[int] | Sequence[Mapping[str, Any] | Message]
 
 
 class Engine:
@@ -58,6 +65,20 @@ class Engine:
         self, source: TensorSource, model: Model, backend: str, split: str = "unicode", drafts: Drafts | None = None
     ):
         self.source, self.model, self.backend, self._split, self.drafts = source, model, backend, split, drafts
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":  # what ``close`` takes away
+            raise SessionError("the engine is closed: open the model again")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        if "model" not in self.__dict__:
+            return f"<Engine: {self.path}, closed>"
+        return f"<Engine: {self.path}, backend {self.backend}, numerics {self.model.numerics.name}>"
+
+    def check_open(self) -> None:
+        """Raise SessionError if the engine is closed."""
+        _ = self.model
 
     @classmethod
     def open(
@@ -199,16 +220,23 @@ class Engine:
         """Return the tokenizer, built from the file's vocabulary on first use."""
         from .text.vocabulary import open_tokenizer
 
+        self.check_open()
         return open_tokenizer(self.source, self._split)
 
     def sampler(self, temperature: float = 0.0, **settings: Any) -> Sampler:
-        """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed."""
+        """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed.
+
+        Raise UsageError for a value out of its range (``numerics.RANGES``), TypeError for another setting.
+        """
         from .sampling import sampler_of
 
+        self.check_open()
+        checked_settings({"temperature": temperature, **settings})
         return sampler_of(self.source, temperature, **settings)
 
     def costs(self) -> Costs:
         """Return the cost model of this file in this numerics mode: bytes and operations per token."""
+        self.check_open()
         costs = costs_of(self.source, self.model.numerics.act_quant)
         costs.chunk = self.prefill_chunk
         return costs
@@ -222,6 +250,7 @@ class Engine:
         """Return a new, empty session for ``ctx`` tokens; raise BackendError if memory does not suffice."""
         try:
             session = Session(self.model, ctx)
+            session.check_open = self.check_open
             session.speculation = None if self.drafts is None else self.drafts.speculation()
             return session
         except MemoryError as e:
@@ -233,53 +262,161 @@ class Engine:
 
     # --- without an explicit session
 
-    def prompt(self, text: str, system: str = DEFAULT_SYSTEM, thinking: str = "none") -> list[int]:
-        """Return the token ids of a chat with one question, up to the start of its answer.
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a plain text, without control tokens."""
+        self.check_open()
+        return self.tokenizer.encode(text)
 
-        ``text`` is encoded without control tokens. thinking: "none", "high" or "max".
-        Raise UsageError for another mode, TextError if the file has no tokenizer.
+    def decode(self, ids: int | Sequence[int]) -> str:
+        """Return the text of token ids; bytes that are no UTF-8 become U+FFFD. Raise TokenError for an unknown id."""
+        self.check_open()
+        known = _token_ids([ids] if isinstance(ids, int) else ids, self.shape.vocab)
+        return self.tokenizer.decode(known).decode("utf-8", "replace")
+
+    def prompt(self, text: Asked, system: str = DEFAULT_SYSTEM, thinking: str = "none") -> list[int]:
+        """Return the token ids of a chat, up to the start of its answer.
+
+        text: a question, or messages in the form of OpenAI's API ({"role": ..., "content": ...}) or as ``Message``, the
+        last of which is not the assistant's. No text in them becomes a control token.
+        system: system text; messages with one of their own keep theirs.
+        thinking: "none", "high" or "max".
+        Raise UsageError for another mode, TextError for messages that are none, or if the file has no tokenizer.
         """
-        from .text.chat import MODES, encode_chat_prompt
+        from .text.chat import MODES, Message, encode_chat_prompt, render
 
+        self.check_open()
         if thinking not in MODES:
             raise UsageError(f"unknown thinking mode {thinking!r}: choose from {', '.join(MODES)}")
-        return encode_chat_prompt(self.tokenizer, system, text, thinking)
+        if isinstance(text, str):
+            return encode_chat_prompt(self.tokenizer, system, text, thinking)
+        messages = read_messages(text)
+        if len(messages) == 1 and messages[0].role == "user":
+            return self.prompt(messages[0].content, system, thinking)
+        if system and not any(message.role in ("system", "developer") for message in messages):
+            messages = [Message("system", system), *messages]
+        return render(messages, (), thinking).encode(self.tokenizer)
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: Asked,
         *,
         max_tokens: int = 256,
         system: str = DEFAULT_SYSTEM,
         thinking: str = "none",
+        stop: str | Sequence[str] = (),
         temperature: float = 0.0,
+        progress: Progress | None = None,
         **sampling: Any,
     ) -> Generation:
         """Evaluate a prompt and return a Generation; iterating over it decodes the answer, one ``Piece`` of text at a
         time.
 
-        prompt: a question, put into a chat by ``prompt``, or token ids, used unchanged.
+        prompt: a question or messages, put into a chat by ``prompt``, or token ids, used unchanged.
+        stop: texts that end the answer, before themselves; reasoning is not searched.
         temperature: 0 picks the most likely token; ``sampling`` is top_k, top_p, min_p, seed of ``sampling.Sampler``.
+        progress: called with (tokens done, tokens of the prompt) as the prompt is evaluated (``ds4ref.Progress``).
+        Raise UsageError for an option out of its range.
         """
         from .generate import Generation, Timing, prefill
         from .text.chat import ends_in_thinking
 
         sampler = self.sampler(temperature, **sampling)
-        ids = self.prompt(prompt, system, thinking) if isinstance(prompt, str) else list(prompt)
-        needed = len(ids) + max(max_tokens, 0) + 1
+        checked_settings({"max_tokens": max_tokens})
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if not all(isinstance(text, str) and text for text in stops):
+            raise UsageError(f"stop is {stop!r}: a text, or a list of texts, none of them empty, is needed")
+        ids = self._prompt_ids(prompt, system, thinking)
+        needed = len(ids) + max_tokens + 1
         session, timing = self.session(-(-needed // CTX_STEP) * CTX_STEP), Timing()
-        prefill(session, ids, timing)
+        prefill(session, ids, timing, progress=progress)
         inside = ends_in_thinking(ids, self.tokenizer)
-        return Generation(session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing)
+        return Generation(
+            session, self.tokenizer, sampler, limit=max_tokens, thinking=inside, timing=timing, stop=stops
+        )
 
-    def ask(self, prompt: str | Sequence[int], **options: Any) -> str:
+    def ask(self, prompt: Asked, **options: Any) -> str:
         """Return the answer to a prompt as text, without its reasoning. Options are those of ``stream``."""
         return "".join(piece.text for piece in self.stream(prompt, **options) if not piece.thinking)
 
     def logits(self, text: str | Sequence[int]) -> np.ndarray:
         """Return the logits (T, vocab) float32 after each token of a plain text or of token ids."""
-        ids = self.tokenizer.encode(text) if isinstance(text, str) else text
+        ids = self._text_ids(text)
         return self.session(len(ids) + 1).extend(ids)
+
+    def logprobs(self, text: str | Sequence[int], progress: Progress | None = None) -> np.ndarray:
+        """Return the natural log probability of each token but the first, given those before it: (T - 1,) float32.
+
+        text: a plain text, encoded without BOS, or token ids.
+        """
+        import numpy as np
+
+        from .sampling import token_logprob
+
+        ids = self._text_ids(text)
+        values = [
+            token_logprob(row, ids[start + at + 1])
+            for start, rows, _ in self._evaluated(ids[:-1], progress)
+            for at, row in enumerate(rows)
+        ]
+        return np.array(values, np.float32)
+
+    def perplexity(self, text: str | Sequence[int], progress: Progress | None = None) -> float:
+        """Return the perplexity of a plain text or of token ids: exp of the mean of ``-logprobs``.
+
+        Raise UsageError for fewer than two tokens.
+        """
+        import numpy as np
+
+        scored = self.logprobs(text, progress)
+        if not len(scored):
+            raise UsageError("a perplexity needs a text of at least 2 tokens: the first has nothing before it")
+        with np.errstate(over="ignore"):
+            return float(np.exp(-scored.mean(dtype=np.float64)))
+
+    def hidden(self, text: str | Sequence[int], progress: Progress | None = None) -> np.ndarray:
+        """Return the last hidden states of a plain text or of token ids: (T, dim) float32, after the output norm.
+
+        They are what the output matrix multiplies; in V4 the streams of a token are one by then. Raise UsageError on a
+        cluster.
+        """
+        import numpy as np
+
+        from .archs.deepseek4.hooks import Recorder
+
+        if self.cluster is not None:
+            raise UsageError("hidden states are not read on a cluster: one machine")
+        ids, seen = self._text_ids(text), Recorder("result_norm")
+        for start, _, streams in self._evaluated(ids, progress):
+            self.model.logits(self.model.ops.upload(streams), start, seen)
+        return seen["result_norm", -1] if ids else np.empty((0, self.shape.dim), np.float32)
+
+    def _prompt_ids(self, prompt: Any, system: str, thinking: str) -> list[int]:
+        if isinstance(prompt, str):
+            return self.prompt(prompt, system, thinking)
+        if not isinstance(prompt, Iterable) or isinstance(prompt, Mapping | bytes):
+            raise UsageError(
+                f"the prompt is {prompt!r:.60}: a text, a list of messages or a list of token ids is needed"
+            )
+        items = list(prompt)
+        if all(isinstance(item, Integral) for item in items):
+            return _token_ids(items, self.shape.vocab)
+        return self.prompt(items, system, thinking)
+
+    def _text_ids(self, text: str | Sequence[int]) -> list[int]:
+        return self.encode(text) if isinstance(text, str) else _token_ids(text, self.shape.vocab)
+
+    def _evaluated(self, ids: Sequence[int], progress: Progress | None) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Evaluate ``ids`` in a session of its own; yield position, logits (N, vocab) and streams of SCORE_ROWS tokens
+        at a time, to bound the memory of the logits."""
+        session = self.session(len(ids) + 1)
+        for start in range(0, len(ids), SCORE_ROWS):
+            streams: list[np.ndarray] = []
+            part = ids[start : start + SCORE_ROWS]
+            rows = session.extend(part, chunk=SCORE_ROWS, streams=streams)
+            if progress is not None:
+                progress(start + len(part), len(ids))
+            (together,) = streams
+            yield start, rows, together
 
     def close(self) -> None:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
@@ -291,10 +428,56 @@ class Engine:
         self.source.close()
 
     def __enter__(self) -> Engine:
+        self.check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def read_messages(messages: Sequence[Any]) -> list[Message]:
+    """Return messages of OpenAI's form as ``Message``; those that are ``Message`` already stay.
+
+    Raise TextError for what is no message, for a role or a content that cannot be used, and for a list that is empty or
+    ends with the assistant's.
+    """
+    import json
+
+    from .text.chat import ROLES, Message
+    from .text.messages import from_openai
+
+    read: list[Message] = []
+    for number, item in enumerate(messages, 1):
+        where = f"message {number}"
+        if isinstance(item, Message):
+            read.append(item)
+        elif not isinstance(item, Mapping) or not isinstance(item.get("role"), str):
+            raise TextError(f"{where} is {item!r:.60}: {{'role': ..., 'content': ...}} is needed")
+        else:
+            content = item.get("content")
+            parts = (
+                content if isinstance(content, list) else [] if item.get("tool_calls") and not content else [content]
+            )
+            if not all(isinstance(part, str) or (isinstance(part, Mapping) and "text" in part) for part in parts):
+                raise TextError(f"{where}: its content is {content!r:.60}: a text is needed")
+            try:
+                read += from_openai(json.dumps([item]))
+            except (TypeError, ValueError) as error:
+                raise TextError(f"{where}: {error}") from None
+        if read[-1].role not in ROLES:
+            raise TextError(f"{where}: unknown role {read[-1].role!r:.40}: choose from {', '.join(ROLES)}")
+    if not read or read[-1].role == "assistant":
+        raise TextError("the messages must end with one to answer, of the user or a tool")
+    return read
+
+
+def _token_ids(ids: Any, vocab: int) -> list[int]:
+    """Return token ids as a list of int; raise TokenError for what is none."""
+    known = list(ids)
+    for at, token in enumerate(known):
+        if not isinstance(token, Integral) or isinstance(token, bool) or not 0 <= int(token) < vocab:
+            raise TokenError(f"token id {token!r:.40} at position {at} is outside the vocabulary of {vocab}")
+    return [int(token) for token in known]
 
 
 def _check_memory(source: Any, backend: str) -> None:

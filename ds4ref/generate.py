@@ -1,7 +1,7 @@
 """The decode loop: takes a session, a sampler and stop conditions; yields tokens with their text.
 
-Used by the command line, local targets, server and evaluation. Chat rendering, stop strings and tool-call markup are
-left out on purpose: they work on the text that this loop yields.
+Used by the command line, local targets, server and evaluation. Chat rendering and tool-call markup are left out on
+purpose: they work on the text that this loop yields.
 
     timing = Timing()
     prefill(session, tokens, timing)
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .costs import PREFILL_CHUNK
@@ -206,6 +206,7 @@ class Generation:
     ``finish``: "stop" (a token that ends texts was picked, ``end``; it is neither evaluated nor part of the text,
     text.md 6), "length", "cancelled", or "" while running. ``limit`` is clipped so that one context slot stays
     free (text.md 6). Without ``last`` the last token of a full answer is not evaluated, and may take that slot.
+    ``stop`` are texts that end the visible answer, before themselves; ``finish`` is then "stop", ``stopped`` the text.
     ``thinking`` says whether the prompt ended inside ``<think>``; the state then follows the two think-tag ids,
     never text that looks like them. ``adjust`` changes the logits that are chosen from, those of ``guide`` included,
     but not a token that ``guide`` takes. With ``past_end`` a token that ends texts is one like others, without text.
@@ -225,10 +226,12 @@ class Generation:
         last: bool = True,
         adjust: Adjustment | None = None,
         past_end: bool = False,
+        stop: Sequence[str] = (),
     ):
         self.session, self.tokenizer, self.sampler, self.adjust = session, tokenizer, sampler, adjust
         self.limit = max(0, min(limit, session.ctx - session.pos - last))
-        self.guide, self.last, self.past_end = guide, last, past_end
+        self.guide, self.last, self.past_end, self.stop = guide, last, past_end, stop
+        self.stopped: str | None = None
         self.thinking = thinking
         self.cancel = cancel or (lambda: False)
         self.timing = timing or Timing()
@@ -239,17 +242,25 @@ class Generation:
         """The token that the next step begins by evaluating, for a pass that serves several sessions."""
 
     def __iter__(self) -> Iterator[Piece]:
-        from .text.stream import StreamDecoder
+        from .text.stream import StopHolder, StreamDecoder
 
-        decoder = StreamDecoder(self.tokenizer)
+        decoder, holder = StreamDecoder(self.tokenizer), StopHolder(self.stop)
         try:
-            yield from self._decode(decoder)
+            for piece in self._decode(decoder):
+                yield replace(piece, text=holder.feed(piece.text)) if self.stop and not piece.thinking else piece
+                if holder.stopped is not None:
+                    break
         except GeneratorExit:
             self.finish = "cancelled"
             raise
-        tail = decoder.finish()
-        if tail:
-            yield Piece(None, tail, self.thinking)
+        tail, was = decoder.finish(), self.thinking
+        rest = ("" if was else holder.feed(tail)) + holder.finish()
+        if holder.stopped is not None:
+            self.finish, self.stopped = "stop", holder.stopped
+        if was and tail:
+            yield Piece(None, tail, True)
+        if rest:
+            yield Piece(None, rest, False)
 
     def _decode(self, decoder: StreamDecoder) -> Iterator[Piece]:
         import numpy as np

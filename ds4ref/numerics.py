@@ -9,7 +9,9 @@ One forward pass serves all modes; a mode only switches roundings on or off at f
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 from .errors import UsageError
 
@@ -52,3 +54,37 @@ def numerics(name: str) -> Numerics:
         return MODES[name]
     except KeyError:
         raise UsageError(f"unknown numerics mode {name!r}: choose from {', '.join(MODES)}") from None
+
+
+# --- settings of generation, the same for the Python API and the command line
+
+RANGES: dict[str, tuple[Any, Any]] = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "top_k": (0, 1024),
+    "seed": (0, 2**64 - 1),
+    "max_tokens": (0, 2**31 - 1),
+}
+"""Lowest and highest value of each setting; integers where the bounds are."""
+
+
+def checked_settings(settings: Mapping[str, Any]) -> None:
+    """Raise UsageError for the first setting that is out of its range or no number; a seed may be None.
+
+    Raise TypeError for a setting that does not exist.
+    """
+    for name, value in settings.items():
+        if name not in RANGES:
+            raise TypeError(f"unknown option {name!r}: choose from {', '.join(RANGES)}")
+        lo, hi = RANGES[name]
+        whole = isinstance(lo, int)
+        if name == "seed" and value is None:
+            continue
+        kind: Any = Integral if whole else Real
+        if not isinstance(value, kind) or isinstance(value, bool) or not lo <= value <= hi:
+            text = repr(value)
+            shown = text if len(text) <= 40 else text[:37] + "..."
+            kind_name = "an integer" if whole else "a number"
+            span = f">= {lo}" if hi >= 2**31 - 1 else f"from {lo:g} to {hi:g}"
+            raise UsageError(f"{name} is {shown}: {kind_name} {span} is needed")

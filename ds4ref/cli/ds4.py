@@ -21,7 +21,7 @@ from ..console.flags import add
 from ..console.options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, parsed
 from ..console.steering import add_steering
 from ..errors import UsageError
-from ..numerics import DEFAULT_MODE, MODES
+from ..numerics import DEFAULT_MODE, MODES, RANGES
 from ..text.protocol import DEFAULT_SYSTEM
 
 PROG = "ds4"
@@ -136,7 +136,9 @@ def build_parser() -> Parser:
     g = parser.add_argument_group("sampling")
     add(g, "--tokens", type=integer(), default=50000, help="most tokens to generate; clipped to the context (50000)")
     add(g, "--temp", default=1.0, help="temperature; 0 is greedy (1)")
-    g.add_argument("--top-k", metavar="N", type=integer(0, 1024), default=0, help="only the N best; 0 is all (0)")
+    g.add_argument(
+        "--top-k", metavar="N", type=integer(*RANGES["top_k"]), default=0, help="only the N best; 0 is all (0)"
+    )
     add(g, "--top-p", default=1.0)
     add(g, "--min-p", default=0.05, help="drop tokens less likely than F times the best (0.05)")
     add(g, "--seed", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")

@@ -21,7 +21,7 @@ import argparse
 from typing import Any
 
 from ..backends import BACKENDS, DEFAULT_BACKEND
-from ..numerics import MODES
+from ..numerics import MODES, RANGES
 from ..targets.dialects import KINDS
 from .options import SEED_MAX, choice, integer, number, size
 
@@ -163,9 +163,12 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "--think-max": ((), {"action": "store_const", "const": "max", "dest": "think", "help": "think without limit"}),
     "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer at once"}),
-    "--temp": ((), {"metavar": "F", "type": number(0, 100), "help": "temperature; 0 is greedy"}),
-    "--top-p": ((), {"metavar": "F", "type": number(0, 1), "help": "nucleus mass (1)"}),
-    "--min-p": ((), {"metavar": "F", "type": number(0, 1), "help": "least share of the best token's probability"}),
+    "--temp": ((), {"metavar": "F", "type": number(*RANGES["temperature"]), "help": "temperature; 0 is greedy"}),
+    "--top-p": ((), {"metavar": "F", "type": number(*RANGES["top_p"]), "help": "nucleus mass (1)"}),
+    "--min-p": (
+        (),
+        {"metavar": "F", "type": number(*RANGES["min_p"]), "help": "least share of the best token's probability"},
+    ),
     "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
     "--prompts": ((), {"metavar": "FILE", "help": "JSON lines of prompts"}),
     "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),

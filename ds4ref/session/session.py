@@ -65,6 +65,8 @@ class Session:
 
     speculation: Speculation | None = None
     """What drafts tokens for this session alone, or None."""
+    check_open: Callable[[], None] = staticmethod(lambda: None)
+    """Raises SessionError once the engine is closed, whose weights are gone then."""
 
     def __init__(self, model: Model, ctx: int):
         if ctx < 1:
@@ -89,6 +91,10 @@ class Session:
         self.invalidate()
 
     # --- state
+
+    def __repr__(self) -> str:
+        state = "" if self.valid else ", nothing evaluated"
+        return f"<Session: {self.pos} of {self.ctx} tokens{state}>"
 
     @property
     def hooks(self) -> Any:
@@ -127,6 +133,7 @@ class Session:
         The logits of a decoded token are copied to the host on first access.
         """
         if self._logits is None:
+            self.check_open()
             if self._replayed is not None:
                 self._logits = self.model.ops.host(self._replayed.logits)[0].copy()
             elif self._streams is not None:
@@ -171,6 +178,7 @@ class Session:
 
     def _renew(self) -> None:
         """Make the cache that could not be made when the session was given up."""
+        self.check_open()
         if self._stale:
             self.invalidate()
 
@@ -189,6 +197,7 @@ class Session:
     @property
     def _cache(self) -> Any:
         """Return the cache at the timeline's end: rows ahead are dropped."""
+        self.check_open()
         self._settle()
         return self._timeline
 
@@ -495,6 +504,7 @@ class Session:
         ``check`` is called with the loaded tokens. PayloadError, or any exception of ``check``, leaves the session
         unchanged.
         """
+        self.check_open()
         cache = self._new_cache()
         tokens, logits = self.model.load(file, cache)
         if check is not None:

@@ -76,6 +76,7 @@ _TOOL_PROMPT_END = (
 
 _EFFORTS = {"max": "max", "none": "none"} | dict.fromkeys(("xhigh", "high", "medium", "low", "minimal"), "high")
 _SYSTEM_ROLES, _TOOL_ROLES = ("system", "developer"), ("tool", "function")
+ROLES = (*_SYSTEM_ROLES, "user", "assistant", *_TOOL_ROLES)
 
 
 @dataclass(frozen=True)
@@ -350,7 +351,7 @@ def encode_message(tokenizer: Tokenizer, role: str, content: str) -> list[int]:
     if role in _TOOL_ROLES:
         return [tokenizer.user, *tokenizer.encode("Tool: " + content)]
     if role != "assistant":
-        raise TextError(f"unknown role {role!r}: choose from system, developer, user, assistant, tool, function")
+        raise TextError(f"unknown role {role!r}: choose from {', '.join(ROLES)}")
     ids = [tokenizer.assistant]
     if content.startswith(protocol.THINK_OPEN):
         reasoning, closed, content = content.removeprefix(protocol.THINK_OPEN).partition(protocol.THINK_CLOSE)

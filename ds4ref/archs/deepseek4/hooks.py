@@ -106,16 +106,24 @@ class Hooks(Protocol):
 class Recorder:
     """Hooks that copy named intermediates (all by default) of every chunk.
 
+    Names are those of ``NAMES`` here or, for other families, in ``archs.dense.chunk``; KeyError for any other.
     ``recorder[name, layer]`` concatenates the chunks along the token axis.
     """
 
     def __init__(self, *names: str, layers: set[int] | None = None):
-        unknown = set(names) - set(NAMES)
+        from ..dense.chunk import NAMES as DENSE
+
+        unknown = set(names) - set(NAMES) - set(DENSE)
         if unknown:
             raise KeyError(f"no intermediate is called {', '.join(sorted(unknown))}")
-        self.names = set(names) or set(NAMES)
+        self.names = set(names) or {*NAMES, *DENSE}
         self.layers = layers
         self.parts: dict[tuple[str, int], list[Any]] = {}
+
+    def __repr__(self) -> str:
+        kept = ", ".join(f"{name} of layer {layer}" for name, layer in list(self.parts)[:4])
+        more = f" and {len(self.parts) - 4} more" if len(self.parts) > 4 else ""
+        return f"<Recorder: {kept or 'nothing recorded yet'}{more}>"
 
     def begin(self, chunk: Any) -> None:
         """Do nothing."""

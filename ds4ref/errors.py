@@ -22,6 +22,7 @@ A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -107,3 +108,32 @@ class TargetError(Ds4Error):
 
 class DataError(Ds4Error):
     """Results, vectors or stores that cannot be read or written."""
+
+
+def closest(word: str, names: Iterable[str]) -> str | None:
+    """Return the name that ``word`` was probably meant to be, or None.
+
+    Case, leading dashes and underscores for dashes do not count. A slip comes first, then a name with which the word
+    begins or ends (--max-tokens: --tokens), then what is alike.
+    """
+    from difflib import get_close_matches
+
+    bare = {_bare(name): name for name in names}
+    wanted = _bare(word)
+    within = [name for name in bare if len(name) > 2 and (wanted.startswith(name) or wanted.endswith(f"-{name}"))]
+    found = [
+        *get_close_matches(wanted, bare, 1, 0.8),
+        *sorted(within, key=len, reverse=True),
+        *get_close_matches(wanted, bare, 1, 0.65),
+    ]
+    return bare[found[0]] if found else None
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return `` (did you mean NAME?)`` for the ``closest`` name, "" if none is near."""
+    near = closest(word, names)
+    return "" if near is None else f" (did you mean {near}?)"
+
+
+def _bare(name: str) -> str:
+    return name.lstrip("-").lower().replace("_", "-")

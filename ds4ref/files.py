@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from .errors import closest
+
 
 def flush_to_disk(fd: int) -> None:
     """Return once the bytes of a file, or the names in a folder, are on the disk. Raise OSError if that fails.
@@ -25,6 +27,28 @@ def flush_to_disk(fd: int) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL):
                 raise  # network file systems merely cannot
+
+
+MODEL_ENDINGS = (".gguf", ".safetensors", ".bin")
+"""How files with models end, which ``models_near`` names."""
+
+
+def models_near(path: str | os.PathLike[str]) -> str:
+    """Return what to add to the error for a model that is missing, or a folder that is none: the file that was probably
+    meant, else the models in its folder; "" if there are none."""
+    path = os.fspath(path)
+    folder, name = (path, "") if os.path.isdir(path) else os.path.split(path)
+    try:
+        there = sorted(os.listdir(folder or "."))
+    except OSError:
+        return ""
+    there = [entry for entry in there if entry.endswith(MODEL_ENDINGS)
+             or os.path.isfile(os.path.join(folder, entry, "config.json"))]  # fmt: skip
+    near = closest(name, there) if name else None
+    if near is not None:
+        return f" (did you mean {os.path.join(folder, near)}?)"
+    more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+    return f"; models there: {', '.join(there[:3])}{more}" if there else ""
 
 
 @contextlib.contextmanager

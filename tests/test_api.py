@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -269,6 +270,18 @@ def test_a_recorder_tells_what_it_has(model):
     session.hooks = seen
     session.sync([1, 2])
     assert repr(seen) == "<Recorder: result_norm of layer -1>"
+
+
+def test_inspect_as_json(any_path, capsys):
+    assert main(["--inspect", any_path, "--json"]) == 0
+    said = capsys.readouterr()
+    facts = json.loads(said.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert said.out.count("\n") == 1 and not said.err
+    with ds4ref.open(any_path, backend="reference") as model:
+        shape, size = model.shape, model.source.size
+    assert (facts["path"], facts["file_bytes"], facts["name"]) == (any_path, size, shape.name)
+    assert (facts["shape"]["dim"], facts["shape"]["vocab"]) == (shape.dim, shape.vocab)
+    assert sum(kind["bytes"] for kind in facts["tensors"]) < size and facts["kv"][0]["f32"] > 0
 
 
 def test_what_the_package_offers():

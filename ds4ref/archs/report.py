@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..weights.accounting import Account, shown
 from ..weights.published import PublishedSource
 
 if TYPE_CHECKING:
-    from ..weights.source import TensorSource
+    from ..weights.source import TensorInfo, TensorSource
 
 MOST_NAMES = 8
 """Names printed of each reason; the others are counted."""
@@ -50,6 +50,17 @@ def used_line(source: TensorSource, used: Iterable[int]) -> str:
     nbytes = getattr(source, "used_bytes", None)
     total = sum(used) if nbytes is None else nbytes
     return f"computed with: {total:,} of {source.size:,} bytes ({total / source.size:.1%})"
+
+
+def by_type(infos: Iterable[TensorInfo]) -> list[dict[str, Any]]:
+    """Return count, parameters and bytes by storage format, largest first."""
+    groups: dict[str, dict[str, Any]] = {}
+    for info in infos:
+        group = groups.setdefault(info.fmt.name, {"type": info.fmt.name, "count": 0, "parameters": 0, "bytes": 0})
+        group["count"] += 1
+        group["parameters"] += info.nbytes // info.fmt.block_bytes * info.fmt.block_elems
+        group["bytes"] += info.nbytes
+    return sorted(groups.values(), key=lambda group: -group["bytes"])
 
 
 def line(text: str) -> str:

@@ -156,6 +156,7 @@ def build_parser() -> Parser:
     g.add_argument("--one-by-one", action="store_true", help="with the two above: the decode path, not prefill")
     g.add_argument("--prefill-chunk", metavar="N", type=integer(), help="tokens per prefill step")
     g.add_argument("--stats", metavar="FILE", help="one-shot: timing, seed and model identity as JSON")
+    add(g, "--json", help="one-shot, --inspect: one line of JSON on stdout instead of text")
 
     g = parser.add_argument_group("help")
     add(g, "--help")
@@ -200,6 +201,8 @@ def pick_mode(args: Namespace) -> str:
         raise UsageError("--one-by-one goes with --dump-logits or --perplexity-file")
     if args.one_by_one and args.prefill_chunk:
         raise UsageError("--one-by-one and --prefill-chunk do not go together")
+    if args.json and (mode not in ("one-shot", "--inspect") or args.devices):
+        raise UsageError("--json goes with a one-shot prompt or --inspect")
     if args.stats is not None and mode != "one-shot":
         raise UsageError("--stats goes with a one-shot prompt")
     return mode
@@ -210,11 +213,11 @@ def body(argv: Sequence[str]) -> int:
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
+    mode = pick_mode(args)
     if args.devices:
         from .devices import devices
 
         return devices()
-    mode = pick_mode(args)
     for path in (args.dump_logprobs, args.dump_logits, args.stats):
         if path is not None:
             check_output(path)

@@ -29,14 +29,15 @@ def inspect(args: Namespace) -> int:
         accounts = report.accounts(opened)
         problems = refused(accounts)
         if problems:
-            print("\n".join(account_lines(accounts)), flush=True)
+            if not args.json:
+                print("\n".join(account_lines(accounts)), flush=True)
             raise ModelFileError(path, named(problems))
         if dense:
-            print(report.inspect_text(opened))
+            print((report.inspect_json if args.json else report.inspect_text)(opened))
             return 0
         if args.strict:
             from ..archs.deepseek4.shape import check_published
 
             check_published(opened)
-    print(report.inspect_text(path))
+    print((report.inspect_json if args.json else report.inspect_text)(path))
     return 0

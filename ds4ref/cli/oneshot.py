@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from ..console.common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
 from ..console.model import open_engine
 from ..errors import Cancelled
-from ..generate import Generation, Timing, check_fits, prefill
+from ..generate import Generation, Piece, Timing, check_fits, prefill
 from ..runs.provenance import identity, stamp
 from ..sampling import fresh_seed, sampler_of
 from .printer import Printer
@@ -40,7 +41,7 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
     """
     session = engine.session(args.ctx)
     timing = Timing()
-    seed = args.seed or fresh_seed()
+    seed, pieces = args.seed or fresh_seed(), list[Piece]()
     with Interrupt() as interrupt:
         try:
             with Progress(f"processing {len(ids)} input tokens") as progress:
@@ -59,13 +60,18 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
             timing=timing,
         )
         try:
-            with Printer() as show:
+            with nullcontext(pieces.append) if args.json else Printer() as show:
                 for piece in generation:
                     show(piece)
         finally:
             report(timing, engine)
-    if args.stats is not None:
-        write_stats(args.stats, engine, args, timing, generation, seed)
+    if args.stats is not None or args.json:
+        stats = stats_of(engine, args, timing, generation, seed)
+        if args.stats is not None:
+            with atomic_output(args.stats) as out:
+                out.write(json.dumps(stats, indent=2).encode() + b"\n")
+        if args.json:
+            print(json.dumps(said(pieces, generation) | stats))
     return EXIT_INTERRUPTED if generation.finish == "cancelled" else 0
 
 
@@ -90,9 +96,18 @@ def make_sampler(engine: Engine, args: Namespace, seed: int) -> Sampler:
     return sampler_of(engine.source, args.temp, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p, seed=seed)
 
 
-def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> None:
-    """Write the run as one JSON object (``--stats``); times in seconds, excluding time spent printing."""
-    stats = {
+def said(pieces: list[Piece], generation: Generation) -> dict[str, Any]:
+    """Return an answer for ``--json``: its text, its reasoning and its token ids."""
+    return {
+        "text": "".join(piece.text for piece in pieces if not piece.thinking),
+        "reasoning": "".join(piece.text for piece in pieces if piece.thinking),
+        "token_ids": generation.tokens,
+    }
+
+
+def stats_of(engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> dict[str, Any]:
+    """Return the run as a JSON object (``--stats``, ``--json``); times in seconds, excluding time spent printing."""
+    return {
         **identity(engine),
         **stamp(),
         "ctx": args.ctx,
@@ -109,5 +124,3 @@ def write_stats(path: str, engine: Engine, args: Namespace, timing: Timing, gene
         "drafts": None if engine.drafts is None else engine.drafts.facts(),
         "experts": engine.expert_use(),
     }
-    with atomic_output(path) as out:
-        out.write(json.dumps(stats, indent=2).encode() + b"\n")

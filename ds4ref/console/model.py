@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFileError, UsageError
+from ..files import models_near
 from .cluster import clustering
 from .common import Progress, say
 from .drafts import drafting
@@ -59,12 +60,15 @@ def choose_model(prog: str, requested: str | None) -> ModelChoice:
     try:
         if choice.path.is_dir():
             if not (choice.path / "config.json").is_file():
-                raise ModelFileError(str(choice.path), "cannot open the model: a folder without config.json")
+                raise ModelFileError(
+                    str(choice.path), "cannot open the model: a folder without config.json" + models_near(choice.path)
+                )
         else:
             with open(choice.path, "rb"):
                 pass
     except OSError as error:
-        raise ModelFileError(str(choice.path), f"cannot open the model: {error.strerror}") from None
+        near = models_near(choice.path) if isinstance(error, FileNotFoundError) else ""
+        raise ModelFileError(str(choice.path), f"cannot open the model: {error.strerror}{near}") from None
     if choice.why != "given":
         say(prog, f"model: {choice}")
     return choice

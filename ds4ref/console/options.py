@@ -3,7 +3,7 @@
 A thin layer over argparse that adds rules of the ds4 tools:
 
 * a flag that takes a value takes the next argument, whatever it looks like (``-p "--really?"``);
-* no abbreviations; an unknown flag gets a suggestion; one line per error, exit code 2;
+* no abbreviations; an unknown flag, command or value gets a suggestion; one line per error, exit code 2;
 * integers, seeds and numbers are checked against the range that the help states;
 * ``--help`` takes effect at once: flags after it are ignored.
 """
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from ..errors import UsageError
+from ..errors import UsageError, closest, did_you_mean
 from ..version import __version__
 
 INT_MAX = 2**31 - 1
@@ -97,7 +98,7 @@ def size(*words: str) -> Callable[[str], int | str]:
         match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)", text)
         scale = SIZES.get(match[2].upper()) if match else None
         if match is None or scale is None or not float(match[1]):
-            wanted = "".join(f", or {word}" for word in words)
+            wanted = "".join(f", or {word}" for word in words) + did_you_mean(text, words)
             raise argparse.ArgumentTypeError(f"a size such as 32GB or 512MiB is needed{wanted}")
         return int(float(match[1]) * scale)
 
@@ -109,7 +110,7 @@ def choice(*names: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text not in names:
-            raise argparse.ArgumentTypeError(f"choose from {', '.join(names)}")
+            raise argparse.ArgumentTypeError(f"choose from {', '.join(names)}{did_you_mean(text, names)}")
         return text
 
     return parse
@@ -139,6 +140,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse ``argv``; raises UsageError with the mistake in the first bad option."""
+        self._check_command(argv)
         try:
             args, rest = self.parse_known_args(self._bind_values(argv))
         except argparse.ArgumentError as error:
@@ -146,6 +148,15 @@ class Parser(argparse.ArgumentParser):
         if rest:
             raise UsageError(self._unknown(rest[0]))
         return args
+
+    def _check_command(self, argv: Sequence[str]) -> None:
+        """Raise UsageError if the first argument is nearly a command that the usage names, and no file."""
+        if not argv or argv[0].startswith("-") or os.path.lexists(argv[0]):
+            return
+        words = rf"{re.escape(self.prog)} ((?:[a-z][a-z-]*)(?: \| [a-z][a-z-]*)*)(?= |$)"
+        commands = [name for found in re.findall(words, self.usage or "", re.MULTILINE) for name in found.split(" | ")]
+        if argv[0] not in commands and closest(argv[0], commands) is not None:
+            raise unknown_command(argv[0], commands)
 
     def _bind_values(self, argv: Sequence[str]) -> list[str]:
         """Turn ``--flag value`` into a checked ``--flag=value``, so that argparse has nothing to guess."""
@@ -177,13 +188,11 @@ class Parser(argparse.ArgumentParser):
         return bound
 
     def _unknown(self, arg: str) -> str:
-        from difflib import get_close_matches
-
         name = arg.partition("=")[0]
         if not name.startswith("-"):
-            return f"unexpected argument: {printable(arg)}"
-        near = get_close_matches(name, self._option_string_actions, 1, 0.7)
-        return f"unknown option: {printable(name)}" + (f" (did you mean {near[0]}?)" if near else "")
+            hint = " (a prompt goes after -p)" if "-p" in self._option_string_actions and " " in arg else ""
+            return f"unexpected argument: {printable(arg)}{hint}"
+        return f"unknown option: {printable(name)}{did_you_mean(name, self._option_string_actions)}"
 
 
 def parsed(parser: Parser, argv: Sequence[str]) -> argparse.Namespace | None:
@@ -220,11 +229,8 @@ def chosen(
 
 def unknown_command(name: str, commands: Iterable[str]) -> UsageError:
     """Return the error for an unknown command, with a suggestion."""
-    from difflib import get_close_matches
-
     commands = list(commands)
-    near = get_close_matches(name, commands, 1)
-    hint = f" (did you mean {near[0]}?)" if near else f": choose from {', '.join(commands)}"
+    hint = did_you_mean(name, commands) or f": choose from {', '.join(commands)}"
     return UsageError((f"unknown command {printable(name, 40)!r}" if name else "a command is needed") + hint)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import ModelFileError
+from ..files import models_near
 from .container import require_posix
 from .cursor import read_at
 
@@ -37,7 +38,8 @@ class MappedFile:
             # Without O_NONBLOCK, opening a named pipe would wait for its other end.
             self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            raise ModelFileError(self.path, f"cannot open: {getattr(error, 'strerror', None) or error}") from None
+            near = models_near(path) if isinstance(error, FileNotFoundError) else ""
+            raise ModelFileError(self.path, f"cannot open: {getattr(error, 'strerror', None) or error}{near}") from None
         status = os.fstat(self.fd)
         self.size = status.st_size
         if not stat.S_ISREG(status.st_mode):

@@ -232,6 +232,22 @@ def test_stats(ds4, tmp_path):
     assert stats["model"]["name"] == "fake" and stats["experts"] is None
 
 
+@pytest.mark.parametrize(("limit", "text", "finish"), [("99", "answer", "stop"), ("3", "", "length")])
+def test_json_is_one_line_alone_on_stdout(ds4, tmp_path, limit, text, finish):
+    ds4.answer = [*b"mull", TOK.think_close, *b"answer", TOK.eos]
+    done = ds4("-p", "Hi", "--json", "-n", limit, "--stats", str(tmp_path / "s.json"))
+    said, stats = json.loads(done.out), json.loads((tmp_path / "s.json").read_text())
+    assert done.code == 0 and done.out.count("\n") == 1 and TIMING.fullmatch(done.err)
+    assert (said.pop("text"), said.pop("reasoning")) == (text, "mull" if text else "mul")
+    assert said.pop("token_ids") == (ds4.answer[:-1] if text else [*b"mul"])
+    assert (
+        said == stats
+        and said["finish"] == finish
+        and said["decode_s"] >= 0
+        and said["prompt_tokens"] == len(prompt_of(ds4))
+    )
+
+
 def test_seed_makes_draws_repeatable(ds4):
     ds4.answer = []
     ds4.setup = lambda engine: setattr(engine.tokenizer, "eos", 299)  # nothing stops it but the limit

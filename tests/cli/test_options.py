@@ -1,12 +1,14 @@
 """Reading the command line (docs/reference/ds4.md). No model is involved."""
 
 import argparse
+import importlib
 
 import pytest
 
+import ds4ref
 from ds4ref.cli.ds4 import build_parser, main, pick_mode
 from ds4ref.console.options import integer, number, size
-from ds4ref.errors import UsageError
+from ds4ref.errors import ModelFileError, UsageError
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -85,6 +87,26 @@ def test_number_forms():
         (["--foo=1"], "unknown option: --foo"),
         (["--tmep", "1"], "unknown option: --tmep (did you mean --temp?)"),
         (["-c5"], "unknown option: -c5"),
+        (["--TEMP", "1"], "unknown option: --TEMP (did you mean --temp?)"),
+        (["--temperature", "1"], "unknown option: --temperature (did you mean --temp?)"),
+        (["--max-tokens", "1"], "unknown option: --max-tokens (did you mean --tokens?)"),
+        (["--top_p=1"], "unknown option: --top_p (did you mean --top-p?)"),
+        (["nanp", "path"], "unknown command 'nanp' (did you mean nano?)"),
+        (["imatrx"], "unknown command 'imatrx' (did you mean imatrix?)"),
+        (["Why is it?"], "unexpected argument: Why is it? (a prompt goes after -p)"),
+        (
+            ["--backend", "cup"],
+            "invalid value for --backend: cup: choose from cpu, reference, cuda (did you mean cpu?)",
+        ),
+        (
+            ["--draft", "Lookup"],
+            "invalid value for --draft: Lookup: choose from off, auto, lookup, mtp (did you mean lookup?)",
+        ),
+        (
+            ["--expert-cache", "atuo"],
+            "invalid value for --expert-cache: atuo: a size such as 32GB or 512MiB is needed, "
+            "or auto, or off (did you mean auto?)",
+        ),
         (["--prom", "x"], "unknown option: --prom"),
         (["hello"], "unexpected argument: hello"),
         (["--numerics", "fast"], "invalid value for --numerics: fast: choose from exact, qat, ds4"),
@@ -96,7 +118,8 @@ def test_number_forms():
         (["-p", "a", "-x\x1b[31m"], "unknown option: -x\\x1b[31m"),
     ],
 )
-def test_errors_name_the_flag(argv, message):
+def test_errors_name_the_flag(argv, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
         parse(*argv)
     assert str(caught.value).startswith(message)
@@ -165,3 +188,59 @@ def test_every_flag_of_ds4_is_known():
     parser = build_parser()
     assert [f for f in flags if f not in parser._option_string_actions and f not in parser.unavailable] == []
     assert not set(parser.unavailable) & set(parser._option_string_actions)
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "near"),
+    [
+        ("ds4ref.speed_bench.cli", ["--drfat", "off"], "--draft"),
+        ("ds4ref.eval.cli", ["comprae"], "compare"),
+        ("ds4ref.test_vectors.cli", ["docter"], "doctor"),
+        ("ds4ref.test_vectors.cli", ["ppl", "--taget", "x"], "--target"),
+        ("ds4ref.reports.cli", ["shwo"], "show"),
+        ("ds4ref.cli.server", ["smok"], "smoke"),
+        ("ds4ref.cli.quantize", ["splcie", "a", "b"], "splice"),
+        ("ds4ref.cli.kv", ["lst"], "list"),
+        ("ds4ref.cli.ds4", ["nano", "pth"], "path"),
+    ],
+)
+def test_every_command_guesses_what_was_meant(command, argv, near, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert importlib.import_module(command).main(argv) == 2
+    told = capsys.readouterr()
+    assert f"(did you mean {near}?)" in told.err and told.err.count("\n") == 1 and not told.out
+
+
+def test_a_file_named_like_a_command_is_that_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "splcie").write_text("no model")
+    assert importlib.import_module("ds4ref.cli.quantize").main(["splcie", "-o", "out.gguf", "--recipe", "q4"]) != 0
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("ds4flsh.gguf", "No such file or directory (did you mean ds4flash.gguf?)"),
+        ("other.gguf", "No such file or directory; models there: ds4flash.gguf, hf"),
+        ("HF", "No such file or directory (did you mean hf?)"),
+        ("nowhere/ds4flash.gguf", "No such file or directory\n"),
+        ("sub", "a folder without config.json; models there: a.bin, b.bin, c.bin and 1 more"),
+        ("empty", "a folder without config.json\n"),
+        ("notes.txt", "not a GGUF file"),
+    ],
+)
+def test_a_mistyped_model(model, told, tmp_path, monkeypatch, capsys):
+    """On the command line and in Python; files that are no models are not suggested."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("hf", "sub", "empty"):
+        (tmp_path / folder).mkdir()
+    for name in ("ds4flash.gguf", "hf/config.json", *(f"sub/{x}.bin" for x in "abcd"), "notes.txt", "others.log"):
+        (tmp_path / name).write_text("no model " * 9)
+    assert main(["-m", model, "-p", "x"]) == main(["--inspect", model, "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.err.count(told) == 2 and said.err.count("\n") == 2 and not said.out
+    if "No such file" in told:
+        with pytest.raises(ModelFileError) as error:
+            ds4ref.open(model)
+        assert told.strip() in str(error.value)

@@ -18,7 +18,7 @@ from ...files import size_text
 from ...weights import open_source
 from ...weights.accounting import Account
 from ...weights.source import TensorInfo, TensorSource
-from ..report import Accounts, account_lines, accounts_of, line, used_line
+from ..report import Accounts, account_lines, accounts_of, by_type, line, used_line
 from .shape import CSA, MERGES_KEY, TOKENS_KEY, ModelShape, check_published, metadata_account, nearest, unlike_published
 from .tensors import PARTS, Slot
 from .weights import account, check_tensors
@@ -57,7 +57,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
                 for field, value in vars(shape).items()
                 if field != "name"
             },
-            "tensors": _by_type([info for _, info in used]),
+            "tensors": by_type([info for _, info in used]),
             "computed_with": used_line(source, (info.nbytes for _, info in used)),
             "accounts": {part: vars(account) for part, account in accounts(source).items()},
             "experts": _expert_formats(source, shape),
@@ -175,17 +175,6 @@ def _cache_lines(facts: dict[str, Any]) -> list[str]:
         sizes = f"{row['f32']:>18,}{row['f16']:>18,}{row['read_f32']:>20,}{row['read_f16']:>16,}"
         lines.append(f"  {row['context']:>9}{sizes}")
     return lines
-
-
-def _by_type(infos: list[TensorInfo]) -> list[dict[str, Any]]:
-    """Return count, parameters and bytes by storage format, largest first."""
-    groups: dict[str, dict[str, Any]] = {}
-    for info in infos:
-        group = groups.setdefault(info.fmt.name, {"type": info.fmt.name, "count": 0, "parameters": 0, "bytes": 0})
-        group["count"] += 1
-        group["parameters"] += info.nbytes // info.fmt.block_bytes * info.fmt.block_elems
-        group["bytes"] += info.nbytes
-    return sorted(groups.values(), key=lambda group: -group["bytes"])
 
 
 def _expert_formats(source: TensorSource, shape: ModelShape) -> list[str]:

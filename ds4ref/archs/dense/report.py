@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...files import size_text
 from .. import arch_of
-from ..report import Accounts, account_lines, accounts_of, line, used_line
+from ..report import Accounts, account_lines, accounts_of, by_type, line, used_line
 from .shape import metadata_account
 from .weights import account, check_tensors
 
@@ -23,6 +26,28 @@ def accounts(source: TensorSource) -> Accounts:
     fit."""
     shape, metadata = metadata_account(source, arch_of(source).FAMILY)  # type: ignore[attr-defined]
     return accounts_of(source, metadata, account(source, shape))
+
+
+def inspect_json(source: TensorSource) -> str:
+    """Return what ``inspect_text`` says as one line of JSON; raise ModelFileError or ShapeError."""
+    arch = arch_of(source)
+    shape = arch.read_shape(source)
+    used = [info for _, info in check_tensors(source, shape)]
+    scaling = {k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in shape.scaling._asdict().items()}
+    facts = {
+        "path": os.fspath(source.path),
+        "file_bytes": source.size,
+        "name": shape.name,
+        "family": shape.family.name,
+        "shape": {k: v for k, v in vars(shape).items() if k not in ("name", "family")} | {"scaling": scaling},
+        "tensors": by_type(used),
+        "computed_with": used_line(source, (info.nbytes for info in used)),
+        "accounts": {part: vars(account) for part, account in accounts(source).items()},
+        "weight_bytes_per_token": arch.costs(source, shape, True).weight_bytes(),
+        "kv_bytes_per_token": {"f32": shape.kv_bytes(1), "f16": shape.kv_bytes(1, 2)},
+        "kv": [{"context": n, "f32": shape.kv_bytes(n), "f16": shape.kv_bytes(n, 2)} for n in CONTEXTS],
+    }
+    return json.dumps(facts, ensure_ascii=False)
 
 
 def inspect_text(source: TensorSource) -> str:

@@ -26,7 +26,7 @@ from .environment import available_bytes, memory_bytes
 from .errors import BackendError, SessionError, TextError, TokenError, UsageError
 from .numerics import DEFAULT_MODE, checked_settings, numerics
 from .residency.hotlist import beside, read_hot_list
-from .session.session import Session
+from .session.session import CLOSED, Session
 from .session.together import Together
 from .text.protocol import DEFAULT_SYSTEM
 from .weights import open_source
@@ -68,7 +68,7 @@ class Engine:
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # what ``close`` takes away
-            raise SessionError("the engine is closed: open the model again")
+            raise SessionError(CLOSED)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -250,7 +250,6 @@ class Engine:
         """Return a new, empty session for ``ctx`` tokens; raise BackendError if memory does not suffice."""
         try:
             session = Session(self.model, ctx)
-            session.check_open = self.check_open
             session.speculation = None if self.drafts is None else self.drafts.speculation()
             return session
         except MemoryError as e:
@@ -422,6 +421,7 @@ class Engine:
         """Drop the weights and unmap the file; sessions of this engine become unusable. May be called again."""
         model = self.__dict__.pop("model", None)
         if model is not None:
+            model.closed = True  # for its sessions
             model.close()
         if self.drafts is not None:
             self.drafts.close()

@@ -98,6 +98,8 @@ class Model(Protocol):
     experts: Any
     steering: Directions | None
     """What the half layers are steered with; set before the first session, on a copy (``Engine.steered``)."""
+    closed: bool
+    """Whether the engine was closed: its sessions say so."""
 
     def cache(self, ctx: int, exact: bool = False) -> Any:
         """Return an empty cache for ``ctx`` tokens; ``exact`` stores all cached values in float32."""

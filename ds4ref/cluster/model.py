@@ -125,6 +125,7 @@ class ClusterModel:
         """Connect; streams: what ``connect`` rounds them to between stages (``hops``)."""
         self.shape, self.numerics, self._connect, self.tell, self.streams = shape, mode, connect, tell, streams
         self.weights = self.steering = None
+        self.closed = False
         self.epoch = 0
         """Number of the connection; what an earlier one's stages had is gone."""
         self.threads: int | None = None

@@ -32,6 +32,9 @@ STREAMS_KEPT = 32
 logits."""
 
 
+CLOSED = "the engine is closed: open the model again"
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The state of a session after ``tokens``, held in memory.
@@ -65,8 +68,6 @@ class Session:
 
     speculation: Speculation | None = None
     """What drafts tokens for this session alone, or None."""
-    check_open: Callable[[], None] = staticmethod(lambda: None)
-    """Raises SessionError once the engine is closed, whose weights are gone then."""
 
     def __init__(self, model: Model, ctx: int):
         if ctx < 1:
@@ -91,6 +92,11 @@ class Session:
         self.invalidate()
 
     # --- state
+
+    def check_open(self) -> None:
+        """Raise SessionError once the engine is closed, whose weights are gone then."""
+        if self.model.closed:
+            raise SessionError(CLOSED)
 
     def __repr__(self) -> str:
         state = "" if self.valid else ", nothing evaluated"

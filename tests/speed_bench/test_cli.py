@@ -145,7 +145,7 @@ def test_a_short_prompt_fails_before_the_engine_starts(engines, capsys, tmp_path
         (["--store", "x", "--no-store"], "choose one of --store and --no-store"),
         (["-r", "0"], "invalid value for -r: 0"),
         (["-o", "xml"], "choose from csv, md"),
-        (["plots"], "unexpected argument: plots"),
+        (["plots"], "unknown command 'plots' (did you mean plot?)"),
     ],
 )
 def test_usage_errors(engines, capsys, argv, message):

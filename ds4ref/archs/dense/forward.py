@@ -59,6 +59,7 @@ class Model:
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
 
     steering: Directions | None = None
+    closed = False
 
     def __init__(
         self,

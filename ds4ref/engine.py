@@ -124,8 +124,8 @@ class Engine:
         drafting = drafts is not None and drafts.kind != "off"
         if cluster is not None:
             _check_on_cluster(drafting, steering, expert_cache, advise, gpu_memory)
-        if threads is not None and threads < 1:
-            raise UsageError(f"threads must be at least 1, got {threads}")
+        if threads is not None:
+            _check_threads(threads)
         if path is None:
             from .nano import embedded_path
 
@@ -207,8 +207,7 @@ class Engine:
 
     @threads.setter
     def threads(self, count: int) -> None:
-        if count < 1:
-            raise UsageError(f"threads must be at least 1, got {count}")
+        _check_threads(count)
         self.model.ops.threads = count
 
     def expert_use(self, most: int = 16) -> dict[str, Any]:
@@ -248,6 +247,8 @@ class Engine:
 
     def session(self, ctx: int) -> Session:
         """Return a new, empty session for ``ctx`` tokens; raise BackendError if memory does not suffice."""
+        if not isinstance(ctx, Integral):
+            raise UsageError(f"ctx is {_shown(ctx)}: a number of tokens is needed")
         try:
             session = Session(self.model, ctx)
             session.speculation = None if self.drafts is None else self.drafts.speculation()
@@ -264,12 +265,14 @@ class Engine:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a plain text, without control tokens."""
         self.check_open()
+        if not isinstance(text, str):
+            raise UsageError(f"the text is {_shown(text)}: a str is needed")
         return self.tokenizer.encode(text)
 
     def decode(self, ids: int | Sequence[int]) -> str:
         """Return the text of token ids; bytes that are no UTF-8 become U+FFFD. Raise TokenError for an unknown id."""
         self.check_open()
-        known = _token_ids([ids] if isinstance(ids, int) else ids, self.shape.vocab)
+        known = _token_ids([ids] if isinstance(ids, Integral) else ids, self.shape.vocab)
         return self.tokenizer.decode(known).decode("utf-8", "replace")
 
     def prompt(self, text: Asked, system: str = DEFAULT_SYSTEM, thinking: str = "none") -> list[int]:
@@ -287,7 +290,7 @@ class Engine:
         if thinking not in MODES:
             raise UsageError(f"unknown thinking mode {thinking!r}: choose from {', '.join(MODES)}")
         if isinstance(text, str):
-            return encode_chat_prompt(self.tokenizer, system, text, thinking)
+            return encode_chat_prompt(self.tokenizer, system or "", text, thinking)
         messages = read_messages(text)
         if len(messages) == 1 and messages[0].role == "user":
             return self.prompt(messages[0].content, system, thinking)
@@ -302,7 +305,7 @@ class Engine:
         max_tokens: int = 256,
         system: str = DEFAULT_SYSTEM,
         thinking: str = "none",
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         temperature: float = 0.0,
         progress: Progress | None = None,
         **sampling: Any,
@@ -321,9 +324,7 @@ class Engine:
 
         sampler = self.sampler(temperature, **sampling)
         checked_settings({"max_tokens": max_tokens})
-        stops = [stop] if isinstance(stop, str) else list(stop)
-        if not all(isinstance(text, str) and text for text in stops):
-            raise UsageError(f"stop is {stop!r}: a text, or a list of texts, none of them empty, is needed")
+        stops = _texts(stop)
         ids = self._prompt_ids(prompt, system, thinking)
         needed = len(ids) + max_tokens + 1
         session, timing = self.session(-(-needed // CTX_STEP) * CTX_STEP), Timing()
@@ -392,14 +393,10 @@ class Engine:
     def _prompt_ids(self, prompt: Any, system: str, thinking: str) -> list[int]:
         if isinstance(prompt, str):
             return self.prompt(prompt, system, thinking)
-        if not isinstance(prompt, Iterable) or isinstance(prompt, Mapping | bytes):
-            raise UsageError(
-                f"the prompt is {prompt!r:.60}: a text, a list of messages or a list of token ids is needed"
-            )
-        items = list(prompt)
-        if all(isinstance(item, Integral) for item in items):
+        items = list(prompt) if isinstance(prompt, Iterable) and not isinstance(prompt, Mapping | bytes) else None
+        if items is not None and all(isinstance(item, Integral) for item in items):
             return _token_ids(items, self.shape.vocab)
-        return self.prompt(items, system, thinking)
+        return self.prompt(prompt if items is None else items, system, thinking)
 
     def _text_ids(self, text: str | Sequence[int]) -> list[int]:
         return self.encode(text) if isinstance(text, str) else _token_ids(text, self.shape.vocab)
@@ -446,37 +443,61 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
     from .text.chat import ROLES, Message
     from .text.messages import from_openai
 
+    if not isinstance(messages, Iterable) or isinstance(messages, Mapping | bytes):
+        raise UsageError(
+            f"the prompt is {_shown(messages)}: a text, a list of messages or a list of token ids is needed"
+        )
     read: list[Message] = []
     for number, item in enumerate(messages, 1):
         where = f"message {number}"
         if isinstance(item, Message):
             read.append(item)
         elif not isinstance(item, Mapping) or not isinstance(item.get("role"), str):
-            raise TextError(f"{where} is {item!r:.60}: {{'role': ..., 'content': ...}} is needed")
+            raise TextError(f"{where} is {_shown(item)}: {{'role': ..., 'content': ...}} is needed")
         else:
             content = item.get("content")
             parts = (
                 content if isinstance(content, list) else [] if item.get("tool_calls") and not content else [content]
             )
             if not all(isinstance(part, str) or (isinstance(part, Mapping) and "text" in part) for part in parts):
-                raise TextError(f"{where}: its content is {content!r:.60}: a text is needed")
+                raise TextError(f"{where}: its content is {_shown(content)}: a text is needed")
             try:
                 read += from_openai(json.dumps([item]))
             except (TypeError, ValueError) as error:
                 raise TextError(f"{where}: {error}") from None
         if read[-1].role not in ROLES:
-            raise TextError(f"{where}: unknown role {read[-1].role!r:.40}: choose from {', '.join(ROLES)}")
+            raise TextError(f"{where}: unknown role {_shown(read[-1].role)}: choose from {', '.join(ROLES)}")
     if not read or read[-1].role == "assistant":
         raise TextError("the messages must end with one to answer, of the user or a tool")
     return read
 
 
+def _check_threads(count: Any) -> None:
+    if not isinstance(count, Integral) or int(count) < 1:
+        raise UsageError(f"threads must be at least 1, got {_shown(count)}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _texts(stop: Any) -> list[str]:
+    """Return the texts that end an answer as a list; raise UsageError for an empty one and for what is none."""
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    if not isinstance(stops, list | tuple) or not all(isinstance(text, str) and text for text in stops):
+        raise UsageError(f"stop is {_shown(stop)}: a text, or a list of texts, none of them empty, is needed")
+    return list(stops)
+
+
 def _token_ids(ids: Any, vocab: int) -> list[int]:
     """Return token ids as a list of int; raise TokenError for what is none."""
+    if not isinstance(ids, Iterable):
+        raise UsageError(f"the token ids are {_shown(ids)}: a text or a list of token ids is needed")
     known = list(ids)
     for at, token in enumerate(known):
         if not isinstance(token, Integral) or isinstance(token, bool) or not 0 <= int(token) < vocab:
-            raise TokenError(f"token id {token!r:.40} at position {at} is outside the vocabulary of {vocab}")
+            raise TokenError(f"token id {_shown(token)} at position {at} is outside the vocabulary of {vocab}")
     return [int(token) for token in known]
 
 

@@ -99,7 +99,7 @@ NAN, INF = float("nan"), float("inf")
         ("top_k", [-1, 1025, 2.0, NAN, None], "an integer from 0 to 1024"),
         ("seed", [-1, 2**64, 1.5], "an integer >= 0"),
         ("max_tokens", [-1, 2**31, 1.0, None, NAN, True], "an integer >= 0"),
-        ("stop", ["", ["a", ""], [1]], "none of them empty"),
+        ("stop", ["", ["a", ""], [1], 5], "none of them empty"),
     ],
 )
 def test_wrong_options_are_refused(model, option, values, told):
@@ -140,6 +140,13 @@ def test_messages_are_a_conversation(model):
     assert model.prompt(talk) == model.prompt(said) == rendered(Message("system", DEFAULT_SYSTEM))
     assert model.prompt([system, *talk]) == rendered(Message("system", "Be brief."))
     assert model.prompt(talk, system="") == rendered()
+
+
+@pytest.mark.parametrize("name", ["prompt", "encode", "decode", "logits", "logprobs", "hidden", "session"])
+@pytest.mark.parametrize("given", [None, 2.5, [2.5]])
+def test_a_wrong_type_is_told(model, name, given):
+    with pytest.raises(ds4ref.Ds4Error, match="is needed|outside the vocabulary"):
+        getattr(model, name)(given)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ..errors import ModelFileError
+from ..files import models_near
 from .boundedjson import parse, read
 from .cursor import quote
 from .mapped import MappedFile, touch
@@ -160,7 +161,7 @@ class Checkpoint:
                 index = folder / INDEX
                 location = index if index.exists() else folder / SINGLE
                 if not location.exists():
-                    raise ModelFileError(path, f"neither {INDEX} nor {SINGLE} is in this folder")
+                    raise ModelFileError(path, f"neither {INDEX} nor {SINGLE} is in this folder{models_near(path)}")
             if location.name.endswith(".json"):
                 checkpoint._open_index(location)
             else:

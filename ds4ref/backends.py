@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .environment import memory_bytes
-from .errors import BackendError, UsageError
+from .errors import BackendError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from ds4ref.kernels.ops import Backend
@@ -39,7 +39,7 @@ def load_backend(
     progress: called with a line while kernels compile (None: lines on stderr).
     """
     if name not in BACKENDS:
-        raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}")
+        raise UsageError(f"unknown backend {name!r}: choose from {', '.join(BACKENDS)}{did_you_mean(name, BACKENDS)}")
     module, kind = BACKENDS[name]
     options: dict[str, Any] = {}
     if name == "cuda":

@@ -23,7 +23,7 @@ from .archs.experts import cached, dense_bytes
 from .backends import DEFAULT_BACKEND, load_backend
 from .costs import prefill_chunk
 from .environment import available_bytes, memory_bytes
-from .errors import BackendError, SessionError, TextError, TokenError, UsageError
+from .errors import BackendError, SessionError, TextError, TokenError, UsageError, did_you_mean
 from .numerics import DEFAULT_MODE, checked_settings, numerics
 from .residency.hotlist import beside, read_hot_list
 from .session.session import CLOSED, Session
@@ -288,7 +288,9 @@ class Engine:
 
         self.check_open()
         if thinking not in MODES:
-            raise UsageError(f"unknown thinking mode {thinking!r}: choose from {', '.join(MODES)}")
+            raise UsageError(
+                f"unknown thinking mode {thinking!r}: choose from {', '.join(MODES)}{did_you_mean(thinking, MODES)}"
+            )
         if isinstance(text, str):
             return encode_chat_prompt(self.tokenizer, system or "", text, thinking)
         messages = read_messages(text)

@@ -129,9 +129,9 @@ def closest(word: str, names: Iterable[str]) -> str | None:
     return bare[found[0]] if found else None
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return `` (did you mean NAME?)`` for the ``closest`` name, "" if none is near."""
-    near = closest(word, names)
+def did_you_mean(word: object, names: Iterable[str]) -> str:
+    """Return `` (did you mean NAME?)`` for the ``closest`` name, "" if none is near or ``word`` is no text."""
+    near = closest(word, names) if isinstance(word, str) else None
     return "" if near is None else f" (did you mean {near}?)"
 
 

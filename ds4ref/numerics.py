@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from .errors import UsageError
+from .errors import UsageError, did_you_mean
 
 
 class Numerics(NamedTuple):
@@ -53,7 +53,9 @@ def numerics(name: str) -> Numerics:
     try:
         return MODES[name]
     except KeyError:
-        raise UsageError(f"unknown numerics mode {name!r}: choose from {', '.join(MODES)}") from None
+        raise UsageError(
+            f"unknown numerics mode {name!r}: choose from {', '.join(MODES)}{did_you_mean(name, MODES)}"
+        ) from None
 
 
 # --- settings of generation, the same for the Python API and the command line
@@ -76,7 +78,7 @@ def checked_settings(settings: Mapping[str, Any]) -> None:
     """
     for name, value in settings.items():
         if name not in RANGES:
-            raise TypeError(f"unknown option {name!r}: choose from {', '.join(RANGES)}")
+            raise TypeError(f"unknown option {name!r}: choose from {', '.join(RANGES)}{did_you_mean(name, RANGES)}")
         lo, hi = RANGES[name]
         whole = isinstance(lo, int)
         if name == "seed" and value is None:

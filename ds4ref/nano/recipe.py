@@ -17,7 +17,7 @@ import numpy as np
 
 from ..archs.deepseek4.shape import FLASH, PREFIX, PUBLISHED, ModelShape
 from ..archs.deepseek4.tensors import RECIPES, expected_tensors
-from ..errors import UsageError
+from ..errors import UsageError, did_you_mean
 from ..weights.container import TensorSpec
 from ..weights.writer import GGUFWriter
 from .fill import Noise, random_experts, random_tensor
@@ -58,7 +58,7 @@ def slice_shape(layers: int = 4, experts: int = 256, vocab: int = 4096, model: s
     Four layers cover every kind: hash routing in layers 0 to 2, ratio 4 in layer 2, ratio 128 in layer 3.
     """
     if model not in PUBLISHED:
-        raise UsageError(f"unknown shape {model!r}: choose from {', '.join(PUBLISHED)}")
+        raise UsageError(f"unknown shape {model!r}: choose from {', '.join(PUBLISHED)}{did_you_mean(model, PUBLISHED)}")
     whole = PUBLISHED[model]
     for name, value, low, high in (
         ("layers", layers, 1, whole.n_layers),
@@ -158,7 +158,7 @@ def tensors(shape: ModelShape, recipe: str) -> list[TensorSpec]:
 def check_recipe(recipe: str) -> None:
     """Raise UsageError, listing the known recipes, unless ``recipe`` is one of them."""
     if recipe not in RECIPES:
-        raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
+        raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}{did_you_mean(recipe, RECIPES)}")
 
 
 def metadata(shape: ModelShape, vocabulary: Vocabulary) -> list[tuple[str, str, Any]]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import DataError, UsageError
+from ..errors import DataError, UsageError, did_you_mean
 from ..files import atomic_write, file_digest
 from .cache import building, cache_dir
 
@@ -89,7 +89,7 @@ def mtp_path(recipe: str = DEFAULT_RECIPE) -> str:
 def check_recipe(recipe: str) -> None:
     """Raise UsageError, listing the known recipes, unless ``recipe`` is one of them."""
     if recipe not in RECIPES:
-        raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}")
+        raise UsageError(f"unknown recipe {recipe!r}: choose from {', '.join(RECIPES)}{did_you_mean(recipe, RECIPES)}")
 
 
 def _kept(name: str, suffix: str, make: Callable[[Path, Path], None]) -> str:

@@ -251,7 +251,8 @@ async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> by
 class translated:
     """Context manager that turns exceptions of an API module into Refused.
 
-    Ds4Error and ValueError become 400 (the client's mistake); anything else is a bug, logged and answered with 500.
+    Ds4Error and ValueError become 400 (the client's mistake); anything else, a panic of a library in Rust
+    included, is a bug, logged and answered with 500.
     """
 
     def __init__(self, api: str):
@@ -261,7 +262,7 @@ class translated:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, Refused) or not isinstance(error, Exception):
+        if error is None or isinstance(error, Refused):
             return
         if isinstance(error, Ds4Error):
             raise refusals.refused(self.api, 400, str(error)) from None

@@ -11,8 +11,10 @@ the arguments as a whole, which markup cannot express. For tools that are not st
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -46,12 +48,17 @@ _OF_STRINGS = frozenset(
 """JSON schema keywords that constrain a string."""
 MOST = 2**53 - 1
 """The largest integer up to which every integer is a double of its own."""
+MOST_EXPONENT = 22
+"""The largest power of ten that is a double."""
 _BOUNDS = {"maximum": (1, "maximum"), "exclusiveMaximum": (1, "maximum"),
            "minimum": (-1, "minimum"), "exclusiveMinimum": (-1, "minimum")}  # fmt: skip
 """Keywords that bound numbers: the sign of their direction, and the inclusive one."""
-_MAPS = frozenset("properties patternProperties dependentSchemas $defs definitions".split())
-_VALUES = frozenset("enum const default examples".split())
-"""JSON schema keywords whose members are names of schemas, and those whose values are no schemas."""
+_MAPS = frozenset("properties patternProperties dependentSchemas dependencies $defs definitions".split())
+_VALUES = frozenset("enum const".split())
+_ANNOTATIONS = frozenset("default examples".split())
+"""JSON schema keywords whose members are names of schemas, those whose values are no schemas, and of these those that
+constrain nothing."""
+_MOST_OF = frozenset("maxLength maxItems maxProperties maxContains".split())
 _WHOLE = frozenset(
     "$ref $dynamicRef allOf anyOf oneOf not if enum const patternProperties propertyNames minProperties maxProperties "
     "dependentRequired dependentSchemas dependencies unevaluatedProperties".split()
@@ -64,29 +71,122 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def bounded(where: str, schema: Any) -> Any:
-    """Return a schema with bounds of numbers within +-MOST, where llguidance, which has doubles, keeps them exactly.
+class Number(float):
+    """A number of a schema with the digits that the client wrote (``text``)."""
 
-    What fits the result fits ``schema``. Raise TextError if only numbers beyond fit.
+    text: str
+
+    @classmethod
+    def read(cls, text: str) -> Number | int:
+        """Return the number that ``text`` spells, an integer where it is one within +-MOST."""
+        number = cls(text)
+        number.text = text
+        return int(number) if -MOST <= number <= MOST and _decimal(text) == int(number) else number
+
+
+def _decimal(text: str) -> Decimal | None:
+    """Return the number that ``text`` spells, None for exponents that nobody can want."""
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        return None
+
+
+def parsed(text: str) -> Any:
+    """Parse a JSON schema; those of its numbers that are no integers are ``Number``."""
+    return json.loads(text, parse_float=Number.read)
+
+
+def _exact(number: float) -> bool:
+    """Return whether llguidance, which computes value = digits * 10^n in doubles, keeps ``number`` as it is written."""
+    if not -MOST <= number <= MOST:
+        return False
+    if isinstance(number, int):
+        return True
+    written = _decimal(getattr(number, "text", repr(number)))
+    _, digits, exponent = (read := Decimal(float.__repr__(number))).as_tuple()
+    significand = int("".join(map(str, digits)))
+    return written == read and significand <= MOST and isinstance(exponent, int) and abs(exponent) <= MOST_EXPONENT
+
+
+def _check_exact(where: str, key: str, value: Any) -> None:
+    """Raise TextError if a number at any depth of ``value``, which belongs to the keyword ``key``, is not exact."""
+    if isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_exact(where, key, one)
+    elif isinstance(value, (int, float)) and not _exact(value):
+        raise TextError(
+            f"{where}: {key} {getattr(value, 'text', str(value))[:40]} would be changed: supported are integers up to "
+            f"{MOST} and decimals of up to 15 digits"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def bounded(where: str, schema: Any, lenient: bool = False) -> Any:
+    """Return a schema with only those numbers that llguidance, which has doubles, keeps exactly.
+
+    Bounds beyond +-MOST count as that, counts without an upper limit and annotations are left out. What fits the result
+    fits ``schema``. Raise TextError naming the keyword if only numbers beyond fit, if a number would be changed, or for
+    minProperties that llguidance would take repeated names for; ``lenient`` ignores the last.
     """
     if not isinstance(schema, dict):
-        return [bounded(where, one) for one in schema] if isinstance(schema, list) else schema
+        return [bounded(where, one, lenient) for one in schema] if isinstance(schema, list) else schema
     found: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _MAPS and isinstance(value, dict):
-            found[key] = {name: bounded(where, one) for name, one in value.items()}
+            found[key] = {name: bounded(where, one, lenient) for name, one in value.items()}
+        elif key in _ANNOTATIONS:
+            continue
         elif key in _VALUES:
+            _check_exact(where, key, value)
             found[key] = value
-        elif key in _BOUNDS and isinstance(value, (int, float)) and not isinstance(value, bool):
+        elif key in _BOUNDS and _is_number(value):
             sign, least = _BOUNDS[key]
             if sign * value < -MOST or (key.startswith("exclusive") and sign * value <= -MOST):
                 raise TextError(f"{where}: {key} {value} leaves only numbers beyond {MOST}, which are not supported")
             if sign * value > MOST:
                 key, value = least, sign * MOST
+            _check_exact(where, key, value)
             found[key] = sign * min(sign * value, sign * found[key]) if key in found else value
+        elif key in _MOST_OF and _is_number(value) and value > MOST:
+            continue
+        elif key == "minProperties" and _is_number(value) and _may_repeat(schema, value):
+            if not lenient:
+                raise TextError(f"{where}: minProperties {value} is not supported where members may have any name")
         else:
-            found[key] = bounded(where, value)
+            if _is_number(value):
+                _check_exact(where, key, value)
+            found[key] = bounded(where, value, lenient)
     return found
+
+
+def _may_repeat(schema: Mapping[str, Any], least: float) -> bool:
+    """Return whether llguidance could reach ``least`` members by writing one name twice."""
+    required = schema.get("required")
+    names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+    named = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    return least > max(1, len(names)) and not named
+
+
+def inner_schemas(where: str, definition: str) -> str:
+    """Return a Lark grammar whose ``%json`` schemas are ``bounded``; raise TextError as that and ``check_schema`` do."""
+    out, at = [], 0
+    for match in re.finditer(r"%json\b\s*", definition):
+        if match.start() < at:
+            continue  # inside the schema before
+        try:
+            raw, end = json.JSONDecoder(parse_float=Number.read).raw_decode(definition, match.end())
+        except ValueError:
+            raise TextError(f"{where}: %json without a JSON schema behind it") from None
+        schema = bounded(where, raw)
+        if isinstance(schema, dict):
+            check_schema(where, schema, {})
+        out += [definition[at : match.end()], json.dumps(schema, ensure_ascii=False)]
+        at = end
+    return "".join([*out, definition[at:]])
 
 
 def json_rule(schema: Any, options: Mapping[str, Any]) -> str:
@@ -219,7 +319,7 @@ class _Writer:
         elif lenient and not tool.strict:
             body = self.arguments(tool, {})
         else:
-            body = self.arguments(tool, json.loads(tool.parameters))
+            body = self.arguments(tool, parsed(tool.parameters))
         head = literal(f'invoke name="{escape_attribute(tool.name)}">\n')
         return self.rule("c", f"{head} {body} {self.tag('</')} {literal('invoke>' + chr(10))}")
 
@@ -237,6 +337,7 @@ class _Writer:
             raise TextError(f"tool {tool.name}: unknown grammar syntax {syntax!r}; choose lark or regex")
         if definition.count(":") > MAX_RULES:
             raise TextError(f"tool {tool.name}: a grammar of more than {MAX_RULES} rules")
+        definition = inner_schemas(f"tool {tool.name}", definition)
         check(f"tool {tool.name}", LLMatcher.grammar_from_lark(definition))
         name = f"custom{len(self.grammar.custom)}"
         self.grammar.custom[name] = definition
@@ -291,7 +392,8 @@ class _Writer:
         spellings = [self.text(terminal)] if terminal else []
         if not complete:
             inner = node if isinstance(node, dict) else {}
-            document = bounded(where, inner | {key: root[key] for key in _DEFINITIONS if key in root})
+            whole = inner | {key: root[key] for key in _DEFINITIONS if key in root}
+            document = bounded(where, whole, bool(options.get("lenient")))
             for ref in sorted(references(document)):
                 if ref.startswith("#") and not ref.startswith(("#/$defs/", "#/definitions/")):
                     raise TextError(f"{where}: $ref to {ref[:80]!r} is not supported, only #/$defs and #/definitions")

@@ -198,22 +198,39 @@ class Worker:
     # --- the thread
 
     def _work(self) -> None:
-        while self._admit():
-            group = self._group(self._next())
-            begun = time.perf_counter()
-            if len(group) > 1:
-                self._look_ahead(group)
-                ended = [stream for stream in group if not self._slice(stream, begun)]
-            else:
-                ended = [stream for stream in group if not self._slice(stream, begun + SLICE)]
-            seconds = (time.perf_counter() - begun) / len(group)
-            for stream in group:
-                self._schedule.charge(stream, seconds)
-            for stream in ended:
-                self._schedule.remove(stream)
-                self._together.forget(stream.session)
-                self.running = tuple(one.job for one in self._schedule)
-                self._end(stream.job, stream.job.finish or Finish.ERROR)
+        while True:
+            try:
+                if not self._admit():
+                    return
+                self._round()
+            except BaseException:
+                # A library in Rust raises its panics as BaseException. Nobody knows whose answer it was: all end.
+                log.exception("the inference thread failed; the answers under way end here")
+                for stream in list(self._schedule):
+                    stream.job.listen(Failed("engine", "internal error"))
+                    self._ended(stream)
+
+    def _round(self) -> None:
+        """Let the answer whose turn it is compute, with those that can decode in the same pass."""
+        group = self._group(self._next())
+        begun = time.perf_counter()
+        if len(group) > 1:
+            self._look_ahead(group)
+            ended = [stream for stream in group if not self._slice(stream, begun)]
+        else:
+            ended = [stream for stream in group if not self._slice(stream, begun + SLICE)]
+        seconds = (time.perf_counter() - begun) / len(group)
+        for stream in group:
+            self._schedule.charge(stream, seconds)
+        for stream in ended:
+            self._ended(stream)
+
+    def _ended(self, stream: Stream) -> None:
+        """Take an answer that is over off the schedule."""
+        self._schedule.remove(stream)
+        self.running = tuple(one.job for one in self._schedule)
+        self._end(stream.job, stream.job.finish or Finish.ERROR)
+        self._together.forget(stream.session)
 
     def _admit(self) -> bool:
         """Begin queued answers while there is room; wait for one if none is under way. False after the last one.
@@ -228,11 +245,13 @@ class Worker:
                 break  # no session is made for nobody
             try:
                 self._idle = self._idle or [self.engine.session(self.ctx)]
-            except BackendError as error:
+            except BaseException as error:
                 if busy:
                     self.streams = len(self._schedule)
                     log.warning("%d answers at once until these have ended: %s", self.streams, error)
                     break
+                if not isinstance(error, BackendError):
+                    log.exception("a conversation could not be made")
             job = self.queue.take(0 if busy else None, self._may_begin)
             if job is None:
                 return busy
@@ -271,7 +290,7 @@ class Worker:
         begun = time.perf_counter()
         try:
             self._together.look_ahead([(one.session, one.pending) for one in group if one.pending is not None])
-        except Exception:
+        except BaseException:
             log.exception("a pass for %d answers; each computes by itself", len(group))
         seconds = time.perf_counter() - begun
         for one in group:
@@ -298,8 +317,9 @@ class Worker:
             job.listen(Failed("form", str(error)))
         except Ds4Error as error:
             job.listen(Failed("engine", str(error)))
-        except Exception:
-            # One request's bug must not end the server, and what it left in the session nobody knows.
+        except BaseException:
+            # One request's bug must not end the server, and what it left in the session nobody knows. A library in
+            # Rust raises its panics as BaseException.
             log.exception("request %d", job.number)
             job.listen(Failed("engine", "internal error"))
             return False

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from ds4ref.errors import TextError
 from ds4ref.server.constrain import GrammarError, guide_of
 from ds4ref.server.grammar import bounded
-from ds4ref.server.turn import Choice, Sampling
+from ds4ref.server.turn import Choice, Sampling, Turn
 from ds4ref.server.vocabulary import MAX_BYTES, vocabulary
 from ds4ref.server.worker import Worker
 from ds4ref.targets.answer import Delta, Finish
+from ds4ref.text.schemas import read_schemas
 from tests.server.walk import walk
 from tests.text.vocab import make
 
-from .constrained import STRICT, TOK, D, function, json_turn, schemas, tool_turn, validate
+from .constrained import ASK, STRICT, TOK, D, custom, function, json_turn, schemas, tool_turn, validate
 
 
 def answer(schema: object, tokens: int = 300, seed: int = 0, **more) -> str:
@@ -349,8 +350,7 @@ def test_numbers_beyond_them_are_refused_in_a_line(bounds):
 
 def test_what_only_looks_like_a_bound_stays():
     schema = {
-        "const": {"maximum": 10**300}, "enum": [{"minimum": -(10**300)}], "default": {"maximum": 2**60},
-        "maximum": True,
+        "const": {"maximum": B - 1}, "enum": [{"minimum": 1 - B, "minProperties": 9}], "maximum": True,
         "properties": {"maximum": {"type": "integer", "maximum": 2**60}, "enum": {"exclusiveMinimum": -(2**60)}},
         "items": [{"maximum": 2**60}, True], "$defs": {"a": {"exclusiveMaximum": 2**60, "maximum": 7}},
     }  # fmt: skip
@@ -358,3 +358,54 @@ def test_what_only_looks_like_a_bound_stays():
         **schema, "properties": {"maximum": {"type": "integer", "maximum": B - 1}, "enum": {"minimum": 1 - B}},
         "items": [{"maximum": B - 1}, True], "$defs": {"a": {"maximum": 7}},
     }  # fmt: skip
+
+
+PLACES = [
+    '{"const": %s}', '{"enum": [1, %s]}', '{"enum": [{"a": [[%s]]}]}', '{"const": [{"b": %s}]}', '{"multipleOf": %s}',
+    '{"$defs": {"d": {"const": %s}}, "$ref": "#/$defs/d"}', '{"anyOf": [{"type": "null"}, {"enum": [%s]}]}',
+    '{"allOf": [{"oneOf": [{"const": %s}]}]}', '{"not": {"const": %s}}', '{"if": {}, "then": {"const": %s}}',
+    '{"items": {"const": %s}}', '{"prefixItems": [{"const": %s}]}', '{"additionalProperties": {"const": %s}}',
+    '{"properties": {"const": {"enum": [%s]}}}', '{"patternProperties": {"^a": {"const": %s}}}',
+    '{"dependentSchemas": {"a": {"const": %s}}}', '{"contains": {"const": %s}}', '{"propertyNames": {"const": %s}}',
+]  # fmt: skip
+CHANGED = [str(B + 1), str(-B), "0.12345678901234567", "0.9007199254740993", "1.0000000000000000001", "1e22", "1.5e-30"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_numbers_that_would_be_changed_are_refused_in_every_place(place):
+    for number in CHANGED:
+        schema = place % number
+        refused = f"(const|enum|multipleOf) {re.escape(number)} would be changed"
+        with pytest.raises(TextError, match="the schema of the answer: " + refused):
+            guide_of(Turn("chat", messages=ASK, format=schema, thinking="none"), TOK)
+        tool = json.dumps(function(strict=True, type="object", properties={"x": "HERE"})).replace('"HERE"', schema)
+        with pytest.raises(TextError, match="tool f, parameter x: " + refused):
+            made = tuple(read_schemas(f"[{tool}]"))
+            guide_of(Turn("chat", messages=ASK, tools=made, choice=Choice("required"), thinking="none"), TOK)
+        with pytest.raises(TextError, match="tool patch: " + refused):
+            guide_of(tool_turn(custom(f"start: %json {schema}")), TOK)
+
+
+@pytest.mark.parametrize("number", [str(B - 1), str(1 - B), "3.141592653589793", "0.1", "1.50", "1e15", "-0.0", "2e-7"])
+def test_numbers_that_are_kept_are_said_as_they_are(number):
+    turn = Turn("chat", messages=ASK, format=f'{{"const": [{number}]}}', thinking="none")
+    assert json.loads(walk(turn, TOK, 60, 0).text, parse_float=Decimal) == [Decimal(number)]
+
+
+def test_numbers_that_constrain_nothing_are_taken():
+    least = {"default": B + 1, "examples": [0.12345678901234567, {"const": B + 1}], "title": "n", "const": 7}
+    assert answer(least) == "7"
+    assert json.loads(answer({"type": "string", "maxLength": 2**64, "const": "a"})) == "a"
+
+
+def test_members_are_not_counted_by_repeated_names():
+    free = {"type": "object", "minProperties": 2, "additionalProperties": {"type": "integer"}}
+    for schema in (free, {"anyOf": [free]}, {**free, "additionalProperties": False, "patternProperties": {"a": {}}}):
+        with pytest.raises(TextError, match="minProperties 2 is not supported where members may have any name"):
+            guide_of(json_turn(schema), TOK)
+    with pytest.raises(TextError, match="parameter x: minProperties 2 "):
+        guide_of(tool_turn(function(strict=True, type="object", properties={"x": free})), TOK)
+    assert guide_of(tool_turn(function(type="object", properties={"x": free})), TOK) is not None
+    named = {"properties": {"a": {"const": 1}, "b": {"const": 2}}}
+    assert len(json.loads(answer({**named, "type": "object", "minProperties": 2, "required": ["b", "a"]}))) >= 2
+    assert len(json.loads(answer({**free, "minProperties": 1}))) >= 1

@@ -101,6 +101,7 @@ def test_who_is_gone_or_reads_nothing_ends_it():
 
 @pytest.mark.parametrize(
     ("error", "status"), [(ValueError("x"), 400), (RecursionError(), 400), (KeyError("x"), 500), (MemoryError(), 500),
+                          (BaseException("a panic in Rust"), 500),
                           (Refused(418, "tea"), 418)]
 )  # fmt: skip
 def test_whose_fault_an_exception_is(error, status):

@@ -86,8 +86,10 @@ def test_results_alone_continue_the_turn_that_called(worker):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(BackendError("it burns"), "it burns"), (ZeroDivisionError(), "internal error")]
-)
+    ("error", "said"),
+    [(BackendError("it burns"), "it burns"), (ZeroDivisionError(), "internal error"),
+     (BaseException("a panic in Rust"), "internal error")],
+)  # fmt: skip
 def test_after_a_bug_the_next_turn_has_a_session_of_its_own(worker, error, said):
     """What a bug leaves in the caches nobody knows; an error that the engine tells of leaves it as it says."""
     session = worker._idle[-1]
@@ -96,3 +98,15 @@ def test_after_a_bug_the_next_turn_has_a_session_of_its_own(worker, error, said)
     assert events[-1] == Failed("engine", said) and job.finish == "error"
     assert (worker._idle == [session]) == isinstance(error, BackendError)
     assert events_of(worker, asked("hello"))[1][-1].finish == Finish.STOP
+
+
+def test_a_failure_of_the_thread_itself_ends_the_answers_under_way_and_no_more(worker, monkeypatch):
+    """Outside of a single answer's steps, too."""
+
+    def fails_once(stream):
+        monkeypatch.undo()
+        raise BaseException("a panic in Rust")
+
+    monkeypatch.setattr(worker, "_group", fails_once)
+    assert events_of(worker, asked("hello"))[1][-1] == Failed("engine", "internal error")
+    assert events_of(worker, asked("hello"))[1][-1].finish == Finish.STOP and worker.alive

@@ -63,7 +63,7 @@ class Timing:
     prefill_s        seconds of prefill
     tokens           generated tokens
     decode_s         seconds of decode
-    first_token_s    seconds from the start of prefill to the first picked token
+    first_token_s    seconds from the start of prefill to the first token with text: not a tag, not half a character
     """
 
     reused_tokens: int = 0
@@ -257,6 +257,8 @@ class Generation:
         rest = ("" if was else holder.feed(tail)) + holder.finish()
         if holder.stopped is not None:
             self.finish, self.stopped = "stop", holder.stopped
+        if (tail if was else rest) and self.timing.first_token_s is None:
+            self.timing.first_token_s = self.timing.prefill_s + self.timing.decode_s
         if was and tail:
             yield Piece(None, tail, True)
         if rest:
@@ -311,7 +313,7 @@ class Generation:
             else:
                 piece = Piece(token, decoder.feed(token), self.thinking)
             timing.decode_s += time.perf_counter() - start
-            if timing.first_token_s is None:
+            if timing.first_token_s is None and piece.text:
                 timing.first_token_s = timing.prefill_s + timing.decode_s
             self.pending = token if self.last or len(self.tokens) < self.limit else None
             yield piece

@@ -43,6 +43,15 @@ def test_text_until_eos_which_is_neither_text_nor_evaluated():
     assert run.timing.first_token_s <= run.timing.decode_s
 
 
+def test_the_first_token_is_the_first_with_text():
+    """Neither a tag nor the beginning of a character is one."""
+    for text, dumb in (("\u20ac!", 2), ("", 1)):
+        run = generation(start(text.encode()))
+        timings = [run.timing.first_token_s for piece in run if piece.token is not None]
+        assert [one is None for one in timings] == [n < dumb for n in range(len(timings))]
+    assert run.timing.first_token_s is None
+
+
 class Ending(type(TOK)):
     """The same vocabulary with more tokens that end an answer."""
 

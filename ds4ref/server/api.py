@@ -20,6 +20,7 @@ from ..text.chat import Message
 from .turn import Event, Failed, Turn
 
 if TYPE_CHECKING:
+    from ..targets.answer import Delta
     from ..text.tokenizer import Tokenizer
 
 
@@ -110,6 +111,10 @@ class Reply(abc.ABC):
     def alive(self) -> bytes:
         """Return the bytes that keep an idle stream open: an SSE comment, or an event if clients ignore comments."""
         return b": keep-alive\n\n"
+
+    def shows(self, delta: Delta) -> bool:
+        """Return whether the client sees something of ``delta``; the first such delta ends its wait."""
+        return delta.shows
 
     def remember(self, answer: Message, choice: int = 0) -> Message:
         """Return the answer as the client will send it back in its history: with the ids assigned to its tool calls.

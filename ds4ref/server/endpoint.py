@@ -36,8 +36,11 @@ JSON = "application/json"
 STREAM = "text/event-stream; charset=utf-8"
 """With the encoding: without it clients such as requests take any text for Latin-1."""
 
-PACE = 0.01
-"""Minimum time in seconds between two writes to a stream; tokens generated in between are sent together."""
+PACE = 0.004
+"""Minimum time in seconds between two writes to a stream once the client has seen something of the answer.
+
+Tokens generated in between are sent together: at 5 ms a token and more, each is sent by itself.
+"""
 
 
 class Slow(Exception):
@@ -64,6 +67,7 @@ class Generate:
                 x.error = refused.message
                 await respond(send, refused, refusals.body(self.api, refused, self.service.settings.options))
                 return
+            x.shows = reply.shows
             try:
                 x.take_on(turn, job, reply.stream)
                 await _Answer(self.service, x, turn, reply, link, mail, send).run()

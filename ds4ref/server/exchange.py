@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from ..targets.answer import Delta, Usage
-from .turn import Event, Failed, Prefill, Queued, Turn
+from .turn import Answered, Event, Failed, Prefill, Queued, Turn
 
 if TYPE_CHECKING:
     from .job import Job
@@ -55,6 +56,8 @@ class Exchange:
         self.ahead = 0
         self.prefill: Prefill | None = None
         self.first: float | None = None
+        self.shows: Callable[[Delta], bool] = attrgetter("shows")
+        """Whether the client sees something of a delta (``Reply.shows``)."""
         self.tokens = 0
         self.thinking = False
         self.usage = Usage()
@@ -72,6 +75,9 @@ class Exchange:
 
     def note(self, event: Event) -> None:
         """Record an event of the turn; notify the watchers."""
+        delta = event.delta if isinstance(event, Answered) else event
+        if self.first is None and isinstance(delta, Delta) and self.shows(delta):
+            self.first = time.monotonic()
         match event:
             case Queued(ahead):
                 self.ahead = ahead
@@ -79,8 +85,6 @@ class Exchange:
                 self.prefill = event
             case Delta():
                 self.tokens += len(event.steps)
-                if self.first is None and event.brings:
-                    self.first = time.monotonic()
                 if event.finish:
                     self.finish, self.error = str(event.finish), event.error
                     self.usage = event.usage or self.usage
@@ -128,7 +132,7 @@ class Exchange:
 
     @property
     def ttft(self) -> float | None:
-        """Time to first token in seconds from the request's arrival, None before the first token."""
+        """Seconds from the request's arrival to the first token that the client can see, None before it."""
         return None if self.first is None else self.first - self.started
 
     @property

@@ -172,7 +172,7 @@ def _may_repeat(schema: Mapping[str, Any], least: float) -> bool:
 
 
 def inner_schemas(where: str, definition: str) -> str:
-    """Return a Lark grammar whose ``%json`` schemas are ``bounded``; raise TextError as that and ``check_schema`` do."""
+    """Return a Lark grammar whose ``%json`` schemas are ``bounded``; raise as that and ``check_schema`` do."""
     out, at = [], 0
     for match in re.finditer(r"%json\b\s*", definition):
         if match.start() < at:

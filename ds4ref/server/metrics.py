@@ -60,7 +60,7 @@ class Metrics:
                 "queue": "Time in the queue",
                 "prefill": "Time of evaluating prompts",
                 "decode": "Time of generating",
-                "first_token": "Time from the request to its first token",
+                "first_token": "Time from the request to the first token that its client can see",
                 "request": "Time from the request to its end",
             }.items()
         }

@@ -457,7 +457,7 @@ class Worker:
             adjust=Adjustment(dict(drawn.bias), drawn.presence, drawn.frequency, tokenizer.ends, drawn.min_tokens)
             if drawn.adjusts else None, past_end=drawn.ignore_eos,
         )  # fmt: skip
-        begun, generated = time.perf_counter(), 0
+        begun, generated, shown = time.perf_counter(), 0, False
         for piece in generation:
             saving.decoded(self.timelines, session, reader.in_block)
             steps = () if piece.token is None else (self._step(turn, session, piece, begun),)
@@ -466,7 +466,8 @@ class Worker:
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
-            yield generated == 1  # who has waited for the first token need not wait for the others' second
+            first, shown = delta.shows and not shown, shown or delta.shows
+            yield first  # who has waited for the first token need not wait for the others' second
         stream.generation = None
         ended = "" if reader.done else generation.finish
         rest = reader.finish(ended, generation.thinking)

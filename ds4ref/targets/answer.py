@@ -102,7 +102,12 @@ class Delta:
     @property
     def brings(self) -> bool:
         """Return whether the delta contains generated output, and so counts as an arrival."""
-        return bool(self.text or self.reasoning or self.calls or self.steps)
+        return self.shows or bool(self.steps)
+
+    @property
+    def shows(self) -> bool:
+        """Return whether the delta contains output that can be read; a tag, or text held back, is no such output."""
+        return bool(self.text or self.reasoning or self.calls)
 
 
 @dataclass(frozen=True)

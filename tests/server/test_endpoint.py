@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,13 @@ from ds4ref.server.api import Refused
 from ds4ref.server.endpoint import PACE, Slow, _Answer, translated
 from ds4ref.server.exchange import Exchange
 from ds4ref.server.limits import Disconnected, Limits
-from ds4ref.server.turn import Failed, Prefill, Queued, Turn
-from ds4ref.targets.answer import Delta, Finish, Step, Token, Usage
+from ds4ref.server.turn import Answered, Failed, Prefill, Queued, Turn
+from ds4ref.targets.answer import CallDelta, Delta, Finish, Step, Token, Usage
 
+from .answers import read
 from .echo import EchoReply
 
+HI = [{"role": "user", "content": "Hi"}]
 ALIVE = b": keep-alive\n\n"
 PROMPT = Prefill(0, 9, 0, "none")
 LAST = Delta(finish=Finish.STOP, usage=Usage(9, 1, 0, 0))
@@ -71,6 +74,38 @@ def test_a_stream_is_kept_alive_since_its_last_write():
     assert untils == [5, 5, 10, 12, 12, 17, 18, 19, 19, 24]
     assert [rest for _, rest in played.waits] == [0] * 6 + [13 + PACE, 14 + PACE, 14 + PACE, 19 + PACE]
     assert played.x.status == 200
+
+
+def test_nothing_waits_before_the_first_text_and_ordinary_tokens_never():
+    """The tag that ends the reasoning is a token that nobody sees: it starts no pause, and is not the first token."""
+    tag = Delta(steps=(Step(Token(b"</think>")),))
+    times = [2, *(3 + 0.005 * n for n in range(9))]
+    played = Played(True, (1, PROMPT), (1.001, tag), *((time, said("a")) for time in times), (4, LAST))
+    assert [rest for _, rest in played.waits[:3]] == [0, 0, 0]
+    assert all(rest < time for (_, rest), time in zip(played.waits[2:], times, strict=False))
+    assert [time for time, body in played.writes[2:-1]] == times
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "deltas", "first"),
+    [("/v1/responses", {"input": "Hi"}, [Delta(reasoning="hm"), Delta("a")], 1),
+     ("/v1/responses", {"input": "Hi", "reasoning": {"summary": "auto"}}, [Delta(reasoning="hm"), Delta("a")], 0),
+     ("/v1/chat/completions", {"messages": HI}, [Delta(reasoning="hm"), Delta("a")], 0),
+     ("/v1/messages", {"messages": HI, "max_tokens": 9}, [Delta(), Delta(reasoning="hm"), Delta("a")], 1),
+     ("/v1/completions", {"prompt": "Hi"}, [Delta(), Delta("a")], 1),
+     ("/v1/chat/completions", {"messages": HI}, [Delta(), Delta(calls=(CallDelta(0, "ls", id="c"),))], 1),
+     ("/v1/completions", {"prompt": "Hi"}, [Delta(), Answered(Delta("held", finish=Finish.STOP))], 1),
+     ("/v1/completions", {"prompt": "Hi"}, [Delta(), LAST], None)],
+)  # fmt: skip
+def test_the_first_token_is_the_first_that_the_client_sees(path, asked, deltas, first):
+    """In every API; an answer without any has none."""
+    x = Exchange("chat", {}, "me")
+    x.shows = read(path, {**asked, "stream": True})[1].shows
+    seen = []
+    for delta in deltas:
+        x.note(replace(delta, steps=(Step(Token(b"t")),)) if isinstance(delta, Delta) else delta)
+        seen.append(x.ttft is not None)
+    assert seen == [first is not None and n >= first for n in range(len(deltas))]
 
 
 def test_a_document_is_written_once_at_the_end():

@@ -102,10 +102,10 @@ def test_a_turn_from_its_arrival_to_its_end(watched, clock):
     watched.note(110, x, Prefill(50, 50, 10, "memory-text"))
     assert watched.said() == []  # the next line says that it is done
     job.decoding = 110.0
-    watched.note(113, x, Delta())
+    watched.note(113, x, Delta(steps=(STEP,)))  # a tag, or text held back: nobody sees it
     assert x.first is None and watched.said() == ["chat ctx=10..50:40 TOOLS THINKING prompt done 6.000s"]
     watched.note(114, x, Delta("Hi", steps=(STEP,)))
-    watched.note(115, x, Delta(steps=(STEP,) * 48))
+    watched.note(115, x, Delta(steps=(STEP,) * 47))
     assert watched.said() == []
     watched.note(118, x, Delta(steps=(STEP,)))
     assert watched.said() == ["chat ctx=50..100:50 gen=50 TOOLS THINKING decoding chunk=10.00 t/s avg=10.00 t/s 5.000s"]

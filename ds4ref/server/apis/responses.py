@@ -168,6 +168,10 @@ class ResponsesReply(Base):
 
     # --- a stream
 
+    def shows(self, delta: Delta) -> bool:
+        """Return whether the client sees something of ``delta``: reasoning only if it asked for its summary."""
+        return bool(delta.text or delta.calls or (delta.reasoning and self._summary))
+
     def delta(self, delta: Delta) -> bytes:
         """Return the server-sent events that carry ``delta``."""
         out = self._begin()

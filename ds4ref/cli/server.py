@@ -201,7 +201,6 @@ def settings(args: Namespace, key: str) -> Settings:
     )
     return Settings(
         model=args.model_name,
-        title="DeepSeek V4 Flash" if args.model_name == MODEL else args.model_name,
         max_tokens=args.tokens,
         access=Access(key, frozenset(names), args.cors),
         limits=limits,
@@ -332,6 +331,7 @@ def serve(
         logs.listen(sys.stderr, args.log_format, has_colour(sys.stderr))
         how = facts(how, engine)
         service = make_service(engine, args, how, trace, constrain)
+        listen.log.info("serving %s under the id %s", how.title, how.model)
         if how.usual_tokens is not None:
             listen.log.info("an answer has at most %d tokens unless its request names a limit", how.usual_tokens)
         if trace is not None:
@@ -343,14 +343,17 @@ def serve(
 
 
 def facts(how: Settings, engine: Engine) -> Settings:
-    """Return the settings with what depends on the model: its file, for the status page, and the usual limit."""
+    """Return the settings with what depends on the model: its name and file for people, and the usual limit."""
     from dataclasses import replace
 
     from ..nano import embedded_path
+    from ..weights.source import display_name
 
     embedded = Path(engine.path) == Path(embedded_path())
     facts = {"file": Path(engine.path).name, **how.facts}
-    return replace(how, facts=facts, usual_tokens=EMBEDDED_TOKENS if embedded else None)
+    return replace(
+        how, title=display_name(engine.source), facts=facts, usual_tokens=EMBEDDED_TOKENS if embedded else None
+    )
 
 
 def check_packages() -> None:

@@ -91,12 +91,12 @@ class Plain:
             "object": "model",
             "created": s.created,
             "owned_by": "ds4ref",
-            "name": s.title,
+            "name": s.title or s.model,
             "context_length": ctx,
             "top_provider": {"context_length": ctx, "max_completion_tokens": most, "is_moderated": False},
             "supported_parameters": PARAMETERS,
             "type": "model",
-            "display_name": s.title,
+            "display_name": s.title or s.model,
             "created_at": datetime.fromtimestamp(s.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "max_input_tokens": ctx - 1,
             "max_tokens": most,
@@ -107,7 +107,7 @@ class Plain:
         s = self.service.settings
         return {
             "slug": s.model,
-            "display_name": s.title,
+            "display_name": s.title or s.model,
             "description": "a local model",
             "supported_reasoning_levels": [{"effort": name, "description": text} for name, text in EFFORTS.items()],
             "default_reasoning_level": "high",
@@ -220,6 +220,7 @@ class Plain:
         return {
             "server": {
                 "model": service.settings.model,
+                "name": service.settings.title or service.settings.model,
                 "version": __version__,
                 "ctx": service.ctx,
                 "max_tokens": service.max_tokens,

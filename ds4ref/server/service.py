@@ -35,7 +35,7 @@ class Settings:
     """Settings of the server.
 
     model        id of the served model
-    title        display name of the model
+    title        display name of the model, "" for its id
     created      creation time of the model in Unix seconds, as listed by /v1/models
     max_tokens   upper limit of an answer in tokens; None: the context length
     usual_tokens limit of an answer to a request that names none; None: max_tokens
@@ -44,7 +44,7 @@ class Settings:
     """
 
     model: str = "deepseek-v4-flash"
-    title: str = "DeepSeek V4 Flash"
+    title: str = ""
     created: int = 1767225600
     max_tokens: int | None = None
     usual_tokens: int | None = None

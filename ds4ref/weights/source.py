@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -106,3 +107,11 @@ def architecture(source: TensorSource) -> str:
     key."""
     key = "general.architecture"
     return source.metadata[key] if source.metadata.type_of(key) == "string" else DEEPSEEK
+
+
+def display_name(source: TensorSource) -> str:
+    """Return the name of a model for people: ``general.name``, else the architecture and the name of its file."""
+    key = "general.name"
+    name = source.metadata[key] if source.metadata.type_of(key) == "string" else ""
+    name = " ".join("".join(c if c.isprintable() else " " for c in name[:200]).split())
+    return name or f"{architecture(source)} ({Path(source.path).resolve().name})"

@@ -19,10 +19,16 @@ import pytest
 from ds4ref.cli import server
 from ds4ref.engine import Engine
 from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.nano import embedded_path
+from ds4ref.server.plain import Plain
 from ds4ref.server.turn import Turn
 from ds4ref.session.boundaries import Policy
 from ds4ref.text.chat import Message
+from ds4ref.weights import open_source
+from ds4ref.weights.container import TensorSpec
+from ds4ref.weights.writer import GGUFWriter
 
+from ..archs import dense
 from ..server.process import process
 
 SPEC = {
@@ -126,7 +132,30 @@ def test_settings():
     assert how.limits.body_bytes == 200 << 20 and how.limits.held_bytes >= 400 << 20
     assert how.options == {"no-retry": False}
     assert not any(server.settings(parsed("--like-ds4", "all"), "").options.values())
-    assert server.settings(parsed("--model-name", "mine"), "").title == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [(None, "ds4ref nano"), ("SmolLM2 135M\n\x1b[31mInstruct", "SmolLM2 135M [31mInstruct"), ("", "llama (small.gguf)"),
+     (7, "llama (small.gguf)")],
+)  # fmt: skip
+def test_the_model_is_called_what_it_is(tmp_path, name, shown):
+    """Its id is what clients ask for; people read what was loaded: the embedded model, a dense one, one without a
+    name."""
+    path = embedded_path()
+    if name is not None:
+        shape = dense.draw_shape(3, dense.FAMILIES["llama"])
+        path = tmp_path / "small.gguf"
+        metadata = [entry for entry in shape.metadata() if entry[0] != "general.name"]
+        named = ("general.name", "u32" if name == 7 else "string", name)
+        with GGUFWriter(path, [*metadata, named], [TensorSpec("token_embd.weight", "F32", (2, 2))]) as out:
+            out.write("token_embd.weight", np.zeros((2, 2), np.float32))
+    with open_source(path) as source:
+        how = server.facts(server.settings(parsed(), ""), SimpleNamespace(path=str(path), source=source))
+    plain = Plain(SimpleNamespace(settings=how, ctx=64, max_tokens=64))
+    model, entry = plain._model(), plain._catalogue()
+    assert [model["id"], entry["slug"]] == ["deepseek-v4-flash"] * 2
+    assert [model["name"], model["display_name"], entry["display_name"]] == [shown] * 3
 
 
 def test_reasoning_before_demanded_answers_may_be_kept_short(nano_path):
@@ -223,6 +252,8 @@ def test_a_server(nano_path, tmp_path):
         assert one.ends() == 0
     text = "\n".join(one.lines)
     assert re.search(r"^\d{4} \d\d:\d\d:\d\d ds4-server: listening on http://127\.0\.0\.1:\d+$", text, re.MULTILINE)
+    assert re.search(r"serving .+ under the id mine$", text, re.MULTILINE) and models["data"][0]["name"] in text
+    assert models["data"][0]["name"] == status["server"]["name"] not in ("mine", "DeepSeek V4 Flash")
     assert "tracing to" in text and "finish=length" in text
     assert one.lines[-1].endswith("shutdown requested, draining requests")
     assert stat.S_IMODE(trace.stat().st_mode) == 0o600 and b"Say something long." in trace.read_bytes()

@@ -79,7 +79,7 @@ def test_a_conversation(scripted, page):
     assert page.run("messages.map(m => m.role).join()") == "user,assistant,user,assistant"
     page.run("document.getElementById('fresh').click()")
     assert page.run("messages.length + document.querySelectorAll('article').length") == 0
-    assert page.run("document.title") == "ds4-server: chat" and page.complaints() == []
+    assert page.run("document.title") == "deepseek-v4-flash \u00b7 ds4-server" and page.complaints() == []
     assert all(url.startswith((scripted.url, "data:")) for url in page.asked())
 
 

@@ -16,22 +16,24 @@ from .conftest import post, read_one
 
 
 def test_models(serving):
-    server = serving(settings=Settings(max_tokens=393216), ctx=2048)
+    server = serving(settings=Settings(max_tokens=393216, title="Some Model"), ctx=2048)
     answer = server.client.get("/v1/models")
     assert answer.content.endswith(b"\n") and b": " not in answer.content.replace(b"...", b"")[:200]
     found = answer.json()
     assert found["object"] == "list" and len(found["data"]) == 1
     model = found["data"][0]
-    assert model["id"] == "deepseek-v4-flash" and model["object"] == "model" and model["name"] == "DeepSeek V4 Flash"
+    assert model["id"] == "deepseek-v4-flash" and model["object"] == "model" and model["name"] == "Some Model"
     assert model["created"] == 1767225600 and model["owned_by"]
     assert model["context_length"] == 2048
     assert model["top_provider"] == {"context_length": 2048, "max_completion_tokens": 2048, "is_moderated": False}
     assert {"tools", "tool_choice", "stream", "seed"} <= set(model["supported_parameters"])
     # Anthropic's
-    assert model["type"] == "model" and model["display_name"] and model["created_at"] == "2026-01-01T00:00:00Z"
+    assert model["type"] == "model" and model["display_name"] == "Some Model"
+    assert model["created_at"] == "2026-01-01T00:00:00Z"
     assert found["first_id"] == found["last_id"] == model["id"] and found["has_more"] is False
     # Codex's: what it needs of an entry (clients.md 2)
     entry = found["models"][0]
+    assert entry["display_name"] == "Some Model"
     assert {
         "slug", "display_name", "supported_reasoning_levels", "shell_type", "visibility", "supported_in_api",
         "priority", "support_verbosity", "truncation_policy", "experimental_supported_tools", "base_instructions",

@@ -152,6 +152,7 @@ def test_what_the_page_is_told(serving):
     server.engine.held()
     state = server.client.get("/status").json()
     assert state["server"]["ctx"] == 4096 and state["server"]["model"] == "deepseek-v4-flash"
+    assert state["server"]["name"] == "deepseek-v4-flash"  # untold, there is no other name
     assert [row["state"] for row in state["live"]] == ["prefill"]
     server.engine.step(3)
     threads.append(begin(server))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import queue
+from types import SimpleNamespace
 
 import pytest
 
 from ds4ref.errors import BackendError
 from ds4ref.server.turn import Failed, Prefill, Queued, Sampling, Turn
+from ds4ref.server.worker import Stream
 from ds4ref.targets.answer import Delta, Finish, Usage
 from ds4ref.text.chat import Message
 from ds4ref.text.dsml import ToolCall, render_calls
@@ -110,3 +112,14 @@ def test_a_failure_of_the_thread_itself_ends_the_answers_under_way_and_no_more(w
     monkeypatch.setattr(worker, "_group", fails_once)
     assert events_of(worker, asked("hello"))[1][-1] == Failed("engine", "internal error")
     assert events_of(worker, asked("hello"))[1][-1].finish == Finish.STOP and worker.alive
+
+
+def test_a_panic_in_the_steps_of_an_answer_ends_that_one_alone(worker):
+    def steps():
+        yield False
+        raise BaseException("a panic in Rust")
+
+    events = []
+    stream = Stream(SimpleNamespace(listen=events.append, number=1), None, steps())
+    assert worker._slice(stream, 0.0) and not worker._slice(stream, 0.0)
+    assert events == [Failed("engine", "internal error")]

@@ -22,7 +22,7 @@ from ..errors import TextError
 from ..text.dsml import escape_attribute, escape_string
 from ..text.schemas import INPUT
 from ..text.schemas import Schema as Tool
-from .vocabulary import message
+from .vocabulary import refusal
 
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 """Forbids \\u escapes: a member already written could be repeated in another spelling."""
@@ -197,10 +197,8 @@ def json_rule(schema: Any, options: Mapping[str, Any]) -> str:
 
 def check(where: str, grammar: str) -> None:
     """Raise TextError, with ``where`` and llguidance's reason, if llguidance rejects ``grammar``."""
-    from llguidance import LLMatcher
-
-    if error := LLMatcher.validate_grammar(grammar):
-        raise TextError(f"{where}: {message(error)}")
+    if error := refusal(grammar):
+        raise TextError(f"{where}: {error}")
 
 
 def check_schema(where: str, schema: dict[str, Any], options: Mapping[str, Any]) -> None:

@@ -5,6 +5,9 @@
     words.allowed(matcher)                  (size,) bool: the tokens that may come next
 
 A control token matches only itself; all other tokens are text by their bytes.
+
+llguidance is native code, and a grammar that makes it abort would end the server. So every grammar is first compiled in
+a process with limits (``refusal``), up to the first mask; what happens to later tokens of an answer is not covered.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import TextError
+from ..text.limited import LimitedProcess
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -43,6 +47,7 @@ Its defaults fit JSON strings only; with them the masks of a parameter's text, w
 long.
 """
 
+_trial = LimitedProcess("the grammar of the answer", {"do": "nothing"}, size=1)
 _vocabularies: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -67,6 +72,8 @@ class Vocabulary:
         self.control = control_tokens(tokenizer, self.bytes)
         self.protocol = sorted(self.control - {self.dsml})
         self.library = _library(tokenizer, self.bytes, self.control)
+        names = {i: self.bytes[i].decode("latin-1") for i in self.control or (0,)}
+        self._tokens = {"size": self.size, "control": names, "limits": _LIMITS}
         self.starting = cache(self._starting)
 
     def compile(self, grammars: Mapping[str, str]) -> LLMatcher:
@@ -79,6 +86,8 @@ class Vocabulary:
         text = json.dumps({"grammars": [{"name": name, "lark_grammar": lark} for name, lark in grammars.items()]})
         if len(text) > MAX_BYTES:
             raise TextError(f"the grammar of the answer is larger than {MAX_BYTES} bytes")
+        if error := refusal(text, self._tokens):
+            raise TextError(error)
         matcher = LLMatcher(self.library, text, log_level=0, limits=LLParserLimits(**_LIMITS))
         if matcher.is_error():
             raise TextError(message(matcher.get_error()))
@@ -97,6 +106,16 @@ class Vocabulary:
         return np.array(
             [i for i, data in enumerate(self.bytes) if data.startswith(prefix) and i not in self.control], int
         )
+
+
+def refusal(grammar: str, tokens: Mapping[str, Any] | None = None) -> str:
+    """Return why llguidance rejects ``grammar``, "" if it does not; tried in a process of its own.
+
+    With ``tokens`` it is compiled with that size, control tokens and limits; otherwise its syntax and keywords are
+    validated. Raise TextError if the process crashes or exceeds its limits.
+    """
+    asked = {"do": "grammar", "grammar": grammar} | ({} if tokens is None else {"tokens": tokens})
+    return message(str(_trial.ask(asked, len(grammar))["refused"]))
 
 
 def message(error: str) -> str:

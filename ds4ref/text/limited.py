@@ -1,4 +1,4 @@
-"""A process of its own for what an untrusted model file defines: its chat template and its tokenizer.
+"""A process of its own for what untrusted model files and requests define: templates, tokenizers, grammars.
 
     process = LimitedProcess("the chat template", {"do": "render", "template": source})
     process.ask({"variables": {...}}, size=1000)["text"]
@@ -97,8 +97,11 @@ class LimitedProcess:
 
     def _end_of(self, process: subprocess.Popen[bytes], seconds: float) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if process.wait(1.0) == -signal.SIGXCPU:
+            code = process.wait(1.0)
+            if code == -signal.SIGXCPU:
                 return f"not done after {seconds:.3g} seconds"
+            if code < 0 and -code in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL):
+                return f"its process crashed ({signal.Signals(-code).name})"
         return "its process ended, out of memory perhaps"
 
     def _failed(self, reason: str) -> TextError:

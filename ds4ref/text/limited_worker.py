@@ -1,19 +1,22 @@
-"""Runs chat templates and tokenizers of model files within limits: one JSON line in, one out, until stdin ends.
+"""Runs templates and tokenizers of model files, and grammars of requests, within limits: a JSON line in, one out, until
+stdin ends.
 
     {"do": "template", "template": "...", "limit": N}   ->   {}
     {"do": "render", "variables": {...}}                ->   {"text": "..."}
     {"do": "tokenizers", "tables": ["...", ...]}        ->   {"vocab": {...}}
     {"do": "encode", "texts": [[table, "..."], ...]}    ->   {"ids": [[...], ...]}
+    {"do": "grammar", "grammar": "...", "tokens": {}}   ->   {"refused": "..."}
 
 Every request names its ``seconds`` of processor time and the ``memory`` that the process may have; whatever fails is
 {"error": "..."}. What a model file defines may do anything, such as loop for ever: Jinja's sandbox keeps templates from
 files and attributes, the kernel ends a process that exceeds its limits, and the parent (``limited``) says so. Run as a
-script: nothing of ds4ref is imported, nothing but Jinja, `tokenizers` and the standard library.
+script: nothing of ds4ref is imported, nothing but Jinja, `tokenizers`, llguidance and the standard library.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import resource
@@ -86,7 +89,52 @@ def encode(asked: dict[str, Any]) -> dict[str, Any]:
     return {"ids": [_tokenizers[which].encode(text, add_special_tokens=False).ids for which, text in asked["texts"]]}
 
 
-REQUESTS = {"template": set_template, "render": render, "tokenizers": set_tokenizers, "encode": encode}
+def nothing(asked: dict[str, Any]) -> dict[str, Any]:
+    """Begin without a definition: every grammar comes with all it needs."""
+    return {}
+
+
+def try_grammar(asked: dict[str, Any]) -> dict[str, Any]:
+    """Answer why llguidance rejects a grammar, "" if it does not.
+
+    With ``tokens`` (size, control tokens, limits) it is compiled and its first mask computed; otherwise its syntax and
+    keywords are validated.
+    """
+    from llguidance import LLMatcher, LLParserLimits
+
+    tokens = asked.get("tokens")
+    if tokens is None:
+        return {"refused": LLMatcher.validate_grammar(asked["grammar"])}
+    library = _byte_tokens(tokens["size"], tuple(tokens["control"].items()))
+    matcher = LLMatcher(library, asked["grammar"], log_level=0, limits=LLParserLimits(**tokens["limits"]))
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return {"refused": matcher.get_error() if matcher.is_error() else ""}
+
+
+@functools.lru_cache(maxsize=4)
+def _byte_tokens(size: int, control: tuple[tuple[str, str], ...]) -> Any:
+    """Return a tokenizer of at least ``size`` tokens: ``control`` tokens at their ids, all text as single bytes."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    names = {int(i): name.encode("latin-1") for i, name in control}
+    single = map(bytes, zip(range(256)))
+
+    class Bytes:
+        tokens = [names[i] if i in names else next(single, b"") for i in range(max(size, 256 + len(names)))]
+        bos_token_id, eos_token_id, special_token_ids = None, min(names), sorted(names)
+
+        def __call__(self, text: str | bytes) -> list[int]:
+            return [ids[byte] for byte in (text.encode() if isinstance(text, str) else text)]
+
+    ids = {token[0]: i for i, token in enumerate(Bytes.tokens) if token and i not in names}
+    return LLTokenizer(TokenizerWrapper(Bytes()))
+
+
+REQUESTS = {
+    "template": set_template, "render": render, "tokenizers": set_tokenizers, "encode": encode, "nothing": nothing,
+    "grammar": try_grammar,
+}  # fmt: skip
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:

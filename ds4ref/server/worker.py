@@ -40,6 +40,7 @@ from .schedule import Schedule
 from .scoring import echo, step
 from .timelines import Start, Timelines, begins
 from .turn import Event, Failed, Prefill, Queued, Turn
+from .vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from ..session.session import Session
@@ -462,7 +463,7 @@ class Worker:
             saving.decoded(self.timelines, session, reader.in_block)
             steps = () if piece.token is None else (self._step(turn, session, piece, begun),)
             generated += len(steps)
-            delta = reader.feed(self._raw(piece) if turn.raw else piece)
+            delta = reader.feed(self._shown(self._raw(piece) if turn.raw else piece))
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
@@ -482,6 +483,22 @@ class Worker:
             )
         job.listen(replace(rest, time=time.perf_counter() - begun, finish=finish, usage=usage,
                            error=reader.generated.error or "", markup=reader.generated.raw_block))  # fmt: skip
+
+    def _shown(self, piece: Piece) -> Piece:
+        """Return the piece without the text of a control token, which no client sees, whatever the model generates.
+
+        The marker of tool calls is part of their markup, which the reader takes away.
+        """
+        if piece.token is None or piece.token not in self._hidden:
+            return piece
+        name = self.engine.tokenizer.token_bytes(piece.token).decode()
+        return replace(piece, text=piece.text.removesuffix(name))
+
+    @cached_property
+    def _hidden(self) -> frozenset[int]:
+        """The control tokens whose text is never part of an answer."""
+        tokenizer = self.engine.tokenizer
+        return vocabulary(tokenizer).control - {tokenizer.think_open, tokenizer.think_close, tokenizer.dsml}
 
     def _raw(self, piece: Piece) -> Piece:
         """Return the piece with reasoning as plain text, its tags included."""

@@ -50,7 +50,7 @@ def start(
         raise UsageError(f"{target.name} gives at most {target.max_top_logprobs} alternatives, not {top_logprobs}")
     bad = [p.id for p in prompts if not NAME.fullmatch(p.id)]
     if bad or not prompts or len({p.id for p in prompts}) != len(prompts):
-        raise UsageError(f"prompt ids must be distinct words of letters, digits and _.-: {bad[:1] or 'none given'}")
+        raise UsageError(f"prompt ids must be unique and use only letters, digits and _.-: {bad[:1] or 'none given'}")
     new_manifest = Manifest(
         MANIFEST_SCHEMA,
         _folder_name(folder),
@@ -72,7 +72,7 @@ def start(
     vectors = Vectors.open(folder)
     recorded = vectors.manifest
     if recorded.complete:
-        raise UsageError(f"{folder} is complete: vectors are never refreshed in place, choose a new directory")
+        raise UsageError(f"{folder} is complete and will not be overwritten; choose a new directory")
     requested = (
         max_tokens,
         top_logprobs,

@@ -23,20 +23,20 @@ PROG = "ds4-vectors"
 COMMANDS = {
     "capture": "record greedy continuations with their top log probabilities from any engine",
     "check": "compare an engine with recorded vectors, step by step, teacher-forced",
-    "list": "show what a directory of vectors (or an official.vec) holds",
-    "convert": "between our vectors and ds4's official.vec and JSON captures",
+    "list": "show the contents of a directory of vectors (or an official.vec)",
+    "convert": "convert between our vectors and ds4's official.vec and JSON captures",
     "diff": "compare full logits: two files, or two engines on token ids",
-    "freeze": "keep an engine's logits as golden file",
+    "freeze": "save an engine's logits as a golden file",
     "golden": "compare an engine with a golden file",
-    "diagnose": "name the rounding mode or the mistake behind another engine's logits",
-    "trace": "record named intermediates, and find the op that is wrong in another engine's",
+    "diagnose": "identify the rounding mode or the bug behind another engine's logits",
+    "trace": "record intermediate tensors, and find the first wrong op in another engine's",
     "model": "print the file of the diagnostic model, or write its prompts",
     "ppl": "perplexity at several depths, with standard errors",
-    "nll": "likelihood of given continuations under two engines, with paired statistics",
-    "recall": "recall of facts hidden in a long story, by depth",
-    "many": "one of these for every combination of a matrix, here or on a Dask cluster",
-    "damage": "what quantization did, op by op, and whether it was quantization",
-    "doctor": "is my engine right? all of it in one command, with a page",
+    "nll": "compare the NLL of recorded continuations under two engines (paired)",
+    "recall": "recall of facts hidden in a long story, by depth (needle in a haystack)",
+    "many": "run one of these for every combination in a matrix, here or on a Dask cluster",
+    "damage": "quantization error by op, and whether quantization explains it",
+    "doctor": "is my engine right? run all checks, write a report",
 }
 
 RENAMED = {"facts": "recall"}
@@ -48,9 +48,9 @@ def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name:<{width}}  {says}" for name, says in COMMANDS.items())
     return (
-        f"usage: {PROG} COMMAND [options]\n\n{lines}\n\n{PROG} COMMAND --help lists a command's options.\n"
+        f"usage: {PROG} COMMAND [options]\n\n{lines}\n\n{PROG} COMMAND --help shows its options.\n"
         "Targets: local[:MODEL.gguf], http(s)://HOST:PORT/v1, command:./ds4 -m MODEL.gguf\n"
-        "exit codes: 0 done and passed, 1 failed check or failure, 2 usage, 130 Ctrl-C"
+        "exit codes: 0 passed, 1 failed, 2 usage error, 130 Ctrl-C"
     )
 
 

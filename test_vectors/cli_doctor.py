@@ -17,12 +17,12 @@ from ds4ref.weights.gguf import GGUFFile
 
 PROG = "ds4-vectors doctor"
 SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
-against decode, one request against many, long context. Every stage says what it found, what it could not see and what
-to do next; -o DIR writes a page to attach to a bug report (doctor.html, doctor.md, doctor.json).
+against decode, one request against many, long context. Every stage says what it found, what it could not test and what
+to do next; -o DIR writes a report to attach to an issue (doctor.html, doctor.md, doctor.json).
 
 The target should have loaded the diagnostic model (ds4-vectors model prints its file) or the one given with -m.
-Exit code 0: nothing wrong was found in what could be seen. 1: something is wrong or not explained, a check failed, or
-the numbers could not be looked at. 2: usage. 130: Ctrl-C, 143: SIGTERM; the page of what was done is written."""
+Exit code 0: nothing wrong found in what could be tested. 1: something is wrong or unexplained, a check hit an error,
+or the logits could not be compared. 2: usage. 130: Ctrl-C, 143: SIGTERM; the report covers the finished checks."""
 
 
 def stages(text: str) -> list[str]:
@@ -46,8 +46,8 @@ def doctor(argv: Sequence[str]) -> int:
                    "local --only numbers,ways --long")  # fmt: skip
     flags.add_argument("spec", nargs="*", metavar="TARGET",
                        help="local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS")  # fmt: skip
-    add(flags, "--model", help=("model the target has (a local target's own, else the diagnostic model)"))
-    add(flags, "--their-model", help="the file the target has loaded, if it is not -m")
+    add(flags, "--model", help="model the target has loaded (a local target's own, else the diagnostic model)")
+    add(flags, "--their-model", help="file the target has loaded, if not -m; checked for differences")
     add(
         flags,
         "--output",
@@ -56,16 +56,18 @@ def doctor(argv: Sequence[str]) -> int:
         dest="out",
         help="write doctor.html, doctor.md and doctor.json there",
     )
-    add(flags, "--only", metavar="A,B", type=stages, default=[], help="only these stages, after pre-flight")
-    add(flags, "--skip", metavar="A,B", type=stages, default=[], help="all stages but these")
+    add(flags, "--only", metavar="A,B", type=stages, default=[], help="run only these stages, after pre-flight")
+    add(flags, "--skip", metavar="A,B", type=stages, default=[], help="skip these stages")
     flags.add_argument("--quick", action="store_true", help="fewer and shorter requests, no long context")
-    flags.add_argument("--long", action="store_true", help="long prompts too: chunk edges at 2048, facts in 110 KB")
+    flags.add_argument(
+        "--long", action="store_true", help="also test long prompts: chunk boundaries at 2048, recall in 110 KB"
+    )
     add(
         flags,
         "--budget",
         type=number(1, 1000000.0),
         default=300.0,
-        help=("seconds for each stage; what is left over is reported as not done (300)"),
+        help="time limit per stage in seconds; unfinished checks are reported as not run (300)",
     )
     add(flags, "--json")
     add_target(flags, default=None)
@@ -75,7 +77,7 @@ def doctor(argv: Sequence[str]) -> int:
         return 0
     spec = _spec(args)
     if args.quick and args.long:
-        raise UsageError("--quick and --long exclude each other")
+        raise UsageError("--quick and --long cannot be combined")
     if args.out:
         from .doctor.page import prepare
 
@@ -87,11 +89,11 @@ def _spec(args: Namespace) -> str:
     specs = [*args.spec, *([args.target] if args.target else [])]
     if not specs:
         raise UsageError(
-            "which engine? Name one: http://HOST:PORT/v1 for a server (give it the file that `ds4-vectors model` "
-            "prints), local:MODEL.gguf for this engine, 'command:./ds4 -m MODEL.gguf' for a ds4 binary"
+            "no target given. Use http://HOST:PORT/v1 for a server (load the file that `ds4-vectors model` "
+            "prints there), local:MODEL.gguf for this engine, 'command:./ds4 -m MODEL.gguf' for a ds4 binary"
         )
     if len(specs) > 1:
-        raise UsageError(f"one target is needed, not {len(specs)}; a command with arguments is one word: "
+        raise UsageError(f"expected one target, not {len(specs)}; quote a command with its arguments: "
                          f"'command:./ds4 -m MODEL.gguf'")  # fmt: skip
     return str(specs[0])
 
@@ -116,13 +118,13 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
             examination = examine(case, args.only, args.skip, command)
     written = write(examination, args.out, secret) if args.out else []
     table = [(stage.title, stage.outcome.words, line(stage.says)) for stage in examination.stages]
-    lines = [examination.verdict, "", _left_aligned(("stage", "result", "what was found"), table)]
+    lines = [examination.verdict, "", _left_aligned(("stage", "result", "finding"), table)]
     lines += [
         "",
-        *(f"not seen     {title}: {line(check.name)}: {line(check.says)}" for title, check in examination.unseen),
+        *(f"not tested   {title}: {line(check.name)}: {line(check.says)}" for title, check in examination.unseen),
     ]
     lines += [f"next         {line(step)}" for step in examination.steps[:5]]
-    lines += [f"page         {path}" for path in written]
+    lines += [f"report       {path}" for path in written]
     whole = json.dumps(plain({**examination.summary(), "files": written}), ensure_ascii=False)
     finish(json.loads(without(whole, secret)), args.json, without("\n".join(lines), secret))
     if examination.interrupted:

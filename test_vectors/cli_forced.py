@@ -41,7 +41,7 @@ def check_committed(
     known = list(asked) or [answer.id for answer in answers]
     unknown = set(args.only) - set(known)
     if unknown:
-        raise UsageError(f"no case {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+        raise UsageError(f"no case {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     for file in (args.junit, args.out):
         if file:
             check_output(file)
@@ -122,8 +122,8 @@ def _table(results: Sequence[CaseResult], judgement: Judgement) -> str:
         committed, best_ = (raw.decode("utf-8", "replace") for raw in (step.expected, step.got or b""))
         least = "at least " if step.margin is None else ""
         lines.append(
-            f"{name} token {step.index}: {step.verdict}: {committed!r}, the best is {best_!r}, gap {least}{gap:.3g}"
+            f"{name} token {step.index}: {step.verdict}: {committed!r}, best is {best_!r}, gap {least}{gap:.3g}"
         )
     if len(gaps) > SHOWN:
-        lines.append(f"... and {len(gaps) - SHOWN} more below the best (-o FILE lists every token)")
+        lines.append(f"... and {len(gaps) - SHOWN} more tokens below the best (-o FILE lists all)")
     return "\n".join([*lines, f"{judgement.verdict}: {judgement.says}"])

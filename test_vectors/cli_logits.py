@@ -35,10 +35,10 @@ def diff(argv: Sequence[str]) -> int:
                    "golden.npz theirs.npz --key hf --key-b logits")  # fmt: skip
     flags.add_argument("sides", nargs="*", metavar="A B", help="a file of logits or a target")
     add(flags, "--token-ids")
-    add(flags, "--key", help="array of A's .npz (logits)")
-    flags.add_argument("--key-b", metavar="NAME", help="array of B's .npz (as --key)")
-    add(flags, "--atol", type=number(0, 1000000.0), default=0.001, help="differences above are bad (0.001)")
-    add(flags, "--fail", help="exit 1 if any position is bad")
+    add(flags, "--key", help="name of the array in A's .npz (logits)")
+    flags.add_argument("--key-b", metavar="NAME", help="name of the array in B's .npz (same as --key)")
+    add(flags, "--atol", type=number(0, 1000000.0), default=0.001, help="largest difference allowed (0.001)")
+    add(flags, "--fail", help="exit 1 if any position exceeds --atol")
     _add_json_and_target(flags)
     args = parsed(flags, argv)
     if args is None:
@@ -60,10 +60,10 @@ def diff(argv: Sequence[str]) -> int:
         broken |= any(finding.severity == BROKEN for finding in findings)
     shared, in_a, in_b = np.intersect1d(a.rows, b.rows, return_indices=True)
     if not len(shared):
-        raise DataError("A and B have no position in common")
+        raise DataError("A and B share no positions")
     only = {"only_a": len(a.rows) - len(shared), "only_b": len(b.rows) - len(shared)}
     if any(only.values()):
-        notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: only the {len(shared)} they share were compared")
+        notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: compared the {len(shared)} they share")
     logits_a, logits_b, more = _same_scale(a.logits[in_a], b.logits[in_b])
     names = {"a": args.sides[0], "b": args.sides[1], **only}
     return _report(args, differences(logits_a, logits_b, shared), names, args.fail, [*notes, *more],
@@ -76,14 +76,14 @@ def _same_scale(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, l
     width = min(a.shape[1], b.shape[1])
     for name, table in (("A", a), ("B", b)):
         if table.shape[1] > width and padding(table, width):
-            notes.append(f"{name}: {table.shape[1] - width} columns of padding were cut")
+            notes.append(f"{name}: {table.shape[1] - width} padding columns ignored")
     a, b = (t[:, :width] if t.shape[1] > width and padding(t, width) else t for t in (a, b))
     (logs_a, kind_a), (logs_b, kind_b) = to_logprobs(a), to_logprobs(b)
     if kind_a == kind_b and kind_a in ("logits", "log"):
         return a, b, notes
     names = {"log": "log probabilities", "log10": "logarithms to base 10", "log2": "logarithms to base 2"}
     scales = f"A holds {names.get(kind_a, kind_a)}, B {names.get(kind_b, kind_b)}"
-    return logs_a, logs_b, [*notes, f"{scales}: compared as natural log probabilities"]
+    return logs_a, logs_b, [*notes, f"{scales}: both converted to natural log probabilities"]
 
 
 def golden(argv: Sequence[str]) -> int:
@@ -99,7 +99,7 @@ def golden(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     if len(args.files) not in (1, 2):
-        raise UsageError("a golden file is needed")
+        raise UsageError("name a golden file")
     frozen = load(args.files[0])
     if len(args.files) == 2:
         side, name = _logits_file(args.files[1], frozen.ids.tolist(), "logits"), args.files[1]
@@ -115,20 +115,20 @@ def golden(argv: Sequence[str]) -> int:
 
 def freeze(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors freeze OUT --token-ids IDS``; return the exit code."""
-    flags = parser("ds4-vectors freeze", "Keep an engine's logits as golden file. Existing files are never replaced.",
+    flags = parser("ds4-vectors freeze", "Save an engine's logits as a golden file. Never overwrites a file.",
                    "OUT.npz --token-ids IDS.json [options]",
                    "golden.npz --token-ids ids.json --target local:m.gguf?numerics=exact",
                    "small.npz --token-ids ids.json --target local:m.gguf --top 20")  # fmt: skip
     flags.add_argument("out", nargs="*", metavar="OUT.npz", help="file to write")
     add(flags, "--token-ids")
-    add(flags, "--top", type=integer(0), default=0, help="keep only the K best of each position")
+    add(flags, "--top", type=integer(0), default=0, help="save only the top K tokens of each position")
     add(flags, "--json")
     add_target(flags)
     args = parsed(flags, argv)
     if args is None:
         return 0
     if len(args.out) != 1:
-        raise UsageError("one file to write is needed")
+        raise UsageError("name one output file")
     required(args, "token-ids")
     check_output(args.out[0])
     ids = read_ids(args.token_ids)
@@ -169,13 +169,13 @@ def _logits_file(path: str, ids: Sequence[int] | None, key: str) -> LogitsTable:
 
         logits, own, at = raw(path, None if ids is None else len(ids), None), None, None
     elif suffix in (".json", ".jsonl"):
-        raise UsageError(f"{path}: full logits are compared, from .npz, .npy, .csv, .tsv or {', '.join(RAW)}")
+        raise UsageError(f"{path}: this command needs full logits: .npz, .npy, .csv, .tsv or {', '.join(RAW)}")
     else:
         logits, own, at = read_table(path, key)
     if logits.ndim != 2 or logits.dtype.kind not in "fiu":
         raise DataError(f"{path}: logits must be a table of numbers, not {logits.dtype} of shape {logits.shape}")
     if own is not None and ids is not None and own.tolist() != list(ids):
-        raise DataError(f"{path} was computed on other token ids than the ones given")
+        raise DataError(f"{path} was computed on different token ids")
     positions = np.arange(len(logits)) if at is None else np.asarray(at)
     if positions.shape != (len(logits),) or positions.dtype.kind not in "iu":
         raise DataError(f"{path}: {positions.size} positions for {len(logits)} rows of logits")
@@ -204,7 +204,7 @@ def _report(
     result = {**names, **comparison.summary(args.atol)}
     if result["non_finite"]:
         places = f"{result['non_finite']} of {result['positions']} positions"
-        notes = [*notes, f"the difference is not a number at {places}: {result['worst_position']} is the first"]
+        notes = [*notes, f"NaN or infinite difference at {places}, first at {result['worst_position']}"]
     show = [(k, _formatted(result[k], bool(result["non_finite"]) and k in ("max", "rms", "kl"))) for k in
             ("positions", "max", "rms", "kl", "top1", "overlap", "worst_position", "first_bad")]  # fmt: skip
     ok = result["first_bad"] is None and whole
@@ -221,7 +221,7 @@ def _formatted(value: Any, lost: bool) -> str:
 
 def model(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors model``; return the exit code."""
-    flags = parser("ds4-vectors model", "Print the file of the diagnostic model, building it first if need be.",
+    flags = parser("ds4-vectors model", "Print the file of the diagnostic model, building it if necessary.",
                    "[--write-prompts DIR]", "--write-prompts prompts")  # fmt: skip
     flags.add_argument("--write-prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
     add(flags, "--json")

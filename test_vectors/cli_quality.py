@@ -18,7 +18,7 @@ from .record import PROG, add_store, describe, keep, opened, text_digest
 DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 ECHO_NOTE = (
-    "\nnot to be trusted: the log probabilities that this server echoes are not the ones it gives for the same "
+    "\nunreliable: the log probabilities this server echoes differ from those it returns for the same "
     "prefixes (docs/reference/vectors.md)"
 )
 
@@ -98,11 +98,11 @@ def _text(path: str | None, depth: int) -> str:
 
 def nll(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors nll VECTORS``; return the exit code."""
-    flags = parser("ds4-vectors nll", "Likelihood of recorded continuations under two engines, with paired statistics.",
+    flags = parser("ds4-vectors nll", "Compare the NLL of recorded continuations under two engines, paired.",
                    "VECTORS --target A --other B [options]",
                    "vectors/official --target local:a.gguf --other local:b.gguf --fail-above 0.01")  # fmt: skip
     flags.add_argument("path", nargs="*", metavar="VECTORS", help="a directory of vectors, official.vec, JSON captures")
-    flags.add_argument("--other", metavar="SPEC", help="the second engine, B")
+    flags.add_argument("--other", metavar="SPEC", help="second engine, B")
     add(
         flags,
         "--fail-above",
@@ -117,7 +117,7 @@ def nll(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     if len(args.path) != 1:
-        raise UsageError("vectors with continuations are needed")
+        raise UsageError("name the vectors with the continuations to score")
     required(args, "other")
     from ds4ref.runs.stats import LEAST
 
@@ -125,10 +125,10 @@ def nll(argv: Sequence[str]) -> int:
 
     cases = items(args.path[0])
     if args.fail_above is not None and len(cases) < LEAST:
-        raise UsageError(f"--fail-above needs {LEAST} cases, or nothing is certain: {args.path[0]} has {len(cases)}")
+        raise UsageError(f"--fail-above needs at least {LEAST} cases: {args.path[0]} has {len(cases)}")
     for item in cases:
         if not all(step.token.raw for step in item.case.repetitions[0].steps):
-            raise DataError(f"case {item.case.id} holds a token whose bytes its source did not give")
+            raise DataError(f"case {item.case.id} has a token whose bytes are missing from its source")
     sides: list[list[tuple[float, int]]] = []
     for name, spec in (("A", args.target), ("B", args.other)):
         side: list[tuple[float, int]] = []
@@ -200,14 +200,20 @@ def recall(argv: Sequence[str]) -> int:
                    "--scenes 1000 --facts 64 --seed 3 --target local:model.gguf -c 200000",
                    "--write-story story.txt", "--answer answer.txt")  # fmt: skip
     flags.add_argument(
-        "--scenes", metavar="N", type=integer(1, 20000), default=190, help="length, 600 bytes each (190)"
+        "--scenes", metavar="N", type=integer(1, 20000), default=190, help="scenes in the story, 600 bytes each (190)"
     )
     flags.add_argument("--facts", metavar="N", type=integer(1, 200), default=16, help="facts to hide (16)")
-    add(flags, "--seed", type=integer(0), default=0, help="which story (0)")
-    add(flags, "--fail-below", "--min-score", type=number(0, 1), help="exit 1 below this share of right answers")
-    add(flags, "--tokens", "--max-tokens", default=350, help="longest answer (350)")
+    add(flags, "--seed", type=integer(0), default=0, help="random seed of the story (0)")
+    add(
+        flags,
+        "--fail-below",
+        "--min-score",
+        type=number(0, 1),
+        help="exit 1 if the share of right answers is below this",
+    )
+    add(flags, "--tokens", "--max-tokens", default=350, help="maximum tokens of the answer (350)")
     flags.add_argument("--answer", metavar="FILE", help="grade this answer instead of asking an engine")
-    flags.add_argument("--write-story", metavar="FILE", help="only write the story")
+    flags.add_argument("--write-story", metavar="FILE", help="write the story and exit")
     add(flags, "--json")
     add_target(flags)
     args = parsed(flags, argv)
@@ -231,9 +237,11 @@ def recall(argv: Sequence[str]) -> int:
     passed = None if args.fail_below is None else result.score >= args.fail_below
     table = [(f"{i}/{len(result.by_depth)}", f"{right}/{n}") for i, (n, right) in enumerate(result.by_depth)]
     table.append(("all", f"{result.right}/{result.facts}"))
-    verdict = {None: "not judged: no --fail-below", True: "passed", False: f"not passed: below {args.fail_below}"}[
-        passed
-    ]
+    verdict = {
+        None: "no pass mark: --fail-below not given",
+        True: "passed",
+        False: f"not passed: below {args.fail_below}",
+    }[passed]
     finish({"seed": args.seed, "scenes": args.scenes, **result.to_json(), "passed": passed}, args.json,
-           rows(("depth from", "right"), table) + f"\n{verdict}")  # fmt: skip
+           rows(("depth", "right"), table) + f"\n{verdict}")  # fmt: skip
     return 1 if passed is False else 0

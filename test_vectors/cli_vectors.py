@@ -72,24 +72,26 @@ class VectorCase:
 
 def capture(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors capture DIR``; return the exit code."""
-    flags = parser("ds4-vectors capture", "Record greedy continuations, thinking off. Resumable: run it again after an "
-                   "interruption. A complete directory is never changed.", "DIR [--prompts FILE] [options]",
+    flags = parser("ds4-vectors capture", "Record greedy continuations, thinking off. If interrupted, run the same "
+                   "command to resume. A complete directory is never changed.", "DIR [--prompts FILE] [options]",
                    "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
                    "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8080/v1 --repeat 5",
                    "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
                    "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
     flags.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
     add(flags, "--prompts", help='JSON lines {"id": ..., "prompt": ..., "ctx": ...} (four of our own)')
-    add(flags, "--tokens", type=integer(1, 4096), default=4, help="steps a prompt (4)")
-    flags.add_argument("--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives (20)")
+    add(flags, "--tokens", type=integer(1, 4096), default=4, help="tokens to record per prompt (4)")
+    flags.add_argument(
+        "--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives per token (20)"
+    )
     add(
         flags,
         "--repeat",
         type=integer(1, 100),
         default=3,
-        help="answers a prompt: their spread later is the acceptance line (3)",
+        help="answers per prompt; check accepts differences up to their spread (3)",
     )
-    add(flags, "--system", default="", help="system text (none)")
+    add(flags, "--system", default="", help="system prompt (none)")
     add(flags, "--json")
     add_target(flags)
     args = parsed(flags, argv)
@@ -108,7 +110,7 @@ def capture(argv: Sequence[str]) -> int:
         fork, steps = forks(item.case), item.case.repetitions[0].steps
         lost += sum(not step.token.raw for step in steps)
         table.append((item.case.id, str(len(steps)), _number(spread(item.case)), "-" if fork is None else str(fork)))
-    note = f"\n{lost} steps hold a token whose bytes the server did not give: from there on nothing can be compared"
+    note = f"\n{lost} steps have a token whose bytes the server did not return: steps from there on cannot be compared"
     finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete,
             "steps_without_bytes": lost, "notes": notes}, args.json,
            rows(("case", "steps", "spread", "first fork"), table) + (note if lost else ""))  # fmt: skip
@@ -152,7 +154,7 @@ def items(path: str, partial: bool = False, promptless: bool = False) -> list[Ve
             return _from_captures(legacy.read_manifest(path), path, promptless)
         vectors = Vectors.open(path)
         if not vectors.manifest.complete and not partial:
-            raise DataError(f"{path} is a partial capture: finish it with capture")
+            raise DataError(f"{path} is a partial capture: run capture again to complete it")
         manifest = vectors.manifest
         requested = manifest.max_tokens, manifest.top_logprobs
         return [
@@ -165,7 +167,7 @@ def items(path: str, partial: bool = False, promptless: bool = False) -> list[Ve
     if os.path.isdir(path):
         files = sorted(str(f) for f in Path(path).glob("*.json"))
         if not files:
-            raise DataError(f"{path}: no manifest.json and no captures")
+            raise DataError(f"{path}: no manifest.json and no JSON captures in this folder")
         return _from_captures(files, path, promptless)
     return _from_captures([path], path, promptless)
 
@@ -212,7 +214,7 @@ def _is_dump(path: str) -> bool:
 
 def _from_dump(path: str, promptless: bool) -> VectorCase:
     if not promptless:
-        raise DataError(f"{path} is a dump without its prompt: it can be listed and diagnosed, and nothing else")
+        raise DataError(f"{path} is a dump without its prompt: only list and diagnose can read it")
     dump = dumps.load(path)
     answer = Repetition([record(step) for step in dump.steps], dump.finish, dump.model, "", dump.prompt_tokens)
     return VectorCase(RecordedCase(CASE_SCHEMA, Path(path).stem, "", [answer]), "", "", dump.ctx or legacy.CTX)
@@ -220,8 +222,9 @@ def _from_dump(path: str, promptless: bool) -> VectorCase:
 
 def show(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors list PATH``; return the exit code."""
-    flags = parser("ds4-vectors list", "Show what a directory, an official.vec, a JSON capture or a logprob "
-                   "dump holds.", "PATH", "official.vec", "vectors/mine --json", "dump.json")  # fmt: skip
+    flags = parser("ds4-vectors list", "Show the contents of a directory of vectors, official.vec, "
+                   "JSON capture or logprob dump.", "PATH", "official.vec", "vectors/mine --json",
+                   "dump.json")  # fmt: skip
     flags.add_argument("path", nargs="*", metavar="PATH", help="a directory, .vec or .json")
     add(flags, "--json")
     args = parsed(flags, argv)
@@ -241,7 +244,7 @@ def show(argv: Sequence[str]) -> int:
         table.append((item.case.id, str(item.ctx), str(len(steps)), str(graded), str(len(item.case.repetitions)),
                       "yes" if item.divergence else ""))  # fmt: skip
     head = ("case", "ctx", "steps", "with distribution", "repetitions", "divergence expected")
-    note = "\npartial capture: not every case is there" if partial else ""
+    note = "\npartial capture: some cases are missing" if partial else ""
     finish({"path": path, "partial": partial, "cases": cases}, args.json, rows(head, table) + note)
     return 0
 
@@ -250,8 +253,8 @@ def check(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors check PATH``; return the exit code."""
     flags = parser(
         "ds4-vectors check",
-        "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails. With --teacher-forced: is what "
-        "another engine committed greedily, drafts and all, what the target would have taken?",
+        "Compare an engine with recorded vectors, step by step. Exit 1 if a case fails. With --teacher-forced: is each "
+        "token that another engine chose greedily, speculative or not, the target's best token?",
         "PATH [options]",
         "vectors/mine --target local:model.gguf --junit report.xml",
         "--teacher-forced answers.jsonl --target local:model.gguf",
@@ -260,19 +263,27 @@ def check(argv: Sequence[str]) -> int:
     )
     flags.add_argument("path", nargs="*", metavar="PATH", help="a directory of vectors, official.vec, or JSON captures")
     flags.add_argument("--profile", metavar="NAME", type=choice(*PROFILES), default="margin",
-                       help="margin: verdicts know margins; ds4: that project's own rule (margin)")  # fmt: skip
-    flags.add_argument("--floor", metavar="NATS", type=number(0, 100), help="rounding floor of the engine (by mode)")
-    add(flags, "--only", metavar="ID", action="append", default=[], help="only this case; repeatable")
+                       help="margin: judge by logprob margins; ds4: ds4's own rule (margin)")  # fmt: skip
+    flags.add_argument(
+        "--floor", metavar="NATS", type=number(0, 100), help="differences in nats to ignore as rounding (by mode)"
+    )
+    add(flags, "--only", metavar="ID", action="append", default=[], help="check only this case; repeatable")
     flags.add_argument("--allow-partial", action="store_true", help="accept a partial capture")
     flags.add_argument("--teacher-forced", action="store_true",
-                       help="PATH (vectors, or JSON lines with text or token ids) is what an engine committed "
-                       "greedily: is every token the target's best? Finds a wrong verifier of drafts")  # fmt: skip
+                       help="check that every greedily decoded token in PATH (vectors, or JSON lines with text or "
+                       "token ids) is the target's best; finds faulty speculative decoding")  # fmt: skip
     flags.add_argument(
-        "--committed-by", metavar="SPEC", help="with --teacher-forced: ask this target now, instead of PATH"
+        "--committed-by",
+        metavar="SPEC",
+        help="with --teacher-forced: ask this target for answers instead of reading PATH",
     )
-    add(flags, "--prompts", help='what it is asked: JSON lines {"id": ..., "prompt": ...} (four of our own)')
+    add(
+        flags,
+        "--prompts",
+        help='with --committed-by: prompts as JSON lines {"id": ..., "prompt": ...} (four of our own)',
+    )
     add(flags, "--tokens", type=integer(1, 1 << 20), default=200, help="longest answer to ask for (200)")
-    flags.add_argument("--plain-text", action="store_true", help="prompts are plain text to continue, no chats")
+    flags.add_argument("--plain-text", action="store_true", help="prompts are plain text to continue, not chats")
     flags.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
     add(flags, "--output", "--out", dest="out", help="also write every step as JSON")
     add(flags, "--json")
@@ -284,7 +295,7 @@ def check(argv: Sequence[str]) -> int:
     if args.teacher_forced:
         return _teacher_forced(args, argv)
     if args.committed_by or args.prompts or args.plain_text:
-        raise UsageError("--committed-by, --prompts and --plain-text belong to --teacher-forced")
+        raise UsageError("--committed-by, --prompts and --plain-text need --teacher-forced")
     path = _single_path(args.path, "vectors to check against")
     for file in (args.junit, args.out):
         if file:
@@ -310,7 +321,7 @@ def check(argv: Sequence[str]) -> int:
 
         with atomic_output(args.junit) as out:
             out.write(report(results, "ds4-vectors"))
-    nothing = "" if passed or failed else "\nnothing could be compared: not passed"
+    nothing = "" if passed or failed else "\nnot passed: no step could be compared"
     finish(result, args.json, _table(results) + nothing)
     return 0 if passed else 1
 
@@ -318,7 +329,7 @@ def check(argv: Sequence[str]) -> int:
 def _teacher_forced(args: Namespace, argv: Sequence[str]) -> int:
     """Read or ask for what an engine committed, judge it, and return the exit code."""
     if args.profile != "margin":
-        raise UsageError("--teacher-forced knows no profile but margin")
+        raise UsageError("--teacher-forced supports only --profile margin")
     if args.committed_by:
         if args.path:
             raise UsageError(f"{args.path[0]} and --committed-by: choose one")
@@ -328,8 +339,8 @@ def _teacher_forced(args: Namespace, argv: Sequence[str]) -> int:
         }
         return check_committed(args, argv, asked, [])
     if args.prompts or args.plain_text:
-        raise UsageError("--prompts and --plain-text belong to --committed-by")
-    path = _single_path(args.path, "a file of what an engine committed, or --committed-by,")
+        raise UsageError("--prompts and --plain-text need --committed-by")
+    path = _single_path(args.path, "a file of an engine's answers, or --committed-by,")
     if path.endswith(".jsonl"):
         return check_committed(args, argv, {}, committed.read(path))
     answers = [
@@ -393,8 +404,8 @@ def convert(argv: Sequence[str]) -> int:
         "vectors/mine official.vec",
         "official.vec captures",
     )
-    flags.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors of any form; the result")
-    flags.add_argument("--prompt-dir", metavar="DIR", help="folder written into TO.vec for the prompts (beside it)")
+    flags.add_argument("paths", nargs="*", metavar="FROM TO", help="vectors in any format; output")
+    flags.add_argument("--prompt-dir", metavar="DIR", help="folder for the prompts, as named in TO.vec (next to it)")
     add(flags, "--json")
     args = parsed(flags, argv)
     if args is None:
@@ -403,7 +414,7 @@ def convert(argv: Sequence[str]) -> int:
         raise UsageError("FROM and TO are needed")
     source, goal = args.paths
     if os.path.lexists(goal):
-        raise UsageError(f"{goal} exists: vectors are never refreshed in place")
+        raise UsageError(f"{goal} already exists; existing vectors are never overwritten")
     cases_read = items(source)
     if goal.endswith(".vec"):
         folder = args.prompt_dir or os.path.join(os.path.dirname(goal), "prompts")

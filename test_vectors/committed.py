@@ -58,7 +58,7 @@ def read(path: str) -> list[Answer]:
             try:
                 answers.append(_answer(json.loads(line), f"line {number}"))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                why = error if isinstance(error, TypeError) else "it is not JSON with a prompt and an answer"
+                why = error if isinstance(error, TypeError) else "not JSON with a prompt and an answer"
                 raise DataError(f"{path}: line {number}: {why}") from None
     if not answers:
         raise DataError(f"{path}: no answer")
@@ -71,10 +71,10 @@ def read(path: str) -> list[Answer]:
 def _answer(entry: dict[str, Any], name: str) -> Answer:
     """Convert a line; TypeError says what is wrong with it."""
     if not isinstance(entry, dict):
-        raise TypeError("it is not an object")
+        raise TypeError("not a JSON object")
     for kinds in (_PROMPTS, _ANSWERS):
         if sum(kind in entry for kind in kinds) != 1:
-            raise TypeError(f"exactly one of {', '.join(kinds)} is needed")
+            raise TypeError(f"give exactly one of {', '.join(kinds)}")
     texts = [entry.get(key, "") for key in ("id", "prompt", "text", "system", "answer", "finish")]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("id, prompt, text, system, answer and finish must be text")
@@ -82,12 +82,12 @@ def _answer(entry: dict[str, Any], name: str) -> Answer:
         values = entry.get(key, [])
         least = int(key == "passes")
         if not isinstance(values, list) or not all(type(i) is int and least <= i < 1 << 31 for i in values):
-            raise TypeError(f"{key} must be a list of numbers from {least} on")
+            raise TypeError(f"{key} must be a list of integers >= {least}")
     ids, passes = entry.get("ids"), tuple(entry.get("passes", ()))
     if ids is not None and passes and sum(passes) != len(ids):
-        raise TypeError(f"passes add up to {sum(passes)} tokens, ids are {len(ids)}")
+        raise TypeError(f"passes sum to {sum(passes)} tokens, but there are {len(ids)} ids")
     if passes and ids is None:
-        raise TypeError("passes need the ids of the tokens")
+        raise TypeError("passes also needs ids (token ids)")
     if "prompt" in entry:
         prompt = Prompt.chat(entry["prompt"], entry.get("system", ""))
     else:
@@ -129,7 +129,7 @@ def ask(engine: Target, name: str, prompt: Prompt, tokens: int, ctx: int | None,
 def _text_alone(engine: Target, name: str, done: Completion) -> None:
     if done.reasoning or done.calls:
         kind = "reasoning" if done.reasoning else "tool calls"
-        raise TargetError(f"{name}: {engine.name} answered with {kind}, whose tokens its text does not show")
+        raise TargetError(f"{name}: {engine.name} answered with {kind}, whose tokens are not in its text")
 
 
 def force(judge: Target, answer: Answer) -> list[Step]:
@@ -143,8 +143,8 @@ def force(judge: Target, answer: Answer) -> list[Step]:
     if answer.prompt.text is not None and answer.ids is None:
         return _echoed(judge, answer.prompt.text, answer.text, top)
     raise UsageError(
-        f"{answer.id}: {judge.kind} target {judge.name} can be forced along the text after a plain prompt, or along "
-        "tokens whose bytes are known: judge it with a local target"
+        f"{answer.id}: {judge.kind} target {judge.name} can only score text after a plain prompt, or tokens with "
+        "known bytes: use a local target"
     )
 
 

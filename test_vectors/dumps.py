@@ -91,7 +91,7 @@ def _prompt_ids(
         if not isinstance(own, list) or not own or not all(type(i) is int and 0 <= i <= MAX_ID for i in own):
             raise DataError(f"{path}: prompt_ids must be a list of token ids")
         if ids is not None and list(ids) not in (own, own + list(chosen), own + list(chosen[:-1])):
-            raise DataError(f"{path} was computed on other token ids than the ones given")
+            raise DataError(f"{path} was computed on different token ids")
         return list(own)
     count = data.get("prompt_tokens")
     count = count if type(count) is int else None

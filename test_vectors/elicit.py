@@ -49,7 +49,9 @@ def elicit(
     top = min(20, target.max_top_logprobs)
     if ids is not None:
         if not target.can(Ability.TOKEN_IDS):
-            raise UsageError(f"{target.kind} target {target.name} takes text, not --token-ids (see --id-prompts)")
+            raise UsageError(
+                f"{target.kind} target {target.name} takes only text, not --token-ids (see --id-prompts)"
+            )
         tokens, request = list(ids), Prompt.tokens(ids)
     else:
         text = _text(engine, prompt)
@@ -90,7 +92,7 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -
     if len(theirs) > len(text) and echoed and theirs[len(echoed[0].token.raw) :] == text:
         echoed, theirs = echoed[1:], text
     if theirs != text:
-        raise TargetError("the server does not echo the text that it was sent")
+        raise TargetError("the server echoed a different text from the one sent")
     ends = {int(end): t for t, end in enumerate(np.cumsum([len(tokenizer.token_bytes(t)) for t in tokens]))}
     until = np.cumsum([len(step.token.raw) for step in echoed]).tolist()
     listed = zip(until, echoed, strict=True) if early else zip(until, echoed[1:], strict=False)

@@ -216,5 +216,5 @@ def continuation_nll(target: Target, prompt: Prompt, continuation: Sequence[byte
     values = [step.token.logprob for step in steps]
     if any(value is None for value in values):
         at = values.index(None)
-        raise TargetError(f"{target.name} does not tell the log probability of step {at}: it is not among its best")
+        raise TargetError(f"{target.name} returned no log probability for step {at}: the token is not in its top list")
     return -sum(v for v in values if v is not None), len(values)

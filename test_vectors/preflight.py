@@ -80,16 +80,16 @@ def _top(observation: Observation) -> list[Finding]:
     listed, findings = observation.support >= 0, []
     values = np.where(listed, observation.logprobs, -np.inf)
     if (np.where(listed, observation.logprobs, 0.0) == 0).all():
-        says = "every listed log probability is 0: the source tells which token it chose, and no distribution"
+        says = "every listed log probability is 0: the source reports only the chosen token, not a distribution"
         return [Finding("degenerate", says, REFUSE)]
     with np.errstate(over="ignore"):
         sums, tens = np.exp(values).sum(axis=1), np.exp(values * BASES["log10"]).sum(axis=1)
     over = sums > 1 + TOP_SUM + observation.quantum
     if over.any():
         at = chosen_positions(observation.rows, over)
-        hint = ", and look like logarithms to base 10" if (tens <= 1 + TOP_SUM).all() and (values <= 0).all() else ""
-        says = (f"the listed tokens alone have probabilities that add up to {sums.max():.3g} at "
-                f"{name_positions(at, len(over))}: these are no natural log probabilities{hint}")  # fmt: skip
+        hint = "; they look like base-10 logarithms" if (tens <= 1 + TOP_SUM).all() and (values <= 0).all() else ""
+        says = (f"the listed tokens alone have probabilities summing to {sums.max():.3g} at "
+                f"{name_positions(at, len(over))}: these are not natural log probabilities{hint}")  # fmt: skip
         findings.append(Finding("sum", says, REFUSE if over.all() else BROKEN, () if over.all() else at))
     twice = np.zeros(len(listed), bool)
     for r, on in enumerate(listed):
@@ -105,7 +105,7 @@ def _storage(observation: Observation) -> Finding | None:
     if not name:
         return None
     if name.startswith(("float", "bfloat")):
-        says = f"the values are rounded to {name}: relative differences below {step:.1g} cannot be seen"
+        says = f"the values are rounded to {name}: relative differences below {step:.1g} are not detectable"
     else:
-        says = f"the values were written as {name}: differences below {step / 2:g} cannot be seen"
+        says = f"the values were written as {name}: smaller differences than {step / 2:g} are not detectable"
     return Finding("storage", says, WARN)

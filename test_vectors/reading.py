@@ -40,7 +40,7 @@ def read_ids(path: str) -> list[int]:
         data = _json(path)
         ids = data.get("ids") if isinstance(data, dict) else data
     if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i <= MAX_ID for i in ids):
-        raise DataError(f"{path}: a non-empty JSON list of token ids is needed")
+        raise DataError(f"{path}: expected a non-empty JSON list of token ids")
     return ids
 
 
@@ -76,11 +76,11 @@ def read_table(path: str, key: str) -> tuple[np.ndarray, np.ndarray | None, np.n
     if kind == ".npz":
         arrays = read_npz(path)
         if key not in arrays:
-            raise DataError(f"{path}: no array {key!r} (there are {', '.join(sorted(arrays))})")
+            raise DataError(f"{path}: no array {key!r} (available: {', '.join(sorted(arrays))})")
         return arrays[key], arrays.get("ids"), arrays.get("rows")
     if kind in (".npy", ".csv", ".tsv"):
         return _matrix(path, kind), None, None
-    raise UsageError(f"{path}: logits are read from {', '.join(FILES[:-1])} or {FILES[-1]}")
+    raise UsageError(f"{path}: unsupported file type for logits; use {', '.join(FILES[:-1])} or {FILES[-1]}")
 
 
 def _read_top(path: str, data: Any, ids: Sequence[int] | None, vocab: int | None) -> Observation:
@@ -118,7 +118,7 @@ def _checked_ids(path: str, given_ids: Sequence[int] | None, file_ids: np.ndarra
     if file_ids is not None and not (file_ids.min() >= 0 and file_ids.max() <= MAX_ID):
         raise DataError(f"{path}: token ids must be 0 to {MAX_ID}")
     if given_ids is not None and file_ids is not None and not np.array_equal(np.asarray(given_ids), file_ids):
-        raise DataError(f"{path} was computed on other token ids than the ones given")
+        raise DataError(f"{path} was computed on different token ids")
     return np.asarray(file_ids if given_ids is None else given_ids, np.int32)
 
 
@@ -128,7 +128,7 @@ def read_npz(path: str) -> dict[str, np.ndarray]:
     def every(file: Any) -> dict[str, np.ndarray]:
         with np.load(file, allow_pickle=False) as z:
             if not isinstance(z, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
+                raise ValueError("a single array")
             return {key: z[key] for key in z.files}
 
     return _load(path, "a usable .npz", every)

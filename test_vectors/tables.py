@@ -68,14 +68,14 @@ def refused(findings: Sequence[Finding]) -> Finding | None:
 def shape_problem(shape: tuple[int, ...], tokens: int, positions: int, vocab: int | None) -> str | None:
     """Return why a table of this shape cannot belong to ``positions`` of ``tokens`` token ids; None if it can."""
     of = f"{positions} positions" if positions == tokens else f"{positions} positions of {tokens} tokens"
-    problem = f"logits of shape {shape} do not go with {of}"
+    problem = f"logits of shape {shape} do not match {of}"
     if len(shape) != 2:
-        return f"{problem}: a table is needed, one row a position, one column a token of the vocabulary"
+        return f"{problem}: expected one row per position and one column per vocabulary token"
     height, width = shape
     if height == positions:
         return None
     if width == positions and (vocab is None or height >= vocab):
-        return f"{problem}: they look transposed (rows are positions, columns the vocabulary)"
+        return f"{problem}: they look transposed (rows must be positions, columns the vocabulary)"
     if height == positions - 1:
         return (f"{problem}: one row is missing (who dumps the log probability of each given token starts at the "
                 'second; say which positions the rows are, as "rows" in an .npz)')  # fmt: skip
@@ -174,7 +174,7 @@ def examine(table: np.ndarray, positions: np.ndarray) -> list[Finding]:
     masked = _masked(table, rows)
     tokens = tuple(np.flatnonzero(masked).tolist())
     if len(tokens) * 2 > width:
-        says = f"{len(tokens)} of the {width} tokens are masked (-infinity) everywhere: this is no whole distribution"
+        says = f"{len(tokens)} of the {width} tokens are masked (-infinity) everywhere: not a complete distribution"
         findings.append(Finding("masked", says, REFUSE, (), tokens))
     elif tokens:
         says = f"{len(tokens)} token{'s' * (len(tokens) > 1)} masked (-infinity) at all positions: not compared"
@@ -243,7 +243,7 @@ def repeated(table: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> list[
         return []
     at = chosen_positions(positions, np.array(again))
     if len(first) == 1:
-        says = "every position has the same row: one result was dumped again and again"
+        says = "every position has the same row: the same result was dumped repeatedly"
         return [Finding("repeated", says, REFUSE)]
     says = f"an earlier row is repeated bit for bit at {name_positions(at, len(table))}: a stale buffer"
     return [Finding("repeated", says, BROKEN, at)]
@@ -264,4 +264,4 @@ def name_positions(at: Sequence[int], of: int) -> str:
         return f"position {at[0]}"
     if len(at) <= 4:
         return f"positions {', '.join(map(str, at[:-1]))} and {at[-1]}"
-    return f"{len(at)} of {of} positions, the first is {at[0]}"
+    return f"{len(at)} of {of} positions, first at {at[0]}"

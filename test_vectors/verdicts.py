@@ -141,7 +141,7 @@ def check_case(
             judge = _ds4_step if profile == "ds4" else _margin_step
             result.steps.append(judge(index, expected, steps[index], noise, result.forced))
         else:
-            why = "after a fork" if index < with_bytes else "from a token on whose bytes the source did not give"
+            why = "after a fork" if index < with_bytes else "after a token without bytes in the source"
             result.steps.append(StepResult(index, "incomparable", expected.token.raw, None, why=why))
     result.verdict = _worst(result.steps)
     if divergence is not None:
@@ -212,7 +212,7 @@ def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, for
         if forced or step.token.raw == raw:
             verdict = "incomparable" if forced else "match"
             return StepResult(index, verdict, raw, step.token.raw, why="no log probabilities")
-        return StepResult(index, "mismatch", raw, step.token.raw, why="another token, no log probabilities")
+        return StepResult(index, "mismatch", raw, step.token.raw, why="different token, no log probabilities")
     ordered = sorted(values.items(), key=lambda item: -item[1])
     best, best_logprob = ordered[0]
     rank = next((i + 1 for i, (token, _) in enumerate(ordered) if token == raw), None)
@@ -226,7 +226,7 @@ def _margin_step(index: int, expected: StepRecord, step: Step, noise: float, for
         return StepResult(index, "match", raw, best, margin=0.0, lead=lead, **fields)
     if logprob is None:
         least = best_logprob - ordered[-1][1]
-        why = f"not among the {len(ordered)} best (margin above {least:.3g})"
+        why = f"not among the {len(ordered)} most likely (margin above {least:.3g})"
         return StepResult(index, "mismatch", raw, best, margin=None, lead=least, why=why, **fields)
     margin = best_logprob - logprob
     verdict = "flip" if margin <= noise else "mismatch"
@@ -255,7 +255,7 @@ def _ds4_step(index: int, expected: StepRecord, step: Step, noise: float, forced
     best = max(values, key=lambda token: values[token]) if values else step.token.raw
     reasons = []
     if best != raw:
-        reasons.append("another token")
+        reasons.append("different token")
     for token in expected.top:
         if token.raw not in values:
             reasons.append(f"{token.raw!r} is not among the {len(values)} best")

@@ -201,35 +201,35 @@ def _words(j: Judgement, floor: float, known: bool) -> str:
         below = f" ({j.flips} are not the best, by at most {worst})" if j.flips else ""
         return (
             f"Each of {j.tokens} committed tokens is the judge's best, or within {floor:g} nats of it{below}. "
-            f"A verifier that goes wrong at more than {rate:.2g} of the tokens would have been seen (95 %). Not seen: "
-            "a wrong one that these drafts did not lead astray, and whether there were drafts at all. At "
-            f"{j.close} of {j.tokens} tokens the best leads by no more than {floor:g} nats: too little to judge."
+            f"A verifier wrong at more than {rate:.2g} of the tokens would have been detected (95 %). Not tested: "
+            "bugs that these drafts did not trigger, and whether speculative decoding was on at all. At "
+            f"{j.close} of {j.tokens} tokens the best leads by at most {floor:g} nats: too close to judge."
         )
     if j.verdict == "undecided":
         return (
             f"{j.wrong} of {j.tokens} committed tokens are more than {floor:g} nats below the best (worst: "
-            f"{worst}), but noise of {j.lapses.noise_alone:.2g} nats between engines explains them. Judge the engine "
-            "by itself or ask for more tokens; if noise is known to be smaller, say so with --floor."
+            f"{worst}), but noise of {j.lapses.noise_alone:.2g} nats between engines explains them. Use the engine as "
+            "its own judge, or request more tokens; if its noise is known to be smaller, set --floor."
         )
-    noise = f"the floor of {floor:g} nats was given" if known else f"log odds against noise: {j.lapses.odds:.3g}"
-    start = f"{j.wrong} of {j.tokens} committed tokens are not what greedy decoding takes ({noise}). Worst: {worst}."
+    noise = f"--floor {floor:g} nats" if known else f"log odds against noise: {j.lapses.odds:.3g}"
+    start = f"{j.wrong} of {j.tokens} committed tokens are not the greedy choice ({noise}). Worst: {worst}."
     if j.verdict == "elsewhere":
         return (
             f"{start} {j.wrong_first} of {j.first} answers begin with one, before any draft: the model, the prompt's "
-            "tokens, sampling or the forward pass differ. Until that is right nothing is said about a verifier."
+            "tokens, sampling or the forward pass differ. Fix that first; this run cannot judge the verifier."
         )
     where = ""
     if j.place is not None:
         at = ", ".join(f"{bad} of {tokens}" for bad, tokens in zip(j.place.wrong, j.place.tokens, strict=True))
-        kind = "By row of the pass" if j.place.told else f"They repeat every {j.place.rows} tokens, by place"
+        kind = "By position in the pass" if j.place.told else f"They repeat every {j.place.rows} tokens, by place"
         where = f" {kind}: {at} (chance: {j.place.p:.2g})."
     if not j.wrong_first:
         chance = (1.0 - j.wrong / j.tokens) ** j.first
         where += (
-            f" The first tokens, which no draft precedes, are right in all {j.first} answers (chance, if drafts had no "
-            f"part: {chance:.2g})."
+            f" The first tokens, before any draft, are right in all {j.first} answers (p without draft "
+            f"influence: {chance:.2g})."
         )
     return (
-        f"{start}{where} So it accepts drafts that are wrong, or decodes otherwise than it reads a prompt: the same "
-        "check with drafts off passes if it is the verifier."
+        f"{start}{where} Either it accepts wrong drafts, or decode differs from prefill: rerun with drafts off; "
+        "if that passes, the verifier is at fault."
     )

@@ -31,52 +31,55 @@ STREAM_FORMATS = "f32", "bf16"
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
 
 FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "--help": (("-h",), {"action": "store_true", "help": "this text"}),
-    "--version": ((), {"action": "store_true", "help": "version"}),
+    "--help": (("-h",), {"action": "store_true", "help": "show this help"}),
+    "--version": ((), {"action": "store_true", "help": "print the version"}),
     # results
     "--json": ((), {"action": "store_true", "help": "one line of JSON instead of text"}),
     "--output": (("-o",), {"metavar": "FILE", "help": "write results there"}),
     "--store": ((), {"metavar": "FILE", "help": "run store (the user's own)"}),
-    "--no-store": ((), {"action": "store_true", "help": "keep no record of this run"}),
+    "--no-store": ((), {"action": "store_true", "help": "do not record this run"}),
     "--label": ((), {"metavar": "TEXT", "help": "name of the run in the store"}),
     "--title": ((), {"metavar": "TEXT", "help": "heading"}),
-    "--fail": ((), {"action": "store_true", "help": "exit 1 if anything is bad"}),
+    "--fail": ((), {"action": "store_true", "help": "exit 1 on any failure"}),
     "--fail-above": ((), {"metavar": "X", "type": number(-1e6, 1e6), "help": "exit 1 above this"}),
     "--fail-below": ((), {"metavar": "X", "type": number(-1e6, 1e6), "help": "exit 1 below this"}),
     # how much
-    "--repeat": (("-r",), {"metavar": "N", "type": integer(1, 10_000), "help": "how often everything is done"}),
+    "--repeat": (("-r",), {"metavar": "N", "type": integer(1, 10_000), "help": "repetitions"}),
     "--tokens": (("-n",), {"metavar": "N", "type": integer(), "help": "tokens to generate"}),
-    "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the K best of every position"}),
+    "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the top K tokens of each position"}),
     "--atol": ((), {"metavar": "F", "type": number(0, 1e6), "help": "largest difference allowed"}),
-    "--pack": ((), {"metavar": "NAME", "help": "a pack of questions"}),
+    "--pack": ((), {"metavar": "NAME", "help": "question pack"}),
     "--grader": (
         (),
         {
             "metavar": "NAME",
             "type": choice("ours", "ds4"),
             "default": "ours",
-            "help": "whose rules grade: ours, or ds4's own (ours)",
+            "help": "grading rules: ours or ds4 (ours)",
         },
     ),
     "--only": ((), {"metavar": "NAME", "help": "only these"}),
     "--skip": ((), {"metavar": "LIST", "default": "", "help": "leave these out"}),
-    "--force": ((), {"action": "store_true", "help": "replace what is there"}),
-    "--plot": ((), {"metavar": "FILE", "help": "draw a picture: .svg, .png or .pdf"}),
-    "--dry-run": ((), {"action": "store_true", "help": "say what would be done, and stop"}),
-    "--list": ((), {"action": "store_true", "help": "list what there is, and stop"}),
+    "--force": ((), {"action": "store_true", "help": "overwrite existing output"}),
+    "--plot": ((), {"metavar": "FILE", "help": "write a plot: .svg, .png or .pdf"}),
+    "--dry-run": ((), {"action": "store_true", "help": "print what would be done, then exit"}),
+    "--list": ((), {"action": "store_true", "help": "list what is available, then exit"}),
     "--limit": ((), {"metavar": "N", "type": integer(), "help": "at most N"}),
-    "--layers": ((), {"metavar": "LIST", "help": "these layers: 0,2-5"}),
-    "--their-model": ((), {"metavar": "FILE", "help": "the file that engine reads, if not -m: is it the file?"}),
+    "--layers": ((), {"metavar": "LIST", "help": "layers to include: 0,2-5"}),
+    "--their-model": (
+        (),
+        {"metavar": "FILE", "help": "file the other engine loaded, if not -m; checked for differences"},
+    ),
     "--key": ((), {"metavar": "NAME", "default": "logits", "help": "array of the .npz (logits)"}),
     "--depths": ((), {"metavar": "LIST", "help": "depths in tokens, separated by commas"}),
-    "--budget": ((), {"metavar": "S", "type": number(1, 1e7), "help": "seconds that it may take"}),
+    "--budget": ((), {"metavar": "S", "type": number(1, 1e7), "help": "time limit in seconds"}),
     "--tag": ((), {"metavar": "TAG", "help": "tag of the run"}),
-    "--seed": ((), {"metavar": "N", "type": integer(0, SEED_MAX), "help": "repeatable draws"}),
+    "--seed": ((), {"metavar": "N", "type": integer(0, SEED_MAX), "help": "random seed"}),
     # the model and the local engine
     "--model": (("-m",), {"metavar": "FILE", "help": "GGUF file, or a folder of safetensors"}),
     "--strict": (
         (),
-        {"action": "store_true", "help": "insist on DeepSeek V4 Flash or Pro: every metadata key checked"},
+        {"action": "store_true", "help": "accept only DeepSeek V4 Flash or Pro; check every metadata key"},
     ),
     "--shape": (
         (),
@@ -84,66 +87,69 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "metavar": "NAME",
             "type": choice("flash", "pro"),
             "default": "flash",
-            "help": "a published model's: flash, pro (flash)",
+            "help": "published model to use: flash, pro (flash)",
         },
     ),
-    "--recipe": ((), {"metavar": "NAME", "help": "formats of the experts: q2, q4, mixed"}),
-    "--warm-weights": ((), {"action": "store_true", "help": "read the whole file before starting the clock"}),
+    "--recipe": ((), {"metavar": "NAME", "help": "expert formats: q2, q4, mixed"}),
+    "--warm-weights": ((), {"action": "store_true", "help": "read the whole model file before timing starts"}),
     "--backend": (
         (),
         {"metavar": "NAME", "type": choice(*BACKENDS), "help": f"{', '.join(BACKENDS)} ({DEFAULT_BACKEND})"},
     ),
-    "--cpu": ((), {"action": "store_const", "const": "cpu", "dest": "backend", "help": "the same as --backend cpu"}),
-    "--cuda": ((), {"action": "store_const", "const": "cuda", "dest": "backend", "help": "the same as --backend cuda"}),
+    "--cpu": ((), {"action": "store_const", "const": "cpu", "dest": "backend", "help": "same as --backend cpu"}),
+    "--cuda": ((), {"action": "store_const", "const": "cuda", "dest": "backend", "help": "same as --backend cuda"}),
     "--gpu-memory": (
         (),
-        {"metavar": "GIB", "type": number(0.001, 1e6), "help": "GPU memory to use at most (DS4_GPU_MEMORY, else all)"},
+        {"metavar": "GIB", "type": number(0.001, 1e6), "help": "GPU memory limit (DS4_GPU_MEMORY, else all)"},
     ),
     "--expert-cache": (
         (),
         {
             "metavar": "SIZE",
             "type": size("auto", "off"),
-            "help": "memory for experts that are read from disk when they are chosen: 32GB, off, or auto: if the model "
-            "is larger than memory (auto)",
+            "help": "RAM for caching experts loaded from disk on demand: a size (32GB), off, or auto: on if the model "
+            "exceeds memory (auto)",
         },
     ),
-    "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"what is rounded: {', '.join(MODES)}"}),
+    "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"rounding mode: {', '.join(MODES)}"}),
     "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all performance cores)"}),
     "--draft": (
         (),
         {
             "metavar": "NAME",
             "type": choice(*DRAFTS),
-            "help": "guess tokens and check several in one pass; the text is the same. lookup: what followed the same "
-            "words before; mtp: the model's block for it; auto: what pays; off (off)",
+            "help": "speculative decoding; does not change the text. lookup: n-gram lookup in the context; mtp: the "
+            "model's MTP block; auto: use it where it pays; off (off)",
         },
     ),
     "--dir-steering-file": (
         (),
-        {"metavar": "FILE", "help": "directions to remove from what the half layers add (ds4 steer build makes one)"},
+        {"metavar": "FILE", "help": "steering directions, made by ds4 steer build"},
     ),
     "--dir-steering-ffn": (
         (),
         {
             "metavar": "F",
             "type": number(-100, 100),
-            "help": "scale after the feed-forward half; negative amplifies (1 with a file and no other scale, else 0)",
+            "help": "steering scale after the FFN; negative amplifies (1 with a file and no other scale, else 0)",
         },
     ),
-    "--dir-steering-attn": ((), {"metavar": "F", "type": number(-100, 100), "help": "scale after attention (0)"}),
+    "--dir-steering-attn": (
+        (),
+        {"metavar": "F", "type": number(-100, 100), "help": "steering scale after attention; negative amplifies (0)"},
+    ),
     "--component": (
         (),
-        {"metavar": "NAME", "type": choice("ffn_out", "attn_out"), "help": "what half of a layer adds"},
+        {"metavar": "NAME", "type": choice("ffn_out", "attn_out"), "help": "output to steer: ffn_out or attn_out"},
     ),
-    "--mtp-block": ((), {"action": "store_true", "help": "the block for multi-token prediction, not the model"}),
-    "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the block for multi-token prediction"}),
+    "--mtp-block": ((), {"action": "store_true", "help": "only the multi-token prediction (MTP) block"}),
+    "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the multi-token prediction (MTP) block"}),
     "--mtp-draft": (
         (),
         {
             "metavar": "N",
             "type": integer(1, 16),
-            "help": "most tokens to guess at once, never more than 7; 1 is off (7)",
+            "help": "maximum draft tokens per pass, capped at 7; 1 turns drafting off (7)",
         },
     ),
     "--mtp-margin": (
@@ -151,10 +157,10 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {
             "metavar": "F",
             "type": number(0, 1000),
-            "help": "of two guesses of the block, drop the second if its two best logits are closer than this (3)",
+            "help": "drop the second of two MTP drafts if its top two logits are closer than this (3)",
         },
     ),
-    "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context, tokens"}),
+    "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context size in tokens"}),
     # prompts
     "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
     "--think": (
@@ -162,31 +168,31 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"action": "store_const", "const": "high", "dest": "think", "help": "think before answering (default)"},
     ),
     "--think-max": ((), {"action": "store_const", "const": "max", "dest": "think", "help": "think without limit"}),
-    "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer at once"}),
+    "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer without thinking"}),
     "--temp": ((), {"metavar": "F", "type": number(*RANGES["temperature"]), "help": "temperature; 0 is greedy"}),
-    "--top-p": ((), {"metavar": "F", "type": number(*RANGES["top_p"]), "help": "nucleus mass (1)"}),
+    "--top-p": ((), {"metavar": "F", "type": number(*RANGES["top_p"]), "help": "top-p (nucleus) sampling; 1 is off (1)"}),
     "--min-p": (
         (),
-        {"metavar": "F", "type": number(*RANGES["min_p"]), "help": "least share of the best token's probability"},
+        {"metavar": "F", "type": number(*RANGES["min_p"]), "help": "drop tokens less likely than F times the best"},
     ),
-    "--prompt-file": ((), {"metavar": "FILE", "help": "text of the prompt (- is stdin)"}),
-    "--prompts": ((), {"metavar": "FILE", "help": "JSON lines of prompts"}),
-    "--system": (("-sys",), {"metavar": "TEXT", "help": "system text"}),
-    "--text": ((), {"metavar": "FILE", "help": "a text"}),
+    "--prompt-file": ((), {"metavar": "FILE", "help": "read the prompt from a file (- is stdin)"}),
+    "--prompts": ((), {"metavar": "FILE", "help": "prompts as JSON lines"}),
+    "--system": (("-sys",), {"metavar": "TEXT", "help": "system prompt"}),
+    "--text": ((), {"metavar": "FILE", "help": "text file"}),
     "--token-ids": ((), {"metavar": "FILE", "help": "JSON list of token ids"}),
     # many at once
-    "--concurrency": ((), {"metavar": "N", "help": "requests at once"}),
+    "--concurrency": ((), {"metavar": "N", "help": "concurrent requests"}),
     "--scheduler": (
         (),
-        {"metavar": "WHERE", "help": "a Dask scheduler: its address (tcp://HOST:PORT), or its scheduler file"},
+        {"metavar": "WHERE", "help": "Dask scheduler: address (tcp://HOST:PORT) or scheduler file"},
     ),
-    "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "processes of this machine (1)"}),
-    "--resume": ((), {"metavar": "RUN", "help": "go on with a stopped run"}),
+    "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "local worker processes (1)"}),
+    "--resume": ((), {"metavar": "RUN", "help": "resume a stopped run"}),
     "--cluster": (
         (),
         {
             "metavar": "WHERE",
-            "help": "layers over the workers of a Dask scheduler: its address (tcp://HOST:PORT), or its scheduler file",
+            "help": "split layers across Dask workers: scheduler address (tcp://HOST:PORT) or scheduler file",
         },
     ),
     "--stream-format": (
@@ -194,13 +200,13 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {
             "metavar": "NAME",
             "type": choice(*STREAM_FORMATS),
-            "help": "between workers: f32, or bf16, which halves the bytes and changes results (f32)",
+            "help": "activation format between workers: f32, or bf16 (half the bytes, changes results) (f32)",
         },
     ),
     # targets
     "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
-    "--api": ((), {"metavar": "NAME", "help": "API of the endpoint"}),
-    "--model-name": ((), {"metavar": "NAME", "help": "HTTP: model to ask for (the server's only one)"}),
+    "--api": ((), {"metavar": "NAME", "help": "endpoint API"}),
+    "--model-name": ((), {"metavar": "NAME", "help": "HTTP: model name to request (the server's only model)"}),
     "--key-env": (
         (),
         {
@@ -215,12 +221,12 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "metavar": "KIND",
             "type": choice(*KINDS),
             "default": "probe",
-            "help": f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)",
+            "help": f"HTTP: server type, sets which fields are sent: {', '.join(KINDS)} (probe: detect it)",
         },
     ),  # fmt: skip
     "--timeout": (
         (),
-        {"metavar": "S", "type": number(0.1, 1e6), "help": "seconds to wait for a target's next answer"},
+        {"metavar": "S", "type": number(0.1, 1e6), "help": "seconds to wait for the target's next response"},
     ),
 }
 """Shared flags by long name: (other spellings, keyword arguments of argparse's ``add_argument``)."""

@@ -46,12 +46,12 @@ def add_engine(parser: Parser, numerics: str | None = None) -> None:
         parser,
         "--backend",
         default=DEFAULT_BACKEND,
-        help=f"of a local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})",
+        help=f"local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})",
     )
     add(parser, "--gpu-memory")
     add(parser, "--expert-cache")
-    add(parser, "--numerics", default=numerics, help=f"of a local engine: {', '.join(MODES)}")
-    add(parser, "--threads", help="of a local engine (all performance cores)")
+    add(parser, "--numerics", default=numerics, help=f"local engine: rounding mode: {', '.join(MODES)}")
+    add(parser, "--threads", help="local engine: CPU threads (all performance cores)")
     add_steering(parser)
 
 
@@ -81,24 +81,26 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     add(parser, "--target", default=default, help=help_text)
     add_engine(parser)
     add_cluster(parser)
-    add(parser, "--ctx", help="context of a local or command target, tokens")
+    add(parser, "--ctx", help="local or command target: context size in tokens")
     add(parser, "--model-name")
     parser.add_argument("--accept-model", metavar="NAME", action="append", default=[],
-                      help="HTTP: another name under which the same model may answer")  # fmt: skip
+                      help="HTTP: also accept answers from this model name; repeatable")  # fmt: skip
     parser.add_argument("--id-prompts", action="store_true",
-                      help="HTTP: the completions endpoint takes token ids (llama-server, vLLM)")  # fmt: skip
+                      help="HTTP: send token ids to /completions (llama-server, vLLM)")  # fmt: skip
     add(
         parser,
         "--dialect",
         type=choice(*KINDS),
-        help=(f"HTTP: the kind of server decides what is sent: {', '.join(KINDS)} (probe)"),
+        help=f"HTTP: server type, sets which fields are sent: {', '.join(KINDS)} (probe: detect it)",
     )
     parser.add_argument("--prefill", metavar="STYLE", type=choice(*PREFILLS),
-                      help=f"HTTP: how an answer is continued: {', '.join(PREFILLS)} (the dialect's)")  # fmt: skip
+                      help=f"HTTP: continue partial answers as: {', '.join(PREFILLS)} (the dialect's)")  # fmt: skip
     add(parser, "--key-env")
-    parser.add_argument("--per-minute", metavar="N", type=number(0.1, 1e6), help="HTTP: most requests a minute")
-    parser.add_argument("--attempts", metavar="N", type=integer(1, 100), default=6, help="HTTP: tries per request (6)")
-    add(parser, "--timeout", help="HTTP, command: seconds (120; 3600)")
+    parser.add_argument("--per-minute", metavar="N", type=number(0.1, 1e6), help="HTTP: maximum requests per minute")
+    parser.add_argument(
+        "--attempts", metavar="N", type=integer(1, 100), default=6, help="HTTP: attempts per request (6)"
+    )
+    add(parser, "--timeout", help="HTTP, command: seconds to wait for a response (120; 3600)")
 
 
 def target_of(args: Namespace, spec: str, steers: bool = True) -> Target:

@@ -31,7 +31,7 @@ def depth(case: ExamContext, stage: Stage) -> None:
     """Check prompts around chunk edges, then recall of facts in a long story."""
     edges(case, stage)
     if "chat" not in case.kinds:
-        stage.add("facts", Outcome.IMPOSSIBLE, "the target takes no chats")
+        stage.add("facts", Outcome.IMPOSSIBLE, "the target does not support chat")
         return
     if case.out_of_time:
         stage.add("facts", Outcome.SKIPPED, "out of time")
@@ -54,9 +54,9 @@ def _recall(case: ExamContext, stage: Stage, scenes: int, command: str) -> None:
     took = time.monotonic() - start
     figures: dict[str, str | int] = {"short story": _score(short)}
     if short.score < ABLE:
-        stage.add("facts", Outcome.UNSURE, f"of {short.facts} facts in a short story {short.right} are found: the "
-                  "model cannot do it, or the engine is wrong already there", figures=figures,
-                  sight="long prompts were not tried: nothing could be seen there")  # fmt: skip
+        stage.add("facts", Outcome.UNSURE, f"{short.right} of {short.facts} facts recalled from a short story: "
+                  "the model cannot do it, or the engine is wrong already here", figures=figures,
+                  sight="long prompts were not tested")  # fmt: skip
         return
     if case.quick:
         stage.add("facts", Outcome.OK, f"{_score(short)} in a short story", figures=figures)
@@ -72,7 +72,7 @@ def _recall(case: ExamContext, stage: Stage, scenes: int, command: str) -> None:
     long = recall.ask(case.target, recall.make(2, scenes, min(16, scenes)), recall.MAX_TOKENS)
     figures |= {"long story": _score(long), "scenes": scenes}
     figures |= {f"quarter {i + 1}": f"{right} of {n}" for i, (n, right) in enumerate(long.by_depth)}
-    notes = ["the answer was cut off: facts may be missing for that reason"] if long.finish == "length" else []
+    notes = ["the answer hit the token limit: facts may be missing because of that"] if long.finish == "length" else []
     if long.score >= GOOD:
         stage.add("facts", Outcome.OK, f"{_score(long)} in a long story", figures=figures, notes=notes)
         return
@@ -80,17 +80,17 @@ def _recall(case: ExamContext, stage: Stage, scenes: int, command: str) -> None:
 
     table = [[long.right, long.facts - long.right], [short.right, short.facts - short.right]]
     p = float(fisher_exact(table, alternative="less").pvalue)
-    figures["chance of such a fall"] = f"{p:.2g}"
+    figures["p-value of the drop"] = f"{p:.2g}"
     lost = p < RARE and not notes
     summary = f"{_score(long)} in a long story, {_score(short)} in a short one"
-    more = "long prompts lose what short ones keep" if lost else "too few facts, or a weak model: no conclusion"
+    more = "recall is lost in long prompts" if lost else "too few facts, or a weak model: inconclusive"
     stage.add(
         "facts",
         Outcome.UNEXPLAINED if lost else Outcome.UNSURE,
         f"{summary}: {more}",
         figures=figures,
         notes=notes,
-        next=[command, "Ask a right engine with the same model: recall is a matter of the model, too"],
+        next=[command, "Compare with a known-good engine on the same model: recall also depends on the model"],
     )
 
 

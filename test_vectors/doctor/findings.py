@@ -42,13 +42,13 @@ class Outcome(enum.Enum):
 
 WORDS = {
     Outcome.WRONG: "wrong",
-    Outcome.UNEXPLAINED: "not explained",
-    Outcome.FAILED: "check failed",
-    Outcome.UNSURE: "cannot tell",
+    Outcome.UNEXPLAINED: "unexplained",
+    Outcome.FAILED: "error",
+    Outcome.UNSURE: "inconclusive",
     Outcome.DEPENDS: "depends on its batch",
-    Outcome.OK: "nothing wrong seen",
-    Outcome.IMPOSSIBLE: "not possible here",
-    Outcome.SKIPPED: "not done",
+    Outcome.OK: "nothing wrong found",
+    Outcome.IMPOSSIBLE: "not supported",
+    Outcome.SKIPPED: "not run",
 }
 _ORDER = list(Outcome)
 
@@ -120,10 +120,10 @@ class Stage:
         """Return the sentence of the first check with the stage's outcome, and how many others share that outcome."""
         same = [c for c in self.checks if c.outcome is self.outcome]
         if not same:
-            return "not done"
+            return "not run"
         first = f"{same[0].name}: {same[0].says}"
         if len(same) > 1:
-            return f"{first}; and {counted(len(same) - 1, 'check')} like this"
+            return f"{first}; and {counted(len(same) - 1, 'check')} with the same result"
         return first
 
     def to_json(self) -> dict[str, Any]:
@@ -203,19 +203,19 @@ class Examination:
         if wrong:
             return f"Something is wrong, in {_checks(wrong)}."
         if odd:
-            return f"Nothing that has a name is wrong, but {_checks(odd)} found numbers that are not explained."
+            return f"No known bug was found, but {_checks(odd)} found differences that nothing known explains."
         if broken:
-            return f"No answer: {_checks(broken)} failed before it could say anything."
+            return f"No verdict: {_checks(broken)} ended in an error."
         if self.interrupted:
-            return f"No answer: interrupted. Nothing wrong was found until then ({_checks(clean)})."
+            return f"No verdict: interrupted. Nothing wrong was found until then ({_checks(clean)})."
         if self.diagnosed is False:
-            return "No answer: this target does not show the numbers that could be held against the model."
+            return "No verdict: this target does not expose the log probabilities needed to compare it with the model."
         if not clean:
-            return "No answer: nothing could be looked at."
-        rest = "" if self.complete else " What was not seen is listed below."
+            return "No verdict: nothing could be tested."
+        rest = "" if self.complete else " Untested parts are listed below."
         if any(self.checks(Outcome.DEPENDS)):
-            rest = f" What it answers depends on its batch.{rest}"
-        return f"Nothing wrong was found in what could be seen ({_checks(clean)}).{rest}"
+            rest = f" Its output depends on the batch.{rest}"
+        return f"Nothing wrong was found in what could be tested ({_checks(clean)}).{rest}"
 
     @property
     def unseen(self) -> list[tuple[str, Check]]:

@@ -1,7 +1,7 @@
 """Send prompts that reveal mistakes, and diagnose the target's log probabilities against the model.
 
-A verdict maps to an outcome as follows: a rounding set is "nothing wrong seen", a named fault is "wrong", "unknown" is
-"not explained", anything else (no verdict was possible) is "cannot tell". The diagnosis's own limits go onto the page
+A verdict maps to an outcome as follows: a rounding set is "nothing wrong found", a named fault is "wrong", "unknown" is
+"unexplained", anything else (no verdict was possible) is "inconclusive". The diagnosis's own limits go onto the page
 unchanged.
 """
 
@@ -56,7 +56,7 @@ def numbers(case: ExamContext, stage: Stage) -> None:
         case.mode = str(next(iter(answers)))
     elif len(answers) > 1:
         stage.add("agreement", Outcome.UNSURE, f"the prompts do not agree: {', '.join(map(str, answers))}",
-                  notes=["rounding sets that lie close together can change places from prompt to prompt"])  # fmt: skip
+                  notes=["similar rounding modes can swap between prompts"])  # fmt: skip
 
 
 def chat(case: ExamContext, stage: Stage) -> None:
@@ -66,18 +66,18 @@ def chat(case: ExamContext, stage: Stage) -> None:
     check = _diagnose_prompt(case, stage, "short", chat=True)
     if check.outcome is Outcome.WRONG and not set(str(check.figures.get("fault")).split(", ")) & IN_THE_PROMPT:
         check.outcome = Outcome.UNSURE
-        check.says = f"the numbers are wrong, but not because of the template: {check.says}"
+        check.says = f"the logits are wrong, but not because of the template: {check.says}"
 
 
 def _possible(case: ExamContext, stage: Stage, name: str) -> bool:
     if case.same_model is False:
-        stage.add(name, Outcome.IMPOSSIBLE, "the target has another model than the one it is compared with",
+        stage.add(name, Outcome.IMPOSSIBLE, "the target has a different model from the one it is compared with",
                   next=["Load the diagnostic model into the engine (ds4-vectors model prints its file), or give the "
                         "target's model with -m MODEL.gguf"])  # fmt: skip
         return False
     if not case.logprobs and not case.target.can(Ability.FULL_LOGITS):
-        stage.add(name, Outcome.IMPOSSIBLE, "the target gives no log probabilities", next=[
-            "ds4-vectors diagnose --logits FILE takes what the engine dumps (.npz, .npy, .csv, .json)"])  # fmt: skip
+        stage.add(name, Outcome.IMPOSSIBLE, "the target returns no log probabilities", next=[
+            "ds4-vectors diagnose --logits FILE reads the engine's dumps (.npz, .npy, .csv, .json)"])  # fmt: skip
         return False
     return True
 
@@ -90,7 +90,7 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
         observation = elicit(case.target, case.engine, None, prompt, chat, case.echo_early, cancel)
     except DataError as error:
         case.limit.check()
-        return stage.add(name, Outcome.FAILED, f"the answer cannot be used: {error}")
+        return stage.add(name, Outcome.FAILED, f"unusable answer: {error}")
     except Ds4Error as error:
         return stage.add(name, Outcome.IMPOSSIBLE if chat else Outcome.FAILED, str(error))
     try:
@@ -133,8 +133,8 @@ def add_diagnosis(
         outcome, says = Outcome.OK, f"{diagnosis.verdict}: {diagnosis.says}"
         declared = str(case.target.identity().get("numerics") or "")
         if declared in ROUNDING and declared != diagnosis.verdict:
-            notes = [*notes, f"the target says that its mode is {declared}"]
-        sight = sight or "a mistake that moves the numbers less than this set's noise cannot be seen"
+            notes = [*notes, f"the target reports mode {declared}"]
+        sight = sight or "bugs that change the logits by less than this mode's noise are not detectable"
     elif diagnosis.verdict in ("broken", "file"):
         outcome, says = Outcome.WRONG, diagnosis.says
     elif diagnosis.verdict == "fault":
@@ -142,15 +142,15 @@ def add_diagnosis(
         steps = [*steps, command]
     elif diagnosis.verdict == "unknown":
         outcome = Outcome.UNEXPLAINED
-        says = f"{diagnosis.says}: no rounding set and no mistake known here gives these numbers"
+        says = f"{diagnosis.says}: no known rounding mode or bug explains these logits"
         exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
         plan = planned(case.engine.shape, observation.ids.tolist(), diagnosis.first_position, exactly)
-        steps = [*steps, command if plan is None else f"{plan.summary()}; the code that makes it: {command}"]
+        steps = [*steps, command if plan is None else f"{plan.summary()}; next command: {command}"]
     else:
         outcome, says = Outcome.UNSURE, f"{diagnosis.verdict}: {diagnosis.says}"
         steps = steps or [command]
     if outcome is not Outcome.OK and isinstance(first, int) and 0 <= first < len(observation.ids):
-        where = [(f"deviates first after token {first}", row([case.token(int(i)) for i in observation.ids], first))]
+        where = [(f"first deviation after token {first}", row([case.token(int(i)) for i in observation.ids], first))]
     return stage.add(name, outcome, says, figures=figures, notes=notes, next=steps, sight=sight, where=where)
 
 

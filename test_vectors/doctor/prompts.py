@@ -40,7 +40,7 @@ def tokenizer(case: ExamContext, stage: Stage) -> None:
         stage.add("tokenizer", Outcome.IMPOSSIBLE, "the model's file has no tokenizer to compare with")
         return
     if case.same_model is False:
-        stage.add("tokenizer", Outcome.IMPOSSIBLE, "the target has another model than the one it is compared with",
+        stage.add("tokenizer", Outcome.IMPOSSIBLE, "the target has a different model from the one it is compared with",
                   next=["Give the target's model with -m MODEL.gguf"])  # fmt: skip
         return
     texts = {name: TEXTS[name] for name in QUICK} if case.quick else TEXTS
@@ -54,7 +54,7 @@ def tokenizer(case: ExamContext, stage: Stage) -> None:
     elif "chat" in case.kinds and _counts(case, Prompt.chat(TEXTS["prose"])):
         _by_count(case, stage, texts, control, "chat prompts", Prompt.chat, lambda t: len(_chat_ids(ours, t)))
     else:
-        stage.add("tokenizer", Outcome.IMPOSSIBLE, "the target shows neither ids, nor echoed tokens, nor counts")
+        stage.add("tokenizer", Outcome.IMPOSSIBLE, "the target exposes no token ids, echoed tokens or token counts")
     case.tokenizer_wrong = stage.outcome is Outcome.WRONG
 
 
@@ -104,14 +104,14 @@ def _echo(case: ExamContext, stage: Stage, name: str, text: str) -> Tokens | Non
         return [(s.token.raw, s.token.id) for s in case.target.score_text(text, 1) if s.token.raw]
     except Ds4Error as error:
         stage.add(name, Outcome.UNSURE, f"the echo cannot be read: {error}",
-                  notes=["a server that gives tokens as text loses those that end inside a character"])  # fmt: skip
+                  notes=["tokens returned as text are lost if they end inside a UTF-8 character"])  # fmt: skip
         return None
 
 
 def _add_forgeable(stage: Stage, place: str) -> None:
     stage.add("control strings", Outcome.UNSURE, f"control strings in {place} become control tokens",
-              notes=["ds4's own server does this too: whoever writes into a prompt can end a turn or begin another"],
-              next=["Encode the text of users and tools without recognising control tokens"])  # fmt: skip
+              notes=["prompt injection: user text can end a turn or begin another; ds4's own server allows this too"],
+              next=["Tokenize user and tool text without parsing special tokens"])  # fmt: skip
 
 
 def _compare(case: ExamContext, stage: Stage, name: str, ours: Tokens, theirs: Tokens, how: str) -> None:
@@ -119,12 +119,12 @@ def _compare(case: ExamContext, stage: Stage, name: str, ours: Tokens, theirs: T
     equal = [a[1] == b[1] if b[1] is not None else a[0] == b[0] for a, b in zip(ours, theirs, strict=False)]
     at = equal.index(False) if False in equal else min(len(ours), len(theirs))
     if at == len(ours) == len(theirs):
-        stage.add(name, Outcome.OK, f"{len(ours)} tokens, the same by {how}")
+        stage.add(name, Outcome.OK, f"{len(ours)} tokens, identical by {how}")
         return
     got, want = (visible(side[at][0]) if at < len(side) else "the end" for side in (theirs, ours))
     stage.add(name, Outcome.WRONG, f"token {at} is {got}, not {want} ({len(theirs)} tokens, not {len(ours)})",
               where=[("theirs", row(theirs, at)), ("right", row(ours, at))],
-              next=["Compare the splitting rule and the merges with docs/explanation/text.md"])  # fmt: skip
+              next=["Check the pre-tokenizer regex and the merges against docs/explanation/text.md"])  # fmt: skip
 
 
 def _counts(case: ExamContext, prompt: Prompt) -> bool:
@@ -149,7 +149,7 @@ def _by_count(
         case.progress(f"tokens of {name}")
         answer, why = case.try_ask(make(text), 1, 0)
         if answer is None or answer.usage.prompt is None:
-            stage.add(name, Outcome.UNSURE, why or "the answer has no count of prompt tokens")
+            stage.add(name, Outcome.UNSURE, why or "the response has no prompt token count")
             continue
         counts[name] = answer.usage.prompt, expected(text)
     if not counts:
@@ -168,12 +168,12 @@ def _by_count(
         pieces = [ShownToken(visible(ours.token_bytes(i)), i) for i in ours.encode(texts[worst])]
         stage.add("counts", Outcome.WRONG, f"{worst}: {got} prompt tokens, not {want + shift} ({subject}{offset})",
                   figures=figures, where=[(f"right, {worst}", pieces)],
-                  next=["Let the engine print its ids of this text, to see where they part from these"])  # fmt: skip
+                  next=["Print the engine's token ids for this text and compare them with these"])  # fmt: skip
     else:
-        stage.add("counts", Outcome.OK, f"{len(counts)} texts have as many tokens as they should ({subject}{offset})",
-                  figures=figures, sight="counts cannot see a token that is merely another one")  # fmt: skip
+        stage.add("counts", Outcome.OK, f"{len(counts)} texts have the right token counts ({subject}{offset})",
+                  figures=figures, sight="counts cannot detect a token replaced by another")  # fmt: skip
     if abs(shift) > (1 if subject == "plain prompts" else 0) and subject == "plain prompts":
-        stage.add("frame of a plain prompt", Outcome.UNSURE, f"{shift:+d} tokens in every plain prompt")
+        stage.add("extra tokens in a plain prompt", Outcome.UNSURE, f"{shift:+d} tokens in every plain prompt")
     answer, _ = case.try_ask(make(control), 1, 0)
     ours = case.tokenizer
     if answer is not None and answer.usage.prompt is not None and ours is not None:
@@ -202,11 +202,11 @@ def template(case: ExamContext, stage: Stage) -> None:
     """Compare chat prompts of several shapes, then diagnose the answer to one of them (``numbers.chat``)."""
     ours = case.tokenizer
     if ours is None or case.same_model is False:
-        why = "the model's file has no tokenizer" if ours is None else "the target has another model"
+        why = "the model's file has no tokenizer" if ours is None else "the target has a different model"
         stage.add("template", Outcome.IMPOSSIBLE, f"{why}: there is nothing to compare with")
         return
     if "chat" not in case.kinds:
-        stage.add("template", Outcome.IMPOSSIBLE, "the target takes no chats")
+        stage.add("template", Outcome.IMPOSSIBLE, "the target does not support chat")
         return
     encode = getattr(case.target, "encode", None)
     if callable(encode):
@@ -230,16 +230,16 @@ def _template_counts(case: ExamContext, stage: Stage, ours: Tokenizer) -> None:
         case.progress(f"chat: {name}")
         answer, why = case.try_ask(Prompt.chat(user, system, thinking), 1, 0)
         if answer is None or answer.usage.prompt is None:
-            stage.add(name, Outcome.IMPOSSIBLE, why or "the answer has no count of prompt tokens")
+            stage.add(name, Outcome.IMPOSSIBLE, why or "the response has no prompt token count")
         else:
             counts[name] = answer.usage.prompt, _chat_ids(ours, user, system, thinking)
     if not counts:
         return
     wrong_counts = {name: pair for name, pair in counts.items() if pair[0] != len(pair[1])}
     figures = {name: f"{got} tokens, ours {len(want)}" for name, (got, want) in counts.items()}
-    sight = "a count cannot tell <think> from </think>, nor one marker from another: the numbers after a chat can"
+    sight = "counts cannot tell <think> from </think> or one marker from another; the logits after a chat can"
     if not wrong_counts:
-        stage.add("counts", Outcome.OK, f"{len(counts)} chats have as many tokens as they should", figures=figures,
+        stage.add("counts", Outcome.OK, f"{len(counts)} chats have the right token counts", figures=figures,
                   sight=sight)  # fmt: skip
         return
     name, (got, want) = next(iter(wrong_counts.items()))
@@ -247,19 +247,19 @@ def _template_counts(case: ExamContext, stage: Stage, ours: Tokenizer) -> None:
     pieces = [ShownToken(visible(ours.token_bytes(i)), i) for i in want]
     outcome = Outcome.UNSURE if case.tokenizer_wrong else Outcome.WRONG
     says = f"{name}: {got} prompt tokens, not {len(want)} ({len(wrong_counts)} of {len(counts)} chats differ)"
-    notes = ["the tokenizer is wrong too: mend that first"] if case.tokenizer_wrong else []
+    notes = ["the tokenizer is wrong too: fix that first"] if case.tokenizer_wrong else []
     deltas = {got - len(want) for got, want in counts.values()}
     if case.offset and deltas == {case.offset}:
-        notes.append(f"plain prompts count {case.offset:+d} too: a token in front of all, or the count itself is wrong")
+        notes.append(f"plain prompts count {case.offset:+d} too: an extra leading token, or the count itself is wrong")
     without_system = {got - len(want) for name, (got, want) in counts.items() if not CHATS[name][0]}
     with_system = {got - len(want) for name, (got, want) in counts.items() if CHATS[name][0]}
     if with_system == {0} and len(without_system) == 1 and min(without_system) > 0:
         notes.append(
-            f"only chats without a system text differ: the server adds one of {min(without_system)} tokens of its own"
+            f"only chats without a system prompt differ: the server adds its own of {min(without_system)} tokens"
         )
     if "tokenizer.chat_template" not in case.engine.source.metadata:
-        notes.append("the model file has no chat template: a server that takes it from the file has one of its own")
-    notes += [f"as many tokens would come of this: {mistake}" for mistake in fits]
+        notes.append("the model file has no chat template: a server that reads it from the file falls back to its own")
+    notes += [f"this bug would give the same counts: {mistake}" for mistake in fits]
     stage.add("counts", outcome, says, figures=figures, where=[(f"right, {name}", pieces)], notes=notes, sight=sight,
               next=["Print the prompt that your server renders and compare it (docs/explanation/text.md)"])  # fmt: skip
 
@@ -270,8 +270,8 @@ def fitting_mistakes(ours: Tokenizer, counts: dict[str, tuple[int, list[int]]]) 
     ``counts``: name of a chat -> (observed number of tokens, right ids).
     """
     simple: dict[str, Callable[[list[int]], list[int]]] = {
-        "no beginning-of-sentence token": lambda ids: ids[1:],
-        "the beginning-of-sentence token twice": lambda ids: [ids[0], *ids],
+        "missing BOS token": lambda ids: ids[1:],
+        "doubled BOS token": lambda ids: [ids[0], *ids],
     }
     known_mistakes = {mistake.says: (lambda ids, m=mistake: m.make(ours, ids)) for mistake in MISTAKES}
     return [text for text, make in (simple | known_mistakes).items()

@@ -19,7 +19,7 @@ from .case import ExamContext
 from .findings import Examination, Outcome, Stage
 from .limits import Limit, OutOfTime
 
-MORE_TIME = "--budget S gives each stage S seconds, --only STAGE runs one alone"
+MORE_TIME = "use --budget S to allow S seconds per stage, or --only STAGE to run one stage"
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class StageSpec:
 
 
 STEPS = (
-    StageSpec("preflight", "Pre-flight", "Does it answer, what can it do, are its log probabilities any?",
+    StageSpec("preflight", "Pre-flight", "Does it respond, what does it support, are its log probabilities valid?",
               preflight.preflight),
-    StageSpec("tokenizer", "Tokenizer", "Does it split text as the model was taught?", prompts.tokenizer),
-    StageSpec("template", "Template", "Does it frame a chat as the model was taught?", prompts.template),
-    StageSpec("numbers", "Numbers", "Does it compute the model, by the logits of prompts that show mistakes?",
+    StageSpec("tokenizer", "Tokenizer", "Does it tokenize text as the model was trained?", prompts.tokenizer),
+    StageSpec("template", "Template", "Does it apply the chat template the model was trained with?", prompts.template),
+    StageSpec("numbers", "Numbers", "Are its logits right on prompts chosen to expose bugs?",
               numbers.numbers),
     StageSpec("determinism", "Run to run", "Does the same request give the same answer?", repeat.determinism),
-    StageSpec("ways", "Prefill and decode", "Does it say the same after a prompt as token by token?", repeat.ways),
-    StageSpec("batch", "One and many", "Does it say the same alone and among others?", batches.batch),
-    StageSpec("depth", "Long context", "Is what lies far back still there, and do chunks join?", depth.depth,
+    StageSpec("ways", "Prefill and decode", "Do prefill and token-by-token decode give the same logits?", repeat.ways),
+    StageSpec("batch", "One and many", "Does a request get the same answer alone and in a batch?", batches.batch),
+    StageSpec("depth", "Long context", "Does it recall distant text and join prefill chunks correctly?", depth.depth,
               quick=False),
 )  # fmt: skip
 NAMES = tuple(step.name for step in STEPS)
@@ -100,7 +100,7 @@ def examine(case: ExamContext, only: Collection[str] = (), skip: Collection[str]
             stage.done = bool(why)
             continue
         if step.name != "preflight" and not case.kinds and not case.can_logits:
-            stage.add(step.name, Outcome.IMPOSSIBLE, "the target was not reached")
+            stage.add(step.name, Outcome.IMPOSSIBLE, "target unreachable")
             stage.done = True
             continue
         progress.begin(number, len(STEPS), step)
@@ -115,9 +115,9 @@ def _skip_reason(step: StageSpec, only: Collection[str], skip: Collection[str], 
     if step.name == "preflight":
         return ""
     if only and step.name not in only:
-        return "not chosen (--only)"
+        return "not selected (--only)"
     if step.name in skip:
-        return "left out (--skip)"
+        return "skipped (--skip)"
     return "not with --quick" if quick and not step.quick and step.name not in only else ""
 
 
@@ -143,7 +143,7 @@ def _run_stage(case: ExamContext, step: StageSpec, stage: Stage, beat: Callable[
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             stage.add("rest of the stage", Outcome.FAILED, f"internal error: {type(error).__name__}: {error}",
-                      notes=[f"a bug of ds4-vectors, in {last.name}; please report it with this page"])  # fmt: skip
+                      notes=[f"a bug in ds4-vectors, in {last.name}; please report it with this page"])  # fmt: skip
         finally:
             stage.seconds = time.monotonic() - start
     return limit.signum
@@ -168,7 +168,7 @@ def provenance(case: ExamContext, examination: Examination) -> list[tuple[str, s
         "date": record["created"][:16].replace("T", " ") + " UTC",
         "target": examination.target,
         "kind": identity.get("kind"),
-        "calls itself": identity.get("model") or identity.get("name"),
+        "reports model": identity.get("model") or identity.get("name"),
         "engine": identity.get("engine") or identity.get("command"),
         "numerics, backend": ", ".join(str(v) for v in (identity.get("numerics"), identity.get("backend")) if v),
         "digest": identity.get("digest"),

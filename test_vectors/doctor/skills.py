@@ -38,8 +38,14 @@ def check(case: ExamContext, stage: Stage) -> None:
         f"{distance:,} tokens back": held_out(skill, QUESTIONS, SEED + distance, distance=distance)
         for distance, skill in [*depths.items()][: 3 if case.quick else None]
     }
-    _judge(case, stage, "facts", asked, "facts are lost")
-    _judge(case, stage, "tool calls", {"calls": held_out("tools/fixed", CALLS, SEED)}, "calls are not what they were")
+    _judge(case, stage, "facts", asked, "facts are not recalled")
+    _judge(
+        case,
+        stage,
+        "tool calls",
+        {"calls": held_out("tools/fixed", CALLS, SEED)},
+        "tool calls are wrong",
+    )
 
 
 def _judge(case: ExamContext, stage: Stage, name: str, asked: dict[str, list[Item]], wrong: str) -> None:
@@ -59,18 +65,20 @@ def _judge(case: ExamContext, stage: Stage, name: str, asked: dict[str, list[Ite
             continue
         figures[label] = f"{found} of {len(able)}"
         known, right, most = known + len(able), right + found, max(most, len(able) - found)
-    summary = f"{right} of {known} questions that our engine answers with this model"
+    summary = f"{right} of {known} questions that our engine answers correctly with this model"
     if not figures:
         stage.add(name, Outcome.IMPOSSIBLE, "no question could be asked", notes=notes)
     elif not known:
-        stage.add(name, Outcome.UNSURE, "our engine answers none with this model", figures=figures, notes=notes)
+        stage.add(
+            name, Outcome.UNSURE, "our engine gets none right with this model", figures=figures, notes=notes
+        )
     elif right == known:
         stage.add(name, Outcome.OK, summary, figures=figures, notes=notes)
     else:
         # A near tie may turn one answer; two of the same kind are no accident.
-        outcome, why = (Outcome.UNEXPLAINED, wrong) if most > 1 else (Outcome.UNSURE, "it may be a near tie")
+        outcome, why = (Outcome.UNEXPLAINED, wrong) if most > 1 else (Outcome.UNSURE, "possibly a near tie")
         stage.add(name, outcome, f"{summary}: {why}", figures=figures, notes=notes,
-                  next=["ds4-eval --pack nano asks questions of all skills"])  # fmt: skip
+                  next=["ds4-eval --pack nano tests all skills"])  # fmt: skip
 
 
 def answered(case: ExamContext, target: Target, item: Item) -> bool:

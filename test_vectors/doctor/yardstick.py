@@ -75,19 +75,19 @@ class Yardstick:
         beyond = int((known > self.apart).sum())
         figure = f"{reached:.2g} nats rms over {counted(len(known), 'position')}, at most {known.max():.2g}"
         if reached > far or beyond:
-            single = f"; {counted(beyond, 'position')} beyond all noise" if beyond else ""
-            return Outcome.WRONG, f"{figure}, where float noise makes {usual:.2g}{single}"
+            single = f"; {counted(beyond, 'position')} outside any noise" if beyond else ""
+            return Outcome.WRONG, f"{figure}, float noise is about {usual:.2g}{single}"
         if reached > near:
             return (
                 Outcome.UNSURE,
-                f"{figure}: more than nothing, less than could be told from noise ({near:.2g} to {far:.2g})",
+                f"{figure}: nonzero, but not distinguishable from noise ({near:.2g} to {far:.2g})",
             )
-        return Outcome.OK, f"{figure}: no more than float noise makes"
+        return Outcome.OK, f"{figure}: within float noise"
 
     def sight(self, count: int) -> str:
         """Return a sentence on the differences that a comparison of ``count`` positions can detect."""
-        return (f"above {self.far(count):.2g} nats rms, or {self.apart:.2g} at one position, it would have been called "
-                f"wrong; below {self.near(count):.2g} a mistake cannot be seen ({self.of})")  # fmt: skip
+        return (f"reported as wrong above {self.far(count):.2g} nats rms, or {self.apart:.2g} at one position; "
+                f"detection limit {self.near(count):.2g} ({self.of})")  # fmt: skip
 
 
 def level(rms: np.ndarray) -> float:
@@ -127,7 +127,9 @@ def measure(engine: Engine, ids: Sequence[int], mode: str | None, top: int | Non
         return Yardstick(pairs, f"measured on pairs of noisy runs of the model in {mode}")
     low = _pairs(runner, ids, "exact", top, last)
     widest = max((_pairs(runner, ids, each, top, last) for each in MODE_NAMES if each != "exact"), key=level)
-    return Yardstick(widest, "measured on noisy runs of the model in its widest mode, as the target's is unknown", low)
+    return Yardstick(
+        widest, "measured on noisy runs of the model in its noisiest mode (the target's is unknown)", low
+    )
 
 
 def _pairs(runner: Runner, ids: Sequence[int], mode: str, top: int | None, last: int) -> np.ndarray:
@@ -142,4 +144,4 @@ def _pairs(runner: Runner, ids: Sequence[int], mode: str, top: int | None, last:
 
 def fallback() -> Yardstick:
     """Return a yardstick for an unknown model, with no claim between float noise and the noise of unknown modes."""
-    return Yardstick(np.full(1, UNKNOWN), "not measured, since the target's model is not at hand", np.full(1, FLOAT))
+    return Yardstick(np.full(1, UNKNOWN), "assumed, as the target's model is not available", np.full(1, FLOAT))

@@ -317,7 +317,7 @@ def test_a_forced_token_that_is_not_listed_is_judged_by_its_own_probability() ->
     assert judge(WANT, got, GREEDY[1], floor=2.5).verdict == "flip"
     free = check_case(Scripted([Step(Token(b"X", -0.5), got.top), GREEDY[1]]), Prompt.chat("?"), WANT).steps[0]
     assert (free.verdict, free.margin, free.delta, free.logprob) == ("mismatch", None, None, None)
-    assert free.why == "not among the 2 best (margin above 0.75)"
+    assert free.why == "not among the 2 most likely (margin above 0.75)"
 
 
 def test_the_sources_own_spread_is_tolerated() -> None:

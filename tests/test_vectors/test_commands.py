@@ -312,7 +312,7 @@ def test_facts_say_passed_only_of_a_bar_that_was_met(tmp_path, capsys, monkeypat
     path = tmp_path / "answer.txt"
     path.write_text("nothing of the kind\n")
     argv = ["recall", "--scenes", "20", "--facts", "2", "--answer", str(path)]
-    for bar, code, says in ((None, 0, "not judged: no --fail-below"), ("0.5", 1, "not passed: below 0.5"),
+    for bar, code, says in ((None, 0, "no pass mark: --fail-below not given"), ("0.5", 1, "not passed: below 0.5"),
                             ("0", 0, "passed")):  # fmt: skip
         assert cli.main(argv if bar is None else [*argv, "--fail-below", bar]) == code
         assert capsys.readouterr().out.splitlines()[-1] == says

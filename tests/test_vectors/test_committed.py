@@ -114,7 +114,7 @@ def test_wrong_before_any_draft_is_no_verifier() -> None:
     wrong = [0, *range(2, 40, 4), *range(3, 40, 4)]
     made = judged(case("a", [9.0] * 40, wrong), passes={"a": [4] * 10})
     assert made.verdict == "verifier" and made.wrong_first == 1 and "right in all" not in made.says
-    assert "By row of the pass: 1 of 10, 0 of 10, 10 of 10, 10 of 10" in made.says
+    assert "By position in the pass: 1 of 10, 0 of 10, 10 of 10, 10 of 10" in made.says
     assert judged(case("a", [9.0] * 40, wrong[1:])).place == place([case("a", [9.0] * 40, wrong[1:])], {})
 
 
@@ -220,12 +220,12 @@ def test_reading(tmp_path) -> None:
     ('{"answer": "b"}', "exactly one of prompt, text, prompt_ids"),
     ('{"prompt": "a", "text": "b", "answer": "b"}', "exactly one of prompt, text, prompt_ids"),
     ('{"prompt": 1, "answer": "b"}', "must be text"),
-    ('{"prompt": "a", "ids": [-1]}', "ids must be a list of numbers from 0 on"),
-    ('{"prompt": "a", "ids": [true]}', "ids must be a list of numbers"),
-    ('{"prompt": "a", "ids": [1, 2], "passes": [1]}', "passes add up to 1 tokens, ids are 2"),
-    ('{"prompt": "a", "ids": [1], "passes": [0, 1]}', "passes must be a list of numbers from 1 on"),
-    ('{"prompt": "a", "answer": "b", "passes": [1]}', "passes need the ids"),
-    ('[1]', "not an object"), ('{"prompt"', "not JSON"), ("[" * 100_000, "not JSON"),
+    ('{"prompt": "a", "ids": [-1]}', "ids must be a list of integers >= 0"),
+    ('{"prompt": "a", "ids": [true]}', "ids must be a list of integers"),
+    ('{"prompt": "a", "ids": [1, 2], "passes": [1]}', "passes sum to 1 tokens, but there are 2 ids"),
+    ('{"prompt": "a", "ids": [1], "passes": [0, 1]}', "passes must be a list of integers >= 1"),
+    ('{"prompt": "a", "answer": "b", "passes": [1]}', "passes also needs ids"),
+    ('[1]', "not a JSON object"), ('{"prompt"', "not JSON"), ("[" * 100_000, "not JSON"),
 ])  # fmt: skip
 def test_lines_that_say_nothing_are_named(tmp_path, line, why) -> None:
     file = tmp_path / "a.jsonl"
@@ -255,7 +255,7 @@ def test_a_judge_needs_to_know_the_tokens() -> None:
     judge = Scripted([], forced=[step(b"A")])
     assert len(force(judge, of_tokens("a", Prompt.chat("?"), [b"A", b"", b"B"]))) == 1
     for answer in (Answer("a", Prompt.chat("?"), "text"), Answer("a", Prompt.plain("?"), ids=(1,))):
-        with pytest.raises(UsageError, match="judge it with a local target"):
+        with pytest.raises(UsageError, match="use a local target"):
             force(judge, answer)
     with pytest.raises(UsageError, match="check --teacher-forced needs scoring"):
         force(Scripted([]), of_tokens("a", Prompt.chat("?"), [b"A"]))
@@ -333,10 +333,10 @@ def test_a_file_of_ids_is_judged(run, tmp_path, trained) -> None:
 
 
 @pytest.mark.parametrize("argv, why", [
-    (["--profile", "ds4", "x"], "no profile but margin"),
+    (["--profile", "ds4", "x"], "supports only --profile margin"),
     (["x.jsonl", "--committed-by", "local"], "x.jsonl and --committed-by: choose one"),
-    (["x.jsonl", "--plain-text"], "belong to --committed-by"),
-    ([], "a file of what an engine committed, or --committed-by, is needed"),
+    (["x.jsonl", "--plain-text"], "need --committed-by"),
+    ([], "a file of an engine's answers, or --committed-by, is needed"),
 ])  # fmt: skip
 def test_wrong_usage(capsys, argv, why) -> None:
     assert cli.main(["check", "--teacher-forced", *argv]) == 2 and why in capsys.readouterr().err
@@ -344,4 +344,4 @@ def test_wrong_usage(capsys, argv, why) -> None:
 
 def test_its_flags_belong_to_it(capsys) -> None:
     assert cli.main(["check", "x", "--committed-by", "local"]) == 2
-    assert "belong to --teacher-forced" in capsys.readouterr().err
+    assert "need --teacher-forced" in capsys.readouterr().err

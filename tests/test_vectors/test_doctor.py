@@ -39,15 +39,15 @@ def engine(_model_cache):
 @pytest.mark.parametrize(
     "outcomes, passed, complete, begins",
     [
-        ([Outcome.OK], True, True, "Nothing wrong was found in what could be seen"),
-        ([Outcome.OK, Outcome.UNSURE], True, False, "Nothing wrong was found in what could be seen (1 check)."),
+        ([Outcome.OK], True, True, "Nothing wrong was found in what could be tested"),
+        ([Outcome.OK, Outcome.UNSURE], True, False, "Nothing wrong was found in what could be tested (1 check)."),
         ([Outcome.OK, Outcome.IMPOSSIBLE], True, False, "Nothing wrong was found"),
         ([Outcome.OK, Outcome.WRONG, Outcome.UNEXPLAINED], False, True, "Something is wrong, in 1 check."),
         ([Outcome.OK, Outcome.UNEXPLAINED], False, True, "Nothing that has a name is wrong, but 1 check found"),
-        ([Outcome.OK, Outcome.FAILED], False, False, "No answer: 1 check failed"),
-        ([Outcome.IMPOSSIBLE], False, False, "No answer: this target does not show the numbers"),
-        ([Outcome.UNSURE], False, False, "No answer: nothing could be looked at"),
-        ([], False, True, "No answer"),
+        ([Outcome.OK, Outcome.FAILED], False, False, "No verdict: 1 check ended in an error"),
+        ([Outcome.IMPOSSIBLE], False, False, "No verdict: this target does not expose the log probabilities"),
+        ([Outcome.UNSURE], False, False, "No verdict: nothing could be tested"),
+        ([], False, True, "No verdict"),
     ],
 )
 def test_what_an_examination_may_claim(outcomes, passed, complete, begins) -> None:
@@ -64,7 +64,7 @@ def test_an_examination_without_diagnosis_passes_on_what_it_saw() -> None:
     skipped.stages[1].add("numbers", Outcome.SKIPPED, "left out")
     assert skipped.diagnosed is None and skipped.passed and not skipped.complete
     skipped.signum = signal.SIGINT
-    assert not skipped.passed and skipped.verdict.startswith("No answer: interrupted.")
+    assert not skipped.passed and skipped.verdict.startswith("No verdict: interrupted.")
 
 
 def test_the_worst_check_decides_a_stage() -> None:
@@ -321,7 +321,7 @@ def test_mistakes_that_fit_the_counts(engine) -> None:
     from ds4ref.text.chat import encode_chat_prompt
 
     chats = {name: encode_chat_prompt(engine.tokenizer, "", name, "none") for name in ("one", "another text")}
-    for delta, said in ((-1, "no beginning-of-sentence token"), (1, "the beginning-of-sentence token twice")):
+    for delta, said in ((-1, "missing BOS token"), (1, "doubled BOS token")):
         found = fitting_mistakes(engine.tokenizer, {n: (len(ids) + delta, ids) for n, ids in chats.items()})
         assert said in found and len(found) < 4
     assert not fitting_mistakes(engine.tokenizer, {n: (len(ids) + 50, ids) for n, ids in chats.items()})

@@ -72,7 +72,7 @@ def test_a_stage_that_breaks_leaves_the_others_alone(engine, quiet, monkeypatch,
     assert by_name["ways"].outcome is Outcome.FAILED and not by_name["ways"].done
     assert by_name["ways"].checks[0].says == "kept" and "ZeroDivisionError" in by_name["ways"].checks[1].says
     assert by_name["batch"].outcome is Outcome.IMPOSSIBLE and by_name["determinism"].outcome is Outcome.OK
-    assert not found.passed and "7/8 One and many: not possible here" in capsys.readouterr().err
+    assert not found.passed and "7/8 One and many: not supported" in capsys.readouterr().err
 
 
 def test_a_target_that_breaks_off(engine, quiet) -> None:
@@ -243,7 +243,7 @@ def test_the_last_line_is_json_and_the_files_are_named(engine, quiet, monkeypatc
 
 def test_usage_errors_that_teach(capsys, tmp_path) -> None:
     for argv, says in (
-        ([], "which engine? Name one: http://HOST:PORT/v1"),
+        ([], "no target given. Use http://HOST:PORT/v1"),
         (["a", "b"], "one target is needed, not 2"),
         (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
         (["local", "--quick", "--long"], "exclude each other"),

@@ -338,7 +338,7 @@ def test_a_server_that_shows_little_is_not_accused(engine, capsys) -> None:
     assert code == 0 and line["stages"]["preflight"] == "unsure" and "fewest 5" in text
     with Endpoint(engine, "no_logprobs") as server:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "numbers,determinism,ways")
-    assert code == 1 and line["verdict"].startswith("No answer") and line["stages"]["determinism"] == "ok"
+    assert code == 1 and line["verdict"].startswith("No verdict") and line["stages"]["determinism"] == "ok"
     assert line["stages"]["numbers"] == line["stages"]["ways"] == "impossible" and "--logits FILE" in text
 
 

@@ -229,7 +229,7 @@ def test_lists_that_add_up_to_more_than_one() -> None:
     assert (tens[0].name, tens[0].severity) == ("sum", REFUSE) and "base 10" in tens[0].says
     some = np.where(np.arange(T) == 6, 0.1, 1.0)
     (only,) = preflight(from_top(IDS, entries(some)), V)
-    assert (only.name, only.severity, only.positions) == ("sum", BROKEN, (6,)) and "add up to" in only.says
+    assert (only.name, only.severity, only.positions) == ("sum", BROKEN, (6,)) and "summing to" in only.says
     raw_logits = from_top(IDS, [(t, [(i, float(x)) for i, x in enumerate(row[:20])]) for t, row in enumerate(LOGITS)])
     assert "base 10" not in refused(preflight(raw_logits, V)).says
     coarse = from_top(IDS, [(t, [(i, round(p, 2)) for i, p in top]) for t, top in entries(np.ones(T))])

@@ -94,8 +94,8 @@ CSV is replaced by a complete run only; until then rows are in FILE.partial.csv.
 exit codes: 0 every depth measured, 1 failure, 2 usage, 130 Ctrl-C"""
 
 UNAVAILABLE = {
-    "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
-    "--quality": f"choose the arithmetic with --numerics {'|'.join(MODES)}",
+    "--metal": f"no Metal backend (available: {', '.join(BACKENDS)})",
+    "--quality": f"choose the rounding mode with --numerics {'|'.join(MODES)}",
 }
 
 
@@ -181,7 +181,7 @@ def build_parser() -> Parser:
     add(
         g,
         "--model",
-        help=("GGUF file (default: ./ds4flash.gguf if there, else the small embedded model; stderr says which)"),
+        help=("GGUF file (default: ./ds4flash.gguf if it exists, else the small embedded model; stderr says which)"),
     )
     add(g, "--backend", type=choices(*BACKENDS), help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")
     add(g, "--cpu", const=["cpu"])

@@ -49,9 +49,7 @@ def elicit(
     top = min(20, target.max_top_logprobs)
     if ids is not None:
         if not target.can(Ability.TOKEN_IDS):
-            raise UsageError(
-                f"{target.kind} target {target.name} takes only text, not --token-ids (see --id-prompts)"
-            )
+            raise UsageError(f"{target.kind} target {target.name} takes only text, not --token-ids (see --id-prompts)")
         tokens, request = list(ids), Prompt.tokens(ids)
     else:
         text = _text(engine, prompt)

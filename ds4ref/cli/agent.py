@@ -79,9 +79,9 @@ Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer or a command;
 what was said and done so far stays."""
 
 _UNAVAILABLE = {
-    "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)}); --target asks a server",
-    "--quality": "choose the arithmetic with --numerics",
-    "--trace": "the transcript is --log FILE",
+    "--metal": f"no Metal backend (available: {', '.join(BACKENDS)}); use --target for a server",
+    "--quality": "choose the rounding mode with --numerics",
+    "--trace": "use --log FILE for the transcript",
 }
 
 
@@ -90,53 +90,53 @@ def build_parser() -> Parser:
     parser = Parser(
         PROG,
         usage=USAGE,
-        description="A small agent: a model that works in a folder through tools.",
+        description="A small coding agent that works in a folder.",
         epilog=EPILOG,
         unavailable=_UNAVAILABLE,
     )
     parser.add_argument("first", metavar="PROMPT", nargs="?", help="first message of a session")
 
     g = parser.add_argument_group("task")
-    add(g, "--prompt", "-p", help="do this, ask nothing, and end")
-    add(g, "--prompt-file", help="the same from a file (- is stdin)")
-    g.add_argument("--root", metavar="DIR", default=".", help="the folder to work in (.)")
+    add(g, "--prompt", "-p", help="run this task without asking, then exit")
+    add(g, "--prompt-file", help="read the task from a file (- is stdin)")
+    g.add_argument("--root", metavar="DIR", default=".", help="working folder (.)")
     g.add_argument("--allow", metavar="NAMES", default="",
-                   help="tools that need no question: read,edit,bash, or single ones")  # fmt: skip
-    g.add_argument("--yes", action="store_true", help="all tools need no question")
+                   help="tools to allow without asking: the groups read,edit,bash, or tool names")  # fmt: skip
+    g.add_argument("--yes", action="store_true", help="allow all tools without asking")
     g.add_argument("--max-turns", metavar="N", type=integer(1, 10_000), default=TURNS,
-                   help=f"most answers to one message ({TURNS})")  # fmt: skip
-    g.add_argument("--log", metavar="FILE", help="append the transcript, a JSON object a line")
-    add(g, "--system", help='system text besides the rules of the tools, "" for none')
+                   help=f"maximum model turns per message ({TURNS})")  # fmt: skip
+    g.add_argument("--log", metavar="FILE", help="append the transcript as JSON lines")
+    add(g, "--system", help='system prompt, added to the tool instructions; "" for none')
     add(g, "--think", default="high")
-    add(g, "--think-max", help="think without limit; a local model needs --ctx >= 393216 for it")
+    add(g, "--think-max", help="think without limit; a local model needs --ctx >= 393216")
     add(g, "--nothink")
 
     g = parser.add_argument_group("model")
     add(g, "--target", default="local", help="local[:MODEL.gguf] or http(s)://HOST/v1 (local)")
-    add(g, "--model", help="GGUF file of the local engine (./ds4flash.gguf if there, else the embedded one)")
-    add(g, "--ctx", help=f"local: context, tokens ({CTX})")
+    add(g, "--model", help="GGUF file of the local engine (./ds4flash.gguf if it exists, else the embedded model)")
+    add(g, "--ctx", help=f"local: context size in tokens ({CTX})")
     add(g, "--backend", default=DEFAULT_BACKEND, help=f"local: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
     add(g, "--cpu")
     add(g, "--cuda")
     add(g, "--gpu-memory")
     add(g, "--expert-cache")
-    add(g, "--numerics", default=DEFAULT_MODE, help=f"local: what is rounded ({DEFAULT_MODE})")
+    add(g, "--numerics", default=DEFAULT_MODE, help=f"local: rounding mode ({DEFAULT_MODE})")
     add(g, "--threads", help="local: CPU threads (all performance cores)")
     add(g, "--warm-weights")
     add(g, "--strict")
     add_steering(parser.add_argument_group("directional steering (local)"))
-    add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
+    add_drafts(parser.add_argument_group("speculative decoding"))
     add(g, "--model-name")
     add(g, "--key-env")
     add(g, "--dialect")
-    add(g, "--timeout", default=600.0, help="HTTP: seconds to wait for the next byte (600)")
+    add(g, "--timeout", default=600.0, help="HTTP: read timeout in seconds (600)")
 
     g = parser.add_argument_group("sampling")
-    add(g, "--tokens", help=f"most tokens of an answer ({TOKENS}; HTTP: {HTTP_TOKENS})")
+    add(g, "--tokens", help=f"maximum tokens per answer ({TOKENS}; HTTP: {HTTP_TOKENS})")
     add(g, "--temp", default=1.0, help="temperature; 0 is greedy (1)")
     add(g, "--top-p", default=1.0)
     add(g, "--min-p", help="drop tokens less likely than F times the best (0.05; HTTP: 0)")
-    add(g, "--seed", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")
+    add(g, "--seed", type=integer(1, SEED_MAX), help="random seed (from the clock)")
 
     g = parser.add_argument_group("help")
     add(g, "--help")
@@ -165,7 +165,7 @@ def _task(args: Namespace) -> str | None:
     flags = {"PROMPT": args.first, "-p": args.prompt, "--prompt-file": args.prompt_file}
     named = [flag for flag, value in flags.items() if value is not None]
     if len(named) > 1:
-        raise UsageError(f"one prompt only: {' or '.join(named)}")
+        raise UsageError(f"choose one prompt source: {' or '.join(named)}")
     text: str | None = args.prompt if args.prompt_file is None else read_text(args.prompt_file, "prompt file")
     if any(prompt is not None and not prompt.strip() for prompt in (args.first, text)):
         raise UsageError("the prompt is empty")
@@ -182,7 +182,7 @@ def _target(args: Namespace) -> Iterator[Target]:
             yield LocalTarget(engine, args.ctx or CTX)
         return
     if args.model is not None:
-        raise UsageError("-m goes with --target local alone; --model-name names a server's model")
+        raise UsageError("-m works only with --target local; use --model-name for a server's model")
     only_local(args, args.target.partition(":")[0])
     options: dict[str, Any] = {}
     if args.target.startswith(("http:", "https:")):
@@ -254,7 +254,7 @@ class Session(Talk):
             say(PROG, "interrupted")
             return None
         if outcome.why:
-            back = "; your message is taken back" if outcome.taken_back else ""
+            back = "; your message was removed" if outcome.taken_back else ""
             say(PROG, printable(outcome.why, 400) + back)
         self.code = 0 if outcome.ending in ("done", "interrupted") else 1
         return outcome
@@ -274,4 +274,4 @@ class Session(Talk):
     def clear(self, _: str) -> None:
         """Run /clear: start a new conversation; allowed tools stay allowed."""
         self.agent.clear()
-        say(PROG, "the conversation is forgotten")
+        say(PROG, "conversation cleared")

@@ -37,7 +37,7 @@ HELP = """\
 /think        think before answering
 /think-max    think without limit (needs a context of at least 393216)
 /nothink      answer at once
-/system TEXT  another system text ("" for none); alone: show it
+/system TEXT  set the system prompt ("" for none); alone: show it
 /regen        another answer to your last message
 /undo         take your last message and its answer back
 /clear        forget the conversation
@@ -95,7 +95,7 @@ class Chat(Talk):
         if text:
             self.transcript.system = "" if text == '""' else text
             warn_of_system(self.engine.tokenizer, self.transcript.system)
-        say(PROG, f"system: {printable(self.transcript.system, 200)}" if self.transcript.system else "no system text")
+        say(PROG, f"system: {printable(self.transcript.system, 200)}" if self.transcript.system else "no system prompt")
 
     def regenerate(self, _: str) -> None:
         """Run /regen: generate another answer to the last message; the old one stays if none results."""
@@ -109,22 +109,22 @@ class Chat(Talk):
             self.transcript.mode = mode
         if not answered:
             self.transcript.turns.append(before)
-            say(PROG, "the answer before stays")
+            say(PROG, "the previous answer stays")
 
     def undo(self, _: str) -> None:
         """Run /undo: remove the last message and its answer."""
         turn = self.transcript.take_back()
-        say(PROG, f"taken back: {printable(turn.user, 60)} ({_turns(len(self.transcript.turns))} left)")
+        say(PROG, f"removed: {printable(turn.user, 60)} ({_turns(len(self.transcript.turns))} left)")
 
     def clear(self, _: str) -> None:
         """Run /clear: start a new conversation; system text and settings stay."""
         self.transcript.turns.clear()
-        say(PROG, "the conversation is forgotten")
+        say(PROG, "conversation cleared")
 
     def save(self, path: str) -> None:
         """Run /save FILE: write the conversation as JSON."""
         if not path:
-            raise UsageError("a file name is needed")
+            raise UsageError("give a file name")
         conversation = self.transcript.to_json(str(self.engine.source.metadata.get("general.name") or self.engine.path))
         with atomic_output(os.path.expanduser(path)) as out:
             out.write(json.dumps(conversation, indent=1).encode() + b"\n")
@@ -133,13 +133,15 @@ class Chat(Talk):
     def load(self, path: str) -> None:
         """Run /load FILE: replace the conversation by a saved one."""
         if not path:
-            raise UsageError("a file name is needed")
+            raise UsageError("give a file name")
         try:
             transcript = self.transcript.loaded(read_text(os.path.expanduser(path), "file"))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
         if (needed := len(transcript.ids)) >= self.args.ctx:
-            raise UsageError(f"{path}: {needed} tokens do not fit the context of {self.args.ctx}; /ctx N makes room")
+            raise UsageError(
+                f"{path}: {needed} tokens do not fit the context of {self.args.ctx}; enlarge it with /ctx N"
+            )
         self.transcript = transcript
         say(PROG, f"{_turns(len(transcript.turns))} loaded, {needed} tokens")
 
@@ -149,7 +151,7 @@ class Chat(Talk):
         print(
             f"{_turns(len(self.transcript.turns))}, {used} of {self.args.ctx} tokens, think {self.transcript.mode}\n"
             f"prefill: {total.prefill_tokens} tokens, {total.prefill_s:.1f} s, {total.prefill_tps:.2f} t/s; "
-            f"{total.reused_tokens} were known\n"
+            f"{total.reused_tokens} from the KV cache\n"
             f"generation: {total.tokens} tokens, {total.decode_s:.1f} s, {total.decode_tps:.2f} t/s\n"
             f"temperature {self.args.temp:g}, top-p {self.args.top_p:g}, min-p {self.args.min_p:g}, "
             f"seed {self.args.seed or 'new for each answer'}",
@@ -161,9 +163,9 @@ class Chat(Talk):
         try:
             ctx = integer()(text)
         except Exception:
-            raise UsageError(f"an integer >= 1 is needed, not {printable(text) or 'nothing'}") from None
+            raise UsageError(f"expected an integer >= 1, not {printable(text) or 'nothing'}") from None
         if len(self.transcript.ids) >= ctx:
-            raise UsageError(f"the conversation has {len(self.transcript.ids)} tokens already; choose more than that")
+            raise UsageError(f"the conversation has {len(self.transcript.ids)} tokens already; choose a larger context")
         self.session = self.engine.session(ctx)
         self.args.ctx = ctx
         self.think(self.args.think)
@@ -172,7 +174,7 @@ class Chat(Talk):
     def read(self, path: str) -> None:
         """Run /read FILE: send the file's text as a message."""
         if not path:
-            raise UsageError("a file name is needed")
+            raise UsageError("give a file name")
         text = read_text(path, "file")
         if not text:
             raise UsageError(f"{path} is empty")
@@ -205,7 +207,7 @@ class Chat(Talk):
         except Cancelled:
             pass
         except ContextError as error:
-            failure = f"{error}; /ctx N makes room"
+            failure = f"{error}; enlarge it with /ctx N"
         except (Ds4Error, MemoryError) as error:
             failure = str(error) or "not enough memory"
             if not isinstance(error, ClusterError):  # then the session is as it was
@@ -220,7 +222,7 @@ class Chat(Talk):
             transcript.take_back()
             if not failure:
                 self.session.invalidate()
-                failure = "stopped before the first token; your message is taken back"
+                failure = "stopped before the first token; your message was removed"
         if failure:
             say(PROG, failure)
         report(timing, self.engine)

@@ -28,12 +28,12 @@ PROG = "ds4"
 
 USAGE = """ds4 -p TEXT | --prompt-file FILE [options]     one answer on stdout
        ds4 [options]                                  chat (one line per turn if stdin is not a terminal)
-       ds4 agent [options] [PROMPT]                   a model that works in a folder through tools
-       ds4 imatrix FILE -o OUT [options]              importance of weights, for ds4-quantize
-       ds4 steer build | measure                      directions to steer with, and what they do
+       ds4 agent [options] [PROMPT]                   coding agent in a folder
+       ds4 imatrix FILE -o OUT [options]              importance matrix, for ds4-quantize
+       ds4 steer build | measure                      build and evaluate steering directions
        ds4 nano path | random | slice | checkpoint    small models, and slices of Flash's dimensions
-       ds4 --inspect [FILE]                           what is in a model file
-       ds4 --dump-... | --perplexity-file FILE        numbers instead of text"""
+       ds4 --inspect [FILE]                           describe a model file
+       ds4 --dump-... | --perplexity-file FILE        token ids, logits, perplexity"""
 
 EPILOG = """\
 examples:
@@ -45,15 +45,15 @@ examples:
   ds4 --token-ids ids.json --dump-logits out.npz   every logit of every position
   ds4 --perplexity-file text.txt -n 1000           score a text
 
-stdout carries the answer or the result and nothing else; notes and timing go to stderr.
-Thinking is grey on a terminal. A prompt that starts with <\uff5cbegin\u2581of\u2581sentence\uff5c> is taken as an
-already rendered chat: its special tokens are recognised, and -sys and the think flags do not
-apply. Ctrl-C ends the answer, keeps what is printed and reports the timing; a chat goes on.
+stdout carries only the answer or result; notes and timing go to stderr.
+Thinking is grey on a terminal. A prompt that starts with <\uff5cbegin\u2581of\u2581sentence\uff5c> is used as
+an already rendered chat: special tokens are parsed, -sys and the think flags are ignored.
+Ctrl-C stops the answer and reports the timing; a chat continues.
 
 environment:
   DS4_THREADS=N      default for --threads
-  DS4_LOCK_FILE=F    one ds4 at a time: while one holds a model, a second one exits 2 and names
-                     the process that holds F (unset: no lock; small models run side by side)
+  DS4_LOCK_FILE=F    allow one ds4 at a time: while one has a model loaded, a second exits 2 and
+                     names the process that holds F (unset: no lock)
   DS4_DEBUG=1        show the traceback behind an error
   NO_COLOR=1         no colours
 
@@ -63,17 +63,17 @@ exit codes: 0 done (also at the length limit), 1 failure, 2 usage or lock,
 UNAVAILABLE = {
     **dict.fromkeys(
         ("--imatrix-dataset", "--imatrix-out", "--imatrix-max-prompts", "--imatrix-max-tokens"),
-        "importance is collected by a command of its own: ds4 imatrix FILE -o OUT",
+        "use the separate command: ds4 imatrix FILE -o OUT",
     ),
     **dict.fromkeys(
         ("--metal", "--metal-graph-test", "--metal-graph-full-test", "--metal-graph-prompt-test"),
-        f"no Metal backend (there are: {', '.join(BACKENDS)})",
+        f"no Metal backend (available: {', '.join(BACKENDS)})",
     ),
-    "--metal-graph-generate": "removed from ds4 too",
-    "--quality": f"choose the arithmetic with --numerics {'|'.join(MODES)}",
+    "--metal-graph-generate": "removed from ds4 as well",
+    "--quality": f"choose the rounding mode with --numerics {'|'.join(MODES)}",
     "--head-test": "use --dump-logits",
     "--first-token-test": "use --dump-logprobs FILE -n 1",
-    "--server": "the server is a command of its own",
+    "--server": "use the separate command ds4-server",
 }
 
 
@@ -90,9 +90,9 @@ def build_parser() -> Parser:
     add(
         g,
         "--model",
-        help="GGUF file (default: ./ds4flash.gguf if there, else the small embedded model; stderr says which)",
+        help="GGUF file (default: ./ds4flash.gguf if it exists, else the small embedded model; stderr says which)",
     )
-    add(g, "--ctx", default=32768, help="context, tokens (32768)")
+    add(g, "--ctx", default=32768, help="context size in tokens (32768)")
     add(
         g,
         "--backend",
@@ -103,57 +103,57 @@ def build_parser() -> Parser:
     add(g, "--cuda")
     add(g, "--gpu-memory")
     add(g, "--expert-cache")
-    g.add_argument("--devices", action="store_true", help="say what --backend cuda would find, and stop")
+    g.add_argument("--devices", action="store_true", help="list the devices that --backend cuda would use, then exit")
     add(
         g,
         "--numerics",
         default=DEFAULT_MODE,
         help=(
-            "what is rounded. exact: nothing, as Hugging Face in float32; qat: the cache "
-            "roundings the model was trained with; ds4: qat + ds4's integer activations "
+            "rounding mode. exact: none, like Hugging Face in float32; qat: the KV cache "
+            "rounding used in training; ds4: qat plus ds4's integer activations "
             f"({DEFAULT_MODE})"
         ),
     )
     g.add_argument("--split", metavar="NAME", type=choice("unicode", "ds4"), default="unicode",
-                   help="how text is cut into pieces: unicode, as in training, or as ds4 does (unicode)")  # fmt: skip
+                   help="pre-tokenizer: unicode (as in training), or ds4 (as ds4 splits text) (unicode)")  # fmt: skip
     add(g, "--threads")
     add(g, "--warm-weights")
     add(g, "--strict")
 
     add_steering(parser.add_argument_group("directional steering"))
     add_cluster(parser.add_argument_group("several machines (docs/how-to/cluster.md)"))
-    add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
+    add_drafts(parser.add_argument_group("speculative decoding"))
 
     g = parser.add_argument_group("prompt")
-    add(g, "--prompt", "-p", help="the user's message")
-    add(g, "--prompt-file", help="the same from a file, unchanged (- is stdin)")
-    add(g, "--token-ids", help="a JSON list of token ids instead of text; no chat markup")
-    add(g, "--system", default=DEFAULT_SYSTEM, help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')
+    add(g, "--prompt", "-p", help="user message")
+    add(g, "--prompt-file", help="read the user message from a file, unchanged (- is stdin)")
+    add(g, "--token-ids", help="prompt as a JSON list of token ids, without chat template")
+    add(g, "--system", default=DEFAULT_SYSTEM, help=f'system prompt, "" for none ("{DEFAULT_SYSTEM}")')
     add(g, "--think", default="high")
-    add(g, "--think-max", help="think without limit; needs --ctx >= 393216, else it is --think")
+    add(g, "--think-max", help="think without limit; needs --ctx >= 393216, else same as --think")
     add(g, "--nothink")
 
     g = parser.add_argument_group("sampling")
-    add(g, "--tokens", type=integer(), default=50000, help="most tokens to generate; clipped to the context (50000)")
+    add(g, "--tokens", type=integer(), default=50000, help="maximum tokens to generate, limited by the context (50000)")
     add(g, "--temp", default=1.0, help="temperature; 0 is greedy (1)")
-    g.add_argument(
-        "--top-k", metavar="N", type=integer(*RANGES["top_k"]), default=0, help="only the N best; 0 is all (0)"
-    )
+    g.add_argument("--top-k", metavar="N", type=integer(*RANGES["top_k"]), default=0, help="top-k sampling; 0 is off (0)")
     add(g, "--top-p", default=1.0)
     add(g, "--min-p", default=0.05, help="drop tokens less likely than F times the best (0.05)")
-    add(g, "--seed", type=integer(1, SEED_MAX), help="repeatable draws (from the clock)")
+    add(g, "--seed", type=integer(1, SEED_MAX), help="random seed (from the clock)")
 
-    g = parser.add_argument_group("results instead of text (files appear complete or not at all)")
-    g.add_argument("--inspect", metavar="FILE", nargs="?", const="", help="describe a model file and stop")
-    g.add_argument("--dump-tokens", action="store_true", help="token ids and pieces of the prompt, special tokens "
-                   "recognised, no chat markup added")  # fmt: skip
-    g.add_argument("--dump-logprobs", metavar="FILE", help="greedy continuation with its alternatives, as JSON")
-    g.add_argument("--logprobs-top-k", metavar="N", type=integer(), default=20, help="alternatives per step, at most "
+    g = parser.add_argument_group("output other than text (files are written atomically)")
+    g.add_argument("--inspect", metavar="FILE", nargs="?", const="", help="describe a model file, then exit")
+    g.add_argument("--dump-tokens", action="store_true", help="print the prompt's token ids and pieces; special tokens "
+                   "are parsed, no chat template is applied")  # fmt: skip
+    g.add_argument("--dump-logprobs", metavar="FILE", help="write a greedy continuation with top logprobs, as JSON")
+    g.add_argument("--logprobs-top-k", metavar="N", type=integer(), default=20, help="alternatives per token, at most "
                    f"{MAX_TOP_K} (20)")  # fmt: skip
-    g.add_argument("--dump-logits", metavar="FILE", help=".npz with ids (T,) int32 and logits (T, vocab) float32")
-    g.add_argument("--perplexity-file", metavar="FILE", help="teacher-forced likelihood of a text after its first 32 "
-                   "tokens; -n limits how many are scored")  # fmt: skip
-    g.add_argument("--one-by-one", action="store_true", help="with the two above: the decode path, not prefill")
+    g.add_argument("--dump-logits", metavar="FILE", help="write .npz: ids (T,) int32 and logits (T, vocab) float32")
+    g.add_argument("--perplexity-file", metavar="FILE", help="print the perplexity of a text after its first 32 "
+                   "tokens; -n limits the tokens scored")  # fmt: skip
+    g.add_argument(
+        "--one-by-one", action="store_true", help="with the two above: decode token by token instead of prefill"
+    )
     g.add_argument("--prefill-chunk", metavar="N", type=integer(), help="tokens per prefill step")
     g.add_argument("--stats", metavar="FILE", help="one-shot: timing, seed and model identity as JSON")
     add(g, "--json", help="one-shot, --inspect: one line of JSON on stdout instead of text")
@@ -189,22 +189,22 @@ def pick_mode(args: Namespace) -> str:
     if len(modes) > 1:
         raise UsageError(f"choose one of {' and '.join(modes)}")
     if len(sources) > 1:
-        raise UsageError(f"one prompt source only: {' or '.join(sources)}")
+        raise UsageError(f"choose one prompt source: {' or '.join(sources)}")
     mode = modes[0] if modes else ("one-shot" if sources else "chat")
     if mode in ("--inspect", "--perplexity-file") and sources:
-        raise UsageError(f"{mode} and {sources[0]} do not go together")
+        raise UsageError(f"{mode} and {sources[0]} cannot be combined")
     if mode in ("--dump-tokens", "--dump-logprobs", "--dump-logits") and not sources:
         raise UsageError(f"{mode} needs a prompt: -p, --prompt-file or --token-ids")
     if mode == "--dump-tokens" and args.token_ids is not None:
         raise UsageError("--dump-tokens needs text: -p or --prompt-file")
     if args.one_by_one and mode not in ("--dump-logits", "--perplexity-file"):
-        raise UsageError("--one-by-one goes with --dump-logits or --perplexity-file")
+        raise UsageError("--one-by-one needs --dump-logits or --perplexity-file")
     if args.one_by_one and args.prefill_chunk:
-        raise UsageError("--one-by-one and --prefill-chunk do not go together")
+        raise UsageError("--one-by-one and --prefill-chunk cannot be combined")
     if args.json and (mode not in ("one-shot", "--inspect") or args.devices):
-        raise UsageError("--json goes with a one-shot prompt or --inspect")
+        raise UsageError("--json needs a one-shot prompt or --inspect")
     if args.stats is not None and mode != "one-shot":
-        raise UsageError("--stats goes with a one-shot prompt")
+        raise UsageError("--stats needs a one-shot prompt")
     return mode
 
 

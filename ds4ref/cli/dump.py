@@ -168,7 +168,7 @@ def check_space(path: str, needed: int) -> None:
         return  # a device or a pipe
     free = shutil.disk_usage(target.parent).free
     if needed > free:
-        raise DataError(f"cannot write {path}: it needs {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB left")
+        raise DataError(f"cannot write {path}: needs {needed / 1e9:.1f} GB, only {free / 1e9:.1f} GB free")
 
 
 # --------------------------------------------------------------------------------------------- --perplexity-file
@@ -189,10 +189,10 @@ def perplexity(args: Namespace) -> int:
         scored = min(len(ids) - PERPLEXITY_CONTEXT, args.tokens, args.ctx - PERPLEXITY_CONTEXT)
         if scored < 1:
             raise TextError(
-                f"{args.perplexity_file} has {len(ids)} tokens: more than {PERPLEXITY_CONTEXT} are needed to score any"
+                f"{args.perplexity_file} has {len(ids)} tokens; scoring needs more than {PERPLEXITY_CONTEXT}"
             )
         if scored == args.ctx - PERPLEXITY_CONTEXT < len(ids) - PERPLEXITY_CONTEXT:
-            say(PROG, f"warning: the text has {len(ids)} tokens, --ctx {args.ctx} cuts it")
+            say(PROG, f"warning: the text has {len(ids)} tokens; truncated to --ctx {args.ctx}")
         values: list[float] = []
         last, stopped = PERPLEXITY_CONTEXT + scored - 1, False
         with Progress("perplexity scored") as progress:

@@ -41,26 +41,29 @@ def build_parser() -> Parser:
     parser = Parser(
         PROG,
         usage="ds4 imatrix FILE [-o OUT] [--hot-list OUT] [--routing OUT] [-m MODEL] [options]",
-        description="Collect the importance of weights from a text.",
+        description="Compute an importance matrix from text.",
         epilog=EPILOG,
         unavailable={},
     )
-    parser.add_argument("file", metavar="FILE", nargs="*", help="the prompts (- is stdin)")
-    add(parser, "--output", "--imatrix-out", help="where importance goes: .gguf keeps counts, anything else is .dat")
-    parser.add_argument(
-        "--hot-list", metavar="FILE", help="where the most used experts go: MODEL.experts.json is found"
+    parser.add_argument("file", metavar="FILE", nargs="*", help="text file of prompts (- is stdin)")
+    add(
+        parser,
+        "--output",
+        "--imatrix-out",
+        help="importance matrix to write: .gguf (with counts), any other name .dat format",
     )
     parser.add_argument(
-        "--routing", metavar="FILE", help="where the choice of experts goes, for ds4-bench experts: .npz"
+        "--hot-list", metavar="FILE", help="write the experts by use; loaded automatically if named MODEL.experts.json"
     )
-    add(parser, "--model", help="model file (default: ./ds4flash.gguf if there, else the small embedded model)")
-    add(parser, "--ctx", default=2048, help="tokens read in one piece (2048)")
+    parser.add_argument("--routing", metavar="FILE", help="write the expert choices (.npz), for ds4-bench experts")
+    add(parser, "--model", help="model file (default: ./ds4flash.gguf if it exists, else the small embedded model)")
+    add(parser, "--ctx", default=2048, help="tokens per chunk (2048)")
     parser.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most N prompts")
     parser.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most N tokens")
     add(parser, "--backend", default=DEFAULT_BACKEND)
     add(parser, "--gpu-memory")
     add(parser, "--expert-cache")
-    add(parser, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
+    add(parser, "--numerics", default=DEFAULT_MODE, help=f"rounding mode: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(parser, "--threads")
     add_steering(parser)
     add(parser, "--help")
@@ -75,10 +78,10 @@ def body(argv: Sequence[str]) -> int:
         sys.stdout.write(parser.format_help())
         return 0
     if len(args.file) != 1:
-        raise UsageError("one file of prompts is needed")
+        raise UsageError("name one file of prompts")
     outputs = [path for path in (args.output, args.hot_list, args.routing) if path is not None]
     if not outputs:
-        raise UsageError("--output is needed, or --hot-list or --routing")
+        raise UsageError("give --output, --hot-list or --routing")
     for path in outputs:
         check_output(path)
     text = read_text(args.file[0], "prompts")
@@ -108,7 +111,7 @@ def body(argv: Sequence[str]) -> int:
     missing = list(unmet(importance))
     if missing:
         name, count, experts = max(missing, key=lambda row: row[1])
-        say(PROG, f"{len(missing)} tensors have experts that were never met, up to {count} of {experts} ({name})")
+        say(PROG, f"{len(missing)} tensors have experts that were never used, up to {count} of {experts} ({name})")
     return 130 if stopped else 0
 
 
@@ -121,7 +124,7 @@ def write_routes(args: Namespace, routing: Routing) -> None:
         say(PROG, f"wrote {args.hot_list}: {used} experts, the most used first")
     if args.routing is not None:
         routing.write(args.routing)
-        say(PROG, f"wrote {args.routing}: the choices of {len(routing.ids)} tokens")
+        say(PROG, f"wrote {args.routing}: expert choices of {len(routing.ids)} tokens")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 PROG = "ds4-kv"
 
 COMMANDS = {
-    "list": "what there is, worth most first",
-    "show": "one checkpoint: header, keys, what it was computed with, its calls, its text",
-    "verify": "read everything through; exit 1 if something is damaged",
-    "prune": "delete what was left behind, what is damaged, and what there is no room for",
+    "list": "list checkpoints, most valuable first",
+    "show": "show one checkpoint: header, keys, engine, tool calls, text",
+    "verify": "read and check all files; exit 1 if any is damaged",
+    "prune": "delete leftover and damaged files, and those over the size limit",
 }
 
 USAGE = f"{PROG} COMMAND DIR [NAME...] [options]\n\ncommands:\n" + "\n".join(
@@ -56,27 +56,29 @@ def build_parser(command: str) -> Parser:
     parser = Parser(
         f"{PROG} {command}".strip(),
         usage=usage if command else USAGE,
-        description=COMMANDS.get(command, "Checkpoints of sessions: what is in a folder of them."),
+        description=COMMANDS.get(command, "Inspect and clean a folder of saved sessions (KV checkpoints)."),
         epilog=EPILOG,
         unavailable={},
     )
-    parser.add_argument("names", metavar="DIR", nargs="*", help="the folder; see below")
+    parser.add_argument("names", metavar="DIR", nargs="*", help="folder of checkpoints; see below")
     if command:
         add(parser, "--json")
     if command == "show":
-        parser.add_argument("--raw", action="store_true", help="nothing but its text, as it is")
+        parser.add_argument("--raw", action="store_true", help="print only its text, unmodified")
     if command == "verify":
-        add(parser, "--model", help="GGUF file: load every checkpoint of it, too")
+        add(parser, "--model", help="GGUF file: also load every checkpoint of that model")
         add(parser, "--backend", default=DEFAULT_BACKEND, help=f"with -m: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
         add(parser, "--gpu-memory")
         add(parser, "--numerics", default=DEFAULT_MODE, help=f"with -m: {', '.join(MODES)} ({DEFAULT_MODE})")
         add_steering(parser)
     if command == "prune":
-        parser.add_argument("--space-mb", metavar="N", type=integer(0), help="delete, worth least first, down to N MiB")
         parser.add_argument(
-            "--unused-days", metavar="X", type=number(0, 1e6), help="delete what was not used for X days"
+            "--space-mb", metavar="N", type=integer(0), help="delete the least valuable until at most N MiB remain"
         )
-        add(parser, "--dry-run", help="say what would go, and leave it")
+        parser.add_argument(
+            "--unused-days", metavar="X", type=number(0, 1e6), help="delete checkpoints unused for X days"
+        )
+        add(parser, "--dry-run", help="print what would be deleted, then exit")
     add(parser, "--help")
     if not command:
         add(parser, "--version")
@@ -246,9 +248,9 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
                 if engine is not None and identity is not None:
                     differs = identity.differs(checkpoint.identity)
                     if differs:
-                        return "other", f"computed with another {differs}"
+                        return "other", f"computed with a different {differs}"
                     if checkpoint.header.payload != engine.model.saved_bytes(checkpoint.header.tokens):
-                        return "other", "the payload has not the size of this model's"
+                        return "other", "payload size does not match this model"
                     session = engine.session(checkpoint.header.ctx)
                     session.load(checkpoint.payload(file))  # type: ignore[arg-type]
                     if session.pos != checkpoint.header.tokens:
@@ -260,7 +262,7 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
         except OSError as error:
             return "unread", error.strerror or str(error)
         if checkpoint.integrity is None:
-            return "plausible", "written by ds4, which keeps no digests"
+            return "plausible", "written by ds4, which stores no checksums"
         return "sound", ""
 
     return judge
@@ -288,7 +290,7 @@ def prune(args: Namespace) -> int:
         raise DataError(f"cannot prune {directory.path}: {error.strerror or error}") from None
     if args.json:
         print(json.dumps({"gone": gone, "bytes": sum(gone.values()), "left": total - sum(gone.values())}))
-    would = "would go" if args.dry_run else "gone"
+    would = "would be deleted" if args.dry_run else "deleted"
     say(PROG, f"{len(gone)} file(s), {sum(gone.values()) / 2**20:.1f} MiB {would}, "
         f"{(total - sum(gone.values())) / 2**20:.1f} MiB left")  # fmt: skip
     return 0
@@ -302,9 +304,11 @@ def _open(args: Namespace, count: int | None) -> Directory:
     from ..session.directory import Directory
 
     if not args.names:
-        raise UsageError("a folder is needed")
+        raise UsageError("name a folder")
     if count is not None and len(args.names) != count:
-        raise UsageError(f"unexpected argument: {args.names[count]}" if len(args.names) > count else "a name is needed")
+        raise UsageError(
+            f"unexpected argument: {args.names[count]}" if len(args.names) > count else "name a checkpoint"
+        )
     path = Path(args.names[0])
     try:
         os.listdir(path)
@@ -319,9 +323,7 @@ def _named(directory: Directory, names: Sequence[str]) -> list[StoredCheckpoint]
     for name in names:
         fitting = [entry for entry in entries if entry.name.lower().startswith(Path(name).name.lower())]
         if len(fitting) != 1:
-            raise UsageError(
-                f"{len(fitting) or 'no'} checkpoints in {directory.path} have names that begin with {name}"
-            )
+            raise UsageError(f"{len(fitting) or 'no'} checkpoints in {directory.path} match {name}")
         matches += fitting
     return matches
 

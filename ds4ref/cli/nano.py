@@ -52,19 +52,23 @@ def build_parser() -> Parser:
         unavailable={},
     )
     parser.add_argument("names", metavar="COMMAND", nargs="*", help=f"{', '.join(COMMANDS)}; then OUT or FOLDER")
-    add(parser, "--layers", metavar="N", type=integer(), help="depth of a slice (4, which covers every kind of layer)")
+    add(parser, "--layers", metavar="N", type=integer(), help="layers in a slice (4, which covers every layer type)")
     parser.add_argument(
         "--n-experts",
         metavar="N",
         type=integer(),
-        help="routed experts a layer (slice of Flash 256, of Pro and folder 8)",
+        help="routed experts per layer (slice of Flash: 256; of Pro, and checkpoint: 8)",
     )
-    add(parser, "--shape", help="published model whose slice it is: flash, pro (flash)")
+    add(parser, "--shape", help="published model to slice: flash, pro (flash)")
     parser.add_argument(
-        "--vocab", metavar="N", type=integer(), default=4096, help="vocabulary (4096; published models have 129280)"
+        "--vocab",
+        metavar="N",
+        type=integer(),
+        default=4096,
+        help="vocabulary size (4096; published models have 129280)",
     )
-    add(parser, "--recipe", help=f"of path: {', '.join(RECIPES)} ({DEFAULT_RECIPE}); of a slice: q2, q4, mixed (q2)")
-    add(parser, "--mtp-block", help="path: of its block for multi-token prediction")
+    add(parser, "--recipe", help=f"path: {', '.join(RECIPES)} ({DEFAULT_RECIPE}); slice: q2, q4, mixed (q2)")
+    add(parser, "--mtp-block", help="path: the file of its multi-token prediction (MTP) block")
     add(parser, "--help")
     return parser
 
@@ -80,7 +84,7 @@ def body(argv: Sequence[str]) -> int:
     if len(rest) > 1 or (rest and name in ("path", "random")):
         raise UsageError(f"unexpected argument: {rest[-1]}")
     if args.mtp_block and name != "path":
-        raise UsageError("--mtp-block goes with path")
+        raise UsageError("--mtp-block works only with ds4 nano path")
     if name == "path":
         from ..nano.trained import DEFAULT_RECIPE, embedded_path, mtp_path
 
@@ -94,7 +98,7 @@ def body(argv: Sequence[str]) -> int:
     elif rest:
         print(_checkpoint(args, rest[0]))
     else:
-        raise UsageError("checkpoint needs a folder")
+        raise UsageError("checkpoint needs an output folder")
     return 0
 
 
@@ -105,7 +109,7 @@ def _checkpoint(args: Namespace, folder: str) -> str:
     from ..weights import open_source
 
     if Path(folder).exists() and (not Path(folder).is_dir() or any(Path(folder).iterdir())):
-        raise UsageError(f"{folder} is there already, and not an empty folder")
+        raise UsageError(f"{folder} already exists and is not an empty folder")
     if args.layers is None:
         path = os.fspath(weights_folder())
     else:

@@ -48,7 +48,7 @@ def read_ids(path: str) -> tuple[int, ...]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"cannot read token ids {path}: not JSON: {error}") from None
     if not isinstance(ids, list) or not ids:
-        raise UsageError(f"cannot read token ids {path}: a non-empty JSON list of integers is needed")
+        raise UsageError(f"cannot read token ids {path}: expected a non-empty JSON list of integers")
     for at, value in enumerate(ids):
         if type(value) is not int or value < 0:
             value_text = printable(json.dumps(value), 40)
@@ -77,7 +77,7 @@ def think_mode(prog: str, args: Namespace) -> str:
 def warn_of_system(tok: Tokenizer, system: str) -> None:
     """Say that a system text is not used, where somebody wrote one and the model has no place for it."""
     if not tok.chats and system not in ("", DEFAULT_SYSTEM):
-        say("ds4", "warning: the model has no chat template: the system text is not used")
+        say("ds4", "warning: the model has no chat template: system prompt ignored")
 
 
 def encode(source: PromptSource, tok: Tokenizer, vocab: int, system: str, mode: str) -> tuple[list[int], bool]:

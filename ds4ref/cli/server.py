@@ -51,9 +51,7 @@ EMBEDDED_TOKENS = 512
 """Length of an answer of the embedded model to a request that names none."""
 PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client", "llguidance")
 
-USAGE = (
-    "ds4-server [options]\n       ds4-server smoke [options]    real clients against it, or against any other server"
-)
+USAGE = "ds4-server [options]\n       ds4-server smoke [options]    test real clients against this or any server"
 
 EPILOG = """\
 examples:
@@ -78,7 +76,7 @@ environment:
 exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or lock, 130 second signal"""
 
 UNAVAILABLE = {
-    "--metal": f"no Metal backend (there are: {', '.join(BACKENDS)})",
+    "--metal": f"no Metal backend (available: {', '.join(BACKENDS)})",
     "--quality": DS4_UNAVAILABLE["--quality"],
 }  # fmt: skip
 
@@ -97,84 +95,86 @@ def build_parser() -> Parser:
         unavailable=UNAVAILABLE,
     )
     g = parser.add_argument_group("model and engine")
-    add(g, "--model", help="GGUF file (default: ./ds4flash.gguf if there, else the small embedded model)")
-    add(g, "--ctx", help="context, tokens (65536, or 32768 where memory is short)")
-    add(g, "--tokens", default=TOKENS, help=f"most tokens of an answer; clipped to the context ({TOKENS})")
+    add(g, "--model", help="GGUF file (default: ./ds4flash.gguf if it exists, else the small embedded model)")
+    add(g, "--ctx", help="context size in tokens (65536, or 32768 if memory is low)")
+    add(g, "--tokens", default=TOKENS, help=f"maximum tokens per answer, limited by the context ({TOKENS})")
     add(g, "--backend", default=DEFAULT_BACKEND)
     add(g, "--cpu")
     add(g, "--cuda")
     add(g, "--gpu-memory")
     add(g, "--expert-cache")
-    add(g, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
+    add(g, "--numerics", default=DEFAULT_MODE, help=f"rounding mode: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(g, "--threads")
-    add(g, "--warm-weights", help="read the whole file before serving")
+    add(g, "--warm-weights", help="read the whole model file before serving")
     add(g, "--strict")
     add_cluster(g)
-    g.add_argument("--chdir", metavar="DIR", help="work in that folder")
-    add(g, "--model-name", default=MODEL, help=f"id under which the model is served ({MODEL})")
+    g.add_argument("--chdir", metavar="DIR", help="change to this folder first")
+    add(g, "--model-name", default=MODEL, help=f"model id reported to clients ({MODEL})")
 
     add_steering(parser.add_argument_group("directional steering"))
-    add_drafts(parser.add_argument_group("guessed tokens (speculative decoding)"))
+    add_drafts(parser.add_argument_group("speculative decoding"))
 
-    g = parser.add_argument_group("who may ask")
+    g = parser.add_argument_group("access")
     g.add_argument("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    g.add_argument("--port", metavar="N", type=integer(0, 65535), default=8000, help="port; 0 takes a free one (8000)")
-    g.add_argument("--api-key", metavar="KEY", help="what every request must carry; other users of this machine see "
-                   "it in the process list, unlike --key-env")  # fmt: skip
-    add(g, "--key-env", default=None, help="environment variable that holds the key")
-    g.add_argument("--insecure", action="store_true", help="listen beyond this machine without a key")
-    g.add_argument("--allow-host", metavar="NAMES", default="", help="names, separated by commas, by which the server "
-                   "may be called; addresses, localhost and --host may always be used")  # fmt: skip
-    g.add_argument("--cors", action="store_true", help="web pages of any site may ask, and read the answers")
+    g.add_argument("--port", metavar="N", type=integer(0, 65535), default=8000, help="port; 0 picks a free one (8000)")
+    g.add_argument("--api-key", metavar="KEY", help="API key that clients must send; visible to other users in the "
+                   "process list, unlike --key-env")  # fmt: skip
+    add(g, "--key-env", default=None, help="environment variable with the API key")
+    g.add_argument("--insecure", action="store_true", help="accept other machines without a key")
+    g.add_argument("--allow-host", metavar="NAMES", default="", help="further Host header names to accept, separated by "
+                   "commas; IP addresses, localhost and --host are always accepted")  # fmt: skip
+    g.add_argument("--cors", action="store_true", help="allow requests from web pages of any origin")
 
-    g = parser.add_argument_group("how much")
-    g.add_argument("--streams", metavar="N", type=integer(1, 1024), default=STREAMS, help="answers under way at once, "
-                   f"which take turns ({STREAMS})")  # fmt: skip
-    g.add_argument("--queue", metavar="N", type=integer(), default=256, help="requests that may wait; more are told "
-                   "to come back (256)")  # fmt: skip
-    g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for conversations "
-                   "that can be gone on with, MiB (1024)")  # fmt: skip
-    g.add_argument("--form-thinking", metavar="N", type=integer(0), help="most tokens of reasoning before a demanded "
-                   "call or JSON answer; random weights never end it by themselves (no limit)")  # fmt: skip
-    g.add_argument("--connections", metavar="N", type=integer(), default=512, help="connections at once (512)")
-    g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="largest request, MiB, also after "
-                   "inflation (64)")  # fmt: skip
-    g.add_argument("--receive", metavar="S", type=number(0.1, 1e6), default=60.0, help="seconds for a request's body "
-                   "to arrive (60)")  # fmt: skip
-    g.add_argument("--drain", metavar="S", type=number(0, 1e6), default=30.0, help="seconds that an answer may still "
-                   "take at shutdown (30)")  # fmt: skip
-    g.add_argument("--like-ds4", metavar="LIST", type=choices("all", *DEVIATIONS), default=[], help="what to do as "
-                   f"ds4's own server does, separated by commas: all, {', '.join(DEVIATIONS)} "
+    g = parser.add_argument_group("limits")
+    g.add_argument("--streams", metavar="N", type=integer(1, 1024), default=STREAMS, help="concurrent answers "
+                   f"({STREAMS})")  # fmt: skip
+    g.add_argument("--queue", metavar="N", type=integer(), default=256, help="maximum queued requests; further ones "
+                   "are rejected (256)")  # fmt: skip
+    g.add_argument("--memory-mb", metavar="N", type=integer(0, 1 << 24), default=1024, help="memory for cached "
+                   "conversations, MiB (1024)")  # fmt: skip
+    g.add_argument("--form-thinking", metavar="N", type=integer(0), help="maximum reasoning tokens before a forced "
+                   "tool call or JSON answer; needed with random weights (no limit)")  # fmt: skip
+    g.add_argument(
+        "--connections", metavar="N", type=integer(), default=512, help="maximum concurrent connections (512)"
+    )
+    g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="maximum request, MiB, also after "
+                   "decompression (64)")  # fmt: skip
+    g.add_argument("--receive", metavar="S", type=number(0.1, 1e6), default=60.0, help="time limit for receiving a request "
+                   "body, seconds (60)")  # fmt: skip
+    g.add_argument("--drain", metavar="S", type=number(0, 1e6), default=30.0, help="seconds to let running answers "
+                   "finish at shutdown (30)")  # fmt: skip
+    g.add_argument("--like-ds4", metavar="LIST", type=choices("all", *DEVIATIONS), default=[], help="behaviours to "
+                   f"copy from ds4's own server, separated by commas: all, {', '.join(DEVIATIONS)} "
                    "(docs/reference/server.md)")  # fmt: skip
 
     policy = Policy()
     g = parser.add_argument_group("conversations on disk")
-    g.add_argument("--kv-disk-dir", metavar="DIR", help="keep conversations in this folder, so that they survive a "
-                   "restart; several servers may share it, and ds4 (ds4-kv shows what is in it)")  # fmt: skip
-    g.add_argument("--kv-disk-space-mb", metavar="N", type=integer(1, 1 << 30), default=4096, help="room that it may "
-                   "take, MiB (4096)")  # fmt: skip
+    g.add_argument("--kv-disk-dir", metavar="DIR", help="save conversations in this folder across restarts; "
+                   "can be shared with other servers and ds4 (ds4-kv lists it)")  # fmt: skip
+    g.add_argument("--kv-disk-space-mb", metavar="N", type=integer(1, 1 << 30), default=4096, help="maximum size of "
+                   "that folder, MiB (4096)")  # fmt: skip
     g.add_argument("--kv-cache-min-tokens", metavar="N", type=integer(1), default=policy.min_tokens,
-                   help=f"tokens of the shortest conversation that is worth it ({policy.min_tokens})")  # fmt: skip
+                   help=f"shortest conversation to save, in tokens ({policy.min_tokens})")  # fmt: skip
     g.add_argument("--kv-cache-cold-max-tokens", metavar="N", type=integer(0), default=policy.cold_max, help="longest "
-                   f"new prompt whose beginning is kept; 0: none ({policy.cold_max})")  # fmt: skip
+                   f"new prompt to save a prefix of, in tokens; 0: none ({policy.cold_max})")  # fmt: skip
     g.add_argument("--kv-cache-continued-interval-tokens", metavar="N", type=integer(0), default=policy.interval,
-                   help=f"tokens between two checkpoints of a long one; 0: none ({policy.interval})")  # fmt: skip
+                   help=f"tokens between checkpoints of a long conversation; 0: none ({policy.interval})")  # fmt: skip
     g.add_argument("--kv-cache-boundary-trim-tokens", metavar="N", type=integer(0), default=policy.trim, help="tokens "
-                   f"at the end of a prompt without users that are left out ({policy.trim})")  # fmt: skip
+                   f"to leave out at the end of a prompt without user turns ({policy.trim})")  # fmt: skip
     g.add_argument("--kv-cache-boundary-align-tokens", metavar="N", type=integer(0), default=policy.align,
-                   help=f"checkpoints are multiples of so many tokens; 0: any length ({policy.align})")  # fmt: skip
-    g.add_argument("--kv-cache-reject-different-quant", action="store_true", help="of ds4's own files, load none of "
-                   "another weight format")  # fmt: skip
-    g.add_argument("--disable-exact-dsml-tool-replay", action="store_true", help="forget how the model wrote its "
-                   "calls: they are rendered as the client sends them")  # fmt: skip
-    g.add_argument("--tool-memory-max-ids", metavar="N", type=integer(), default=100_000, help="calls that are "
-                   "remembered (100000)")  # fmt: skip
+                   help=f"align checkpoints to multiples of N tokens; 0: any length ({policy.align})")  # fmt: skip
+    g.add_argument("--kv-cache-reject-different-quant", action="store_true", help="do not load ds4's own files "
+                   "of a different quantization")  # fmt: skip
+    g.add_argument("--disable-exact-dsml-tool-replay", action="store_true", help="do not replay tool calls as the "
+                   "model wrote them; render them from the client's JSON")  # fmt: skip
+    g.add_argument("--tool-memory-max-ids", metavar="N", type=integer(), default=100_000, help="tool calls to "
+                   "remember (100000)")  # fmt: skip
 
-    g = parser.add_argument_group("what it says")
-    g.add_argument("--trace", metavar="FILE", help="every prompt and answer, secrets included; the file is emptied "
-                   "first and readable by you alone")  # fmt: skip
+    g = parser.add_argument_group("logging")
+    g.add_argument("--trace", metavar="FILE", help="log every prompt and answer, including secrets; the file "
+                   "is truncated first and readable only by you")  # fmt: skip
     g.add_argument("--log-format", metavar="FORM", type=choice("text", "json"), default="text",
-                   help="of the lines on stderr: text, json (text)")  # fmt: skip
+                   help="format of log lines on stderr: text, json (text)")  # fmt: skip
 
     g = parser.add_argument_group("help")
     add(g, "--help")
@@ -221,7 +221,7 @@ def key_of(args: Namespace) -> str:
     if key is None:
         return ""
     if not key or not key.isascii() or not key.isprintable() or key != key.strip():
-        raise UsageError("the API key must be printable ASCII, without spaces around it")
+        raise UsageError("the API key must be printable ASCII without surrounding spaces")
     return key
 
 

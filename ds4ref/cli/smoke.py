@@ -37,27 +37,29 @@ def build_parser() -> Parser:
     """Return the parser with every flag of the command."""
     result = parser(
         PROG,
-        "Try real clients against a server: start, a question, a tool call, its result, an answer.",
+        "Test real clients against a server: start, question, tool call, tool result, answer.",
         "[options]",
         "--client quick",
         "--client codex,claude,opencode,pi --install",
         "--url http://127.0.0.1:8080 --client http",
         "--json > found.json; ds4-server smoke page found.json > clients.md",
     )
-    result.add_argument("--url", metavar="URL", help="the server to try (default: ours, on the embedded model)")
-    result.add_argument("--client", metavar="LIST", help="only these, separated by commas; quick is those that need no "
-                      "agent; NAME@VERSION another version, NAME@latest the newest (all)")  # fmt: skip
+    result.add_argument("--url", metavar="URL", help="server to test (default: ours, with the embedded model)")
+    result.add_argument("--client", metavar="LIST", help="only these clients, separated by commas; quick: all except "
+                      "agents; NAME@VERSION or NAME@latest selects a version (all)")  # fmt: skip
     add(result, "--api", metavar="LIST", help="only these APIs, separated by commas: chat, completions, "
                       "responses, messages (all)")  # fmt: skip
-    add(result, "--list", dest="listed", help="list the clients, and whether they are here")
-    result.add_argument("--install", action="store_true", help="take what is missing from PyPI and npm, into the cache")
-    result.add_argument("--keep", action="store_true", help="keep the folder with what clients and servers wrote")
+    add(result, "--list", dest="listed", help="list the clients and whether they are installed")
+    result.add_argument(
+        "--install", action="store_true", help="install missing clients from PyPI and npm into the cache"
+    )
+    result.add_argument("--keep", action="store_true", help="keep the folder with the logs of clients and servers")
     add(result, "--json")
-    add(result, "--model-name", help="model to ask for (the first that the server lists)")
-    add(result, "--key-env", default=None, help="environment variable with the server's key")
-    add(result, "--tokens", help=f"most tokens of an answer ({TOKENS}; with --url {THEIR_TOKENS})")
-    add(result, "--timeout", default=300.0, help="seconds that one client may take (300)")
-    add(result, "--label", help="what the report calls the server")
+    add(result, "--model-name", help="model name to request (the first that the server lists)")
+    add(result, "--key-env", default=None, help="environment variable with the server's API key")
+    add(result, "--tokens", help=f"maximum tokens per answer ({TOKENS}; with --url {THEIR_TOKENS})")
+    add(result, "--timeout", default=300.0, help="time limit per client, seconds (300)")
+    add(result, "--label", help="name of the server in the report")
     add(result, "--threads", help="CPU threads of our server (all performance cores)")
     return result
 
@@ -76,7 +78,7 @@ def body(argv: Sequence[str]) -> int:
     names = [name.strip() for name in (args.client or "").split(",") if name.strip()]
     kinds = clients.chosen(names) if args.client is not None else list(clients.KINDS)
     if not kinds:
-        raise UsageError("--client names nobody")
+        raise UsageError("--client: no client named")
     if args.listed:
         print(listing(kinds))
         return 0
@@ -97,7 +99,7 @@ def tried(args: Namespace, kinds: Sequence[Kind], command: Sequence[str]) -> int
         report = runner.smoke(kinds, options, lambda line: say(PROG, line))
     finally:
         if args.keep:
-            say(PROG, f"kept {work}")
+            say(PROG, f"logs saved in {work}")
         else:
             shutil.rmtree(work, ignore_errors=True)
     width = columns(sys.stdout) if is_tty(sys.stdout) else UNBOUNDED
@@ -111,7 +113,7 @@ def listing(kinds: Sequence[Kind]) -> str:
     """Return a table of the clients, showing which are installed."""
     from ..conformance.install import installed
 
-    head = [Column("client"), Column("version"), Column("from", 2), Column("MB", 3, right=True), Column("here"),
+    head = [Column("client"), Column("version"), Column("from", 2), Column("MB", 3, right=True), Column("installed"),
             Column("what it is", 1, least=12)]  # fmt: skip
     rows = []
     for kind in kinds:
@@ -130,7 +132,7 @@ def address(url: str | None) -> str:
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--url {printable(url)}: an address like http://127.0.0.1:8080 is needed")
+        raise UsageError(f"--url {printable(url)}: expected an address like http://127.0.0.1:8080")
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -144,7 +146,7 @@ def apis_of(names: str | None) -> tuple[str, ...]:
     chosen = tuple(name.strip() for name in names.split(",") if name.strip())
     wrong = [name for name in chosen if name not in known]
     if wrong or not chosen:
-        raise UsageError(f"--api {printable(wrong[0] if wrong else names)}: there are {', '.join(known)}")
+        raise UsageError(f"--api {printable(wrong[0] if wrong else names)}: choose from {', '.join(known)}")
     return chosen
 
 
@@ -182,6 +184,6 @@ def page(argv: Sequence[str]) -> int:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
         except (ValueError, LookupError, TypeError):
-            raise UsageError(f"{path} is not what smoke --json writes") from None
+            raise UsageError(f"{path} was not written by smoke --json") from None
     sys.stdout.write(made(reports))
     return 0

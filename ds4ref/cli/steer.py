@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 PROG = "ds4 steer"
 COMMANDS = {
-    "build": "Build directions from pairs of prompts, in one load of the model; every second pair is held out.",
-    "measure": "Measure what directions do to prompts that they were not built from, and what they cost.",
+    "build": "Build steering directions from pairs of prompts; every second pair is held out for testing.",
+    "measure": "Measure the effect and the cost of directions on prompts they were not built from.",
 }
 USAGE = {
     "": "ds4 steer build | measure [options]",
@@ -55,7 +55,7 @@ LEAST_TEXT = 96
 
 def build_parser(command: str) -> Parser:
     """Return the parser of a subcommand, "" for the overview."""
-    description = COMMANDS.get(command, "Directions for steering: built from prompts, measured on others.")
+    description = COMMANDS.get(command, "Build steering directions from prompts, measure them on others.")
     parser = Parser(
         f"{PROG} {command}".strip(), usage=USAGE[command], description=description, epilog=EPILOG, unavailable={}
     )
@@ -67,17 +67,17 @@ def build_parser(command: str) -> Parser:
         _build_flags(parser)
     else:
         _measure_flags(parser)
-    add(parser, "--model", help="model file (default: ./ds4flash.gguf if there, else the small embedded model)")
-    add(parser, "--ctx", default=4096, help="tokens of a prompt and its answer (4096)")
-    add(parser, "--system", default=DEFAULT_SYSTEM, help=f'system text, "" for none ("{DEFAULT_SYSTEM}")')
-    add(parser, "--think", help="prompts of a model that thinks first (it does not)")
+    add(parser, "--model", help="model file (default: ./ds4flash.gguf if it exists, else the small embedded model)")
+    add(parser, "--ctx", default=4096, help="context size in tokens, prompt plus answer (4096)")
+    add(parser, "--system", default=DEFAULT_SYSTEM, help=f'system prompt, "" for none ("{DEFAULT_SYSTEM}")')
+    add(parser, "--think", help="use prompts with thinking on (off)")
     add(parser, "--think-max")
-    add(parser, "--nothink", help="prompts of a model that answers at once (the default)")
+    add(parser, "--nothink", help="use prompts with thinking off (default)")
     add(parser, "--backend", default=DEFAULT_BACKEND)
     add(parser, "--cpu")
     add(parser, "--cuda")
     add(parser, "--gpu-memory")
-    add(parser, "--numerics", default=DEFAULT_MODE, help=f"what is rounded: {', '.join(MODES)} ({DEFAULT_MODE})")
+    add(parser, "--numerics", default=DEFAULT_MODE, help=f"rounding mode: {', '.join(MODES)} ({DEFAULT_MODE})")
     add(parser, "--threads")
     add(parser, "--json")
     add(parser, "--help")
@@ -85,30 +85,38 @@ def build_parser(command: str) -> Parser:
 
 
 def _build_flags(parser: Parser) -> None:
-    parser.add_argument("--good-file", metavar="FILE", help="target prompts: what is to be removed or amplified")
-    parser.add_argument("--bad-file", metavar="FILE", help="control prompts, paired with the others line by line")
-    add(parser, "--output", help="where directions go; their description goes beside them (.json)")
-    add(parser, "--component", help="what is read: ffn_out or attn_out (ffn_out)")
-    parser.add_argument("--pair-normalize", action="store_true", help="pairs count equally, however far apart")
-    parser.add_argument("--no-orthogonalize", action="store_true", help="keep the part along the mean control")
-    parser.add_argument("--no-weights", action="store_true", help="unit rows in every layer, as ds4's tool writes them")
-    parser.add_argument("--folds", metavar="N", type=integer(2, 1000), default=5, help="folds that weigh layers (5)")
+    parser.add_argument("--good-file", metavar="FILE", help="prompts with the behaviour to remove or amplify")
+    parser.add_argument("--bad-file", metavar="FILE", help="control prompts, paired line by line with --good-file")
+    add(parser, "--output", help="directions to write, with a .json description next to it")
+    add(parser, "--component", help="activations to read: ffn_out or attn_out (ffn_out)")
+    parser.add_argument("--pair-normalize", action="store_true", help="normalize each pair, so that all count equally")
+    parser.add_argument(
+        "--no-orthogonalize", action="store_true", help="do not project out the mean of the control prompts"
+    )
+    parser.add_argument("--no-weights", action="store_true", help="unit vectors in every layer, like ds4's tool")
+    parser.add_argument(
+        "--folds",
+        metavar="N",
+        type=integer(2, 1000),
+        default=5,
+        help="cross-validation folds for the layer weights (5)",
+    )
 
 
 def _measure_flags(parser: Parser) -> None:
-    parser.add_argument("names", metavar="FILE", nargs="*", help="the directions, and the prompts")
+    parser.add_argument("names", metavar="FILE", nargs="*", help="file of directions, file of prompts")
     parser.add_argument("--scales", metavar="LIST", type=_scales, default=list(SCALES),
                         help="scales, separated by commas (-2,-1,-0.5,0.5,1,2)")  # fmt: skip
-    add(parser, "--component", help="where they act: ffn_out or attn_out (what they were built from)")
+    add(parser, "--component", help="where to apply them: ffn_out or attn_out (as built)")
     parser.add_argument("--metric", metavar="NAME", type=choice("words", "logprob"),
-                        help="words: length of the greedy answer; logprob: --like beside --unlike (words)")  # fmt: skip
-    parser.add_argument("--like", metavar="TEXT", help="logprob: beginning of an answer, whose likelihood counts for")
-    parser.add_argument("--unlike", metavar="TEXT", help="logprob: another one, whose likelihood counts against")
-    add(parser, "--tokens", default=160, help="words: most tokens of an answer (160)")
-    add(parser, "--text", help="text that the cost is measured on (generated stories)")
+                        help="words: length of the greedy answer; logprob: --like versus --unlike (words)")  # fmt: skip
+    parser.add_argument("--like", metavar="TEXT", help="logprob: start of a wanted answer")
+    parser.add_argument("--unlike", metavar="TEXT", help="logprob: start of an unwanted answer")
+    add(parser, "--tokens", default=160, help="words: maximum tokens per answer (160)")
+    add(parser, "--text", help="text for measuring the cost in perplexity (generated stories)")
     parser.add_argument("--text-tokens", metavar="N", type=integer(LEAST_TEXT), default=1024,
-                        help="tokens of it (1024)")  # fmt: skip
-    parser.add_argument("--eval", metavar="N", type=integer(), help="also ask the first N questions of ds4-eval")
+                        help="tokens of that text to use (1024)")  # fmt: skip
+    parser.add_argument("--eval", metavar="N", type=integer(), help="also run the first N questions of ds4-eval")
     add(parser, "--plot")
 
 
@@ -117,7 +125,7 @@ def _scales(text: str) -> list[float]:
 
     scales = [number(-MOST, MOST)(part.strip()) for part in text.split(",")]
     if not any(scales):
-        raise ArgumentTypeError("a scale that is not 0 is needed")
+        raise ArgumentTypeError("give at least one nonzero scale")
     return scales
 
 
@@ -142,7 +150,7 @@ def build(args: Namespace) -> int:
     required(args, "good-file", "bad-file", "output")
     check_output(args.output)
     if Path(args.output).suffix == ".json":
-        raise UsageError("--output: the description takes the name with .json; directions want another, as .f32")
+        raise UsageError("--output must not end in .json, which the description uses; use .f32")
     from ..archs.steering import write_directions
     from ..console.tool import finish
     from ..runs.provenance import own_command
@@ -157,13 +165,13 @@ def build(args: Namespace) -> int:
     good, bad = (prompts_in(text, name) for name, text in texts.values())
     pairs = min(len(good), len(bad))
     if len(good) != len(bad):
-        say(PROG, f"{len(good)} good and {len(bad)} bad prompts: the first {pairs} of each are pairs")
+        say(PROG, f"{len(good)} good and {len(bad)} bad prompts: using the first {pairs} of each")
     good, bad = good[:pairs], bad[:pairs]
     if len({*zip(good, bad, strict=True)}) < pairs:
-        raise DataError("pairs of prompts repeat: one held out would not be another than those built from")
+        raise DataError("duplicate pairs of prompts: held-out pairs must differ from those built from")
     both = {*good[::2], *bad[::2]} & {*good[1::2], *bad[1::2]}
     if both:
-        say(PROG, f"{len(both)} prompts are in both halves: figures of pairs held out are too good")
+        say(PROG, f"{len(both)} prompts are in both halves: held-out results are too optimistic")
     component = args.component or COMPONENT
     options = Options(args.pair_normalize, not args.no_orthogonalize, not args.no_weights, args.folds)
     with open_engine(PROG, args) as engine:
@@ -202,13 +210,13 @@ def _share(share: Any) -> str:
 def measure(args: Namespace) -> int:
     """Print effect and cost at every scale; return the exit code."""
     if len(args.names) != 2:
-        raise UsageError("a file of directions and a file of prompts are needed")
+        raise UsageError("name a file of directions and a file of prompts")
     texts = args.like is not None, args.unlike is not None
     metric = args.metric or ("logprob" if any(texts) else "words")
     if metric == "logprob" and not all(texts):
         raise UsageError("--metric logprob needs --like and --unlike")
     if metric == "words" and any(texts):
-        raise UsageError("--like and --unlike go with --metric logprob")
+        raise UsageError("--like and --unlike need --metric logprob")
     if args.plot is not None:
         from .steer_plot import check
 
@@ -248,9 +256,12 @@ def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) 
     lines = prompts_in(read_text(args.names[1], "prompts"), args.names[1])
     prompts = unseen(lines, about.get("used", ()))
     if len(prompts) < len(lines):
-        say(PROG, f"{len(lines) - len(prompts)} of {len(lines)} prompts were used in building: {len(prompts)} are left")
+        say(
+            PROG,
+            f"{len(lines) - len(prompts)} of {len(lines)} prompts were used to build the directions: {len(prompts)} left",
+        )
     if not about.get("used"):
-        say(PROG, "nothing beside the directions says what they were built from: prompts may be among that")
+        say(PROG, "no .json next to the directions: prompts may overlap with those they were built from")
     encode = engine.tokenizer.encode
     if metric == "words":
         room, function = args.tokens, metrics.words(args.tokens)
@@ -263,7 +274,7 @@ def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) 
     source = held_out_text(2 * args.text_tokens) if args.text is None else read_text(args.text, "text")
     text = encode(source)[: args.text_tokens]
     if len(text) < LEAST_TEXT:
-        raise DataError(f"{args.text}: {len(text)} tokens are too short a text: at least {LEAST_TEXT}")
+        raise DataError(f"{args.text}: {len(text)} tokens, at least {LEAST_TEXT} needed")
     return Trial(ids, text, function, args.component or about.get("component", COMPONENT))
 
 
@@ -286,7 +297,7 @@ def _text(result: Result) -> str:
     """Return the table of scales, where cost exceeds effect, and the verdict."""
     from ..console.tool import rows
 
-    head = ["scale", "effect, nats", "projection", "cost, nats a token", "perplexity x"]
+    head = ["scale", "effect, nats", "projection", "cost, nats/token", "perplexity x"]
     asked = result.base_score is not None
     body = [["0", "0", "0", "0", "1.000", *([_share(result.base_score)] if asked else [])]]
     for p in result.points:
@@ -310,7 +321,7 @@ def _doubt(result: Result, at: float) -> str:
     """Say so if the effect at the next scale measured from ``at`` outwards may be none."""
     beyond = [point for point in result.points if point.scale * at >= at * at]
     nearest = min(beyond, key=lambda point: abs(point.scale))
-    return "" if nearest.moves else ", where the effect cannot be told from none"
+    return "" if nearest.moves else ", where the effect is not significant"
 
 
 def _between(interval: Any) -> str:

@@ -57,7 +57,7 @@ def run(prog: str, body: Callable[[Sequence[str]], int], argv: Sequence[str] | N
         return _fail(prog, error, _os_reason(error))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        return _fail(prog, error, f"internal error: {why} (a bug; DS4_DEBUG=1 shows where)")
+        return _fail(prog, error, f"internal error: {why} (a bug; set DS4_DEBUG=1 for a traceback)")
     finally:
         _flush_or_drop(sys.stdout)
 

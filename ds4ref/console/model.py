@@ -115,7 +115,7 @@ def threads(prog: str, requested: int | None) -> int | None:
         except Exception as error:
             raise UsageError(f"invalid value for DS4_THREADS: {text}: {error}") from None
     if requested is not None and requested > MAX_THREADS:
-        say(prog, f"{MAX_THREADS} threads are the most there can be, not {requested}")
+        say(prog, f"{MAX_THREADS} threads is the maximum; requested {requested}")
         return MAX_THREADS
     return requested
 

@@ -34,7 +34,7 @@ def integer(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], int]:
         if re.fullmatch(r"[+-]?[0-9]{1,20}", text) and lo <= int(text) <= hi:
             return int(text)
         span = f">= {lo}" if hi in (INT_MAX, SEED_MAX) else f"from {lo} to {hi}"
-        raise argparse.ArgumentTypeError(f"an integer {span} is needed")
+        raise argparse.ArgumentTypeError(f"expected an integer {span}")
 
     return parse
 
@@ -56,7 +56,7 @@ def integers(lo: int = 1, hi: int = INT_MAX) -> Callable[[str], list[int]]:
             at, last = one(match[1]), one(match[2])
             factor, by = match[3] == "*", int(match[4] or 1)
             if last < at or by < (2 if factor else 1) or (factor and not at):
-                raise argparse.ArgumentTypeError(f"the range {part.strip()} does not advance")
+                raise argparse.ArgumentTypeError(f"the range {part.strip()} has step 0")
             while at <= last and len(values) <= LONGEST_LIST:
                 values.append(at)
                 at = at * by if factor else at + by
@@ -81,7 +81,7 @@ def number(lo: float, hi: float) -> Callable[[str], float]:
             value = float(text)
             if math.isfinite(value) and lo <= value <= hi:
                 return value
-        raise argparse.ArgumentTypeError(f"a number from {lo:g} to {hi:g} is needed")
+        raise argparse.ArgumentTypeError(f"expected a number from {lo:g} to {hi:g}")
 
     return parse
 
@@ -99,7 +99,7 @@ def size(*words: str) -> Callable[[str], int | str]:
         scale = SIZES.get(match[2].upper()) if match else None
         if match is None or scale is None or not float(match[1]):
             wanted = "".join(f", or {word}" for word in words) + did_you_mean(text, words)
-            raise argparse.ArgumentTypeError(f"a size such as 32GB or 512MiB is needed{wanted}")
+            raise argparse.ArgumentTypeError(f"expected a size such as 32GB or 512MiB{wanted}")
         return int(float(match[1]) * scale)
 
     return parse
@@ -231,7 +231,7 @@ def unknown_command(name: str, commands: Iterable[str]) -> UsageError:
     """Return the error for an unknown command, with a suggestion."""
     commands = list(commands)
     hint = did_you_mean(name, commands) or f": choose from {', '.join(commands)}"
-    return UsageError((f"unknown command {printable(name, 40)!r}" if name else "a command is needed") + hint)
+    return UsageError((f"unknown command {printable(name, 40)!r}" if name else "missing command") + hint)
 
 
 def printable(text: str, limit: int = 80) -> str:

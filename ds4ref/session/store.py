@@ -165,7 +165,7 @@ class Store:
         if text != key and (checkpoint.integrity is None or kvc.key(key) not in checkpoint.integrity.keys):
             return False  # another process has replaced the file
         if checkpoint.header.payload != session.model.saved_bytes(checkpoint.header.tokens):
-            raise PayloadMismatch("the payload has not the size of this model's")
+            raise PayloadMismatch("payload size does not match this model")
 
         def check(tokens: Sequence[int]) -> None:
             if len(tokens) != checkpoint.header.tokens:

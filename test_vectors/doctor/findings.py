@@ -214,7 +214,7 @@ class Examination:
             return "No verdict: nothing could be tested."
         rest = "" if self.complete else " Untested parts are listed below."
         if any(self.checks(Outcome.DEPENDS)):
-            rest = f" Its output depends on the batch.{rest}"
+            rest = f" Its output depends on its batch.{rest}"
         return f"Nothing wrong was found in what could be tested ({_checks(clean)}).{rest}"
 
     @property

@@ -69,9 +69,7 @@ def _judge(case: ExamContext, stage: Stage, name: str, asked: dict[str, list[Ite
     if not figures:
         stage.add(name, Outcome.IMPOSSIBLE, "no question could be asked", notes=notes)
     elif not known:
-        stage.add(
-            name, Outcome.UNSURE, "our engine gets none right with this model", figures=figures, notes=notes
-        )
+        stage.add(name, Outcome.UNSURE, "our engine gets none right with this model", figures=figures, notes=notes)
     elif right == known:
         stage.add(name, Outcome.OK, summary, figures=figures, notes=notes)
     else:

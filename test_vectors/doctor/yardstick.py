@@ -127,9 +127,7 @@ def measure(engine: Engine, ids: Sequence[int], mode: str | None, top: int | Non
         return Yardstick(pairs, f"measured on pairs of noisy runs of the model in {mode}")
     low = _pairs(runner, ids, "exact", top, last)
     widest = max((_pairs(runner, ids, each, top, last) for each in MODE_NAMES if each != "exact"), key=level)
-    return Yardstick(
-        widest, "measured on noisy runs of the model in its noisiest mode (the target's is unknown)", low
-    )
+    return Yardstick(widest, "measured on noisy runs of the model in its noisiest mode (the target's is unknown)", low)
 
 
 def _pairs(runner: Runner, ids: Sequence[int], mode: str, top: int | None, last: int) -> np.ndarray:
@@ -144,4 +142,4 @@ def _pairs(runner: Runner, ids: Sequence[int], mode: str, top: int | None, last:
 
 def fallback() -> Yardstick:
     """Return a yardstick for an unknown model, with no claim between float noise and the noise of unknown modes."""
-    return Yardstick(np.full(1, UNKNOWN), "assumed, as the target's model is not available", np.full(1, FLOAT))
+    return Yardstick(np.full(1, UNKNOWN), "not measured: the target's model is not available", np.full(1, FLOAT))

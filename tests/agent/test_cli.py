@@ -127,7 +127,7 @@ def test_a_task_that_is_not_done_exits_1(run, script, flags, why) -> None:
 
 
 @pytest.mark.parametrize("argv, why", [
-    (["-p", "a", "b"], "one prompt only: PROMPT or -p"), (["-p", ""], "the prompt is empty"),
+    (["-p", "a", "b"], "choose one prompt source: PROMPT or -p"), (["-p", ""], "the prompt is empty"),
     ([" "], "the prompt is empty"), (["a", "b"], "unexpected argument: b"),
     (["--prompt-file", "missing"], "cannot read prompt file missing"),
     (["-p", "a", "--allow", "rm"], "no tool 'rm': choose from"),
@@ -185,7 +185,7 @@ def test_a_local_model_calls_tools(run, folder, monkeypatch, tmp_path) -> None:
     assert session.ctx == 100_000 and text.count("<tool_result>.:\n- 1 hello</tool_result>") == 1
     assert text.count('invoke name="list"') == 2, "its own call went back as it was"
     done = run("-m", str(model), "-p", "Look", "--ctx", "500")
-    assert done.code == 1 and "a context of 500 takes at most 499; your message is taken back\n" in done.err
+    assert done.code == 1 and "a context of 500 takes at most 499; your message was removed\n" in done.err
 
 
 # --- sessions
@@ -198,7 +198,7 @@ def test_a_session_reads_lines(run, folder) -> None:
     asked = [[m["content"] for m in body["messages"][1:]] for body in done.bodies]
     assert asked == [["First"], ["First", "ok", "Hello"], ["Bye"]]
     assert [line.removeprefix("ds4 agent: ") for line in done.err.replace(HELP, "").splitlines() if line] == [
-        "unknown command: /nosuch (/help lists them)", "the conversation is forgotten",
+        "unknown command: /nosuch (/help lists them)", "conversation cleared",
         "allowed without asking: list, read, search",
         "/allow: no tool 'x': choose from read, list, search, edit, write, bash",
     ]  # fmt: skip

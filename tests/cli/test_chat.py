@@ -88,13 +88,13 @@ def test_ctx_keeps_the_conversation(ds4):
 def test_a_bad_ctx_does_not_end_the_chat(ds4, bad):
     done = chat(ds4, f"Hi\n/ctx {bad}\nMore\n".encode(), "--nothink")
     assert (done.code, done.out) == (0, "Hello.\nHello.\n")
-    assert f"ds4: /ctx: an integer >= 1 is needed, not {bad or 'nothing'}\n" in done.err
+    assert f"ds4: /ctx: expected an integer >= 1, not {bad or 'nothing'}\n" in done.err
 
 
 def test_ctx_smaller_than_the_conversation(ds4):
     done = chat(ds4, b"Hi\n/ctx 13\nMore\n", "--nothink")
     assert (done.code, done.out) == (0, "Hello.\nHello.\n")
-    assert "ds4: /ctx: the conversation has 13 tokens already; choose more than that\n" in done.err
+    assert "ds4: /ctx: the conversation has 13 tokens already; choose a larger context\n" in done.err
 
 
 def test_a_full_context_is_told_and_the_message_taken_back(ds4):
@@ -112,7 +112,7 @@ def test_read(ds4, tmp_path):
     tokens = ds4.engine.sessions[-1].tokens
     assert tokens[2:12] == list(b"two\nlines\n")
     assert f"ds4: /read: cannot read file {tmp_path}/none: No such file or directory\n" in done.err
-    assert "ds4: /read: a file name is needed\n" in done.err
+    assert "ds4: /read: give a file name\n" in done.err
 
 
 def test_help_unknown_and_quit(ds4):
@@ -163,7 +163,7 @@ def test_ctrl_c_in_prefill_takes_the_turn_back(ds4):
     hooked(ds4, on_chunk=once(lambda at: at >= 16))
     done = chat(ds4, b"x" * 30 + b"\nMore\n", "--nothink")
     assert (done.code, done.out) == (0, "Hello.\n")
-    assert "ds4: stopped before the first token; your message is taken back\n" in done.err
+    assert "ds4: stopped before the first token; your message was removed\n" in done.err
     assert ds4.engine.sessions[-1].tokens == turns(b"More", answer=b"Hello.", tag=TOK.think_close)
     hooked(ds4, on_chunk=once(lambda at: at >= 16))
     chat(ds4, b"x" * 30 + b"\n", "--nothink")
@@ -253,13 +253,13 @@ def test_regen_keeps_its_thinking_mode_and_the_answer_if_none_comes(ds4):
     hooked(ds4, on_chunk=press)
     text = b"x" * 4 + b"\n/ctx 100\n/regen\nMore\n"
     done = chat(ds4, text, "--nothink")
-    assert "ds4: the answer before stays\n" in done.err
+    assert "ds4: the previous answer stays\n" in done.err
     assert ds4.engine.sessions[-1].tokens == turns(b"xxxx", b"More", answer=b"Hello.", tag=TOK.think_close)
 
 
 def test_clear_forgets_all_but_the_system_text(ds4):
     done = ds4("-sys", "S", "--nothink", stdin=b"Hi\n/clear\nMore\n")
-    assert "ds4: the conversation is forgotten\n" in done.err
+    assert "ds4: conversation cleared\n" in done.err
     expected = turns(b"More", answer=b"Hello.", tag=TOK.think_close)
     assert ds4.engine.sessions[-1].tokens == [TOK.bos, *b"S", *expected[1:]]
 
@@ -267,7 +267,7 @@ def test_clear_forgets_all_but_the_system_text(ds4):
 def test_system_text_can_be_changed(ds4):
     done = ds4("-sys", "Old", "--nothink", stdin=b'Hi\n/system\n/system Be  brief.\nMore\n/system ""\nEnd\n')
     assert "ds4: system: Old\n" in done.err and "ds4: system: Be  brief.\n" in done.err
-    assert "ds4: no system text\n" in done.err
+    assert "ds4: no system prompt\n" in done.err
     three = turns(b"Hi", b"More", b"End", answer=b"Hello.", tag=TOK.think_close)
     assert ds4.engine.sessions[-1].tokens == three
     ds4("-sys", "Old", "--nothink", stdin=b"Hi\n/system New\nMore\n")
@@ -325,7 +325,7 @@ def test_what_cannot_be_loaded_changes_nothing(ds4, tmp_path, data, says):
 
 def test_files_that_cannot_be(ds4, tmp_path):
     done = chat(ds4, f"/save\n/load\n/save {tmp_path}/none/x\n/load {tmp_path}/none\n".encode())
-    for says in ("/save: a file name is needed", "/load: a file name is needed", "/save: cannot write",
+    for says in ("/save: give a file name", "/load: give a file name", "/save: cannot write",
                  "/load: "):  # fmt: skip
         assert f"ds4: {says}" in done.err
     assert done.code == 0
@@ -337,7 +337,7 @@ def test_stats(ds4):
     assert f"2 turns, {used} of 32768 tokens, think none\n" in done.err
     assert "\ngeneration: 12 tokens, " in done.err and "temperature 0.5, top-p " in done.err and "seed 5\n" in done.err
     known = len(turns(b"Hi", answer=b"Hello.", tag=TOK.think_close))
-    assert f"\nprefill: {used - 1 - 12} tokens, " in done.err and f"; {known} were known\n" in done.err
+    assert f"\nprefill: {used - 1 - 12} tokens, " in done.err and f"; {known} from the KV cache\n" in done.err
 
 
 def test_every_command_is_in_the_help_and_completed():

@@ -34,7 +34,7 @@ def raising(error: BaseException):
         (OSError(28, "No space left on device"), 1, "prog: input/output: No space left on device\n"),
         (FileNotFoundError(2, "No such file or directory", "x"), 1, "prog: x: No such file or directory\n"),
         (BrokenPipeError(32, "Broken pipe"), 141, ""),
-        (TypeError("a\nb"), 1, "prog: internal error: TypeError: a b (a bug; DS4_DEBUG=1 shows where)\n"),
+        (TypeError("a\nb"), 1, "prog: internal error: TypeError: a b (a bug; set DS4_DEBUG=1 for a traceback)\n"),
     ],
 )
 def test_every_failure_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):

@@ -147,7 +147,7 @@ def test_verify_with_a_model(capsys, tmp_path: Path, nano_path: str, folder: Pat
     assert sorted(verdicts) == [
         ("other", "computed with another engine, model, numerics, template, tokenizer"),
         ("other", "computed with another numerics"),
-        ("other", "the payload has not the size of this model's"),
+        ("other", "payload size does not match this model"),
         ("sound", ""),
     ]
 
@@ -184,7 +184,7 @@ def test_prune_leaves_what_is_being_written(capsys, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
-        (["list"], 2, "a folder is needed"),
+        (["list"], 2, "name a folder"),
         (["list", "nowhere"], 1, "cannot read nowhere: No such file"),
         (["list", "{}", "more"], 2, "unexpected argument: more"),
         (["show", "{}"], 2, "a name is needed"),

@@ -136,7 +136,7 @@ def test_answers_are_clipped_to_the_context(ds4):
     [
         (["--prompt-file", "/"], 2, "ds4: cannot read prompt file /: Is a directory; see ds4 --help\n"),
         (["-p", "Hi", "-m", "/none"], 1, "ds4: /none: cannot open the model: No such file or directory\n"),
-        (["-p", "Hi", "-m", "/"], 1, "ds4: /: cannot open the model: a folder without config.json\n"),
+        (["-p", "Hi", "-m", "/"], 1, "ds4: /: cannot open the model: it is a folder without config.json\n"),
         (["-p", "Hi", "--stats", "/none/x"], 1, "ds4: cannot write /none/x: no folder /none\n"),
     ],
 )
@@ -155,8 +155,8 @@ def test_a_model_that_chats_needs_a_prompt(ds4):
     ("text", "line"),
     [
         ("[1, 2", "not JSON"),
-        ("{}", "a non-empty JSON list of integers is needed"),
-        ("[]", "a non-empty JSON list of integers is needed"),
+        ("{}", "expected a non-empty JSON list of integers"),
+        ("[]", "expected a non-empty JSON list of integers"),
         ("[1, 2.0]", "item 1 is 2.0, not an integer >= 0"),
         ("[1, true]", "item 1 is true, not an integer >= 0"),
         ("[0, 1, -4]", "item 2 is -4, not an integer >= 0"),

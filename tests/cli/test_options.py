@@ -63,13 +63,13 @@ def test_sizes(text, value):
 
 @pytest.mark.parametrize("text", ["", "0", "0.0GB", "-1GB", "GB", "1 TB", "1e9", "Auto", "1GB ", "9" * 16, "\u0661GB"])
 def test_what_is_no_size(text):
-    with pytest.raises(UsageError, match="invalid value for --expert-cache: .*a size such as 32GB or 512MiB is needed"):
+    with pytest.raises(UsageError, match="invalid value for --expert-cache: .*expected a size such as 32GB or 512MiB"):
         parse("--expert-cache", text)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-0.1", "100.5", "1e999", "1,5", "", "1_0", "--think"])
 def test_numbers_are_finite_and_in_range(text):
-    with pytest.raises(UsageError, match="invalid value for --temp: .*a number from 0 to 100 is needed"):
+    with pytest.raises(UsageError, match="invalid value for --temp: .*expected a number from 0 to 100"):
         parse("--temp", text)
     with pytest.raises(argparse.ArgumentTypeError):
         number(0, 100)(text)
@@ -135,11 +135,11 @@ def test_errors_name_the_flag(argv, message, tmp_path, monkeypatch):
         (["--dump-logits", "o"], "needs a prompt"),
         (["--dump-logprobs", "o"], "needs a prompt"),
         (["--dump-tokens", "--token-ids", "f"], "--dump-tokens needs text"),
-        (["--perplexity-file", "f", "-p", "a"], "do not go together"),
-        (["--inspect", "-p", "a"], "do not go together"),
+        (["--perplexity-file", "f", "-p", "a"], "cannot be combined"),
+        (["--inspect", "-p", "a"], "cannot be combined"),
         (["--dump-logits", "o", "--dump-logprobs", "o", "-p", "a"], "choose one of"),
         (["-p", "a", "--one-by-one"], "--one-by-one goes with"),
-        (["--dump-logits", "o", "-p", "a", "--one-by-one", "--prefill-chunk", "3"], "do not go together"),
+        (["--dump-logits", "o", "-p", "a", "--one-by-one", "--prefill-chunk", "3"], "cannot be combined"),
         (["--stats", "o"], "--stats goes with"),
     ],
 )

@@ -199,7 +199,7 @@ def test_chat_on_a_terminal(tmp_path, nano_path):
     talk.send("half a mess\x03")
     talk.expect(r"ds4>")
     talk.send("/ctx many\r")
-    talk.expect(r"ds4: /ctx: an integer >= 1 is needed, not many")
+    talk.expect(r"ds4: /ctx: expected an integer >= 1, not many")
     talk.expect(r"ds4>")
     talk.send("\x04")
     assert talk.close() == 0

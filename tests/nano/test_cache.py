@@ -212,7 +212,7 @@ def test_command_prints_the_path(nano_path):
         (["slice", "--layers", "many"], 2, "invalid value for --layers: many"),
         (["slice", "a", "b"], 2, "unexpected argument: b"),
         (["checkpoint"], 2, "needs a folder"),
-        ([], 2, "a command is needed"),
+        ([], 2, "missing command"),
         (["fetch"], 2, "choose from"),
     ],
 )

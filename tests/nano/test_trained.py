@@ -216,7 +216,7 @@ def test_the_command_prints_paths(trained_path, nano_path, capsys):
         (["path", "--recipe", "q3"], "unknown recipe 'q3'"),
         (["path", "x"], "unexpected argument: x"),
         (["random", "x"], "unexpected argument: x"),
-        (["slice", "--mtp-block"], "--mtp-block goes with path"),
+        (["slice", "--mtp-block"], "--mtp-block works only with ds4 nano path"),
     ],
 )
 def test_the_command_refuses_in_one_line(capsys, arguments, message):

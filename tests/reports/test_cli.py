@@ -242,7 +242,7 @@ def test_the_sound_and_the_unsound(store, capsys):
     [
         (["lst"], 2, "unknown command 'lst' (did you mean list?)"),
         (["frobnicate"], 2, "unknown command 'frobnicate': choose from list, show"),
-        (["--store", "x"], 2, "a command is needed"),
+        (["--store", "x"], 2, "missing command"),
         (["show"], 2, "1 name(s) needed, 0 given"),
         (["compare", "1", "2", "3"], 2, "unexpected argument: 3"),
         (["compare", "1", "77"], 1, "has no run 77"),

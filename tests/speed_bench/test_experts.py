@@ -42,7 +42,7 @@ def test_the_table(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "says"),
     [
         ([], "one file of recorded routing is needed"),
-        (["{r}", "--cache", "2 cups"], "a size such as 32GB or 512MiB is needed"),
+        (["{r}", "--cache", "2 cups"], "expected a size such as 32GB or 512MiB"),
         (["{r}", "--cache", "0"], "a size such as 32GB"),
         (["{r}x"], "not recorded routing"),
     ],

@@ -71,7 +71,7 @@ def test_what_comes_after_a_fork_is_no_spread() -> None:
 
 @pytest.mark.parametrize("ids", [[], ["a", "a"], ["../a"], ["a b"], [""]])
 def test_prompts_that_make_no_files(tmp_path, ids) -> None:
-    with pytest.raises(UsageError, match="prompt ids must be distinct"):
+    with pytest.raises(UsageError, match="prompt ids must be unique"):
         start(str(tmp_path / "v"), Scripted(GREEDY), [PromptCase(name, "x") for name in ids])
     assert not list(tmp_path.iterdir())
 
@@ -149,7 +149,7 @@ def test_names_that_answered_may_differ_between_the_parts(tmp_path) -> None:
 
 def test_complete_vectors_are_never_refreshed(tmp_path) -> None:
     captured(tmp_path / "v")
-    with pytest.raises(UsageError, match="never refreshed in place"):
+    with pytest.raises(UsageError, match="will not be overwritten"):
         captured(tmp_path / "v")
 
 
@@ -364,7 +364,7 @@ def test_tokens_without_bytes_end_the_comparison() -> None:
     target = Scripted(GREEDY, forced=GREEDY[:1])
     result = check_case(target, Prompt.chat("?"), want)
     assert [s.verdict for s in result.steps] == ["match", "incomparable", "incomparable"]
-    assert "bytes the source did not give" in result.steps[1].why
+    assert "without bytes in the source" in result.steps[1].why
     assert check_case(target, Prompt.chat("?"), expected(step(b""))).verdict == "incomparable"
 
 

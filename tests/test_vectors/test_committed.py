@@ -43,7 +43,7 @@ def judged(*cases: CaseResult, **options) -> Judgement:
 def test_all_best_is_right_and_says_what_it_could_not_see() -> None:
     made = judged(case("a", [2.0, 0.3, 0.31, 5.0], []), case("b", [2.0], []))
     assert (made.verdict, made.tokens, made.first, made.best, made.close, made.worst) == ("right", 5, 2, 5, 1, None)
-    assert "wrong at more than 1 of the tokens" in made.says and "whether there were drafts" in made.says
+    assert "wrong at more than 1 of the tokens" in made.says and "whether speculative decoding" in made.says
     assert "wrong at more than 0.03 of" in judged(case("a", [2.0] * 101, [])).says
 
 

@@ -244,7 +244,7 @@ def test_the_last_line_is_json_and_the_files_are_named(engine, quiet, monkeypatc
 def test_usage_errors_that_teach(capsys, tmp_path) -> None:
     for argv, says in (
         ([], "no target given. Use http://HOST:PORT/v1"),
-        (["a", "b"], "one target is needed, not 2"),
+        (["a", "b"], "expected one target, not 2"),
         (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
         (["local", "--quick", "--long"], "exclude each other"),
         (["what:ever"], "unknown target"),

@@ -63,7 +63,7 @@ def test_values_that_are_not_finite(value, name) -> None:
 
 def test_many_places_are_counted() -> None:
     (only,) = found(changed(lambda x: x.__setitem__(slice(4, 24), np.nan))).values()
-    assert len(only.positions) == 20 and "20 of 30 positions, the first is 4" in only.says
+    assert len(only.positions) == 20 and "20 of 30 positions, first at 4" in only.says
 
 
 def test_rows_of_a_part_are_named_by_their_positions() -> None:
@@ -226,12 +226,12 @@ def test_lists_that_add_up_to_more_than_one() -> None:
         return [(t, [(int(i), float(row[i]) * scale[t]) for i in np.argsort(-row)[:20]]) for t, row in enumerate(logs)]
 
     tens = preflight(from_top(IDS, entries(np.full(T, 1 / np.log(10)))), V)
-    assert (tens[0].name, tens[0].severity) == ("sum", REFUSE) and "base 10" in tens[0].says
+    assert (tens[0].name, tens[0].severity) == ("sum", REFUSE) and "base-10" in tens[0].says
     some = np.where(np.arange(T) == 6, 0.1, 1.0)
     (only,) = preflight(from_top(IDS, entries(some)), V)
     assert (only.name, only.severity, only.positions) == ("sum", BROKEN, (6,)) and "summing to" in only.says
     raw_logits = from_top(IDS, [(t, [(i, float(x)) for i, x in enumerate(row[:20])]) for t, row in enumerate(LOGITS)])
-    assert "base 10" not in refused(preflight(raw_logits, V)).says
+    assert "base-10" not in refused(preflight(raw_logits, V)).says
     coarse = from_top(IDS, [(t, [(i, round(p, 2)) for i, p in top]) for t, top in entries(np.ones(T))])
     assert [f.name for f in preflight(coarse, V)] == ["storage"], "rounding is no error of the sum"
 
@@ -259,8 +259,8 @@ def test_lists_with_holes_are_reported() -> None:
     (LOGITS[1:], "one row is missing"),
     (np.concatenate((LOGITS, LOGITS[:1])), "one row too many .* BOS"),
     (LOGITS[-1:], "a single row"),
-    (LOGITS[:7], r"logits of shape \(7, 64\) do not go with 30 positions$"),
-    (LOGITS[0], "a table is needed"),
+    (LOGITS[:7], r"logits of shape \(7, 64\) do not match 30 positions$"),
+    (LOGITS[0], "expected one row per position"),
     (LOGITS.view("V4"), "not numbers"),
     (LOGITS.astype(np.float16).view("V2"), "no bfloat16: save float32"),
     (LOGITS > 0, "not numbers"),

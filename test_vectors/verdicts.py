@@ -178,7 +178,7 @@ def _answers(
         try:
             return target.score(prompt, [step.token.raw for step in expected_steps], top), True
         except TargetError as error:
-            if not any(text in str(error) for text in ("go on with", "is not a token")):
+            if not any(text in str(error) for text in ("cannot continue", "is not a token")):
                 raise
     target.require(Ability.TOP_LOGPROBS, needed_for="check")
     free = target.complete(Request(prompt, len(expected_steps), top_logprobs=top, ctx=ctx)).steps

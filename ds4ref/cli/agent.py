@@ -42,41 +42,41 @@ PROMPT = "ds4-agent> "
 HISTORY = ".ds4_agent_history"
 CTX, TOKENS, HTTP_TOKENS, TURNS = 100_000, 50_000, 8192, 50
 
-USAGE = """ds4 agent [options] [PROMPT]                  a session; PROMPT is its first message
-       ds4 agent [options] -p TEXT | --prompt-file FILE    one task; asks nothing, then ends"""
+USAGE = """ds4 agent [options] [PROMPT]                  interactive session; PROMPT is the first message
+       ds4 agent [options] -p TEXT | --prompt-file FILE    one task without questions"""
 
 EPILOG = """\
 examples:
   ds4 agent                                        work in this folder, on the local model
   ds4 agent --target http://127.0.0.1:8000/v1      the same with a server's model
-  ds4 agent -p "What is in here?" --allow read     looks, changes nothing
-  ds4 agent -p "Fix the test" --yes --root proj    may do everything, in proj
+  ds4 agent -p "What is in here?" --allow read     read only
+  ds4 agent -p "Fix the test" --yes --root proj    allow everything, in proj
   ds4 agent -p "..." --allow read,edit --log l.jsonl
 
 tools: read, list, search (group read); edit, write (group edit); bash (group bash). In a session on a
-terminal looking is allowed, everything else is asked for: y, n, or a for always. Without a terminal,
-and with -p, what --allow does not name is denied, and the model is told so.
-File tools reach nothing outside --root. bash does: it is no sandbox.
+terminal reading is allowed, anything else asks first: y, n, or a for always. Without a terminal, and
+with -p, tools not named by --allow are denied.
+File tools cannot leave --root. bash can: there is no sandbox.
 
-stdout carries what the model says; tools, questions and notes go to stderr. Ctrl-C stops the answer or
-the command, and the session goes on.
+stdout carries the model's text; tools, questions and notes go to stderr. Ctrl-C stops the answer or
+the command; the session continues.
 
 environment:
-  DS4_API_KEY=K      key of an HTTP target (--key-env names another variable); commands never see it
+  DS4_API_KEY=K      API key of an HTTP target (--key-env names another variable); hidden from commands
   DS4_THREADS=N, DS4_LOCK_FILE=F, DS4_DEBUG=1, NO_COLOR=1    as in ds4 --help
 
-exit codes: 0 done, 1 failure or a limit was reached, 2 usage, 130 Ctrl-C ended a -p task"""
+exit codes: 0 done, 1 failure or limit reached, 2 usage, 130 Ctrl-C ended a -p task"""
 
 HELP = """\
 /help         this list
-/allow NAMES  allow tools without asking: read, edit, bash, or single ones
+/allow NAMES  allow tools without asking: read, edit, bash, or tool names
 /think        think before answering
 /think-max    think without limit
-/nothink      answer at once
-/clear        forget the conversation; files stay as they are
-/quit, /exit  leave (so does Ctrl-D)
+/nothink      answer without thinking
+/clear        clear the conversation; files are not changed
+/quit, /exit  quit (or Ctrl-D)
 Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer or a command;
-what was said and done so far stays."""
+the work so far is kept."""
 
 _UNAVAILABLE = {
     "--metal": f"no Metal backend (available: {', '.join(BACKENDS)}); use --target for a server",

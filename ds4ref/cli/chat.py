@@ -36,17 +36,17 @@ HELP = """\
 /help         this list
 /think        think before answering
 /think-max    think without limit (needs a context of at least 393216)
-/nothink      answer at once
+/nothink      answer without thinking
 /system TEXT  set the system prompt ("" for none); alone: show it
-/regen        another answer to your last message
-/undo         take your last message and its answer back
-/clear        forget the conversation
+/regen        regenerate the last answer
+/undo         remove your last message and its answer
+/clear        clear the conversation
 /save FILE    write the conversation as JSON
-/load FILE    go on with a saved one
+/load FILE    continue a saved conversation
 /stats        tokens, speed, settings
-/ctx N        a context of N tokens; the conversation is kept
-/read FILE    the content of FILE as your next message
-/quit, /exit  leave (so does Ctrl-D)
+/ctx N        set the context size to N tokens, keeping the conversation
+/read FILE    send the content of FILE as your next message
+/quit, /exit  quit (or Ctrl-D)
 Enter sends, Alt-Enter starts a new line. Ctrl-C stops an answer; what it said
 so far stays."""
 

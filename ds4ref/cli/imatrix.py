@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 PROG = "ds4 imatrix"
 
 EPILOG = """\
-A prompt file is text; lines that start with ===== DS4_IMATRIX_PROMPT part it into prompts.
-Experts that no token was sent to have no importance of their own: ds4-quantize gives them the
-mean of the others, and says so.
+A prompt file is text; lines starting with ===== DS4_IMATRIX_PROMPT separate prompts. For experts
+that no token was routed to, ds4-quantize uses the mean of the others and prints a note.
 
-exit codes: 0 done; 1 failure; 2 usage; 130 Ctrl-C (what was measured is written)"""
+exit codes: 0 done; 1 failure; 2 usage; 130 Ctrl-C (the results so far are written)"""
 
 
 def build_parser() -> Parser:

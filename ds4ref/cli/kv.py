@@ -45,9 +45,9 @@ USAGE = f"{PROG} COMMAND DIR [NAME...] [options]\n\ncommands:\n" + "\n".join(
 )
 
 EPILOG = """\
-NAME is a file's name or the beginning of it.
+NAME is a file name or a prefix of one.
 
-exit codes: 0 done; 1 failure, or something is damaged; 2 usage"""
+exit codes: 0 done; 1 failure or damaged file; 2 usage"""
 
 
 def build_parser(command: str) -> Parser:

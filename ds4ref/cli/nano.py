@@ -22,19 +22,19 @@ from ..errors import UsageError
 PROG = "ds4 nano"
 COMMANDS = ("path", "random", "slice", "checkpoint")
 
-USAGE = """ds4 nano path [--recipe R] [--mtp-block]  print the file of the embedded model, made if need be
-       ds4 nano random                        print the file of a small model of random weights
-       ds4 nano slice [OUT] [options]         write Flash's or Pro's real dimensions at reduced depth, random weights
-       ds4 nano checkpoint FOLDER [options]   write a model as DeepSeek publishes it: safetensors in FP8 and FP4"""
+USAGE = """ds4 nano path [--recipe R] [--mtp-block]  print the path of the embedded model, building it if necessary
+       ds4 nano random                        print the path of a small model with random weights
+       ds4 nano slice [OUT] [options]         write a random model of Flash's or Pro's dimensions, fewer layers
+       ds4 nano checkpoint FOLDER [options]   write a model in DeepSeek's release format: safetensors in FP8 and FP4"""
 
 EPILOG = """\
 The embedded model is {about}.
-DS4_NANO_WEIGHTS names another folder with its weights, such as a checkpoint in training.
+DS4_NANO_WEIGHTS=DIR uses the weights in another folder, such as a training checkpoint.
 
-recipes of path:
+recipes for path:
 {recipes}
 
-Without OUT a slice goes to the model cache and is kept. Without --layers a checkpoint is the embedded model's.
+Without OUT, a slice is written to the model cache. Without --layers, checkpoint writes the embedded model.
 
 exit codes: 0 done; 1 failure; 2 usage"""
 

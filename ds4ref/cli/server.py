@@ -57,23 +57,23 @@ EPILOG = """\
 examples:
   ds4-server                                  the embedded model on http://127.0.0.1:8000
   ds4-server -m model.gguf -c 65536 --port 8080
-  ds4-server --host 0.0.0.0 --key-env DS4_SERVER_KEY   for others, who need the key in that variable
-  ds4-server --trace trace.txt                every prompt and answer in a file
-  ds4-server --kv-disk-dir ~/.cache/ds4-kv    conversations that survive a restart
+  ds4-server --host 0.0.0.0 --key-env DS4_SERVER_KEY   reachable by others, with the API key in that variable
+  ds4-server --trace trace.txt                log every prompt and answer to a file
+  ds4-server --kv-disk-dir ~/.cache/ds4-kv    keep conversations across restarts
 
 clients:
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1    OpenAI's SDKs, Codex (wire_api = "responses"), opencode, pi
   ANTHROPIC_BASE_URL=http://127.0.0.1:8000    Anthropic's SDKs, Claude Code
-  http://127.0.0.1:8000/                      a page that shows what the server does
+  http://127.0.0.1:8000/                      status page in the browser
 
-The first SIGINT or SIGTERM lets running answers end (--drain seconds), the second does not.
+The first SIGINT or SIGTERM lets running answers finish (for --drain seconds), the second stops at once.
 
 environment:
   DS4_THREADS=N      default for --threads
-  DS4_LOCK_FILE=F    one process at a time: while another one holds F, this one exits 2
+  DS4_LOCK_FILE=F    allow one process at a time: exits 2 while another holds F
   DS4_DEBUG=1        show the traceback behind an error
 
-exit codes: 0 ended by a signal and everything answered, 1 failure, 2 usage or lock, 130 second signal"""
+exit codes: 0 stopped by a signal, all requests answered; 1 failure, 2 usage or lock, 130 second signal"""
 
 UNAVAILABLE = {
     "--metal": f"no Metal backend (available: {', '.join(BACKENDS)})",
@@ -120,9 +120,9 @@ def build_parser() -> Parser:
     g.add_argument("--api-key", metavar="KEY", help="API key that clients must send; visible to other users in the "
                    "process list, unlike --key-env")  # fmt: skip
     add(g, "--key-env", default=None, help="environment variable with the API key")
-    g.add_argument("--insecure", action="store_true", help="accept other machines without a key")
-    g.add_argument("--allow-host", metavar="NAMES", default="", help="further Host header names to accept, separated by "
-                   "commas; IP addresses, localhost and --host are always accepted")  # fmt: skip
+    g.add_argument("--insecure", action="store_true", help="accept remote clients without a key")
+    g.add_argument("--allow-host", metavar="NAMES", default="", help="other Host header names to accept, comma-"
+                   "separated; IP addresses, localhost and --host are always accepted")  # fmt: skip
     g.add_argument("--cors", action="store_true", help="allow requests from web pages of any origin")
 
     g = parser.add_argument_group("limits")
@@ -137,10 +137,10 @@ def build_parser() -> Parser:
     g.add_argument(
         "--connections", metavar="N", type=integer(), default=512, help="maximum concurrent connections (512)"
     )
-    g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="maximum request, MiB, also after "
-                   "decompression (64)")  # fmt: skip
-    g.add_argument("--receive", metavar="S", type=number(0.1, 1e6), default=60.0, help="time limit for receiving a request "
-                   "body, seconds (60)")  # fmt: skip
+    g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="maximum request size, "
+                   "MiB, before and after decompression (64)")  # fmt: skip
+    g.add_argument("--receive", metavar="S", type=number(0.1, 1e6), default=60.0, help="seconds to receive a request "
+                   "body (60)")  # fmt: skip
     g.add_argument("--drain", metavar="S", type=number(0, 1e6), default=30.0, help="seconds to let running answers "
                    "finish at shutdown (30)")  # fmt: skip
     g.add_argument("--like-ds4", metavar="LIST", type=choices("all", *DEVIATIONS), default=[], help="behaviours to "

@@ -39,14 +39,14 @@ USAGE = {
     "measure": "ds4 steer measure DIRECTION.f32 PROMPTS [-m MODEL] [options]",
 }
 EPILOG = """\
-Prompts are one a line; blank lines and lines that begin with # are skipped. Positive scales remove
-what the good prompts have more of than the bad ones, negative ones amplify it.
+One prompt per line; blank lines and lines starting with # are skipped. Positive scales remove what
+distinguishes the good prompts from the bad ones, negative scales amplify it.
 
-  ds4 steer build --good-file a.txt --bad-file b.txt -o a.f32   a.f32, and a.json beside it
-  ds4 steer measure a.f32 a.txt --metric words                  those lines that it was not built from
+  ds4 steer build --good-file a.txt --bad-file b.txt -o a.f32   writes a.f32 and a.json
+  ds4 steer measure a.f32 a.txt --metric words                  tests the lines not used for building
   ds4 --dir-steering-file a.f32 --dir-steering-ffn 0.5 -p Hi    steered
 
-exit codes: 0 done, also if nothing moves; 1 failure; 2 usage"""
+exit codes: 0 done, even without an effect; 1 failure; 2 usage"""
 SCALES = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 COMPONENT = "ffn_out"
 LEAST_TEXT = 96
@@ -258,10 +258,10 @@ def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) 
     if len(prompts) < len(lines):
         say(
             PROG,
-            f"{len(lines) - len(prompts)} of {len(lines)} prompts were used to build the directions: {len(prompts)} left",
+            f"{len(lines) - len(prompts)} of {len(lines)} prompts were used for building: {len(prompts)} left",
         )
     if not about.get("used"):
-        say(PROG, "no .json next to the directions: prompts may overlap with those they were built from")
+        say(PROG, "no .json next to the directions: prompts may be among those used to build them")
     encode = engine.tokenizer.encode
     if metric == "words":
         room, function = args.tokens, metrics.words(args.tokens)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_cluster(group: Group) -> None:
     """Add the options that choose a cluster."""
     add(group, "--cluster")
-    add(group, "--layers", help="of --cluster, by worker: 0-20@a,21-42@b (by bytes and measured speed)")
+    add(group, "--layers", help="with --cluster: layers per worker, 0-20@a,21-42@b (by bytes and measured speed)")
     add(group, "--stream-format")
 
 
@@ -30,7 +30,7 @@ def clustering(args: Namespace) -> ClusterSettings | None:
     if args.cluster is None:
         for name in ("layers", "stream_format"):
             if getattr(args, name) is not None:
-                raise UsageError(f"--{name.replace('_', '-')} goes with --cluster")
+                raise UsageError(f"--{name.replace('_', '-')} needs --cluster")
         return None
     from ..cluster.open import ClusterSettings
 

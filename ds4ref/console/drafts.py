@@ -29,7 +29,9 @@ def drafting(args: Namespace, embedded: bool = False) -> Drafting | None:
     if kind is None:
         kind = "auto" if most is not None and most > 1 else "off"
     elif most == 1 and kind != "off":
-        raise UsageError(f"--mtp-draft 1 drafts nothing, --draft {kind} does: 2 to 16, or leave one of them out")
+        raise UsageError(
+            f"--mtp-draft 1 turns drafting off and conflicts with --draft {kind}: use 2 to 16, or drop one"
+        )
     if kind == "off":
         return None
     from ..drafts.setup import MARGIN, Drafting

@@ -36,7 +36,7 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     # results
     "--json": ((), {"action": "store_true", "help": "one line of JSON instead of text"}),
     "--output": (("-o",), {"metavar": "FILE", "help": "write results there"}),
-    "--store": ((), {"metavar": "FILE", "help": "run store (the user's own)"}),
+    "--store": ((), {"metavar": "FILE", "help": "run store to use (the per-user store)"}),
     "--no-store": ((), {"action": "store_true", "help": "do not record this run"}),
     "--label": ((), {"metavar": "TEXT", "help": "name of the run in the store"}),
     "--title": ((), {"metavar": "TEXT", "help": "heading"}),

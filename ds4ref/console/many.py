@@ -82,7 +82,7 @@ def many(tool: Tool, argv: Sequence[str]) -> int:
         sys.stdout.write(options.format_help())
         return 0
     if len(args.job) != 1:
-        raise UsageError("many needs one JOB.toml")
+        raise UsageError("give one JOB.toml")
     name, labels = read_job(args.job[0], tool)
     how = {"module": tool.module, "prog": tool.prog}
     units = {unit: {**how, "argv": [*unit_argv, *tool.json]} for unit, (_, unit_argv) in labels.items()}
@@ -108,14 +108,14 @@ def _parser(tool: Tool) -> Parser:
     parser = Parser(
         f"{tool.prog} many",
         usage=f"{tool.prog} many JOB.toml [options]",
-        description="One command for every combination of a matrix; running it again does what is missing.",
+        description="Run one command for every combination of a matrix; run it again to resume.",
         epilog=(__doc__ or "").partition("\n\n")[2],
         unavailable={},
     )
     parser.add_argument("job", metavar="JOB.toml", nargs="*", help="name, args and [matrix]; see below")
     add(parser, "--scheduler")
-    add(parser, "--workers", default=1, help="processes of this machine, without --scheduler (1)")
-    add(parser, "--output", metavar="DIR", help="folder for what units write below {out} (the job's name)")
+    add(parser, "--workers", default=1, help="local worker processes, without --scheduler (1)")
+    add(parser, "--output", metavar="DIR", help="folder that replaces {out} in the job (the job's name)")
     add(parser, "--store")
     add(parser, "--json")
     add(parser, "--help")
@@ -136,7 +136,7 @@ def _conclude(prog: str, name: str, outcome: Outcome, args: Namespace) -> int:
         counts = f"{len(outcome.done)} done, {len(outcome.before)} done before, {len(outcome.failed)} failed"
         print(f"{name}: {counts}" + (f", {len(outcome.remaining)} left" if outcome.remaining else ""))
     if outcome.remaining:
-        say(prog, "stopped; the same command does what is missing")
+        say(prog, "stopped; run the same command again to resume")
         return EXIT_INTERRUPTED
     return 1 if outcome.failed or below else 0
 
@@ -158,16 +158,16 @@ def read_job(path: str, tool: Tool) -> tuple[str, dict[str, tuple[str, list[str]
         raise DataError(f"{path}: not TOML: {' '.join(str(error).split())}") from None
     name, args, matrix = job.pop("name", Path(path).stem), job.pop("args", []), job.pop("matrix", {})
     if job:
-        raise DataError(f"{path}: unknown entry {next(iter(job))!r}: there are name, args, [matrix]")
+        raise DataError(f"{path}: unknown entry {next(iter(job))!r}: allowed: name, args, [matrix]")
     if not isinstance(name, str) or not name:
-        raise DataError(f"{path}: name must be a text")
+        raise DataError(f"{path}: name must be a string")
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
-        raise DataError(f"{path}: args must be a list of texts")
+        raise DataError(f"{path}: args must be a list of strings")
     if not isinstance(matrix, dict):
         raise DataError(f"{path}: [matrix] must be a table")
     for key, values in matrix.items():
         if not isinstance(values, list) or not values or not all(_is_plain(value) for value in values):
-            raise DataError(f"{path}: matrix.{key} must be a list of texts or numbers")
+            raise DataError(f"{path}: matrix.{key} must be a list of strings or numbers")
     _refuse(path, args, matrix, tool)
     units = {}
     for chosen_values in itertools.product(*matrix.values()):
@@ -187,9 +187,9 @@ def _refuse(path: str, args: Sequence[str], matrix: Mapping[str, Any], tool: Too
             flags.append((flag, value if equals else after))
     for flag, value in flags:
         if flag in SET_HERE:
-            raise DataError(f"{path}: {flag} is set for each unit and cannot be given")
+            raise DataError(f"{path}: {flag} is set per unit and cannot be used in a job")
         if flag in tool.files and OUT not in value:
-            raise DataError(f"{path}: every unit would write the same --{flag}: name it {OUT}/...")
+            raise DataError(f"{path}: every unit would write the same --{flag} file: use {OUT}/...")
 
 
 def _is_plain(value: Any) -> bool:
@@ -279,7 +279,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     total = sum(path.stat().st_size for path in paths)
     if total > FILES_LIMIT:
-        raise DataError(f"{total >> 20} MiB of files to send back: write them to a folder that machines share")
+        raise DataError(f"{total >> 20} MiB of files to send back is too much: write them to a shared folder")
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -299,7 +299,9 @@ class Folders:
         done = {unit.name for unit in Job(store, job).units().values() if unit.done}
         for unit, name in self.names.items():
             if unit not in done and (root / name).exists():
-                raise UsageError(f"{root / name} exists, but its unit is not done: move it, or choose another --output")
+                raise UsageError(
+                    f"{root / name} exists, but its unit is unfinished: move it, or choose another --output"
+                )
 
     def receive(self, unit: str, result: dict[str, Any]) -> dict[str, Any]:
         """Write a unit's files into its folder; return the result without files, with its runs named after the unit."""

@@ -42,7 +42,9 @@ def steering(args: Namespace) -> Steering | None:
 def only_local(args: Namespace, kind: str) -> None:
     """Raise UsageError if the options ask for steering of a target of another kind than "local"."""
     if kind != "local" and steering(args) is not None:
-        raise UsageError(f"{FLAGS[0]} steers a local engine, not a target of kind {kind}: give it to that engine")
+        raise UsageError(
+            f"{FLAGS[0]} works only with a local engine, not a target of kind {kind}: set steering in that engine"
+        )
 
 
 def announce(prog: str, engine: Engine | None) -> None:

@@ -196,7 +196,7 @@ def collect(deltas: Iterable[Delta]) -> Completion:
         for delta in deltas:
             total.add(delta)
         if not total.last.finish:
-            raise TargetError("the answer broke off: no finish reason came")
+            raise TargetError("the answer ended without a finish reason")
     except TargetError as error:
         error.partial = replace(total.completion(), finish=Finish.ERROR, error=str(error))
         raise

@@ -54,7 +54,7 @@ class CommandTarget(Target):
         if request.temperature > 0:
             raise UsageError(f"{self.name}: dumps are greedy, temperature {request.temperature:g} is not available")
         if prompt.answer:
-            raise TargetError(f"{self.name} cannot be made to go on with a given answer")
+            raise TargetError(f"{self.name} cannot continue a given answer")
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="ds4-target-") as folder:
             source, out = Path(folder, "prompt.txt"), Path(folder, "out.json")
@@ -71,7 +71,7 @@ class CommandTarget(Target):
             try:
                 data = out.read_bytes()
             except OSError as error:
-                raise TargetError(f"{self.name} ended well but wrote no dump: {error.strerror}") from None
+                raise TargetError(f"{self.name} exited 0 but wrote no dump: {error.strerror}") from None
         dump = read_dump(data, self.name)
         text = b"".join(step.token.raw for step in dump.steps[: -1 if dump.finish == "stop" else None])
         usage = Usage(dump.prompt_tokens, len(dump.steps))
@@ -91,7 +91,7 @@ class CommandTarget(Target):
             out = self._run("--dump-tokens", "--prompt-file", str(source))
         match = re.match(rb"\[([0-9, ]*)\]\r?\n", out)
         if match is None:
-            raise TargetError(f"{self.name} --dump-tokens did not begin with a list of ids")
+            raise TargetError(f"{self.name} --dump-tokens did not start with a list of ids")
         return [int(number) for number in match.group(1).split(b",") if number.strip()]
 
     def identity(self) -> dict[str, Any]:

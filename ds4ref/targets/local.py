@@ -125,7 +125,7 @@ class LocalTarget(Target):
     def score_after(self, ids: Sequence[int], forced: Sequence[int], top_logprobs: int = 0) -> list[Step]:
         """Score the token ids ``forced`` after the prompt ``ids`` with one prefill."""
         if not ids:
-            raise TargetError("nothing precedes the first token: an empty prompt gives no distribution")
+            raise TargetError("an empty prompt has no distribution for its first token")
         return [step for piece in self._pieces(list(ids), list(forced), top_logprobs) for step in piece]
 
     def score_text(self, text: str, top_logprobs: int = 0) -> list[Step]:

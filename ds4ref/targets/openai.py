@@ -73,7 +73,9 @@ class HttpTarget(Target):
             entries = _list(_dict(self.transport.get("/models")).get("data"))
             names = [str(entry.get("id")) for entry in entries]
             if len(names) != 1:
-                raise UsageError(f"{self.name} serves {len(names)} models, name one: {', '.join(names[:20])}")
+                raise UsageError(
+                    f"{self.name} serves {len(names)} models, choose one with --model-name: {', '.join(names[:20])}"
+                )
             self._model, self._owner = names[0], str(entries[0].get("owned_by") or "")
         return self._model
 
@@ -212,8 +214,8 @@ class HttpTarget(Target):
     def notes(self) -> list[str]:
         """Return remarks on bytes that were not UTF-8 and on request fields dropped after refusals."""
         lost, refused = self.transport.undecodable, sorted(self.dialect.refused)
-        notes = [f"{self.name}: {lost} bytes were no UTF-8 (characters cut in two)"] if lost else []
-        return notes + ([f"{self.name} refuses {', '.join(refused)}: it was asked without"] if refused else [])
+        notes = [f"{self.name}: {lost} bytes were not UTF-8 (split characters)"] if lost else []
+        return notes + ([f"{self.name} rejects {', '.join(refused)}: not sent"] if refused else [])
 
     def close(self) -> None:
         """Close connections."""
@@ -292,7 +294,7 @@ class HttpTarget(Target):
             body["tools"] = self.dialect.tools(prompt.tools)
         if prompt.answer:
             if self.dialect.prefill is None:
-                raise TargetError(f"{self.name} cannot be made to go on with a given answer: no prefill style chosen")
+                raise TargetError(f"{self.name} cannot continue a given answer: no --prefill style chosen")
             fields, more = self.dialect.prefill
             body["messages"].append({"role": "assistant", "content": prompt.answer, **fields})
             body |= more
@@ -304,7 +306,9 @@ class HttpTarget(Target):
             return
         if served != self.model and served not in self.accept:
             name = self.transport.clean(raw_bytes(str(served)), 80)
-            raise TargetError(f"{self.name}: asked for model {self.model}, but {name} answered: nothing was recorded")
+            raise TargetError(
+                f"{self.name}: requested model {self.model}, but {name} answered: nothing recorded (see --accept-model)"
+            )
         self.served.add(str(served))
 
     def _choice(self, answer: dict[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Transport:
             raise UsageError(f"no credentials in the address: put the key in the environment variable {key_env}")
         if parts.query or parts.fragment:
             # it would end up in stored results, and a key does not belong there
-            raise UsageError("no query in the address: it ends with the path, as in http://HOST:PORT/v1")
+            raise UsageError("the address must not contain a query string: use http://HOST:PORT/v1")
         self.base = base.rstrip("/")
         self.attempts, self.interval, self._sleep = attempts, 60.0 / per_minute if per_minute else 0.0, sleep
         self._secret = os.environ.get(key_env, "").strip()
@@ -174,7 +174,7 @@ class Transport:
             raise
         except httpx2.TransportError as error:
             _stop_if(cancel)
-            raise TargetError(f"{self.base}: the answer broke off: {self._reason(error)}") from None
+            raise TargetError(f"{self.base}: connection lost during the answer: {self._reason(error)}") from None
         finally:
             if cancel.requested and self._client is None:
                 line.client.close()
@@ -196,7 +196,9 @@ class Transport:
     def _decoded(self, response: httpx2.Response, cancel: Cancellation | None) -> Iterator[Any]:
         kind = response.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
-            raise TargetError(f"{self.base}: asked for a stream, got {self.clean(kind.encode()) or 'no content type'}")
+            raise TargetError(
+                f"{self.base}: expected an event stream, got {self.clean(kind.encode()) or 'no content type'}"
+            )
         try:
             for data in events(response.iter_bytes(), MAX_BODY):
                 _stop_if(cancel)
@@ -210,7 +212,7 @@ class Transport:
         except TargetError as error:
             raise TargetError(f"{self.base}: {error}") from None
         except httpx2.TransportError as error:
-            raise TargetError(f"{self.base}: the stream broke off: {self._reason(error)}") from None
+            raise TargetError(f"{self.base}: the stream was interrupted: {self._reason(error)}") from None
 
     def _parsed(self, data: bytes) -> Any:
         """Parse JSON; bytes that are not UTF-8 become lone surrogates (``wire``) and are counted."""

@@ -60,7 +60,7 @@ def _byte_level(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
     pre = _pattern(table, str(where))
     tokens, merges = vocabulary(checkpoint)
     if len(tokens) > rows:
-        raise TextError(f"{where}: {len(tokens)} tokens, the embedding has {rows} rows")
+        raise TextError(f"{where}: {len(tokens)} tokens, but the embedding has {rows} rows")
     known = {token["id"]: CONTROL if token.get("special") else USER for token in table.get("added_tokens") or []}
     used_ids = set(table["model"]["vocab"].values()) | known.keys()
     tokens += [f"[unused {i}]" for i in range(len(tokens), rows)]
@@ -89,7 +89,7 @@ def _scored(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
     tokenizer = of_checkpoint(checkpoint)
     tokens, _ = vocabulary(checkpoint)
     if len(tokens) > rows:
-        raise TextError(f"{where}: {len(tokens)} tokens, the embedding has {rows} rows")
+        raise TextError(f"{where}: {len(tokens)} tokens, but the embedding has {rows} rows")
     first = space_first(table, where)
     names, scores, kinds = scored(table, tokens, rows, where)
     return [*_vocabulary(names, scores, kinds, first), *_ends(tokenizer), *_settings(checkpoint, tokenizer.template)]
@@ -101,7 +101,7 @@ def _sentencepiece(checkpoint: Checkpoint, rows: int) -> list[MetadataEntry]:
     model = read_model(path)
     spare = rows - len(model.pieces)
     if spare < 0:
-        raise TextError(f"{path}: {len(model.pieces)} tokens, the embedding has {rows} rows")
+        raise TextError(f"{path}: {len(model.pieces)} tokens, but the embedding has {rows} rows")
     names = [*model.pieces, *(f"[unused {i}]" for i in range(len(model.pieces), rows))]
     scores, kinds = [*model.scores, *[LOWEST] * spare], [*model.kinds, *[UNUSED] * spare]
     ends = [(f"{GGML}{n}_token_id", "u32", i) for n, i in (("bos", model.bos), ("eos", model.eos)) if i >= 0]
@@ -141,7 +141,7 @@ def _pattern(table: Mapping[str, Any], where: str) -> str:
         if list(rule.patterns) == own and whole == rule.whole and normalizer == ("NFC" if rule.nfc else None)
     ]  # fmt: skip
     if not names:
-        raise TextError(f"{where}: a GGUF has no name for how it cuts and merges text that is known here")
+        raise TextError(f"{where}: no known GGUF pre-tokenizer name matches this tokenizer")
     return names[0]
 
 

@@ -100,7 +100,7 @@ class LibraryTokenizer(ControlStrings):
         self.think_close = self._control.get(protocol.THINK_CLOSE, -1)
         for name, token in (("bos", bos), ("eos", eos), *(("an end", token) for token in ends)):
             if not -1 <= token < len(self._strings):
-                raise TextError(f"{where}: {name} is token {token}, there are {len(self._strings)}")
+                raise TextError(f"{where}: {name} is token {token}, but the vocabulary has {len(self._strings)}")
         self.ends = frozenset(token for token in (eos, *ends) if token >= 0)
 
     def __len__(self) -> int:
@@ -212,7 +212,7 @@ def of_gguf(source: TensorSource) -> LibraryTokenizer:
         return metadata[_GGML + key] if metadata.type_of(_GGML + key) == "string" else otherwise
 
     if named("model", "") != "gpt2":
-        raise TextError(f"{source.path}: no tokenizer.ggml.model that is known here: this file has no tokenizer")
+        raise TextError(f"{source.path}: no supported tokenizer.ggml.model: this file has no tokenizer")
     pre = named("pre", "default")
     rule = RULES.get(pre)
     if rule is None:

@@ -33,7 +33,7 @@ def vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
     table, where = definition(checkpoint), checkpoint.folder / TOKENIZER
     model = table.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
-        raise TextError(f"{where}: its model is not byte-pair encoding")
+        raise TextError(f"{where}: unsupported tokenizer model: not BPE")
     ids = dict(model["vocab"])
     added = table.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added):

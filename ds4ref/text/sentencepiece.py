@@ -54,9 +54,9 @@ def read_model(path: str | os.PathLike[str]) -> Model:
             elif number in (2, 3) and isinstance(value, bytes):
                 (trained if number == 2 else normalized).update(_fields(value))
     except (ValueError, struct.error):
-        raise TextError(f"{where}: not a tokenizer.model of SentencePiece") from None
+        raise TextError(f"{where}: not a SentencePiece tokenizer.model") from None
     if not pieces or not all(1 <= kind <= 6 for kind in kinds) or not all(map(math.isfinite, scores)):
-        raise TextError(f"{where}: not a tokenizer.model of SentencePiece")
+        raise TextError(f"{where}: not a SentencePiece tokenizer.model")
     checks = {
         "is not byte-pair encoding": trained.get(3, 1) == _BPE,
         "has no byte fallback": bool(trained.get(35)),
@@ -66,7 +66,7 @@ def read_model(path: str | os.PathLike[str]) -> Model:
     }
     for says, fine in checks.items():
         if not fine:
-            raise TextError(f"{where}: {says}, which a GGUF of scored pieces cannot say")
+            raise TextError(f"{where}: {says}, which a GGUF with scored pieces cannot express")
     unknown, bos, eos = (_signed(trained.get(field, usual)) for field, usual in ((40, 0), (41, 1), (42, 2)))
     if not all(-1 <= token < len(pieces) for token in (unknown, bos, eos)):
         raise TextError(f"{where}: a special token is outside the {len(pieces)} pieces")

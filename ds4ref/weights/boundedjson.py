@@ -98,7 +98,7 @@ def read(path: str | os.PathLike[str], limit: int, **bounds: int) -> dict[str, A
     file = MappedFile(path)
     try:
         if file.size > limit:
-            raise ModelFileError(path, f"{file.size} bytes of JSON, at most {limit} are read")
+            raise ModelFileError(path, f"{file.size} bytes of JSON; the maximum is {limit}")
         value = parse(path, file.read(0, file.size), **bounds)
     finally:
         file.close()

@@ -124,7 +124,7 @@ def read_at(path: str, fd: int, offset: int, count: int) -> bytes:
         except OSError as error:
             raise ModelFileError(path, f"cannot read: {error.strerror or error}", offset) from None
         if not part:
-            raise ModelFileError(path, "the file has become shorter while it was open", offset)
+            raise ModelFileError(path, "the file was truncated while open", offset)
         parts.append(part)
         offset += len(part)
         count -= len(part)

@@ -88,7 +88,7 @@ def layout_of(checkpoint: Checkpoint, stored: Stored, scale: Stored | None) -> L
     if stored.dtype in PACKED_DTYPES and scale is not None:
         return _fp4(checkpoint, path, stored, scale)
     dtype = f"{stored.dtype} with scales" if scale is not None else stored.dtype
-    raise ModelFileError(path, f"tensor {name} is {dtype}, which no format here holds", stored.offset)
+    raise ModelFileError(path, f"tensor {name} is {dtype}, which is not a supported format", stored.offset)
 
 
 def made_layout(name: str, values: np.ndarray) -> Layout:

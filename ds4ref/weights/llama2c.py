@@ -252,7 +252,7 @@ def read_header(file: MappedFile) -> Llama2cHeader:
         raise ModelFileError(file.path, f"{file.size} bytes, too short for a llama2.c header")
     _, version, dim, hidden, layers, heads, shared, vocab, context, tied = _VERSIONED.unpack_from(head)
     if version not in (1, 2):
-        raise ModelFileError(file.path, f"llama2.c version {version}, known are 1 and 2", 4)
+        raise ModelFileError(file.path, f"llama2.c version {version}; supported: 1 and 2", 4)
     if tied > 1:
         raise ModelFileError(file.path, f"the flag of a shared head is {tied}", _VERSIONED.size - 1)
     group = _GROUP.unpack_from(head, _VERSIONED.size)[0] if version == 2 else 0
@@ -267,9 +267,7 @@ def _checked(path: str, h: Llama2cHeader, start: int) -> Llama2cHeader:
             raise ModelFileError(path, f"llama2.c checkpoint with {label} {h[number]}, wanted {low} to {high}",
                                  start + 4 * number)  # fmt: skip
     if h.dim % h.heads or h.head_dim % 2 or h.heads % h.shared:
-        raise ModelFileError(
-            path, f"{h.dim} channels, {h.heads} heads and {h.shared} key-value heads do not fit together"
-        )
+        raise ModelFileError(path, f"{h.dim} channels, {h.heads} heads and {h.shared} key-value heads are inconsistent")
     if h.version == 2 and (h.group < 1 or h.dim % h.group or h.hidden % h.group):
         reason = f"groups of {h.group} weights do not divide rows of {h.dim} and {h.hidden}"
         raise ModelFileError(path, reason, _VERSIONED.size)

@@ -61,7 +61,7 @@ class MappedFile:
             raise ModelFileError(self.path, "the file is closed")
         now = os.fstat(self.fd).st_size
         if now < self.size:
-            raise ModelFileError(self.path, f"the file has shrunk from {self.size} to {now} bytes since it was opened")
+            raise ModelFileError(self.path, f"the file was truncated from {self.size} to {now} bytes while open")
         if self._map is None:
             try:
                 self._map = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)

@@ -222,8 +222,8 @@ class PublishedSource:
                 layout = f"{piece.fmt.name} {list(piece.shape)}, unlike {quote(part.of[0])}"
                 raise ModelFileError(self.path, f"tensor {quote(name)} is {layout}: they cannot be stacked")
         if part.order is not None and (len(first.shape) != 2 or sorted(part.order) != list(range(first.shape[0]))):
-            raise ModelFileError(self.path, f"tensor {quote(part.of[0])} has rows {list(first.shape)}, another order of"
-                                            f" {len(part.order)} is wanted")  # fmt: skip
+            raise ModelFileError(self.path, f"tensor {quote(part.of[0])} has shape {list(first.shape)}, expected "
+                                            f"{len(part.order)} rows")  # fmt: skip
         self._conversions[part.name] = _Conversion(pieces, part.order, part.plus)
         stacked = (len(pieces),) if len(pieces) > 1 or part.stack else ()
         shape = (*stacked, *first.shape)

@@ -77,10 +77,10 @@ def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
     length = int.from_bytes(file.read(0, 8), "little")
     if length > MAX_HEADER_BYTES:
         reason = f"a header of {length} bytes is declared, at most {MAX_HEADER_BYTES} are allowed"
-        raise ModelFileError(path, f"not a safetensors file, or one too large: {reason}", 0)
+        raise ModelFileError(path, f"not a safetensors file, or too large: {reason}", 0)
     start = 8 + length
     if start > file.size:
-        raise ModelFileError(path, f"a header of {length} bytes is declared, but the file ends at {file.size}", 0)
+        raise ModelFileError(path, f"truncated: the header should have {length} bytes, but the file has {file.size}", 0)
     data = file.read(8, length)
     if data[:1] != b"{":
         raise ModelFileError(path, f"not a safetensors file: its header starts with {quote(data[:8])}", 8)
@@ -89,7 +89,7 @@ def read_header(file: MappedFile, shard: int = 0) -> dict[str, Stored]:
     if not isinstance(notes, dict) or not all(isinstance(value, str) for value in notes.values()):
         raise ModelFileError(path, "__metadata__ is not an object of strings", 8)
     if len(header) > MAX_TENSORS:
-        raise ModelFileError(path, f"{len(header)} tensors, at most {MAX_TENSORS} are allowed", 8)
+        raise ModelFileError(path, f"{len(header)} tensors; the maximum is {MAX_TENSORS}", 8)
     tensors = [_entry(path, name, entry, shard, start) for name, entry in header.items()]
     end = start
     for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.nbytes)):
@@ -161,7 +161,7 @@ class Checkpoint:
                 index = folder / INDEX
                 location = index if index.exists() else folder / SINGLE
                 if not location.exists():
-                    raise ModelFileError(path, f"neither {INDEX} nor {SINGLE} is in this folder{models_near(path)}")
+                    raise ModelFileError(path, f"this folder has neither {INDEX} nor {SINGLE}{models_near(path)}")
             if location.name.endswith(".json"):
                 checkpoint._open_index(location)
             else:
@@ -191,14 +191,14 @@ class Checkpoint:
             raise ModelFileError(path, "weight_map is not an object from tensors to files")
         names = sorted(set(places.values()))
         if len(names) > MAX_SHARDS:
-            raise ModelFileError(path, f"{len(names)} files, at most {MAX_SHARDS} are allowed")
+            raise ModelFileError(path, f"{len(names)} files; the maximum is {MAX_SHARDS}")
         bad = next((name for name in names if not _SHARD_NAME.fullmatch(name)), None)
         if bad is not None:
             raise ModelFileError(path, f"{quote(bad)} is not the name of a safetensors file in this folder")
         for name in names:
             for tensor in self._open_shard(path.parent / name):
                 if places.get(tensor) != name:
-                    raise ModelFileError(path, f"does not say that {quote(tensor)} is in {name}")
+                    raise ModelFileError(path, f"does not list {quote(tensor)} in {name}")
         lost = next((tensor for tensor in places if tensor not in self.tensors), None)
         if lost is not None:
             raise ModelFileError(path, f"tensor {quote(lost)} is not in {places[lost]}")

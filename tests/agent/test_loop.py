@@ -173,7 +173,7 @@ def test_what_was_said_before_a_failure_stays(setting) -> None:
     assert case.turn() == Outcome("failed", "gone") and case.agent.messages[-1].content == "Half"
     assert case.turn() == Outcome("failed", "gone") and case.roles == "suauat"
     assert case.turn("Again") == Outcome("done") and case.roles == "suauatua"
-    assert setting([Delta("Half")]).turn() == Outcome("failed", "the answer broke off: no finish reason came")
+    assert setting([Delta("Half")]).turn() == Outcome("failed", "the answer ended without a finish reason")
 
 
 def test_an_empty_answer(setting) -> None:

@@ -100,7 +100,7 @@ def test_ctx_smaller_than_the_conversation(ds4):
 def test_a_full_context_is_told_and_the_message_taken_back(ds4):
     done = chat(ds4, b"Hi\n" + b"x" * 50 + b"\n/ctx 100\nok\n", "--nothink", "--ctx", "67")
     assert done.out == "Hello.\nHello.\n"
-    assert "ds4: the prompt has 66 tokens, a context of 67 takes at most 65; /ctx N makes room\n" in done.err
+    assert "ds4: the prompt has 66 tokens, a context of 67 takes at most 65; enlarge it with /ctx N\n" in done.err
     assert done.code == 0  # the last turn went well
     assert chat(ds4, b"x" * 50 + b"\n", "--ctx", "40").code == 1
 
@@ -205,7 +205,7 @@ def test_an_engine_failure_ends_the_turn_not_the_chat(ds4):
 def test_undo_takes_the_last_turn_back(ds4):
     done = chat(ds4, b"Hi\nMore\n/undo\nElse\n/undo\n/undo\n/undo\n", "--nothink")
     assert (done.code, done.out) == (0, 3 * "Hello.\n")
-    assert "ds4: taken back: More (1 turn left)\n" in done.err and "ds4: taken back: Hi (0 turns left)\n" in done.err
+    assert "ds4: removed: More (1 turn left)\n" in done.err and "ds4: removed: Hi (0 turns left)\n" in done.err
     assert "ds4: /undo: nothing has been said yet\n" in done.err
     chat(ds4, b"Hi\nMore\n/undo\nElse\n", "--nothink")
     assert ds4.engine.sessions[-1].tokens == turns(b"Hi", b"Else", answer=b"Hello.", tag=TOK.think_close)

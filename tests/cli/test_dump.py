@@ -72,7 +72,7 @@ def test_no_room_in_the_context_or_on_the_disk(ds4, tmp_path, monkeypatch):
     assert (done.code, done.err) == (1, "ds4: the prompt has 100 tokens, a context of 100 takes at most 99\n")
     monkeypatch.setattr(dump.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     done = ds4("--dump-logits", out, "--token-ids", ids)
-    assert (done.code, done.err) == (1, f"ds4: cannot write {out}: it needs 0.0 GB, the disk has 0.0 GB left\n")
+    assert (done.code, done.err) == (1, f"ds4: cannot write {out}: needs 0.0 GB, only 0.0 GB free\n")
     assert sorted(os.listdir(tmp_path)) == ["fake.gguf", "ids.json"]
 
 
@@ -200,7 +200,7 @@ def test_perplexity(ds4, tmp_path, flags, scored):
     nll = -sum(logprobs[i - 1, text[i]] for i in range(32, 32 + scored))
     fields = dict(item.split("=") for item in done.out.split())
     assert list(fields) == ["tokens", "scored", "nll", "avg_nll", "ppl"]
-    cut = "ds4: warning: the text has 200 tokens, --ctx 100 cuts it\n" if "--ctx" in flags else ""
+    cut = "ds4: warning: the text has 200 tokens; truncated to --ctx 100\n" if "--ctx" in flags else ""
     assert (done.code, done.err, done.out.count("\n")) == (0, cut, 1)
     assert (int(fields["tokens"]), int(fields["scored"])) == (200, scored)
     assert float(fields["nll"]) == pytest.approx(nll, rel=1e-6)
@@ -233,6 +233,6 @@ def test_perplexity_of_too_little(ds4, tmp_path):
     (tmp_path / "text").write_bytes(b"x" * 32)
     done = ds4("--perplexity-file", str(tmp_path / "text"))
     assert done.code == 1
-    assert done.err == f"ds4: {tmp_path}/text has 32 tokens: more than 32 are needed to score any\n"
+    assert done.err == f"ds4: {tmp_path}/text has 32 tokens; scoring needs more than 32\n"
     done = ds4("--perplexity-file", str(tmp_path / "text"), "--ctx", "32")
     assert (done.code, done.err) == (1, "ds4: perplexity needs a context of more than 32 tokens, --ctx is 32\n")

@@ -145,8 +145,8 @@ def test_verify_with_a_model(capsys, tmp_path: Path, nano_path: str, folder: Pat
         _, out, _ = run(capsys, "verify", path, "-m", nano_path, "--json")
         verdicts += [(one["verdict"], one["why"]) for one in json.loads(out) if one["file"] not in (DAMAGED, LATER)]
     assert sorted(verdicts) == [
-        ("other", "computed with another engine, model, numerics, template, tokenizer"),
-        ("other", "computed with another numerics"),
+        ("other", "computed with a different engine, model, numerics, template, tokenizer"),
+        ("other", "computed with a different numerics"),
         ("other", "payload size does not match this model"),
         ("sound", ""),
     ]
@@ -155,7 +155,9 @@ def test_verify_with_a_model(capsys, tmp_path: Path, nano_path: str, folder: Pat
 def test_prune_takes_what_is_of_no_use(capsys, folder: Path) -> None:
     code, out, err = run(capsys, "prune", folder, "--dry-run")
     would = dict(line.split("  ")[::2] for line in out.splitlines())
-    assert code == 0 and would == {DAMAGED: "damaged", ASIDE: "damaged", LEFT: "left behind"} and "would go" in err
+    assert (
+        code == 0 and would == {DAMAGED: "damaged", ASIDE: "damaged", LEFT: "left behind"} and "would be deleted" in err
+    )
     before = there(folder)
     code, out, _ = run(capsys, "prune", folder, "--json")
     told = json.loads(out)
@@ -187,7 +189,7 @@ def test_prune_leaves_what_is_being_written(capsys, folder: Path) -> None:
         (["list"], 2, "name a folder"),
         (["list", "nowhere"], 1, "cannot read nowhere: No such file"),
         (["list", "{}", "more"], 2, "unexpected argument: more"),
-        (["show", "{}"], 2, "a name is needed"),
+        (["show", "{}"], 2, "name a checkpoint"),
         (["show", "{}", "zz"], 2, "no checkpoints in"),
         (["show", "{}", ""], 2, "4 checkpoints in"),
         (["prune", "{}", "--space-mb", "-1"], 2, "invalid value for --space-mb"),

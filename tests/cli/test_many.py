@@ -61,7 +61,7 @@ def test_a_matrix_is_every_combination(tmp_path):
     ("text", "message"),
     [
         ("nam = 1", "unknown entry 'nam'"),
-        ("name = 1", "name must be a text"),
+        ("name = 1", "name must be a string"),
         ('args = "-r 2"', "args must be a list"),
         ("[matrix]\nmodel = []", "matrix.model must be a list"),
         ("[matrix]\nmodel = [[1]]", "matrix.model must be a list"),
@@ -283,7 +283,7 @@ def test_ctrl_c_waits_for_what_runs_and_the_next_run_resumes(tmp_path, nano_path
 
 
 def test_mistakes(capsys, tmp_path):
-    assert ds4ref.speed_bench.cli.main(["many"]) == 2 and "many needs one JOB.toml" in capsys.readouterr().err
+    assert ds4ref.speed_bench.cli.main(["many"]) == 2 and "give one JOB.toml" in capsys.readouterr().err
     assert ds4ref.speed_bench.cli.main(["many", str(tmp_path / "absent.toml")]) == 1
     job = tmp_path / "job.toml"
     job.write_text("")

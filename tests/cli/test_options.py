@@ -129,8 +129,8 @@ def test_errors_name_the_flag(argv, message, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["-p", "a", "--prompt-file", "f"], "one prompt source only"),
-        (["-p", "a", "--token-ids", "f"], "one prompt source only"),
+        (["-p", "a", "--prompt-file", "f"], "choose one prompt source"),
+        (["-p", "a", "--token-ids", "f"], "choose one prompt source"),
         (["--dump-tokens"], "needs a prompt"),
         (["--dump-logits", "o"], "needs a prompt"),
         (["--dump-logprobs", "o"], "needs a prompt"),
@@ -138,9 +138,9 @@ def test_errors_name_the_flag(argv, message, tmp_path, monkeypatch):
         (["--perplexity-file", "f", "-p", "a"], "cannot be combined"),
         (["--inspect", "-p", "a"], "cannot be combined"),
         (["--dump-logits", "o", "--dump-logprobs", "o", "-p", "a"], "choose one of"),
-        (["-p", "a", "--one-by-one"], "--one-by-one goes with"),
+        (["-p", "a", "--one-by-one"], "--one-by-one needs"),
         (["--dump-logits", "o", "-p", "a", "--one-by-one", "--prefill-chunk", "3"], "cannot be combined"),
-        (["--stats", "o"], "--stats goes with"),
+        (["--stats", "o"], "--stats needs"),
     ],
 )
 def test_contradictions(argv, message):

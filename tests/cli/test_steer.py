@@ -48,12 +48,14 @@ def test_the_rules_of_the_flags() -> None:
     assert parsed("--dir-steering-ffn", "0", "--dir-steering-attn", "0") is None, "as in ds4, nothing is asked"
     asked = SimpleNamespace(dir_steering_file="d.f32", dir_steering_ffn=None, dir_steering_attn=None)
     only_local(asked, "local")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--dir-steering-file steers a local engine, not a target of kind http"):
+    with pytest.raises(
+        UsageError, match="--dir-steering-file works only with a local engine, not a target of kind http"
+    ):
         only_local(asked, "http")  # type: ignore[arg-type]
     for flag in FLAGS[1:]:
         with pytest.raises(UsageError, match=f"{flag} needs --dir-steering-file"):
             parsed(flag, "0.1")
-        with pytest.raises(UsageError, match=f"invalid value for {flag}: 100.1: a number from -100 to 100"):
+        with pytest.raises(UsageError, match=f"invalid value for {flag}: 100.1: expected a number from -100 to 100"):
             parsed(*file, flag, "100.1")
 
 
@@ -80,7 +82,7 @@ def test_build_and_measure(prompts: Path, capsys: pytest.CaptureFixture[str]) ->
     out, err = capsys.readouterr()
     about = json.loads(out)
     assert about == json.loads((prompts / "d.json").read_text(encoding="utf-8"))
-    assert "20 good and 19 bad prompts: the first 19 of each are pairs" in err and "wrote d.f32 and d.json" in err
+    assert "20 good and 19 bad prompts: using the first 19 of each" in err and "wrote d.f32 and d.json" in err
     assert about["format"] == "ds4-directional-steering-v1" and about["shape"] == [3, 256]
     assert (about["component"], about["thinking"], about["pairs"], about["held_out"]) == ("ffn_out", False, 10, 9)
     assert about["note"].startswith("separates the 9 pairs held out in ") and len(about["used"]) == 20
@@ -115,7 +117,7 @@ def test_what_is_refused(prompts: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["steer", "bild"], 2, "unknown command 'bild' (did you mean build?)"),
         (build[:-2], 2, "--output is needed"),
         ([*build[:4], *build[6:]], 2, "--bad-file is needed"),
-        ([*build[:-1], "d.json"], 2, "the description takes the name with .json"),
+        ([*build[:-1], "d.json"], 2, "--output must not end in .json"),
         ([*build[:5], "empty.txt", *build[6:]], 1, "empty.txt: no prompts"),
         ([*build, "--component", "q"], 2, "choose from ffn_out, attn_out"),
         ([*build, "--folds", "1"], 2, "expected an integer from 2 to 1000"),

@@ -211,7 +211,7 @@ def test_command_prints_the_path(nano_path):
         (["slice", "/absent/m.gguf"], 1, "cannot write /absent/m.gguf: no folder /absent"),
         (["slice", "--layers", "many"], 2, "invalid value for --layers: many"),
         (["slice", "a", "b"], 2, "unexpected argument: b"),
-        (["checkpoint"], 2, "needs a folder"),
+        (["checkpoint"], 2, "needs an output folder"),
         ([], 2, "missing command"),
         (["fetch"], 2, "choose from"),
     ],

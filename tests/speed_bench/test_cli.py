@@ -349,7 +349,7 @@ def test_a_signal_keeps_the_rows_before_it(number, code, engines, capsys, tmp_pa
 def test_more_threads_than_there_can_be(engines, capsys):
     assert cli.main([*SMALL, "-r", "1", "-t", "100000", "-o", "json"]) == 0
     out, err = capsys.readouterr()
-    assert "ds4-bench: 32 threads are the most there can be, not 100000\n" in err
+    assert "ds4-bench: 32 threads is the maximum; requested 100000\n" in err
     assert json.loads(out)[0]["threads"] == 32 and engines[0].options["threads"] == 32
 
 

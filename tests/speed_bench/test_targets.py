@@ -323,7 +323,7 @@ def test_ctrl_c_keeps_the_rows_of_a_binary(tmp_path, private_store):
     (["--target", "http://x/v1", "-p", "512"], "for the local engine"),
     (["--target", "http://x/v1", "-m", "x.gguf"], "--model is for the local engine"),
     (["--target", "http://x/v1", "--cluster", "tcp://x:1"], "--cluster is for the local engine"),
-    (["--layers", "0-2@a"], "--layers goes with --cluster"),
+    (["--layers", "0-2@a"], "--layers needs --cluster"),
     (["--target", "command:./x", "--frontiers", "64"], "not --depths"),
     (["--target", "command:"], "needs a command"),
     (["--concurrency", "1,2"], "for endpoints"),

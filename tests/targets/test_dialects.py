@@ -57,7 +57,7 @@ def test_what_a_server_refuses_is_left_out_and_remembered(stream: bool) -> None:
         assert done.text == "a"
     sent = ["thinking" in json.loads(request.content) for request in server.requests]
     assert sent == [True, False, False], "one request was spent on learning it"
-    assert target.notes() == [f"{target.name} refuses thinking: it was asked without"]
+    assert target.notes() == [f"{target.name} rejects thinking: not sent"]
 
 
 def test_several_refusals_are_learnt_one_by_one() -> None:
@@ -286,7 +286,7 @@ def test_what_had_come_of_a_broken_answer_is_kept() -> None:
             raise httpx2.ReadError("gone")
 
     reply = httpx2.Response(200, stream=Breaks(), headers={"content-type": "text/event-stream"})
-    with pytest.raises(TargetError, match="the stream broke off: gone") as caught:
+    with pytest.raises(TargetError, match="the stream was interrupted: gone") as caught:
         collect(Server(reply).target().stream(HI))
     kept = caught.value.partial
     assert (kept.reasoning, kept.text, kept.calls) == ("hm", "half an ans", (ToolCall("f", "", "c0"),))

@@ -390,7 +390,7 @@ def test_a_chat_goes_on_only_where_the_server_can() -> None:
 
 def test_the_only_model_is_found_and_several_must_be_named() -> None:
     assert Server({"data": [{"id": "x"}]}).target(None).model == "x"
-    with pytest.raises(UsageError, match="serves 2 models, name one: x, y"):
+    with pytest.raises(UsageError, match="serves 2 models, choose one with --model-name: x, y"):
         _ = Server({"data": [{"id": "x"}, {"id": "y"}]}).target(None).model
 
 

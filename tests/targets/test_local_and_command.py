@@ -222,7 +222,7 @@ open(a[a.index('--dump-logprobs') + 1], 'w').write({DUMP % STEP!r})""")  # fmt: 
         told = json.loads((tmp_path / "told").read_text())
         assert told[:9] == [think, "-sys", prompt.system, "--temp", "0", "-n", "5", "--ctx", ctx]
         assert told[9:11] == ["--prompt-file", prompt.user] and told[-2:] == ["--logprobs-top-k", top]
-    with pytest.raises(TargetError, match="go on with a given answer"):
+    with pytest.raises(TargetError, match="continue a given answer"):
         target.complete(Request(replace(ASK.prompt, answer="So")))
 
 

@@ -81,7 +81,7 @@ def test_characters_cut_in_two(server: str, stream: bool) -> None:
         # not streamed, the euro's bytes stand together in the message, and are cut in two tokens, twice each
         assert target.transport.undecodable == (3 * 6 if stream else 2 * 6 + 3)
         (note,) = target.notes()
-        assert f"{target.transport.undecodable} bytes were no UTF-8" in note
+        assert f"{target.transport.undecodable} bytes were not UTF-8" in note
 
 
 def test_a_capture_keeps_the_bytes_and_says_so(server: str, tmp_path, capsys) -> None:
@@ -91,8 +91,8 @@ def test_a_capture_keeps_the_bytes_and_says_so(server: str, tmp_path, capsys) ->
     assert cli.main([*argv, "--json", "--target", server, "--model-name", "m"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out.splitlines()[-1])
-    assert found["steps_without_bytes"] == 0 and "15 bytes were no UTF-8" in found["notes"][0]
-    assert "15 bytes were no UTF-8" in err
+    assert found["steps_without_bytes"] == 0 and "15 bytes were not UTF-8" in found["notes"][0]
+    assert "15 bytes were not UTF-8" in err
     case = json.loads((folder / "cases" / "one.json").read_text())
     assert [bytes(s["token"]["bytes"]) for s in case["repetitions"][0]["steps"]] == PIECES
 

@@ -41,5 +41,5 @@ class Scripted(Target):
 
     def score(self, prompt: Prompt, continuation, top_logprobs: int = 0):
         if self.forced is None:
-            raise TargetError("cannot be made to go on with a given answer")
+            raise TargetError("cannot continue a given answer")
         return list(self.forced)

@@ -246,7 +246,7 @@ def test_usage_errors_that_teach(capsys, tmp_path) -> None:
         ([], "no target given. Use http://HOST:PORT/v1"),
         (["a", "b"], "expected one target, not 2"),
         (["local", "--only", "numbrs"], "choose from preflight, tokenizer"),
-        (["local", "--quick", "--long"], "exclude each other"),
+        (["local", "--quick", "--long"], "cannot be combined"),
         (["what:ever"], "unknown target"),
     ):
         assert cli.main(["doctor", *argv]) == 2

@@ -165,12 +165,12 @@ def test_hostile_dat(tmp_path, name):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"kind": "model"}, "holds no importance"),
-        ({"kind": 3}, "holds no importance"),
+        ({"kind": "model"}, "not an importance matrix"),
+        ({"kind": 3}, "not an importance matrix"),
         ({"sums": (("a.in_sum2", "F32", (4, 1)),)}, "no counts"),
         ({"sums": (("a.in_sum2", "F32", (4, 2)), ("a.counts", "F32", (1, 3)))}, "3 counts for 2 rows"),
         ({"sums": (("a.in_sum2", "F16", (4, 1)), ("a.counts", "F32", (1, 1)))}, "wanted F32"),
-        ({"sums": (("a.counts", "F32", (1, 1)),)}, "holds no importance"),
+        ({"sums": (("a.counts", "F32", (1, 1)),)}, "no importance matrix entries"),
         ({"values": -1.0}, "a count that is none"),
         ({"values": np.nan}, "a count that is none"),
     ],
@@ -208,6 +208,6 @@ def test_a_file_that_cannot_be_read_or_written(tmp_path):
     for name in ("i.dat", "i.gguf"):
         with pytest.raises(DataError, match="cannot write"):
             write_imatrix(tmp_path / "no folder" / name, table())
-    with pytest.raises(DataError, match="nothing was measured"):
+    with pytest.raises(DataError, match="no tokens were processed"):
         write_imatrix(tmp_path / "i.dat", Imatrix())
     assert not list(tmp_path.iterdir())

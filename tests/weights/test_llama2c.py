@@ -274,7 +274,7 @@ def refused(path: Path) -> str:
     ("offset", "value", "says"),
     [
         (0, 0, "dim 0"), (4, -1, "hidden -1"), (8, 1 << 30, "layers 1073741824"), (12, 0, "heads 0"),
-        (12, 5, "do not fit together"), (16, 4, "do not fit together"), (20, 0, "vocabulary 0"), (24, 0, "context 0"),
+        (12, 5, "are inconsistent"), (16, 4, "are inconsistent"), (20, 0, "vocabulary 0"), (24, 0, "context 0"),
         (20, 321, "of these dimensions takes"),
         (20, -320, "of these dimensions takes"), (20, -(1 << 31), "vocabulary 2147483648"),
     ],
@@ -303,7 +303,7 @@ def test_cut_and_grown_files(layout: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "layout", "value", "says"),
     [
-        (4, "<i", 3, "version 3, known are 1 and 2"), (36, "<B", 2, "shared head is 2"),
+        (4, "<i", 3, "version 3; supported: 1 and 2"), (36, "<B", 2, "shared head is 2"),
         (37, "<i", 0, "groups of 0"), (37, "<i", 5, "groups of 5"), (37, "<i", -16, "groups of -16"),
     ],
 )  # fmt: skip

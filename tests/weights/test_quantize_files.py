@@ -156,7 +156,7 @@ def test_rows_of_an_odd_length_take_a_format_of_about_the_same_size(tmp_path, re
     [
         (Choices("q7"), "unknown recipe 'q7': choose from q2"),
         (Choices(None, {"nose": "F16"}), "unknown family 'nose'"),
-        (Choices(None, {}, [("blk.9", "F16")]), "no tensor has a name that begins so"),
+        (Choices(None, {}, [("blk.9", "F16")]), "no tensor name starts with this"),
         (Choices(None, {}, [("output.weight", "Q5_1")]), "Q5_1 cannot be written"),
         (Choices(None, {"table": "F16"}), "holds integers"),
     ],

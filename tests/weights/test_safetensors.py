@@ -125,7 +125,7 @@ HEADERS = {
     "empty file": (b"", "too short"),
     "seven bytes": (bytes(7), "too short"),
     "length alone": (struct.pack("<Q", 2), "too short"),
-    "length of 2^64 - 1": (container({"a": OK}, length=2**64 - 1), "header of 18446744073709551615 bytes"),
+    "length of 2^64 - 1": (container({"a": OK}, length=2**64 - 1), "header should have 18446744073709551615 bytes"),
     "length of 2^63": (container({"a": OK}, length=2**63), "at most"),
     "length over the limit": (container({"a": OK}, length=MAX_HEADER_BYTES + 1), "at most"),
     "length past the end": (container({"a": OK}, length=10_000), "file ends at"),
@@ -215,7 +215,7 @@ INDEXES = {
     "a file with a line break": ({"weight_map": {"a": "x.safetensors\n"}}, "not the name"),
     "no such file": ({"weight_map": {"a": "x.safetensors"}}, "cannot open"),
     "a tensor that is not there": ({"weight_map": {"a": "one.safetensors", "c": "one.safetensors"}}, "'c' is not in"),
-    "a tensor too many": ({"weight_map": {"c": "one.safetensors"}}, "does not say that 'a' is in"),
+    "a tensor too many": ({"weight_map": {"c": "one.safetensors"}}, "does not list 'a' in"),
     "a tensor in the wrong file": (
         {"weight_map": {"a": "two.safetensors", "b": "two.safetensors"}}, "'a' is not in two"),
     "a tensor in both": (

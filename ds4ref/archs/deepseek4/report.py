@@ -111,9 +111,9 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
 
 
 def _constant_lines(constants: dict[str, dict[str, str]], model: str) -> list[str]:
-    says = [f"{key} {entry['value']}, where {model} has {entry['published']}" for key, entry in constants.items()]
+    says = [f"{key} {entry['value']}, {model} has {entry['published']}" for key, entry in constants.items()]
     heads = ["constants", *[""] * len(says)]
-    return [f"{head:<12}{text}" for head, text in zip(heads, says or [f"those of {model}"], strict=False)]
+    return [f"{head:<12}{text}" for head, text in zip(heads, says or [f"same as {model}"], strict=False)]
 
 
 def _shape_lines(s: dict[str, Any]) -> list[str]:
@@ -121,7 +121,7 @@ def _shape_lines(s: dict[str, Any]) -> list[str]:
     schedule = ", ".join(f"{kinds[ratio]} of ratio {ratio}" for ratio in sorted(kinds))
     limits = sorted({f"{limit:g}" for limit in (min(s["swiglu_limit"]), max(s["swiglu_limit"]))}, key=float)
     rows = [
-        ("layers", f"{s['n_layers']}: {schedule}; the first {s['n_hash_layers']} route by token id"),
+        ("layers", f"{s['n_layers']}: {schedule}; the first {s['n_hash_layers']} route by token id (hash routing)"),
         ("width", f"{s['dim']} in {s['hc']} streams, {s['sinkhorn_iters']} Sinkhorn iterations"),
         ("heads", f"{s['n_heads']} x {s['head_dim']}, one shared key-value row; {s['rope_dim']} rotary channels"),
         ("low rank", f"query {s['q_rank']}, output {s['o_groups']} groups x {s['o_rank']}"),
@@ -168,8 +168,8 @@ def _decode_lines(facts: dict[str, Any]) -> list[str]:
 def _cache_lines(facts: dict[str, Any]) -> list[str]:
     per_token = facts["kv_bytes_per_token"]
     lines = [
-        f"cache per further token: {per_token['f32']:,.10g} bytes in f32, {per_token['f16']:,.10g} in f16",
-        f"  {'context':>9}{'f32 bytes':>18}{'f16 bytes':>18}{'read a token, f32':>20}{'f16':>16}",
+        f"KV cache per token: {per_token['f32']:,.10g} bytes in f32, {per_token['f16']:,.10g} in f16",
+        f"  {'context':>9}{'f32 bytes':>18}{'f16 bytes':>18}{'read/token, f32':>20}{'f16':>16}",
     ]
     for row in facts["kv"]:
         sizes = f"{row['f32']:>18,}{row['f16']:>18,}{row['read_f32']:>20,}{row['read_f16']:>16,}"

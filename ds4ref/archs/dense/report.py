@@ -72,7 +72,7 @@ def inspect_text(source: TensorSource) -> str:
         *account_lines(accounts(source)),
         "",
         f"weights read per decoded token: {costs.weight_bytes():,} bytes",
-        f"cache per token: {shape.kv_bytes(1):,} bytes in f32, {shape.kv_bytes(1, 2):,} in f16",
+        f"KV cache per token: {shape.kv_bytes(1):,} bytes in f32, {shape.kv_bytes(1, 2):,} in f16",
         *(f"  {n:>9} tokens: {size_text(shape.kv_bytes(n))} in f32, {size_text(shape.kv_bytes(n, 2))} in f16"
           for n in CONTEXTS),
     ]  # fmt: skip
@@ -81,18 +81,18 @@ def inspect_text(source: TensorSource) -> str:
 
 def _shape_rows(s: DenseShape) -> list[tuple[str, str]]:
     stretched = "" if s.scaling.kind == "none" else f", {s.scaling.kind} x{s.scaling.factor:g}"
-    windowed = f"; in windows theta {s.window_theta:g}" if s.window_theta else ""
+    windowed = f"; in window layers theta {s.window_theta:g}" if s.window_theta else ""
     pairs = "halves" if s.family.halves else "adjacent channels"
     return [
         ("layers", str(s.n_layers)),
         ("width", f"{s.dim}" + ("" if s.n_experts else f", feed-forward {s.ff}")),
-        *([("experts", f"{s.n_experts} of width {s.expert_ff}, {s.n_used} for a token")] if s.n_experts else []),
-        ("heads", f"{s.n_heads} x {s.head_dim} on {s.n_kv_heads} of keys and values"
-                  + (", normed" if s.family.qk_norm else "")),
+        *([("experts", f"{s.n_experts} of width {s.expert_ff}, {s.n_used} per token")] if s.n_experts else []),
+        ("heads", f"{s.n_heads} x {s.head_dim} with {s.n_kv_heads} KV heads"
+                  + (", QK norm" if s.family.qk_norm else "")),
         *([("window", _window(s))] if s.window else []),
         ("rope", f"theta {s.rope_theta:g}, {pairs}{stretched}{windowed}"),
         ("epsilon", f"{s.rms_eps:g}"),
-        ("context", f"{s.trained_ctx:,} tokens when it was trained"),
+        ("context", f"{s.trained_ctx:,} tokens in training"),
         ("vocabulary", f"{s.vocab:,} rows"),
     ]  # fmt: skip
 

@@ -135,13 +135,13 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     except OSError as error:
         raise DataError(f"cannot read importance file {path}: {error.strerror or error}") from None
     if size > MAX_FILE_BYTES:
-        raise DataError(f"{path}: {size} bytes are more than an importance file has")
+        raise DataError(f"{path}: {size} bytes, too large for an importance matrix")
     try:
         table = _read_gguf(path) if head == MAGIC else _read_dat(path, size)
     except ModelFileError as error:
         raise DataError(str(error)) from None
     if not table.entries:
-        raise DataError(f"{path}: holds no importance")
+        raise DataError(f"{path}: no importance matrix entries")
     return table
 
 
@@ -170,7 +170,7 @@ class _Bytes:
 
 def _read_dat(path: str, size: int) -> Imatrix:
     if size < 4:
-        raise DataError(f"{path}: {size} bytes are no importance file")
+        raise DataError(f"{path}: {size} bytes, too short for an importance matrix")
     rest = _Bytes(path, np.memmap(path, np.uint8, "r"))
     table = Imatrix(path=path)
     count = rest.i32("the number of entries")
@@ -224,7 +224,9 @@ def _read_gguf(path: str) -> Imatrix:
         meta = file.metadata
         kind = meta["general.type"] if meta.type_of("general.type") == "string" else None
         if kind != "imatrix":
-            raise DataError(f"{path}: is a GGUF file, but holds no importance (general.type is {quote(str(kind))})")
+            raise DataError(
+                f"{path}: is a GGUF file, but not an importance matrix (general.type is {quote(str(kind))})"
+            )
         table = Imatrix(path=path)
         if meta.type_of("imatrix.datasets") == "string[]":
             table.datasets = list(meta.first("imatrix.datasets", 64))
@@ -244,7 +246,7 @@ def _read_gguf(path: str) -> Imatrix:
             if len(counts) != len(sums):
                 raise DataError(f"{path}: {quote(name)} has {len(counts)} counts for {len(sums)} rows")
             if not np.isfinite(counts).all() or (counts < 0).any():
-                raise DataError(f"{path}: {quote(name)} has a count that is none")
+                raise DataError(f"{path}: {quote(name)} has an invalid count")
             divisor = np.where(counts > 0, counts, 1)[:, None]
             with np.errstate(over="ignore"):
                 means = (sums.astype(np.float64) / divisor).astype(np.float32)
@@ -262,7 +264,7 @@ def write_imatrix(path: str | os.PathLike[str], table: Imatrix) -> None:
     """
     path = os.fspath(path)
     if not table.entries:
-        raise DataError(f"nothing was measured: {path} is not written")
+        raise DataError(f"no tokens were processed: {path} not written")
     if path.endswith(".gguf"):
         try:
             _write_gguf(path, table)

@@ -55,7 +55,7 @@ class PartFile:
         self._fd: int | None = None
         self._synced = time.monotonic()
         if self.part.is_symlink():
-            raise DataError(f"{self.part}: is a link; it is not written through")
+            raise DataError(f"{self.part}: is a symbolic link; refusing to write through it")
         try:
             self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             self._lock()
@@ -162,22 +162,22 @@ class PartFile:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise DataError(f"{self.journal}: cannot be read; --restart begins anew") from None
+            raise DataError(f"{self.journal}: cannot be read; use --restart to start over") from None
         if plan != self._digest:
             raise DataError(
-                f"{self.part}: a part of another plan (source, formats, importance or quantizers differ); "
-                "--restart throws it away"
+                f"{self.part}: belongs to another run (source, formats, importance or quantizers differ); "
+                "--restart discards it"
             )
         if not (type(tensor) is int and type(row) is int and 0 <= tensor <= len(self._specs)):
-            raise DataError(f"{self.journal}: says nothing that can be; --restart begins anew")
+            raise DataError(f"{self.journal}: is damaged; use --restart to start over")
         if not 0 <= row < (self._rows(self._specs[tensor]) if tensor < len(self._specs) else 1):
-            raise DataError(f"{self.journal}: says nothing that can be; --restart begins anew")
+            raise DataError(f"{self.journal}: is damaged; use --restart to start over")
         needed = self._end_of(tensor - 1) if tensor else 0
         if row:
             needed = self._starts[tensor] + row * (self._specs[tensor].nbytes // self._rows(self._specs[tensor]))
         size = os.fstat(self._descriptor()).st_size
         if size < needed:
-            raise DataError(f"{self.part}: is shorter than its journal says; --restart begins anew")
+            raise DataError(f"{self.part}: is shorter than its journal says; use --restart to start over")
         if started and started == system_start():
             tensor, row = max((tensor, row), self._place_of(size))
         else:

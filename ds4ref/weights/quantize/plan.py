@@ -202,7 +202,7 @@ def make_plan(source: TensorSource, choices: Choices, template: TensorSource | N
         items.append(_item(info, stored, choices, layers, template is not None, tied))
     unused = [prefix for prefix, _ in choices.tensors if not any(item.spec.name.startswith(prefix) for item in items)]
     if unused:
-        raise UsageError(f"--tensor-type {unused[0]}: no tensor has a name that begins so")
+        raise UsageError(f"--tensor-type {unused[0]}: no tensor name starts with this")
     notes = [*_notes(items, choices), *_llama_cpp_notes(listed)]
     return Plan(items, list(entries(listed.metadata)), alignment(listed.metadata), notes)
 
@@ -242,7 +242,7 @@ def _item(info: TensorInfo, stored: TensorInfo, choices: Choices, layers: int, t
     note = ""
     if integers and wanted != stored.fmt.name:
         if why in ("order", "family") and wanted != "I32":
-            raise UsageError(f"{name} holds integers and cannot be {wanted}")
+            raise UsageError(f"{name} holds integers and cannot be stored as {wanted}")
         wanted = "I32"
     if wanted != stored.fmt.name or FORMATS.get(wanted) is None or FORMATS[wanted].ggml_id < 0:
         wanted, note = _possible(name, info, stored, wanted, why)
@@ -256,9 +256,9 @@ def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why:
     if wanted not in QUANTIZERS:
         if why in ("order", "family", "recipe"):
             raise UsageError(f"{name}: {wanted} cannot be written: choose from {', '.join(QUANTIZERS)}")
-        raise UsageError(f"{name} is {wanted}, which no GGUF file holds: choose a --recipe or a format for it")
+        raise UsageError(f"{name} is {wanted}, which GGUF files cannot store: choose a --recipe or a format for it")
     if not stored.fmt.decodes:
-        raise DataError(f"{name} is {stored.fmt.name}, which cannot be read: only copied")
+        raise DataError(f"{name} is {stored.fmt.name}, which can only be copied, not converted")
     first = wanted
     while info.dims[0] % FORMATS[wanted].block_elems:
         if why in ("order", "family"):

@@ -543,17 +543,15 @@ def _expert_cache(
 def _check_on_cluster(drafting: bool, steering: Any, expert_cache: Any, advise: Any, gpu_memory: Any) -> None:
     """Raise UsageError for what is not done on a cluster."""
     if drafting:
-        raise UsageError("drafted tokens are not verified on a cluster: draft off, or one machine")
+        raise UsageError("speculative decoding is not supported on a cluster: turn drafting off")
     if steering is not None:
         raise UsageError(UNSTEERED)
     if expert_cache not in (None, "auto", "off"):
-        raise UsageError("a cache of experts is for one machine: on a cluster each worker maps its layers' experts")
+        raise UsageError("the expert cache is not supported on a cluster: each worker maps the experts of its layers")
     if advise is not None:
-        raise UsageError("advise is for one machine: on a cluster each worker decides for its layers' experts")
+        raise UsageError("advise is not supported on a cluster: each worker decides for its layers")
     if gpu_memory is not None:
-        raise UsageError(
-            "memory of a GPU is for one machine: a cluster's workers compute with backend cpu or reference"
-        )
+        raise UsageError("GPU memory cannot be set on a cluster: workers use backend cpu or reference")
 
 
 def _clustered(cluster: Any, source: TensorSource, shape: Any, backend: str, mode: str, threads: int | None) -> Any:

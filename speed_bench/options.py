@@ -116,7 +116,7 @@ def build_parser() -> Parser:
     g.add_argument("--step-incr", metavar="N", type=integer(), default=2048, help="step between depths (2048)")
     g.add_argument("--step-mul", metavar="F", type=number(1, 1e6), default=1.0, help="factor between depths (1: use "
                    "--step-incr)")  # fmt: skip
-    add(g, "--depths", "--frontiers", type=integers(), help="these depths instead")
+    add(g, "--depths", "--frontiers", type=integers(), help="list of depths, instead of the range above")
     add(
         g,
         "--tokens",

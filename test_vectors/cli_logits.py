@@ -44,7 +44,7 @@ def diff(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     if len(args.sides) != 2:
-        raise UsageError(f"two sides are needed, A and B, not {len(args.sides)}")
+        raise UsageError(f"expected two sides, A and B, not {len(args.sides)}")
     ids = None if args.token_ids is None else read_ids(args.token_ids)
     a = _side(args, args.sides[0], ids, args.key)
     b = _side(args, args.sides[1], a.ids if ids is None else ids, args.key_b or args.key)

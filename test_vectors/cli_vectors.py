@@ -411,7 +411,7 @@ def convert(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     if len(args.paths) != 2:
-        raise UsageError("FROM and TO are needed")
+        raise UsageError("give FROM and TO")
     source, goal = args.paths
     if os.path.lexists(goal):
         raise UsageError(f"{goal} already exists; existing vectors are never overwritten")

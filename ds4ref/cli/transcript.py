@@ -136,7 +136,7 @@ class Transcript:
             raise UsageError(f"not JSON: {error}") from None
         messages = data.get("messages") if isinstance(data, dict) else data
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise UsageError("no conversation: a list of messages is needed")
+            raise UsageError("not a conversation: expected a list of messages")
         same = isinstance(data, dict) and data.get("format") == FORMAT and data.get("vocab") == len(self.tok)
         transcript, systems = Transcript(self.tok, "", self.mode), []
         for at, message in enumerate(messages):

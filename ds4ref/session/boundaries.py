@@ -34,7 +34,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.min_tokens < 1 or min(self.cold_max, self.interval, self.trim, self.align) < 0:
-            raise UsageError("lengths of checkpoints cannot be negative, and at least 1 token is kept")
+            raise UsageError("checkpoint lengths must not be negative, and the minimum must be at least 1 token")
         if 0 < self.cold_max < self.min_tokens:
             raise UsageError(f"no prompt has {self.min_tokens} tokens or more and at most {self.cold_max}")
 

@@ -103,11 +103,11 @@ class Header:
             raise Damaged(f"a checkpoint of {len(data)} bytes has no header")
         magic, version, quant, reason, flags, tokens, hits, ctx, created, used, payload = _HEADER.unpack_from(data)
         if magic != MAGIC:
-            raise Damaged(f"a checkpoint begins with {MAGIC.decode()}, not with {magic!r}")
+            raise Damaged(f"not a checkpoint: starts with {magic!r} instead of {MAGIC.decode()}")
         if version != VERSION:
-            raise Unknown(f"checkpoint version {version}; this reader knows {VERSION}")
+            raise Unknown(f"checkpoint version {version}; supported: {VERSION}")
         if not tokens or not quant:
-            raise Damaged("a checkpoint without tokens" if not tokens else "a checkpoint of weights of 0 bits")
+            raise Damaged("checkpoint without tokens" if not tokens else "checkpoint of 0-bit weights")
         (text,) = _WORD.unpack_from(data, _HEADER.size)
         return cls(quant, reason, flags, tokens, ctx, created, payload, text, hits, used)
 
@@ -186,10 +186,10 @@ class Integrity:
         """Parse an integrity section; raise Damaged, or Unknown for another version."""
         magic, version, size = _SECTION.unpack_from(data)
         if magic == b"KVI" and version != VERSION:
-            raise Unknown(f"integrity section of version {version}; this reader knows {VERSION}")
+            raise Unknown(f"integrity section of version {version}; supported: {VERSION}")
         head, seal = data[: _SECTION.size + size], data[_SECTION.size + size : -_TAIL.size]
         if magic != b"KVI" or seal != hashlib.sha256(header.lasting + head).digest():
-            raise Damaged("header and integrity section do not belong together")
+            raise Damaged("header and integrity section do not match")
         try:
             fields = json.loads(head[_SECTION.size :])
             keys = tuple((int(length), str(sha)) for length, sha in fields["keys"])
@@ -207,12 +207,12 @@ def _read_integrity(file: BinaryIO, header: Header, size: int) -> tuple[Integrit
         length, magic, version = _TAIL.unpack(_read_at(file, size - _TAIL.size, _TAIL.size))
         if magic == b"IVK":
             if version != VERSION:
-                raise Unknown(f"integrity section of version {version}; this reader knows {VERSION}")
+                raise Unknown(f"integrity section of version {version}; supported: {VERSION}")
             if not _SECTION.size + _DIGEST + _TAIL.size <= length <= min(room, MAX_BODY + 64):
-                raise Damaged(f"an integrity section of {length} bytes in a file that has room for {room}")
+                raise Damaged(f"integrity section of {length} bytes, but only {room} bytes left in the file")
             return Integrity.unpack(_read_at(file, size - length, length), header), size - length
     if header.flags & OURS:
-        raise Damaged("the integrity section is gone: the file was cut short")
+        raise Damaged("no integrity section: the file is truncated")
     return None, size
 
 
@@ -220,7 +220,7 @@ def _read_at(file: BinaryIO, at: int, size: int) -> bytes:
     file.seek(at)
     data = file.read(size)
     if len(data) != size:
-        raise Damaged(f"the file ends inside the {size} bytes at {at}")
+        raise Damaged(f"truncated file: {size} bytes expected at {at}")
     return data
 
 
@@ -249,7 +249,7 @@ class Checkpoint:
         """Read the key text; raise Damaged if its digest differs."""
         text = _read_at(file, HEAD_BYTES, self.header.text)
         if self.integrity is not None and digest(text) != self.integrity.text:
-            raise Damaged("the key text is not what was written")
+            raise Damaged("checksum mismatch in the key text")
         return text
 
     def payload(self, file: BinaryIO) -> Payload:
@@ -282,10 +282,10 @@ def examine(file: BinaryIO) -> Checkpoint:
     file.seek(0)
     header = Header.unpack(file.read(HEAD_BYTES))
     if header.end > size:
-        raise Damaged(f"the file should have {header.end} bytes or more, and has {size}")
+        raise Damaged(f"truncated file: {size} bytes instead of at least {header.end}")
     integrity, tools_end = _read_integrity(file, header, size)
     if integrity is None and header.quant not in (2, 4):
-        raise Damaged(f"a checkpoint of weights of {header.quant} bits")
+        raise Damaged(f"checkpoint of {header.quant}-bit weights")
     return Checkpoint(header, integrity, tools_end, size)
 
 
@@ -368,12 +368,12 @@ class Payload(io.RawIOBase):
         """Fill ``buffer`` and return the number of bytes read, 0 at the end."""
         view = memoryview(buffer).cast("B")[: self._remaining]
         if not self._remaining and self._wanted is not None and self._sha.hexdigest() != self._wanted:
-            raise Damaged("the payload is not what was written")
+            raise Damaged("checksum mismatch in the payload")
         if not view:
             return 0
         count = self._file.readinto(view)  # type: ignore[attr-defined]
         if not count:
-            raise Damaged("the file ends inside its payload")
+            raise Damaged("truncated file: incomplete payload")
         if self._wanted is not None:
             self._sha.update(view[:count])
         self._remaining -= count
@@ -445,12 +445,12 @@ def read_through(file: BinaryIO, name: str = "") -> Checkpoint:
     checkpoint = examine(file)
     text = checkpoint.text(file)
     if name and key_name(text) != name.lower():
-        raise Damaged("the key text does not give the name")
+        raise Damaged("file name does not match the key text")
     checkpoint.payload(file).finish()
     if checkpoint.integrity is not None:
         tools = _read_at(file, checkpoint.header.end, checkpoint.tools_end - checkpoint.header.end)
         if (digest(tools) if tools else "") != checkpoint.integrity.tools:
-            raise Damaged("the tool map is not what was written")
+            raise Damaged("checksum mismatch in the tool map")
     return checkpoint
 
 

@@ -155,7 +155,7 @@ class Session:
         Raise SessionError if they are unknown: an empty or restored session has only logits.
         """
         if self._streams is None:
-            raise SessionError("the session knows no streams: evaluate a token first")
+            raise SessionError("the session has no hidden state yet: evaluate a token first")
         streams = self.model.ops.host(self._streams[-1:])
         return streams if self._replayed is None else streams.copy()
 
@@ -389,7 +389,7 @@ class Session:
         known = 0 if self._streams is None else len(self._streams) - (self.pos - pos)
         target = pos if known > 0 else pos - 1
         if not 0 < pos < self.pos or not self._cache.rewindable(target):
-            raise SessionError(f"cannot go back to {pos} of {self.pos} tokens: it is out of reach")
+            raise SessionError(f"cannot rewind from {self.pos} to {pos} tokens: too far back")
         self._cache.rewind(target)
         again, self._tokens = self._tokens[target:pos], self._tokens[:target]
         if self.speculation is not None:
@@ -431,7 +431,7 @@ class Session:
             at = int(bad[0])
             raise TokenError(f"token id {ids[at]} at position {start + at} is outside the vocabulary of {vocab}")
         if start + len(ids) > self.ctx - (start == 0):
-            free = "; a prompt leaves one slot free" if start == 0 else ""
+            free = "; a prompt must leave one slot free" if start == 0 else ""
             raise ContextError(f"{start + len(ids)} tokens do not fit the context of {self.ctx}{free}")
 
     # --- reading the logits

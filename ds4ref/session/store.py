@@ -161,7 +161,7 @@ class Store:
         PayloadError."""
         text = checkpoint.text(file)
         if kvc.key_name(text) != entry.name.lower():
-            raise Damaged("the key text does not give the name")
+            raise Damaged("file name does not match the key text")
         if text != key and (checkpoint.integrity is None or kvc.key(key) not in checkpoint.integrity.keys):
             return False  # another process has replaced the file
         if checkpoint.header.payload != session.model.saved_bytes(checkpoint.header.tokens):
@@ -171,7 +171,7 @@ class Store:
             if len(tokens) != checkpoint.header.tokens:
                 raise Damaged(f"{len(tokens)} tokens in a checkpoint of {checkpoint.header.tokens}")
             if checkpoint.header.kind == "token-text" and self.tokenizer.decode(tokens) != text:
-                raise PayloadMismatch("the key is not the text of the tokens")
+                raise PayloadMismatch("key text does not match the tokens")
             if not fit(tokens, len(key)):
                 raise _Unfit
 

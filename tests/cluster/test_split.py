@@ -337,8 +337,8 @@ def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: p
 def test_what_is_refused(nano_path: str) -> None:
     for more, said in (
         ({"backend": "cuda"}, "not cuda"),
-        ({"advise": False}, "advise is for one machine"),
-        ({"gpu_memory": 0.0}, "memory of a GPU is for one machine"),
+        ({"advise": False}, "advise is not supported on a cluster"),
+        ({"gpu_memory": 0.0}, "GPU memory cannot be set on a cluster"),
         ({"cluster": "nowhere"}, "no address of a Dask scheduler"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -101,7 +101,7 @@ def test_the_command(nano_path: str, workers: str, tmp_path: Path, capsys: pytes
     assert there == here and len(here) == 4
     for more, line in (
         (["--layers", "0-5@0"], "ds4: --layers needs --cluster"),
-        ([*far, "--draft", "lookup"], "ds4: drafted tokens are not verified on a cluster"),
+        ([*far, "--draft", "lookup"], "ds4: speculative decoding is not supported on a cluster"),
         (["--cluster", workers, "--layers", "0-4@0"], "end at 4, the model's last is 5"),
     ):
         assert main([*common, *more, "--dump-logprobs", str(tmp_path / "x.json")]) == 2

@@ -289,7 +289,7 @@ def test_ds4s_files_are_of_two_or_four_bits_and_ours_of_any() -> None:
 
 
 def test_another_name() -> None:
-    with pytest.raises(Damaged, match="does not give the name"):
+    with pytest.raises(Damaged, match="does not match the key text"):
         kvc.read_through(io.BytesIO(made()), "0" * 40 + ".kv")
     assert kvc.read_through(io.BytesIO(made()), kvc.key_name(TEXT).upper().replace("KV", "kv"))
 

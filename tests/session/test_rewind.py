@@ -65,7 +65,7 @@ def test_as_far_back_as_both_windows_that_a_row_is_made_of(
     token gone back to is evaluated again. One window further the next row mixes in others: wrong logits, no error."""
     assert {engine.shape.state_rows(layer) for layer, ratio in enumerate(engine.shape.ratios) if ratio == 4} == {8}
     session = decoded(engine, ids[:at])
-    with pytest.raises(SessionError, match="out of reach"):
+    with pytest.raises(SessionError, match="too far back"):
         session.rewind(furthest - 1)
     session.rewind(furthest)
     for token in ids[furthest : furthest + 9]:
@@ -76,7 +76,7 @@ def test_out_of_reach_changes_nothing(engine: Engine, ids: list[int], alone: dic
     session = decoded(engine, ids[:200])
     streams = session.streams.copy()
     for pos in (-1, 0, 1, 100, 140, 201, 1000):
-        with pytest.raises(SessionError, match="out of reach"):
+        with pytest.raises(SessionError, match="too far back"):
             session.rewind(pos)
         assert session.tokens == ids[:200]
         np.testing.assert_array_equal(session.logits, alone[200])
@@ -138,12 +138,12 @@ def test_no_further_than_a_restored_frontier(engine: Engine, ids: list[int], alo
     loaded.load(stream)
     restored.restore(first.snapshot())
     for session in (loaded, restored):
-        with pytest.raises(SessionError, match="out of reach"):
+        with pytest.raises(SessionError, match="too far back"):
             session.rewind(129)
         for token in ids[130:140]:
             session.eval(token)
         for pos in (130, 126):
-            with pytest.raises(SessionError, match="out of reach"):
+            with pytest.raises(SessionError, match="too far back"):
                 session.rewind(pos)
         session.rewind(131)
         np.testing.assert_array_equal(session.logits, alone[131])
@@ -188,7 +188,7 @@ def test_back_after_a_growing_ring(engine: Engine, ids: list[int]) -> None:
     for each in (session, wanted):
         each.extend(ids[:20])
     session.extend(long, chunk=2000)
-    with pytest.raises(SessionError, match="out of reach"):
+    with pytest.raises(SessionError, match="too far back"):
         session.rewind(18)
     session.rewind(20 + count - 5)
     wanted.extend(long[:-6], chunk=2000)
@@ -287,7 +287,7 @@ def test_extend_keeps_finished_chunks_when_cancelled(engine: Engine, ids: list[i
 
 def test_extend_refuses_what_does_not_fit(engine: Engine, ids: list[int]) -> None:
     session = engine.session(10)
-    with pytest.raises(ContextError, match="10 tokens do not fit the context of 10; a prompt leaves one slot free"):
+    with pytest.raises(ContextError, match="10 tokens do not fit the context of 10; a prompt must leave one slot free"):
         session.extend(ids[:10])
     assert session.extend([]).shape == (0, engine.shape.vocab) and session.pos == 0
     session.extend(ids[:9])
@@ -308,7 +308,7 @@ def test_steps_back_add_up(engine: Engine, ids: list[int], alone: dict) -> None:
     session = decoded(engine, ids[:150])
     session.rewind(120)
     session.eval(ids[120])
-    with pytest.raises(SessionError, match="out of reach"):
+    with pytest.raises(SessionError, match="too far back"):
         session.rewind(101)
     session.rewind(119)
     np.testing.assert_array_equal(session.logits, alone[119])

@@ -212,5 +212,5 @@ class PartFile:
             if self._fd is not None:
                 self.sync()
         self._release()
-        hint = "; what is done is kept, run again to go on" if self.part.exists() else ""
+        hint = "; the finished part is saved, run again to resume" if self.part.exists() else ""
         return ModelFileError(self.path, f"cannot write: {error.strerror or error}{hint}")

@@ -77,7 +77,7 @@ def load(path: str) -> Dump:
     except TargetError as error:
         raise DataError(str(error)) from None
     if not dump.steps:
-        raise DataError(f"{path}: the dump has no step")
+        raise DataError(f"{path}: the dump has no steps")
     return dump
 
 
@@ -104,7 +104,7 @@ def _prompt_ids(
     elif text is not None:
         before = _encode_prompt(path, tokenizer, text)
     else:
-        raise UsageError(f"{path} holds no prompt: give its ids with --token-ids, or its text with --prompt-file")
+        raise UsageError(f"{path} contains no prompt: pass --token-ids, or --prompt-file")
     if count is not None and len(before) != count:
         source = "the ids given are" if ids is not None else "its text makes"
         raise DataError(f"{path}: the prompt had {count} tokens, {source} {len(before)}")
@@ -115,7 +115,7 @@ def _encode_prompt(path: str, tokenizer: Tokenizer | None, text: tuple[str, str]
     from ds4ref.text.chat import encode_chat_prompt
 
     if tokenizer is None:
-        raise UsageError(f"{path}: the prompt's text needs a model with a tokenizer: give the ids with --token-ids")
+        raise UsageError(f"{path}: a text prompt needs a model with a tokenizer: pass --token-ids")
     return encode_chat_prompt(tokenizer, text[0], text[1], "none")
 
 
@@ -135,9 +135,9 @@ def _from_capture(
 ) -> Observation:  # fmt: skip
     """Convert a capture, mapping its tokens' bytes to ids up to the first that the tokenizer lacks."""
     if recording.degenerate:
-        raise DataError(f"{path} holds no probabilities: 0 for the token chosen and -9999 for the others")
+        raise DataError(f"{path} contains no log probabilities: only 0 for the chosen token and -9999 for all others")
     if tokenizer is None:
-        raise UsageError(f"{path} holds bytes and no token ids: it needs a model with a tokenizer")
+        raise UsageError(f"{path} has token bytes but no token ids: a model with a tokenizer is required")
     known = ids_by_bytes(tokenizer)
     before = list(ids) if ids is not None else _encode_prompt(path, tokenizer, (recording.system, recording.prompt))
     count = recording.repetition.prompt_tokens
@@ -189,16 +189,16 @@ def raw(path: str, count: int | None, vocab: int | None) -> np.ndarray:
         size = os.stat(path).st_size
         if vocab is None:
             if not count:
-                raise UsageError(f"{path} is a raw array: the token ids (--token-ids) tell its shape")
+                raise UsageError(f"{path} is a raw array: pass --token-ids to determine its shape")
             vocab, rest = divmod(size, 4 * count)
             if rest or not vocab:
-                raise DataError(f"{path}: {size} bytes are no {count} rows of float32, one for every token id")
+                raise DataError(f"{path}: {size} bytes do not divide into {count} float32 rows, one per token id")
         if not size or size % (4 * vocab):
-            raise DataError(f"{path}: {size} bytes are no rows of {vocab} float32 ({4 * vocab} bytes each)"
+            raise DataError(f"{path}: {size} bytes do not divide into rows of {vocab} float32 ({4 * vocab} bytes each)"
                             + _size_hint(size, count, vocab))  # fmt: skip
         guess = _size_hint(size, count, vocab)
         if "-bit" in guess:  # 16-bit and 64-bit values may fill whole rows of float32, too
-            raise DataError(f"{path}: {size} bytes are no {count} rows of {vocab} float32{guess}")
+            raise DataError(f"{path}: {size} bytes are not {count} rows of {vocab} float32{guess}")
         return np.fromfile(path, "<f4").reshape(-1, vocab)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
@@ -216,7 +216,7 @@ def _size_hint(size: int, count: int | None, vocab: int) -> str:
 def raw_observation(path: str, ids: Ids, vocab: int | None) -> Observation:
     """Read raw float32 logits of all positions, or of the last only, as DS4_*_DUMP_PREFILL_LOGITS writes them."""
     if ids is None:
-        raise UsageError(f"{path} holds no token ids: give them with --token-ids")
+        raise UsageError(f"{path} contains no token ids: pass --token-ids")
     table = raw(path, len(ids), vocab)
     rows = [len(ids) - 1] if len(table) == 1 else None
     return from_logits(ids, table, rows, vocab)

@@ -77,7 +77,7 @@ class _Lines:
             line = self._lines[self.number]
             self.number += 1
             if len(line) > MAX_LINE:
-                raise self.error(f"a line of {len(line)} bytes, at most {MAX_LINE} are allowed")
+                raise self.error(f"a line of {len(line)} bytes; the maximum is {MAX_LINE}")
             text = line.strip(b" \t\r\n\v\f")
             if text and not text.startswith(b"#"):
                 try:
@@ -120,13 +120,13 @@ def _case(lines: _Lines, words: list[str]) -> VecCase:
         if words_[0] != "step" or len(words_) != 4:
             raise lines.error('expected "step INDEX HEX ALTERNATIVES" or "end"')
         if _number(lines, words_[1], 0, MAX_STEPS - 1, "index") != len(steps):
-            raise lines.error(f"step {words_[1]} where {len(steps)} was due")
+            raise lines.error(f"step {words_[1]}, expected {len(steps)}")
         chosen = _hex(lines, words_[2])
         steps.append((chosen, _tops(lines, _number(lines, words_[3], 0, MAX_TOP, "alternatives"))))
     if words_ is None:
         raise lines.error(f'"end" of case {name} is missing')
     if len(steps) != wanted:
-        raise lines.error(f"case {name} has {len(steps)} steps, {wanted} were announced")
+        raise lines.error(f"case {name} has {len(steps)} steps, but its header says {wanted}")
     return VecCase(name, _number(lines, ctx, 1, 2**31 - 1, "ctx"), prompt, tuple(steps))
 
 

@@ -104,15 +104,15 @@ def _best(x: np.ndarray, k: int) -> np.ndarray:
 def freeze(path: str, ids: Ids, logits: np.ndarray, identity: dict[str, Any], top: int = 0) -> None:
     """Write golden logits (T, V): all of them, or the ``top`` best of each position; UsageError if ``path`` exists."""
     if os.path.lexists(path):
-        raise UsageError(f"{path} exists: golden logits are never refreshed in place, choose a new name")
+        raise UsageError(f"{path} already exists and will not be overwritten; choose a new name")
     tokens = np.asarray(ids, np.int32)
     if logits.ndim != 2 or len(logits) != len(tokens):
-        raise DataError(f"logits of shape {logits.shape} do not go with {len(tokens)} tokens")
+        raise DataError(f"logits of shape {logits.shape} do not match {len(tokens)} tokens")
     if not np.isfinite(logits).all():
-        raise DataError("logits with infinite or undefined values cannot become golden")
+        raise DataError("logits with NaN or infinite values cannot be saved as golden")
     useless = refused(of_table(logits, np.arange(len(logits)), tokens))
     if useless is not None:
-        raise DataError(f"these logits cannot become golden: {useless.says}")
+        raise DataError(f"cannot save as golden: {useless.says}")
     arrays: dict[str, np.ndarray] = {"ids": tokens}
     if top:
         arrays["top_ids"] = _best(logits.astype(np.float64), top).astype(np.int32)
@@ -155,9 +155,9 @@ def load(path: str) -> Golden:
         if about["schema"] != "ds4-golden-logits" or about["version"] != VERSION:
             raise ValueError
     except (KeyError, ValueError, TypeError):
-        raise DataError(f"{path} is no golden logits file of version {VERSION}") from None
+        raise DataError(f"{path} is not a golden logits file of version {VERSION}") from None
     if _digest(arrays) != about.get("sha256"):
-        raise DataError(f"{path} was altered after it was frozen: its checksum does not match")
+        raise DataError(f"{path} was modified: checksum mismatch")
     return Golden(about, arrays)
 
 

@@ -109,7 +109,7 @@ def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None, vocab: in
     if problem is not None:
         raise DataError(problem)
     if not logits.size:
-        raise DataError(f"there are no logits: their shape is {logits.shape}")
+        raise DataError(f"empty logits: shape {logits.shape}")
     if not (0 <= at[0] and np.all(at[1:] > at[:-1]) and at[-1] < len(tokens)):
         raise DataError("positions of the logits must ascend and lie inside the token list")
     if logits.dtype.kind not in "fiu":
@@ -121,9 +121,7 @@ def from_logits(ids: Ids, logits: np.ndarray, rows: Ids | None = None, vocab: in
             raise OtherModel(f"token id {int(tokens.max())} is outside the vocabulary of {vocab}: another model?")
         width = logits.shape[1]
         if width > vocab and padding(logits, vocab):
-            findings.append(
-                Finding("padded", f"{width - vocab} columns of padding beyond the vocabulary were cut", WARN)
-            )
+            findings.append(Finding("padded", f"{width - vocab} padding columns beyond the vocabulary ignored", WARN))
             logits = logits[:, :vocab]
         if logits.shape[1] != vocab:
             raise OtherModel(f"the logits are {width} wide, the model's vocabulary is {vocab}: another model?")
@@ -152,7 +150,7 @@ def _scaled(observation: Observation, findings: list[Finding]) -> Observation:
     if kind == "probabilities":
         return _of_probabilities(observation, logs, findings)
     if kind in _FACTOR:
-        says = f"these are logarithms to base {kind[3:]} of probabilities, not logits: they were converted"
+        says = f"these are logarithms to base {kind[3:]} of probabilities, not logits: converted"
         findings.append(Finding(kind, says, WARN))
     storage, shared = variance(observation.logprobs), None
     if storage is not None:
@@ -226,7 +224,7 @@ def from_top(
     logprobs = np.where(support >= 0, values, 0.0)
     # log probabilities are never positive, probabilities never negative
     if (logprobs >= 0).all() and (logprobs > 1e-3).any() and (logprobs.sum(axis=1) <= 1 + 1e-3).all():
-        says = "these are probabilities, not log probabilities: their logarithm was taken"
+        says = "these are probabilities, not log probabilities: converted"
         findings.append(Finding("probabilities", says, WARN))
         with np.errstate(divide="ignore"):
             values = np.log(values)
@@ -244,5 +242,5 @@ def _not_numbers(listed: dict[int, list[tuple[int, float | None]]]) -> list[Find
     )
     if not bad:
         return []
-    says = f"log probabilities that are no numbers at {len(bad)} of {len(listed)} positions, the first is {bad[0]}"
+    says = f"NaN log probabilities at {len(bad)} of {len(listed)} positions, first at {bad[0]}"
     return [Finding("nan", says, BROKEN, tuple(bad))]

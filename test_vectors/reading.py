@@ -112,7 +112,7 @@ def _integer(value: Any) -> int:
 
 def _checked_ids(path: str, given_ids: Sequence[int] | None, file_ids: np.ndarray | None) -> np.ndarray:
     if given_ids is None and file_ids is None:
-        raise UsageError(f"{path} holds no token ids: give them with --token-ids")
+        raise UsageError(f"{path} contains no token ids: pass --token-ids")
     if file_ids is not None and (file_ids.ndim != 1 or file_ids.dtype.kind not in "iu" or not file_ids.size):
         raise DataError(f"{path}: ids must be a list of integers")
     if file_ids is not None and not (file_ids.min() >= 0 and file_ids.max() <= MAX_ID):

@@ -125,7 +125,7 @@ def decode(data: bytes, kind: type[T], schema: str, where: str) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{where}: {error}") from None
     if getattr(value, "schema", schema) != schema:
-        raise DataError(f"{where}: schema is {getattr(value, 'schema', None)!r}, this version reads {schema!r}")
+        raise DataError(f"{where}: schema is {getattr(value, 'schema', None)!r}, expected {schema!r}")
     return value
 
 
@@ -152,7 +152,7 @@ class Vectors:
             ids.add(entry.id)
             for file in (entry.prompt_file, entry.case_file):
                 if file is not None and (os.path.isabs(file) or ".." in Path(file).parts):
-                    raise DataError(f"{path}: {file!r} leads out of the directory")
+                    raise DataError(f"{path}: {file!r} points outside the directory")
         return cls(folder, manifest)
 
     @staticmethod
@@ -180,7 +180,7 @@ class Vectors:
         path = self.folder / entry.case_file
         data = _read(path)
         if sha256(data) != entry.sha256:
-            raise DataError(f"{path}: the file is not the one the manifest describes")
+            raise DataError(f"{path}: checksum differs from the manifest")
         case = decode(data, RecordedCase, CASE_SCHEMA, str(path))
         if case.id != entry.id or case.prompt_sha256 != entry.prompt_sha256 or not case.repetitions:
             raise DataError(f"{path}: this is not case {entry.id} of the manifest")

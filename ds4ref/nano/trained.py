@@ -58,7 +58,7 @@ def weights_folder() -> Path:
 
     folder = Path(os.environ.get(FOLDER_KEY) or FOLDER)
     if not (folder / CONFIG).is_file():
-        hint = "" if os.environ.get(FOLDER_KEY) else f"; {FOLDER_KEY} names another folder"
+        hint = "" if os.environ.get(FOLDER_KEY) else f"; {FOLDER_KEY} can name another folder"
         raise DataError(f"the embedded model's weights are missing: no {CONFIG} in {folder}{hint}")
     return folder
 
@@ -105,7 +105,7 @@ def _kept(name: str, suffix: str, make: Callable[[Path, Path], None]) -> str:
     with building(path, WAIT_SECONDS):
         if not _intact(path):  # no other process was faster
             if sys.stderr.isatty():
-                print(f"ds4ref: making {path.name} from the embedded model's weights, once", file=sys.stderr)
+                print(f"ds4ref: making {path.name} from the embedded model's weights (once)", file=sys.stderr)
             make(path, folder)
             with atomic_write(_digest_path(path)) as out:
                 out.write(file_digest(path).encode())

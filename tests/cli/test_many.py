@@ -65,8 +65,8 @@ def test_a_matrix_is_every_combination(tmp_path):
         ('args = "-r 2"', "args must be a list"),
         ("[matrix]\nmodel = []", "matrix.model must be a list"),
         ("[matrix]\nmodel = [[1]]", "matrix.model must be a list"),
-        ("[matrix]\nstore = ['x']", "store is set for each unit"),
-        ("args = ['--label', 'x']", "label is set for each unit"),
+        ("[matrix]\nstore = ['x']", "store is set per unit"),
+        ("args = ['--label', 'x']", "label is set per unit"),
         ("args = ['--csv', 'x']", "every unit would write the same --csv"),
         ("args = ['--csv=x', '{out}']", "every unit would write the same --csv"),
         ("[matrix]\nplot = ['a', 'b']", "every unit would write the same --plot"),
@@ -162,7 +162,7 @@ def test_folders_of_units(tmp_path, store_path):
         several = home.receive("two", {"runs": [{"label": "A"}, {"label": "B"}]})
         assert [run["label"] for run in several["runs"]] == [f"{labels['two']}: A", f"{labels['two']}: B"]
         assert [path.name for path in (tmp_path / "files").iterdir()] == ["target=http_a_1_v1"]
-        with pytest.raises(UsageError, match="exists, but its unit is not done"):
+        with pytest.raises(UsageError, match="exists, but its unit is unfinished"):
             Folders(tmp_path / "files", labels, store, "job")
         same = Folders(tmp_path / "other", {"one": "a b", "two": "a:b"}, store, "job")
         assert len(set(same.names.values())) == 2

@@ -93,7 +93,7 @@ def test_build_and_measure(prompts: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(asked) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
-    assert "10 of 20 prompts were used in building: 10 are left" in err
+    assert "10 of 20 prompts were used for building: 10 left" in err
     (point,) = result["points"]
     assert result["prompts"] == 10 and point["scale"] == 2 and point["moves"] == -1, "stories begin with The"
     assert (
@@ -123,7 +123,7 @@ def test_what_is_refused(prompts: Path, capsys: pytest.CaptureFixture[str]) -> N
         ([*build, "--folds", "1"], 2, "expected an integer from 2 to 1000"),
         (measure[:-1], 2, "name a file of directions and a file of prompts"),
         ([*measure, "--like", "a"], 2, "--metric logprob needs --like and --unlike"),
-        ([*measure, "--metric", "words", "--like", "a", "--unlike", "b"], 2, "go with --metric logprob"),
+        ([*measure, "--metric", "words", "--like", "a", "--unlike", "b"], 2, "need --metric logprob"),
         ([*measure, "--scales", "0"], 2, "give at least one nonzero scale"),
         ([*measure, "--scales", "1,101"], 2, "expected a number from -100 to 100"),
         ([*measure, "--plot", "x.gif"], 2, "x.gif does not end in .svg, .png, .pdf"),

@@ -170,7 +170,7 @@ def test_missing_weights_are_one_clear_line(own_cache, monkeypatch, tmp_path):
         embedded_path()
     monkeypatch.delenv(FOLDER_KEY)
     monkeypatch.setattr(trained, "FOLDER", tmp_path / "gone")
-    with pytest.raises(DataError, match="in .*gone; DS4_NANO_WEIGHTS names another folder$"):
+    with pytest.raises(DataError, match="in .*gone; DS4_NANO_WEIGHTS can name another folder$"):
         embedded_path()
 
 

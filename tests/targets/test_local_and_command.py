@@ -35,7 +35,7 @@ def test_a_completion_is_the_sum_of_its_deltas() -> None:
     assert (done.text, done.reasoning, done.steps, done.finish) == ("ab", "r", (step, step), "stop")
     assert (done.usage, done.model, done.seconds, done.ttft) == (Usage(1, 2), "n", 5.0, 1.0)
     assert done.arrivals == (1.0, 3.0, 4.5) and done.gaps == [2.0, 1.5], "what brought nothing is no arrival"
-    with pytest.raises(TargetError, match="no finish reason"):
+    with pytest.raises(TargetError, match="without a finish reason"):
         collect(iter(deltas[:2]))
 
 
@@ -140,7 +140,7 @@ def test_scoring_in_pieces_changes_nothing(local, monkeypatch) -> None:
 
 
 def test_nothing_precedes_the_first_token_of_nothing(local) -> None:
-    with pytest.raises(TargetError, match="nothing precedes the first token"):
+    with pytest.raises(TargetError, match="an empty prompt has no distribution"):
         local.score(Prompt.plain(""), [b"a"])
     assert local.score_text("") == [] and local.score(ASK.prompt, []) == []
 

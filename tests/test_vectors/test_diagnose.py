@@ -332,7 +332,7 @@ def test_signatures_are_kept_and_a_damaged_file_is_made_again(library) -> None:
 
 def test_observations_are_checked(tmp_path) -> None:
     np.savez(tmp_path / "a.npz", ids=np.arange(3), logits=np.zeros((4, 9)))
-    with pytest.raises(DataError, match="do not go with"):
+    with pytest.raises(DataError, match="do not match"):
         read(str(tmp_path / "a.npz"), None)
     with pytest.raises(DataError, match="other token ids"):
         read(str(tmp_path / "a.npz"), [1, 2, 3])

@@ -51,7 +51,7 @@ def test_a_dump_of_ds4_with_the_ids_of_its_prompt(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("given, why", [
-    (None, "holds no prompt: give its ids with --token-ids, or its text with --prompt-file"),
+    (None, "contains no prompt: pass --token-ids, or --prompt-file"),
     ([1, 2], "the prompt had 3 tokens, the ids given are 2"),
     ([1, 2, 3, 7, 8], "the prompt had 3 tokens, the ids given are 5"),
 ])  # fmt: skip
@@ -139,7 +139,7 @@ def test_a_capture_of_ds4s_fetcher(tmp_path, tokenizer) -> None:
         read(str(tmp_path / "c.json"), None)
     for entry_ in steps:
         entry_["top_logprobs"][1]["logprob"] = -9999.0
-    with pytest.raises(DataError, match="holds no probabilities"):
+    with pytest.raises(DataError, match="contains no log probabilities"):
         read(saved(tmp_path / "e.json", capture), None, tokenizer=tokenizer)
 
 
@@ -187,8 +187,8 @@ def test_raw_floats(tmp_path, suffix) -> None:
 
 
 @pytest.mark.parametrize("data, vocab, why", [
-    (LOGITS.tobytes()[:-1], V, "255 bytes are no rows of 16 float32"),
-    (b"", V, "0 bytes are no rows"), (b"", None, "0 bytes are no 4 rows"), (bytes(10), None, "no 4 rows"),
+    (LOGITS.tobytes()[:-1], V, "255 bytes do not divide into rows of 16 float32"),
+    (b"", V, "0 bytes do not divide into rows"), (b"", None, "0 bytes do not divide into 4"), (bytes(10), None, "into 4 float32 rows"),
     (LOGITS.tobytes(), 12, "4 rows of 16 fit: another vocabulary, or padding"),
     (LOGITS.astype(np.float16).tobytes(), 24, "4 rows of 8 fit"),
     (np.zeros((4, 15), np.float16).tobytes(), 15, "4 rows of 16-bit numbers fit: write float32"),
@@ -259,6 +259,6 @@ def test_raw_logits_are_diagnosed(tmp_path, capsys, nano_path, without_families)
     code, found, _ = run(capsys, "diagnose", *argv, "--json")
     assert code == 0 and found["verdict"] == "exact"
     code, _, err = run(capsys, "diff", str(tmp_path / "x.f32"), str(tmp_path / "x.f32"))
-    assert code == 2 and "is a raw array: the token ids" in err
+    assert code == 2 and "is a raw array: pass --token-ids" in err
     code, same, _ = run(capsys, "diff", str(tmp_path / "x.f32"), str(tmp_path / "x.f32"), *argv[2:4], "--fail")
     assert code == 0 and same["max"] == 0.0 and same["positions"] == 40

@@ -64,8 +64,8 @@ def test_crlf_and_indentation_are_nothing(tmp_path) -> None:
 @pytest.mark.parametrize("broken, why", [
     (VEC.replace("end\n", "", 1), "line 11: expected \"step"),
     (VEC[: VEC.rindex("end")], '"end" of case long_memory_archive is missing'),
-    (VEC.replace("step 1", "step 2", 1), "step 2 where 1 was due"),
-    (VEC.replace("4096 2", "4096 3"), "has 2 steps, 3 were announced"),
+    (VEC.replace("step 1", "step 2", 1), "step 2, expected 1"),
+    (VEC.replace("4096 2", "4096 3"), "has 2 steps, but its header says 3"),
     (VEC.replace("416461 1", "41646G 1", 1), "lowercase hex"),
     (VEC.replace("top c3 -0.5", "top c3 nan"), "not a log probability"),
     (VEC.replace("4096 2", "4096 17"), "steps must be 1 to 16"),

@@ -87,7 +87,7 @@ def test_golden_files(tmp_path, top):
         assert found.same_top.tolist() == (A.argmax(axis=1) == B.argmax(axis=1)).tolist()
     else:
         assert found.max == pytest.approx(differences(A, B).max)
-    with pytest.raises(UsageError, match="never refreshed"):
+    with pytest.raises(UsageError, match="will not be overwritten"):
         freeze(path, [5, 6, 7, 8], A, {})
     for wrong in (A[:3], A[:, :11]):
         with pytest.raises(DataError, match="golden logits are"):

@@ -29,9 +29,9 @@ def saved(path: Path, **arrays: object) -> None:
 @pytest.mark.parametrize("arrays, why", [
     ({}, "no array 'logits'"),
     ({"ids": IDS}, "no array 'logits'"),
-    ({"logits": LOGITS}, "holds no token ids"),
-    ({"ids": IDS, "logits": LOGITS[0]}, "do not go with"),
-    ({"ids": IDS, "logits": LOGITS[:2]}, "do not go with"),
+    ({"logits": LOGITS}, "contains no token ids"),
+    ({"ids": IDS, "logits": LOGITS[0]}, "do not match"),
+    ({"ids": IDS, "logits": LOGITS[:2]}, "do not match"),
     ({"ids": IDS, "logits": LOGITS[:, :0]}, "there are no logits"),
     ({"ids": IDS[:0], "logits": LOGITS[:0]}, "ids must be a list of integers"),
     ({"ids": IDS, "logits": LOGITS.astype(complex)}, "not numbers"),

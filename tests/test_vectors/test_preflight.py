@@ -247,7 +247,7 @@ def test_lists_with_holes_are_reported() -> None:
     seen = from_top(IDS, [(0, [(1, -1.0), (2, None)]), (1, [(1, nan)]), (2, [(1, -0.5), (2, -np.inf)])])
     (only,) = preflight(seen, V)
     assert (only.name, only.severity, only.positions) == ("nan", BROKEN, (0, 1))
-    with pytest.raises(DataError, match="no position has usable log probabilities: .* no numbers at 1 of 1"):
+    with pytest.raises(DataError, match="no position has usable log probabilities: .* NaN log probabilities at 1 of 1"):
         from_top(IDS, [(0, [(1, nan)])])
 
 
@@ -385,7 +385,7 @@ def test_what_is_no_logits_ends_a_diagnosis_in_one_line(tmp_path, capsys) -> Non
 
 
 def test_zeros_become_no_golden_file(tmp_path) -> None:
-    with pytest.raises(DataError, match="cannot become golden: all rows hold only zeros"):
+    with pytest.raises(DataError, match="cannot save as golden: all rows hold only zeros"):
         freeze(str(tmp_path / "g.npz"), [1, 2], np.zeros((2, 9), np.float32), {})
 
 

@@ -184,7 +184,7 @@ CONFIGS = {
     "the same, newer": (False, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary"),
     "another activation": (False, {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
     "another stretching": (False, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type is 'dynamic'"),
-    "heads that do not share": (False, {"num_key_value_heads": 3}, "has rows [8, 64]"),
+    "heads that do not share": (False, {"num_key_value_heads": 3}, "has shape [8, 64]"),
     "no key-value heads": (False, {"num_key_value_heads": 0}, "num_key_value_heads is 0"),
     "odd heads": (False, {"head_dim": 7}, "rope needs an even one"),
     "more words than rows": (False, {"vocab_size": 300}, "vocab_size is 300, token_embd.weight has 257 rows"),

@@ -260,10 +260,10 @@ REFUSED = {
     "an integer over 32 bits": ([("a.weight", "I64", np.array([[1, 2**40]]))], "holds 1099511627776"),
     "an integer below": ([("a.weight", "I64", np.array([-(2**31) - 1]))], "more than 32 bits"),
     "FP8 cubes": ([("a.weight", "F8_E4M3", np.zeros((2, 2, 2), np.uint8))], "3 axes"),
-    "5-bit floats": ([("a.weight", "F8_E5M2", np.zeros((2, 2), np.uint8))], "F8_E5M2, which no format"),
+    "5-bit floats": ([("a.weight", "F8_E5M2", np.zeros((2, 2), np.uint8))], "F8_E5M2, which is not a supported"),
     "booleans": ([("a.weight", "BOOL", np.zeros((2, 2), np.uint8))], "BOOL"),
     "doubles": ([("a.weight", "F64", np.zeros((2, 2)))], "F64"),
-    "bytes without scales": ([("a.weight", "I8", np.zeros((2, 32), np.uint8))], "I8, which no format"),
+    "bytes without scales": ([("a.weight", "I8", np.zeros((2, 32), np.uint8))], "I8, which is not a supported"),
     "floats with scales": (
         [("a.weight", "F32", np.zeros((2, 32), np.float32)), ("a.scale", "F8_E8M0", np.zeros((1, 1), np.uint8))],
         "F32 with scales"),

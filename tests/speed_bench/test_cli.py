@@ -139,7 +139,7 @@ def test_a_short_prompt_fails_before_the_engine_starts(engines, capsys, tmp_path
         (["plot"], "at least one CSV"),
         (["plot", "--width", "5"], "invalid value for --width"),
         (["--arm", "threads=1"], "--arm must be given twice"),
-        (["--arm", "threads=x", "--arm", "threads=2"], "invalid --arm threads=x: threads: an integer"),
+        (["--arm", "threads=x", "--arm", "threads=2"], "invalid --arm threads=x: threads: expected an integer"),
         (["--arm", "speed=1", "--arm", "threads=2"], "invalid --arm speed=1: NAME=VALUE[,...] with model"),
         (["--arm", "threads=1,threads=2", "--arm", "threads=2"], "invalid --arm"),
         (["--store", "x", "--no-store"], "choose one of --store and --no-store"),

@@ -188,7 +188,8 @@ def test_raw_floats(tmp_path, suffix) -> None:
 
 @pytest.mark.parametrize("data, vocab, why", [
     (LOGITS.tobytes()[:-1], V, "255 bytes do not divide into rows of 16 float32"),
-    (b"", V, "0 bytes do not divide into rows"), (b"", None, "0 bytes do not divide into 4"), (bytes(10), None, "into 4 float32 rows"),
+    (b"", V, "0 bytes do not divide into rows"), (b"", None, "0 bytes do not divide into 4"),
+    (bytes(10), None, "into 4 float32 rows"),
     (LOGITS.tobytes(), 12, "4 rows of 16 fit: another vocabulary, or padding"),
     (LOGITS.astype(np.float16).tobytes(), 24, "4 rows of 8 fit"),
     (np.zeros((4, 15), np.float16).tobytes(), 15, "4 rows of 16-bit numbers fit: write float32"),

@@ -288,7 +288,7 @@ def test_padding_beyond_the_vocabulary_is_cut(fill) -> None:
     seen = from_logits(IDS, wide, vocab=V)
     assert np.array_equal(seen.logprobs, from_logits(IDS, LOGITS).logprobs)
     (only,) = preflight(seen, V)
-    assert (only.name, only.severity) == ("padded", WARN) and only.says.startswith("6 columns")
+    assert (only.name, only.severity) == ("padded", WARN) and only.says.startswith("6 padding columns")
 
 
 def test_padding_of_a_single_row() -> None:

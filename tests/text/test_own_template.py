@@ -184,8 +184,8 @@ def test_deepseek_s_own_prompts_are_as_before(nano_path):
 @pytest.mark.parametrize(
     ("key", "entry", "match"),
     [
-        ("model", None, "no tokenizer.ggml.model that is known"),
-        ("model", (G + "model", "string", "bert"), "no tokenizer.ggml.model that is known"),
+        ("model", None, "no supported tokenizer.ggml.model"),
+        ("model", (G + "model", "string", "bert"), "no supported tokenizer.ggml.model"),
         ("pre", (G + "pre", "string", "martian\n"), "tokenizer.ggml.pre 'martian"),
         ("token_type", (G + "token_type", "i32[]", [1, 1]), "2 types for"),
         ("tokens", None, "types for 0 tokens"),

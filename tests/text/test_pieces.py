@@ -171,6 +171,6 @@ def test_a_template_without_a_place_for_system_text_refuses_the_user_s_and_not_t
     with pytest.raises(TextError, match="System role not supported"):
         encode(source, tokenizer, 999, "be brief", "none")
     bare: Any = from_source(open_metadata(tmp_path, plain))
-    for system, says in (("be brief", "has no chat template: the system text is not used\n"), (DEFAULT_SYSTEM, "")):
+    for system, says in (("be brief", "has no chat template: system prompt ignored\n"), (DEFAULT_SYSTEM, "")):
         encode(source, bare, 999, system, "none")
         assert capsys.readouterr().err.endswith(says) and (says or not capsys.readouterr().err)

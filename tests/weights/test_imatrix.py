@@ -121,8 +121,8 @@ def gguf_bytes(tmp_path: Path, kind="imatrix", sums=(("a.in_sum2", "F32", (4, 1)
 
 HUGE = 2**31 - 1
 HOSTILE = {
-    "empty": (b"", "no importance file"),
-    "three bytes": (b"abc", "no importance file"),
+    "empty": (b"", "too short for an importance matrix"),
+    "three bytes": (b"abc", "too short for an importance matrix"),
     "no entries": (struct.pack("<i", 0), "0 entries"),
     "entries below zero": (struct.pack("<i", -5) + bytes(40), "-5 entries"),
     "entries without end": (struct.pack("<i", HUGE) + bytes(40), "cannot be in 44 bytes"),
@@ -171,8 +171,8 @@ def test_hostile_dat(tmp_path, name):
         ({"sums": (("a.in_sum2", "F32", (4, 2)), ("a.counts", "F32", (1, 3)))}, "3 counts for 2 rows"),
         ({"sums": (("a.in_sum2", "F16", (4, 1)), ("a.counts", "F32", (1, 1)))}, "wanted F32"),
         ({"sums": (("a.counts", "F32", (1, 1)),)}, "no importance matrix entries"),
-        ({"values": -1.0}, "a count that is none"),
-        ({"values": np.nan}, "a count that is none"),
+        ({"values": -1.0}, "an invalid count"),
+        ({"values": np.nan}, "an invalid count"),
     ],
 )
 def test_hostile_gguf(tmp_path, options, says):

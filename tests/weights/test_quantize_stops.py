@@ -169,7 +169,7 @@ def test_a_part_of_another_plan_is_not_gone_on_with(unquantized, quantized, tmp_
     (tmp_path / "q.gguf.part.json").write_text(json.dumps({"plan": "other", "tensor": 0, "row": 5}))
     command = [str(unquantized), "-o", str(out), "--recipe", "q2"]
     assert main(command) == 1
-    assert "another plan" in capsys.readouterr().err
+    assert "belongs to another run" in capsys.readouterr().err
     assert main([*command, "--restart"]) == 0 and out.read_bytes() == quantized.read_bytes()
 
 

@@ -111,7 +111,7 @@ def inspect_text(path: str | os.PathLike[str]) -> str:
 
 
 def _constant_lines(constants: dict[str, dict[str, str]], model: str) -> list[str]:
-    says = [f"{key} {entry['value']}, {model} has {entry['published']}" for key, entry in constants.items()]
+    says = [f"{key} {entry['value']}, where {model} has {entry['published']}" for key, entry in constants.items()]
     heads = ["constants", *[""] * len(says)]
     return [f"{head:<12}{text}" for head, text in zip(heads, says or [f"same as {model}"], strict=False)]
 

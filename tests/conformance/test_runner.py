@@ -65,7 +65,7 @@ def test_only_the_apis_that_are_asked_for(found, good, monkeypatch, capsys):
     assert [one.name for one in groups(("completions", "chat"))] == ["server", "chat", "completions"]
     assert [one.name for one in groups()] == ["server", "chat", "completions", "responses", "messages"]
     assert server.main(["smoke", "--api", "chats"]) == 2
-    assert "--api chats: there are chat, completions, responses, messages" in capsys.readouterr().err
+    assert "--api chats: choose from chat, completions, responses, messages" in capsys.readouterr().err
     assert server.main(["smoke", "--api", " ,"]) == 2
 
 

@@ -105,7 +105,7 @@ def test_build_and_measure(prompts: Path, capsys: pytest.CaptureFixture[str]) ->
     (prompts / "one.txt").write_text("Tell a story about Ann.\nTell a story about Max.\n", encoding="utf-8")
     assert main(["steer", "measure", "d.f32", "one.txt", "-n", "4", "--text-tokens", "96", "--scales", "1e-9"]) == 0
     out, err = capsys.readouterr()
-    assert "does not move the 2 prompts: at no scale beyond chance (95%)" in out and "nothing beside" in err
+    assert "does not move the 2 prompts: at no scale beyond chance (95%)" in out and "no .json next to" in err
 
 
 def test_what_is_refused(prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:

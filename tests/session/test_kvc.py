@@ -222,7 +222,7 @@ def test_huge_claims_cost_nothing(field: str, size: int) -> None:
     data = replace(header, **{field: size}).pack() + TEXT + PAYLOAD
     tracemalloc.start()
     try:
-        with pytest.raises(Damaged, match="should have"):
+        with pytest.raises(Damaged, match="truncated file"):
             through(data)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
@@ -252,7 +252,7 @@ def test_a_writer_that_does_not_know_the_section() -> None:
     data[12] += 1
     assert through(bytes(data)).identity == IDENTITY
     cut = made()[: 52 + len(TEXT) + len(PAYLOAD)] + TOOLS
-    with pytest.raises(Damaged, match="section is gone"):
+    with pytest.raises(Damaged, match="no integrity section"):
         through(cut)
 
 
@@ -283,7 +283,7 @@ def test_ds4s_files_are_of_two_or_four_bits_and_ours_of_any() -> None:
     for quant in (2, 4):
         assert through(made(replace(HEADER, quant=quant), integrity=None)).header.quant == quant
     for quant in (1, 3, 8, 16):
-        with pytest.raises(Damaged, match=f"{quant} bits"):
+        with pytest.raises(Damaged, match=f"{quant}-bit"):
             through(made(replace(HEADER, quant=quant), integrity=None))
         assert through(made(replace(HEADER, quant=quant))).header.quant == quant
 
@@ -300,7 +300,7 @@ def test_damaged_payloads_end_in_an_error_before_anybody_trusts_them() -> None:
     file = io.BytesIO(bytes(data))
     payload = kvc.examine(file).payload(file)
     assert payload.read(39) == PAYLOAD[:39] and len(payload.read(1)) == 1
-    with pytest.raises(Damaged, match="not what was written"):
+    with pytest.raises(Damaged, match="checksum mismatch"):
         payload.read(1)
     file = io.BytesIO(bytes(data))
     with pytest.raises(Damaged):

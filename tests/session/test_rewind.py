@@ -222,7 +222,7 @@ def test_drafts_are_accepted_or_taken_back(engine: Engine, ids: list[int], alone
 
 def test_streams_are_what_logits_come_from(engine: Engine, ids: list[int]) -> None:
     session, model = engine.session(CTX), engine.model
-    with pytest.raises(SessionError, match="no streams"):
+    with pytest.raises(SessionError, match="no hidden state"):
         _ = session.streams
     session.eval(ids[0])
     kept = [session.streams.copy()]
@@ -239,7 +239,7 @@ def test_streams_are_what_logits_come_from(engine: Engine, ids: list[int]) -> No
         at += len(part)
     assert not np.array_equal(kept[0], session.streams)
     session.restore(session.snapshot())
-    with pytest.raises(SessionError, match="no streams"):
+    with pytest.raises(SessionError, match="no hidden state"):
         _ = session.streams
 
 

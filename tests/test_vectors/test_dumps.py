@@ -63,7 +63,7 @@ def test_ids_that_are_not_those_of_the_prompt(tmp_path, given, why) -> None:
 def test_a_dump_of_ours_needs_nothing(tmp_path) -> None:
     path = saved(tmp_path / "d.json", DUMP | {"prompt_ids": [1, 2, 3]})
     assert read(path, None).ids.tolist() == [1, 2, 3, 7, 9] and read(path, [1, 2, 3]).rows.tolist() == [2, 3, 4]
-    with pytest.raises(DataError, match="other token ids"):
+    with pytest.raises(DataError, match="different token ids"):
         read(path, [1, 2, 4])
     with pytest.raises(DataError, match="prompt_ids must be"):
         read(saved(tmp_path / "e.json", DUMP | {"prompt_ids": [1, "2"]}), None)
@@ -135,7 +135,7 @@ def test_a_capture_of_ds4s_fetcher(tmp_path, tokenizer) -> None:
     assert seen.support[:2, 0].tolist() == pieces and seen.logprobs[2, 0] == -1.0 and len(seen.rows) == 3
     with pytest.raises(DataError, match="the prompt had 9999 tokens"):
         read(saved(tmp_path / "d.json", capture | {"usage": {"prompt_tokens": 9999}}), None, tokenizer=tokenizer)
-    with pytest.raises(UsageError, match="needs a model with a tokenizer"):
+    with pytest.raises(UsageError, match="a model with a tokenizer is required"):
         read(str(tmp_path / "c.json"), None)
     for entry_ in steps:
         entry_["top_logprobs"][1]["logprob"] = -9999.0
@@ -179,7 +179,7 @@ def test_raw_floats(tmp_path, suffix) -> None:
     wanted = log_softmax(LOGITS)
     assert np.array_equal(read(str(path), IDS, vocab=V).logprobs, wanted)
     assert np.array_equal(read(str(path), IDS).logprobs, wanted), "the ids tell how many rows there are"
-    with pytest.raises(UsageError, match="give them with --token-ids"):
+    with pytest.raises(UsageError, match="pass --token-ids"):
         read(str(path), None, vocab=V)
     path.write_bytes(LOGITS[3:].astype("<f4").tobytes())
     last = read(str(path), IDS, vocab=V)

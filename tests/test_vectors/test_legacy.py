@@ -73,7 +73,7 @@ def test_crlf_and_indentation_are_nothing(tmp_path) -> None:
     (VEC.replace("short_a 4096", "../x 4096"), "malformed"),
     (VEC.replace("long_memory_archive", "short_a"), "listed twice"),
     ("# nothing\n", "no case"),
-    ("x" * 3000, "at most 2048"),
+    ("x" * 3000, "the maximum is 2048"),
     (b"case \xff 1 1 p\n", "not UTF-8"),
 ], ids=range(13))  # fmt: skip
 def test_malformed_files_name_the_line(tmp_path, broken, why) -> None:
@@ -121,7 +121,7 @@ def test_a_case_of_ours_as_theirs() -> None:
 def test_limits_are_inclusive(tmp_path) -> None:
     longest = "# " + "x" * 2046
     assert len(parse(tmp_path, longest + "\n" + VEC)) == 2
-    with pytest.raises(DataError, match="at most 2048"):
+    with pytest.raises(DataError, match="the maximum is 2048"):
         parse(tmp_path, longest + "x\n" + VEC)
     many = "case a 1 16 p\n" + "".join(f"step {i} {'41' * 128} 0\n" for i in range(16)) + "end\n"
     assert len(parse(tmp_path, many)[0].steps) == 16

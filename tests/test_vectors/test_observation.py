@@ -32,7 +32,7 @@ def saved(path: Path, **arrays: object) -> None:
     ({"logits": LOGITS}, "contains no token ids"),
     ({"ids": IDS, "logits": LOGITS[0]}, "do not match"),
     ({"ids": IDS, "logits": LOGITS[:2]}, "do not match"),
-    ({"ids": IDS, "logits": LOGITS[:, :0]}, "there are no logits"),
+    ({"ids": IDS, "logits": LOGITS[:, :0]}, "empty logits"),
     ({"ids": IDS[:0], "logits": LOGITS[:0]}, "ids must be a list of integers"),
     ({"ids": IDS, "logits": LOGITS.astype(complex)}, "not numbers"),
     ({"ids": IDS, "logits": LOGITS.astype("U9")}, "not numbers"),

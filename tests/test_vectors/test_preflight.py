@@ -247,7 +247,7 @@ def test_lists_with_holes_are_reported() -> None:
     seen = from_top(IDS, [(0, [(1, -1.0), (2, None)]), (1, [(1, nan)]), (2, [(1, -0.5), (2, -np.inf)])])
     (only,) = preflight(seen, V)
     assert (only.name, only.severity, only.positions) == ("nan", BROKEN, (0, 1))
-    with pytest.raises(DataError, match="no position has usable log probabilities: .* NaN log probabilities at 1 of 1"):
+    with pytest.raises(DataError, match="no position has usable log probabilities: NaN log probabilities at 1 of 1"):
         from_top(IDS, [(0, [(1, nan)])])
 
 

@@ -308,7 +308,7 @@ def test_messages_from_elsewhere_can_be_loaded(ds4, tmp_path):
 
 
 @pytest.mark.parametrize("data, says", [
-    ("{", "not JSON"), ("3", "a list of messages is needed"), ('{"messages": [1]}', "a list of messages is needed"),
+    ("{", "not JSON"), ("3", "expected a list of messages"), ('{"messages": [1]}', "expected a list of messages"),
     ('[{"role": "assistant", "content": "x"}]', "message 0 is out of turn"),
     ('[{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]', "message 1 is out of turn"),
     ('[{"role": "user", "content": "x"}]', "the last message has no answer"),

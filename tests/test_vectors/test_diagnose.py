@@ -334,7 +334,7 @@ def test_observations_are_checked(tmp_path) -> None:
     np.savez(tmp_path / "a.npz", ids=np.arange(3), logits=np.zeros((4, 9)))
     with pytest.raises(DataError, match="do not match"):
         read(str(tmp_path / "a.npz"), None)
-    with pytest.raises(DataError, match="other token ids"):
+    with pytest.raises(DataError, match="different token ids"):
         read(str(tmp_path / "a.npz"), [1, 2, 3])
     (tmp_path / "b.npz").write_bytes(b"PK junk")
     with pytest.raises(DataError):

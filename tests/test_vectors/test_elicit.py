@@ -142,7 +142,7 @@ def test_mistakes_leave_other_prompts_alone(engine, name) -> None:
 
 
 def test_what_cannot_be_asked_is_one_line(engine) -> None:
-    with pytest.raises(UsageError, match="takes text, not --token-ids"):
+    with pytest.raises(UsageError, match="takes only text, not --token-ids"):
         elicit(Served(engine), engine, [1, 2], "mixed")
     with pytest.raises(UsageError, match="cannot be sent as a chat"):
         elicit(Served(engine), engine, [1, 2], "mixed", chat=True)

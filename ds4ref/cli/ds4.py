@@ -136,7 +136,9 @@ def build_parser() -> Parser:
     g = parser.add_argument_group("sampling")
     add(g, "--tokens", type=integer(), default=50000, help="maximum tokens to generate, limited by the context (50000)")
     add(g, "--temp", default=1.0, help="temperature; 0 is greedy (1)")
-    g.add_argument("--top-k", metavar="N", type=integer(*RANGES["top_k"]), default=0, help="top-k sampling; 0 is off (0)")
+    g.add_argument(
+        "--top-k", metavar="N", type=integer(*RANGES["top_k"]), default=0, help="top-k sampling; 0 is off (0)"
+    )
     add(g, "--top-p", default=1.0)
     add(g, "--min-p", default=0.05, help="drop tokens less likely than F times the best (0.05)")
     add(g, "--seed", type=integer(1, SEED_MAX), help="random seed (from the clock)")

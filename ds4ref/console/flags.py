@@ -170,7 +170,10 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--think-max": ((), {"action": "store_const", "const": "max", "dest": "think", "help": "think without limit"}),
     "--nothink": ((), {"action": "store_const", "const": "none", "dest": "think", "help": "answer without thinking"}),
     "--temp": ((), {"metavar": "F", "type": number(*RANGES["temperature"]), "help": "temperature; 0 is greedy"}),
-    "--top-p": ((), {"metavar": "F", "type": number(*RANGES["top_p"]), "help": "top-p (nucleus) sampling; 1 is off (1)"}),
+    "--top-p": (
+        (),
+        {"metavar": "F", "type": number(*RANGES["top_p"]), "help": "top-p (nucleus) sampling; 1 is off (1)"},
+    ),
     "--min-p": (
         (),
         {"metavar": "F", "type": number(*RANGES["min_p"]), "help": "drop tokens less likely than F times the best"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,12 +10,18 @@ from ds4ref.nano.diagnostic import PROMPTS
 
 from .case import ExamContext
 from .findings import Outcome, Stage
-from .repeat import TOKENS, AnswerComparison, add_comparison, chunked_logits, compare_answers, compare_rows, prompt_of
-from .yardstick import FLOAT, UNKNOWN, fallback, measure
+from .repeat import (
+    TOKENS,
+    UNEQUAL,
+    add_comparison,
+    batch_effect,
+    chunked_logits,
+    compare_answers,
+    compare_rows,
+    prompt_of,
+)
+from .yardstick import fallback, measure
 
-FLIP = 8.0
-"""A best token that leads by more than so many times the differences elsewhere does not change by rounding. The rms is
-over some 20 tokens, of which two may differ by 3 to 6 times as much."""
 NO_PROMISE = (
     "Nothing to mend: llama.cpp, SGLang and vLLM (without its batch-invariant mode) choose kernels by the size of a "
     "batch and promise no equal answers. Compare such an engine with one request at a time"
@@ -72,7 +77,7 @@ def batch(case: ExamContext, stage: Stage) -> None:
     for i, (prompt, comparison) in enumerate(zip(prompts, comparisons, strict=True)):
         check = add_comparison(case, stage, f"request {i + 1}", prompt, alone[i], [comparison], [together[i]], figures,
                                 "Look at what rows of a batch share: masks, positions, cache slots")  # fmt: skip
-        if check.outcome in (Outcome.WRONG, Outcome.UNSURE) and (nats := batch_effect(comparison, comparisons)):
+        if check.outcome in UNEQUAL and (nats := batch_effect(comparison, comparisons)):
             check.outcome, check.next = Outcome.DEPENDS, [NO_PROMISE]
             check.says = f"alone and among {len(prompts)} it differs by at most {nats:.2g} nats rms"
             if comparison.fork is not None:
@@ -80,20 +85,3 @@ def batch(case: ExamContext, stage: Stage) -> None:
         worst = check if worst is None or check.outcome is Outcome.WRONG else worst
     if worst is not None and worst.outcome is Outcome.OK:
         worst.sight = f"{worst.sight} a server that takes one request after another cannot fail this".strip()
-
-
-def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison]) -> float | None:
-    """Return the largest difference in nats rms between an answer alone and among ``others``, if kernels chosen by the
-    size of a batch may have made it.
-
-    None if it is larger than what check allows an unknown engine, or if the best token changed where it led by
-    ``FLIP`` times what other positions differ.
-    """
-    before = [each.rms[: each.fork] for each in others]
-    noise = max((float(np.nanmax(rms)) for rms in before if np.isfinite(rms).any()), default=0.0)
-    known = answer.rms[np.isfinite(answer.rms)]
-    if not len(known) or known.max() > UNKNOWN or len(known) < len(answer.rms):
-        return None
-    if answer.fork is not None and (answer.margin is None or answer.margin > FLIP * max(noise, FLOAT)):
-        return None
-    return float(known.max())

@@ -45,7 +45,7 @@ WORDS = {
     Outcome.UNEXPLAINED: "unexplained",
     Outcome.FAILED: "error",
     Outcome.UNSURE: "inconclusive",
-    Outcome.DEPENDS: "depends on its batch",
+    Outcome.DEPENDS: "depends on its batch or cache",
     Outcome.OK: "nothing wrong found",
     Outcome.IMPOSSIBLE: "not supported",
     Outcome.SKIPPED: "not run",
@@ -214,7 +214,7 @@ class Examination:
             return "No verdict: nothing could be tested."
         rest = "" if self.complete else " Untested parts are listed below."
         if any(self.checks(Outcome.DEPENDS)):
-            rest = f" Its output depends on its batch.{rest}"
+            rest = f" Its output depends on its batch or cache.{rest}"
         return f"Nothing wrong was found in what could be tested ({_checks(clean)}).{rest}"
 
     @property

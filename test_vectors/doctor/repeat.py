@@ -23,7 +23,7 @@ from ..observation import log_softmax
 from .case import ExamContext
 from .findings import Check, Outcome, ShownToken, Stage, counted, distinct, row
 from .preflight import alternatives_row
-from .yardstick import Yardstick, distance, fallback, measure
+from .yardstick import FLOAT, UNKNOWN, Yardstick, distance, fallback, measure
 
 TOKENS = 24
 THINKING = "Switch thinking off in the server's own options, or name its dialect (--dialect)"
@@ -31,6 +31,15 @@ FEWEST_PLACES = 4
 """Fewest positions that must be comparable before agreement is reported."""
 EDGES = (512, 1024, 2048)
 """Usual chunk sizes of prefill, in tokens."""
+FLIP = 8.0
+"""A best token that leads by more than so many times the differences elsewhere does not change by rounding. The rms is
+over some 20 tokens, of which two may differ by 3 to 6 times as much."""
+UNEQUAL = (Outcome.WRONG, Outcome.UNSURE)
+NO_CACHE_PROMISE = (
+    "Nothing to mend if it keeps a cache of prompts: the first answer then comes from a prefill of the whole prompt, "
+    "later ones from that of its last token, and llama.cpp, SGLang and vLLM choose kernels by the number of tokens. "
+    "Without the cache, the answers must be identical"
+)
 
 
 def prompt_of(case: ExamContext, characters: int = 400, seed: int = 11) -> tuple[str, Prompt] | None:
@@ -127,6 +136,23 @@ def compare_answers(a: Completion, b: Completion) -> AnswerComparison:
     return AnswerComparison(distances, fork, margin, same)
 
 
+def batch_effect(answer: AnswerComparison, others: Sequence[AnswerComparison]) -> float | None:
+    """Return the largest difference in nats rms between two answers to one request, if kernels chosen by the number of
+    tokens at once, those of a batch or those not in a cache of prompts, may have made it; ``others``: all answers.
+
+    None if it is larger than what check allows an unknown engine, or if the best token changed where it led by
+    ``FLIP`` times what other positions differ.
+    """
+    before = [each.rms[: each.fork] for each in others]
+    noise = max((float(np.nanmax(rms)) for rms in before if np.isfinite(rms).any()), default=0.0)
+    known = answer.rms[np.isfinite(answer.rms)]
+    if not len(known) or known.max() > UNKNOWN or len(known) < len(answer.rms):
+        return None
+    if answer.fork is not None and (answer.margin is None or answer.margin > FLIP * max(noise, FLOAT)):
+        return None
+    return float(known.max())
+
+
 def determinism(case: ExamContext, stage: Stage) -> None:
     """Send one request several times, and compute full logits twice."""
     chosen = prompt_of(case)
@@ -135,14 +161,21 @@ def determinism(case: ExamContext, stage: Stage) -> None:
         return
     kind, prompt = chosen
     runs: list[Completion] = []
-    for i in range(2 if case.quick else 4):
+    for i in range(3 if case.quick else 4):
         if case.out_of_time and len(runs) >= 2:
             break
         case.progress(f"run {i + 1} of the same request")
         runs.append(case.ask(prompt, TOKENS))
-    add_comparison(case, stage, "run to run", prompt, runs[0],
-                    [compare_answers(runs[0], run) for run in runs[1:]], runs[1:],
-                    {"requests": len(runs), "tokens": len(runs[0].steps) or None, "prompt": kind})  # fmt: skip
+    comparisons = [compare_answers(runs[0], run) for run in runs[1:]]
+    check = add_comparison(case, stage, "run to run", prompt, runs[0], comparisons, runs[1:],
+                           {"requests": len(runs), "tokens": len(runs[0].steps) or None, "prompt": kind})  # fmt: skip
+    cached = len(runs) > 2 and all(compare_answers(runs[1], run).same for run in runs[2:])
+    nats = batch_effect(comparisons[0], comparisons) if cached and check.outcome in UNEQUAL else None
+    if nats is not None:
+        check.outcome, check.next = Outcome.DEPENDS, [NO_CACHE_PROMISE]
+        check.says = f"the later answers are identical; the first differs from them by at most {nats:.2g} nats rms"
+        if comparisons[0].fork is not None:
+            check.says += f"; token {comparisons[0].fork} becomes another one, as close as that"
     if case.local is not None:
         ids = PROMPTS["short"]()
         same = np.array_equal(case.target.logits(ids), case.target.logits(ids), equal_nan=True)
@@ -165,8 +198,10 @@ def add_comparison(
         return stage.add(name, Outcome.UNSURE, "the answers differ; by how much, log probabilities would say",
                          figures=figures)  # fmt: skip
     yard = yard_for(case, prompt, first.steps)
-    worst = max(comparisons, key=lambda each: (each.fork is not None, float(np.nanmax(each.rms, initial=0.0))))
-    other = others[list(comparisons).index(worst)]
+    worst, other = max(
+        zip(comparisons, others, strict=True),
+        key=lambda pair: (pair[0].fork is not None, float(np.nanmax(pair[0].rms, initial=0.0))),
+    )
     rms = np.concatenate([each.rms for each in comparisons])
     outcome, says = yard.judge(rms)
     where: list[tuple[str, list[ShownToken]]] = []

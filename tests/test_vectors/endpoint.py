@@ -33,6 +33,8 @@ MISBEHAVIOURS = {
     "decode": "while decoding, logits are a little off from the eighth token on",
     "crowd": "answers depend on whether another request is running",
     "batch": "the same, by as little as kernels chosen by the size of a batch make",
+    "cache": "a prompt seen before is computed otherwise, by as little as kernels chosen by its uncached tokens make",
+    "drift": "every answer differs from the one before by as little",
     "greedy": "the second best token is taken",
     "chatless": "no chat endpoint",
     "foreign": "tokens of another vocabulary",
@@ -54,6 +56,7 @@ class Endpoint:
         assert wrong in MISBEHAVIOURS
         self.engine, self.wrong, self.echo, self.ids, self.ctx = engine, wrong, echo, ids, ctx
         self.lock, self.running, self.requests = threading.Lock(), 0, 0
+        self.seen: set[tuple[int, ...]] = set()
         self.arrived = threading.Condition()
         outer = self
 
@@ -139,6 +142,8 @@ class Endpoint:
         top = body.get("top_logprobs") or body.get("logprobs") or 0
         top = 0 if self.wrong == "no_logprobs" else min(top, 5) if self.wrong == "cut" else top
         steps, row = [], rows[-1]
+        changed = {"cache": tuple(ids) in self.seen, "drift": self.requests % 5}.get(self.wrong, 0)
+        self.seen.add(tuple(ids))
         if body.get("echo"):
             if not self.echo:
                 raise ValueError("echo is not supported")
@@ -154,6 +159,7 @@ class Endpoint:
                 row[::2] += 0.8
             if crowd:
                 row[1::2] += 0.5 if self.wrong == "crowd" else 0.01
+            row[1::2] += 0.01 * changed
             best = np.argsort(-row, kind="stable")
             drawn = (self.wrong == "fork" or thinks) and i == 0
             rank = self.requests % 3 if drawn else int(self.wrong == "greedy")

@@ -15,10 +15,9 @@ from ds4ref.targets import Ability, open_target
 from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.doctor import numbers, repeat
-from ds4ref.test_vectors.doctor.batches import batch_effect
 from ds4ref.test_vectors.doctor.case import ExamContext
 from ds4ref.test_vectors.doctor.findings import Check, Examination, Outcome, Stage
-from ds4ref.test_vectors.doctor.repeat import AnswerComparison
+from ds4ref.test_vectors.doctor.repeat import AnswerComparison, batch_effect
 from ds4ref.test_vectors.doctor.run import examine
 from ds4ref.variants import LIBRARY
 from tests.marking import sampled
@@ -230,6 +229,16 @@ def test_what_depends_on_its_batch_is_no_mistake(engine, capsys) -> None:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "determinism,batch")
     assert (line["stages"]["batch"], line["stages"]["determinism"]) == ("depends", "ok"), text
     assert "depends on its batch" in line["verdict"] and "differs by at most 0.00" in text and "llama.cpp" in text
+
+
+@pytest.mark.parametrize("wrong, outcome", [("cache", Outcome.DEPENDS), ("drift", Outcome.WRONG)])
+def test_what_depends_on_a_cache_of_prompts_is_no_mistake(engine, wrong, outcome) -> None:
+    """llama.cpp: the first answer prefills the whole prompt, later ones its last token; these are identical."""
+    with Endpoint(engine, wrong) as server, open_target(server.url) as target:
+        found = examine(ExamContext(target, engine, quick=True, mode="exact"), only=["determinism"])
+    seen = check(found, "determinism", "run to run")
+    assert seen.outcome is outcome, seen
+    assert (found.passed, "batch or cache" in found.verdict) == (outcome is Outcome.DEPENDS,) * 2
 
 
 @pytest.mark.parametrize(

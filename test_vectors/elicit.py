@@ -19,8 +19,10 @@ from ds4ref.targets import Ability, Prompt, Request, Step, Target
 from ds4ref.text.chat import encode_chat_prompt
 from ds4ref.text.vocabulary import ids_by_bytes
 
-from .observation import Observation, from_logits, from_top
+from .observation import Observation, OtherModel, from_logits, from_top
 
+FEWEST_KNOWN = 0.5
+"""Share of a server's tokens that are in the model's vocabulary, below which it serves another model."""
 GENERATED = 32
 """Tokens to generate for a continuation."""
 LENGTHS = {"short": 24, "mixed": 120, "text": 199, "long": 199}
@@ -37,7 +39,8 @@ def elicit(
     chat    send prose as a user message, which tests the chat template, too
     early   the target's echo lists each token with the distribution after it, which belongs to the next one
 
-    UsageError if the target cannot take such a prompt. DataError for a continuation that ``cancel`` ended.
+    UsageError if the target cannot take such a prompt. OtherModel if its tokens are those of another one. DataError
+    for a continuation that ``cancel`` ended.
     """
     if ids is not None and chat:
         raise UsageError("token ids cannot be sent as a chat")
@@ -78,6 +81,17 @@ def _entry(known: dict[bytes, int], position: int, step: Step) -> tuple[int, lis
     return position, list(dict(pairs).items())
 
 
+def _check_vocabulary(known: dict[bytes, int], steps: Sequence[Step]) -> None:
+    """Raise OtherModel if most of the tokens with bytes of their own are not in the vocabulary."""
+    raws = {t.raw for step in steps for t in (step.token, *step.top) if t.raw and b"\xef\xbf\xbd" not in t.raw}
+    odd = len(raws - known.keys())
+    if len(raws) - odd < FEWEST_KNOWN * len(raws):
+        raise OtherModel(
+            f"not compared: the server serves another model: {odd} of {len(raws)} of its tokens are not in the "
+            "vocabulary; give its model with -m MODEL.gguf"
+        )
+
+
 def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -> Observation:
     """Convert echoed steps: the distribution after position t is in the next token's step, or if ``early`` in its own.
 
@@ -85,6 +99,7 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -
     token boundary on both sides remain.
     """
     known, tokenizer = ids_by_bytes(engine.tokenizer), engine.tokenizer
+    _check_vocabulary(known, steps)
     echoed = [step for step in steps if step.token.raw]
     text, theirs = tokenizer.decode(tokens), b"".join(step.token.raw for step in echoed)
     if len(theirs) > len(text) and echoed and theirs[len(echoed[0].token.raw) :] == text:
@@ -99,6 +114,7 @@ def _echoed(engine: Engine, tokens: list[int], steps: list[Step], early: bool) -
 
 def _continued(engine: Engine, tokens: list[int], steps: Sequence[Step]) -> Observation:
     known = ids_by_bytes(engine.tokenizer)
+    _check_vocabulary(known, steps)
     entries, ids = [], list(tokens)
     for step in steps:
         entries.append(_entry(known, len(ids) - 1, step))

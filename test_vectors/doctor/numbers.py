@@ -18,6 +18,7 @@ from ds4ref.variants import ROUNDING, SETS
 from ..cli_diagnose import run_diagnosis
 from ..diagnosis.prompts import MISTAKES
 from ..elicit import elicit
+from ..observation import OtherModel
 from ..trace.plan import planned
 from .case import ExamContext
 from .findings import OTHER, Check, Outcome, Stage, row
@@ -88,6 +89,8 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
     cancel = case.limit.cancel
     try:
         observation = elicit(case.target, case.engine, None, prompt, chat, case.echo_early, cancel)
+    except OtherModel:
+        return stage.add(name, Outcome.IMPOSSIBLE, OTHER)
     except DataError as error:
         case.limit.check()
         return stage.add(name, Outcome.FAILED, f"unusable answer: {error}")

@@ -359,6 +359,13 @@ def test_another_model_is_not_taken_for_a_wrong_one(engine, capsys) -> None:
     assert line["verdict"] == "No answer: not compared: the server serves another model."
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_the_numbers_of_another_model_are_not_diagnosed(engine, echo, capsys) -> None:
+    with Endpoint(engine, "foreign", echo=echo) as server:
+        code = cli.main(["diagnose", "--prompt", "short", "--target", server.url])
+    assert code == 1 and "not compared: the server serves another model" in capsys.readouterr().err
+
+
 def test_a_missing_endpoint_leaves_the_rest(engine, capsys) -> None:
     with Endpoint(engine, "chatless") as server:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "template,determinism")

@@ -138,7 +138,7 @@ def test_the_command(nano_path, tmp_path, capsys, kind):
     command = ["imatrix", str(tmp_path / "p.txt"), "-m", nano_path, "-o", str(out), "--max-tokens", "20", "--ctx", "16"]
     assert main(command) == 0
     said = capsys.readouterr().err
-    assert "20 tokens" in said and "never met" in said
+    assert "20 tokens" in said and "never used" in said
     found = read_imatrix(out)
     assert found.datasets == ["p.txt"] and found.chunks == 20
     assert found.importance("blk.0.ffn_down_exps.weight", 256, 16, 5).shape == (256,)

@@ -189,7 +189,7 @@ def test_costs_and_the_report_count_what_a_token_reads(tmp_path: Path, capsys: p
         assert whole.bytes > 0.99 * (rest + experts)
     assert ds4.main(["--inspect", str(path)]) == 0
     out = capsys.readouterr().out
-    assert f"{shape.n_experts} of width {shape.expert_ff}, {shape.n_used} for a token" in out
+    assert f"{shape.n_experts} of width {shape.expert_ff}, {shape.n_used} per token" in out
     assert f"9 tokens, in all of {shape.n_layers} layers" in out
 
 

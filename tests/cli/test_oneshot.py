@@ -136,7 +136,7 @@ def test_answers_are_clipped_to_the_context(ds4):
     [
         (["--prompt-file", "/"], 2, "ds4: cannot read prompt file /: Is a directory; see ds4 --help\n"),
         (["-p", "Hi", "-m", "/none"], 1, "ds4: /none: cannot open the model: No such file or directory\n"),
-        (["-p", "Hi", "-m", "/"], 1, "ds4: /: cannot open the model: it is a folder without config.json\n"),
+        (["-p", "Hi", "-m", "/"], 1, "ds4: /: cannot open the model: a folder without config.json\n"),
         (["-p", "Hi", "--stats", "/none/x"], 1, "ds4: cannot write /none/x: no folder /none\n"),
     ],
 )

@@ -104,7 +104,7 @@ def test_number_forms():
         ),
         (
             ["--expert-cache", "atuo"],
-            "invalid value for --expert-cache: atuo: a size such as 32GB or 512MiB is needed, "
+            "invalid value for --expert-cache: atuo: expected a size such as 32GB or 512MiB, "
             "or auto, or off (did you mean auto?)",
         ),
         (["--prom", "x"], "unknown option: --prom"),

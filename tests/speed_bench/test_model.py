@@ -99,7 +99,7 @@ def test_this_machine_and_a_file(capsys, nano_path, private_store):
     assert cli.main(["peaks", "-t", "100000", "--json"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
-    assert (found["read_gbs"], found["threads"]) == (10.0, 32) and "32 threads are the most" in err
+    assert (found["read_gbs"], found["threads"]) == (10.0, 32) and "32 threads is the maximum" in err
     assert cli.main(["peaks", "-t", "32"]) == 0 and "32 threads on " in capsys.readouterr().err
 
 

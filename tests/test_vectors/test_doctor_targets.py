@@ -356,7 +356,7 @@ def test_another_model_is_not_taken_for_a_wrong_one(engine, capsys) -> None:
         code, line, text = doctor(capsys, server.url, "--quick", "--only", "tokenizer,template,numbers")
     assert code == 1 and not any(value == "wrong" for value in line["stages"].values())
     assert line["stages"]["numbers"] == "impossible" and "-m MODEL.gguf" in text
-    assert line["verdict"] == "No answer: not compared: the server serves another model."
+    assert line["verdict"] == "No verdict: not compared: the server serves another model."
 
 
 @pytest.mark.parametrize("echo", [False, True])

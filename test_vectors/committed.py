@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ds4ref.console.common import read_text
@@ -39,6 +39,7 @@ class Answer:
     ids     ids of the tokens; None if unknown
     ended   whether the end token follows the text
     passes  number of tokens that each pass committed; () if unknown
+    before  tokens of the prompt as the engine counts them; None if it does not say
     """
 
     id: str
@@ -48,6 +49,7 @@ class Answer:
     ids: tuple[int, ...] | None = None
     ended: bool = False
     passes: tuple[int, ...] = ()
+    before: int | None = None
 
 
 def read(path: str) -> list[Answer]:
@@ -119,11 +121,12 @@ def ask(engine: Target, name: str, prompt: Prompt, tokens: int, ctx: int | None,
     if prompt.text is not None:
         engine.require_raw_text()
     done = engine.complete(Request(prompt, tokens, top_logprobs=1 if with_tokens else 0, ctx=ctx))
+    before = done.usage.prompt
     if done.steps:
-        return of_tokens(name, prompt, [step.token.raw for step in done.steps])
+        return replace(of_tokens(name, prompt, [step.token.raw for step in done.steps]), before=before)
     _text_alone(engine, name, done)
     text, whole = _whole(done.text)
-    return Answer(name, prompt, text, ended=whole and done.finish == Finish.STOP)
+    return Answer(name, prompt, text, ended=whole and done.finish == Finish.STOP, before=before)
 
 
 def _text_alone(engine: Target, name: str, done: Completion) -> None:
@@ -150,6 +153,11 @@ def force(judge: Target, answer: Answer) -> list[Step]:
 
 def _forced_here(judge: LocalTarget, answer: Answer) -> list[Step]:
     before, vocab = judge.encode(answer.prompt), judge.engine.shape.vocab
+    if answer.before and abs(answer.before - len(before)) > 1:  # a BOS may be counted or not
+        raise TargetError(
+            f"{answer.id}: cannot compare: the engine counts {answer.before} prompt tokens, the judge {len(before)}: "
+            "another chat template, tokenizer or model"
+        )
     if answer.tokens is not None:
         return judge.score(answer.prompt, answer.tokens, ALTERNATIVES)
     if answer.ids is not None:

@@ -299,6 +299,19 @@ def prompts(tmp_path) -> str:
     return str(file)
 
 
+@pytest.mark.parametrize(("more", "compared"), [(0, True), (1, True), (-1, True), (2, False), (-2, False)])
+def test_another_prompt_than_the_judge_s_is_not_compared(trained, more, compared) -> None:
+    """An engine with another chat template counts other prompt tokens; a BOS may be counted or not."""
+    judge = LocalTarget(trained)
+    prompt = Prompt.chat("417+248=")
+    answer = committed.Answer("a", prompt, "665", before=len(judge.encode(prompt)) + more)
+    if compared:
+        assert committed.force(judge, answer)
+    else:
+        with pytest.raises(TargetError, match="a: cannot compare: the engine counts .* another chat template"):
+            committed.force(judge, answer)
+
+
 @pytest.mark.parametrize("wrong, verdict", [("verifier", "verifier"), ("drafts", "right"), ("", "right"),
                                             ("greedy", "elsewhere")])  # fmt: skip
 @pytest.mark.parametrize("judge, how", sampled([("ours", "chat"), ("ours", "plain"), ("itself", "plain")], 3))

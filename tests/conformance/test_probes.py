@@ -56,7 +56,8 @@ ARGUMENTS = calls(lambda call: call["function"].update(arguments='{"city": '))
          {"openai.responses.stream", "openai.responses.stream_tool"}),
         ("anthropic", MESSAGES, replaced(r"^event: .*\n", ""),
          {"anthropic.stream", "anthropic.stream.helper", "anthropic.stream.tool"}),
-        ("anthropic", MESSAGES, document(lambda found: found.update(stop_reason="end_turn")), {"anthropic.tool"}),
+        ("anthropic", MESSAGES, document(lambda found: found.update(stop_reason="end_turn")),
+         {"anthropic.tool", "anthropic.runner"}),
     ],
 )  # fmt: skip
 def test_a_fault_is_told(good, tmp_path, name, path, fault, wanted):

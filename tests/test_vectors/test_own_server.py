@@ -84,9 +84,8 @@ def test_nothing_is_wrong_with_our_own_server(served, capsys) -> None:
     for command in (line for lines in RUNS.values() for line in lines):
         code = cli.main(command.format(**served).split())
         shown = capsys.readouterr()
-        untold = (
-            "returned no log probability for step" in shown.err
-        )  # tokens of random weights, which text cuts otherwise
+        # tokens of random weights, which text is cut into otherwise
+        untold = "returned no log probability for step" in shown.err
         if code and not untold or "unreliable" in shown.out or "elsewhere" in shown.out:
             accused.append(f"{command}: exit code {code}: {shown.out[-3000:]} {shown.err[-500:]}")
     assert not accused, "\n\n".join(accused)

@@ -5,10 +5,11 @@
     python -m benchmarks.clients -m MODEL.gguf --only guidellm,aiperf
 
 Each load generator asks for ``--requests`` answers of exactly ``--tokens`` tokens to prompts of ``--prompt`` tokens,
-one after the other, with its own defaults otherwise. After each of two runs ds4-bench measures the same server at the
-prompt length that the tool reports. Prints a table and a line of JSON: tokens, time to first token, decode rate,
-and their ratios to ds4-bench, means of both runs. Exit code 1 if a tool fails. Each tool has its own arithmetic; agents
-and harnesses are run by ``ds4-server smoke``. A model that decodes faster than a tool reads says little about rates.
+one after the other, with its own defaults otherwise. Then ds4-bench measures the same server twice at the prompt length
+that the tool reports; a tool runs once, as its prompts would be cached the second time. Prints a table and a line of
+JSON: tokens, time to first token, decode rate, and their ratios to the mean of ds4-bench. Exit code 1 if a tool fails.
+Each tool has its own arithmetic; agents and harnesses are run by ``ds4-server smoke``. A model that decodes faster than
+a tool reads says little about rates.
 """
 
 from __future__ import annotations
@@ -260,9 +261,6 @@ def compared(tool: Tool, bin_: Path, s: Setting, timeout: float) -> dict[str, An
         theirs = [tool.read(s)]
         depth = round(theirs[0].prompt or s.prompt)
         ours = [ds4_bench(s, depth)]
-        again = subprocess.run(command, env=env, cwd=s.folder, stdin=subprocess.DEVNULL, capture_output=True,
-                               timeout=timeout)  # fmt: skip
-        theirs += [] if again.returncode else [tool.read(s)]
         ours.append(ds4_bench(s, depth))
     except (subprocess.TimeoutExpired, OSError, LookupError, ValueError, StopIteration) as error:
         return row | {"failed": f"{type(error).__name__}: {error}"[:200]}

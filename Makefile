@@ -22,7 +22,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 p
 # Hundreds of tests start a process of ours: without compiled modules each would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test thorough lint oracle smoke cuda arm bench mutants clean gpu-check
+.PHONY: help run test thorough lint size oracle smoke cuda arm bench mutants clean gpu-check
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -57,12 +57,16 @@ code: $(VENV)/.test
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(VENV)/bin/lint-imports --no-logo
+	@$(PY) -m tests.size > /dev/null
 
 types: $(VENV)/.test
 	@$(PY) -m mypy
 
 types-mac: $(VENV)/.test
 	@$(PY) -m mypy --platform darwin --cache-dir .mypy_cache/darwin
+
+size: $(VENV)/.test ## code lines by package, product and tests; fails where one is above its limit in pyproject.toml
+	@$(PY) -m tests.size
 
 oracle: $(VENV)/.oracle ## compare with Hugging Face transformers (installs torch)
 	@$(PY) -m pytest -q -m "oracle and not slow" $(PARTED)

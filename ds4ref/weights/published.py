@@ -6,7 +6,7 @@ checkpoint, and there is no second path through the engine.
 
 Tensors already in a storage format (F32, F16, BF16, I32) are views of the mapped files. All others are converted by
 ``raw`` at every call, and the caller owns the result: FP8 and FP4 get their scales into their rows, 64-bit integers
-become 32-bit ones, matrices of GPTQ and AWQ (``packed4``) rows of 4, 5 or 32 bits, experts are stacked. ``apart``
+become 32-bit ones, experts are stacked. ``apart``
 gives FP8, FP4 and stacks of them without a copy, to kernels that read codes and scales where they lie. ``made_bytes``
 is the memory that all converted tensors take together; ``piece`` converts one matrix of a stack at a time.
 
@@ -28,7 +28,6 @@ import numpy as np
 from ds4ref.kernels.formats import FORMATS, ApartRows, Format
 
 from ..errors import ModelFileError
-from . import packed4
 from .accounting import Account, Inert, leaves, settle, settle_tensors
 from .config import Config
 from .cursor import quote
@@ -83,9 +82,6 @@ class Family(Protocol):
 
     INERT_TENSORS: Sequence[Inert]
     """Published tensors that are no weights of the model."""
-
-    METHODS: Sequence[str]
-    """Values of ``quant_method`` that its folders may have."""
 
     def metadata(self, config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:
         """Return the metadata entries of the family's GGUF; raise ModelFileError for a config that has no
@@ -165,8 +161,7 @@ class PublishedSource:
         config = Config(checkpoint.folder / CONFIG, checkpoint.config)
         self._family = family = _family(config)
         self._config = config
-        _check_quantization(config, family.METHODS)
-        self._packing = packed4.packing_of(config)
+        _check_quantization(config)
         entries = family.metadata(config, checkpoint)
         parts = family.parts
         if mtp:
@@ -187,7 +182,7 @@ class PublishedSource:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mtp: bool = False, check: bool = True) -> Self:
-        """Open a checkpoint: read config and headers, no weights but zero points and orders of packed matrices.
+        """Open a checkpoint: read config and headers, no weights.
 
         mtp: present its block for multi-token prediction instead of the model.
         check: refuse keys and tensors that are neither computed nor known to have no effect; False is for reports.
@@ -202,15 +197,12 @@ class PublishedSource:
 
     def config_account(self) -> Account:
         """Return what becomes of every key of config.json, nested ones by their path."""
-        known = (*INERT_CONFIG, *(packed4.INERT if self._packing else ()), *self._family.INERT)
-        return settle(dict(leaves(self._config.values)), self._config.read, known)
+        return settle(dict(leaves(self._config.values)), self._config.read, (*INERT_CONFIG, *self._family.INERT))
 
     def tensor_account(self) -> Account:
         """Return what becomes of every published tensor."""
         family = self._config.text("model_type")
-        zeros = tuple(packed4.zero_biases(self.checkpoint)) if self._packing else ()
-        known = (Inert("a bias of zeros", zeros), *self._family.INERT_TENSORS)
-        return settle_tensors(self.checkpoint.tensors, self.used, known, family)
+        return settle_tensors(self.checkpoint.tensors, self.used, self._family.INERT_TENSORS, family)
 
     def _add(self, part: TensorParts) -> None:
         pieces = tuple(self._layout(name) for name in part.of)
@@ -234,13 +226,6 @@ class PublishedSource:
         self.tensors[part.name] = PublishedInfo(part.name, fmt, shape[::-1], first.stored.offset, nbytes)
 
     def _layout(self, name: str) -> Layout:
-        stem = name.removesuffix(".weight")
-        if stem != name and f"{stem}.{packed4.CODES}" in self.checkpoint.tensors:
-            if self._packing is None:
-                reason = f"is packed, and quantization_config names none of {', '.join(packed4.METHODS)}"
-                raise ModelFileError(self.path, f"tensor {quote(f'{stem}.{packed4.CODES}')} {reason}")
-            self.used.update(packed4.names_of(self.checkpoint, self._packing, stem))
-            return packed4.packed_layout(self.checkpoint, self._packing, stem)
         stored = self.checkpoint.tensors.get(name)
         if stored is None:
             raise ModelFileError(self.path, f"tensor {quote(name)} is missing")
@@ -329,15 +314,12 @@ def _family(config: Config) -> Family:
     return importlib.import_module(FAMILIES[kind])
 
 
-def _check_quantization(config: Config, methods: Sequence[str]) -> None:
-    """Refuse ways of storing weights that a family does not have; of FP8 blocks other than 128 x 128, and inputs with
-    scales of their own."""
+def _check_quantization(config: Config) -> None:
+    """Refuse ways of storing weights other than FP8 with blocks of 128 x 128 and dynamic scales of inputs."""
     part = config.part("quantization_config")
     method = part.agreed("quant_method", "method", default="fp8")
-    if method not in methods:
-        raise part.fail("quant_method", f"is {quote(method, 40)}, wanted {' or '.join(map(repr, methods))}")
     if method != "fp8":
-        return
+        raise part.fail("quant_method", f"is {quote(method, 40)}, wanted 'fp8'")
     for key, value in {"fmt": "e4m3", "activation_scheme": "dynamic"}.items():
         if part.has(key) and part.text(key) != value:
             raise part.fail(key, f"is {quote(part.text(key), 40)}, wanted {value!r}")

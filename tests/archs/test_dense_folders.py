@@ -223,7 +223,7 @@ CONFIGS = {
     "weights stored another way": (
         False,
         {"quantization_config": {"quant_method": "hqq", "bits": 4}},
-        "quant_method is 'hqq', wanted 'fp8' or 'gptq' or 'awq'",
+        "quant_method is 'hqq', wanted 'fp8'",
     ),
     "blocks of another size": (
         False,

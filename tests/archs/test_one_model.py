@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.published import INERT, METHODS, metadata
+from ds4ref.archs.deepseek4.published import INERT, metadata
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
@@ -36,7 +36,7 @@ def shape_of(tmp_path: Path, **changes) -> ModelShape:
     values = {k: v for k, v in {**checkpoint.config(FLASH), **changes}.items() if v is not None}
     config = Config(tmp_path / "config.json", values)
     entries = Metadata(metadata(config, Checkpoint(str(tmp_path), tmp_path)))
-    _check_quantization(config, METHODS)
+    _check_quantization(config)
     settle(dict(leaves(values)), config.read, (*CONFIG, *INERT)).check(config.path)
     return ModelShape.from_metadata(SimpleNamespace(path=tmp_path, metadata=entries))  # type: ignore[arg-type]
 

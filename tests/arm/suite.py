@@ -14,7 +14,7 @@ _CHOSEN: Mapping[str, str] = {
     "test_pro_sizes "
     "test_quantize test_recording test_schedule test_top",
     "tests/archs": "test_chunks test_dense test_experts test_families test_formats test_frozen test_golden "
-    "test_packed4 test_plan test_shape test_teacher_forced",
+    "test_plan test_shape test_teacher_forced",
     "tests/session": "test_boundaries test_directory test_kvc test_payload test_store",
     "tests/text": "test_byte_level test_chat test_dsml test_dsml_parser test_messages test_pieces "
     "test_rawjson test_splits test_stream test_tokenizer",

@@ -11,8 +11,7 @@ import pytest
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
 
-from ..archs import families, packed4
-from ..archs.packed4 import Kind
+from ..archs import families
 from ..text.test_library import definition  # noqa: F401
 from .compare import difference
 
@@ -46,24 +45,6 @@ def test_the_same_logits(kind: str, recipe: str, definition: Any, llama: Any, tm
     assert found.rms < bar * float(theirs.std())
 
 
-@pytest.mark.parametrize("packing", [Kind(), Kind("awq", symmetric=False), Kind(ordered=True)])
-@pytest.mark.parametrize("kind", ["llama3", "mistral", "qwen2", "qwen3"])
-def test_rows_of_packed_folders(kind: str, packing: Kind, definition: Any, llama: Any, tmp_path: Path) -> None:  # noqa: F811
-    """GPTQ and AWQ as Q4_0, Q5_0 and F32 in a GGUF: llama.cpp, which rounds inputs of the first two to 8 bits."""
-    model = drawn(kind, windowed=False, unit=32)
-    folder, out = packed4.folders(tmp_path, model.shape, packing, **model.config)[0], tmp_path / "m.gguf"
-    (folder / "tokenizer.json").write_text(json.dumps(definition))
-    assert quantize([str(folder), "-o", str(out)]) == 0
-    numerics, bar = ("exact", 1e-5) if packing.ordered else ("ds4", 3e-2)
-    with Engine.open(folder, numerics=numerics) as engine:
-        ours = engine.logits(model.ids)
-    with llama.Llama(out, f32_cache=numerics == "exact", flash=False) as other:
-        theirs = other.logits(model.ids)
-    found = difference(ours, theirs)
-    print(f"{kind} {packing}: {found}, spread {theirs.std():.3g}")
-    assert found.rms < bar * float(theirs.std())
-
-
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {*SEEN, *NONE}))
 def test_windows_are_not_seen_by_llama_cpp(kind: str, definition: Any, llama: Any, tmp_path: Path, capsys: Any) -> None:  # noqa: F811
     """In these architectures it attends to everything, whatever the file says; ds4-quantize says so."""
@@ -79,15 +60,10 @@ def test_windows_are_not_seen_by_llama_cpp(kind: str, definition: Any, llama: An
     assert within.rms < 1e-5 * float(theirs.std()) and beyond.rms > 1e-2 * float(theirs.std())
 
 
-def drawn(kind: str, windowed: bool, unit: int = 1) -> families.Model:
-    """The first drawn model of a kind with a window, or without, whose widths are multiples of ``unit``."""
+def drawn(kind: str, windowed: bool) -> families.Model:
+    """The first drawn model of a kind with a window, or without."""
     models = (families.draw(kind, seed, block=32, vocab=420) for seed in range(60))
-    return next(
-        model
-        for model in models
-        if bool(model.shape.window) is windowed
-        and not any(size % unit for size in (model.shape.dim, model.shape.n_heads * model.shape.head_dim))
-    )
+    return next(model for model in models if bool(model.shape.window) is windowed)
 
 
 def written(model: families.Model, recipe: str, definition: Any, folder: Path) -> Path:  # noqa: F811

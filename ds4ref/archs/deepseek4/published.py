@@ -90,7 +90,6 @@ INERT = (
 )
 """Keys of config.json without effect on this family, beside those of ``weights.inert.CONFIG``."""
 INERT_TENSORS = (inert("the block for multi-token prediction is a model of its own", "mtp.*"),)
-METHODS = ("fp8",)
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """GGUF token types."""

@@ -8,13 +8,12 @@ has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...errors import ModelFileError
-from ...weights import packed4
 from ...weights.accounting import inert
 from ...weights.cursor import quote
 from ...weights.published import TensorParts
@@ -52,7 +51,6 @@ INERT = (
 INERT_TENSORS = (
     inert("frequencies of rope, which the config determines", "model.layers.*.self_attn.rotary_emb.inv_freq"),
 )
-METHODS = ("fp8", *packed4.METHODS)
 
 
 def rope_values(config: Config) -> Config:
@@ -120,7 +118,7 @@ def metadata(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -
 def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> list[TensorParts]:
     """Implement ``weights.published.Family.parts``; missing tensors are reported when binding, by their GGUF names."""
     layers, heads, shared, size = _sizes(config, own)
-    tensors = packed4.presented(checkpoint.tensors)
+    tensors = checkpoint.tensors
     tensor_parts = [TensorParts(ours, (theirs,)) for ours, theirs in MODEL_NAMES.items() if theirs in tensors]
     # a head of its own counts, whatever the config says of ties, as in transformers since version 5
     tied = config.flag("tie_word_embeddings", own.tied)
@@ -145,7 +143,7 @@ def parts(config: Config, checkpoint: Checkpoint, family: Family, own: Own) -> l
 
 
 def _layer_parts(
-    layers: int, heads: int, shared: int, size: int, tensors: set[str], family: Family, names: dict[str, str]
+    layers: int, heads: int, shared: int, size: int, tensors: Collection[str], family: Family, names: dict[str, str]
 ) -> Iterator[TensorParts]:
     orders = {} if family.halves else {"attn_q": adjacent(heads, size), "attn_k": adjacent(shared, size)}
     for layer in range(layers):

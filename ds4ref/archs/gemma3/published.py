@@ -37,7 +37,6 @@ OWN = published.Own(
 )  # fmt: skip
 INERT = (*published.INERT, inert("how transformers keeps the cache", "cache_implementation"))
 INERT_TENSORS = published.INERT_TENSORS
-METHODS = published.METHODS
 
 
 def metadata(config: Config, checkpoint: Checkpoint) -> list[MetadataEntry]:

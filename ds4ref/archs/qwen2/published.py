@@ -14,6 +14,5 @@ INERT = (
     inert("queries, keys and values have biases in any case", "attention_bias"),
 )  # fmt: skip
 INERT_TENSORS = published.INERT_TENSORS
-METHODS = published.METHODS
 metadata = partial(published.metadata, family=FAMILY, own=OWN)
 parts = partial(published.parts, family=FAMILY, own=OWN)

@@ -9,6 +9,5 @@ from . import FAMILY
 
 OWN = published.Own(windows.layered)
 INERT, INERT_TENSORS = (*published.INERT, windows.INERT), published.INERT_TENSORS
-METHODS = published.METHODS
 metadata = partial(published.metadata, family=FAMILY, own=OWN)
 parts = partial(published.parts, family=FAMILY, own=OWN)

@@ -15,6 +15,5 @@ EXPERTS = ExpertNames(
 """Refused: weights that are not divided by their sum, layers without experts. GGUF files of this family say neither."""
 OWN = published.Own(windows.switched, experts=EXPERTS)
 INERT, INERT_TENSORS = (*published.INERT, windows.INERT), published.INERT_TENSORS
-METHODS = published.METHODS
 metadata = partial(published.metadata, family=FAMILY, own=OWN)
 parts = partial(published.parts, family=FAMILY, own=OWN)

@@ -84,11 +84,6 @@ def threads_waited(folder: str = "/proc/self/task") -> dict[str, float] | None:
     return seconds or None
 
 
-def system_start() -> str:
-    """Return a name of the time since the system was started; "" where there is none."""
-    return _line("/proc/sys/kernel/random/boot_id") or _text("kern.bootsessionuuid")
-
-
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the processor's name; on AArch64 those of its kinds of cores."""
     kinds: dict[str, None] = {}

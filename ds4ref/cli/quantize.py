@@ -3,7 +3,6 @@
 ds4-quantize model/ -o model-q4.gguf --recipe q4                      a published model, quantized
 ds4-quantize model.gguf -o q2.gguf --recipe q2 --imatrix imatrix.dat  with an importance matrix
 ds4-quantize model/ -o out.gguf --template old.gguf                   names, order, metadata, formats of another file
-ds4-quantize model/ --template old.gguf --compare-tensor output.weight
 ds4-quantize splice --base q2.gguf --donor q4.gguf --layers 37-42 -o mixed.gguf
 
 The plan goes to stdout, progress to stderr. The same command resumes an interrupted run.
@@ -27,7 +26,7 @@ from ..errors import DataError, UsageError
 from ..files import size_text
 
 if TYPE_CHECKING:
-    from ..weights.quantize.plan import Item, Plan
+    from ..weights.quantize.plan import Plan
     from ..weights.source import TensorSource
 
 PROG = "ds4-quantize"
@@ -36,16 +35,15 @@ USAGE = f"""{PROG} SOURCE -o OUT.gguf [--recipe NAME] [options]
        {PROG} splice --base FILE --donor FILE --layers LIST -o OUT.gguf"""
 
 EPILOG = """\
-TYPE is one of f32 f16 bf16 q8_0 q5_0 q4_0 q6_k q5_k q4_k q3_k q2_k iq4_nl iq4_xs iq2_xxs mxfp4,
-or copy; case, - and _ do not matter.
+TYPE is one of {types}, or copy;
+case, - and _ do not matter.
 The format of a tensor comes from the first of these that names one: --tensor-type, the option of
 its kind, the recipe, the template, the source.
 
 recipes:
 {recipes}
 
-exit codes: 0 done; 1 failure, or --compare-tensor found a difference; 2 usage; 130 Ctrl-C
-(run the same command again to resume)"""
+exit codes: 0 done; 1 failure; 2 usage; 130 Ctrl-C (run the same command again to resume)"""
 
 # Family -> its flag, other spellings, what it says. Those of ds4's tool come first.
 FLAGS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -79,20 +77,21 @@ def _override(text: str) -> tuple[str, str]:
     """Parse ``PREFIX=TYPE``."""
     prefix, equals, kind = text.rpartition("=")
     if not equals or not prefix:
-        raise ArgumentTypeError("NAME=TYPE is needed, such as blk.0.ffn_down_exps.weight=q6_k")
+        raise ArgumentTypeError("NAME=TYPE is needed, such as blk.0.ffn_down_exps.weight=q8_0")
     return prefix, _type(kind)
 
 
 def build_parser() -> Parser:
     """Return the parser with every flag of the command."""
     from ..weights.quantize.families import RECIPES
+    from ..weights.quantize.plan import QUANTIZERS
 
     lines = "\n".join(f"  {name:<8}{recipe.says}" for name, recipe in RECIPES.items())
     parser = Parser(
         PROG,
         usage=USAGE,
         description="Quantize a model: safetensors or GGUF in, GGUF out.",
-        epilog=EPILOG.format(recipes=lines),
+        epilog=EPILOG.format(recipes=lines, types=" ".join(QUANTIZERS).lower()),
         unavailable={"--n-experts": "the number of experts is read from the model"},
     )
     parser.add_argument("source", metavar="SOURCE", nargs="*", help="model file or folder")
@@ -125,14 +124,10 @@ def build_parser() -> Parser:
     )
     g = parser.add_argument_group("running")
     add(g, "--dry-run", help="print the plan and stop")
-    g.add_argument(
-        "--compare-tensor", metavar="NAME", help="quantize one tensor and compare its bytes with the template's"
-    )
-    g.add_argument("--compare-gguf", metavar="FILE", help="compare with this file instead of the template")
     add(g, "--threads")
     g.add_argument("--memory", metavar="GIB", type=number(0.01, 1e5), default=1.0,
                    help="working memory limit, besides the program and mapped files (1)")  # fmt: skip
-    add(g, "--json", help="the plan, or the comparison, as one line of JSON")
+    add(g, "--json", help="the plan as one line of JSON")
     add(parser, "--help")
     add(parser, "--version")
     return parser
@@ -144,12 +139,9 @@ def quantize(argv: Sequence[str]) -> int:
     if args is None:
         return 0
     path = _source(args)
-    if args.compare_gguf is not None and args.compare_tensor is None:
-        raise UsageError("--compare-gguf goes with --compare-tensor")
     if args.imatrix_strict and args.imatrix is None:
         raise UsageError("--imatrix-strict goes with --imatrix")
-    writes = not (args.dry_run or args.compare_tensor)
-    if writes:
+    if not args.dry_run:
         _check_target(args.output, args.overwrite, path, args.template, args.imatrix)
     from ..archs.dense.export import as_llama_cpp_has_it
     from ..text.export import vocabulary_entries
@@ -171,8 +163,6 @@ def quantize(argv: Sequence[str]) -> int:
             table = read_imatrix(args.imatrix)
             plan.notes += check_imatrix(plan, table, args.imatrix_strict)
             plan.metadata += about_imatrix(table)
-        if args.compare_tensor is not None:
-            return _compare(args, plan, source, template, table)
         if args.dry_run or not args.json:
             _show(plan, args.json)
         for note in plan.notes if args.json else ():
@@ -350,30 +340,6 @@ def _show(plan: Plan, as_json: bool) -> None:
     for note in plan.notes:
         print(note if note.startswith("warning: ") else f"note: {note}")
     sys.stdout.flush()
-
-
-def _compare(args: Namespace, plan: Plan, source: Any, template: Any, table: Any) -> int:
-    from ..weights import open_source
-    from ..weights.quantize.run import compare, piece_weights
-
-    matches: list[Item] = [item for item in plan.items if item.spec.name == args.compare_tensor]
-    if not matches:
-        raise UsageError(f"--compare-tensor: no tensor is called {args.compare_tensor[:60]}")
-    with ExitStack() as stack:
-        reference = template
-        if args.compare_gguf is not None:
-            reference = _opened(stack, open_source(args.compare_gguf))
-        if reference is None:
-            raise UsageError("--compare-tensor needs --compare-gguf or --template")
-        result = compare(matches[0], source, reference, table, piece_weights(plan, 1, int(args.memory * 2**30)))
-    same = not result["differing"]
-    if args.json:
-        print(json.dumps(result))
-    else:
-        print(f"{result['tensor']}: {result['format']}, {result['bytes']} bytes")
-        print(f"result    sha256 {result['sha256']}\nreference sha256 {result['reference_sha256']}")
-        print("identical" if same else f"{result['differing']} bytes differ, the first at {result['first']}")
-    return 0 if same else 1
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"splice": splice}

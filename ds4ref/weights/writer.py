@@ -12,16 +12,15 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Self
+from contextlib import ExitStack
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from ds4ref.kernels.formats import FORMATS
 
 from ..errors import ModelFileError
-from ..files import flush_to_disk
+from ..files import atomic_write
 from .container import (
     ALIGNMENT_KEY,
     ARRAY_ID,
@@ -63,73 +62,66 @@ class GGUFWriter:
         require_posix()
         if alignment < 8 or alignment & (alignment - 1):
             raise ValueError(f"alignment must be a power of two of at least 8, not {alignment}")
-        self.path = Path(path)
-        self._tensors = list(tensors)
+        self.path, self._tensors, self._next = path, list(tensors), 0
         if len({spec.name for spec in self._tensors}) != len(self._tensors):
             raise ValueError("two tensors have the same name")
         own = next((spec for spec in self._tensors if FORMATS[spec.fmt].ggml_id < 0), None)
         if own is not None:
             raise ValueError(f"{own.name}: GGUF has no type {own.fmt}")
         directory, self._starts, self.size = laid_out(metadata, self._tensors, alignment)
-        self._next = 0
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
-        self._fd: int | None = None
+        self._file = ExitStack()
+        self._out: BinaryIO | None = None
         try:
-            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            self._put(directory)
+            self._out = self._file.enter_context(atomic_write(path))
+            self._out.write(directory)
         except OSError as error:
             raise self._failed(error) from error
 
     def write(self, name: str, data: Piece | Iterable[Piece]) -> None:
         """Write the bytes of the next tensor, ``name``: one array or buffer, or an iterable of pieces."""
         spec = self._advance(name)
+        assert self._out is not None
         pieces = [data] if isinstance(data, (bytes, bytearray, memoryview, np.ndarray)) else data
-        fd, written = self._descriptor(), 0
+        written = 0
         try:
-            os.lseek(fd, self._starts[self._next], os.SEEK_SET)
+            self._out.seek(self._starts[self._next - 1])
             for piece in pieces:
                 if isinstance(piece, np.ndarray):
                     piece = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
                 written += memoryview(piece).nbytes
                 if written > spec.nbytes:
                     break
-                self._put(piece)
+                self._out.write(piece)
         except OSError as error:
             raise self._failed(error) from error
         if written != spec.nbytes:
             self.abort()
             raise ValueError(f"{name} takes {spec.nbytes} bytes, got {'more' if written > spec.nbytes else written}")
-        self._next += 1
 
     def hole(self, name: str) -> None:
         """Leave the next tensor, ``name``, as zeros, which occupy no disk space on file systems with sparse files."""
         self._advance(name)
-        self._next += 1
 
     def close(self) -> None:
         """Complete the file and rename it to its final name; do nothing if already closed or aborted."""
-        if self._fd is None:
+        if self._out is None:
             return
         if self._next < len(self._tensors):
             missing = self._tensors[self._next].name
             self.abort()
             raise ValueError(f"tensor {missing} was never written")
         try:
-            os.ftruncate(self._fd, self.size)
-            flush_to_disk(self._fd)
-            os.close(self._fd)
-            self._fd = None
-            os.replace(self._temporary, self.path)
-            _sync_directory(self.path.parent)
+            self._out.truncate(self.size)
+            self._out = None
+            self._file.close()
         except OSError as error:
             raise self._failed(error) from error
 
     def abort(self) -> None:
         """Remove the unfinished file; do nothing after ``close``."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-            self._temporary.unlink(missing_ok=True)
+        self._out = None
+        unfinished = InterruptedError()
+        self._file.__exit__(type(unfinished), unfinished, None)
 
     def __enter__(self) -> Self:
         return self
@@ -137,28 +129,18 @@ class GGUFWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close() if kind is None else self.abort()
 
-    def _descriptor(self) -> int:
-        if self._fd is None:
-            raise ValueError(f"{self.path} is already closed")
-        return self._fd
-
     def _advance(self, name: str) -> TensorSpec:
-        self._descriptor()
+        if self._out is None:
+            raise ValueError(f"{self.path} is already closed")
         if self._next == len(self._tensors) or self._tensors[self._next].name != name:
             wanted = self._tensors[self._next].name if self._next < len(self._tensors) else "nothing"
             self.abort()
             raise ValueError(f"tensors come in declared order: expected {wanted}, got {name}")
-        return self._tensors[self._next]
-
-    def _put(self, piece: Any) -> None:
-        view = memoryview(piece).cast("B")
-        while view:  # a single write moves at most about 2 GiB
-            view = view[os.write(self._descriptor(), view) :]
+        self._next += 1
+        return self._tensors[self._next - 1]
 
     def _failed(self, error: OSError) -> ModelFileError:
         self.abort()
-        with suppress(OSError):  # the descriptor may be gone already, or never have been
-            self._temporary.unlink()
         return ModelFileError(self.path, f"cannot write: {error.strerror or error}")
 
 
@@ -217,14 +199,3 @@ def _encode_items(item_id: int, values: Sequence[Any]) -> bytes:
         return struct.pack(f"<{len(values)}{code[1:]}", *values)
     except (struct.error, OverflowError) as error:
         raise ValueError(f"value does not fit {SCALARS[item_id][0]}: {error}") from None
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make the rename durable, if the file system can sync a directory."""
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    with suppress(OSError):
-        flush_to_disk(fd)
-    os.close(fd)

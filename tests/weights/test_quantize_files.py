@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,16 +10,12 @@ import pytest
 from ds4ref.cli.quantize import main
 from ds4ref.engine import Engine
 from ds4ref.errors import DataError, UsageError
-from ds4ref.files import size_text
-from ds4ref.kernels.cpu.quantize import BLOCKED, quantize
-from ds4ref.kernels.formats import FORMATS
+from ds4ref.kernels.cpu.quantize import quantize
 from ds4ref.weights import open_source
-from ds4ref.weights.published import Metadata, PublishedInfo
-from ds4ref.weights.quantize.families import FAMILIES, RECIPES, family_of
+from ds4ref.weights.quantize.families import FAMILIES, family_of
 from ds4ref.weights.quantize.imatrix import Imatrix, TensorImportance, read_imatrix, write_imatrix
 from ds4ref.weights.quantize.plan import Choices, entries, make_plan
-from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, Piece, Rows, make, piece_weights
-from ds4ref.weights.quantize.splice import ranges
+from ds4ref.weights.quantize.run import BYTES_A_WEIGHT, piece_weights
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
 
 from .checkpointfile import write_small
@@ -54,10 +48,6 @@ def test_families(name, rank, family):
     assert family_of(name, rank) == family and family in FAMILIES
 
 
-def test_every_recipe_knows_every_family():
-    assert all(recipe.wanted(family, 0, 9) for recipe in RECIPES.values() for family in FAMILIES)
-
-
 def formats(path: Path, choices: Choices) -> dict[str, str]:
     with open_source(path) as source:
         return {item.spec.name: item.spec.fmt for item in make_plan(source, choices).items}
@@ -71,38 +61,11 @@ def test_the_recipe_decides_where_nothing_else_does(unquantized):
 
 
 def test_orders_come_before_families_before_recipes(unquantized):
-    choices = Choices("q2", {"gate": "Q4_K", "down": "copy"}, [("blk.1.ffn_gate", "Q6_K"), ("blk.1.ffn_up", "Q8_0")])
+    choices = Choices("q2", {"gate": "Q4_K", "down": "copy"}, [("blk.1.ffn_gate", "Q2_K"), ("blk.1.ffn_up", "Q8_0")])
     found = formats(unquantized, choices)
-    assert found["blk.0.ffn_gate_exps.weight"] == "Q4_K" and found["blk.1.ffn_gate_exps.weight"] == "Q6_K"
+    assert found["blk.0.ffn_gate_exps.weight"] == "Q4_K" and found["blk.1.ffn_gate_exps.weight"] == "Q2_K"
     assert found["blk.0.ffn_down_exps.weight"] == "F32" and found["blk.0.ffn_up_exps.weight"] == "IQ2_XXS"
     assert found["blk.1.ffn_up_exps.weight"] == "Q8_0" and found["blk.1.ffn_gate_tid2eid.weight"] == "I32"
-
-
-def test_upgraded_layers_are_the_last():
-    wanted = [RECIPES["mixed"].wanted("gate", layer, 10) for layer in range(10)]
-    assert wanted == ["IQ2_XXS"] * 4 + ["Q4_K"] * 6
-
-
-def test_rows_that_fit_no_block_get_a_wider_format_and_a_note(unquantized):
-    with open_source(unquantized) as source:
-        plan = make_plan(source, Choices("q8", {}, [("blk.0.attn_q_a", "Q4_K")]))
-        item = next(item for item in plan.items if item.spec.name == "blk.0.attn_compressor_ape.weight")
-        assert item.spec.fmt == "F16"
-        families = {"attention": "Q4_K"}
-        with pytest.raises(UsageError, match="Q4_K needs a multiple of 256"):
-            make_plan(source, Choices(None, families))
-
-
-def test_the_wider_format_is_the_nearest_in_bits_that_loses_no_more():
-    def bits(fmt):
-        return FORMATS[fmt].block_bytes * 8 / FORMATS[fmt].block_elems
-
-    for fmt in BLOCKED:
-        wider, block = FORMATS[fmt].wider, FORMATS[fmt].block_elems
-        assert bits(wider) >= bits(fmt) and FORMATS[wider].block_elems < block
-        between = [other for other in BLOCKED if bits(fmt) <= bits(other) < bits(wider)]
-        smaller = [other for other in between if FORMATS[other].block_elems < block and other != "MXFP4"]
-        assert not [other for other in smaller if FORMATS[other].loss <= FORMATS[fmt].loss], (fmt, wider)
 
 
 def tied(tmp_path: Path, cols: int, head: bool) -> Path:
@@ -117,38 +80,19 @@ def tied(tmp_path: Path, cols: int, head: bool) -> Path:
 @pytest.mark.parametrize(
     ("head", "families", "wanted"),
     [
-        (True, {}, "F16"), (False, {}, "Q8_0"), (False, {"output": "Q6_K"}, "Q6_K"),
-        (False, {"embedding": "F16"}, "F16"),
-        (True, {"output": "Q6_K"}, "F16"), (False, {"output": "Q6_K", "embedding": "Q4_0"}, "Q4_0"),
+        (True, {}, "F16"), (False, {}, "Q8_0"), (False, {"output": "Q4_K"}, "Q4_K"),
+        (True, {"output": "Q4_K"}, "F16"), (False, {"output": "Q4_K", "embedding": "BF16"}, "BF16"),
     ],
 )  # fmt: skip
 def test_an_embedding_that_is_the_head_is_stored_as_a_head(tmp_path, head, families, wanted):
     assert formats(tied(tmp_path, 256, head), Choices("q4", families))["token_embd.weight"] == wanted
 
 
-def test_the_size_of_qwen3_0_6b():
-    """A vocabulary of 151,936 over rows of 1,024: the embedding is half of the file."""
-    dims = {"token_embd": (1024, 151936), "output_norm": (1024,)}
-    for layer in range(28):
-        at = f"blk.{layer}."
-        dims |= {at + "attn_q": (1024, 2048), at + "attn_k": (1024, 1024), at + "attn_v": (1024, 1024)}
-        dims |= {at + "attn_output": (2048, 1024), at + "ffn_down": (3072, 1024)}
-        dims |= {at + "ffn_gate": (1024, 3072), at + "ffn_up": (1024, 3072), at + "attn_norm": (1024,)}
-    fmt = FORMATS["BF16"]
-    names = {f"{name}.weight": size for name, size in dims.items()}
-    tensors = {name: PublishedInfo(name, fmt, size, 0, 0) for name, size in names.items()}
-    source = SimpleNamespace(path="qwen", metadata=Metadata([]), tensors=tensors)
-    assert make_plan(source, Choices("q4")).nbytes == pytest.approx(501e6, abs=2e6)
-    assert make_plan(source, Choices("q4", {"embedding": "F16"})).nbytes == pytest.approx(647e6, abs=2e6)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "wanted"),
-    [("q2", "IQ4_NL"), ("q3", "IQ4_NL"), ("iq4", "IQ4_NL"), ("q4", "IQ4_NL"), ("q5", "Q5_0"), ("q6", "Q8_0")],
-)
-def test_rows_of_an_odd_length_take_a_format_of_about_the_same_size(tmp_path, recipe, wanted):
-    assert formats(tied(tmp_path, 288, True), Choices(recipe))["blk.0.ffn_up.weight"] == wanted
-    assert formats(tied(tmp_path, 80, True), Choices(recipe))["blk.0.ffn_up.weight"] == "F16"
+def test_rows_of_an_odd_length_take_a_wider_format(tmp_path):
+    for cols, wanted in ((256, "Q4_K"), (288, "Q8_0"), (80, "F16")):
+        assert formats(tied(tmp_path, cols, True), Choices("q4"))["blk.0.ffn_up.weight"] == wanted
+    with open_source(tied(tmp_path, 288, True)) as source, pytest.raises(UsageError, match="needs a multiple of 256"):
+        make_plan(source, Choices(None, {"ffn": "Q4_K"}))
 
 
 @pytest.mark.parametrize(
@@ -167,17 +111,6 @@ def test_orders_that_cannot_be_kept(unquantized, choices, says):
 
 
 # --- what is written
-
-
-@pytest.mark.thorough
-def test_every_tensor_is_what_the_quantizer_makes_of_its_rows(unquantized, quantized):
-    for spec in SPECS:
-        fmt, raw = tensor(quantized, spec.name)
-        if spec.fmt == "I64":
-            np.testing.assert_array_equal(raw.view("<i4"), tensor(unquantized, spec.name)[1].view("<i8"))
-            continue
-        made = quantize(fmt, values(unquantized, spec.name, spec.dims[0]))
-        np.testing.assert_array_equal(raw, made.reshape(-1))
 
 
 def test_gguf_py_reads_it_and_decodes_the_same(quantized):
@@ -247,10 +180,10 @@ def test_strict_importance_asks_only_for_what_uses_it(unquantized, tmp_path, cap
 
 def test_templates_give_names_order_metadata_and_formats(unquantized, quantized, tmp_path):
     out = tmp_path / "t.gguf"
-    assert main([str(unquantized), "-o", str(out), "--template", str(quantized), "--output-matrix", "q6_k"]) == 0
+    assert main([str(unquantized), "-o", str(out), "--template", str(quantized), "--output-matrix", "q4_k"]) == 0
     with open_source(out) as source, open_source(quantized) as wanted:
         kinds = {name: info.fmt.name for name, info in source.tensors.items()}
-        assert kinds == {n: i.fmt.name for n, i in wanted.tensors.items()} | {"output.weight": "Q6_K"}
+        assert kinds == {n: i.fmt.name for n, i in wanted.tensors.items()} | {"output.weight": "Q4_K"}
         for name in ("blk.0.ffn_gate_exps.weight", "blk.1.attn_q_a.weight"):
             np.testing.assert_array_equal(source.raw(name), wanted.raw(name))
 
@@ -270,21 +203,6 @@ def test_weights_that_cannot_be_stored_are_named(fragment, tmp_path, capsys):
             left.unlink()
 
 
-def test_the_row_that_is_named_is_that_of_the_tensor(tmp_path):
-    """Also where it lies in a later piece, and behind a row that is not finite either."""
-    x = np.ones((9, 256), np.float32)
-    x[6, 0], x[7, 255] = np.inf, np.nan
-    with GGUFWriter(tmp_path / "f.gguf", METADATA, [TensorSpec("output.weight", "F32", (256, 9))]) as out:
-        out.write("output.weight", x)
-    with open_source(tmp_path / "f.gguf") as source:
-        (item,) = make_plan(source, Choices("q2")).items
-        rows = Rows(source)
-        assert make(rows, Piece(item, 3, 6), None).shape[0] == 3
-        for first, last, row in ((4, 9, 6), (6, 7, 6), (7, 8, 7)):
-            with pytest.raises(DataError, match=f"output.weight: row {row} holds a weight that is not finite"):
-                make(rows, Piece(item, first, last), None)
-
-
 def test_numbers_of_a_published_config_become_float32(tmp_path):
     """llama.cpp refuses a file whose rope.freq_base is a double; what a GGUF had as one stays one."""
     with open_source(write_small(tmp_path / "folder")) as source:
@@ -297,44 +215,10 @@ def test_numbers_of_a_published_config_become_float32(tmp_path):
         assert ("own.number", "f64", 0.1) in entries(source.metadata)
 
 
-def test_integers_beyond_32_bits_are_refused(tmp_path):
-    spec = TensorSpec("blk.0.ffn_gate_tid2eid.weight", "I64", (2, 1))
-    with GGUFWriter(tmp_path / "i.gguf", METADATA, [spec]) as out:
-        out.write(spec.name, np.array([1, 2**31], "<i8"))
-    with open_source(tmp_path / "i.gguf") as source:
-        (item,) = make_plan(source, Choices("q2")).items
-        with pytest.raises(DataError, match="beyond 32 bits"):
-            make(Rows(source), Piece(item, 0, 1), None)
-
-
 # --- comparing
 
 
-def test_compare_tells_by_its_exit_code(unquantized, quantized, tmp_path, capsys):
-    name = "blk.1.ffn_down_exps.weight"
-    command = [str(unquantized), "--template", str(quantized), "--compare-tensor", name]
-    assert main(command) == 0
-    assert "identical" in capsys.readouterr().out
-    changed = tmp_path / "changed.gguf"
-    changed.write_bytes(quantized.read_bytes())
-    with open_source(quantized) as source:
-        at = source.tensors[name].offset + 1234
-    with open(changed, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 16]))
-    assert main([*command, "--compare-gguf", str(changed), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["differing"] == 1 and found["first"] == 1234
-
-
 # --- splicing
-
-
-def test_layers_are_named_as_ranges():
-    """ds4ref.splice.layers: which layers came from the donor, without those in between."""
-    assert ranges([5, 0, 2, 1, 7]) == "0-2,5,7" and ranges([3]) == "3" and ranges([1, 1, 2]) == "1-2"
 
 
 def test_splice_takes_the_layers_and_nothing_else(unquantized, quantized, tmp_path):
@@ -439,16 +323,6 @@ def test_the_plan_says_sizes_by_kind_and_that_nothing_is_gained(fragment, tmp_pa
     assert lines[4].startswith("note: 7 tensors are requantized from Q4_1")
     assert main([str(tmp_path / "s.gguf"), "--dry-run", "--recipe", "q4"]) == 0
     said = capsys.readouterr().out
-    assert "nothing is gained" not in said
-    assert "note: blk.0.ffn_up.weight and 6 more: IQ4_NL instead of Q4_K: rows of 96 weights" in said
+    assert "note: blk.0.ffn_up.weight and 6 more: Q8_0 instead of Q4_K: rows of 96 weights" in said
     assert main([str(tmp_path / "s.gguf"), "--dry-run"]) == 0
     assert "nothing is gained" not in capsys.readouterr().out  # a copy is meant to be as large
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (2**20 - 1, "1024.0 KiB"), (2**20, "1.0 MiB"),
-     (98_362_432, "93.8 MiB"), (2**30, "1.00 GiB"), (81 * 2**30, "81.00 GiB")],
-)  # fmt: skip
-def test_sizes_have_a_unit_in_which_they_are_not_zero(nbytes, text):
-    assert size_text(nbytes) == text

@@ -100,7 +100,6 @@ def test_no_command_takes_a_part(tmp_path, capsys, number):
     for command in (
         lambda: quantize([part, "-o", str(out), "--recipe", "q8"]),
         lambda: quantize([whole, "-o", str(out), "--template", part]),
-        lambda: quantize([part, "--template", whole, "--compare-tensor", EMBEDDING]),
         lambda: quantize(["splice", "--base", part, "--donor", whole, "--layers", "0", "-o", str(out)]),
         lambda: quantize(["splice", "--base", whole, "--donor", part, "--layers", "0", "-o", str(out)]),
         lambda: quantize([whole, "-o", str(out), "--recipe", "q2", "--imatrix", part]),

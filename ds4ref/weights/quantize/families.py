@@ -109,19 +109,11 @@ _Q4 = {"gate": "Q4_K", "up": "Q4_K", "down": "Q4_K", "ffn": "Q4_K"}
 _Q2 = {"gate": "IQ2_XXS", "up": "IQ2_XXS", "down": "Q2_K", "ffn": "Q2_K"}
 
 
-def _experts(fmt: str) -> dict[str, str]:
-    return _COMMON | dict.fromkeys(_Q4, fmt)
-
-
 RECIPES = {
     "q2": Recipe("experts IQ2_XXS (gate, up) and Q2_K (down), 2.3 bits a weight", _COMMON | _Q2),
     "q4": Recipe("experts Q4_K, 4.5 bits a weight", _COMMON | _Q4),
     "mixed": Recipe("as q2, the last six layers as q4", _COMMON | _Q2, 6, _Q4),
-    "q3": Recipe("experts Q3_K, 3.4 bits a weight", _experts("Q3_K")),
-    "iq4": Recipe("experts IQ4_XS, 4.25 bits a weight", _experts("IQ4_XS")),
-    "q5": Recipe("experts Q5_K, 5.5 bits a weight", _experts("Q5_K")),
-    "q6": Recipe("experts Q6_K, 6.6 bits a weight", _experts("Q6_K")),
-    "q8": Recipe("experts and projections Q8_0", _experts("Q8_0")),
+    "q8": Recipe("experts and projections Q8_0", _COMMON | dict.fromkeys(_Q4, "Q8_0")),
     "f16": Recipe("every matrix F16", _all("F16")),
     "bf16": Recipe("every matrix BF16", _all("BF16")),
     "f32": Recipe("everything F32", _all("F32")),

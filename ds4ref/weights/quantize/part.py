@@ -1,10 +1,8 @@
 """A GGUF file under construction that survives interruption: the next run with the same plan continues it.
 
 Bytes go to ``NAME.part`` beside the target, in order. Periodically they are synced, and ``NAME.part.json`` records the
-safe position (tensor, row), the plan, and the system's start. A process that is killed loses nothing: what it wrote is
-in the system's cache, so the length of the part says how far it came. After a power cut only bytes up to the last sync
-count; the others are written again. So a resumed file equals one that was never interrupted. The finished file replaces
-the target by a rename; until then an older file of that name stays untouched.
+plan and the safe position (tensor, row), from which the next run goes on. So a resumed file equals one that was never
+interrupted. The finished file replaces the target by a rename; until then an older file of that name stays untouched.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from ...environment import system_start
 from ...errors import DataError, ModelFileError
 from ...files import atomic_write, flush_to_disk
 from ..container import TensorSpec, require_posix
@@ -127,7 +124,7 @@ class PartFile:
     # --- helpers
 
     def _entry(self) -> dict[str, Any]:
-        return {"plan": self._digest, "tensor": self.tensor, "row": self.row, "started": system_start()}
+        return {"plan": self._digest, "tensor": self.tensor, "row": self.row}
 
     @staticmethod
     def _rows(spec: TensorSpec) -> int:
@@ -158,7 +155,7 @@ class PartFile:
         try:
             with open(self.journal, "rb") as file:
                 entry = json.loads(file.read(4096))
-            plan, tensor, row, started = entry["plan"], entry["tensor"], entry["row"], entry.get("started")
+            plan, tensor, row = entry["plan"], entry["tensor"], entry["row"]
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -168,33 +165,17 @@ class PartFile:
                 f"{self.part}: belongs to another run (source, formats, importance or quantizers differ); "
                 "--restart discards it"
             )
-        if not (type(tensor) is int and type(row) is int and 0 <= tensor <= len(self._specs)):
+        known = type(tensor) is int and type(row) is int and 0 <= tensor <= len(self._specs)
+        if not known or not 0 <= row < (self._rows(self._specs[tensor]) if tensor < len(self._specs) else 1):
             raise DataError(f"{self.journal}: is damaged; use --restart to start over")
-        if not 0 <= row < (self._rows(self._specs[tensor]) if tensor < len(self._specs) else 1):
-            raise DataError(f"{self.journal}: is damaged; use --restart to start over")
-        needed = self._end_of(tensor - 1) if tensor else 0
+        needed = self._starts[tensor - 1] + self._specs[tensor - 1].nbytes if tensor else 0
         if row:
             needed = self._starts[tensor] + row * (self._specs[tensor].nbytes // self._rows(self._specs[tensor]))
-        size = os.fstat(self._descriptor()).st_size
-        if size < needed:
+        if os.fstat(self._descriptor()).st_size < needed:
             raise DataError(f"{self.part}: is shorter than its journal says; use --restart to start over")
-        if started and started == system_start():
-            tensor, row = max((tensor, row), self._place_of(size))
-        else:
-            os.ftruncate(self._descriptor(), needed)  # what lies beyond may never have reached the disk
         self.tensor, self.row, self.resumed = tensor, row, tensor > 0 or row > 0
         if self.resumed:
-            self.sync()
-
-    def _place_of(self, size: int) -> tuple[int, int]:
-        """Return the first tensor and row that a part of ``size`` bytes does not hold whole."""
-        for number, spec in enumerate(self._specs):
-            if size < self._end_of(number):
-                return number, max(0, size - self._starts[number]) // (spec.nbytes // self._rows(spec))
-        return len(self._specs), 0
-
-    def _end_of(self, tensor: int) -> int:
-        return self._starts[tensor] + self._specs[tensor].nbytes
+            os.ftruncate(self._descriptor(), needed)  # what lies beyond may never have reached the disk
 
     def _write_at(self, position: int, data: Any) -> None:
         view = memoryview(data).cast("B")

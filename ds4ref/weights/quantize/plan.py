@@ -2,7 +2,7 @@
 
 The first match decides the format of a tensor: ``--tensor-type``, the option of its family, the recipe, the template,
 the source. A format requested for this tensor or its family is binding, and an error if impossible; a recipe is a
-preference: where the rows of a tensor are not a whole number of its blocks, the next wider format is used, with a note.
+preference: where the rows of a tensor are not a whole number of its blocks, Q8_0 is used, or F16, with a note.
 An embedding that is also the head, because there is no output matrix, counts as the head unless its own option says
 otherwise.
 Planning reads no tensor byte.
@@ -264,7 +264,7 @@ def _possible(name: str, info: TensorInfo, stored: TensorInfo, wanted: str, why:
         if why in ("order", "family"):
             block = FORMATS[wanted].block_elems
             raise UsageError(f"{name} has rows of {info.dims[0]} weights, {wanted} needs a multiple of {block}")
-        wanted = FORMATS[wanted].wider
+        wanted = "F16" if wanted == "Q8_0" else "Q8_0"
     return wanted, "" if wanted == first else f"{wanted} instead of {first}: rows of {info.dims[0]} weights"
 
 

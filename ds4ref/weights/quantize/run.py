@@ -11,10 +11,11 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ds4ref.kernels.cpu.library import KernelError
 from ds4ref.kernels.cpu.quantize import BLOCKED, prepare, quantize
 from ds4ref.kernels.formats import FORMATS
 
@@ -61,7 +62,10 @@ def run(
     Raise DataError for weights that cannot be stored, ModelFileError for a source that cannot be read.
     """
     if any(not item.copied and item.spec.fmt in BLOCKED for item in plan.items):
-        prepare_quantizers()
+        try:
+            prepare()
+        except KernelError as error:
+            raise BackendError(str(error)) from None
     most = piece_weights(plan, threads, memory)
     done = sum(item.spec.nbytes for item in plan.items[: out.tensor])
     if out.tensor < len(plan.items):
@@ -70,32 +74,28 @@ def run(
     pieces = _pieces(plan, most, out.tensor, out.row)
     stored = Rows(source)
     waiting: deque[tuple[Piece, Future[np.ndarray]]] = deque()
+
+    def write() -> None:
+        nonlocal done
+        piece, made = waiting.popleft()
+        data = made.result()
+        out.write(piece.last - piece.first, data)
+        done += data.nbytes
+        if progress is not None:
+            progress(done, plan.nbytes)
+
     with ThreadPoolExecutor(threads) as pool:
         try:
             for piece in pieces:
                 waiting.append((piece, pool.submit(make, stored, piece, imatrix)))
                 while len(waiting) >= _in_flight(threads):
-                    done += _write(out, *waiting.popleft())
-                    if progress is not None:
-                        progress(done, plan.nbytes)
+                    write()
                     if cancelled is not None:
                         cancelled()
             while waiting:
-                done += _write(out, *waiting.popleft())
-                if progress is not None:
-                    progress(done, plan.nbytes)
+                write()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def prepare_quantizers() -> None:
-    """Compile the quantizers; raise BackendError if that fails."""
-    from ds4ref.kernels.cpu.library import KernelError
-
-    try:
-        prepare()
-    except KernelError as error:
-        raise BackendError(str(error)) from None
 
 
 def _in_flight(threads: int) -> int:
@@ -125,12 +125,6 @@ def _pieces(plan: Plan, most: int, tensor: int, row: int) -> Iterator[Piece]:
             last = min(at + step, (at // height + 1) * height)
             yield Piece(item, at, last)
             at = last
-
-
-def _write(out: PartFile, piece: Piece, result: Future[np.ndarray]) -> int:
-    data = result.result()
-    out.write(piece.last - piece.first, data)
-    return data.nbytes
 
 
 def make(source: Rows, piece: Piece, imatrix: Imatrix | None) -> np.ndarray:
@@ -214,43 +208,3 @@ def _whole_numbers(item: Item, raw: np.ndarray) -> np.ndarray:
     if values.size and (values.min() < -(2**31) or values.max() >= 2**31):
         raise DataError(f"{item.spec.name}: holds an integer beyond 32 bits")
     return values.astype("<i4").view(np.uint8)
-
-
-def compare(
-    item: Item, source: TensorSource, reference: TensorSource, imatrix: Imatrix | None, most: int
-) -> dict[str, Any]:
-    """Requantize one tensor and compare it with ``reference``: sizes, digests, number of differing bytes, first
-    difference.
-
-    Raise DataError if the reference lacks the tensor or has it in another format or size.
-    """
-    name = item.spec.name
-    info = reference.tensors.get(name)
-    if info is None:
-        raise DataError(f"{reference.path}: has no {name}")
-    if info.fmt.name != item.spec.fmt or info.nbytes != item.spec.nbytes:
-        raise DataError(f"{reference.path}: {name} is {info.fmt.name} with {info.nbytes} bytes, "
-                        f"not {item.spec.fmt} with {item.spec.nbytes}")  # fmt: skip
-    if not item.copied and item.spec.fmt in BLOCKED:
-        prepare_quantizers()
-    import hashlib
-
-    theirs, stored = reference.raw(name), Rows(source)
-    ours_digest, theirs_digest = hashlib.sha256(), hashlib.sha256()
-    at = differing = 0
-    first = None
-    for piece in _pieces(Plan([item], [], 32, []), max(most, item.spec.dims[0]), 0, 0):
-        ours = np.ascontiguousarray(make(stored, piece, imatrix)).reshape(-1)
-        reference_bytes = theirs[at : at + ours.nbytes]
-        ours_digest.update(ours)
-        theirs_digest.update(reference_bytes)
-        apart = ours != reference_bytes
-        if apart.any():
-            differing += int(apart.sum())
-            first = at + int(apart.argmax()) if first is None else first
-        at += ours.nbytes
-    return {
-        "tensor": name, "format": item.spec.fmt, "bytes": at, "reference": str(reference.path),
-        "sha256": ours_digest.hexdigest(), "reference_sha256": theirs_digest.hexdigest(),
-        "differing": differing, "first": first,
-    }  # fmt: skip

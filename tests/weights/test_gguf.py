@@ -11,7 +11,6 @@ import pytest
 from ds4ref.errors import ModelFileError
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter
-from tests.growth import grows_linearly
 from tests.system import open_files
 
 from .modelfile import golden, write_model
@@ -35,10 +34,6 @@ def assert_equal_to_gguf_py(path) -> None:
 @pytest.mark.parametrize("name", ["tiny", "smooth"])
 def test_golden_models(name):
     assert_equal_to_gguf_py(golden(name))
-
-
-def test_a_small_model(tmp_path):
-    assert_equal_to_gguf_py(write_model(tmp_path / "m.gguf"))
 
 
 @pytest.mark.parametrize("alignment", [None, 64])
@@ -79,52 +74,6 @@ def test_a_real_vocabulary_is_decoded_on_demand(tmp_path):
         assert file.metadata["m"] == merges
         assert file.metadata.first("t", 3) == tokens[:3]
     assert peak < sum(map(sys.getsizeof, tokens)) / 2, "none of them was made while the file was opened"
-
-
-def test_a_vocabulary_takes_time_in_proportion(tmp_path):
-    def path(count):
-        return tmp_path / f"{count}.gguf"
-
-    for count in (8_080, 16 * 8_080):
-        with GGUFWriter(path(count), [("t", "string[]", [f"Ġtoken{i}" for i in range(count)])], []):
-            pass
-
-    def opened(count):
-        GGUFFile.open(path(count)).close()
-
-    def decoded(count):
-        with GGUFFile.open(path(count)) as file:
-            assert len(file.metadata["t"]) == count
-
-    assert grows_linearly(opened, 8_080) and grows_linearly(decoded, 8_080)
-
-
-def test_string_arrays_across_read_windows(tmp_path):
-    """Items longer than, as long as, and astride the window the directory is read through."""
-    lengths = [1 << 20, 3, (1 << 20) - 8, 0, (1 << 20) + 1, 17, 5, (1 << 20) - 1, 1]
-    words = ["x" * length for length in lengths]
-    path = tmp_path / "m.gguf"
-    with GGUFWriter(path, [("words", "string[]", words), ("long", "string", words[4]), ("n", "u32", 9)], []):
-        pass
-    with GGUFFile.open(path) as file:
-        assert file.metadata["words"] == words
-        assert file.metadata["long"] == words[4]
-        assert file.metadata["n"] == 9
-
-
-def test_metadata_is_a_mapping(tmp_path):
-    path = tmp_path / "m.gguf"
-    with GGUFWriter(path, [("a", "u32[]", [1, 2, 3]), ("b", "f32", 0.5)], []):
-        pass
-    with GGUFFile.open(path) as file:
-        metadata = file.metadata
-        assert len(metadata) == 2 and list(metadata) == ["a", "b"] and "c" not in metadata
-        assert metadata.get("c") is None and metadata.type_of("c") is None
-        assert metadata.get("a") == metadata.first("a", 9) == [1, 2, 3]
-        assert metadata.first("a", 2) == [1, 2]
-        assert metadata.count("a") == 3 and metadata.count("b") == 1
-        with pytest.raises(KeyError):
-            metadata["c"]
 
 
 def test_views_are_read_only_and_outlive_the_file(tmp_path):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
-from itertools import product
 
 import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH, ModelShape
-from ds4ref.archs.deepseek4.tensors import EXPERT_FORMATS, RECIPES, Recipe, slots
+from ds4ref.archs.deepseek4.tensors import slots
 from ds4ref.archs.deepseek4.weights import LayerWeights, bind, check_tensors, expected_tensors
 from ds4ref.errors import ModelFileError, ShapeError
 from ds4ref.kernels.formats import Matrix
@@ -59,19 +58,6 @@ def test_every_weight_is_the_tensor_gguf_py_reads(tmp_path, name):
     assert bound == sum(item is not None for item in held) + 6
 
 
-def test_layer_kinds(tmp_path):
-    """Ratios 0, 0, 4, 128; hash routing in layer 0 only."""
-    layers = open_model(write_model(tmp_path / "m.gguf")).layers
-    assert [layer.attn_compressor_kv is not None for layer in layers] == [False, False, True, True]
-    assert [layer.indexer_proj is not None for layer in layers] == [False, False, True, False]
-    assert [layer.ffn_gate_tid2eid is not None for layer in layers] == [True, False, False, False]
-    assert [layer.exp_probs_b is not None for layer in layers] == [False, True, True, True]
-    assert layers[2].attn_compressor_ape.shape == (4, 2 * SMALL.head_dim)
-    assert layers[3].attn_compressor_ape.shape == (128, SMALL.head_dim)
-    assert layers[2].indexer_compressor_ape.shape == (4, 2 * SMALL.index_dim)
-    assert layers[0].ffn_gate_tid2eid.shape == (SMALL.vocab, SMALL.n_used)
-
-
 def test_nothing_large_is_copied(tmp_path):
     path = write_model(tmp_path / "m.gguf")
     with GGUFFile.open(path) as file:
@@ -86,17 +72,6 @@ def test_nothing_large_is_copied(tmp_path):
             assert not array.flags.writeable
 
 
-@pytest.mark.parametrize(("gate_up", "down"), list(product(EXPERT_FORMATS, repeat=2)))
-def test_every_combination_of_expert_formats(tmp_path, gate_up, down):
-    """ds4's CPU kernels take one combination; the file format allows nine (docs/explanation/model.md 2.2)."""
-    weights = open_model(write_model(tmp_path / "m.gguf", recipe=Recipe("any", gate_up, down)))
-    layer = weights.layers[1]
-    assert (layer.ffn_gate_exps.fmt, layer.ffn_up_exps.fmt, layer.ffn_down_exps.fmt) == (gate_up, gate_up, down)
-    assert layer.ffn_gate_exps.data.shape[:2] == (SMALL.n_experts, SMALL.expert_ff)
-    assert layer.ffn_down_exps.data.shape[:2] == (SMALL.n_experts, SMALL.dim)
-    assert np.isfinite(layer.ffn_down_exps.expert(2).dequantize()).all()
-
-
 def test_several_shared_experts_are_stored_as_one_wide_one(tmp_path):
     shape = replace(SMALL, n_shared=3)
     layer = bind(GGUFFile.open(write_model(tmp_path / "m.gguf", shape)), shape).layers[1]
@@ -105,13 +80,6 @@ def test_several_shared_experts_are_stored_as_one_wide_one(tmp_path):
     assert (layer.ffn_down_shexp.rows, layer.ffn_down_shexp.cols) == (SMALL.dim, 3 * SMALL.expert_ff)
     changed = {new.name for old, new in zip(SPECS, expected_tensors(shape), strict=True) if old != new}
     assert changed == {f"blk.{i}.ffn_{part}_shexp.weight" for i in range(4) for part in ("gate", "up", "down")}
-
-
-def test_mixed_recipe_upgrades_the_last_layers():
-    recipe = RECIPES["mixed"]
-    upgraded = [layer for layer in range(43) if recipe.formats(layer, 43) == ("Q4_K", "Q4_K")]
-    assert upgraded == [37, 38, 39, 40, 41, 42]
-    assert recipe.formats(36, 43) == ("IQ2_XXS", "Q2_K")
 
 
 # Of SMALL, by hand (docs/explanation/model.md 2.2): dims with rows first to last in memory, format of the recipe q2.
@@ -188,12 +156,6 @@ def test_the_selection_bias_is_optional_and_only_the_mtp_block_is_left_out(tmp_p
             open_model(path)
 
 
-def test_a_bias_in_a_hash_layer_is_accepted(tmp_path):
-    bias = next(s for s in SPECS if s.name == "blk.1.exp_probs_b.bias")
-    path = write_model(tmp_path / "m.gguf", specs=[*SPECS, replace(bias, name="blk.0.exp_probs_b.bias")])
-    assert open_model(path).layers[0].exp_probs_b.shape == (SMALL.n_experts,)
-
-
 def test_scales_of_large_files_are_verified_on_request_only(tmp_path, monkeypatch):
     """Above the size limit a NaN block scale passes binding, unless verify=True; a NaN in a vector never does."""
     monkeypatch.setattr("ds4ref.archs.deepseek4.weights.VERIFY_BYTES", 0)
@@ -218,15 +180,3 @@ def test_inventory_of_flash():
         assert len(specs) == len({s.name for s in specs}) == 1328
         assert sum(s.nbytes for s in specs) == total
         assert sum(s.elements for s in specs) == 284_334_567_511
-
-
-def test_parameters_by_part():
-    """Parameter counts in billions."""
-    sizes = {s.name: s.elements for s in expected_tensors(FLASH)}
-    parts: dict[str, float] = {}
-    for slot in slots(FLASH):
-        parts[slot.part] = parts.get(slot.part, 0) + sizes.get(slot.name, 0) / 1e9
-    wanted = {"experts": 277.025, "shared": 1.082, "embedding": 0.530, "lm_head": 0.530, "router": 0.045, "hc": 0.034}
-    for part, billions in wanted.items():
-        assert parts[part] == pytest.approx(billions, abs=6e-4)
-    assert parts["attn_in"] + parts["attn_out"] == pytest.approx(4.599, abs=6e-4)

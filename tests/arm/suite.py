@@ -40,8 +40,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
         "tests/archs": "test_dense_folders test_one_model test_pass_is_ops test_published_configs "
         "test_published_full_size",
         "tests/text": "test_export test_library test_own_template test_real_vocabularies test_template",
-        "tests/weights": "test_quantize_files test_quantize_stops test_report test_story_tools "
-        "test_whole_models",
+        "tests/weights": "test_quantize_files test_quantize_stops test_report test_story_tools test_whole_models",
     },
     "round inputs after sums of NumPy's, whose last bit is another one there": {"tests/weights": "test_llama2c"},
     "take hours: trained or random models, token by token, or processes that are killed": {

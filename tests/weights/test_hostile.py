@@ -248,13 +248,13 @@ def mutated(rng: random.Random, clean: bytes, first: int = 0) -> bytes:
     Only the ``first`` bytes are touched, if given, but for the end.
     """
     data = bytearray(clean)
-    for _ in range(rng.choice((1, 1, 2, 5))):
+    for _ in range(rng.choice((1, 1, 1, 2))):
         end = min(first, len(data)) if first else len(data)
         if end < 9:
             break
         place, digits = rng.randrange(end - 8), [i for i in range(end) if chr(data[i]).isdigit()]
-        match rng.randrange(8):
-            case 0:
+        match rng.randrange(9):
+            case 0 | 8:
                 data[place] = rng.randrange(256)
             case 1:
                 data[place : place + 1] = rng.choice([b"[", b"]", b"{", b"}", b'"', b",", b":", b"\\", b"\0", b"\xc3"])
@@ -270,7 +270,9 @@ def mutated(rng: random.Random, clean: bytes, first: int = 0) -> bytes:
             case 6:
                 data[place:place] = data[place : place + rng.choice((1, 4, 40))]
             case _:
-                del data[place : rng.choice((place + 1, place + 4, place + 40, len(data)))]
+                del data[
+                    place : rng.choice((place + 1, place + 4, place + 40, len(data)) if rng.randrange(4) else (place,))
+                ]
     return bytes(data)
 
 

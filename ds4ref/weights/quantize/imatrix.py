@@ -248,7 +248,7 @@ def _read_gguf(path: str) -> Imatrix:
             if not np.isfinite(counts).all() or (counts < 0).any():
                 raise DataError(f"{path}: {quote(name)} has an invalid count")
             divisor = np.where(counts > 0, counts, 1)[:, None]
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 means = (sums.astype(np.float64) / divisor).astype(np.float32)
             table.entries[name] = TensorImportance(_checked(path, name, means), counts)
         return table

@@ -121,11 +121,8 @@ def diagnose(argv: Sequence[str]) -> int:
         )
     whole, text = result.to_json(), _describe(result, seen)
     if plan is not None:
-        guess = (
-            "llama.cpp" if "llama.cpp" in f"{args.dialect} {result.mode} {result.agrees_with}" else args.target or ""
-        )
         whole["dump"] = plan.to_json()
-        text += "\n\n" + plan.text(guess, args.token_ids or args.logits or "", f"-m {args.model}" if args.model else "")
+        text += "\n\n" + f"next step    {plan.text(f'-m {args.model}' if args.model else '', args.token_ids or '')}"
     if args.details:
         from ds4ref.console.common import atomic_output
 

@@ -26,7 +26,6 @@ from ds4ref.kernels.formats import FORMATS, Matrix
 from ..engine import Engine
 from ..errors import DataError
 from ..weights.quantize.families import family_of
-from .damage import attribute, tensor_name
 from .forced import HEAD, pass_of
 from .rowwise import compared, most_of_a_row
 
@@ -222,12 +221,12 @@ def _reading(
     found, stored, misread, square, loss, family = [], [], [], 0.0, 0.0, ""
     row, worst, lost = ("", 0), 0.0, FLOOR
     for tensor in tensors:
-        attr = attribute(tensor)
+        attr = tensor.replace(".", "_")
         place = -1 if not hasattr(a.weights.layers[0], attr) else layer
         one, other = a.held(place, attr), b.held(place, attr)
         if one is None or other is None:
             continue
-        full = tensor_name(attr, place)
+        full = _tensor_name(attr, place)
         kept, fmt = a.fmt(full, one), b.fmt(full, other)
         found.append(full)
         stored.append(fmt)
@@ -284,3 +283,11 @@ def divergence(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
 def _log_softmax(x: np.ndarray) -> np.ndarray:
     x = x - x.max(axis=1, keepdims=True)
     return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+
+
+def _tensor_name(attr: str, layer: int) -> str:
+    """Return a tensor's name in the file by field and layer; ``layer`` is negative for tensors of the whole model."""
+    if layer < 0:
+        return f"{attr}.weight"
+    stem = attr.replace("indexer_attn_q_b", "indexer.attn_q_b").replace("indexer_proj", "indexer.proj")
+    return f"blk.{layer}.{stem}.{'bias' if attr == 'exp_probs_b' else 'weight'}"

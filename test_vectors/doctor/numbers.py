@@ -148,7 +148,7 @@ def add_diagnosis(
         says = f"{diagnosis.says}: no known rounding mode or bug explains these logits"
         exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
         plan = planned(case.engine.shape, observation.ids.tolist(), diagnosis.first_position, exactly)
-        steps = [*steps, command if plan is None else f"{plan.summary()}; next command: {command}"]
+        steps = [*steps, command if plan is None else f"{plan.text()}; next command: {command}"]
     else:
         outcome, says = Outcome.UNSURE, f"{diagnosis.verdict}: {diagnosis.says}"
         steps = steps or [command]

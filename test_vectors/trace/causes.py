@@ -1,9 +1,8 @@
-"""Search for the cause of a wrong op: steering, a fault of the library, a constant, or a swapped or damaged tensor.
+"""Search for the cause of a wrong op: a fault of the library, or a constant of a wrong size.
 
 Each fault is tried by running the layer with it on the other engine's inputs: a fault that brings the op within its
 budget is a candidate. It is then tried in all layers, and reported with the number of wrong ops it explains and the
-number of right ones it would spoil. Tensors are tried in the same way: each tensor that the op multiplies with is
-replaced by others of the same shape, and by rearrangements of itself.
+number of right ones it would spoil.
 """
 
 from __future__ import annotations
@@ -15,16 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ds4ref.variants import ROUNDING, Fault
-from ds4ref.variants.damage import alike, attribute, only_expert, rearranged, tensor_name, with_tensor
-from ds4ref.variants.forced import HEAD, LayerWeights, Weights, applicable
+from ds4ref.variants.forced import applicable
 
-from .blame import SUM_LIMIT, BlameResult, Blaming, WrongOp
+from .blame import BlameResult, Blaming, WrongOp
 from .constants import fitted
 from .forcing import Reading
-from .keys import POINT, attended
 from .ops import CHOICES, OPS, STORED, Key
 from .patterns import describe, structure
-from .steered import sentence, steered_at
 
 ROTATED = frozenset(("Qcur", "KVrope", "KVcur", "KVcompress", "indexer_KVcompress", "indexer_q", "kqv_out", "kqv_back"))
 MOST_CAUSES = 4
@@ -37,8 +33,8 @@ TIES = 4
 class Cause:
     """One explanation of wrong ops.
 
-    kind      "fault", "steering", "tensor" or "file"
-    names     names of the faults that explain equally many ops, or of the tensor
+    kind      "fault" or "file"
+    names     names of the faults that explain equally many ops
     text      the explanation in a sentence
     explains  the wrong ops that it explains
     """
@@ -58,10 +54,6 @@ def explain(case: Blaming, result: BlameResult, search: bool = True) -> None:
     """Fill in ``where`` and ``causes`` of the wrong ops; search for the causes only if ``search``."""
     for wrong in result.wrong:
         wrong.where = _describe(case, wrong)
-    attention = next((wrong for wrong in result.wrong if wrong.key[0] == POINT), None)
-    rows = [] if attention is None else attended(case, attention)
-    if attention is not None and rows:
-        attention.where[1:] = rows  # which heads and channels are wrong follows from it
     if search:
         _search(case, result)
     settle(case, result)
@@ -83,8 +75,7 @@ def _search(case: Blaming, result: BlameResult) -> None:
     for _ in range(MOST_CAUSES):
         if not unexplained:
             break
-        cause = _find_steering(case, unexplained)
-        cause = cause or _find_fault(case, result, unexplained) or _find_tensor(case, unexplained[0])
+        cause = _find_fault(case, result, unexplained)
         if cause is None:
             unexplained = unexplained[1:]
             continue
@@ -116,7 +107,7 @@ def settle(case: Blaming, result: BlameResult) -> None:
     for kind in dict.fromkeys(wrong.key[0] for wrong in result.wrong):
         same_kind = [wrong for wrong in result.wrong if wrong.key[0] == kind]
         # attention kernels compute in 16 bits in engines that do not do so elsewhere
-        coarse = result.rounding.startswith("bf16") or kind in (POINT, "kqv_back")
+        coarse = result.rounding.startswith("bf16") or kind in ("kqv_out", "kqv_back")
         most = COARSE["bf16" if coarse else ""]
         sizes = [wrong.judgement.relative for wrong in same_kind]
         spared = [key for key in result.clean if key[0] == kind]
@@ -139,7 +130,7 @@ def _error_structure(case: Blaming, wrong: WrongOp) -> float | None:
     then what is left of the unrounded op counts.
     """
     fits = case.theirs.get(wrong.key, None)
-    if fits is None or len(fits) != 1 or fits[0].partial or fits[0].values.shape[-1] < 8:
+    if fits is None or len(fits) != 1 or fits[0].values.shape[-1] < 8:
         return None
     shares = []
     sizes: list[float] = []
@@ -160,7 +151,7 @@ def _error_structure(case: Blaming, wrong: WrongOp) -> float | None:
 
 
 def _describe(case: Blaming, wrong: WrongOp) -> list[str]:
-    name, layer = wrong.key
+    name, _ = wrong.key
     fits = case.theirs.get(wrong.key, None)
     if fits is None:
         return []
@@ -178,30 +169,8 @@ def _describe(case: Blaming, wrong: WrongOp) -> list[str]:
         theirs = theirs.reshape(ours.shape)
     else:
         axes = axes[0] + "F"
-    choice = case.theirs.get(("ffn_moe_topk", layer), None) if "S" in axes else None
-    experts = choice[0].values if choice is not None and len(choice[0].values) == len(ours) else None
-    limit = np.full(len(rows), wrong.judgement.limit)
-    sentences = describe(ours, theirs, limit, rows, axes, _rope_dim(case, name), experts, fits[0].partial)
-    if name == "ffn_moe_out":
-        sentences += _expert_factors(case, wrong, ours, theirs)
-    return sentences
-
-
-def _rope_dim(case: Blaming, name: str) -> int:
-    return int(case.engine.shape.rope_dim) if name in ROTATED else 0
-
-
-# ----------------------------------------------------------------------------------------------- steering
-
-
-def _find_steering(case: Blaming, unexplained: list[WrongOp]) -> Cause | None:
-    """Find directional steering if it explains the first of ``unexplained``, with all others that it explains."""
-    if steered_at(case, unexplained[0]) is None:
-        return None
-    scales = [(wrong.key, steered_at(case, wrong)) for wrong in unexplained]
-    found = {key: scale for key, scale in scales if scale is not None}
-    text = sentence([(name, scale) for (name, _), scale in found.items()])
-    return Cause("steering", ("directional_steering",), text, tuple(found))
+    rope_dim = int(case.engine.shape.rope_dim) if name in ROTATED else 0
+    return describe(ours, theirs, np.full(len(rows), wrong.judgement.limit), rows, axes, rope_dim)
 
 
 # ------------------------------------------------------------------------------------------------- faults
@@ -318,8 +287,7 @@ def _is_explained(
     apart = reading.apart.get(wrong.key)
     if apart is None or len(apart) != len(wrong.judgement.beyond):
         return False
-    judged = case.judge(wrong.rounding, wrong.key, apart, own.get(wrong.key))
-    return not judged.wrong and reading.sums.get(wrong.key, 0.0) < SUM_LIMIT
+    return not case.judge(wrong.rounding, wrong.key, apart, own.get(wrong.key)).wrong
 
 
 def _nearly_explained(case: Blaming, wrong: WrongOp, reading: Reading) -> bool:
@@ -338,88 +306,3 @@ def _is_spoiled(case: Blaming, key: Key, result: BlameResult, reading: Reading) 
     before = case.clean_pass(name).apart[key]
     after = reading.apart[key]
     return not np.array_equal(before, after) and len(before) == len(after) and case.judge(name, key, after).wrong
-
-
-# ------------------------------------------------------------------------------------------------- tensors
-
-
-def _find_tensor(case: Blaming, wrong: WrongOp) -> Cause | None:
-    """Find a tensor whose replacement explains the op; None if there is none."""
-    for tensor, says, weights in _replacements(case, wrong):
-        layer = HEAD if isinstance(weights, Weights) else wrong.key[1]
-        reading = case.reading(wrong.rounding, (), case.leading([wrong.key[1]]), {layer: weights}, until=wrong.key)
-        if _is_explained(case, wrong, reading):
-            return Cause("tensor", (tensor,), f"{tensor}: {says}", (wrong.key,))
-    named = [_file_name(tensor, layer) for (name, layer) in wrong.bridged for tensor in OPS[name].tensors]
-    present = [name for name in named if name in case.engine.source.tensors]
-    if len(wrong.bridged) == 1 and len(present) == 1:
-        factor = next((text for text in wrong.where if text.startswith("theirs = ") and text.find(" x ours") > 0), None)
-        expert = [text for text in wrong.where if "expert" in text and "only" in text]
-        if factor or expert:
-            says = " and ".join([*([f"scaled ({factor})"] if factor else []), *expert])
-            return Cause("tensor", (present[0],), f"{present[0]}: {says}", (wrong.key,))
-    return None
-
-
-def _replacements(case: Blaming, wrong: WrongOp) -> Iterator[tuple[str, str, LayerWeights | Weights]]:
-    """Yield (tensor, what it is replaced by, the weights with the replacement)."""
-    whole = case.engine.model.weights
-    for name, layer in wrong.bridged:
-        for tensor in OPS[name].tensors:
-            attr, file = attribute(tensor), _file_name(tensor, layer)
-            if hasattr(whole, attr) and (layer in (HEAD, 0)):
-                owner: Any = whole
-            elif layer >= 0 and layer == wrong.key[1]:
-                owner = whole.layers[layer]
-            else:
-                continue
-            own = getattr(owner, attr, None)
-            if own is None:
-                continue
-            for says, other in _alternatives(whole, owner, attr, own):
-                yield file, says, with_tensor(owner, attr, other)
-
-
-def _alternatives(whole: Weights, owner: Any, attr: str, own: Any) -> Iterable[tuple[str, Any]]:
-    yield from rearranged(own)
-    if isinstance(owner, LayerWeights):
-        for other, value in vars(owner).items():
-            if other != attr and alike(own, value):
-                yield f"equals {_layer_tensor(other, owner, whole)} instead", value
-        for other_layer in whole.layers:
-            if other_layer is not owner and alike(own, getattr(other_layer, attr)):
-                value = getattr(other_layer, attr)
-                yield f"equals {_layer_tensor(attr, other_layer, whole)} instead", value
-
-
-def _layer_tensor(attr: str, layer: LayerWeights, whole: Weights) -> str:
-    return tensor_name(attr, next(i for i, other in enumerate(whole.layers) if other is layer))
-
-
-def _file_name(tensor: str, layer: int) -> str:
-    return tensor_name(attribute(tensor), -1 if tensor.startswith(("token_embd", "output")) else layer)
-
-
-# ------------------------------------------------------------------------------------------------- experts
-
-MOST_EXPERTS = 32
-"""Largest number of experts for which each expert's part of the sum is computed."""
-
-
-def _expert_factors(case: Blaming, wrong: WrongOp, ours: np.ndarray, theirs: np.ndarray) -> list[str]:
-    """Fit a factor to each routed expert's part of the sum; describe the experts whose factor is not 1."""
-    count = int(case.engine.shape.n_experts)
-    if count > MOST_EXPERTS or not np.isfinite(theirs).all():
-        return []
-    layers = case.leading([wrong.key[1]])
-    parts = []
-    for expert in range(count):
-        reading = case.reading(wrong.rounding, [only_expert(expert)], layers, until=wrong.key, keep=True)
-        parts.append(reading.ours[wrong.key].reshape(-1).astype(np.float64))
-    factors, *_ = np.linalg.lstsq(np.array(parts).T, theirs.reshape(-1).astype(np.float64), rcond=None)
-    rest = theirs.reshape(-1) - factors @ np.array(parts)
-    apart = np.square(theirs.reshape(-1) - ours.reshape(-1)).mean()
-    off = [(e, f) for e, f in enumerate(factors) if abs(f - 1) > 0.05 and np.any(parts[e])]
-    if np.square(rest).mean() > 0.01 * apart or not off or len(off) == count:
-        return []
-    return ["; ".join(f"expert {e} only: {'missing' if abs(f) < 0.01 else f'{f:.4g} x its part'}" for e, f in off)]

@@ -44,24 +44,20 @@ def record(argv: Sequence[str]) -> int:
                    "Write named intermediates of our pass as safetensors, with a manifest.",
                    "--token-ids IDS.json -o OUT.safetensors [options]",
                    "--token-ids ids.json -o ours.safetensors --numerics exact",
-                   "-m m.gguf --token-ids ids.json -o l3.safetensors --layers 3,head --names Qcur")  # fmt: skip
+                   "-m m.gguf --token-ids ids.json -o l3.safetensors --layers 3,head")  # fmt: skip
     _add_shared_options(flags)
     add(flags, "--output", help=".safetensors to write")
-    flags.add_argument("--positions", metavar="LIST", help="keep rows of these tokens: 0,5-9 (all)")
-    flags.add_argument("--points", metavar="LIST", help="keep these points, separated by commas (all)")
     args = parsed(flags, argv)
     if args is None:
         return 0
     required(args, "token-ids", "output")
     check_output(args.output)
     ids = read_ids(args.token_ids)
-    positions = None if args.positions is None else numbers(args.positions, "--positions")
-    names = [] if args.points is None else [name.strip() for name in args.points.split(",") if name.strip()]
     from .record import record as run
     from .record import write
 
     with _engine(args, args.numerics or "exact") as engine, Progress("recording layers") as progress:
-        tensors, manifest = run(engine, ids, names, _layers(args.layers), positions,
+        tensors, manifest = run(engine, ids, _layers(args.layers),
                                 cancel=lambda layer: progress(layer + 1, engine.shape.n_layers))  # fmt: skip
         write(args.output, tensors, manifest)
     size = sum(array.nbytes for array in tensors.values())
@@ -75,8 +71,7 @@ def blame(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors trace blame``; return 1 if an op is wrong, else 0."""
     flags = parser("ds4-vectors trace blame",
                    "Find the wrong op of another engine: run each of our ops on its dumped inputs and compare with "
-                   "its dumped output. .npz, .safetensors, a folder with a manifest, or a printout of "
-                   "llama-eval-callback.",
+                   "its dumped output. .npz, .safetensors, or a folder with a manifest.",
                    "THEIRS [options]",
                    "theirs.npz -m m.gguf --token-ids ids.json", "dump_folder --names names.toml --layers 2",
                    "ours.safetensors --numerics ds4")  # fmt: skip
@@ -86,7 +81,7 @@ def blame(argv: Sequence[str]) -> int:
         "--names", metavar="NAME|FILE", help="naming scheme: ours, ds4, llama.cpp, hf or a TOML file (guessed)"
     )
     add(flags, "--their-model")
-    flags.add_argument("--fast", action="store_true", help="skip the search for the mistake or tensor that explains it")
+    flags.add_argument("--fast", action="store_true", help="skip the search for the mistake that explains it")
     args = parsed(flags, argv)
     if args is None:
         return 0
@@ -138,8 +133,8 @@ def blame(argv: Sequence[str]) -> int:
                 explain(case, result, search=not args.fast and right is None)
         _check_model(dump, engine, result.notes)
         result.notes.insert(0, f"names read as {table.name}'s: {len(matches)} of {len(dump.tensors)} tensors are "
-                            f"known points; values stored as {_storage_text(theirs)}")  # fmt: skip
-    whole = {"names": table.name, "stored": _storage_text(theirs), "tokens": len(ids), **to_json(result, len(matches))}
+                            f"known points; values stored as {theirs.stored}")  # fmt: skip
+    whole = {"names": table.name, "stored": theirs.stored, "tokens": len(ids), **to_json(result, len(matches))}
     finish(whole, args.json, page(result, len(matches)))
     return 1 if result.wrong else 0
 
@@ -201,10 +196,6 @@ def _layers(text: str | None) -> list[int] | None:
     parts = [part.strip() for part in text.split(",")]
     listed = [part for part in parts if part != "head"]
     return (numbers(",".join(listed), "--layers") if listed else []) + ([-1] if "head" in parts else [])
-
-
-def _storage_text(theirs: Any) -> str:
-    return f"{theirs.decimals} decimals" if theirs.decimals is not None else theirs.stored
 
 
 def _check_model(dump: Any, engine: Any, notes: list[str]) -> None:

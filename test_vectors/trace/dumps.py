@@ -1,16 +1,16 @@
-"""Read other engines' intermediates: .npz, .safetensors, folders of raw values, llama.cpp's printouts.
+"""Read other engines' intermediates: .npz, .safetensors, folders of raw values.
 
-Only headers and manifests are read here; values are loaded from disk on demand. Names are still the other engine's
-(``names`` maps them). Files are untrusted: any defect raises DataError with the file's name.
+Names are still the other engine's (``names`` maps them), and values of all but .npz are loaded on demand. Files are
+untrusted: any defect raises DataError with the file's name.
 
-A folder of raw values has a manifest: manifest.json, manifest.jsonl (one tensor a line, which a C program appends as
-it goes) or manifest.toml:
+A folder of raw values has a ``manifest.jsonl``, a line for each tensor, which a program appends as it goes:
 
-    {"ids": [5, 7, ...], "tensors": [{"name": "Qcur", "layer": 3, "shape": [40, 8, 256], "file": "q.f32"}, ...]}
+    {"name": "Qcur", "layer": 3, "shape": [40, 8, 256], "file": "q.f32"}
 
 "dtype" defaults to float32, "offset" (bytes) to 0; "order": "ggml" lists dimensions fastest first; "position" is the
-first token of a chunk, where a tensor is written in chunks, which are joined in the order of the manifest. Without a
-manifest the files must be ds4's graph dumps, PREFIX_NAME-LAYER_posP.bin.
+first token of a chunk, where a tensor is written in chunks, which are joined in the order of the manifest. A line
+without a name holds what is true of all: "ids", "positions", "order". Without a manifest the files must be ds4's graph
+dumps, PREFIX_NAME-LAYER_posP.bin.
 """
 
 from __future__ import annotations
@@ -18,249 +18,177 @@ from __future__ import annotations
 import json
 import math
 import re
-import struct
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from ds4ref.errors import DataError
+from ds4ref.errors import DataError, ModelFileError
+from ds4ref.weights.mapped import MappedFile
+from ds4ref.weights.safetensors import read_header
 
-from .dump import Dump, DumpChunk
+from ..reading import read_npz
 from .ops import OPS
-from .printed import read_printed
 
 FORMAT = "ds4ref trace 1"
-MOST_BYTES = 1 << 36
-"""Largest size of one tensor; a shape that needs more is damaged."""
-
+MANIFEST = "manifest.jsonl"
 DTYPES = {
     "float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "int32": "<i4",
     "int16": "<i2", "int8": "|i1", "uint8": "|u1", "bool": "|b1",
 }  # fmt: skip
 SHORT_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
-    "i16": "int16", "i8": "int8", "u8": "uint8", "float": "float32", "half": "float16", "double": "float64",
-    "int": "int32", "bool": "bool",
+    "i16": "int16", "i8": "int8", "u8": "uint8",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DumpChunk:
+    """A whole tensor of a file, or its part for one run of consecutive tokens.
+
+    load   function that reads the values
+    first  position of the chunk's first token, if the file says
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[], np.ndarray]
+    first: int | None = None
+
+
+@dataclass
+class Dump:
+    """All tensors of a file or folder under the engine's own names.
+
+    path       the file or folder
+    tensors    chunks by name, in the order in which they were written
+    ids        token ids of the pass, if the file has them
+    positions  token positions of the rows, if the file has them
+    about      the file's manifest, if it has one
+    """
+
+    path: str
+    tensors: dict[str, list[DumpChunk]] = field(default_factory=dict)
+    ids: list[int] | None = None
+    positions: list[int] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, chunk: DumpChunk) -> None:
+        """Append one more chunk of tensor ``name``."""
+        self.tensors.setdefault(name, []).append(chunk)
+
+
+class _Entry(msgspec.Struct):
+    """A line of a manifest."""
+
+    name: str
+    shape: list[int]
+    file: str
+    layer: int = -1
+    dtype: str = "float32"
+    offset: int | None = None
+    position: int | None = None
+    order: str = ""
 
 
 def read(path: str) -> Dump:
     """Open the dump at ``path``, in any supported form; DataError if it cannot be read."""
     target = Path(path)
     try:
-        if target.is_dir():
-            dump = _folder(target)
-        elif not target.is_file():
-            raise DataError(f"cannot read {path}: no such file or folder")
+        if target.is_dir() or target.name == MANIFEST:
+            dump = _folder(target if target.is_dir() else target.parent)
         elif target.suffix == ".npz":
-            dump = _npz(target)
+            dump = _npz(path)
         elif target.suffix == ".safetensors":
-            dump = _safetensors(target)
-        elif target.name.startswith("manifest.") and target.suffix in (".json", ".jsonl", ".toml"):
-            dump = _folder(target.parent, target)
+            dump = _safetensors(path)
         else:
-            dump = read_printed(target)
-    except DataError:
-        raise
-    except (OSError, ValueError, MemoryError, OverflowError, RecursionError) as error:
+            raise DataError(f"{path}: a dump is .npz, .safetensors or a folder")
+    except (OSError, ValueError, MemoryError, OverflowError, RecursionError, ModelFileError) as error:
         raise DataError(f"cannot read {path}: {error or type(error).__name__}") from error
     if not dump.tensors:
         raise DataError(f"{path} holds no tensors")
     return dump
 
 
-# ------------------------------------------------------------------------------------------------- one file
-
-
-def _npz(path: Path) -> Dump:
-    import zipfile
-
-    dump = Dump(str(path))
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [m for m in archive.namelist() if m.endswith(".npy")]
-            heads = {m.removesuffix(".npy"): _npy_head(archive, m, path) for m in members}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, SyntaxError, struct.error) as error:
-        raise DataError(f"{path} is no usable .npz: {error}") from error
-    for name, (shape, dtype) in heads.items():
-        if name in ("ids", "positions", "rows") and len(shape) == 1:
-            integers = _ints(_member(path, name), f"{path}: {name}")
-            if name == "ids":
-                dump.ids = integers
-            else:
-                dump.positions = integers
+def _npz(path: str) -> Dump:
+    dump = Dump(path)
+    for name, values in read_npz(path).items():
+        if values.dtype.kind not in "fiub":
+            raise DataError(f"{path}: {name} holds {values.dtype}, not numbers")
+        if name == "ids" and values.ndim == 1:
+            dump.ids = _ints(values, f"{path}: ids")
+        elif name in ("positions", "rows") and values.ndim == 1:
+            dump.positions = _ints(values, f"{path}: {name}")
         else:
-            dump.add(name, DumpChunk(shape, dtype, lambda name=name: _member(path, name)))  # type: ignore[misc]
+            dump.add(name, DumpChunk(values.shape, values.dtype.name, lambda values=values: values))  # type: ignore[misc]
     return dump
 
 
-def _npy_head(archive: Any, member: str, path: Path) -> tuple[tuple[int, ...], str]:
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        reader = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-        shape, _, dtype = reader(file)
-    if dtype.kind not in "fiub":
-        raise DataError(f"{path}: {member} holds {dtype}, not numbers")
-    _checked_count(shape, dtype.itemsize, f"{path}: {member}")
-    return shape, dtype.name
-
-
-def _member(path: Path, name: str) -> np.ndarray:
-    import zipfile
-    import zlib
-
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return np.asarray(arrays[name])
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: {name} cannot be read: {error}") from error
-
-
-def _safetensors(path: Path) -> Dump:
-    from safetensors import SafetensorError, safe_open
-
-    dump = Dump(str(path))
-    try:
-        with safe_open(path, "numpy") as file:
-            metadata = file.metadata() or {}
-            for name in file.keys():
-                view = file.get_slice(name)
-                kind = SHORT_DTYPES.get(view.get_dtype().lower())
-                if kind is None:
-                    raise DataError(f"{path}: {name} is {view.get_dtype()}, not numbers")
-                load = lambda name=name, kind=kind: _stored_tensor(path, name, kind)  # noqa: E731
-                dump.add(name, DumpChunk(tuple(view.get_shape()), kind, load))
-    except SafetensorError as error:
-        raise DataError(f"{path} is no usable .safetensors: {error}") from error
-    if "manifest" in metadata:
-        about = _json(metadata["manifest"], f"{path}: its manifest")
-        if not isinstance(about, dict):
-            raise DataError(f"{path}: its manifest is no JSON object")
-        _apply_manifest(dump, about, str(path))
-        for entry in about.get("tensors") or []:
-            if isinstance(entry, dict) and entry.get("key") in dump.tensors and entry.get("positions") is not None:
-                rows = tuple(_ints(entry["positions"], f"{path}: positions"))
-                dump.tensors[entry["key"]] = [
-                    DumpChunk(p.shape, p.dtype, p.load, positions=rows) for p in dump.tensors[entry["key"]]
-                ]
+def _safetensors(path: str) -> Dump:
+    dump, file = Dump(path), MappedFile(path)
+    stored = read_header(file)
+    header = json.loads(file.read(8, int.from_bytes(file.read(0, 8), "little")))
+    for tensor in stored.values():
+        kind = SHORT_DTYPES.get(tensor.dtype.lower())
+        if kind is None:
+            raise DataError(f"{path}: {tensor.name} is {tensor.dtype}, not numbers of a type that is known")
+        load = partial(_values, path, kind, tensor.shape, tensor.offset)
+        dump.add(tensor.name, DumpChunk(tensor.shape, kind, load))
+    about = json.loads(header.get("__metadata__", {}).get("manifest", "{}"))
+    if not isinstance(about, dict):
+        raise DataError(f"{path}: its manifest is no JSON object")
+    _apply(dump, about, path)
     return dump
 
 
-def _stored_tensor(path: Path, name: str, kind: str) -> np.ndarray:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        if kind != "bfloat16":
-            with safe_open(path, "numpy") as file:
-                return np.asarray(file.get_tensor(name))
-        # NumPy has no bfloat16, so safetensors cannot return it: read its 16 bits where the (checked) header says
-        with open(path, "rb") as raw:
-            (length,) = struct.unpack("<Q", raw.read(8))
-            entry = json.loads(raw.read(length))[name]
-            begin, end = entry["data_offsets"]
-            raw.seek(8 + length + begin)
-            return _widened(np.frombuffer(raw.read(end - begin), "<u2").reshape(entry["shape"]))
-    except (OSError, SafetensorError, ValueError, KeyError, struct.error) as error:
-        raise DataError(f"{path}: {name} cannot be read: {error}") from error
-
-
-def _widened(bits: np.ndarray) -> np.ndarray:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-# ------------------------------------------------------------------------------------------------- folders
-
-
-def _folder(folder: Path, manifest: Path | None = None) -> Dump:
-    if manifest is None:
-        names = ("manifest.json", "manifest.jsonl", "manifest.toml")
-        manifest = next((folder / name for name in names if (folder / name).is_file()), None)
-    dump = Dump(str(folder))
-    if manifest is None:
-        for name, chunk in _graph_dumps(folder):
-            dump.add(name, chunk)
+def _folder(folder: Path) -> Dump:
+    dump, manifest = Dump(str(folder)), folder / MANIFEST
+    if not manifest.is_file():
+        _graph_dumps(folder, dump)
         if not dump.tensors:
-            raise DataError(f"{folder} has neither a manifest.json nor files like PREFIX_Qcur-3_pos0.bin")
+            raise DataError(f"{folder} has neither a {MANIFEST} nor files like PREFIX_Qcur-3_pos0.bin")
         return dump
-    text = manifest.read_text("utf-8")
-    if manifest.suffix == ".jsonl":
-        lines = [_json(line, f"{manifest} line {n}") for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-        about: dict[str, Any] = {"tensors": [line for line in lines if "name" in _mapping(line, manifest)]}
-        for line in lines:
-            about |= {} if "name" in line else line
-    else:
-        about = _mapping(_json(text, str(manifest)) if manifest.suffix == ".json" else tomllib.loads(text), manifest)
-    _apply_manifest(dump, about, str(manifest))
-    entries = about.get("tensors")
-    if not isinstance(entries, list):
-        raise DataError(f'{manifest}: a list "tensors" is needed')
-    ggml = about.get("order") == "ggml"
-    for n, entry in enumerate(entries):
+    lines = [json.loads(line) for line in manifest.read_text("utf-8").splitlines() if line.strip()]
+    if not all(isinstance(line, dict) for line in lines):
+        raise DataError(f"{manifest}: every line must be a JSON object")
+    about = {key: value for line in lines if "name" not in line for key, value in line.items()}
+    _apply(dump, about, str(manifest))
+    for n, line in enumerate(line for line in lines if "name" in line):
         where = f"{manifest}: tensor {n}"
-        name, chunk = _entry(folder, _mapping(entry, where), where, ggml)
-        dump.add(name, chunk)
+        try:
+            entry = msgspec.convert(line, _Entry)
+        except msgspec.ValidationError as error:
+            raise DataError(f"{where}: {error}") from None
+        _add_entry(dump, folder, entry, where, "ggml" in (entry.order, about.get("order")))
     return dump
 
 
-def _entry(folder: Path, entry: dict[str, Any], where: str, ggml: bool) -> tuple[str, DumpChunk]:
-    name, layer, shape = entry.get("name"), entry.get("layer"), entry.get("shape")
-    if not isinstance(name, str):
-        raise DataError(f"{where} has no name")
-    if isinstance(layer, int) and layer >= 0:
-        name = f"{name}.{layer}"
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-        raise DataError(f"{where} ({name}): shape must be a list of integers")
-    kind = str(entry.get("dtype", "float32")).lower().removeprefix("torch.")
+def _add_entry(dump: Dump, folder: Path, entry: _Entry, where: str, ggml: bool) -> None:
+    name = entry.name if entry.layer < 0 else f"{entry.name}.{entry.layer}"
+    kind = entry.dtype.lower().removeprefix("torch.")
     kind = SHORT_DTYPES.get(kind, kind)
     if kind not in DTYPES:
         raise DataError(f"{where} ({name}): dtype {kind!r} is none of {', '.join(DTYPES)}")
-    dims = tuple(shape[::-1] if ggml or entry.get("order") == "ggml" else shape)
-    file = _inside(folder, entry.get("file"), f"{where} ({name})")
-    offset, first = entry.get("offset", 0), entry.get("position")
-    if type(offset) is not int or offset < 0 or (first is not None and type(first) is not int):
-        raise DataError(f"{where} ({name}): offset and position must be integers")
-    count = _checked_count(dims, np.dtype(DTYPES[kind]).itemsize, f"{where} ({name})")
-    size = file.stat().st_size
-    if offset + count * np.dtype(DTYPES[kind]).itemsize > size:
-        raise DataError(f"{where} ({name}): {file.name} has {size} bytes, shape {list(dims)} as {kind} needs more")
-    if offset == 0 and "offset" not in entry and count * np.dtype(DTYPES[kind]).itemsize != size:
-        raise DataError(f"{where} ({name}): {file.name} has {size} bytes, which is not shape {list(dims)} as {kind}")
-    return name, DumpChunk(dims, kind, lambda: _raw(file, kind, dims, offset), first)
-
-
-def _raw(file: Path, kind: str, shape: tuple[int, ...], offset: int) -> np.ndarray:
-    count = math.prod(shape)
-    try:
-        with open(file, "rb") as raw:
-            raw.seek(offset)
-            values = np.fromfile(raw, DTYPES[kind], count)
-    except OSError as error:
-        raise DataError(f"cannot read {file}: {error.strerror or error}") from error
-    if len(values) != count:
-        raise DataError(f"{file} ends early: {len(values)} of {count} values")
-    return _widened(values.reshape(shape)) if kind == "bfloat16" else values.reshape(shape)
-
-
-def _inside(folder: Path, name: Any, where: str) -> Path:
-    """Return the path of file ``name`` of the folder; DataError if it lies outside or does not exist."""
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise DataError(f"{where}: no file is named")
-    file = (folder / name).resolve()
-    if not file.is_relative_to(folder.resolve()):
-        raise DataError(f"{where}: {name} lies outside the folder")
-    if not file.is_file():
-        raise DataError(f"{where}: there is no file {name}")
-    return file
+    shape = tuple(entry.shape[::-1] if ggml else entry.shape)
+    file, offset = (folder / entry.file).resolve(), entry.offset or 0
+    if not file.is_relative_to(folder.resolve()) or not file.is_file():
+        raise DataError(f"{where} ({name}): {entry.file} is no file of the folder")
+    size, needed = file.stat().st_size, math.prod(shape) * np.dtype(DTYPES[kind]).itemsize
+    exact = entry.offset is None
+    if min((*shape, offset)) < 0 or offset + needed > size or (exact and needed != size):
+        raise DataError(f"{where} ({name}): {file.name} has {size} bytes, which is not shape {list(shape)} as {kind}")
+    dump.add(name, DumpChunk(shape, kind, partial(_values, str(file), kind, shape, offset), entry.position))
 
 
 _GRAPH_DUMP = re.compile(r"(?P<stage>.+?)(?:-(?P<layer>\d+))?_pos(?P<pos>\d+)\.(?P<kind>bin|i32)")
 
 
-def _graph_dumps(folder: Path) -> Iterator[tuple[str, DumpChunk]]:
-    """Yield the flat files PREFIX_NAME-LAYER_posP.bin that ds4's graph writes; P is the first token's position."""
+def _graph_dumps(folder: Path, dump: Dump) -> None:
+    """Add the flat files PREFIX_NAME-LAYER_posP.bin that ds4's graph writes; P is the first token's position."""
     matches = []
     known = sorted(OPS, key=len, reverse=True)
     for file in folder.iterdir():
@@ -270,17 +198,26 @@ def _graph_dumps(folder: Path) -> Iterator[tuple[str, DumpChunk]]:
             matches.append((stage, int(match["layer"] or -1), int(match["pos"]), match["kind"], file))
     for stage, layer, position, kind, file in sorted(matches):
         dtype = "int32" if kind == "i32" else "float32"
-        count, rest = divmod(file.stat().st_size, 4)
-        if rest:
-            raise DataError(f"{file}: {file.stat().st_size} bytes are no {dtype} values")
-        load = lambda file=file, dtype=dtype, count=count: _raw(file, dtype, (count,), 0)  # noqa: E731
-        yield (stage if layer < 0 else f"{stage}.{layer}"), DumpChunk((count,), dtype, load, position)
+        shape = (file.stat().st_size // 4,)
+        chunk = DumpChunk(shape, dtype, partial(_values, str(file), dtype, shape, 0), position)
+        dump.add(stage if layer < 0 else f"{stage}.{layer}", chunk)
 
 
-# ------------------------------------------------------------------------------------------------- checks
+def _values(path: str, kind: str, shape: tuple[int, ...], offset: int) -> np.ndarray:
+    """Read an array; bfloat16 as float32."""
+    count = math.prod(shape)
+    try:
+        values = np.fromfile(path, DTYPES[kind], count, offset=offset)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(values) != count:
+        raise DataError(f"{path} ends early: {len(values)} of {count} values")
+    if kind == "bfloat16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return values.reshape(shape)
 
 
-def _apply_manifest(dump: Dump, about: dict[str, Any], where: str) -> None:
+def _apply(dump: Dump, about: dict[str, Any], where: str) -> None:
     dump.about = about
     if about.get("ids") is not None:
         dump.ids = _ints(about["ids"], f"{where}: ids")
@@ -295,23 +232,3 @@ def _ints(value: Any, where: str) -> list[int]:
     if values.min() < 0 or values.max() >= 1 << 31:
         raise DataError(f"{where} must be 0 or more and fit 31 bits")
     return values.astype(int).tolist()
-
-
-def _checked_count(shape: tuple[int, ...], itemsize: int, where: str) -> int:
-    count = math.prod(shape)
-    if count * itemsize > MOST_BYTES:
-        raise DataError(f"{where}: shape {list(shape)} cannot be meant")
-    return count
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is no JSON: {error}") from error
-
-
-def _mapping(value: Any, where: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: a table of keys and values is needed")
-    return value

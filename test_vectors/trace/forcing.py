@@ -42,7 +42,6 @@ class Reading:
              difference of an exchanged candidate, infinite where counts differ. NaN: nothing to compare
     size     rms of the reference values, by row
     lost     rms of their largest storage error, by row
-    sums     |our sum - theirs| in units of the error of a float32 sum, where a printout has a sum
     order    points in the order in which the pass reached them
     """
 
@@ -50,7 +49,6 @@ class Reading:
     apart: dict[Key, np.ndarray] = field(default_factory=dict)
     size: dict[Key, np.ndarray] = field(default_factory=dict)
     lost: dict[Key, np.ndarray] = field(default_factory=dict)
-    sums: dict[Key, float] = field(default_factory=dict)
     order: list[Key] = field(default_factory=list)
 
 
@@ -114,10 +112,7 @@ class Forcing:
                 used = self._choice(key, value, fits[0], chunk)
             elif self._compare(key, value, fits, chunk):
                 arrays = value if isinstance(value, tuple) else (value,)
-                forced = tuple(
-                    self._with_noise(fit.into(ours), None if fit.partial else "")
-                    for fit, ours in zip(fits, arrays, strict=True)
-                )
+                forced = tuple(self._with_noise(fit.into(ours), "") for fit, ours in zip(fits, arrays, strict=True))
                 if name == "indexer_scores":
                     forced = (np.where(_visible_scores(forced[0], chunk), forced[0], value),)
                 used = forced if isinstance(value, tuple) else forced[0]
@@ -160,9 +155,9 @@ class Forcing:
             return True  # the previous layer was not run, so this input is no result of ours
         flat = _side_by_side([ours.reshape(len(ours), -1) for ours in mine])
         theirs = _side_by_side([fit.values.reshape(len(fit.values), -1) for fit in fits])
-        gaps = fits[0].partial
-        if key[0] == "indexer_scores":
-            theirs, gaps = np.where(_visible_scores(flat, chunk, fits[0].rows), theirs, np.nan), True
+        gaps = key[0] == "indexer_scores"
+        if gaps:
+            theirs = np.where(_visible_scores(flat, chunk, fits[0].rows), theirs, np.nan)
         if key not in self.theirs.sizes:
             step = np.broadcast_to(self.theirs.half_step(theirs, float_type(theirs)), theirs.shape)
             with np.errstate(invalid="ignore"):
@@ -177,9 +172,6 @@ class Forcing:
         self.reading.apart[key] = distance(flat, theirs, gaps)
         if self.keep:
             self.reading.ours[key] = flat.copy()
-        for fit, ours in zip(fits, arrays, strict=True):
-            if fit.total is not None and self.against is None:
-                self.reading.sums[key] = _sum_apart(ours, fit.total)
         return True
 
     # --- choices
@@ -363,14 +355,6 @@ def rms(values: np.ndarray) -> np.ndarray:
         count = known.sum(axis=1)
         squares = np.where(known, np.square(values, dtype=np.float64), 0).sum(axis=1)
         return np.where(count > 0, np.sqrt(squares / np.maximum(count, 1)), np.nan)
-
-
-def _sum_apart(ours: np.ndarray, total: float) -> float:
-    """Return |our sum - theirs| in units of the error of a plain float32 sum, which llama.cpp prints."""
-    exact = float(ours.sum(dtype=np.float64))
-    serial = float(np.cumsum(ours.reshape(-1), dtype=np.float32)[-1]) if ours.size else 0.0
-    loss = abs(serial - exact) + 1e-6 + 2.0**-23 * float(np.abs(ours).sum(dtype=np.float64)) / max(1, ours.size) ** 0.5
-    return min(abs(exact - total), abs(serial - total)) / loss
 
 
 def run(

@@ -21,12 +21,12 @@ A table is TOML (presets: ``presets/``) with one line per point (``ops.OPS``) an
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from ds4ref.errors import DataError, UsageError
 
@@ -35,8 +35,7 @@ from .ops import HEAD_POINTS, OPS, Key
 PRESETS = ("ours", "ds4", "llama.cpp", "hf")
 
 
-@dataclass(frozen=True)
-class NameRule:
+class NameRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Name of a point's values in another engine's dump, and how to read them (keys as in the module's docstring)."""
 
     name: str
@@ -106,41 +105,28 @@ def load(name: str) -> NameTable:
 def parse(text: str, where: str) -> NameTable:
     """Parse a table from TOML text; DataError names ``where`` if it is malformed."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{where} is no TOML: {error}") from error
-    points = document.get("points")
-    if not isinstance(points, dict) or not points:
-        raise DataError(f"{where}: a table [points] is needed")
-    unknown = [name for name in points if name not in OPS]
-    if unknown:
-        raise DataError(f"{where}: no point of the pass is called {', '.join(unknown[:3])}")
-    points_read = {
-        point: tuple(_source(s, f"{where}: {point}") for s in (value if isinstance(value, list) else [value]))
-        for point, value in points.items()
-    }
-    return NameTable(where, str(document.get("says", "")), points_read)
-
-
-def _source(value: Any, where: str) -> NameRule:
-    if isinstance(value, str):
-        value = {"name": value}
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise DataError(f"{where}: a name, or a table with one, is needed")
-    unknown = set(value) - set(NameRule.__dataclass_fields__)
-    if unknown:
-        raise DataError(f"{where}: unknown {', '.join(sorted(unknown))}")
-    fields = dict(value)
-    if "slice" in fields:
-        bounds = fields["slice"]
-        if not isinstance(bounds, list) or len(bounds) != 2 or not all(type(n) is int for n in bounds):
-            raise DataError(f"{where}: slice must be [from, to]")
-        fields["slice"] = tuple(bounds)
-    if type(fields.get("scale", 1.0)) not in (int, float, str) or not isinstance(fields.get("axes", ""), str):
-        raise DataError(f"{where}: scale must be a number or a dimension, axes a string")
-    if fields.get("times", "") not in ("", *OPS):
+        table = msgspec.toml.decode(text, type=_Table)
+    except msgspec.MsgspecError as error:
+        raise DataError(f"{where} is no table of names: {error}") from error
+    unknown = [name for name in table.points if name not in OPS]
+    if unknown or not table.points:
+        raise DataError(f"{where}: no point of the pass is called {', '.join(unknown[:3]) or 'so'}")
+    points = {point: tuple(map(_rule, value if isinstance(value, list) else [value]))
+              for point, value in table.points.items()}  # fmt: skip
+    if any(rule.times not in ("", *OPS) for rules in points.values() for rule in rules):
         raise DataError(f"{where}: times must be a point of the pass")
-    return NameRule(**fields)
+    return NameTable(where, table.says, points)
+
+
+class _Table(msgspec.Struct):
+    """A table as it stands in its file."""
+
+    points: dict[str, str | NameRule | list[str | NameRule]]
+    says: str = ""
+
+
+def _rule(value: str | NameRule) -> NameRule:
+    return NameRule(value) if isinstance(value, str) else value
 
 
 def guess(names: Iterable[str], n_layers: int) -> tuple[NameTable, dict[Key, tuple[str, NameRule]]]:

@@ -16,7 +16,7 @@ import numpy as np
 from ds4ref.errors import DataError
 from ds4ref.variants.rounding import round_bf16, round_f16
 
-from .dump import Dump, DumpChunk
+from .dumps import Dump, DumpChunk
 from .names import NameRule
 from .ops import CHOICES, OPS, STORED, Key
 
@@ -34,21 +34,15 @@ class Unfit(Exception):
 class Fit:
     """Another engine's values at one point, in our shape.
 
-    values   the values; NaN where unknown, if ``partial``
-    rows     token indices of the rows of ``values``; None: all tokens
-    partial  whether NaN values are unknown
-    total    sum of all values, known and unknown; None if the dump does not say
+    values  the values
+    rows    token indices of the rows of ``values``; None: all tokens
     """
 
     values: np.ndarray
     rows: np.ndarray | None = None
-    partial: bool = False
-    total: float | None = None
 
     def into(self, ours: np.ndarray) -> np.ndarray:
         """Return ``ours`` with the other engine's values substituted where they are known, in our dtype."""
-        if self.partial:
-            return ours
         values = self.values.astype(ours.dtype)
         if self.rows is None:
             return values
@@ -72,7 +66,7 @@ class Theirs:
         self.sizes: dict[Key, tuple[np.ndarray, np.ndarray]] = {}
         """By point: rms of their values and rms of their storage error, by row."""
         self._fits: dict[Key, tuple[Fit, ...]] = {}
-        self.stored, self.computed, self.decimals = self._precision()
+        self.stored, self.computed = self._precision()
 
     def keys(self) -> set[Key]:
         """Return the dumped points that could be, or may still be, brought into our shapes."""
@@ -101,8 +95,6 @@ class Theirs:
 
         ``kind``: their float type (None: that of the dump).
         """
-        if self.decimals is not None:
-            return 0.5 * 10.0**-self.decimals
         kind = kind or self.stored
         if kind not in HALF_STEP:
             return 0.0
@@ -150,10 +142,7 @@ class Theirs:
             raise Unfit(f"{name} has {len(values)} rows where ours are {len(like)}")
         if like is not None and like.dtype.kind == "i" and values.dtype.kind == "f":
             values = np.rint(np.nan_to_num(values, nan=-1)).astype(np.int64)
-        if values.dtype.kind == "f" and not pieces[0].partial:
-            values = values.astype(np.float32)
-        total = pieces[0].total if len(pieces) == 1 and not source.slice and not source.times else None
-        return Fit(values, rows, pieces[0].partial, total)
+        return Fit(values.astype(np.float32) if values.dtype.kind == "f" else values, rows)
 
     def _factor(self, key: Key, times: str, values: np.ndarray) -> np.ndarray:
         other = (times, key[1])
@@ -161,15 +150,13 @@ class Theirs:
             raise Unfit(f"{key[0]} needs {times}, which was not dumped")
         like = np.empty(values.shape[: len(OPS[times].axes)], np.float32)
         fit = self.get(other, like)
-        if fit is None or fit[0].partial or fit[0].values.shape != like.shape:
+        if fit is None or fit[0].values.shape != like.shape:
             raise Unfit(f"{key[0]} needs {times}, which does not fit")
         factor = fit[0].values
         return factor.reshape(factor.shape + (1,) * (values.ndim - factor.ndim))
 
     def _ids(self, piece: DumpChunk, point: str) -> np.ndarray:
         values = piece.load()
-        if piece.partial:
-            raise Unfit(f"{point}: only the corners of a list of ids are known")
         flat = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
         ids = np.rint(flat).astype(np.int64) if flat.dtype.kind == "f" else flat.astype(np.int64)
         wrong = ids[(ids < 0) | (ids >= self.shape.n_experts)]
@@ -182,8 +169,6 @@ class Theirs:
         if any(piece.first is not None for piece in pieces):
             spans = [np.arange(p.first or 0, (p.first or 0) + len(f)) for p, f in zip(pieces, fits, strict=True)]
             rows = np.concatenate(spans)
-        elif pieces[0].positions is not None:
-            rows = np.asarray(pieces[0].positions)
         elif count == self.tokens:
             return None
         elif self.dump.positions is not None:
@@ -205,16 +190,12 @@ class Theirs:
 
     # --- precision
 
-    def _precision(self) -> tuple[str, str | None, int | None]:
-        """Infer how the dump stores its values: (float type or "decimals", 16-bit type in which the engine computes or
-        None, digits after the decimal point or None).
+    def _precision(self) -> tuple[str, str | None]:
+        """Infer how the dump stores its values: (float type, 16-bit type in which the engine computes or None).
 
         An engine that computes in a 16-bit type may keep much in float32: where the values of one point in eight are
         all of that type, any step in between may have been.
         """
-        decimals = {p.decimals for pieces in self.dump.tensors.values() for p in pieces if p.decimals is not None}
-        if decimals:
-            return "decimals", None, max(decimals)
         counts = {"bfloat16": 0, "float16": 0, "float32": 0}
         for key, (name, _) in itertools.islice(sorted(self.matches.items()), 400):
             if key[0] in STORED or key[0] in CHOICES or sum(counts.values()) >= 60:
@@ -231,7 +212,7 @@ class Theirs:
         judged = sum(counts.values())
         stored = next((kind for kind in HALF_STEP if judged and counts[kind] >= 0.8 * judged), "float32")
         computed = max(HALF_STEP, key=lambda kind: counts[kind])
-        return stored, computed if counts[computed] > judged / 8 else None, None
+        return stored, computed if counts[computed] > judged / 8 else None
 
 
 def float_type(values: np.ndarray) -> str | None:

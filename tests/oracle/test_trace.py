@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.nano.diagnostic import DIAGNOSTIC, diagnostic_path
+from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.trace.blame import BlameResult
-from ds4ref.test_vectors.trace.dump import Dump
-from ds4ref.test_vectors.trace.dumps import read
+from ds4ref.test_vectors.trace.dumps import Dump, read
 from ds4ref.test_vectors.trace.ops import OPS
-from ds4ref.test_vectors.trace.plan import planned
 from ds4ref.test_vectors.trace.report import entry
 from tests.badfiles import Draft
 from tests.test_vectors.test_trace_dumps import example
@@ -195,14 +193,13 @@ def test_wrong_metadata_in_llama_cpp(llama: Any, tmp_path: Path, key: str) -> No
 
 @pytest.mark.peers
 @pytest.mark.parametrize("key", ["", "rope.freq_base", "attention.sliding_window"])
-def test_the_code_that_an_unknown_prints(llama: Any, tmp_path: Path, key: str) -> None:
-    """Run as it is printed, on a good file and on two with a wrong key: what it writes decides."""
+def test_the_code_of_the_page(llama: Any, tmp_path: Path, key: str) -> None:
+    """On a good file and on two with a wrong key: what it writes decides."""
     path = diagnostic_path() if not key else with_metadata(tmp_path / "bad.gguf", key, METADATA[key][0])
-    plan = planned(DIAGNOSTIC, SHORT, 0)
     (tmp_path / "ids.json").write_text(json.dumps(SHORT))
-    lines = plan.text("llama.cpp", "ids.json", f"-m {path}").split("\n\n")[1]
-    subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, check=True, capture_output=True)
-    result = examined(read(str(tmp_path / "dump.npz")), [*plan.layers, -1], search=bool(key), ids=SHORT)
+    code = example("python", "ggml_backend_sched_eval_callback").replace("MODEL.gguf", str(path))
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    result = examined(read(str(tmp_path / "dump.npz")), [0, 2, 3], search=bool(key), ids=SHORT)
     if not key:
         assert not result.wrong and result.rounding.startswith("llama.cpp")
     else:

@@ -10,7 +10,7 @@ import pytest
 
 from ds4ref.test_vectors.trace.blame import Blaming
 from ds4ref.test_vectors.trace.budget import judge, limits
-from ds4ref.test_vectors.trace.dump import Dump, DumpChunk
+from ds4ref.test_vectors.trace.dumps import Dump
 from ds4ref.test_vectors.trace.theirs import Theirs
 
 ULP = 2.0**-22
@@ -83,16 +83,6 @@ def test_the_share_of_rows_within_noise_is_one_of_those_known() -> None:
     )  # fmt: skip
     for apart, share in (([0.1, nan, 0.5, 0.4], 2 / 3), ([nan] * 4, 1), ([0.5, 0, nan, nan], 0.5), ([9.0], 1)):
         assert Blaming.share_within(case, key, np.array(apart)) == pytest.approx(share)  # type: ignore[arg-type]
-
-
-def test_values_printed_with_mixed_decimals_are_as_precise_as_the_longest() -> None:
-    """Programs drop zeros at the end: 0.5 in a dump of four decimals is 0.5000."""
-    dump = Dump("x")
-    for decimals in (4, 1, None, 2):
-        dump.add(f"t{decimals}", DumpChunk((1,), "float32", lambda: np.zeros(1), decimals=decimals))
-    theirs = Theirs(dump, {}, None, 1)
-    assert (theirs.stored, theirs.decimals) == ("decimals", 4)
-    assert theirs.half_step(np.array([1000.0, 0.1])) == pytest.approx(5e-5)
 
 
 @pytest.mark.parametrize(("stored", "steps"), [("float16", [2.0**-11, 2.0**-12, 2.0**-25, 2.0**-25]),

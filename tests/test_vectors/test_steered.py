@@ -14,15 +14,9 @@ from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors.cli import main
 from ds4ref.test_vectors.diagnosis import Signatures, diagnose, search
 from ds4ref.test_vectors.observation import from_logits
-from ds4ref.test_vectors.trace.record import record
-from ds4ref.test_vectors.trace.steered import scale_of
 from ds4ref.variants import Runner
 from ds4ref.variants.families import FAMILIES
-from ds4ref.variants.steered import steering_families
 from tests.marking import sampled
-
-from .tracing import as_dump, examined, recorded
-from .tracing import engine as open_engine
 
 IDS = PROMPTS["mixed"]()[:60]
 
@@ -93,59 +87,3 @@ def test_the_command(engine: Engine, rows: np.ndarray, tmp_path: Path, capsys: p
     assert "verdict      fault: ffn_steering" in out and "at scale 2" in out
     assert main(["diagnose", "--logits", "x", "--dir-steering-ffn", "1"]) == 2
     assert "--dir-steering-ffn needs --dir-steering-file" in capsys.readouterr().err
-
-
-# --- traces, along directions that nobody gave
-
-
-SHORT = PROMPTS["mixed"]()[:40]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("after", sampled([True, False], [False]))
-def test_a_trace_shows_steering_along_unknown_directions(rows: np.ndarray, after: bool) -> None:
-    """In what the half adds, dumped after steering, or else in the streams."""
-    if after:
-        dump = recorded("exact", [steering_families(rows)["ffn_steering"].fault(0.5)], ids=SHORT)
-    else:
-        dump = record(open_engine().steered(Steering(rows, ffn=0.5)), SHORT)[0]
-    result = examined(as_dump(dump), [1, 3], ids=SHORT)
-    (cause,) = result.causes
-    assert cause.kind == "steering" and cause.names == ("directional_steering",)
-    point = "ffn_out" if after else "hc_ffn_post"
-    assert set(cause.explains) == {(point, 1), (point, 3)} == {wrong.key for wrong in result.wrong}
-    assert cause.text == (
-        "directional steering: one direction in each of 2 layers, after the feed-forward half, at scale 0.5 along its "
-        "unit vector"
-    )
-
-
-def test_what_is_apart_in_another_way_is_no_steering() -> None:
-    rng = np.random.default_rng(1)
-    added, d = rng.standard_normal((20, 16)), rng.standard_normal(16)
-    steered = -3 * np.outer(added @ d, d)
-    assert scale_of(steered, added) == pytest.approx(3 * (d @ d))
-    assert scale_of(-steered, added) == pytest.approx(-3 * (d @ d)), "amplified"
-    assert scale_of(np.outer(np.ones(20), d), added) is None, "a bias"
-    assert scale_of(0.1 * added, added) is None, "a factor"
-    assert scale_of(steered - 3 * np.outer(added[:, 0], np.eye(16)[0]) * 9, added) is None, "two directions"
-    assert scale_of(steered[:8], added[:8]) is not None and scale_of(steered[:7], added[:7]) is None
-    assert scale_of(np.zeros((20, 16)), added) is None
-
-
-@pytest.mark.parametrize("mistake", ["factor", "noise of its size", "one row", "one direction, another length each"])
-def test_what_a_large_row_does_is_not_taken_for_steering(mistake: str) -> None:
-    """The first token of a real model has values hundreds of times as large as others."""
-    drawn = np.random.default_rng(5)
-    added = drawn.standard_normal((60, 512))
-    added[0] *= 300
-    noise = drawn.standard_normal(added.shape)
-    u = noise[0] / np.linalg.norm(noise[0])
-    apart = {
-        "factor": 0.1 * added,
-        "noise of its size": 0.01 * noise * np.abs(added).max(axis=1, keepdims=True),
-        "one row": np.where(np.arange(60)[:, None] == 0, 0.1 * added, 0.0),
-        "one direction, another length each": drawn.standard_normal((60, 1)) * u,
-    }[mistake]
-    assert scale_of(apart, added) is None
-    assert scale_of(-0.6 * (added @ u)[:, None] * u, added) == pytest.approx(0.6)

@@ -42,17 +42,6 @@ def test_record_then_blame(tmp_path, ids, capsys):
     assert found["verdict"] == "nothing beyond rounding" and found["rounding"] == "qat" and found["checked"] > 90
 
 
-def test_record_some_positions_and_names(tmp_path, ids):
-    out = str(tmp_path / "few.safetensors")
-    options = ["--positions", "3,10-12", "--points", "attn_norm,KVcompress", "--layers", "2"]
-    assert main(["trace", "record", "--token-ids", ids, "-o", out, *options]) == 0
-    with safe_open(out, "numpy") as file:
-        assert set(file.keys()) == {"attn_norm.2", "KVcompress.2"}
-        kept = file.get_tensor("attn_norm.2")
-        assert file.get_tensor("KVcompress.2").shape == (10, 256), "rows that are not tokens are kept whole"
-    assert np.array_equal(kept, recorded(ids=IDS[:40])["attn_norm.2"][[3, 10, 11, 12]])
-
-
 def test_an_op_is_blamed(tmp_path, ids, capsys):
     np.savez(tmp_path / "theirs.npz", ids=IDS[:40], **recorded("exact", ["no_sink"], layers=[0], ids=IDS[:40]))
     assert main(["trace", "blame", str(tmp_path / "theirs.npz")]) == 1
@@ -101,8 +90,6 @@ def test_nothing_is_acquitted_that_was_not_dumped(tmp_path, ids, capsys):
         (["trace", "record", "-o", "x.safetensors"], 2),
         (["trace", "record", "--token-ids", "IDS", "-o", "OUT", "--layers", "9"], 2),
         (["trace", "record", "--token-ids", "IDS", "-o", "OUT", "--layers", "5-2"], 2),
-        (["trace", "record", "--token-ids", "IDS", "-o", "OUT", "--names", "Qcurr"], 2),
-        (["trace", "record", "--token-ids", "IDS", "-o", "OUT", "--positions", "40"], 2),
         (["trace", "record", "--token-ids", "IDS", "-o", "absent/folder/x"], 1),
         (["trace", "--help"], 0),
         (["trace", "blame", "--help"], 0),

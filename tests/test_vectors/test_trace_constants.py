@@ -69,33 +69,6 @@ def test_a_constant_that_is_right_is_not_blamed() -> None:
     assert result.wrong[0].key == ("Qcur", 1) and "rope_half_split" in result.causes[0].names
 
 
-READS = {
-    "self_missing": (
-        "position 0 reads all that ours does but position 0",
-        "position 71 reads positions 56 to 70, not 56 to 71"),
-    "window_long": (
-        "position 16 reads positions 0 to 16, not 1 to 16",
-        "position 71 reads positions 55 to 71, not 56 to 71"),
-    "row_late": ("position 3 reads no compressed rows, not 1", ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", sampled(READS, ["self_missing"]))
-def test_which_rows_attention_reads(fault) -> None:
-    layer = 2 if fault == "row_late" else 0
-    result = blamed(fault, (layer,), {"indexer_topk"} if layer else frozenset())
-    wrong = next(wrong for wrong in result.wrong if wrong.key[0] == "kqv_out")
-    first, last = READS[fault]
-    assert first in wrong.where and (not last or last in wrong.where), wrong.where
-    assert not any("head" in text or "channel" in text for text in wrong.where)
-
-
-def test_no_rows_are_named_where_none_fit() -> None:
-    wrong = blamed("no_sink", (0,)).wrong[0]
-    assert wrong.key == ("kqv_out", 0) and not any("reads" in text for text in wrong.where)
-    assert "all 8 heads" in wrong.where
-
-
 def test_an_op_that_is_right_at_some_rows_tells_the_rounding() -> None:
     """What is stored may have been dumped before it was rounded: less than rows that a wrong window leaves right."""
     points = [("kqv_out", 0), ("attn_out", 0), ("KVcompress", 2)]

@@ -11,7 +11,7 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors.trace.blame import BlameResult, Blaming, blame
 from ds4ref.test_vectors.trace.causes import explain
-from ds4ref.test_vectors.trace.dump import Dump, DumpChunk
+from ds4ref.test_vectors.trace.dumps import Dump, DumpChunk
 from ds4ref.test_vectors.trace.names import guess
 from ds4ref.test_vectors.trace.record import record
 from ds4ref.test_vectors.trace.theirs import Theirs

@@ -91,7 +91,8 @@ class _Fit:
         if self.family.name == "window_rows":
             best = self._window()
         else:
-            best = min([neutral, *grid, *self._wide()], key=self.cost)
+            tried = [*grid, *self._wide(), *([] if self.family.whole else [neutral])]
+            best = min(tried, key=self.cost)
             best = self._nearby(best) if self.family.whole else self._refined(best)
         if self.cost(best) >= before:
             return None

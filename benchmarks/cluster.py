@@ -26,8 +26,9 @@ import numpy as np
 
 from ds4ref.archs import arch_of
 from ds4ref.cluster.layout import balanced
-from ds4ref.cluster.open import ClusterSettings, layer_bytes
+from ds4ref.cluster.open import layer_bytes
 from ds4ref.engine import Engine
+from ds4ref.engine_options import ClusterSettings
 from ds4ref.environment import usable_cores
 from ds4ref.runs.provenance import stamp
 from ds4ref.weights import open_source

@@ -18,9 +18,9 @@ __all__ = ["Ds4Error", "Engine", "Progress", "Recorder", "Session", "Steering", 
 
 if _CHECKING:
     from .archs.deepseek4.hooks import Recorder
-    from .archs.steering import Steering
     from .console.common import Progress
     from .engine import Engine
+    from .engine_options import Steering
     from .errors import Ds4Error
     from .session.session import Session
 
@@ -28,7 +28,7 @@ if _CHECKING:
 
 _HOMES = {
     "Ds4Error": "errors", "Engine": "engine", "Progress": "console.common",
-    "Recorder": "archs.deepseek4.hooks", "Session": "session.session", "Steering": "archs.steering", "open": "engine",
+    "Recorder": "archs.deepseek4.hooks", "Session": "session.session", "Steering": "engine_options", "open": "engine",
 }  # fmt: skip
 """Module of each name."""
 

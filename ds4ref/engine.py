@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 from types import TracebackType
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from .archs import Model, arch_of, costs_of
 from .archs.experts import cached, dense_bytes
-from .backends import DEFAULT_BACKEND, load_backend
+from .backends import load_backend
 from .costs import prefill_chunk
+from .engine_options import EngineOptions, Steering
 from .environment import available_bytes, memory_bytes
 from .errors import BackendError, SessionError, TextError, TokenError, UsageError, did_you_mean
-from .numerics import DEFAULT_MODE, checked_settings, numerics
+from .numerics import checked_settings, numerics
 from .residency.hotlist import beside, read_hot_list
 from .session.session import CLOSED, Session
 from .session.together import Together
@@ -45,9 +47,9 @@ UNSTEERED = "a model on a cluster is not steered: one machine, or no directions"
 if TYPE_CHECKING:
     import numpy as np
 
-    from .archs.steering import Directions, Steering
+    from .archs.steering import Directions
     from .costs import Costs
-    from .drafts.setup import Drafting, Drafts
+    from .drafts.setup import Drafts
     from .generate import Generation, Progress
     from .residency.resident import ResidentExperts
     from .sampling import Sampler
@@ -61,10 +63,8 @@ if TYPE_CHECKING:
 class Engine:
     """A loaded model, opened with ``Engine.open``."""
 
-    def __init__(
-        self, source: TensorSource, model: Model, backend: str, split: str = "unicode", drafts: Drafts | None = None
-    ):
-        self.source, self.model, self.backend, self._split, self.drafts = source, model, backend, split, drafts
+    def __init__(self, source: TensorSource, model: Model, options: EngineOptions, drafts: Drafts | None = None):
+        self.source, self.model, self.options, self.drafts = source, model, options, drafts
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # what ``close`` takes away
@@ -84,48 +84,27 @@ class Engine:
     def open(
         cls,
         path: str | os.PathLike[str] | None = None,
+        options: EngineOptions | None = None,
         *,
-        backend: str = DEFAULT_BACKEND,
-        numerics: str = DEFAULT_MODE,
-        threads: int | None = None,
-        strict: bool = False,
-        split: str = "unicode",
-        advise: bool | None = None,
-        expert_cache: int | str | None = None,
-        gpu_memory: float | None = None,
         progress: Callable[[str], None] | None = None,
-        drafts: Drafting | None = None,
-        steering: Steering | None = None,
-        cluster: Any = None,
+        **keywords: Any,
     ) -> Engine:
         """Map and check a model file (default: the embedded model) and load a backend.
 
-        strict: also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1).
-        split: how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4".
-        advise: prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
-        memory (None: do so if the file is larger than the memory this process may use).
-        expert_cache: bytes of memory for routed experts that are read from disk when they are chosen, for a model
-        larger than memory (backend cpu, GGUF); "off"; None or "auto": if the file is larger than the memory this
-        process may use, four fifths of what is free less all other weights. The experts that MODEL.experts.json
-        beside the file lists are read first.
-        gpu_memory: GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it).
+        keywords: fields of ``EngineOptions``, which override those of ``options``.
         progress: called with a line of text, once a second, while the kernels of the backend cpu are compiled, which
         takes about a minute at their first use on a machine (None: the first and last line go to stderr).
-        drafts: what guesses tokens that are checked several in one pass; results do not change (None: nothing).
-        steering: directions taken out of what every half layer adds (``archs.steering``), in all sessions.
-        cluster: a Dask scheduler (address, scheduler file or client) on whose workers the layers lie, or a
-        ``cluster.open.ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md).
-        ``backend`` and ``threads`` are then each worker's; ``drafts``, ``steering``, ``advise``, ``gpu_memory`` and a
-        size of ``expert_cache`` are refused.
         Raise UsageError, ModelFileError, ShapeError, BackendError; ClusterError for a worker that cannot be used;
         DataError for directions that do not fit.
         """
-        mode = _mode(numerics)
-        drafting = drafts is not None and drafts.kind != "off"
-        if cluster is not None:
-            _check_on_cluster(drafting, steering, expert_cache, advise, gpu_memory)
-        if threads is not None:
-            _check_threads(threads)
+        wanted = replace(options or EngineOptions(), **keywords)
+        mode = numerics(wanted.numerics)
+        if wanted.drafts is not None and wanted.drafts.kind == "off":
+            wanted = replace(wanted, drafts=None)
+        if wanted.cluster is not None:
+            _check_on_cluster(wanted)
+        if wanted.threads is not None:
+            _check_threads(wanted.threads)
         if path is None:
             from .nano import embedded_path
 
@@ -133,38 +112,47 @@ class Engine:
         source, resident = open_source(path), None
         try:
             arch = arch_of(source)
-            shape = arch.read_shape(source, strict)
-            if cluster is not None:
-                return cls(source, _clustered(cluster, source, shape, backend, numerics, threads), backend, split)
-            if backend == "cuda" and hasattr(source, "in_place"):
+            shape = arch.read_shape(source, wanted.strict)
+            if wanted.cluster is not None:
+                from .cluster.open import open_cluster
+
+                far: Any = open_cluster(wanted, source, shape)
+                return cls(source, far, wanted)
+            if wanted.backend == "cuda" and hasattr(source, "in_place"):
                 source.in_place = False  # its kernels read rows of a storage format
-            _check_memory(source, backend)
+            _check_memory(source, wanted.backend)
             weights = arch.bind(source, shape)
-            ops = load_backend(backend, threads, gpu_memory, progress)
-            larger = _larger_than_memory(source)
-            if advise is not None and expert_cache is None:
-                expert_cache = "off"
-            weights, resident, uncached = _expert_cache(expert_cache, larger, source, weights, ops, shape.n_used)
+            ops = load_backend(wanted.backend, wanted.threads, wanted.gpu_memory, progress)
+            larger, size = _larger_than_memory(source), wanted.expert_cache
+            if wanted.advise is not None and size is None:
+                size = "off"
+            weights, resident, uncached = _expert_cache(size, larger, source, weights, ops, shape.n_used)
             try:
-                model = arch.model(shape, weights, ops, mode, larger if advise is None else advise, resident)
+                advise = larger if wanted.advise is None else wanted.advise
+                model = arch.model(shape, weights, ops, mode, advise, resident)
             except MemoryError as e:
-                raise BackendError(f"backend {backend} cannot run this model here: {e}") from e
+                raise BackendError(f"backend {wanted.backend} cannot run this model here: {e}") from e
             model.experts.uncached = uncached
-            if steering is not None:
-                model = _steered(model, steering)
+            if wanted.steering is not None:
+                model = _steered(model, wanted.steering)
             if resident is not None and beside(path).exists():
                 resident.preload(read_hot_list(beside(path), *resident.contents.place.shape))
-            speculate = None
-            if drafts is not None and drafting:
+            drafts = None
+            if wanted.drafts is not None:
                 from .drafts.setup import Drafts
 
-                speculate = Drafts(model, drafts)
+                drafts = Drafts(model, wanted.drafts)
         except BaseException:
             if resident is not None:
                 resident.close()
             source.close()
             raise
-        return cls(source, model, backend, split, speculate)
+        return cls(source, model, wanted, drafts)
+
+    @property
+    def backend(self) -> str:
+        """Return the name of the backend."""
+        return self.options.backend
 
     @property
     def path(self) -> str:
@@ -198,7 +186,8 @@ class Engine:
         Both share memory and file: close only this one, once the other is no longer used. Raise UsageError or
         DataError for directions that do not fit, UsageError on a cluster.
         """
-        return Engine(self.source, _steered(self.model, steering), self.backend, self._split)
+        options = replace(self.options, steering=steering, drafts=None)
+        return Engine(self.source, _steered(self.model, steering), options)
 
     @property
     def threads(self) -> int:
@@ -220,7 +209,7 @@ class Engine:
         from .text.vocabulary import open_tokenizer
 
         self.check_open()
-        return open_tokenizer(self.source, self._split)
+        return open_tokenizer(self.source, self.options.split)
 
     def sampler(self, temperature: float = 0.0, **settings: Any) -> Sampler:
         """Return a sampler for this model (``sampling.sampler_of``); settings are top_k, top_p, min_p, seed.
@@ -540,29 +529,18 @@ def _expert_cache(
         return weights, None, str(error)
 
 
-def _check_on_cluster(drafting: bool, steering: Any, expert_cache: Any, advise: Any, gpu_memory: Any) -> None:
+def _check_on_cluster(wanted: EngineOptions) -> None:
     """Raise UsageError for what is not done on a cluster."""
-    if drafting:
+    if wanted.drafts is not None:
         raise UsageError("speculative decoding is not supported on a cluster: turn drafting off")
-    if steering is not None:
+    if wanted.steering is not None:
         raise UsageError(UNSTEERED)
-    if expert_cache not in (None, "auto", "off"):
+    if wanted.expert_cache not in (None, "auto", "off"):
         raise UsageError("the expert cache is not supported on a cluster: each worker maps the experts of its layers")
-    if advise is not None:
+    if wanted.advise is not None:
         raise UsageError("advise is not supported on a cluster: each worker decides for its layers")
-    if gpu_memory is not None:
+    if wanted.gpu_memory is not None:
         raise UsageError("GPU memory cannot be set on a cluster: workers use backend cpu or reference")
-
-
-def _clustered(cluster: Any, source: TensorSource, shape: Any, backend: str, mode: str, threads: int | None) -> Any:
-    """Return the model on a cluster (``ClusterModel``), for the arguments of ``Engine.open``."""
-    from .cluster.open import ClusterSettings, open_cluster
-
-    settings = cluster if isinstance(cluster, ClusterSettings) else ClusterSettings(cluster)
-    return open_cluster(settings, source, shape, backend, mode, threads)
-
-
-_mode = numerics
 
 
 def _steered(model: Model, steering: Steering | None) -> Model:

@@ -103,14 +103,14 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
 
 
 def _open(job: Job, args: Namespace) -> Target:
-    from ds4ref.console.steering import announce
-    from ds4ref.console.tool import engine_options, is_embedded, target_of
+    from ds4ref.console.model import announce, engine_options
+    from ds4ref.console.tool import is_embedded, target_of
 
     if job.spec.partition(":")[0].partition("?")[0] == "local" and args.concurrency > 1:
         from ds4ref.targets import open_target
 
         options = {**engine_options(args, is_embedded(job.spec)), "sessions": args.concurrency}
-        options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
+        options |= {} if args.ctx is None else {"ctx": args.ctx}
         target = open_target(job.spec, **options)
         announce(PROG, getattr(target, "engine", None))
         return target

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ds4ref.cancellation import Cancellation
+from ds4ref.engine_options import FLAG_NAMES
 from ds4ref.errors import TargetError
 
 from .log import Sample, Writer
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from .runner import Event
 
 OPTIONS = (
-    "backend", "gpu_memory", "expert_cache", "numerics", "threads", "ctx", "model_name", "accept_model", "prefill",
-    "id_prompts", "dialect", "key_env", "per_minute", "attempts", "timeout", "dir_steering_file", "dir_steering_ffn",
-    "dir_steering_attn", "cluster", "layers", "stream_format",
+    *FLAG_NAMES, "ctx", "model_name", "accept_model", "prefill", "id_prompts", "dialect", "key_env", "per_minute",
+    "attempts", "timeout",
 )  # fmt: skip
 """Command-line options that a worker needs to open the target."""
 
@@ -70,7 +70,7 @@ def fan(
     from .runner import Finished
 
     questions = {q.id: q for q in job.pack.questions}
-    same = {"spec": job.spec, "options": {name: getattr(args, name) for name in OPTIONS}, "ctx": ctx,
+    same = {"spec": job.spec, "options": {name: getattr(args, name, None) for name in OPTIONS}, "ctx": ctx,
             "settings": asdict(job.settings)}  # fmt: skip
     units = {
         f"{key.question} epoch {key.epoch}": {

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.console.model import warm
-from ds4ref.console.steering import announce
+from ds4ref.console.model import announce, warm
 from ds4ref.environment import memory_bytes
 from ds4ref.errors import DataError, UsageError
 from ds4ref.runs.columns import Sample

@@ -15,13 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from ds4ref.backends import BACKENDS, DEFAULT_BACKEND
-from ds4ref.console.cluster import add_cluster, clustering
 from ds4ref.console.common import check_output, read_text
-from ds4ref.console.drafts import drafting
-from ds4ref.console.flags import DRAFTS, add
-from ds4ref.console.model import LOCAL_MODEL, choose_model, threads
+from ds4ref.console.flags import add
+from ds4ref.console.model import LOCAL_MODEL, add_engine, choose_model, engine_options, threads
 from ds4ref.console.options import Parser, choice, choices, integer, integers, number
-from ds4ref.console.steering import add_steering, steering
+from ds4ref.engine_options import DRAFTS, FLAG_NAMES
 from ds4ref.errors import UsageError
 from ds4ref.numerics import DEFAULT_MODE, MODES
 from ds4ref.targets.dialects import KINDS
@@ -183,29 +181,15 @@ def build_parser() -> Parser:
         "--model",
         help=("GGUF file (default: ./ds4flash.gguf if it exists, else the small embedded model; stderr says which)"),
     )
-    add(g, "--backend", type=choices(*BACKENDS), help=f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})")
-    add(g, "--cpu", const=["cpu"])
-    add(g, "--cuda", const=["cuda"])
-    add(g, "--gpu-memory")
-    add(g, "--expert-cache")
-    add(g, "--numerics", type=choices(*MODES), help=f"{', '.join(MODES)} ({DEFAULT_MODE})")
-    add(g, "--threads", type=integers())
-    add(g, "--warm-weights", help="read the whole file before starting")
-    add(g, "--strict")
-
-    add_steering(parser.add_argument_group("directional steering"))
-    add_cluster(parser.add_argument_group("several machines (docs/how-to/cluster.md)"))
-
-    g = parser.add_argument_group("speculative decoding")
-    add(g, "--draft", type=choices(*DRAFTS), help=f"{', '.join(DRAFTS)}; a list is measured in turn (off)")
-    add(g, "--mtp")
-    add(
-        g,
-        "--mtp-draft",
-        type=integers(1, 16),
-        help="tokens to draft at once, at most 7; a list is measured in turn (7)",
-    )
-    add(g, "--mtp-margin")
+    add_engine(
+        parser, "steering", "cluster", "drafts", group=g,
+        backend={"type": choices(*BACKENDS), "help": f"{' or '.join(BACKENDS)} ({DEFAULT_BACKEND})"},
+        cpu={"const": ["cpu"]}, cuda={"const": ["cuda"]},
+        numerics={"type": choices(*MODES), "help": f"{', '.join(MODES)} ({DEFAULT_MODE})"},
+        threads={"type": integers()},
+        draft={"type": choices(*DRAFTS), "help": f"{', '.join(DRAFTS)}; a list is measured in turn (off)"},
+        mtp_draft={"type": integers(1, 16), "help": "tokens to draft at once, at most 7; a list is measured (7)"},
+    )  # fmt: skip
 
     g = parser.add_argument_group("results")
     g.add_argument("--csv", metavar="FILE", help="CSV file (stdout if that is not a terminal)")
@@ -363,18 +347,14 @@ def _load(args: Namespace, remote: bool) -> Load | None:
     return Load(args.requests, args.request_rate or (), streams, args.mix or Load.mix, args.goodput or {}, args.seed)
 
 
-LOCAL_ONLY = (
-    "model", "backend", "gpu_memory", "expert_cache", "numerics", "threads", "warm_weights", "strict", "draft", "mtp",
-    "mtp_draft", "mtp_margin", "dir_steering_file", "dir_steering_ffn", "dir_steering_attn", "cluster", "layers",
-    "stream_format",
-)  # fmt: skip
+LOCAL_ONLY = "model", "warm_weights", *FLAG_NAMES
 
 
 def _remote_lanes(args: Namespace) -> tuple[Lane, ...]:
     if args.arm:
         raise UsageError("--arm and --test are for the local engine; give --target twice for two arms")
     for name in LOCAL_ONLY:
-        if getattr(args, name):
+        if getattr(args, name, None):
             raise UsageError(f"--{name.replace('_', '-')} is for the local engine, not for --target")
     levels = [1] if args.requests is not None else args.concurrency or [1]
     if len(set(levels)) < len(levels):
@@ -420,24 +400,14 @@ def _local_lanes(args: Namespace) -> tuple[Lane, ...]:
 
 
 def _local_lane(options: dict[str, Any], name: str, args: Namespace) -> Lane:
-    defaults = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE}
-    chosen = {key: options[key] or default for key, default in defaults.items()}
     model = f":{options['model']}" if options["model"] else ""
-    chosen |= {"threads": threads(PROG, options["threads"]), "strict": args.strict}
-    if args.gpu_memory is not None and options["backend"] == "cuda":
-        chosen["gpu_memory"] = args.gpu_memory
-    if args.expert_cache is not None:
-        chosen["expert_cache"] = args.expert_cache
-    steered = steering(args)
-    if steered is not None:
-        chosen["steering"] = steered
-    clustered = clustering(args)
-    if clustered is not None:
-        chosen["cluster"] = clustered
-    if options["draft"] is not None or options["mtp-draft"] is not None:
-        given = {name.replace("-", "_"): options[name] for name in ("draft", "mtp-draft")}
-        embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)
-        chosen["drafts"] = drafting(Namespace(mtp=args.mtp, mtp_margin=args.mtp_margin, **given), embedded)
+    given = Namespace(**{**vars(args), **{key.replace("-", "_"): value for key, value in options.items()}})
+    given.threads = threads(PROG, given.threads)
+    if given.backend != "cuda":
+        given.gpu_memory = None
+    embedded = not options["model"] and not os.path.lexists(LOCAL_MODEL)
+    chosen = {"backend": DEFAULT_BACKEND, "numerics": DEFAULT_MODE, "threads": None}
+    chosen |= engine_options(given, embedded)
     return Lane(f"local{model}", name, options=chosen)
 
 

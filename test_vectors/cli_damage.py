@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Progress, atomic_output, check_output
 from ds4ref.console.flags import add
+from ds4ref.console.model import add_engine, engine_options
 from ds4ref.console.options import integer, parsed
-from ds4ref.console.tool import add_engine, engine_options, finish, parser, rows
+from ds4ref.console.tool import finish, parser, rows
 from ds4ref.errors import DataError, UsageError
 
 from .reading import read_ids
@@ -43,7 +44,7 @@ def damage(argv: Sequence[str]) -> int:
         "--all", action="store_true", help="print every op of every layer instead of one line per family"
     )
     add(flags, "--json")
-    add_engine(flags, "exact")
+    add_engine(flags, "steering", numerics={"default": "exact"})
     args = parsed(flags, argv)
     if args is None:
         return 0
@@ -54,7 +55,7 @@ def damage(argv: Sequence[str]) -> int:
     from ds4ref.engine import Engine
     from ds4ref.variants.quantized import compare, divergence
 
-    options = {**engine_options(args), "numerics": args.numerics}
+    options = engine_options(args)
     with Engine.open(args.models[0], **options) as a, Engine.open(args.models[1], **options) as b:
         ids = _ids(args, a.shape.vocab)
         points = {name: op.tensors for name, op in OPS.items()}

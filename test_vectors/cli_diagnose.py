@@ -13,8 +13,9 @@ import numpy as np
 
 from ds4ref.console.common import Interrupt, Progress, check_output, read_text, say
 from ds4ref.console.flags import add
+from ds4ref.console.model import engine_options
 from ds4ref.console.options import choice, integer, parsed
-from ds4ref.console.tool import add_target, engine_options, finish, parser, report_notes, rows, target_of
+from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, UsageError
 
 from .observation import Observation, OtherModel
@@ -99,7 +100,8 @@ def diagnose(argv: Sequence[str]) -> int:
     from .trace.plan import planned
 
     options = engine_options(args)
-    steering = options.pop("steering")  # of theirs, if of any
+    options.pop("numerics", None)  # of the target
+    steering = options.pop("steering", None)  # of theirs, if of any
     with Engine.open(args.model or diagnostic_path(), **options) as engine:
         directions = None if steering is None else read_directions(args.dir_steering_file, engine.shape)
         if args.logits is not None:

@@ -9,8 +9,9 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
 from ds4ref.console.flags import add
+from ds4ref.console.model import engine_options
 from ds4ref.console.options import number, parsed
-from ds4ref.console.tool import add_target, engine_options, finish, parser, target_of
+from ds4ref.console.tool import add_target, finish, parser, target_of
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
 from ds4ref.weights.gguf import GGUFFile
@@ -112,7 +113,9 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     secret = os.environ.get(args.key_env, "").strip()
     with target_of(args, spec) as target:
         own = target.engine.path if isinstance(target, LocalTarget) else diagnostic_path()
-        with Engine.open(args.model or own, **engine_options(args)) as engine:
+        options = engine_options(args)
+        options.pop("numerics", None)  # of the target
+        with Engine.open(args.model or own, **options) as engine:
             case = ExamContext(target, engine, quick=args.quick, long=args.long, budget=args.budget, spec=spec,
                                their_model=args.their_model)  # fmt: skip
             examination = examine(case, args.only, args.skip, command)

@@ -294,9 +294,9 @@ def test_inspect_as_json(any_path, capsys):
 
 def test_what_the_package_offers():
     from ds4ref.archs.deepseek4.hooks import Recorder
-    from ds4ref.archs.steering import Steering
     from ds4ref.console.common import Progress
     from ds4ref.engine import Engine
+    from ds4ref.engine_options import Steering
     from ds4ref.errors import Ds4Error
     from ds4ref.session.session import Session
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..engine_options import Steering
 from ..errors import DataError, UsageError
 from ..files import atomic_write
 
@@ -29,19 +29,6 @@ HALF_NAMES = {"attn": "attention", "ffn": "the feed-forward half"}
 """The halves of a layer, as fields of ``Steering`` and in words."""
 MOST = 100.0
 """Largest scale, either way, as in ds4."""
-
-
-@dataclass(frozen=True, eq=False)
-class Steering:
-    """What an engine is asked to steer with.
-
-    directions  file, or (layers, width) float32
-    attn, ffn   scales after attention and after the feed-forward half
-    """
-
-    directions: np.ndarray | str | os.PathLike[str]
-    attn: float = 0.0
-    ffn: float = 1.0
 
 
 class Directions:

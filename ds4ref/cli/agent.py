@@ -22,15 +22,12 @@ from ..agent.permit import GROUPS, TOOLS, Permit, tools_of
 from ..agent.shell import Shell, scrubbed
 from ..agent.tools import Toolbox
 from ..agent.workspace import Workspace
-from ..backends import BACKENDS, DEFAULT_BACKEND
+from ..backends import BACKENDS
 from ..console.common import EXIT_INTERRUPTED, Interrupt, read_text, say
-from ..console.drafts import add_drafts
 from ..console.flags import add
-from ..console.model import open_engine, threads
+from ..console.model import add_engine, engine_options, only_local, open_engine, threads
 from ..console.options import SEED_MAX, Parser, integer, printable
-from ..console.steering import add_steering, only_local, steering
 from ..errors import UsageError
-from ..numerics import DEFAULT_MODE
 from ..targets import Ability, Target, open_target
 from ..version import __version__
 from .agent_view import AgentView
@@ -115,17 +112,7 @@ def build_parser() -> Parser:
     add(g, "--target", default="local", help="local[:MODEL.gguf] or http(s)://HOST/v1 (local)")
     add(g, "--model", help="GGUF file of the local engine (./ds4flash.gguf if it exists, else the embedded model)")
     add(g, "--ctx", help=f"local: context size in tokens ({CTX})")
-    add(g, "--backend", default=DEFAULT_BACKEND, help=f"local: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
-    add(g, "--cpu")
-    add(g, "--cuda")
-    add(g, "--gpu-memory")
-    add(g, "--expert-cache")
-    add(g, "--numerics", default=DEFAULT_MODE, help=f"local: rounding mode ({DEFAULT_MODE})")
-    add(g, "--threads", help="local: CPU threads (all performance cores)")
-    add(g, "--warm-weights")
-    add(g, "--strict")
-    add_steering(parser.add_argument_group("directional steering (local)"))
-    add_drafts(parser.add_argument_group("speculative decoding"))
+    add_engine(parser, "steering", "drafts", group=g)
     add(g, "--model-name")
     add(g, "--key-env")
     add(g, "--dialect")
@@ -188,9 +175,7 @@ def _target(args: Namespace) -> Iterator[Target]:
     if args.target.startswith(("http:", "https:")):
         options = {"model": args.model_name, "dialect": args.dialect, "key_env": args.key_env, "timeout": args.timeout}
     elif args.target.startswith("local"):
-        options = {"ctx": args.ctx or CTX, "backend": args.backend, "numerics": args.numerics, "strict": args.strict,
-                   "gpu_memory": args.gpu_memory, "expert_cache": args.expert_cache,
-                   "threads": threads(PROG, args.threads), "steering": steering(args)}  # fmt: skip
+        options = {**engine_options(args), "ctx": args.ctx or CTX, "threads": threads(PROG, args.threads)}
     with open_target(args.target, **options) as target:
         target.require(Ability.CHAT, Ability.TOOLS, Ability.STREAM, needed_for="an agent")
         yield target

@@ -13,15 +13,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 
-from ..backends import BACKENDS, DEFAULT_BACKEND
-from ..console.cluster import add_cluster
+from ..backends import BACKENDS
 from ..console.common import check_output, run
-from ..console.drafts import add_drafts
 from ..console.flags import add
-from ..console.options import MAX_TOP_K, SEED_MAX, Parser, choice, integer, parsed
-from ..console.steering import add_steering
+from ..console.model import add_engine
+from ..console.options import MAX_TOP_K, SEED_MAX, Parser, integer, parsed
 from ..errors import UsageError
-from ..numerics import DEFAULT_MODE, MODES, RANGES
+from ..numerics import MODES, RANGES
 from ..text.protocol import DEFAULT_SYSTEM
 
 PROG = "ds4"
@@ -93,36 +91,9 @@ def build_parser() -> Parser:
         help="GGUF file (default: ./ds4flash.gguf if it exists, else the small embedded model; stderr says which)",
     )
     add(g, "--ctx", default=32768, help="context size in tokens (32768)")
-    add(
-        g,
-        "--backend",
-        default=DEFAULT_BACKEND,
-        help="cpu: fast kernels; reference: plain NumPy, slow and readable; cuda: an NVIDIA GPU (cpu)",
-    )
-    add(g, "--cpu")
-    add(g, "--cuda")
-    add(g, "--gpu-memory")
-    add(g, "--expert-cache")
+    add_engine(parser, "steering", "cluster", "drafts", group=g)
+    add(g, "--split")
     g.add_argument("--devices", action="store_true", help="list the devices that --backend cuda would use, then exit")
-    add(
-        g,
-        "--numerics",
-        default=DEFAULT_MODE,
-        help=(
-            "rounding mode. exact: none, like Hugging Face in float32; qat: the KV cache "
-            "rounding used in training; ds4: qat plus ds4's integer activations "
-            f"({DEFAULT_MODE})"
-        ),
-    )
-    g.add_argument("--split", metavar="NAME", type=choice("unicode", "ds4"), default="unicode",
-                   help="pre-tokenizer: unicode (as in training), or ds4 (as ds4 splits text) (unicode)")  # fmt: skip
-    add(g, "--threads")
-    add(g, "--warm-weights")
-    add(g, "--strict")
-
-    add_steering(parser.add_argument_group("directional steering"))
-    add_cluster(parser.add_argument_group("several machines (docs/how-to/cluster.md)"))
-    add_drafts(parser.add_argument_group("speculative decoding"))
 
     g = parser.add_argument_group("prompt")
     add(g, "--prompt", "-p", help="user message")

@@ -48,7 +48,7 @@ def dump_tokens(args: Namespace) -> int:
 
     source = read_source(args)
     with open_source(choose_model(PROG, args.model).path) as opened:
-        tok = open_tokenizer(opened, args.split)
+        tok = open_tokenizer(opened, args.split or "unicode")
     ids = tok.encode_rendered(source.text)
     print(f"[{', '.join(map(str, ids))}]")
     for token in ids:

@@ -15,13 +15,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..backends import DEFAULT_BACKEND
 from ..console.common import Interrupt, Progress, check_output, read_text, run, say
 from ..console.flags import add
+from ..console.model import add_engine
 from ..console.options import Parser, integer
-from ..console.steering import add_steering
 from ..errors import UsageError
-from ..numerics import DEFAULT_MODE, MODES
 
 if TYPE_CHECKING:
     from ..residency.simulation import Routing
@@ -59,12 +57,7 @@ def build_parser() -> Parser:
     add(parser, "--ctx", default=2048, help="tokens per chunk (2048)")
     parser.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most N prompts")
     parser.add_argument("--max-tokens", metavar="N", type=integer(), help="read at most N tokens")
-    add(parser, "--backend", default=DEFAULT_BACKEND)
-    add(parser, "--gpu-memory")
-    add(parser, "--expert-cache")
-    add(parser, "--numerics", default=DEFAULT_MODE, help=f"rounding mode: {', '.join(MODES)} ({DEFAULT_MODE})")
-    add(parser, "--threads")
-    add_steering(parser)
+    add_engine(parser, "steering")
     add(parser, "--help")
     return parser
 
@@ -88,7 +81,6 @@ def body(argv: Sequence[str]) -> int:
     from ..importance import Routes, collect, prompts, unmet
     from ..weights.quantize.imatrix import write_imatrix
 
-    args.strict = args.warm_weights = False
     with open_engine(PROG, args) as engine:
         pieces = prompts(engine, text, args.ctx, args.max_prompts, args.max_tokens)
         total = sum(map(len, pieces))

@@ -20,13 +20,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..console.common import columns, duration, run, say
 from ..console.flags import add
+from ..console.model import add_engine, engine_options
 from ..console.options import Parser, chosen, integer, number
-from ..console.steering import add_steering, steering
 from ..errors import DataError, PayloadError, PayloadMismatch, UsageError
-from ..numerics import DEFAULT_MODE, MODES
 
 if TYPE_CHECKING:
     from ..session.directory import Directory, StoredCheckpoint
@@ -67,10 +65,7 @@ def build_parser(command: str) -> Parser:
         parser.add_argument("--raw", action="store_true", help="print only its text, unmodified")
     if command == "verify":
         add(parser, "--model", help="GGUF file: also load every checkpoint of that model")
-        add(parser, "--backend", default=DEFAULT_BACKEND, help=f"with -m: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})")
-        add(parser, "--gpu-memory")
-        add(parser, "--numerics", default=DEFAULT_MODE, help=f"with -m: {', '.join(MODES)} ({DEFAULT_MODE})")
-        add_steering(parser)
+        add_engine(parser, "steering")
     if command == "prune":
         parser.add_argument(
             "--space-mb", metavar="N", type=integer(0), help="delete the least valuable until at most N MiB remain"
@@ -235,10 +230,7 @@ def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
         from ..engine import Engine
         from ..session.identity import Identity
 
-        engine = Engine.open(
-            args.model, backend=args.backend, numerics=args.numerics, gpu_memory=args.gpu_memory,
-            steering=steering(args),
-        )  # fmt: skip
+        engine = Engine.open(args.model, **engine_options(args))
         identity = Identity.of(engine)
 
     def judge(path: Path) -> tuple[str, str]:

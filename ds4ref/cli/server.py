@@ -18,16 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..backends import BACKENDS, DEFAULT_BACKEND
-from ..console.cluster import add_cluster
+from ..backends import BACKENDS
 from ..console.common import has_colour, run
-from ..console.drafts import add_drafts
 from ..console.flags import add
-from ..console.model import open_engine
+from ..console.model import add_engine, open_engine
 from ..console.options import Parser, choice, choices, integer, number, parsed, printable
-from ..console.steering import add_steering
 from ..errors import DataError, Ds4Error, UsageError
-from ..numerics import DEFAULT_MODE, MODES
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -98,21 +94,9 @@ def build_parser() -> Parser:
     add(g, "--model", help="GGUF file (default: ./ds4flash.gguf if it exists, else the small embedded model)")
     add(g, "--ctx", help="context size in tokens (65536, or 32768 if memory is low)")
     add(g, "--tokens", default=TOKENS, help=f"maximum tokens per answer, limited by the context ({TOKENS})")
-    add(g, "--backend", default=DEFAULT_BACKEND)
-    add(g, "--cpu")
-    add(g, "--cuda")
-    add(g, "--gpu-memory")
-    add(g, "--expert-cache")
-    add(g, "--numerics", default=DEFAULT_MODE, help=f"rounding mode: {', '.join(MODES)} ({DEFAULT_MODE})")
-    add(g, "--threads")
-    add(g, "--warm-weights", help="read the whole model file before serving")
-    add(g, "--strict")
-    add_cluster(g)
+    add_engine(parser, "cluster", "steering", "drafts", group=g)
     g.add_argument("--chdir", metavar="DIR", help="change to this folder first")
     add(g, "--model-name", default=MODEL, help=f"model id reported to clients ({MODEL})")
-
-    add_steering(parser.add_argument_group("directional steering"))
-    add_drafts(parser.add_argument_group("speculative decoding"))
 
     g = parser.add_argument_group("access")
     g.add_argument("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -205,7 +189,6 @@ def settings(args: Namespace, key: str) -> Settings:
         access=Access(key, frozenset(names), args.cors),
         limits=limits,
         options=dict.fromkeys(DEVIATIONS if "all" in args.like_ds4 else args.like_ds4, False),
-        facts={"backend": args.backend, "numerics": args.numerics},
     )
 
 
@@ -350,7 +333,7 @@ def facts(how: Settings, engine: Engine) -> Settings:
     from ..weights.source import display_name
 
     embedded = Path(engine.path) == Path(embedded_path())
-    facts = {"file": Path(engine.path).name, **how.facts}
+    facts = {"file": Path(engine.path).name, "backend": engine.backend, "numerics": engine.model.numerics.name}
     return replace(
         how, title=display_name(engine.source), facts=facts, usual_tokens=EMBEDDED_TOKENS if embedded else None
     )

@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..backends import DEFAULT_BACKEND
 from ..console.common import Progress, check_output, read_text, run, say
 from ..console.flags import add
-from ..console.model import open_engine
+from ..console.model import add_engine, open_engine
 from ..console.options import Parser, choice, chosen, integer, number
 from ..errors import DataError, UsageError
-from ..numerics import DEFAULT_MODE, MODES
 from ..text.protocol import DEFAULT_SYSTEM
 
 if TYPE_CHECKING:
@@ -73,12 +71,7 @@ def build_parser(command: str) -> Parser:
     add(parser, "--think", help="use prompts with thinking on (off)")
     add(parser, "--think-max")
     add(parser, "--nothink", help="use prompts with thinking off (default)")
-    add(parser, "--backend", default=DEFAULT_BACKEND)
-    add(parser, "--cpu")
-    add(parser, "--cuda")
-    add(parser, "--gpu-memory")
-    add(parser, "--numerics", default=DEFAULT_MODE, help=f"rounding mode: {', '.join(MODES)} ({DEFAULT_MODE})")
-    add(parser, "--threads")
+    add_engine(parser)
     add(parser, "--json")
     add(parser, "--help")
     return parser
@@ -135,7 +128,6 @@ def body(argv: Sequence[str]) -> int:
     if choice is None:
         return 0
     name, args = choice
-    args.strict = args.warm_weights = False
     args.think = args.think or "none"
     return build(args) if name == "build" else measure(args)
 
@@ -283,9 +275,8 @@ def _ask(args: Namespace, path: str, component: str, result: Result) -> None:
     from ..steering.questions import score
     from ..steering.sidecar import COMPONENTS
 
-    options = ["--backend", args.backend, "--numerics", args.numerics]
-    options += [] if args.model is None else ["--model", args.model]
-    options += [] if args.threads is None else ["--threads", str(args.threads)]
+    given = {name: getattr(args, name) for name in ("backend", "numerics", "model", "threads")}
+    options = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
     with Progress("questions") as progress:
         result.base_score = score(path, COMPONENTS[component], 0.0, args.eval, options)
         for done, point in enumerate(result.points, 1):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-STREAMS = "f32", "bf16"
-
 
 def packed(X: np.ndarray, kind: str) -> np.ndarray:
     """Return streams float32 to be sent: as they are, or as the uint16 of the nearest bfloat16, ties to even."""

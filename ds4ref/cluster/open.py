@@ -6,60 +6,42 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from ..archs.deepseek4.shape import ModelShape
 from ..archs.deepseek4.tensors import slots
+from ..engine_options import STREAM_FORMATS, ClusterSettings, EngineOptions
 from ..errors import ClusterError, UsageError
 from ..numerics import numerics
 from ..version import __version__
 from ..weights.source import TensorSource
 from .connect import connect
-from .hops import STREAMS
 from .layout import balanced, parse
 from .model import ClusterModel
 from .stage import StageSpec, check_family, part_digest
-from .workers import PATIENCE, Place, Workers
+from .workers import Place, Workers
 
 MEMORY_SHARE = 0.9
 """Share of a worker's memory that its layers may take."""
 
-Tell = Callable[[str], None]
 
-
-class ClusterSettings(NamedTuple):
-    """How a model lies on a cluster.
-
-    where      address of the Dask scheduler, its scheduler file, or a ``distributed.Client``
-    layers     "0-20@a,21-42@b": layers and the names or addresses of workers; None: by bytes and measured speed
-    streams    "f32", or "bf16": streams between workers are rounded, and results are others than one machine's
-    patience   seconds without a sign of life after which a worker counts as lost
-    tell       called with lines for the user
-    """
-
-    where: Any
-    layers: str | None = None
-    streams: str = "f32"
-    patience: float = PATIENCE
-    tell: Tell | None = None
-
-
-def open_cluster(
-    settings: ClusterSettings, source: TensorSource, shape: ModelShape, backend: str, mode: str, threads: int | None
-) -> ClusterModel:
-    """Return the model of a file on a cluster.
+def open_cluster(options: EngineOptions, source: TensorSource, shape: ModelShape) -> ClusterModel:
+    """Return the model of a file on the cluster that ``options`` name.
 
     Raise UsageError or DataError for a cluster that cannot be used or reached, ClusterError for a worker that cannot
     take its layers, ModelFileError for a family that cannot be split.
     """
     check_family(source)
-    if backend not in ("cpu", "reference"):
-        raise UsageError(f"a cluster's workers compute with backend cpu or reference, not {backend}")
-    if settings.streams not in STREAMS:
-        raise UsageError(f"streams between workers are {' or '.join(STREAMS)}, not {settings.streams[:20]!r}")
-    spec = StageSpec(os.path.abspath(os.fspath(source.path)), range(0), backend, mode, threads)
+    if options.backend not in ("cpu", "reference"):
+        raise UsageError(f"a cluster's workers compute with backend cpu or reference, not {options.backend}")
+    where = options.cluster
+    settings = where if isinstance(where, ClusterSettings) else ClusterSettings(where)
+    if settings.streams not in STREAM_FORMATS:
+        raise UsageError(f"streams between workers are {' or '.join(STREAM_FORMATS)}, not {settings.streams[:20]!r}")
+    spec = StageSpec(os.path.abspath(os.fspath(source.path)), range(0), replace(options, cluster=None))
     connection = _Connection(settings, source, shape, spec)
-    return ClusterModel(shape, numerics(mode), connection, settings.tell, settings.streams)
+    return ClusterModel(shape, numerics(options.numerics), connection, settings.tell, settings.streams)
 
 
 class _Connection:
@@ -76,7 +58,7 @@ class _Connection:
         client = self._connected()
         first = self._layout is None
         if self._layout is None:
-            self._layout = _measured(client, self.source, self.shape, self.spec.threads, self.settings.patience)
+            self._layout = _measured(client, self.source, self.shape, self.spec.options.threads, self.settings.patience)
         places = self._places(client)
         workers = Workers(client, places, self.settings.streams, self.settings.patience)
         try:
@@ -134,7 +116,7 @@ class _Connection:
                     f"{place} has another file: {self.spec.path} differs in shape or these layers' tensors"
                 )
 
-    def _told(self, workers: Workers, tell: Tell) -> None:
+    def _told(self, workers: Workers, tell: Callable[[str], None]) -> None:
         parts = [
             f"{place.name} has layers {place.layers.start}-{place.layers.stop - 1} ({facts.nbytes / 2**30:.2f} GiB)"
             for place, facts in zip(workers.places, workers.facts, strict=True)

@@ -20,6 +20,7 @@ from ..archs.deepseek4.tensors import part_slots
 from ..archs.deepseek4.weights import bind_part
 from ..backends import load_backend
 from ..decode import Decoder
+from ..engine_options import EngineOptions
 from ..environment import cpu_name, memory_bytes
 from ..errors import ModelFileError
 from ..numerics import numerics
@@ -30,14 +31,11 @@ from .digest import tensors_digest
 
 
 class StageSpec(NamedTuple):
-    """What a worker is asked to hold: the file by its path on the worker, layers, backend, mode, threads (None: the
-    backend's choice)."""
+    """What a worker is asked to hold: the file by its path on the worker, layers, and the engine's options."""
 
     path: str
     layers: range
-    backend: str
-    numerics: str
-    threads: int | None
+    options: EngineOptions
 
 
 class Facts(NamedTuple):
@@ -95,11 +93,11 @@ class Stage:
             check_family(self.source)
             whole = arch_of(self.source).read_shape(self.source)
             weights = bind_part(self.source, whole, spec.layers)
-            self.ops = load_backend(spec.backend, spec.threads)
+            self.ops = load_backend(spec.options.backend, spec.options.threads)
             digest, size = part_digest(self.source, whole, spec.layers)
             memory = memory_bytes()
             advise = memory is not None and size > memory
-            part, mode = whole.part(spec.layers), numerics(spec.numerics)
+            part, mode = whole.part(spec.layers), numerics(spec.options.numerics)
             self.model: Any = arch_of(self.source).model(part, weights, self.ops, mode, advise)
         except BaseException:
             self.source.close()
@@ -109,7 +107,7 @@ class Stage:
         self._snapshots: dict[int, Any] = {}
         records, chunk = self.ops.record() is not None, getattr(self.ops, "prefill_chunk", None)
         self.facts = Facts(
-            digest, size, __version__, cpu_name(), _kernels(spec.backend), records, chunk, self.ops.threads
+            digest, size, __version__, cpu_name(), _kernels(spec.options.backend), records, chunk, self.ops.threads
         )  # fmt: skip
 
     def do(self, name: str, *arguments: Any, incoming: np.ndarray | None = None) -> tuple[Any, float]:

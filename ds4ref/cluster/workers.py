@@ -10,14 +10,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from ..engine_options import PATIENCE
 from ..errors import BackendError, Cancelled, ClusterError
 from .actor import Answer, StageActor, call
 from .link import PassResult
 from .stage import Facts, StageSpec
 
-PATIENCE = 15.0
-"""Seconds without a sign of life after which a worker counts as lost, and for which one that is missing is waited
-for."""
 LOOK = 0.25
 """Seconds between two looks at the other stages while one is waited for, and between two signs of life asked for."""
 

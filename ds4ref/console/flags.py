@@ -20,13 +20,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..backends import BACKENDS, DEFAULT_BACKEND
-from ..numerics import MODES, RANGES
+from ..engine_options import KINDS as OPTION_KINDS
+from ..engine_options import flags
+from ..numerics import RANGES
 from ..targets.dialects import KINDS
 from .options import SEED_MAX, choice, integer, number, size
-
-DRAFTS = "off", "auto", "lookup", "mtp"
-STREAM_FORMATS = "f32", "bf16"
 
 Group = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -65,7 +63,6 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--dry-run": ((), {"action": "store_true", "help": "print what would be done, then exit"}),
     "--list": ((), {"action": "store_true", "help": "list what is available, then exit"}),
     "--limit": ((), {"metavar": "N", "type": integer(), "help": "at most N"}),
-    "--layers": ((), {"metavar": "LIST", "help": "layers to include: 0,2-5"}),
     "--their-model": (
         (),
         {"metavar": "FILE", "help": "file the other engine loaded, if not -m; checked for differences"},
@@ -77,10 +74,6 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--seed": ((), {"metavar": "N", "type": integer(0, SEED_MAX), "help": "random seed"}),
     # the model and the local engine
     "--model": (("-m",), {"metavar": "FILE", "help": "GGUF file, or a folder of safetensors"}),
-    "--strict": (
-        (),
-        {"action": "store_true", "help": "accept only DeepSeek V4 Flash or Pro; check every metadata key"},
-    ),
     "--shape": (
         (),
         {
@@ -92,74 +85,13 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "--recipe": ((), {"metavar": "NAME", "help": "expert formats: q2, q4, mixed"}),
     "--warm-weights": ((), {"action": "store_true", "help": "read the whole model file before timing starts"}),
-    "--backend": (
-        (),
-        {"metavar": "NAME", "type": choice(*BACKENDS), "help": f"{', '.join(BACKENDS)} ({DEFAULT_BACKEND})"},
-    ),
     "--cpu": ((), {"action": "store_const", "const": "cpu", "dest": "backend", "help": "same as --backend cpu"}),
     "--cuda": ((), {"action": "store_const", "const": "cuda", "dest": "backend", "help": "same as --backend cuda"}),
-    "--gpu-memory": (
-        (),
-        {"metavar": "GIB", "type": number(0.001, 1e6), "help": "GPU memory limit (DS4_GPU_MEMORY, else all)"},
-    ),
-    "--expert-cache": (
-        (),
-        {
-            "metavar": "SIZE",
-            "type": size("auto", "off"),
-            "help": "RAM for caching experts loaded from disk on demand: a size (32GB), off, or auto: on if the model "
-            "exceeds memory (auto)",
-        },
-    ),
-    "--numerics": ((), {"metavar": "MODE", "type": choice(*MODES), "help": f"rounding mode: {', '.join(MODES)}"}),
-    "--threads": (("-t",), {"metavar": "N", "type": integer(), "help": "CPU threads (all performance cores)"}),
-    "--draft": (
-        (),
-        {
-            "metavar": "NAME",
-            "type": choice(*DRAFTS),
-            "help": "speculative decoding; does not change the text. lookup: n-gram lookup in the context; mtp: the "
-            "model's MTP block; auto: use it where it pays; off (off)",
-        },
-    ),
-    "--dir-steering-file": (
-        (),
-        {"metavar": "FILE", "help": "steering directions, made by ds4 steer build"},
-    ),
-    "--dir-steering-ffn": (
-        (),
-        {
-            "metavar": "F",
-            "type": number(-100, 100),
-            "help": "steering scale after the FFN; negative amplifies (1 with a file and no other scale, else 0)",
-        },
-    ),
-    "--dir-steering-attn": (
-        (),
-        {"metavar": "F", "type": number(-100, 100), "help": "steering scale after attention; negative amplifies (0)"},
-    ),
     "--component": (
         (),
         {"metavar": "NAME", "type": choice("ffn_out", "attn_out"), "help": "output to steer: ffn_out or attn_out"},
     ),
     "--mtp-block": ((), {"action": "store_true", "help": "only the multi-token prediction (MTP) block"}),
-    "--mtp": ((), {"metavar": "FILE", "help": "file, or published folder, of the multi-token prediction (MTP) block"}),
-    "--mtp-draft": (
-        (),
-        {
-            "metavar": "N",
-            "type": integer(1, 16),
-            "help": "maximum draft tokens per pass, capped at 7; 1 turns drafting off (7)",
-        },
-    ),
-    "--mtp-margin": (
-        (),
-        {
-            "metavar": "F",
-            "type": number(0, 1000),
-            "help": "drop the second of two MTP drafts if its top two logits are closer than this (3)",
-        },
-    ),
     "--ctx": (("-c",), {"metavar": "N", "type": integer(), "help": "context size in tokens"}),
     # prompts
     "--prompt": ((), {"metavar": "TEXT", "help": "the prompt"}),
@@ -191,21 +123,6 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     "--workers": ((), {"metavar": "N", "type": integer(1, 1024), "help": "local worker processes (1)"}),
     "--resume": ((), {"metavar": "RUN", "help": "resume a stopped run"}),
-    "--cluster": (
-        (),
-        {
-            "metavar": "WHERE",
-            "help": "split layers across Dask workers: scheduler address (tcp://HOST:PORT) or scheduler file",
-        },
-    ),
-    "--stream-format": (
-        (),
-        {
-            "metavar": "NAME",
-            "type": choice(*STREAM_FORMATS),
-            "help": "activation format between workers: f32, or bf16 (half the bytes, changes results) (f32)",
-        },
-    ),
     # targets
     "--target": ((), {"metavar": "SPEC", "help": "local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS"}),
     "--api": ((), {"metavar": "NAME", "help": "endpoint API"}),
@@ -233,6 +150,31 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
 }
 """Shared flags by long name: (other spellings, keyword arguments of argparse's ``add_argument``)."""
+
+
+def _check(takes: Any) -> dict[str, Any]:
+    """Return how argparse checks what an engine's option takes (``engine_options.option``)."""
+    if takes is None:
+        return {}
+    if takes == "size":
+        return {"type": size("auto", "off")}
+    kinds: dict[type, Any] = {str: choice, int: integer, float: number}
+    return {"type": kinds[type(takes[0])](*takes)}
+
+
+for each in flags(*OPTION_KINDS):
+    about = each.metadata
+    if about["metavar"]:
+        FLAGS[about["flag"]] = (
+            about["short"],
+            {
+                "metavar": about["metavar"],
+                "help": about["help"],
+                **_check(about["takes"]),
+            },
+        )
+    else:
+        FLAGS[about["flag"]] = (), {"action": "store_true", "help": about["help"]}
 
 
 def add(group: Group, name: str, *aliases: str, **own: Any) -> None:

@@ -1,23 +1,23 @@
-"""Choice of a command's model file, and opening the engine on it."""
+"""The options of an engine as flags (``engine_options``), choice of a model file, and opening the engine on it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..engine_options import ClusterSettings, Drafting, EngineOptions, Steering, dest, flags
 from ..errors import ModelFileError, UsageError
 from ..files import models_near
-from .cluster import clustering
 from .common import Progress, say
-from .drafts import drafting
-from .options import integer
-from .steering import announce, steering
+from .flags import Group, add
+from .options import Parser, integer
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -120,30 +120,135 @@ def threads(prog: str, requested: int | None) -> int | None:
     return requested
 
 
+# --- flags
+
+SHARED = "--backend", "--gpu-memory", "--expert-cache", "--numerics", "--threads"
+OWN = "--cpu", "--cuda", "--warm-weights", "--strict"
+"""Flags of commands that run one model, rather than compare it."""
+PARTS = {
+    "steering": ("directional steering", Steering),
+    "cluster": ("several machines (docs/how-to/cluster.md)", ClusterSettings),
+    "drafts": ("speculative decoding", Drafting),
+}
+
+
+def add_engine(parser: Parser, *parts: str, group: Group | None = None, **own: dict[str, Any]) -> None:
+    """Add the flags of an engine.
+
+    parts   which optional features have flags, too: "steering", "cluster", "drafts"
+    group   that of flags of a command that runs one model; the parts get groups of their own (None: all in ``parser``)
+    own     arguments of ``flags.add`` by the name of an option
+    """
+    for name in SHARED if group is None else (*SHARED, *OWN):
+        add(parser if group is None else group, name, **own.get(dest(name), {}))
+    for part in parts:
+        add_part(parser if group is None else parser.add_argument_group(PARTS[part][0]), part, **own)
+
+
+def add_part(group: Group, part: str, **own: dict[str, Any]) -> None:
+    """Add the flags of an optional feature."""
+    for each in flags(PARTS[part][1]):
+        add(group, each.metadata["flag"], **own.get(dest(each.metadata["flag"]), {}))
+
+
+def _given(kind: type, args: Namespace) -> dict[str, Any]:
+    """Return the fields of a class of options for which a value was given."""
+    values = {each.name: getattr(args, dest(each.metadata["flag"]), None) for each in flags(kind)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
+    """Return the keywords of ``Engine.open`` that the flags ask for.
+
+    embedded: the model is the embedded one, which has a block for multi-token prediction of its own.
+    """
+    parts = {"drafts": drafting(args, embedded), "steering": steering(args), "cluster": clustering(args)}
+    return _given(EngineOptions, args) | {name: part for name, part in parts.items() if part is not None}
+
+
+def drafting(args: Namespace, embedded: bool = False) -> Drafting | None:
+    """Return what drafts tokens by the flags, None if nothing does.
+
+    As in ds4, ``--mtp FILE`` alone drafts nothing, and ``--mtp-draft N`` of 2 or more turns drafts on. Raise UsageError
+    for flags that contradict each other.
+    """
+    given = _given(Drafting, args)
+    most, kind = given.get("most"), given.get("kind")
+    if most == 1 and kind not in (None, "off"):
+        raise UsageError(
+            f"--mtp-draft 1 turns drafting off and conflicts with --draft {kind}: use 2 to 16, or drop one"
+        )
+    given.setdefault("kind", "auto" if most is not None and most > 1 else "off")
+    if given["kind"] == "off":
+        return None
+    if embedded and given["kind"] != "lookup" and "mtp" not in given:
+        from ..nano.trained import mtp_path
+
+        given["mtp"] = mtp_path()
+    return Drafting(**given)
+
+
+def steering(args: Namespace) -> Steering | None:
+    """Return what the flags of steering ask for, None for nothing.
+
+    As in ds4 a file without a scale has the scale 1 after the feed-forward half. Raise UsageError for a scale without a
+    file.
+    """
+    given = _given(Steering, args)
+    if "directions" not in given:
+        for name, scale in given.items():
+            if scale:
+                raise UsageError(f"--dir-steering-{name} needs --dir-steering-file")
+        return None
+    return Steering(**given) if len(given) == 1 else Steering(**{"attn": 0.0, "ffn": 0.0, **given})
+
+
+def clustering(args: Namespace) -> ClusterSettings | None:
+    """Return the cluster that the flags name, None without; raise UsageError for flags of a cluster without one."""
+    given = _given(ClusterSettings, args)
+    if "where" not in given:
+        for each in flags(ClusterSettings):
+            if each.name in given and hasattr(args, "cluster"):
+                raise UsageError(f"{each.metadata['flag']} needs --cluster")
+        return None
+    with suppress(ImportError):  # which ``connect`` tells
+        import distributed  # noqa: F401 - it sets its level when it is imported
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is our one line, not its many
+    return ClusterSettings(**given, tell=lambda line: say("cluster", line))
+
+
+def only_local(args: Namespace, kind: str) -> None:
+    """Raise UsageError if the flags ask for steering of a target of another kind than "local"."""
+    if kind != "local" and steering(args) is not None:
+        raise UsageError(
+            f"--dir-steering-file works only with a local engine, not a target of kind {kind}: "
+            "set steering in that engine"
+        )
+
+
+def announce(prog: str, engine: Engine | None) -> None:
+    """Say on stderr what the engine is steered with, if it is; None: the engine is not here."""
+    s = None if engine is None else engine.steering
+    if s is not None:
+        say(prog, f"directional steering enabled: {s.file} attn={s.attn:g} ffn={s.ffn:g}")
+
+
+# --- opening
+
+
 @contextmanager
 def open_engine(prog: str, args: Namespace) -> Iterator[Engine]:
-    """Open the engine as the command line options say, holding the instance lock if one is configured."""
-    n = threads(prog, args.threads)
-    steered = steering(args) if hasattr(args, "dir_steering_file") else None
+    """Open the engine as the flags say, holding the instance lock if one is configured."""
+    args.threads = threads(prog, args.threads)
+    engine_options(args)  # mistakes come before the lock
     with single_instance(prog):
         choice = choose_model(prog, args.model)
         from ..engine import Engine
 
-        with Engine.open(
-            choice.path,
-            backend=args.backend,
-            numerics=args.numerics,
-            threads=n,
-            strict=args.strict,
-            split=getattr(args, "split", "unicode"),
-            gpu_memory=getattr(args, "gpu_memory", None),
-            expert_cache=getattr(args, "expert_cache", None),
-            drafts=drafting(args, choice.why == "embedded") if hasattr(args, "draft") else None,
-            steering=steered,
-            cluster=clustering(args) if hasattr(args, "cluster") else None,
-        ) as engine:
+        with Engine.open(choice.path, **engine_options(args, choice.why == "embedded")) as engine:
             announce(prog, engine)
-            if args.warm_weights:
+            if getattr(args, "warm_weights", False):
                 warm(prog, engine.source)
             yield engine
 

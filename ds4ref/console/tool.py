@@ -8,17 +8,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from ..backends import BACKENDS, DEFAULT_BACKEND
 from ..errors import UsageError
-from ..numerics import MODES
 from ..targets import Target, open_target
 from ..targets.dialects import KINDS, PREFILLS
-from .cluster import add_cluster, clustering
 from .common import columns, is_tty, say
-from .drafts import drafting
 from .flags import add
+from .model import add_engine, announce, engine_options, only_local
 from .options import Parser, choice, integer, number
-from .steering import add_steering, announce, only_local, steering
 from .tables import Column, fitted
 
 UNBOUNDED = 1000
@@ -40,36 +36,6 @@ def required(args: Namespace, *names: str) -> None:
             raise UsageError(f"--{name} is needed")
 
 
-def add_engine(parser: Parser, numerics: str | None = None) -> None:
-    """Add the options of a local engine; ``numerics``: default numerics mode."""
-    add(
-        parser,
-        "--backend",
-        default=DEFAULT_BACKEND,
-        help=f"local engine: {', '.join(BACKENDS)} ({DEFAULT_BACKEND})",
-    )
-    add(parser, "--gpu-memory")
-    add(parser, "--expert-cache")
-    add(parser, "--numerics", default=numerics, help=f"local engine: rounding mode: {', '.join(MODES)}")
-    add(parser, "--threads", help="local engine: CPU threads (all performance cores)")
-    add_steering(parser)
-
-
-def engine_options(args: Namespace, embedded: bool = False) -> dict[str, Any]:
-    """Return the arguments for ``Engine.open`` from the options of ``add_engine``, and of ``add_drafts`` and
-    ``add_cluster`` if the command has these; except numerics.
-
-    embedded: the model is the embedded one.
-    """
-    options = {
-        "backend": args.backend, "threads": args.threads, "gpu_memory": args.gpu_memory,
-        "expert_cache": args.expert_cache, "steering": steering(args),
-    }  # fmt: skip
-    if getattr(args, "cluster", None) is not None:
-        options["cluster"] = clustering(args)
-    return options | {"drafts": drafting(args, embedded)} if hasattr(args, "draft") else options
-
-
 def is_embedded(spec: str) -> bool:
     """Return whether a target is the local engine on the embedded model."""
     return spec.partition("?")[0] in ("local", "local:")
@@ -79,8 +45,7 @@ def add_target(parser: Parser, default: str | None = "local") -> None:
     """Add the options that open a target; ``default``: the target if none is named."""
     help_text = f"local[:MODEL.gguf], http(s)://HOST/v1 or command:BINARY ARGS ({default or 'none'})"
     add(parser, "--target", default=default, help=help_text)
-    add_engine(parser)
-    add_cluster(parser)
+    add_engine(parser, "steering", "cluster")
     add(parser, "--ctx", help="local or command target: context size in tokens")
     add(parser, "--model-name")
     parser.add_argument("--accept-model", metavar="NAME", action="append", default=[],
@@ -119,8 +84,7 @@ def target_of(args: Namespace, spec: str, steers: bool = True) -> Target:
     elif kind == "command":
         options = {k: v for k, v in (("timeout", args.timeout), ("ctx", args.ctx)) if v is not None}
     elif kind == "local":
-        options = engine_options(args, is_embedded(spec))
-        options |= {k: v for k, v in (("numerics", args.numerics), ("ctx", args.ctx)) if v is not None}
+        options = engine_options(args, is_embedded(spec)) | ({} if args.ctx is None else {"ctx": args.ctx})
     target = open_target(spec, **options)
     announce("ds4", getattr(target, "engine", None))
     return target

@@ -19,9 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-MOST_DRAFTED = 7
-"""Most drafted tokens that one pass verifies: a pass holds 8 rows, the first of which is the pending token."""
-
 
 class Draft(Protocol):
     """A source of drafts.

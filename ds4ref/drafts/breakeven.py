@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..costs import Costs, Peaks
-from . import MOST_DRAFTED
+from ..engine_options import MOST_DRAFTED
 
 UNLIMITED = 1e18
 MEMORY = Peaks(1.0, UNLIMITED, UNLIMITED)

@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from . import MOST_DRAFTED
+from ..engine_options import MOST_DRAFTED
 
 MOST_ROWS = MOST_DRAFTED + 1
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from ..engine_options import DRAFTS, Drafting
 from ..errors import UsageError
-from . import MOST_DRAFTED
 from .estimates import PassTimes
 from .lookup import Lookup
 from .speculation import Counts, Speculation
@@ -14,28 +13,6 @@ from .speculation import Counts, Speculation
 if TYPE_CHECKING:
     from ..archs import Model
     from . import Draft
-
-KINDS = "off", "auto", "lookup", "mtp"
-MARGIN = 3.0
-"""Default ``margin``, that of ds4."""
-
-
-class Drafting(NamedTuple):
-    """What drafts tokens.
-
-    kind    "off"; "lookup" (what followed the same tokens earlier in the conversation), "mtp" (the block for
-            multi-token prediction), or "auto": both, whichever promises more
-    mtp     file of that block, or a published folder that has it; needed for "mtp"
-    most    most drafted tokens of a pass; more than ``MOST_DRAFTED`` are never tried
-    margin  "mtp": two drafts become one if the logits of the best two tokens for the second are closer than this
-    depth   0: as deep as pays, at most ``most``; else always so deep, for measurements
-    """
-
-    kind: str = "off"
-    mtp: str | os.PathLike[str] | None = None
-    most: int = MOST_DRAFTED
-    margin: float = MARGIN
-    depth: int = 0
 
 
 class Drafts:
@@ -47,8 +24,8 @@ class Drafts:
     def __init__(self, model: Model, wanted: Drafting):
         """Bind what drafts; ``wanted.kind`` must not be "off". Raise UsageError for settings that cannot be met,
         ModelFileError or ShapeError for another file."""
-        if wanted.kind not in KINDS:
-            raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(KINDS)}")
+        if wanted.kind not in DRAFTS:
+            raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(DRAFTS)}")
         if wanted.kind == "mtp" and wanted.mtp is None:
             raise UsageError("drafts of the block for multi-token prediction need its file: --mtp FILE")
         self.wanted, self.block = wanted, None

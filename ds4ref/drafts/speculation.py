@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any
 
-from . import MOST_DRAFTED, Draft
+from ..engine_options import MOST_DRAFTED
+from . import Draft
 from .estimates import Acceptance, PassTimes, Rate
 
 CREDIT, SAVED, CAP = 1.0, 3.0, 16.0

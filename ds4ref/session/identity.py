@@ -33,8 +33,9 @@ class OpenModel(Protocol):
 
     source: TensorSource
     model: Model
-    backend: str
 
+    @property
+    def backend(self) -> str: ...
     @property
     def streams(self) -> str: ...
     @property

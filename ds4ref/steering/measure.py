@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..archs.steering import Steering
+from ..engine_options import Steering
 from ..runs.stats import Interval, centre_interval, weighted_interval
 from .metrics import BLOCK, WARM, Metric, nll, projection
 from .sidecar import COMPONENTS, numbers

@@ -8,8 +8,9 @@ from typing import Any
 
 from ds4ref.console.common import Progress, check_output, say
 from ds4ref.console.flags import add
+from ds4ref.console.model import add_engine, engine_options
 from ds4ref.console.options import parsed
-from ds4ref.console.tool import add_engine, engine_options, finish, parser, required
+from ds4ref.console.tool import finish, parser, required
 from ds4ref.errors import DataError, ModelFileError, UsageError
 
 from ..reading import read_ids
@@ -166,14 +167,14 @@ def _add_shared_options(flags: Any) -> None:
     add(flags, "--token-ids", help="JSON list of token ids (those in the dump)")
     add(flags, "--layers", help="0,2-5,head (all)")
     add(flags, "--json")
-    add_engine(flags)
+    add_engine(flags, "steering")
 
 
 def _engine(args: Any, numerics: str) -> Any:
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
-    return Engine.open(args.model or diagnostic_path(), numerics=numerics, **engine_options(args))
+    return Engine.open(args.model or diagnostic_path(), **{**engine_options(args), "numerics": numerics})
 
 
 def numbers(text: str, option: str) -> list[int]:

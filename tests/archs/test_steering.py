@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.shape import FLASH
-from ds4ref.archs.steering import Steering, read_directions, write_directions
-from ds4ref.drafts.setup import Drafting
+from ds4ref.archs.steering import read_directions, write_directions
 from ds4ref.engine import Engine
+from ds4ref.engine_options import Drafting, Steering
 from ds4ref.errors import DataError, SessionError, UsageError
 from ds4ref.runs.provenance import identity
 from ds4ref.session.identity import Identity

@@ -151,7 +151,12 @@ def test_the_model_is_called_what_it_is(tmp_path, name, shown):
         with GGUFWriter(path, [*metadata, named], [TensorSpec("token_embd.weight", "F32", (2, 2))]) as out:
             out.write("token_embd.weight", np.zeros((2, 2), np.float32))
     with open_source(path) as source:
-        how = server.facts(server.settings(parsed(), ""), SimpleNamespace(path=str(path), source=source))
+        how = server.facts(
+            server.settings(parsed(), ""),
+            SimpleNamespace(
+                path=str(path), source=source, backend="", model=SimpleNamespace(numerics=SimpleNamespace(name=""))
+            ),
+        )
     plain = Plain(SimpleNamespace(settings=how, ctx=64, max_tokens=64))
     model, entry = plain._model(), plain._catalogue()
     assert [model["id"], entry["slug"]] == ["deepseek-v4-flash"] * 2

@@ -12,8 +12,8 @@ import pytest
 from ds4ref.archs.steering import write_directions
 from ds4ref.cli.ds4 import main
 from ds4ref.cli.steer import build_parser
+from ds4ref.console.model import add_part, only_local, steering
 from ds4ref.console.options import Parser
-from ds4ref.console.steering import FLAGS, add_steering, only_local, steering
 from ds4ref.errors import UsageError
 
 
@@ -32,7 +32,7 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def parsed(*flags: str) -> tuple[float, float] | None:
     parser = Parser("x", usage="", description="", unavailable={})
-    add_steering(parser)
+    add_part(parser, "steering")
     found = steering(parser.parse(flags))
     return None if found is None else (found.attn, found.ffn)
 
@@ -52,7 +52,7 @@ def test_the_rules_of_the_flags() -> None:
         UsageError, match="--dir-steering-file works only with a local engine, not a target of kind http"
     ):
         only_local(asked, "http")  # type: ignore[arg-type]
-    for flag in FLAGS[1:]:
+    for flag in ("--dir-steering-attn", "--dir-steering-ffn"):
         with pytest.raises(UsageError, match=f"{flag} needs --dir-steering-file"):
             parsed(flag, "0.1")
         with pytest.raises(UsageError, match=f"invalid value for {flag}: 100.1: expected a number from -100 to 100"):

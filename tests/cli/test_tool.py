@@ -21,7 +21,6 @@ LOCAL = {
     "threads": 3,
     "gpu_memory": 2.0,
     "expert_cache": 3000,
-    "steering": None,
     "numerics": "exact",
     "ctx": 99,
 }
@@ -54,6 +53,5 @@ def _text(value):
 
 def test_options_that_are_not_given_leave_the_target_its_defaults(opened):
     assert opened("command:x") == ("command:x", {})
-    nothing = {"threads": None, "gpu_memory": None, "expert_cache": None, "steering": None}
-    assert opened("local")[1] == {"backend": tool.DEFAULT_BACKEND, **nothing}
+    assert opened("local")[1] == {}
     assert "timeout" not in opened("http://x/v1")[1]

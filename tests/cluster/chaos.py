@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ds4ref.cluster.open import ClusterSettings
 from ds4ref.engine import Engine
+from ds4ref.engine_options import ClusterSettings
 from ds4ref.errors import ClusterError
 from ds4ref.nano import random_path
 from ds4ref.session.session import Session

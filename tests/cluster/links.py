@@ -10,6 +10,7 @@ from ds4ref.cluster.link import PassResult
 from ds4ref.cluster.model import ClusterModel
 from ds4ref.cluster.stage import Stage, StageSpec
 from ds4ref.engine import Engine
+from ds4ref.engine_options import EngineOptions
 from ds4ref.errors import ClusterError
 from ds4ref.numerics import numerics
 
@@ -62,7 +63,9 @@ def layers_of(stages: int) -> list[range]:
 
 def local_link(engine: Engine, mode: str, stages: int, streams: str = "f32", backend: str = "cpu") -> LocalLink:
     layers = layers_of(stages)
-    return LocalLink([Stage(StageSpec(engine.path, one, backend, mode, 1)) for one in layers], layers, streams)
+    return LocalLink(
+        [Stage(StageSpec(engine.path, one, EngineOptions(backend, mode, 1))) for one in layers], layers, streams
+    )
 
 
 def split(engine: Engine, mode: str, stages: int, streams: str = "f32", backend: str = "cpu") -> ClusterModel:

@@ -25,9 +25,10 @@ from ds4ref.cluster.digest import tensors_digest
 from ds4ref.cluster.history import Base, back, line, passed
 from ds4ref.cluster.hops import packed, unpacked
 from ds4ref.cluster.layout import balanced, parse
-from ds4ref.cluster.open import ClusterSettings, _Connection, _placed, layer_bytes, open_cluster
+from ds4ref.cluster.open import _Connection, _placed, layer_bytes, open_cluster
 from ds4ref.cluster.stage import Stage, StageSpec, part_digest
 from ds4ref.cluster.workers import Place, Workers
+from ds4ref.engine_options import ClusterSettings, EngineOptions
 from ds4ref.errors import BackendError, Cancelled, ClusterError, UsageError
 from ds4ref.weights import open_source
 
@@ -167,7 +168,10 @@ def test_another_shape_is_another_file(nano_path: str, nano_engine, tmp_path) ->
     other = tmp_path / "other.gguf"
     other.write_bytes(data[:at] + struct.pack("<f", 2 * shape.rope_theta) + data[at + 4 :])
     with open_source(nano_path) as source:
-        settings, spec = ClusterSettings("tcp://127.0.0.1:1"), StageSpec(str(other), layers, "reference", "qat", None)
+        settings, spec = (
+            ClusterSettings("tcp://127.0.0.1:1"),
+            StageSpec(str(other), layers, EngineOptions(backend="reference", numerics="qat", threads=None)),
+        )
         connection = _Connection(settings, source, shape, spec)
         stage = Stage(spec)
         there: Any = SimpleNamespace(places=[Place("a", "tcp://a", layers)], facts=[stage.facts])
@@ -199,9 +203,14 @@ def test_no_client_is_left_open(nano_path: str, nano_engine, monkeypatch: pytest
     monkeypatch.setattr(open_module, "connect", lambda *_, **__: clients.append(FakeClient()) or clients[-1])
     settings = ClusterSettings("tcp://127.0.0.1:1", "0-5@a", patience=0)
     with pytest.raises(ClusterError, match="worker a is not there"):
-        open_cluster(settings, nano_engine.source, nano_engine.shape, "cpu", "qat", None)
+        open_cluster(EngineOptions(cluster=settings), nano_engine.source, nano_engine.shape)
     assert [client.closed for client in clients] == [1]
-    connection = _Connection(settings, nano_engine.source, nano_engine.shape, StageSpec("m", range(6), "cpu", "qat", 1))
+    connection = _Connection(
+        settings,
+        nano_engine.source,
+        nano_engine.shape,
+        StageSpec("m", range(6), EngineOptions(threads=1)),
+    )
     first = connection._connected()
     assert connection._connected() is first and not first.closed
     first.status = "closed"
@@ -275,7 +284,7 @@ class CountingStage:
         self.closed = True
 
 
-LOAD = "m", range(1), "cpu", "qat", 1
+LOAD = "m", range(1), EngineOptions("cpu", "qat", 1)
 
 
 def worked() -> tuple[Any, threading.Thread, Any, list[Answer]]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.archs.steering import Steering
 from ds4ref.cluster.model import ClusterModel
 from ds4ref.cluster.stage import Stage, StageSpec, check_family
 from ds4ref.engine import Engine
+from ds4ref.engine_options import EngineOptions, Steering
 from ds4ref.errors import Cancelled, ClusterError, ContextError, ModelFileError, PayloadError, SessionError, UsageError
 from ds4ref.runs import provenance
 from ds4ref.session.identity import Identity
@@ -220,14 +220,14 @@ def test_making_a_lost_timeline_again_can_be_cancelled(engines: dict[str, Engine
 def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
     """Identities as on one machine, but for rounded streams; never steered."""
     here = engines["qat"]
-    there = Engine(here.source, split(here, "qat", 2), "cpu")
+    there = Engine(here.source, split(here, "qat", 2), here.options)
     assert Identity.of(there).facts == Identity.of(here).facts and there.steering is None
     assert LocalTarget(there).identity() == LocalTarget(here).identity()
     assert provenance.identity(there) == provenance.identity(here)
     places = provenance.engine_facts(there)["cluster"]
     assert [(p["worker"], p["layers"]) for p in places] == [("0", "0-2"), ("1", "3-5")] and here.cluster is None
     assert "cluster" not in provenance.engine_facts(here)
-    rounded = Engine(here.source, split(here, "qat", 2, "bf16"), "cpu")
+    rounded = Engine(here.source, split(here, "qat", 2, "bf16"), here.options)
     assert Identity.of(rounded).differs(Identity.of(here).facts) == "streams"
     assert LocalTarget(rounded).identity() == {**LocalTarget(here).identity(), "streams": "bf16"}
     assert provenance.identity(rounded) == {**provenance.identity(here), "streams": "bf16"}
@@ -237,7 +237,7 @@ def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
 
 
 def test_a_stage_closes_its_model(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(StageSpec(nano_path, range(2), "reference", "qat", None))
+    stage = Stage(StageSpec(nano_path, range(2), EngineOptions(backend="reference", numerics="qat", threads=None)))
     closed: list[str] = []
     monkeypatch.setattr(stage.model, "close", lambda: closed.append("model"))
     monkeypatch.setattr(stage.source, "close", lambda close=stage.source.close: closed.append("file") or close())
@@ -279,7 +279,7 @@ def test_threads_are_those_of_every_stage(engines: dict[str, Engine]) -> None:
 
 def test_recordings_are_made_before_they_are_needed(engines: dict[str, Engine]) -> None:
     here = engines["qat"]
-    far = Engine(here.source, split(here, "qat", 3), "cpu")
+    far = Engine(here.source, split(here, "qat", 3), here.options)
     alone, session = here.session(CTX), far.session(CTX)
     for timeline in (alone, session):
         timeline.sync([1, 2, 3])
@@ -320,7 +320,7 @@ def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: p
 
     def tensors(layers: range) -> set[str]:
         read.clear()
-        Stage(StageSpec(nano_path, layers, "reference", "qat", None)).close()
+        Stage(StageSpec(nano_path, layers, EngineOptions(backend="reference", numerics="qat", threads=None))).close()
         return set(read)
 
     first, middle, last = tensors(range(2)), tensors(range(2, 5)), tensors(range(5, 6))
@@ -343,7 +343,7 @@ def test_what_is_refused(nano_path: str) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             Engine.open(nano_path, **{"cluster": "tcp://127.0.0.1:1", **more})
-    from ds4ref.drafts.setup import Drafting
+    from ds4ref.engine_options import Drafting
 
     with pytest.raises(UsageError, match="draft"):
         Engine.open(nano_path, cluster="tcp://127.0.0.1:1", drafts=Drafting("lookup"))

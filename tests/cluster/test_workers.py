@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from ds4ref.cli.ds4 import main
-from ds4ref.cluster.open import ClusterSettings, known_workers
+from ds4ref.cluster.open import known_workers
 from ds4ref.engine import Engine
+from ds4ref.engine_options import ClusterSettings
 from ds4ref.errors import ClusterError, DataError
 from ds4ref.runs.results import read_rows
 from ds4ref.runs.store import Store

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import ds4ref.eval
-from ds4ref.drafts.setup import KINDS, Drafting
 from ds4ref.engine import Engine
+from ds4ref.engine_options import DRAFTS, Drafting
 from ds4ref.errors import UsageError
 from ds4ref.generate import Generation, Timing, prefill
 from ds4ref.nano.trained import embedded_path, mtp_path
@@ -136,7 +136,7 @@ def test_a_server_s_answers_are_the_same(engines: Callable[..., Engine]) -> None
 
 def test_block_and_lookup_are_chosen_by_kind(engines: Callable[..., Engine]) -> None:
     names = {kind: [draft.name for draft in session.speculation.drafts] if (session := engines(kind).session(
-        64)).speculation else None for kind in KINDS}  # fmt: skip
+        64)).speculation else None for kind in DRAFTS}  # fmt: skip
     assert names == {"off": None, "auto": ["mtp", "lookup"], "lookup": ["lookup"], "mtp": ["mtp"]}
 
 

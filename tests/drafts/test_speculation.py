@@ -7,8 +7,8 @@ from statistics import mean
 
 import pytest
 
-from ds4ref.drafts import MOST_DRAFTED
 from ds4ref.drafts.speculation import CREDIT, RATE, SAVED, Counts, Speculation
+from ds4ref.engine_options import MOST_DRAFTED
 
 from .simulate import STEEP, TABLE, Clock, Process, run, simulated
 

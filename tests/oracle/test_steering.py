@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.archs.steering import Steering
 from ds4ref.engine import Engine
+from ds4ref.engine_options import Steering
 
 from .compare import difference
 from .modelgen import draw_ids, draw_shape, write_model

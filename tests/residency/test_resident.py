@@ -16,8 +16,8 @@ import pytest
 from ds4ref.archs import qwen3moe
 from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.archs.experts import dense_bytes
-from ds4ref.drafts.setup import Drafting
 from ds4ref.engine import Engine
+from ds4ref.engine_options import Drafting
 from ds4ref.errors import BackendError, DataError, ModelFileError, UsageError
 from ds4ref.nano import embedded_path, mtp_path, random_path
 from ds4ref.nano.diagnostic import diagnostic_path

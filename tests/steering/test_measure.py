@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ds4ref.archs.steering import Steering, digest
+from ds4ref.archs.steering import digest
+from ds4ref.engine_options import Steering
 from ds4ref.errors import ContextError, DataError, UsageError
 from ds4ref.runs.stats import Interval, unknown
 from ds4ref.steering import metrics, sidecar

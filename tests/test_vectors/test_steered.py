@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ds4ref.archs.steering import Steering, write_directions
+from ds4ref.archs.steering import write_directions
 from ds4ref.engine import Engine
+from ds4ref.engine_options import Steering
 from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
 from ds4ref.test_vectors.cli import main
 from ds4ref.test_vectors.diagnosis import Signatures, diagnose, search

@@ -1,0 +1,177 @@
+"""The options of an engine, each declared once.
+
+A field of ``EngineOptions`` is a keyword of ``Engine.open`` and a setting of a cluster's workers. Its metadata make it
+a flag of every command that opens a model (``console.model.add_engine``). Drafts, steering and clusters have options of
+their own, which are flags in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from .backends import BACKENDS, DEFAULT_BACKEND
+from .numerics import DEFAULT_MODE, MODES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DRAFTS = "off", "auto", "lookup", "mtp"
+STREAM_FORMATS = "f32", "bf16"
+SPLITS = "unicode", "ds4"
+MOST_DRAFTED = 7
+"""Most drafted tokens that one pass verifies: a pass holds 8 rows, the first of which is the pending token."""
+PATIENCE = 15.0
+"""Seconds without a sign of life after which a worker of a cluster counts as lost, and for which one that is missing is
+waited for."""
+
+
+def option(default: Any, flag: str = "", metavar: str = "", takes: Any = None, help: str = "", *short: str) -> Any:
+    """Return a field that is also a flag, unless ``flag`` is "".
+
+    takes   names to choose from; a tuple of the least and the largest number; "size": bytes, "auto" or "off"; None: any
+            text, or for a field that is False by default no value
+    help    what the flag does
+    short   other spellings of the flag
+    """
+    about = {"flag": flag, "short": short, "metavar": metavar, "takes": takes, "help": help}
+    return field(default=default, metadata=about if flag else {})
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What drafts tokens that are then checked several in one pass; results do not change.
+
+    kind    "off"; "lookup" (what followed the same tokens earlier in the conversation), "mtp" (the block for
+            multi-token prediction), or "auto": both, whichever promises more
+    mtp     file of that block, or a published folder that has it; needed for "mtp"
+    most    most drafted tokens of a pass; more than ``MOST_DRAFTED`` are never tried
+    margin  "mtp": two drafts become one if the logits of the best two tokens for the second are closer than this
+    depth   0: as deep as pays, at most ``most``; else always so deep, for measurements
+    """
+
+    kind: str = option("off", "--draft", "NAME", DRAFTS,
+        "speculative decoding; does not change the text. lookup: n-gram lookup in the context; mtp: the model's MTP "
+        "block; auto: use it where it pays; off (off)")  # fmt: skip
+    mtp: str | os.PathLike[str] | None = option(
+        None, "--mtp", "FILE", None, "file, or published folder, of the multi-token prediction (MTP) block"
+    )
+    most: int = option(
+        MOST_DRAFTED,
+        "--mtp-draft",
+        "N",
+        (1, 16),
+        "maximum draft tokens per pass, capped at 7; 1 turns drafting off (7)",
+    )
+    margin: float = option(3.0, "--mtp-margin", "F", (0.0, 1000.0),
+        "drop the second of two MTP drafts if its top two logits are closer than this (3)")  # fmt: skip
+    depth: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Steering:
+    """Directions taken out of what every half layer adds (``archs.steering``).
+
+    directions  file, or (layers, width) float32
+    attn, ffn   scales after attention and after the feed-forward half
+    """
+
+    directions: np.ndarray | str | os.PathLike[str] = option(
+        MISSING, "--dir-steering-file", "FILE", None, "steering directions, made by ds4 steer build"
+    )
+    attn: float = option(0.0, "--dir-steering-attn", "F", (-100.0, 100.0),
+        "steering scale after attention; negative amplifies (0)")  # fmt: skip
+    ffn: float = option(1.0, "--dir-steering-ffn", "F", (-100.0, 100.0),
+        "steering scale after the FFN; negative amplifies (1 with a file and no other scale, else 0)")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """How a model lies on a cluster.
+
+    where      address of the Dask scheduler, its scheduler file, or a ``distributed.Client``
+    layers     "0-20@a,21-42@b": layers and the names or addresses of workers; None: by bytes and measured speed
+    streams    "f32", or "bf16": streams between workers are rounded, and results are others than one machine's
+    patience   seconds without a sign of life after which a worker counts as lost
+    tell       called with lines for the user
+    """
+
+    where: Any = option(MISSING, "--cluster", "WHERE", None,
+        "split layers across Dask workers: scheduler address (tcp://HOST:PORT) or scheduler file")  # fmt: skip
+    layers: str | None = option(None, "--layers", "LIST", None,
+        "with --cluster: layers per worker, 0-20@a,21-42@b (by bytes and measured speed)")  # fmt: skip
+    streams: str = option("f32", "--stream-format", "NAME", STREAM_FORMATS,
+        "activation format between workers: f32, or bf16 (half the bytes, changes results) (f32)")  # fmt: skip
+    patience: float = PATIENCE
+    tell: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How a model is opened: the keywords of ``Engine.open``.
+
+    backend       "cpu": compiled kernels; "reference": plain NumPy, slow and readable; "cuda": an NVIDIA GPU
+    numerics      rounding mode (``numerics.MODES``)
+    threads       CPU threads (None: the backend's own choice)
+    strict        also demand the exact dimensions of DeepSeek V4 Flash (docs/explanation/model.md 2.1)
+    split         how the tokenizer cuts text before merging: "unicode" as the model was trained, or "ds4"
+    advise        prefetch routed experts from disk once they are chosen, which pays when the model does not fit into
+                  memory (None: do so if the file is larger than the memory this process may use)
+    expert_cache  bytes of memory for routed experts that are read from disk when they are chosen, for a model larger
+                  than memory (backend cpu, GGUF); "off"; None or "auto": if the file is larger than the memory this
+                  process may use, four fifths of what is free less all other weights. The experts that
+                  MODEL.experts.json beside the file lists are read first.
+    gpu_memory    GiB that the backend cuda may use (None: DS4_GPU_MEMORY, else all of it)
+    drafts        what guesses tokens that are checked several in one pass (None: nothing)
+    steering      directions taken out of what every half layer adds, in all sessions
+    cluster       a Dask scheduler (address, scheduler file or client) on whose workers the layers lie, or
+                  ``ClusterSettings``; each worker maps the file at the same path (docs/how-to/cluster.md). ``backend``
+                  and ``threads`` are then each worker's; options that a cluster does not support are refused.
+    """
+
+    backend: str = option(
+        DEFAULT_BACKEND,
+        "--backend",
+        "NAME",
+        tuple(BACKENDS),
+        "cpu: compiled kernels; reference: plain NumPy, slow and readable; cuda: an NVIDIA GPU (cpu)",
+    )
+    numerics: str = option(
+        DEFAULT_MODE,
+        "--numerics",
+        "MODE",
+        tuple(MODES),
+        "rounding mode. exact: none, like Hugging Face in float32; qat: the KV cache rounding used in training; ds4: "
+        f"qat plus ds4's integer activations ({DEFAULT_MODE})",
+    )
+    threads: int | None = option(None, "--threads", "N", (1, 2**31 - 1), "CPU threads (all performance cores)", "-t")
+    strict: bool = option(False, "--strict", help="accept only DeepSeek V4 Flash or Pro; check every metadata key")
+    split: str = option("unicode", "--split", "NAME", SPLITS,
+        "pre-tokenizer: unicode (as in training), or ds4 (as ds4 splits text) (unicode)")  # fmt: skip
+    advise: bool | None = None
+    expert_cache: int | str | None = option(None, "--expert-cache", "SIZE", "size",
+        "RAM for caching experts loaded from disk on demand: a size (32GB), off, or auto: on if the model exceeds "
+        "memory (auto)")  # fmt: skip
+    gpu_memory: float | None = option(
+        None, "--gpu-memory", "GIB", (0.001, 1e6), "GPU memory limit (DS4_GPU_MEMORY, else all)"
+    )
+    drafts: Drafting | None = None
+    steering: Steering | None = None
+    cluster: Any = None
+
+
+def flags(*kinds: type) -> Iterator[Field[Any]]:
+    """Yield the fields of classes of options that are flags."""
+    return (each for kind in kinds for each in fields(kind) if each.metadata)
+
+
+def dest(flag: str) -> str:
+    """Return the name under which a command line's value of ``flag`` is kept."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+KINDS = EngineOptions, Drafting, Steering, ClusterSettings
+FLAG_NAMES = tuple(dest(each.metadata["flag"]) for each in flags(*KINDS))
+"""What a command line keeps the values of an engine's flags under."""

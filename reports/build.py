@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ds4ref.console.common import atomic_output, check_output, duration
 from ds4ref.errors import DataError
-from ds4ref.runs import drift, marks
+from ds4ref.runs import drift, warnings
 from ds4ref.runs.columns import BY_NAME, rounded, shown, summaries
 from ds4ref.runs.provenance import age
 from ds4ref.runs.spread import band_name, median_band
@@ -201,11 +201,11 @@ def speed_curves(bench: Sequence[Measured]) -> dict[str, list[Curve]]:
             for entry in sorted(entries, key=lambda entry: entry["ctx_tokens"]):
                 low, high = (float(entry.get(f"{column}{end}") or entry[column]) for end in ("_low", "_high"))
                 points.append((int(entry["ctx_tokens"]), float(entry[column]), low, high))
-            marked = {
-                int(entry["ctx_tokens"]): codes for entry in entries if (codes := marks.concerning(entry, column))
+            warned = {
+                int(entry["ctx_tokens"]): codes for entry in entries if (codes := warnings.concerning(entry, column))
             }
             if points:
-                curves[name].append(Curve(printable(measured.name), tuple(points), tuple(marked.items())))
+                curves[name].append(Curve(printable(measured.name), tuple(points), tuple(warned.items())))
     return curves
 
 
@@ -232,7 +232,7 @@ def _add_speed(report: Report, bench: Sequence[Measured]) -> None:
                               "more": [column.heading for column in more],
                               "served": any(entry.get("ttft_ms") for entry in entries),
                               "notes": [printable(note) for note in drift.notes(measured.rows)],
-                              "warnings": [printable(note) for note in marks.notes(measured.rows)],
+                              "warnings": [printable(note) for note in warnings.notes(measured.rows)],
                               "model": printable(model_name(measured.run.facts) or "")})  # fmt: skip
 
 

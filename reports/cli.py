@@ -199,7 +199,7 @@ def export_(args: Namespace) -> int:
 
 
 def compare_(args: Namespace) -> int:
-    """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if the runs are not comparable or marked."""
+    """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if runs are not comparable or have warnings."""
     from .compare import INCOMPARABLE, REFUSED, compare
     from .tables import print_comparison
     from .thresholds import read_thresholds

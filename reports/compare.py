@@ -8,7 +8,7 @@ Speed is compared by log ratios at equal depths. The statistics depend on how th
                 like a difference, so a small one gives no verdict (``separate`` in the thresholds)
     single      fewer than three repetitions of one of the runs: the spread is unknown, so there is no interval
 
-Rows with a warning that concerns a speed (``ds4ref.runs.marks``) are left out; with many of them it is refused.
+Rows with a warning that concerns a speed (``ds4ref.runs.warnings``) are left out; with many of them it is refused.
 
 Without an interval, a verdict needs 80 % of the depths beyond a fixed limit (``single``) on one side.
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.runs import drift, marks, scored, stats, thinking
+from ds4ref.runs import drift, scored, stats, thinking, warnings
 from ds4ref.runs.speed import (
     BETTER,
     REFUSED,
@@ -292,7 +292,7 @@ def _speed_notes(
         )
     for side in (a, b):
         notes += [f"{side.name}: {note}" for note in drift.notes(side.rows)]
-        notes += [f"{side.name}: {note}" for note in marks.notes(side.rows)]
+        notes += [f"{side.name}: {note}" for note in warnings.notes(side.rows)]
     digests = [{place(row): row.get("gen_digest") for row in side.rows} for side in (a, b)]
     common = [d for d in digests[0] if digests[0][d] and digests[1].get(d)]
     unlike = sum(digests[0][d] != digests[1][d] for d in common)

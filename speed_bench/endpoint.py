@@ -10,7 +10,7 @@ cached tokens is checked if it reports one. Times are measured at the client:
 An event brings text, reasoning or a part of a tool call, under any name. Answers are asked for in exact lengths
 (``Request.exact``). Rates use the server's own count of tokens. If some tokens were never streamed, that is an error:
 the time to first token and the rate would both be wrong. A count that contradicts the length asked for, the finish
-reason or the events gives the row a warning (``ds4ref.runs.marks``), as do times that cannot be true.
+reason or the events gives the row a warning (``ds4ref.runs.warnings``), as do times that cannot be true.
 
 Concurrent streams begin at once, each with its own nonce; ``fairness`` is Jain's index of their rates: 1 if all are
 equal, 1/n if one stream of n got everything. The number of characters for a depth is calibrated with the server's count
@@ -29,11 +29,11 @@ from dataclasses import dataclass, field, replace
 
 from ds4ref.errors import Cancelled, DataError, TargetError
 from ds4ref.runs.columns import Sample
-from ds4ref.runs.marks import Marks, of_counts, of_first
 from ds4ref.runs.spread import quantile
+from ds4ref.runs.warnings import Warnings, of_counts, of_first
 from ds4ref.targets import Ability, Cancellation, Completion, Finish, Prompt, Request, Target, collect
 
-from .samples import marked
+from .samples import with_warnings
 from .waiting import Lag
 
 CALIBRATION = 2000
@@ -63,14 +63,14 @@ class StreamedAnswer:
     completion  the answer with its times
     prompt      number of prompt tokens
     requested   number of tokens requested
-    marks       its warnings: why its figures are not to be relied on
+    warnings    its warnings: why its figures are not to be relied on
     """
 
     begin: float
     completion: Completion
     prompt: int
     requested: int = 0
-    marks: Marks = field(default_factory=dict)
+    warnings: Warnings = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -85,7 +85,7 @@ class StreamedAnswer:
         return count
 
     @property
-    def miscount(self) -> Marks:
+    def miscount(self) -> Warnings:
         """Contradictions between the server's counts, the requested length, the finish reason and the events."""
         usage, limit = self.completion.usage, self.completion.finish == Finish.LENGTH
         return of_counts(usage.completion, len(self.completion.arrivals), self.requested, limit, usage.reasoning)
@@ -177,7 +177,7 @@ class Endpoint:
     def __init__(self, target: Target, text: str, *, chat: bool = False, system: str = "", exact: bool = True):
         target.require(Ability.CHAT if chat else Ability.TEXT, Ability.STREAM, needed_for="the sweep")
         self.target, self.text, self.chat, self.system, self.exact = target, text, chat, system, exact
-        self.marks: Marks = {}
+        self.warnings: Warnings = {}
         self._short: list[tuple[int, float]] = []  # of short prompts: tokens, seconds to the first generated one
         self._points: dict[int, int] = {}  # characters of a prompt -> its tokens
 
@@ -185,7 +185,7 @@ class Endpoint:
         """Measure the characters per token with two short requests, which also warm the server up.
 
         The requests are not streamed, since every server then reports token counts; raises TargetError if it does not.
-        Their times tell how soon a first token can come; what is counted wrongly marks every row.
+        Their times tell how soon a first token can come; what is counted wrongly is a warning on every row.
         """
         longest = min(len(self.text), CALIBRATION)
         for characters in (longest // 5, longest):
@@ -196,11 +196,11 @@ class Endpoint:
             self._short.append((self._points[characters], done.seconds))
             count = done.usage.completion
             if count is not None and not 0 <= count <= 1:
-                self.marks.setdefault("count", f"counts {count} tokens where 1 was asked for")
+                self.warnings.setdefault("count", f"counts {count} tokens where 1 was asked for")
         (short, few), (longer, many) = sorted(self._points.items())
         size = len(self.text[short:longer].encode("utf-8", "surrogatepass")) / max(1, many - few)
         if many > few and not LEAST_BYTES <= size <= MOST_BYTES:
-            self.marks["prompt"] = f"counts a prompt token for every {size:.2g} bytes of text"
+            self.warnings["prompt"] = f"counts a prompt token for every {size:.2g} bytes of text"
 
     def ask(self, depth: int, tokens: int, streams: int, cancel: Cancellation | None = None) -> list[StreamedAnswer]:
         """Send ``streams`` prompts of about ``depth`` tokens concurrently; return the answers of ``tokens`` tokens.
@@ -229,18 +229,18 @@ class Endpoint:
             wrong = f"took {cached} of {answer.prompt} prompt tokens from a cache although every prompt is new"
         if wrong:
             raise TargetError(f"{self.target.name} {wrong}: its speed cannot be measured")
-        marks = answer.miscount
+        warnings = answer.miscount
         if reason := hidden or answer.waits(size, self._expected(answer.prompt)):
-            marks.setdefault("count", reason)
+            warnings.setdefault("count", reason)
         if early := of_first(answer.completion.arrivals, answer.prompt, self._short):
-            marks["prefill"] = early
+            warnings["prefill"] = early
         if usage.prompt is not None and not depth / ODD - NONCE <= usage.prompt <= ODD * depth + NONCE:
-            marks["prompt"] = f"counts {usage.prompt} prompt tokens where about {depth} were sent"
+            warnings["prompt"] = f"counts {usage.prompt} prompt tokens where about {depth} were sent"
         elif usage.cached is not None and usage.cached < 0:
-            marks["prompt"] = f"counts {usage.cached} prompt tokens in a cache"
+            warnings["prompt"] = f"counts {usage.cached} prompt tokens in a cache"
         elif cached > answer.prompt:
-            marks["prompt"] = f"counts {cached} cached tokens of a prompt of {answer.prompt}"
-        return replace(answer, marks=self.marks | marks)
+            warnings["prompt"] = f"counts {cached} cached tokens of a prompt of {answer.prompt}"
+        return replace(answer, warnings=self.warnings | warnings)
 
     def _request(self, characters: int, tokens: int, cancel: Cancellation | None = None) -> Request:
         text = f"{secrets.token_hex(8)}\n{self.text[:characters]}"
@@ -308,7 +308,7 @@ def walk(
         with Lag() as lag:
             answers = endpoint.ask(depth, gen_tokens, streams, cancel)
         entry = {"rep": rep, **sample(answers, depth, start), **lag.facts()}
-        yield marked(entry, *(answer.marks for answer in answers))
+        yield with_warnings(entry, *(answer.warnings for answer in answers))
 
 
 def sample(answers: Sequence[StreamedAnswer], depth: int, start: float = 0.0) -> Sample:

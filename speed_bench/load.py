@@ -26,7 +26,7 @@ from ds4ref.targets import Cancellation
 
 from .endpoint import Endpoint, StreamedAnswer
 from .plan import Load, RequestShape
-from .samples import marked
+from .samples import with_warnings
 from .waiting import Lag
 
 NAP = 0.05
@@ -91,7 +91,7 @@ def walk(
         row |= {"rep": rep, "test": level_name(rate, streams), "requests": load.requests, "failed": len(failures)}
         row |= {"offered_rps": rate} if rate is not None and math.isfinite(rate) else {}
         row |= {"streams": streams} if rate is None else {}
-        yield marked(row | lag.facts(), *(answer.marks for answer in answers))
+        yield with_warnings(row | lag.facts(), *(answer.warnings for answer in answers))
 
 
 def level_name(rate: float | None, streams: int) -> str:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ds4ref.console.curves import cross, note_marks
+from ds4ref.console.curves import cross, note_warnings
 from ds4ref.console.plots import GRID, INK, STYLES, tick
 from ds4ref.errors import DataError
-from ds4ref.runs import marks
+from ds4ref.runs import warnings
 from ds4ref.runs.results import read_rows
 
 from .plot import check_suffix, default_output, save, words
@@ -103,7 +103,7 @@ def draw(rows: Sequence[Row], title: str, size: tuple[int, int]) -> Figure:
         lower.set_xlim(0, 1.22 * max(row[column] for curve in curves.values() for row in curve))
         lower.xaxis.set_major_locator(MaxNLocator(8, integer=column == "streams", steps=[1, 2, 4, 5, 10]))
         lower.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-        note_marks(figure, marks.codes(row for curve in curves.values() for row in curve).split())
+        note_warnings(figure, warnings.codes(row for curve in curves.values() for row in curve).split())
         _labels(upper)
         _labels(lower)
     return figure
@@ -111,7 +111,7 @@ def draw(rows: Sequence[Row], title: str, size: tuple[int, int]) -> Figure:
 
 def _line(axes: Axes, x: str, curve: Sequence[Row], y: str, colour: str, style: Any, label: str) -> None:
     values = [row[y] for row in curve]
-    cross(axes, [(row[x], row[y]) for row in curve if marks.of(row)])
+    cross(axes, [(row[x], row[y]) for row in curve if warnings.of(row)])
     axes.plot([row[x] for row in curve], values, color=colour, linewidth=2.2, linestyle=style, marker="o", markersize=4,
               clip_on=False, label=label)  # fmt: skip
 

@@ -106,13 +106,13 @@ def draw(curves: Sequence[tuple[str, list[Point]]], title: str, size: tuple[int,
 
 def _curve(name: str, points: Sequence[Point], column: str) -> Curve:
     """Return the curve of "prefill" or "gen" speeds."""
-    drawn, marked = [], []
+    drawn, warned = [], []
     for point in points:
         value, band = getattr(point, f"{column}_tps"), getattr(point, f"{column}_band")
         drawn.append((point.ctx, value, *(band or (value, value))))
-        if codes := point.marks.get(f"{column}_tps"):
-            marked.append((point.ctx, codes))
-    return Curve(name, tuple(drawn), tuple(marked))
+        if codes := point.warnings.get(f"{column}_tps"):
+            warned.append((point.ctx, codes))
+    return Curve(name, tuple(drawn), tuple(warned))
 
 
 def save(figure: Figure, file: Path) -> None:

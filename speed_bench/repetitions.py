@@ -39,7 +39,7 @@ class Repetitions:
         """Return the number of repetitions to run, as far as the ``lanes``' samples so far determine it.
 
         Raises DataError if the budget is too small to detect the difference ``detect``, whose message says which one is
-        detectable, or if too many rows are marked.
+        detectable, or if too many rows have warnings.
         """
         reps = 1 + max((entry["rep"] for samples in lanes for entry in samples), default=-1)
         if self.fixed is None and reps >= (1 if self.plan.detect is None else PILOT):

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ds4ref.errors import DataError
-from ds4ref.runs import marks
+from ds4ref.runs import warnings
 from ds4ref.runs.results import read_rows
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a speed curve; a band is (low, high), None without repetitions; ``marks``: codes by column."""
+    """One point of a speed curve; a band is (low, high), None without repetitions; ``warnings``: codes by column."""
 
     ctx: int
     prefill_tps: float
     gen_tps: float
     prefill_band: tuple[float, float] | None = None
     gen_band: tuple[float, float] | None = None
-    marks: Mapping[str, str] = field(default_factory=dict)
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
@@ -39,7 +39,7 @@ def read_points(path: str | os.PathLike[str], least: int = 2) -> list[Point]:
             row["gen_tps"],
             _band(row, "prefill_tps"),
             _band(row, "gen_tps"),
-            {name: codes for name in ("prefill_tps", "gen_tps") if (codes := marks.concerning(row, name))},
+            {name: codes for name in ("prefill_tps", "gen_tps") if (codes := warnings.concerning(row, name))},
         )
         for row in rows
     ]

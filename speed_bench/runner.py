@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.errors import Cancelled, DataError
-from ds4ref.runs import drift, marks
+from ds4ref.runs import drift, warnings
 from ds4ref.runs.columns import Sample, summaries
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Cancellation
@@ -248,7 +248,7 @@ class Measurement:
         return [
             f"{lane.name}: {note}" if lane.name else note
             for lane in self.lanes
-            for note in (*drift.notes(lane.samples), *marks.notes(lane.samples))
+            for note in (*drift.notes(lane.samples), *warnings.notes(lane.samples))
         ]
 
 

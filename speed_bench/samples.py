@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ds4ref.runs import marks
+from ds4ref.runs import warnings
 from ds4ref.runs.columns import COLUMNS, Sample
 
 from .sweep import SweepRow
@@ -30,12 +30,12 @@ def sample(row: SweepRow, costs: Costs | None = None, peaks: Peaks | None = None
     entry["steps_s"] = [round(seconds, 9) for seconds in row.steps_s]
     if costs is not None:
         entry |= _bounds(row, costs, peaks)
-    return marked(entry)
+    return with_warnings(entry)
 
 
-def marked(entry: Sample, *known: marks.Marks) -> Sample:
-    """Return a sample with its warnings: those ``known``, and those that its times show (``runs.marks.of_times``)."""
-    found = marks.merged([*known, marks.of_times(entry)])
+def with_warnings(entry: Sample, *known: warnings.Warnings) -> Sample:
+    """Return a sample with the ``known`` warnings and those that its times show (``runs.warnings.of_times``)."""
+    found = warnings.merged([*known, warnings.of_times(entry)])
     if "count" in found:  # how long the answer was is unknown
         found.pop("short", None)
     return {**entry, "warnings": found} if found else entry

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from ds4ref.runs import marks
+from ds4ref.runs import warnings
 from ds4ref.runs.columns import Column, shown
 
 PIPE_WIDTH = 120
@@ -89,4 +89,6 @@ def _caption(entries: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], omi
     if reps > 1:
         caption += f"; medians of {reps} repetitions"
     caption += f"; no room for {', '.join(omitted)}" if omitted else ""
-    return "\n".join([caption, *(f"warning ({code}): {marks.MEANINGS[code]}" for code in marks.codes(entries).split())])
+    return "\n".join(
+        [caption, *(f"warning ({code}): {warnings.MEANINGS[code]}" for code in warnings.codes(entries).split())]
+    )

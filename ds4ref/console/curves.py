@@ -2,7 +2,7 @@
 
 Each run has one colour and line style in both panels (Okabe and Ito's colours, which colour-blind readers can tell
 apart), and its name beside its curve. Speeds start at zero. Depths are on a logarithmic axis if they span decades.
-Points with warnings (``runs.marks``) are crosses, and a line below says what for.
+Points with warnings (``runs.warnings``) are crosses, and a line below says what for.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FAR = 24
 class Curve:
     """Speeds of one run.
 
-    points   (depth, value, low, high), where low = high = value if the band is unknown
-    marked   depths with warnings, and the codes of these (``runs.marks``)
+    points    (depth, value, low, high), where low = high = value if the band is unknown
+    warnings  depths with warnings, and the codes of these (``runs.warnings``)
     """
 
     name: str
     points: tuple[tuple[int, float, float, float], ...]
-    marked: tuple[tuple[int, str], ...] = ()
+    warnings: tuple[tuple[int, str], ...] = ()
 
 
 def speed_figure(
@@ -64,8 +64,8 @@ def speed_figure(
         _panel(axes, f"{name}, tokens/s", curves, styles)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=15, fontweight="bold", color=INK)
-    codes = dict.fromkeys(code for curve in (*prefill, *decode) for _, marks in curve.marked for code in marks.split())
-    note_marks(figure, codes)
+    codes = dict.fromkeys(code for curve in (*prefill, *decode) for _, text in curve.warnings for code in text.split())
+    note_warnings(figure, codes)
     figure.draw_without_rendering()  # sets the size of the axes
     for axes, (_, curves) in zip(all_axes, panels, strict=True):
         _place_names(axes, curves, styles)
@@ -83,8 +83,8 @@ def _panel(axes: Axes, text: str, curves: Sequence[Curve], styles: dict[str, int
         if any(low < high for _, _, low, high in curve.points):
             low, high = ([point[i] for point in curve.points] for i in (2, 3))
             axes.fill_between(depths, low, high, color=SERIES[index % len(SERIES)], alpha=0.2, linewidth=0)
-        marked = {depth for depth, _ in curve.marked}
-        cross(axes, [(depth, value) for depth, value, _, _ in curve.points if depth in marked])
+        crossed = {depth for depth, _ in curve.warnings}
+        cross(axes, [(depth, value) for depth, value, _, _ in curve.points if depth in crossed])
     context_axis(axes, [point[0] for curve in curves for point in curve.points])
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
@@ -162,13 +162,13 @@ def line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int) -> None
 
 
 def cross(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Draw crosses over marked points."""
+    """Draw crosses over points that have warnings."""
     if points:
         x, y = zip(*points, strict=True)
         axes.scatter(x, y, s=80, c=INK, marker="x", linewidths=1.8, clip_on=False, zorder=3)
 
 
-def note_marks(figure: Figure, codes: Iterable[str]) -> None:
+def note_warnings(figure: Figure, codes: Iterable[str]) -> None:
     """Write below a figure what its crosses mean, if there are ``codes`` of warnings."""
     if text := " ".join(codes):
         text = f"\u00d7 warnings: {text}; do not rely on these points"

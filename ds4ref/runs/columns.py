@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import marks
+from . import warnings
 
 Sample = dict[str, Any]
 Combine = Callable[[str, Sequence[Sample]], Any]
@@ -58,9 +58,9 @@ def count(name: str, group: Sequence[Sample]) -> int:
     return len(group)
 
 
-def marked(name: str, group: Sequence[Sample]) -> str | None:
+def all_warnings(name: str, group: Sequence[Sample]) -> str | None:
     """Return the codes of all warnings on the repetitions, None if there are none; ``name`` is not used."""
-    return marks.codes(group) or None
+    return warnings.codes(group) or None
 
 
 def band(source: str, end: int) -> Combine:
@@ -227,8 +227,8 @@ COLUMNS = (
            display_form=",.0f", rank=6),
     Column("failed", "under load: number of failed requests", type=int, form="d", heading="failed",
            display_form=".0f", rank=2),
-    Column("warnings", f"reasons not to rely on the row: {', '.join(marks.MEANINGS)} (below)", type=str,
-           combine=marked, heading="warnings", rank=1),
+    Column("warnings", f"reasons not to rely on the row: {', '.join(warnings.MEANINGS)} (below)", type=str,
+           combine=all_warnings, heading="warnings", rank=1),
     _ms("lag_ms", "endpoints: how late this client wakes from sleep (CPU contention)"),
     Column("wait_share", "local: share of the timed windows that a thread waited for a CPU (Linux)", form=".4f"),
     Column("load", "load average of the machine over the last minute, after the row", form=".2f"),

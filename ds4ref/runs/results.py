@@ -74,8 +74,6 @@ def _row(path: str | os.PathLike[str], line: int, cells: dict[Any, Any], width: 
         if (known and text and value is None) or (name in _NEEDED and value is None) or _impossible(name, value):
             raise DataError(f"{path}:{line}: {name} is {text!r}, not a number one can plot")
         row[name] = (int(value) if whole else value) if value is not None else text or None
-    if "marks" in row:  # as earlier versions call it
-        row.setdefault("warnings", row.pop("marks"))
     return row
 
 

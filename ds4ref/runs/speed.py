@@ -2,7 +2,7 @@
 
 A cell is one speed: of a place (a depth, or a test) in one repetition. Runs are compared only at places where both did
 the same amount of work. Cells of rows with warnings are left out, and a speed with many of them is not compared
-(``marks``).
+(``warnings``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import marks, stats
+from . import stats, warnings
 from .stats import Interval
 
 SPEEDS = (("prefill", "prefill_tps", "prefill_tokens"), ("decode", "gen_tps", "gen_tokens"))
@@ -39,7 +39,7 @@ def place(row: dict[str, Any]) -> Place:
 def cells(rows: Rows, column: str, work: str) -> dict[Place, tuple[Any, dict[int, float]]]:
     """Return place -> (amount of work, speeds by repetition) for the given columns, without rows that have warnings."""
     by_place: dict[Place, tuple[Any, dict[int, float]]] = {}
-    for row in marks.unmarked(rows, column):
+    for row in warnings.without(rows, column):
         value = row.get(column)
         if isinstance(value, (int, float)) and value > 0:
             entry = by_place.setdefault(place(row), (row.get(work), {}))
@@ -56,7 +56,7 @@ def common(rows_a: Rows, rows_b: Rows, column: str, work: str) -> tuple[Cells, C
 
 def refusal(rows_a: Rows, rows_b: Rows, column: str, names: tuple[str, str] = ("A", "B")) -> str:
     """Return why the warnings of either run forbid a comparison of the speeds in ``column``, "" if they do not."""
-    found = {name: marks.refusal(rows, column) for name, rows in zip(names, (rows_a, rows_b), strict=True)}
+    found = {name: warnings.refusal(rows, column) for name, rows in zip(names, (rows_a, rows_b), strict=True)}
     return "; ".join(f"{name}: {why}" for name, why in found.items() if why)
 
 

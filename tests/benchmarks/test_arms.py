@@ -46,7 +46,7 @@ def test_a_machine_that_is_too_busy_is_refused_and_not_judged(monkeypatch):
     from ds4ref.errors import DataError
 
     rows = [{"ctx_tokens": 24, "rep": rep, "prefill_tps": 9.0, "gen_tps": 9.0, "prefill_tokens": 24, "gen_tokens": 16,
-             "marks": {"busy": "load 30"}} for rep in range(6)]  # fmt: skip
+             "warnings": {"busy": "load 30"}} for rep in range(6)]  # fmt: skip
     lanes = [SimpleNamespace(samples=rows), SimpleNamespace(samples=rows)]
     plan = SimpleNamespace(budget=20.0)
 

@@ -132,9 +132,11 @@ def test_depths_that_span_decades_are_on_a_logarithmic_axis(depths, log):
     assert axes.get_xlim()[0] < min(depths) and axes.get_xlim()[1] > max(depths)
 
 
-def test_marked_points_are_crosses(csv):
+def test_points_with_warnings_are_crosses(csv):
     text = as_ds4().splitlines()
-    csv.write_text("\n".join([text[0] + ",marks", text[1] + ",count", text[2] + ",busy", *(f"{t}," for t in text[3:])]))
+    csv.write_text(
+        "\n".join([text[0] + ",warnings", text[1] + ",count", text[2] + ",busy", *(f"{t}," for t in text[3:])])
+    )
     figure = draw([("m2", read_points(csv))], "t", (960, 540))
     crosses = [[list(found.get_offsets()[:, 0]) for found in axes.collections] for axes in figure.axes]
     assert crosses == [[[4096]], [[2048, 4096]]], "what a server miscounts is decode alone"

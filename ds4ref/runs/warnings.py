@@ -2,7 +2,7 @@
 
 A row is judged where it is measured, by what the client's own clock saw: ``of_counts`` and ``of_first`` judge one
 answer, ``of_times`` a whole row. They are the row's field ``warnings``, a dict from a code of ``MEANINGS`` to a
-sentence with figures (``marks`` in files of earlier versions); a CSV has the codes alone. Tables, plots and reports
+sentence with figures; a CSV has the codes alone. Tables, plots and reports
 show them. A comparison of a speed leaves out rows with a warning that concerns it, and is refused if there are many
 (``refusal``).
 """
@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-Marks = dict[str, str]
+Warnings = dict[str, str]
 Row = Mapping[str, Any]
 
 MEANINGS = {
@@ -51,7 +51,7 @@ MOST = 0.25
 """Share of rows with warnings above which a speed is not compared."""
 
 
-def of_counts(count: int | None, events: int, asked: int, limit: bool, reasoning: int | None = None) -> Marks:
+def of_counts(count: int | None, events: int, asked: int, limit: bool, reasoning: int | None = None) -> Warnings:
     """Return the warnings that a server's ``count`` of generated tokens deserves, None if it does not count.
 
     events      number of events that were streamed; a token brings at most one
@@ -101,44 +101,44 @@ def _shows(pair: Sequence[tuple[float, float]]) -> bool:
     return late - soon >= max(SHOWS * soon, (many - few) / IMPOSSIBLE)
 
 
-def of_times(row: Row) -> Marks:
+def of_times(row: Row) -> Warnings:
     """Return the warnings that follow from the lengths and times of a measured row."""
-    marks: Marks = {}
+    warnings: Warnings = {}
     asked = row.get("asked_tokens") or 0
     if (row.get("gen_tokens") or 0) < SHORT * asked:
-        marks["short"] = f"answers ended after {row.get('gen_tokens') or 0} of {asked} tokens"
+        warnings["short"] = f"answers ended after {row.get('gen_tokens') or 0} of {asked} tokens"
     gaps, first = row.get("steps_s") or (), row.get("ttft_ms")
     load = "" if row.get("load") is None else f" (load {row['load']:g})"
     if first is None:
         if (row.get("wait_share") or 0.0) >= WAITING:
-            marks["busy"] = f"a thread waited for a CPU for {row['wait_share']:.0%} of the time{load}"
-        return marks
+            warnings["busy"] = f"a thread waited for a CPU for {row['wait_share']:.0%} of the time{load}"
+        return warnings
     mean, lag = 1e3 * statistics.fmean(gaps) if gaps else 0.0, row.get("lag_ms") or 0.0
     if gaps and mean < 1e3 * RESOLUTION:
-        marks["burst"] = f"events came every {mean:.3f} ms, faster than this client reads them"
+        warnings["burst"] = f"events came every {mean:.3f} ms, faster than this client reads them"
     elif not gaps and row["gen_tokens"] > 1:
-        marks["burst"] = f"{row['gen_tokens']} tokens came in one event"
+        warnings["burst"] = f"{row['gen_tokens']} tokens came in one event"
     if lag and (lag >= LATE_FIRST * first or (gaps and lag >= LATE_GAP * mean)):
-        marks["busy"] = f"this client woke {lag:.2g} ms late, events came every {mean:.2g} ms{load}"
-    return marks
+        warnings["busy"] = f"this client woke {lag:.2g} ms late, events came every {mean:.2g} ms{load}"
+    return warnings
 
 
 # --- rows with warnings
 
 
-def of(row: Row) -> Marks:
+def of(row: Row) -> Warnings:
     """Return the warnings of a row, whether measured or read from a CSV, which has codes alone."""
-    marks = row.get("warnings", row.get("marks"))
-    if isinstance(marks, dict):
-        return marks
-    return {code: MEANINGS.get(code, code) for code in marks.split()} if isinstance(marks, str) else {}
+    warnings = row.get("warnings")
+    if isinstance(warnings, dict):
+        return warnings
+    return {code: MEANINGS.get(code, code) for code in warnings.split()} if isinstance(warnings, str) else {}
 
 
-def merged(several: Iterable[Marks]) -> Marks:
+def merged(several: Iterable[Warnings]) -> Warnings:
     """Return all warnings, in the order of ``MEANINGS``; of equal codes the first sentence."""
-    found: Marks = {}
-    for marks in several:
-        found = {**marks, **found}
+    found: Warnings = {}
+    for warnings in several:
+        found = {**warnings, **found}
     order = list(MEANINGS)
     return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
@@ -153,7 +153,7 @@ def concerning(row: Row, column: str) -> str:
     return " ".join(code for code in of(row) if column in CONCERNS.get(code, (column,)))
 
 
-def unmarked(rows: Iterable[Row], column: str) -> list[Any]:
+def without(rows: Iterable[Row], column: str) -> list[Any]:
     """Return the rows without warnings that concern the speed in ``column``."""
     return [row for row in rows if not concerning(row, column)]
 
@@ -178,6 +178,6 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def refusal(rows: Sequence[Row], column: str) -> str:
-    """Return why the speeds in ``column`` cannot be compared, "" if few enough rows are marked."""
-    count = len(rows) - len(unmarked(rows, column))
+    """Return why the speeds in ``column`` cannot be compared, "" if few enough rows have warnings."""
+    count = len(rows) - len(without(rows, column))
     return f"{count} of {len(rows)} rows have warnings: {codes(rows)}" if count > MOST * len(rows) else ""

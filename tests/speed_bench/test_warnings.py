@@ -1,4 +1,4 @@
-"""Servers that miscount, or whose times cannot be true: none is published without a mark; and honest ones have none.
+"""Servers that miscount, or whose times cannot be true: none is published without a warning; and honest ones have none.
 
 Every server is a script on a clock that only it moves (``server.scripted``)."""
 
@@ -14,7 +14,7 @@ import pytest
 
 from ds4ref.errors import DataError
 from ds4ref.reports import cli as reports
-from ds4ref.runs import marks
+from ds4ref.runs import warnings
 from ds4ref.runs.columns import summaries
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli, loadplot, sweep, waiting
@@ -328,7 +328,7 @@ def swept(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", FALSE)
-def test_no_figure_that_cannot_be_true_is_published_unmarked(name, swept, capsys):
+def test_no_figure_that_cannot_be_true_is_published_without_a_warning(name, swept, capsys):
     server, expected = FALSE[name]
     code, rows = swept(server)
     said = capsys.readouterr()
@@ -337,12 +337,12 @@ def test_no_figure_that_cannot_be_true_is_published_unmarked(name, swept, capsys
         assert code == 1 and last.startswith("ds4-bench: http://fake/v1 ") and "internal error" not in last
         return
     assert code == 0 and [expected in row["warnings"].split() for row in rows] == [True, True]
-    assert f"warning ({expected}): {marks.MEANINGS[expected]}" in said.out.replace("\n", " ")
+    assert f"warning ({expected}): {warnings.MEANINGS[expected]}" in said.out.replace("\n", " ")
     assert f"warning ({expected}) on 4 of 4 rows: " in said.err
 
 
 @pytest.mark.parametrize("name", TRUE)
-def test_a_true_figure_has_no_mark(name, swept, capsys):
+def test_a_true_figure_has_no_warning(name, swept, capsys):
     code, rows = swept(TRUE[name])
     assert code == 0 and [row["warnings"] for row in rows] == [None, None], capsys.readouterr().err
     assert "warning" not in capsys.readouterr().out
@@ -382,11 +382,11 @@ def test_a_cold_first_request_is_no_reason_to_doubt_the_others(swept):
     assert code == 0 and [row["warnings"] for row in rows] == ["prefill", "prefill"]
 
 
-@pytest.mark.parametrize("lag, marked", [(0.0001, None), (0.0006, None), (0.0007, "busy"), (0.045, "busy")])
-def test_a_client_that_wakes_too_late_marks_its_rows(lag, marked, swept, capsys):
+@pytest.mark.parametrize("lag, warned", [(0.0001, None), (0.0006, None), (0.0007, "busy"), (0.045, "busy")])
+def test_a_client_that_wakes_too_late_has_warnings(lag, warned, swept, capsys):
     """From a quarter of the time between pieces on."""
     code, rows = swept(Server(), lag=lag)
-    assert code == 0 and {row["warnings"] for row in rows} == {marked}
+    assert code == 0 and {row["warnings"] for row in rows} == {warned}
     assert all(row["lag_ms"] == pytest.approx(1e3 * lag) and row["load"] is not None for row in rows)
     assert ("this client woke 45 ms late, events came every 2.4 ms (load " in capsys.readouterr().err) == (lag > 0.04)
 
@@ -394,7 +394,7 @@ def test_a_client_that_wakes_too_late_marks_its_rows(lag, marked, swept, capsys)
 def test_a_late_client_and_few_pieces():
     """The time to the first token has to be longer than the lag, too."""
     row = {"ttft_ms": 20.0, "gen_tokens": 1, "steps_s": [], "lag_ms": 1.9}
-    assert not marks.of_times(row) and list(marks.of_times(row | {"lag_ms": 2.0})) == ["busy"]
+    assert not warnings.of_times(row) and list(warnings.of_times(row | {"lag_ms": 2.0})) == ["busy"]
 
 
 def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
@@ -415,7 +415,7 @@ def test_a_load_is_judged_as_well(monkeypatch, tmp_path, capsys):
     (completion(lambda p, n, asked: 2 * n), "count"), (prompts(lambda p: 8 * p), "prompt"),
     (Server(prefill=0.0), "prefill"), (Buffered(2e-5), "burst"),
 ])  # fmt: skip
-def test_a_mark_is_in_row_table_plot_and_report(server, code, swept, capsys):
+def test_a_warning_is_in_row_table_plot_and_report(server, code, swept, capsys):
     assert swept(server, "--plot", "s.svg")[0] == 0
     facts = json.loads(Path("s.json").read_text())
     assert all(list(entry["warnings"]) == [code] for entry in facts["samples"])
@@ -430,7 +430,7 @@ def test_a_mark_is_in_row_table_plot_and_report(server, code, swept, capsys):
 
 
 @pytest.mark.parametrize("form", ["md", "json", "jsonl", "sql"])
-def test_a_mark_is_in_every_form(form, swept, capsys):
+def test_a_warning_is_in_every_form(form, swept, capsys):
     swept(completion(lambda p, n, asked: 2 * n), "-o", form)
     assert re.search(r"[\"' ]count[\"' ]", capsys.readouterr().out)
 
@@ -439,8 +439,8 @@ def test_a_mark_is_in_every_form(form, swept, capsys):
     (completion(lambda p, n, asked: 2 * n), 0.0, ["decode"]), (Server(prefill=0.0), 0.0, ["prefill"]),
     (Server(), 0.05, ["prefill", "decode"]), (Server(), 0.0, []),
 ])  # fmt: skip
-def test_a_gate_refuses_what_is_marked(server, lag, refused, swept, capsys):
-    """Of the speed that the marks concern; the other one is compared."""
+def test_a_gate_refuses_what_has_warnings(server, lag, refused, swept, capsys):
+    """Of the speed that the warnings concern; the other one is compared."""
     assert swept(server, lag=lag)[0] == 0
     capsys.readouterr()
     assert reports.main(["compare", "s.csv", "s.csv", "--json"]) == (4 if refused else 0)
@@ -476,17 +476,17 @@ def test_two_targets_of_which_one_miscounts_have_no_verdict(monkeypatch, tmp_pat
     )
 
 
-def test_a_few_marked_rows_are_left_out():
+def test_a_few_rows_with_warnings_are_left_out():
     rows = [{"ctx_tokens": 64 * n, "gen_tps": 10.0} for n in range(1, 9)]
     busy = {"warnings": {"busy": "load 30"}}
     for count, refused in ((2, ""), (3, "3 of 8 rows have warnings: busy")):
         some = [row | busy for row in rows[:count]] + rows[count:]
-        assert marks.refusal(some, "gen_tps") == refused and len(marks.unmarked(some, "gen_tps")) == 8 - count
-    assert marks.notes(some) == ["warning (busy) on 3 of 8 rows: load 30"]
+        assert warnings.refusal(some, "gen_tps") == refused and len(warnings.without(some, "gen_tps")) == 8 - count
+    assert warnings.notes(some) == ["warning (busy) on 3 of 8 rows: load 30"]
     some = [{"warnings": {"busy": "first"}}, {"warnings": {"other": "x", "busy": "second", "count": "y"}}]
     order = [("count", "y"), ("busy", "first"), ("other", "x")]
-    assert list(marks.merged(map(marks.of, some)).items()) == order and marks.codes(some) == "count busy other"
-    assert marks.of({"warnings": "busy count"}) == {code: marks.MEANINGS[code] for code in ("busy", "count")}
+    assert list(warnings.merged(map(warnings.of, some)).items()) == order and warnings.codes(some) == "count busy other"
+    assert warnings.of({"warnings": "busy count"}) == {code: warnings.MEANINGS[code] for code in ("busy", "count")}
 
 
 # --- this machine
@@ -501,11 +501,11 @@ def test_lag_is_what_a_sleeping_thread_overshoots(monkeypatch):
     assert lag.seconds == 0 and set(lag.facts()) == {"lag_ms", "load"}
 
 
-def test_a_local_row_that_waited_for_a_processor_is_marked():
+def test_a_local_row_that_waited_for_a_processor_has_a_warning():
     row = {"steps_s": [0.01], "gen_tokens": 1, "wait_share": 0.099, "load": 7.5}
-    assert not marks.of_times(row) and not marks.of_times(row | {"wait_share": None})
+    assert not warnings.of_times(row) and not warnings.of_times(row | {"wait_share": None})
     reason = {"busy": "a thread waited for a CPU for 10% of the time (load 7.5)"}
-    assert marks.of_times(row | {"wait_share": 0.1}) == reason
+    assert warnings.of_times(row | {"wait_share": 0.1}) == reason
 
 
 def test_only_the_timed_windows_count(monkeypatch):
@@ -540,7 +540,7 @@ def test_only_the_timed_windows_count(monkeypatch):
     assert row.wait_share is None and "warnings" not in sample(row)
 
 
-def test_rounds_are_not_counted_where_every_row_is_marked():
+def test_rounds_are_not_counted_where_every_row_has_warnings():
     plan = Plan((Lane(name="A"), Lane(name="B")), depths=(64,), detect=3.0)
     rows = [
         {"rep": rep, "ctx_tokens": 64, "prefill_tokens": 64, "gen_tokens": 8, "prefill_tps": 9.0 + rep % 3,
@@ -556,7 +556,7 @@ def test_rounds_are_not_counted_where_every_row_is_marked():
     assert Repetitions(plan).wanted([rows, miscounted]) >= 6, "prefill can still be compared"
 
 
-def test_marked_levels_of_a_load_are_crosses():
+def test_levels_with_warnings_of_a_load_are_crosses():
     rows = [{"ctx_tokens": 64, "streams": n, "ttft_ms": 5.0 * n, "total_tps": 9.0} for n in (1, 2, 4)]
     rows[1]["warnings"] = "burst busy"
     figure = loadplot.draw(rows, "t", (960, 720))

@@ -33,8 +33,8 @@ RUN is the number of a run, its tag, its label, the beginning of its uid, "lates
 (ds4's own included), the JSON of ds4-vectors check --out, or a log of ds4-eval (.jsonl). The store is
 $DS4_DATA_DIR/runs.sqlite, else in the user's data directory; --store names another.
 
-exit codes: 0 done; 1 failure, or a gate of compare that failed; 2 usage; {EXIT_INCOMPARABLE} not comparable, too
-many warnings, or a qa with sections that did not run"""
+exit codes: 0 done; 1 failure, or a gate of compare that failed; 2 usage; {EXIT_INCOMPARABLE} not comparable, or too
+many warnings"""
 
 COMMANDS = {
     "list": "runs, newest first",
@@ -46,7 +46,6 @@ COMMANDS = {
     "compare": "is run B better than run A?",
     "build": "one HTML report, and the same as Markdown",
     "check": "check the integrity of the store",
-    "qa": "run a release checklist: one page with a verdict",
 }
 
 USAGE = "ds4-report COMMAND [RUN...] [options]\n\ncommands:\n" + "\n".join(
@@ -68,8 +67,7 @@ def build_parser(command: str) -> Parser:
         unavailable={},
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="runs or files; see below")
-    if command != "qa":
-        add(parser, "--store", help="the run store (the user's own)")
+    add(parser, "--store", help="the run store (the user's own)")
     if command == "list":
         parser.add_argument("--kind", metavar="KIND", type=choice(*KINDS), help="only " + ", ".join(KINDS))
         add(parser, "--tag", help="only runs with this tag")
@@ -99,13 +97,6 @@ def build_parser(command: str) -> Parser:
         add(parser, "--title", help="(from the runs)")
         parser.add_argument("--history", metavar="N", type=integer(0), default=20,
                             help="show up to N earlier graded runs of the same packs (20)")  # fmt: skip
-    if command == "qa":
-        add(parser, "--output", metavar="FOLDER", default="qa", help="folder to create for page and outputs (qa)")
-        add(parser, "--model", help="(the embedded model)")
-        add(parser, "--only", metavar="LIST", default="", help="only these sections, separated by commas")
-        add(parser, "--skip", help="leave out these sections")
-        add(parser, "--timeout", default=3600.0, help="time limit of a section in seconds (3600)")
-        add(parser, "--list", help="list the sections, and stop")
     add(parser, "--help")
     if not command:
         add(parser, "--version")
@@ -254,21 +245,9 @@ def check(args: Namespace) -> int:
     return 0
 
 
-def qa(args: Namespace) -> int:
-    """Run ``ds4-report qa``; return 0 for pass, 1 for fail, 4 for incomplete, 130 for Ctrl-C."""
-    from .qa import SECTIONS, run_checklist
-
-    _names(args, 0, 0)
-    if args.list:
-        print("\n".join(f"{section.name:<12}{section.about}" for section in SECTIONS))
-        return 0
-    only, skip = ([name.strip() for name in text.split(",") if name.strip()] for text in (args.only, args.skip))
-    return run_checklist(args.output, args.model, args.timeout, only, skip)
-
-
 BODIES: dict[str, Callable[[Namespace], int]] = {
     "list": listing, "show": show, "tag": tag, "rm": remove, "import": import_, "export": export_,
-    "compare": compare_, "build": build, "check": check, "qa": qa,
+    "compare": compare_, "build": build, "check": check,
 }  # fmt: skip
 
 

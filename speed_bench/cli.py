@@ -216,26 +216,10 @@ def many(argv: Sequence[str]) -> int:
     return run_many(Tool(PROG, "ds4ref.speed_bench.cli", ("csv", "plot")), argv)
 
 
-def drafts(argv: Sequence[str]) -> int:
-    """Run ``ds4-bench drafts``; return the exit code."""
-    from .draftplot import drafts as draw_drafts
-
-    return draw_drafts(argv)
-
-
-def experts(argv: Sequence[str]) -> int:
-    """Run ``ds4-bench experts``; return the exit code."""
-    from .experts import experts as try_orders
-
-    return try_orders(argv)
-
-
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plot": draw,
     "peaks": peaks,
     "model": model,
-    "drafts": drafts,
-    "experts": experts,
     "many": many,
 }
 

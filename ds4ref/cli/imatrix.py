@@ -52,7 +52,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--hot-list", metavar="FILE", help="write the experts by use; loaded automatically if named MODEL.experts.json"
     )
-    parser.add_argument("--routing", metavar="FILE", help="write the expert choices (.npz), for ds4-bench experts")
+    parser.add_argument("--routing", metavar="FILE", help="write the expert choices (.npz)")
     add(parser, "--model", help="model file (default: ./ds4flash.gguf if it exists, else the small embedded model)")
     add(parser, "--ctx", default=2048, help="tokens per chunk (2048)")
     parser.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most N prompts")

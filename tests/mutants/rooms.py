@@ -79,7 +79,7 @@ ROOMS = {
     "archs": ("ds4ref/archs", "tests/archs tests/test_decode.py tests/session tests/test_importance.py"),
     "text": ("ds4ref/text", "tests/text"),
     "weights": ("ds4ref/weights", "tests/weights"),
-    "residency": ("ds4ref/residency", "tests/residency tests/speed_bench/test_experts.py"),
+    "residency": ("ds4ref/residency", "tests/residency"),
     "sampling": ("ds4ref/sampling", "tests/test_sampling.py tests/weights/test_llama2c.py"),
     "costs": ("ds4ref/costs.py", "tests/test_costs.py tests/speed_bench/test_model.py"),
     "kernels": ("kernels", "tests/kernels/test_ops.py tests/kernels/test_pitfalls.py tests/kernels/test_cpu_cores.py"),

@@ -11,13 +11,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ds4ref.console.common import Progress, columns, is_tty, run, say
 from ds4ref.console.options import parsed
 from ds4ref.errors import UsageError
 
-from .log import Log, Sample, Writer, header_of
+from .log import Log, Writer, header_of
 from .options import PROG, Job, build_parser, measured, read_job
 from .plan import Key, keys
 from .signals import Signals
@@ -28,20 +29,24 @@ if TYPE_CHECKING:
     from .runner import Event, Runner
     from .scores import Summary
 
-COMMANDS = ("calibrate", "compare", "export", "import", "judge", "regrade", "verify", "view")
+COMMANDS = {
+    "compare": "cli_compare:compare", "judge": "judge.judged:judge_files",
+    "regrade": "regrade:regrade", "view": "view:view",
+}  # fmt: skip
+"""Module and function of each subcommand."""
 
 
 def body(argv: Sequence[str]) -> int:
     """Run the subcommand that ``argv`` names, or else the questions; return the exit code."""
     if argv and argv[0] in COMMANDS:
-        return _command(argv[0])(argv[1:])
+        module, _, function = COMMANDS[argv[0]].partition(":")
+        code: int = getattr(import_module(f".{module}", __package__), function)(argv[1:])
+        return code
     args = parsed(build_parser(), argv)
     if args is None:
         return 0
-    if args.self_test_extractors:
-        return _self_test()
     if args.replay is not None:
-        from .cli_replay import replay
+        from .replay import replay
 
         return replay(args)
     if args.speed is not None:
@@ -50,27 +55,6 @@ def body(argv: Sequence[str]) -> int:
     if args.list:
         return _list(job)
     return evaluate(job, args, [PROG, *argv])
-
-
-def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """Import the module of a subcommand and return its body."""
-    if name == "calibrate":
-        from .cli_calibrate import calibrate_logs as found
-    elif name == "compare":
-        from .cli_compare import compare as found
-    elif name == "import":
-        from .cli_import import import_pack as found
-    elif name == "judge":
-        from .cli_judge import judge_file as found
-    elif name == "export":
-        from .cli_judge import export as found
-    elif name == "regrade":
-        from .cli_regrade import regrade as found
-    elif name == "verify":
-        from .verify.cli import verify_pack as found
-    else:
-        from .cli_view import view as found
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------- a run
@@ -229,18 +213,16 @@ def _conclude(
     from .keep import notes as notes_of
     from .report import report_text
     from .runner import missing
+    from .scores import summarize
 
     samples = [log.samples[key] for key in wanted if key in log.samples]
     questions = {q.id: q for q in job.pack.questions}
-    if args.grader == "ds4":
-        samples = [_as_ds4(sample) for sample in samples]
-    from .scores import summarize
-
     found = summarize(questions, samples)
     left = len(missing(log, wanted))
     status = "complete" if not left and error is None else "stopped" if error is None else "failed"
-    number = _keep(args, log, samples, status)
-    notes = notes_of(Log(str(log.path), log.header, samples))
+    whole = Log(str(log.path), log.header, samples)
+    number = _keep(args, whole, status)
+    notes = notes_of(whole)
     for note in notes:
         log.note(note)
     if args.json:
@@ -268,23 +250,16 @@ def _conclude(
     return 0
 
 
-def _as_ds4(sample: Sample) -> Sample:
-    import msgspec
-
-    return msgspec.structs.replace(sample, grade=sample.ds4)
-
-
-def _keep(args: Namespace, log: Writer, samples: list[Sample], status: str) -> int | None:
+def _keep(args: Namespace, log: Log, status: str) -> int | None:
     """Add the run to the store; return its number, None without a store."""
-    if args.no_store or not samples:
+    if args.no_store or not log.samples:
         return None
     from ds4ref.runs.store import Store
 
     from .keep import keep
 
     with Store.open(args.store) as store:
-        return keep(store, Log(str(log.path), log.header, samples), label=args.label or "", status=status,
-                    grader=args.grader)  # fmt: skip
+        return keep(store, log, args.label or "", status=status)
 
 
 def _document(job: Job, found: Summary, left: int, number: int | None) -> Mapping[str, Any]:
@@ -305,16 +280,6 @@ def _list(job: Job) -> int:
     body = [[q.id, q.source, q.kind, q.difficulty, q.domain, q.title[:60]] for q in job.asked]
     print(rows(("id", "source", "kind", "difficulty", "domain", "question"), body))
     return 0
-
-
-def _self_test() -> int:
-    from .corpus import failures
-
-    total, wrong = failures()
-    for line in wrong:
-        say(PROG, line)
-    print(f"{total - len(wrong)} of {total} answers graded as expected")
-    return 1 if wrong else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

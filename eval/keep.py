@@ -28,16 +28,12 @@ def keep(
     *,
     status: str = "complete",
     tags: Sequence[str] = (),
-    grader: str | None = None,
 ) -> int:
     """Add the log to the store, or replace its run; return the run's number.
 
-    ``label``: name of the run (default: pack and model). ``grader``: rule that made the grades (default: as the log's
-    header says, else ours).
+    ``label``: name of the run (default: pack and model).
     """
     facts, rows = {**about(log), "summary": summary(log).to_json()}, rows_of(log)
-    if grader is not None:
-        facts["grader"] = grader
     known = same_log(store, facts)
     if known is None:
         named = label or ", ".join(str(part) for part in (facts["pack"]["pack"], facts["model"]["name"]) if part)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
 from ds4ref.errors import UsageError
 
-from . import long_pack, packs
+from . import long_pack, own, packs
 from .packs import Pack
+
+
+def files() -> dict[str, Path]:
+    """Return the packs that are files, by name."""
+    folder = Path(str(resources.files("ds4ref.eval") / "questions"))
+    return {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
 
 
 def names() -> list[str]:
     """Return the names of all packs, in alphabetical order."""
-    return sorted((*packs.names(), long_pack.NAME))
+    return sorted((*files(), long_pack.NAME))
 
 
 def load(
@@ -29,9 +36,7 @@ def load(
         return long_pack.make(depths or long_pack.SIZES, count, seed or 0)
     if depths is not None or seed is not None:
         raise UsageError(f"--long-tokens and --long-seed are for --pack {long_pack.NAME}, not for {name}")
-    path = Path(name)
-    if name not in packs.names() and path.is_file():
-        from . import own
-
-        return packs.read(path) if own.is_pack(path) else own.read(path)
-    return packs.load(name)
+    path = files().get(name, Path(name))
+    if not path.is_file():
+        raise UsageError(f"no pack {name}: choose from {', '.join(names())}, or name a file")
+    return packs.read(path) if own.is_pack(path) else own.read(path)

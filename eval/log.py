@@ -54,8 +54,7 @@ class Sample(msgspec.Struct, omit_defaults=True):
     prompt       the user's message
     output       generated text, including thinking that the target does not report apart
     reasoning    thinking that the target reports apart from the answer
-    grade        grade by our rule; None without an answer to grade
-    ds4          grade by ds4's own rule
+    grade        None without an answer to grade
     prompt_tokens, cached_tokens    tokens of the prompt, and those of them from a cache; None if not counted
     tokens, reasoning_tokens        generated tokens, and the thinking among them; None if not counted
     ttft         seconds to the first token
@@ -78,7 +77,6 @@ class Sample(msgspec.Struct, omit_defaults=True):
     output: str = ""
     reasoning: str = ""
     grade: Grade | None = None
-    ds4: Grade | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     tokens: int | None = None

@@ -5,7 +5,7 @@ questions share one text: two ask for a locker (``long-lookup``), two for that o
 two for that of the person to whom somebody writes (``long-hop``). What decides lies at most as many tokens before the
 end of the notes as the question states, and at least ``NEAREST`` of that: farther than the rows that the indexer keeps
 reach, which are 512 of 4 tokens each (ds4ref/archs/deepseek4). All other lines have the same forms, so that it is the
-name that finds the line. ``ds4-eval verify long`` computes the answers from the text alone.
+name that finds the line.
 
 The notes depend on seed, sizes and the tokenizer that measures them, and on nothing else: the only draws are those of
 ``random.Random(text).random()``, which Python promises to keep.

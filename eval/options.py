@@ -28,11 +28,7 @@ USAGE = """ds4-eval [options]                   ask the questions, grade the ans
        ds4-eval view LOG [QUESTION]         show a log, or one question in full
        ds4-eval compare A B                 compare two logs question by question
        ds4-eval regrade LOG                 grade the answers of a log again
-       ds4-eval calibrate LOG...            difficulty and discrimination of questions
        ds4-eval judge FILE...               grade logs of inspect_ai, lm-eval or ds4
-       ds4-eval export LOG                  convert a log for inspect_ai
-       ds4-eval import FILE...              make a pack of existing question files
-       ds4-eval verify [PACK]               compute the right answers of a pack
        (each with --help)"""
 
 EPILOG = """\
@@ -69,6 +65,7 @@ examples:
 UNAVAILABLE = {
     "--trace": "the log (-o FILE) has every prompt and answer: see ds4-eval view",
     "--metal": "no Metal backend",
+    "--self-test-extractors": "the test suite tests the grader",
     "--quality": "every numerics mode is exact about what it rounds: --numerics",
 }
 
@@ -130,10 +127,6 @@ def build_parser() -> Parser:
     add(g, "--no-store")
     add(g, "--label")
     add(g, "--fail-below", metavar="PERCENT", type=number(0, 100), help="exit 1 if the score is lower")
-    add(g, "--grader", help="rules of the score: ours or ds4 (the log has both)")
-    g.add_argument(
-        "--self-test-extractors", action="store_true", help="test the graders on a corpus of answers and exit"
-    )
     add(made, "--help")
     add(made, "--version")
     return made

@@ -1,124 +1,192 @@
-"""Read a file of questions, ``{"question": ..., "answer": ...}`` a line (docs/how-to/ask-your-own-questions.md).
+"""Read the user's questions, ``{"question": ..., "answer": ...}`` a line (docs/how-to/ask-your-own-questions.md).
 
-JSON Lines, one JSON list, or CSV with a header. The kind of a question follows from its answer: with choices a letter,
-else an integer, else a text. Unlike an import, which leaves out what is unclear, every entry must be right.
+JSON Lines, one JSON list, CSV with a header, or a copy of ds4's C source. The kind of a question follows from its
+answer: with choices a letter, else an integer, else a text. Files of GPQA, SuperGPQA and AIME have other names for the
+same fields. Every entry must be right: DataError names the first wrong one.
 """
 
 from __future__ import annotations
 
+import ast
+import csv
+import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
 from ds4ref.console.options import printable
 from ds4ref.errors import DataError
 
-from .imports import tables
-from .imports.records import Record, Skip, choices_of, fold, identity, letter_of
-from .packs import LETTERS, Header, Pack, Question, problem, stamped
+from .ds4_source import SUFFIXES, tables
+from .packs import LETTERS, Header, Kind, Pack, Question, problem, stamped
 
-NEEDS = (("question",), ("answer",))
-CHOICES = ("choices", "options")
-FIELDS = ("question", "answer", *CHOICES, "id", "source", "domain", "difficulty", "explanation")
+NAMES = {
+    "question": ("question", "problem"), "answer": ("answer", "correct answer"), "choices": ("choices", "options"),
+    "id": ("id", "record id", "uuid"), "source": ("source",), "explanation": ("explanation", "solution"),
+    "domain": ("domain", "high level domain", "discipline", "subject"), "difficulty": ("difficulty",),
+}  # fmt: skip
+"""Names of the fields in files, in lower case, with a blank for every run of blanks, hyphens and underscores."""
+WRONG = ("incorrect answer 1", "incorrect answer 2", "incorrect answer 3")
+"""GPQA's wrong answers."""
+SEED = "ds4-eval import gpqa 1"
+"""What the order of GPQA's choices is drawn from: another one would make other questions."""
 ACCEPTED = '"question" and "answer" are needed; "choices" (a list), "id", "source", "domain", "difficulty" and ' \
            '"explanation" may be there'  # fmt: skip
+LONGEST_ID = 100
 
 
 def is_pack(path: Path) -> bool:
     """Return whether the first line that is not blank is the header of a pack."""
-    first = next((line for _, line in tables.lines(path) if line.strip()), "")
-    try:
-        header = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(header, dict) and "pack" in header
+    with suppress(ValueError, RecursionError):
+        header = json.loads(_text(path).lstrip().partition("\n")[0])
+        return isinstance(header, dict) and "pack" in header
+    return False
 
 
 def read(path: Path) -> Pack:
     """Read a file of questions as a pack of the file's name; DataError names the first wrong line."""
     found: dict[str, tuple[str, Question]] = {}
-    for where, record in _records(path):
-        question = _question(where, record)
+    for where, record in _records(path, _text(path)):
+        try:
+            if not isinstance(record, dict):
+                raise ValueError(f"not a JSON object: {ACCEPTED}")
+            question = _question(record, printable(path.stem), path.suffix in SUFFIXES)
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from None
         if question.id in found:
-            what = "question" if record.value("id") is None else f"id {question.id}"
-            raise DataError(f"{where}: the same {what} as in {found[question.id][0]}")
+            raise DataError(f"{where}: the same question or id {question.id} as in {found[question.id][0]}")
         found[question.id] = (where, question)
     if not found:
         raise DataError(f"{path}: no question: {ACCEPTED}")
-    name = identity(printable(path.stem)) or "questions"
-    return Pack(Header(name, 1), tuple(question for _, question in found.values()))
+    return Pack(Header(_identity(printable(path.stem)) or "questions", 1), tuple(q for _, q in found.values()))
 
 
-def _records(path: Path) -> Iterator[tuple[str, Record]]:
+def _text(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}") from None
+    if not text.strip():
+        raise DataError(f"{path}: empty")
+    return text
+
+
+def _records(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     """Yield each entry with its place."""
-    first = next((line for _, line in tables.lines(path) if line.strip()), "")
-    if not first.lstrip().startswith("["):
-        yield from ((f"{path}:{record.line}", record) for record in tables.records(path, NEEDS))
-        return
+    if path.suffix in SUFFIXES:
+        try:
+            yield from ((f"{path}:{line}", cells) for line, cells in tables(text))
+        except ValueError as error:
+            raise DataError(f"{path}: {error}") from None
+    elif text.lstrip().startswith("["):
+        yield from ((f"{path}: entry {i}", entry) for i, entry in enumerate(_json(str(path), text), 1))
+    elif text.lstrip().startswith("{"):
+        lines = enumerate(text.split("\n"), 1)
+        yield from ((f"{path}:{i}", _json(f"{path}:{i}", line)) for i, line in lines if line.strip())
+    else:
+        yield from _csv(path, text)
+
+
+def _json(where: str, text: str) -> Any:
     try:
-        entries = json.loads("".join(line for _, line in tables.lines(path)))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-    for number, entry in enumerate(entries, 1):
-        where = f"{path}: entry {number}"
-        if not isinstance(entry, dict):
-            raise DataError(f"{where}: not a JSON object: {ACCEPTED}")
-        yield where, Record(path, number, {fold(name): value for name, value in entry.items()})
+        raise DataError(f"{where}: not JSON: {error}") from None
 
 
-def _question(where: str, record: Record) -> Question:
-    def refuse(why: str) -> NoReturn:
-        raise DataError(f"{where}: {why}")
-
-    if record.torn:
-        refuse(f"the row has not as many cells as the header: {record.torn}")
-    if "kind" in record.cells:
-        refuse('a line with "kind" belongs in a pack, whose first line is {"pack": NAME, "version": 1}')
-    for name in record.cells.keys() - set(FIELDS):
-        if near := get_close_matches(name, FIELDS, 1, 0.75):
-            refuse(f'unknown field "{printable(name, 40)}" (did you mean "{near[0]}"?): {ACCEPTED}')
-    for (name,) in NEEDS:
-        if record.value(name) in (None, ""):
-            has = ", ".join(sorted(record.cells)) or "nothing"
-            refuse(f'no "{name}" (the fields here: {printable(has, 120)}): {ACCEPTED}')
+def _csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    rows, start, header = csv.reader(text.splitlines(keepends=True), strict=True), 1, None
     try:
-        text, choices = record.text("question"), _choices(record)
-    except Skip as skip:
-        refuse(skip.reason + (f": {printable(skip.detail, 60)}" if skip.detail else ""))
-    kind, answer = _answer(record.value("answer"), choices, refuse)
-    source = record.note("source") or record.stem
-    domain, difficulty = record.note("domain") or source, record.note("difficulty")
-    question = Question(identity(record.note("id")), source, domain, difficulty, kind, text, choices, answer,
-                        record.note("explanation"))  # fmt: skip
-    question = msgspec.structs.replace(question, id=question.id or identity(stamped(question)))
+        for row in rows:
+            where, start = f"{path}:{start}", rows.line_num + 1
+            if header is None:
+                header = row
+            elif len(row) == len(header):
+                yield where, dict(zip(header, row, strict=True))
+            elif row:
+                raise DataError(f"{where}: {len(row)} cells under {len(header)} columns")
+    except csv.Error as error:
+        raise DataError(f"{path}:{start}: not CSV: {error}") from None
+
+
+def _question(record: dict[str, Any], stem: str, is_ds4: bool) -> Question:
+    """Return the question that a record states; ValueError says what is wrong with it."""
+    cells: dict[str, Any] = {}
+    for name, value in record.items():
+        cells.setdefault(re.sub(r"[\s_-]+", " ", name).strip().lower(), value)
+    if "kind" in cells:
+        raise ValueError('a line with "kind" belongs in a pack, whose first line is {"pack": NAME, "version": 1}')
+    known = [name for names in NAMES.values() for name in names]
+    for name in cells.keys() - {*known, *WRONG, "answer letter"}:
+        if near := get_close_matches(name, known, 1, 0.75):
+            raise ValueError(f'unknown field "{printable(name, 40)}" (did you mean "{near[0]}"?): {ACCEPTED}')
+    given = {field: next((cells[name] for name in names if cells.get(name) not in (None, "")), None)
+             for field, names in NAMES.items()}  # fmt: skip
+    for name in ("question", "answer"):
+        if given[name] is None:
+            has = printable(", ".join(sorted(cells)) or "nothing", 120)
+            raise ValueError(f'no "{name}" (the fields here: {has}): {ACCEPTED}')
+    text = given["question"]
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"question is {'blank' if isinstance(text, str) else f'not text: {text}'}")
+    right = str(given["answer"])
+    if WRONG[0] in cells:
+        every = [right, *(str(cells.get(name, "")) for name in WRONG)]
+        given["choices"] = sorted(every, key=lambda one: hashlib.sha256(f"{SEED}\n{text}\n{one}".encode()).digest())
+    choices = _choices(given["choices"])
+    notes = ("id", "source", "domain", "difficulty", "explanation")
+    name, source, domain, difficulty, why = (str(given[note] or "").strip() for note in notes)
+    source = source or stem
+    kind: Kind = "choice"
+    if WRONG[0] in cells:
+        answer = LETTERS[choices.index(right)]
+    elif is_ds4 and source == "COMPSEC":
+        kind, answer = "lines", right
+    else:
+        kind, answer = _answer(given["answer"], choices)
+    question = Question(_identity(name), source, domain or source, difficulty, kind, text, choices, answer, why)
     try:
         msgspec.json.encode(question)
     except UnicodeEncodeError:
-        refuse("half a surrogate pair: not valid Unicode")
+        raise ValueError("half a surrogate pair: not valid Unicode") from None
+    question = msgspec.structs.replace(question, id=question.id or _identity(stamped(question)))
     if wrong := problem(question):
-        refuse(wrong)
+        raise ValueError(wrong)
     return question
 
 
-def _choices(record: Record) -> tuple[str, ...]:
-    """Return the choices, () without any; in CSV they are a JSON list in one cell."""
-    value = record.value(*CHOICES)
+def _identity(own: str) -> str:
+    """Return a valid id made from the file's own one; "" stays ""."""
+    plain = re.sub(r"[^\w.:+-]+", "-", own)
+    if len(plain) <= LONGEST_ID:
+        return plain
+    return f"{plain[: LONGEST_ID - 9]}.{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def _choices(value: Any) -> tuple[str, ...]:
+    """Return the choices, () without any; in CSV they are a list in one cell, as JSON or as Python writes it."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise Skip("the choices are no JSON list", value) from None
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(value.strip())
     if value in (None, "", []):
         return ()
-    if isinstance(value, list):
-        value = [_number(one) if isinstance(one, (int, float)) and not isinstance(one, bool) else one for one in value]
-    return choices_of(value)
+    if not isinstance(value, list):
+        raise ValueError(f"the choices are not a list of texts: {printable(str(value), 60)}")
+    texts = [_number(one) if isinstance(one, (int, float)) and not isinstance(one, bool) else one for one in value]
+    if not all(isinstance(one, str) and one.strip() for one in texts):
+        raise ValueError("the choices are not a list of texts")
+    if len({one.strip() for one in texts}) < len(texts):
+        raise ValueError("two choices are equal")
+    return tuple(texts)
 
 
 def _number(value: int | float) -> str:
@@ -126,22 +194,21 @@ def _number(value: int | float) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else str(value)
 
 
-def _answer(value: Any, choices: tuple[str, ...], refuse: Callable[[str], NoReturn]) -> tuple[Any, str]:
+def _answer(value: Any, choices: Sequence[str]) -> tuple[Kind, str]:
     """Return kind and answer; with choices the answer is a letter or the text of a choice."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        refuse(f'"answer" must be a text or a number, not {printable(json.dumps(value), 40)}')
+        raise ValueError(f'"answer" must be a text or a number, not {printable(json.dumps(value), 40)}')
     if isinstance(value, float) and not math.isfinite(value):
-        refuse('"answer" is no number')
+        raise ValueError('"answer" is no number')
     answer = value.strip() if isinstance(value, str) else _number(value)
-    if choices:
-        texts, letter = [choice.strip() for choice in choices], letter_of(answer, choices)
-        at = texts.index(answer) if answer in texts else None
-        if at is not None and letter is not None and at != letter:
-            refuse(f'the answer "{answer}" is the letter of one choice and the text of another')
-        place = letter if at is None else at
-        if place is None:
-            refuse(f'the answer "{printable(answer, 60)}" is neither the letter nor the text of a choice')
-        return "choice", LETTERS[place]
-    if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", answer):
-        return "integer", answer
-    return "text", answer
+    if not choices:
+        whole = re.fullmatch(r"-?[0-9]{1,18}", answer) is not None
+        return ("integer", str(int(answer))) if whole else ("text", answer)
+    texts, letter = [choice.strip() for choice in choices], re.fullmatch(r"\(?([A-Za-z])\)?", answer)
+    named = LETTERS[: len(choices)].find(letter[1].upper()) if letter else -1
+    place = texts.index(answer) if answer in texts else named
+    if place < 0:
+        raise ValueError(f'the answer "{printable(answer, 60)}" is neither the letter nor the text of a choice')
+    if named not in (-1, place):
+        raise ValueError(f'the answer "{answer}" is the letter of one choice and the text of another')
+    return "choice", LETTERS[place]

@@ -1,4 +1,4 @@
-"""Read and write packs of questions: JSON Lines, checked against a schema.
+"""Read and write packs of questions: JSON Lines, checked against a schema. ``library`` finds them by name.
 
 The first line describes the pack, every other one is a question:
 
@@ -12,16 +12,14 @@ Imported questions keep their ids (``imports``).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ds4ref.errors import DataError, UsageError
+from ds4ref.errors import DataError
 from ds4ref.runs.store.rows import question_digest
 from ds4ref.text.chat import MODES
 
@@ -60,7 +58,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, f
     answer       right answer: "C"; "204"; "7", "4-6" or "3,9-10"; "lamp"; {"name": "...", "arguments": {...}}
     distractors  for each wrong choice the mistake that leads to it
     explanation  why the answer is right
-    verifier     name of the function (``ds4ref.eval.verify``) that computes the answer, "" for none
+    verifier     name of the function (tests/eval/verify) that computes the answer, "" for none
     references   independent standard works that state the answer, where nothing computes it
     think        thinking mode of this question, whatever the run's is; "" for the run's
     tools        JSON text of the tools that are shown
@@ -134,22 +132,6 @@ class Pack(msgspec.Struct, frozen=True):
 
 
 # ------------------------------------------------------------------------------------------------------- reading
-
-
-def names() -> list[str]:
-    """Return the names of the packs that come with the program as files (all packs: ``library``)."""
-    folder = resources.files("ds4ref.eval") / "questions"
-    return sorted(entry.name.removesuffix(".jsonl") for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
-
-
-def load(name: str) -> Pack:
-    """Read a pack by its name or path; UsageError if there is none, DataError if it is damaged."""
-    if name in names():
-        return read(Path(str(resources.files("ds4ref.eval") / "questions" / f"{name}.jsonl")))
-    path = Path(name)
-    if not path.is_file():
-        raise UsageError(f"no pack {name}: choose from {', '.join((*names(), 'long'))}, or name a file")
-    return read(path)
 
 
 def read(path: Path) -> Pack:
@@ -273,27 +255,3 @@ def line_set(spec: str) -> frozenset[int] | None:
 def stamped(q: Question) -> str:
     """Return the id that a question of ours must have: its source and the beginning of its digest."""
     return f"{q.source}-{q.digest[:8]}"
-
-
-SHINGLE = 5
-
-
-def near_duplicates(questions: Sequence[Question], limit: float = 0.25) -> list[tuple[str, str, float]]:
-    """Return pairs of similar questions as (id, id, similarity), most similar first.
-
-    Similarity is the Jaccard index of their sets of five-word runs; pairs above ``limit`` are returned. All numbers
-    count as the same word, so that the same exercise with other numbers is found.
-    """
-    sets = {q.id: _shingles(" ".join((q.question, *q.choices))) for q in questions}
-    found = []
-    for (one, a), (other, b) in itertools.combinations(sets.items(), 2):
-        shared = len(a & b) / max(1, len(a | b))
-        if shared > limit:
-            found.append((one, other, shared))
-    return sorted(found, key=lambda pair: -pair[2])
-
-
-def _shingles(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"[0-9]+|[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+", text.lower())  # a Han character is a word
-    words = ["0" if word.isdigit() else word for word in words]
-    return {tuple(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}

@@ -1,10 +1,10 @@
-"""Grade a log again with the current graders; report which grades and scores changed."""
+"""``ds4-eval regrade LOG``: grade the answers of a log again; report which grades and scores changed."""
 
 from __future__ import annotations
 
-import os
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from ds4ref.console.common import check_output
-from ds4ref.console.options import printable
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed, printable
 from ds4ref.console.tables import Column, fitted
+from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 from ds4ref.files import atomic_write
 from ds4ref.runs.provenance import now
@@ -21,6 +23,36 @@ from ds4ref.runs.provenance import now
 from . import runner
 from .log import Grade, Log, LogHeader, Sample
 from .scores import Score, summarize
+from .view import opened, width
+
+PROG = "ds4-eval regrade"
+
+
+def regrade(argv: Sequence[str]) -> int:
+    """Run ``ds4-eval regrade LOG``; return the exit code."""
+    made = parser(
+        PROG, "Grade all answers of a log again and say what changed; the log stays as it is.",
+        "LOG [-o NEW.jsonl] [--json]", "run.jsonl", "run.jsonl -o regraded.jsonl",
+    )  # fmt: skip
+    made.add_argument("logs", metavar="LOG", nargs="*", help="a log of ds4-eval, or latest")
+    add(made, "--output", metavar="NEW.jsonl", help="write a new log with the new grades")
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if len(args.logs) != 1:
+        raise UsageError(f"regrade needs one log, {len(args.logs)} given")
+    found = regrade_log(opened(args.logs[0], PROG))
+    if args.output is not None:
+        header = found.log.header
+        write(args.output, msgspec.structs.replace(header, facts={**header.facts, "regraded": now()}), found.samples)
+    if args.json:
+        print(json.dumps(document(found, args.output), ensure_ascii=False))
+    else:
+        print(text(found, width()))
+        if args.output is not None:
+            print(f"written to {args.output}")
+    return 0
 
 
 @dataclass(frozen=True)
@@ -28,7 +60,6 @@ class Regraded:
     """A log with new grades.
 
     log      the log as read
-    grader   rule of the new grades: "ours" or "ds4"
     samples  the samples with their new grades
     changed  (before, after) of samples with another outcome or another given answer; another reason is no change
     before   score by the old grades
@@ -36,61 +67,44 @@ class Regraded:
     """
 
     log: Log
-    grader: str
     samples: tuple[Sample, ...]
     changed: tuple[tuple[Sample, Sample], ...]
     before: Score
     after: Score
 
 
-def regrade_log(log: Log, grader: str = "ours") -> Regraded:
-    """Grade every finished sample again, by our rule or (``grader`` "ds4") by ds4's."""
+def regrade_log(log: Log) -> Regraded:
+    """Grade every finished sample again."""
     questions = log.questions
-    samples: list[Sample] = []
-    changed = []
-    for old in log.samples:
-        new = msgspec.structs.replace(old)
-        if new.status == "done":
-            runner.regrade(new, questions[new.id])
-            if grader == "ds4":
-                new.grade = new.ds4
-            if _verdict(new.grade) != _verdict(old.grade):
-                changed.append((old, new))
-        samples.append(new)
+    samples = [msgspec.structs.replace(sample) for sample in log.samples]
+    for sample in samples:
+        if sample.status == "done":
+            runner.regrade(sample, questions[sample.id])
+    pairs = zip(log.samples, samples, strict=True)
+    changed = tuple((old, new) for old, new in pairs if _verdict(old.grade) != _verdict(new.grade))
     before, after = (summarize(questions, side).whole for side in (log.samples, samples))
-    return Regraded(log, grader, tuple(samples), tuple(changed), before, after)
+    return Regraded(log, tuple(samples), changed, before, after)
 
 
 def _verdict(grade: Grade | None) -> tuple[str, str] | None:
     return None if grade is None else (grade.outcome, grade.given)
 
 
-def write(found: Regraded, path: str) -> None:
-    """Write the regraded log as a new file, atomically; UsageError if the file exists."""
-    goal = Path(path)
-    if goal.exists():
-        same = os.path.samefile(goal, found.log.path)
-        raise UsageError(f"{path} is the log itself: choose another file with -o" if same else f"{path} exists")
+def write(path: str, header: LogHeader, samples: Iterable[Sample]) -> None:
+    """Write a log as a new file, atomically; UsageError if the file exists."""
+    if Path(path).exists():
+        raise UsageError(f"{path} exists: choose another file with -o")
     check_output(path)
-    with atomic_write(goal.resolve()) as out:
-        for entry in (header_of(found), *found.samples):
+    with atomic_write(Path(path).resolve()) as out:
+        for entry in (header, *samples):
             out.write(msgspec.json.encode(entry) + b"\n")
-
-
-def header_of(found: Regraded) -> LogHeader:
-    """Return the log's header with a note on which grader was used and when."""
-    facts = {**found.log.header.facts, "grader": found.grader, "regraded": now()}
-    return msgspec.structs.replace(found.log.header, facts=facts)
-
-
-# ----------------------------------------------------------------------------------------------------- for people
 
 
 def text(found: Regraded, width: int) -> str:
     """Format a table of the changes, then the scores before and after."""
     graded = sum(sample.status == "done" for sample in found.samples)
-    outcomes = Counter((_word(old.grade), _word(new.grade)) for old, new in found.changed)
-    moved = {pair: count for pair, count in outcomes.items() if pair[0] != pair[1]}
+    moved = Counter(f"{_word(old.grade)} -> {_word(new.grade)}" for old, new in found.changed
+                    if _word(old.grade) != _word(new.grade))  # fmt: skip
     parts = []
     if found.changed:
         columns = (
@@ -98,13 +112,12 @@ def text(found: Regraded, width: int) -> str:
             Column("now", least=6), Column("expected", 1, least=8), Column("why", 3, least=12),
         )  # fmt: skip
         parts.append(fitted(columns, [_line(old, new) for old, new in found.changed], width))
-    ways = ", ".join(f"{count} {one} -> {other}" for (one, other), count in sorted(moved.items()))
-    other = len(found.changed) - sum(moved.values())
-    kept = f"{other} with the same outcome" if other else ""
-    details = "; ".join(part for part in (ways, kept) if part)
+    details = [f"{count} {way}" for way, count in sorted(moved.items())]
+    if kept := len(found.changed) - moved.total():
+        details.append(f"{kept} with the same outcome")
     parts.append(
-        f"{len(found.changed)} of {graded} answers are graded differently{': ' + details if details else ''}\n"
-        f"before: {found.before.said()}\nnow:    {found.after.said()}"
+        f"{len(found.changed)} of {graded} answers are graded differently{': ' + ', '.join(details) if details else ''}"
+        f"\nbefore: {found.before.said()}\nnow:    {found.after.said()}"
     )
     return "\n\n".join(parts)
 
@@ -127,8 +140,7 @@ def _word(grade: Grade | None) -> str:
 def document(found: Regraded, written: str | None) -> dict[str, Any]:
     """Return the changes and scores as plain data; ``written``: path of the new log, None without one."""
     return {
-        "log": found.log.path, "grader": found.grader, "written": written,
-        "before": found.before.to_json(), "after": found.after.to_json(),
+        "log": found.log.path, "written": written, "before": found.before.to_json(), "after": found.after.to_json(),
         "changed": [
             {"id": new.id, "epoch": new.epoch, "expected": new.expected,
              "before": msgspec.to_builtins(old.grade), "after": msgspec.to_builtins(new.grade)}

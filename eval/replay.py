@@ -1,4 +1,4 @@
-"""Play a log again as if its questions were being asked: nothing is asked, and nothing is written.
+"""``ds4-eval --replay LOG``: play a log again as if its questions were being asked. Nothing is asked or written.
 
 Answers come in the order in which they were finished, one after the other, word by word over the time that they took,
 ``speed`` times as fast. Grades are those of the log.
@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ds4ref.cancellation import Cancellation
-from ds4ref.errors import TargetError
+from ds4ref.console.common import Progress, is_tty
+from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Delta, Request, Target
 
 from .log import Log, Sample, Writer
+from .options import PROG
 from .packs import Question
 from .plan import Key, chosen
+from .report import report
 from .runner import Abandoned, Event, Finished, Runner, Started, Streamed
+from .signals import Signals
+from .view import opened, width
 
 LEAST_NAP = 0.01
 """Seconds of waiting that are collected before it is waited, so that fast replays are not slowed by naps."""
@@ -42,6 +49,8 @@ class Recorded(Target):
 
 class Replay(Runner):
     """A runner whose answers are those of ``log``; ``speed`` may be changed at any time."""
+
+    replays = True
 
     def __init__(self, log: Log, speed: float = 1.0, listen: Callable[[Event], None] = lambda event: None):
         self.recorded = {sample.key: sample for sample in log.samples}
@@ -127,3 +136,37 @@ def asked(log: Log) -> list[Question]:
     wanted = chosen(log.header.questions, chosen_by.get("only"))[: chosen_by.get("limit")]
     ids = {q.id for q in wanted} | {sample.id for sample in log.samples}
     return [q for q in log.header.questions if q.id in ids]
+
+
+# --------------------------------------------------------------------------------------------------- the command
+
+
+def replay(args: Namespace) -> int:
+    """Play the log, then print its report; return the exit code."""
+    if args.resume is not None or args.output is not None or args.json:
+        raise UsageError("--replay only shows a log: --resume, --output and --json do not apply")
+    log = opened(args.replay, PROG)
+    if not log.samples:
+        raise DataError(f"{log.path}: no samples yet")
+    speed, questions = args.speed or 1.0, asked(log)
+    epochs = max([log.header.epochs, *(sample.epoch for sample in log.samples)])
+    title = f"{log.header.pack.get('pack')} on {log.header.target.get('name')}, {Path(log.path).name}"
+
+    def make(listen: Callable[[Event], None]) -> Replay:
+        return Replay(log, speed, listen)
+
+    with Signals() as signals:
+        if is_tty(sys.stdout) and is_tty(sys.stdin) and not args.plain:
+            from .tui import show
+
+            show(make, questions, epochs, make(lambda event: None).log, title=title, signals=signals,
+                 pause_s=args.pause_ms / 1e3 / speed)  # fmt: skip
+        else:
+            from .plain import Plain
+
+            with Progress("samples") as progress:
+                runner = make(Plain(log.questions, len(log.samples), 0, progress, sys.stdout))
+                with signals.does(runner.stop):
+                    runner.run()
+    print(report(log, width(120)))
+    return signals.code

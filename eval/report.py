@@ -89,9 +89,7 @@ def summary_text(
     guess = "" if found.whole.guess is None else f", guessing {100 * found.whole.guess:.1f} %"
     parts = [_filled(f"score: {found.whole.said()}{guess}" + (f": {outcomes}" if found.whole.samples else ""), width)]
     groups = [group for group in (found.sources, found.difficulties) if len(group) > 1]
-    every = [*itertools.chain.from_iterable(groups), *found.depths, *found.lengths]
-    if found.ds4.samples == found.whole.samples > 0:
-        every.append(found.ds4)
+    every = [*itertools.chain.from_iterable(groups), *found.depths]
     if every:
         columns = (
             Column("score", least=12), Column("%", right=True), Column("95 %"), Column("guessing", 1, right=True),
@@ -132,14 +130,8 @@ def _lines(found: Summary, questions: Mapping[str, Question], samples: Sequence[
             lines.append(f"{what}: {count} sample{'' if count == 1 else 's'}, not in the score")
     if found.passes:
         lines.append("right at least once: " + ", ".join(f"pass@{k} {100 * v:.1f} %" for k, v in found.passes.items()))
-    if found.majority:
-        each = ", ".join(f"of {k} {100 * v:.1f} %" for k, v in found.majority.items())
-        lines.append(f"right by majority: {each}")
-    told = disagreements(samples)
     if calls := _call_line(questions, samples):
         lines.append(calls)
-    if found.ds4.samples and told:
-        lines.append(f"ds4's grader disagrees on {told} of {found.ds4.samples} answers")
     costs = [
         f"{value:,.0f} {what}" if value >= 100 else f"{value:.3g} {what}"
         for value, what in (
@@ -164,15 +156,6 @@ def _call_line(questions: Mapping[str, Question], samples: Sequence[Sample]) -> 
     tools, arguments = (sum(column) for column in zip(*parts, strict=True))
     right = sum(sample.right for sample in asked)
     return f"calls: {right} of {len(asked)} right; right tool {tools}, right arguments {arguments}"
-
-
-def disagreements(samples: Sequence[Sample]) -> int:
-    """Return the number of answers that only one of our grader and ds4's grades as right."""
-    return sum(
-        sample.grade is not None and sample.ds4 is not None and sample.right != (sample.ds4.outcome == "right")
-        for sample in samples
-        if sample.status == "done"
-    )
 
 
 def _count(value: int | None) -> str:

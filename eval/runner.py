@@ -27,8 +27,6 @@ from ds4ref.text.dsml import render_calls
 
 from . import prompt as prompts
 from .budget import Budget
-from .ds4_grader import KINDS as DS4
-from .ds4_grader import ds4_grade
 from .grading import grade
 from .log import Sample, Writer
 from .packs import Question
@@ -113,6 +111,10 @@ class Runner:
 
     at_once   number of answers at the same time; a local engine needs as many sessions
     """
+
+    replays = False
+    speed = 1.0
+    """How many times as fast as the run was; of a replay only."""
 
     def __init__(
         self,
@@ -336,12 +338,8 @@ def _storable(text: str) -> str:
 
 
 def regrade(sample: Sample, question: Question) -> None:
-    """Grade a finished sample by our rule and by ds4's, which knows examinations only."""
+    """Grade a finished sample."""
     sample.grade = grade(question, sample.output, order=sample.order, reasoning=sample.reasoning, finish=sample.finish)
-    raw = sample.output
-    if sample.reasoning:
-        raw = sample.reasoning + ("" if sample.close == "open" else "</think>" + sample.output)
-    sample.ds4 = ds4_grade(question, raw, order=sample.order) if question.kind in DS4 else None
 
 
 def _collected(

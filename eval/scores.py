@@ -1,4 +1,4 @@
-"""Compute scores with intervals, overall and per source and domain, and costs.
+"""Compute scores with intervals, overall and per source, and costs.
 
 The question is the independent unit, not the sample: epochs of one question are averaged first, so that asking 93
 questions ten times still counts as 93. With one epoch the interval is Wilson's; with several, the interval uses the
@@ -27,7 +27,7 @@ from .packs import Question
 class Score:
     """Score of some questions.
 
-    name      "all", a source or a domain
+    name      "all", a source, a depth or a difficulty
     interval  share of right answers with its interval; None without a graded question
     samples   number of graded samples
     outcomes  number of samples by outcome
@@ -71,16 +71,12 @@ class Summary:
 
     whole      score of all samples
     sources    scores by source
-    domains    scores by domain
     depths     scores by the depth of what is asked for, of the questions that state it
-    ds4        score of the same answers by ds4's own grader
     failed     number of samples that failed, which are in no score
     stopped    number of samples that were stopped, which are in no score
     exhausted  number of graded samples that hit the token limit, or whose thinking had to be closed
     passes     by k: share of questions with a right answer among k samples; empty with one epoch
-    majority   by k: share of questions whose most frequent answer of the first k is right; empty with one epoch
     difficulties   scores by difficulty
-    lengths    scores of the shorter and of the longer half of the answers, by tokens
     tokens     mean generated tokens of a sample; None if not counted
     median     median of the same
     price      generated tokens of all samples for each right one; None if not counted, or none is right
@@ -91,20 +87,16 @@ class Summary:
 
     whole: Score
     sources: tuple[Score, ...]
-    domains: tuple[Score, ...]
-    ds4: Score
     failed: int
     stopped: int
     exhausted: int
     passes: Mapping[int, float] = field(default_factory=dict)
-    majority: Mapping[int, float] = field(default_factory=dict)
     tokens: float | None = None
     reasoning: float | None = None
     seconds: float | None = None
     rate: float | None = None
     depths: tuple[Score, ...] = ()
     difficulties: tuple[Score, ...] = ()
-    lengths: tuple[Score, ...] = ()
     median: float | None = None
     price: float | None = None
 
@@ -112,14 +104,10 @@ class Summary:
         """Return scores and costs as plain data."""
         return {
             **self.whole.to_json(), "per_source": {s.name: s.to_json() for s in self.sources},
-            "per_domain": {s.name: s.to_json() for s in self.domains},
             **({"per_depth": {s.name: s.to_json() for s in self.depths}} if self.depths else {}),
             "per_difficulty": {s.name: s.to_json() for s in self.difficulties},
-            "per_length": {s.name: s.to_json() for s in self.lengths},
-            "ds4_grader": self.ds4.to_json(),
             "failed": self.failed, "stopped": self.stopped, "exhausted": self.exhausted,
             "pass_at": {str(k): v for k, v in self.passes.items()},
-            "majority_of": {str(k): v for k, v in self.majority.items()},
             "tokens_per_sample": self.tokens, "median_tokens": self.median, "tokens_per_right_answer": self.price,
             "reasoning_tokens_per_sample": self.reasoning,
             "seconds_per_sample": self.seconds, "tokens_per_second": self.rate,
@@ -140,22 +128,17 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> S
     deep = sorted((sample for sample in done if questions[sample.id].depth), key=lambda s: questions[s.id].depth)
     counted = [sample for sample in done if sample.tokens is not None]
     tokens, right = [sample.tokens or 0 for sample in counted], sum(sample.right for sample in counted)
-    middle = float(np.median(tokens)) if counted else None
     return Summary(
-        whole=score("all", done, questions=questions),
+        whole=score("all", done, questions),
         sources=tuple(_grouped(done, questions, lambda q: q.source)),
-        domains=tuple(_grouped(done, questions, lambda q: q.domain.partition("/")[0])),
         depths=tuple(_grouped(deep, questions, lambda q: f"{q.depth:,} tokens back")),
         difficulties=tuple(_grouped(done, questions, lambda q: q.difficulty or "not stated")),
-        lengths=_halves(counted, middle, questions) if middle is not None else (),
-        median=middle,
+        median=float(np.median(tokens)) if counted else None,
         price=sum(tokens) / right if right else None,
-        ds4=score("ds4's grader", done, ds4=True),
         failed=sum(sample.status == "failed" for sample in every),
         stopped=sum(sample.status == "stopped" for sample in every),
         exhausted=sum(is_exhausted(sample) for sample in done),
         passes={k: v for k in _ladder(epochs) if (v := pass_at(done, k)) is not None} if epochs > 1 else {},
-        majority={k: v for k in _ladder(epochs) if k > 2 and (v := majority_of(done, k)) is not None},
         tokens=_mean(sample.tokens for sample in done),
         reasoning=_mean(sample.reasoning_tokens for sample in done),
         seconds=_mean(sample.seconds for sample in done),
@@ -163,22 +146,16 @@ def summarize(questions: Mapping[str, Question], samples: Iterable[Sample]) -> S
     )
 
 
-def score(
-    name: str, done: Sequence[Sample], ds4: bool = False, questions: Mapping[str, Question] | None = None
-) -> Score:
-    """Return the share of right answers in which every question counts once; ``ds4``: by ds4's grades.
-
-    ``questions`` by id are where the score of guessing comes from.
-    """
+def score(name: str, done: Sequence[Sample], questions: Mapping[str, Question]) -> Score:
+    """Return the share of right answers in which every question counts once."""
     outcomes: Counter[str] = Counter()
     right: dict[str, list[float]] = defaultdict(list)
     for sample in done:
-        found = sample.ds4 if ds4 else sample.grade
-        if found is not None:
-            outcomes[found.outcome] += 1
-            right[sample.id].append(float(found.outcome == "right"))
+        if sample.grade is not None:
+            outcomes[sample.grade.outcome] += 1
+            right[sample.id].append(float(sample.right))
     means = [float(np.mean(values)) for values in right.values()]
-    guesses = [questions[name].chance for name in right] if questions else []
+    guesses = [questions[name].chance for name in right]
     guess = float(np.mean(guesses)) if guesses and all(guesses) else None
     return Score(name, share_interval(means) if means else None, sum(outcomes.values()), outcomes, guess)
 
@@ -210,35 +187,6 @@ def pass_at(done: Iterable[Sample], k: int) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
-def majority_of(done: Iterable[Sample], k: int) -> float | None:
-    """Return the share of questions whose most frequent answer among the first k is right; None unless each has k.
-
-    Ties count by their share; ambiguous and missing answers have no vote.
-    """
-    shares = []
-    for samples in by_question(done).values():
-        if len(samples) < k:
-            return None
-        votes: Counter[tuple[bool, str]] = Counter()
-        for sample in samples[:k]:
-            if sample.grade is not None and sample.grade.outcome in ("right", "wrong"):
-                # All right answers are the same vote; a letter stands for the choice that was shown at it.
-                right = sample.right
-                votes[right, "" if right else _meant(sample)] += 1
-        most = max(votes.values(), default=0)
-        best = [right for (right, _), count in votes.items() if count == most]
-        shares.append(sum(best) / len(best) if best else 0.0)
-    return float(np.mean(shares)) if shares else None
-
-
-def _meant(sample: Sample) -> str:
-    given = sample.grade.given if sample.grade else ""
-    if sample.order and len(given) == 1 and given.isalpha():
-        place = ord(given.upper()) - ord("A")
-        return str(sample.order[place]) if 0 <= place < len(sample.order) else given
-    return given
-
-
 def _ladder(epochs: int) -> list[int]:
     """List 1, 2, 4 ... and the number of epochs."""
     return sorted({2**i for i in range(20) if 2**i <= epochs} | {epochs})
@@ -248,17 +196,7 @@ def _grouped(done: Sequence[Sample], questions: Mapping[str, Question], name: Ca
     groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in done:
         groups[name(questions[sample.id])].append(sample)
-    return [score(key, samples, questions=questions) for key, samples in groups.items()]
-
-
-def _halves(counted: Sequence[Sample], middle: float, questions: Mapping[str, Question]) -> tuple[Score, ...]:
-    """Return the scores of the answers up to ``middle`` tokens and of the longer ones; none if one side is empty."""
-    short = [sample for sample in counted if (sample.tokens or 0) <= middle]
-    if len(short) == len(counted):
-        return ()
-    long = [sample for sample in counted if (sample.tokens or 0) > middle]
-    names = (f"up to {middle:,.0f} tokens", "longer answers")
-    return tuple(score(name, side, questions=questions) for name, side in zip(names, (short, long), strict=True))
+    return [score(key, samples, questions) for key, samples in groups.items()]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -1,7 +1,9 @@
-"""Select samples of a log, and show one question with its answers in full."""
+"""``ds4-eval view LOG [QUESTION]``: show the report of a log, some of its samples, or one question in full."""
 
 from __future__ import annotations
 
+import json
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -10,16 +12,62 @@ from typing import Any
 
 import msgspec
 
+from ds4ref.console.common import columns, is_tty, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed
+from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 
 from .keep import notes
-from .log import Log, Sample
+from .log import Log, Sample, read
 from .packs import EXAM, LETTERS, Question
 from .plan import chosen
-from .report import disagreements, outcome
+from .report import log_report, outcome
 from .scores import is_exhausted, summarize
 
 OUTCOMES = ("right", "wrong", "ambiguous", "missing", "failed", "stopped", "exhausted")
+
+
+PROG = "ds4-eval view"
+
+
+def view(argv: Sequence[str]) -> int:
+    """Run ``ds4-eval view LOG [QUESTION]``; return the exit code."""
+    made = parser(
+        PROG, "Show the report of a log, or one question in full.", "LOG [QUESTION] [options]",
+        "run.jsonl", "latest --outcome wrong,ambiguous", "run.jsonl 17", "run.jsonl maths-1f0c2a9e --json",
+    )  # fmt: skip
+    made.add_argument("names", metavar="NAME", nargs="*",
+                      help="a log, or latest; then a question: its number, its id or the beginning of it")  # fmt: skip
+    add(made, "--only", metavar="WORDS", help="sources (maths,security), or words in id, source or domain")
+    made.add_argument("--outcome", metavar="LIST", help=f"only these: {', '.join(OUTCOMES)}")
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if not 1 <= len(args.names) <= 2:
+        raise UsageError(f"view needs a log and at most one question, {len(args.names)} names given")
+    log = opened(args.names[0], PROG)
+    question = find(log, args.names[1]) if len(args.names) == 2 else None
+    samples = about(log, args.only) if question is None else [s for s in log.samples if s.id == question.id]
+    shown = of_outcome(samples, args.outcome)
+    if args.json:
+        print(json.dumps(document(log, samples, shown, question is not None), ensure_ascii=False))
+    elif question is not None:
+        print(detail(log, question, sorted(shown, key=lambda sample: sample.epoch), width(0) or None))
+        if not shown:
+            say(PROG, f"{question.id} has no sample with this outcome")
+    else:
+        print(log_report(log, samples, shown, width()))
+    return 0
+
+
+def opened(name: str, prog: str) -> Log:
+    """Read a log; ``latest`` is the newest one in the data folder. Warn if its last line is incomplete."""
+    log = read(newest(name))
+    if log.torn:
+        say(prog, f"{log.path}: the last line is incomplete (a crash?) and was skipped")
+    return log
 
 
 def newest(name: str) -> str:
@@ -29,6 +77,11 @@ def newest(name: str) -> str:
     from .options import latest
 
     return str(latest())
+
+
+def width(piped: int = 160) -> int:
+    """Return the width of the terminal on stdout, ``piped`` if it is none."""
+    return columns(sys.stdout) if is_tty(sys.stdout) else piped
 
 
 def about(log: Log, only: str | None) -> list[Sample]:
@@ -133,8 +186,6 @@ def heading(sample: Sample) -> str:
         grade += f" (given {given}, expected {sample.expected}"
         grade += f"; {safe(sample.grade.why)})" if sample.grade.why else ")"
     lines = [grade]
-    if sample.ds4 is not None:
-        lines.append(f"ds4's grader: {sample.ds4.outcome}, given {safe(sample.ds4.given) or 'nothing'}")
     if sample.error:
         lines.append(f"error: {safe(sample.error)}")
     if sample.order:
@@ -179,5 +230,5 @@ def document(log: Log, samples: Sequence[Sample], shown: Sequence[Sample], whole
     return {
         "log": log.path, "pack": log.header.pack, "settings": log.header.settings, "target": log.header.target,
         "torn": log.torn, "summary": summarize(log.questions, samples).to_json(),
-        "ds4_disagrees": disagreements(samples), "notes": notes(log), "samples": entries,
+        "notes": notes(log), "samples": entries,
     }  # fmt: skip

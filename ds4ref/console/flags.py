@@ -47,15 +47,6 @@ FLAGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--top": ((), {"metavar": "K", "type": integer(), "help": "use only the top K tokens of each position"}),
     "--atol": ((), {"metavar": "F", "type": number(0, 1e6), "help": "largest difference allowed"}),
     "--pack": ((), {"metavar": "NAME", "help": "question pack"}),
-    "--grader": (
-        (),
-        {
-            "metavar": "NAME",
-            "type": choice("ours", "ds4"),
-            "default": "ours",
-            "help": "grading rules: ours or ds4 (ours)",
-        },
-    ),
     "--only": ((), {"metavar": "NAME", "help": "only these"}),
     "--skip": ((), {"metavar": "LIST", "default": "", "help": "leave these out"}),
     "--force": ((), {"action": "store_true", "help": "overwrite existing output"}),

@@ -1,31 +1,73 @@
-"""Grade the answers of another program by a pack's rules: a log of ours, and where the two scores differ."""
+"""``ds4-eval judge FILE...``: grade another program's answers by a pack's rules; say where the two scores differ."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from ds4ref.console.common import check_output
-from ds4ref.console.options import printable
+from ds4ref.console.common import say
+from ds4ref.console.flags import add
+from ds4ref.console.options import parsed, printable
 from ds4ref.console.tables import Column, fitted
+from ds4ref.console.tool import parser
 from ds4ref.errors import DataError, UsageError
-from ds4ref.files import atomic_write, file_digest
+from ds4ref.files import file_digest
 from ds4ref.runs import scored, stats
 from ds4ref.runs.provenance import now
 
-from .. import runner
-from ..log import SCHEMA, Log, LogHeader, Sample
+from .. import library, runner
+from ..log import Log, Sample, header_of
 from ..packs import Pack
 from ..plan import Key, Settings
 from ..prompt import key as right_answer
-from ..report import WORDS
-from ..scores import by_question
-from .answers import Source
+from ..regrade import write
+from ..report import WORDS, report
+from ..scores import by_question, summary
+from ..view import width
 from .match import Matcher, Refused
+from .sources import Source, read_all
+
+PROG = "ds4-eval judge"
+SHOWN = 20
+"""Largest number of refused answers that are named; --json has all."""
+
+
+def judge_files(argv: Sequence[str]) -> int:
+    """Run ``ds4-eval judge FILE...``; return the exit code."""
+    made = parser(
+        PROG, "Grade the answers in another program's log by the rules of a pack: logs of inspect_ai, samples of\n"
+        "lm-evaluation-harness, traces of ds4. Answers to questions outside the pack are refused by name.",
+        "FILE... --pack NAME [-o LOG.jsonl] [--json]", "logs/2026-01-31_task.json --pack ds4ref -o judged.jsonl",
+        "samples_task_2026-01-31T09-30-00.jsonl --pack nano", "trace.txt --pack ds4_eval.c",
+    )  # fmt: skip
+    made.epilog = (made.epilog or "") + "\n\nexit codes: 0 done, 1 if an answer was refused, 2 usage"
+    made.add_argument("files", metavar="FILE", nargs="*", help="logs of other programs")
+    add(made, "--pack", help=f"{', '.join(library.names())}, or a file of questions")
+    add(made, "--output", metavar="LOG.jsonl", help="write the answers and grades as a log of ds4-eval")
+    add(made, "--json")
+    args = parsed(made, argv)
+    if args is None:
+        return 0
+    if not args.files or not args.pack:
+        raise UsageError("judge needs a file and --pack")
+    paths, pack = [Path(file) for file in args.files], library.load(args.pack)
+    found = judge(paths, read_all(paths), pack, [PROG, *argv])
+    if args.output is not None:
+        write(args.output, found.log.header, found.log.samples)
+    if args.json:
+        print(json.dumps({**document(found, args.output), "summary": summary(found.log).to_json()}, ensure_ascii=False))
+    else:
+        print(f"{report(found.log, width())}\n\n{text(found, width())}")
+        if args.output is not None:
+            print(f"written to {args.output}")
+    for where, name, why in found.refused[:SHOWN]:
+        say(PROG, f"refused: {where} ({printable(name, 60)}): {why}")
+    if len(found.refused) > SHOWN:
+        say(PROG, f"refused: {len(found.refused) - SHOWN} more")
+    return 1 if found.refused else 0
 
 
 @dataclass(frozen=True)
@@ -62,9 +104,12 @@ class Judged:
         return [s for s in self.log.done if any(v != float(s.right) for v in self.theirs.get(s.key, {}).values())]
 
 
+FIGURES = ("prompt_tokens", "cached_tokens", "tokens", "reasoning_tokens", "seconds", "finish", "close", "model",
+           "error")  # fmt: skip
+
+
 def judge(paths: Sequence[Path], source: Source, pack: Pack, command: Sequence[str] = ()) -> Judged:
     """Grade the answers that are to questions of the pack; DataError if none is, with the first reasons."""
-    files = ", ".join(map(str, paths))
     matcher, settings = Matcher(pack.questions), Settings()
     samples: dict[Key, Sample] = {}
     theirs, refused = {}, []
@@ -86,45 +131,19 @@ def judge(paths: Sequence[Path], source: Source, pack: Pack, command: Sequence[s
             runner.regrade(sample, question)
             theirs[key] = answer.theirs
         samples[key] = sample
+    files = ", ".join(map(str, paths))
     if not samples:
-        raise DataError(f"{files}: no answer to a question of pack {pack.name}: {_first(refused)}")
-    header = _header(paths, source, pack, samples.values(), len(refused), command)
+        first = "; ".join(f"{where} ({printable(name, 60)}): {why}" for where, name, why in refused[:3])
+        raise DataError(f"{files}: no answer to a question of pack {pack.name}: {first}")
+    models = ", ".join(dict.fromkeys(sample.model for sample in samples.values() if sample.model))
+    about = {"program": source.program, "file": ", ".join(path.name for path in paths),
+             "digest": ", ".join(map(file_digest, paths)), "answer": source.field,
+             "refused": len(refused), "notes": list(source.notes)}  # fmt: skip
+    header = header_of(pack, settings, max(key.epoch for key in samples),
+                       {"kind": "judged", "name": models, "engine": source.program},
+                       {"created": now(), "command": list(command), "judged": about})  # fmt: skip
+    header.settings = {}  # nobody here knows them, and the log cannot be resumed
     return Judged(source, Log(files, header, list(samples.values())), theirs, tuple(refused))
-
-
-FIGURES = ("prompt_tokens", "cached_tokens", "tokens", "reasoning_tokens", "seconds", "finish", "close", "model",
-           "error")  # fmt: skip
-
-
-def _header(
-    paths: Sequence[Path], source: Source, pack: Pack, samples: Any, refused: int, command: Sequence[str]
-) -> LogHeader:
-    """Return the header of a log whose settings nobody here knows: it cannot be resumed."""
-    about = {"pack": pack.name, "version": pack.header.version, "digest": pack.digest, "canary": pack.header.canary}
-    models = list(dict.fromkeys(sample.model for sample in samples if sample.model))
-    target = {"kind": "judged", "name": ", ".join(models), "engine": source.program}
-    judged = {"program": source.program, "file": ", ".join(path.name for path in paths),
-              "digest": ", ".join(map(file_digest, paths)), "answer": source.field,
-              "refused": refused, "notes": list(source.notes)}  # fmt: skip
-    facts = {"created": now(), "command": list(command), "judged": judged}
-    return LogHeader(SCHEMA, about, {}, max(s.epoch for s in samples), target, facts, list(pack.questions))
-
-
-def write(found: Judged, path: str) -> None:
-    """Write the log as a new file, atomically; UsageError if the file exists."""
-    if Path(path).exists():
-        raise UsageError(f"{path} exists")
-    check_output(path)
-    with atomic_write(Path(path).resolve()) as out:
-        for entry in (found.log.header, *found.log.samples):
-            out.write(msgspec.json.encode(entry) + b"\n")
-
-
-def _first(refused: Sequence[tuple[str, str, str]]) -> str:
-    return "; ".join(f"{where} ({printable(name, 60)}): {why}" for where, name, why in refused[:3])
-
-
-# ------------------------------------------------------------------------------------------------------- in words
 
 
 def text(found: Judged, width: int) -> str:
@@ -151,9 +170,9 @@ def text(found: Judged, width: int) -> str:
 def _line(found: Judged, sample: Sample) -> list[str]:
     assert sample.grade is not None
     given = printable(" ".join(sample.grade.given.split()), 40) or "-"
-    scores = found.theirs[sample.key]
+    scores = sorted(found.theirs[sample.key].items())
     theirs = ", ".join(f"{printable(name, 40)} {value:g}" if len(scores) > 1 else f"{value:g}"
-                       for name, value in sorted(scores.items()))  # fmt: skip
+                       for name, value in scores)  # fmt: skip
     return [sample.id, str(sample.epoch), theirs, WORDS[sample.grade.outcome], given,
             sample.expected, printable(sample.grade.why, 200)]  # fmt: skip
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ..packs import EXAM, LETTERS, Question
 from ..prompt import user_text
-from .answers import Answer
+from .sources import Answer
 
 _LETTERED = re.compile(r"^[ \t]*\(?([A-J])[).:][ \t]+", re.MULTILINE)
 

@@ -12,7 +12,6 @@ from textual.widgets import DataTable, Footer
 
 from ds4ref.targets import Ability
 
-from ..replay import Replay
 from . import document
 from .board import Board
 from .dialogs import FilterDialog, SearchDialog, TextDialog, help_text
@@ -108,7 +107,7 @@ class MainScreen(Screen[None]):
         if not alive and not self.work.alive:
             return "done"
         runner = self.work.runner
-        return f"replay {runner.speed:g}×" if isinstance(runner, Replay) else ""
+        return f"replay {runner.speed:g}×" if runner.replays else ""
 
     def _follow(self) -> None:
         """Select a running sample, else the latest; stay while the selected one runs."""
@@ -205,13 +204,12 @@ class MainScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer other speeds for a replay only."""
-        return action != "speed" or isinstance(self.work.runner, Replay)
+        return action != "speed" or self.work.runner.replays
 
     def action_speed(self, factor: float) -> None:
         """Play faster or slower."""
-        if isinstance(runner := self.work.runner, Replay):
-            runner.speed *= factor
-            self.look()
+        self.work.runner.speed *= factor
+        self.look()
 
     def action_leave(self) -> None:
         """Stop the run and report; at the second call, do not wait for running samples."""

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ds4ref.engine import Engine
-from ds4ref.eval import packs
+from ds4ref.eval import library
 from ds4ref.eval.log import Writer, header_of
 from ds4ref.eval.packs import Header, Pack
 from ds4ref.eval.plan import settings_of
@@ -64,7 +64,7 @@ class Broken:
 def main(folder: Path) -> None:
     """Write both logs."""
     folder.mkdir(parents=True, exist_ok=True)
-    nano = packs.load(packs.NANO)
+    nano = library.load("nano")
     found = [next(q for q in nano.questions if q.id.startswith(name)) for name in ASKED]
     pack = Pack(Header("nano", nano.header.version, nano.header.canary, "MIT"), tuple(found))
     settings = settings_of(nano.header, {})

@@ -52,7 +52,7 @@ def sample(
     grade = Grade(outcome, given, "the last line") if status == "done" else None  # type: ignore[arg-type]
     about: dict[str, Any] = {
         "prompt": f"{q.question}\n\nAnswer: <form>", "output": text, "reasoning": f"Let me see {q.id}.",
-        "grade": grade, "ds4": grade, "prompt_tokens": 50, "tokens": 200 + 10 * epoch, "reasoning_tokens": 150,
+        "grade": grade, "prompt_tokens": 50, "tokens": 200 + 10 * epoch, "reasoning_tokens": 150,
         "ttft": 0.5, "seconds": 10.5, "finish": "stop", "close": "natural", "model": "m", "target": "model q4",
     }  # fmt: skip
     if status == "failed":

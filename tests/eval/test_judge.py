@@ -11,28 +11,28 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ds4ref.errors import DataError, UsageError
-from ds4ref.eval import cli, packs
+from ds4ref.errors import DataError
+from ds4ref.eval import cli, library
 from ds4ref.eval import log as logs
 from ds4ref.eval.judge import sources
-from ds4ref.eval.judge.answers import Answer
-from ds4ref.eval.judge.export import document as exported
 from ds4ref.eval.judge.judged import judge
 from ds4ref.eval.judge.match import Matcher, Refused
+from ds4ref.eval.judge.sources import Answer
 from ds4ref.eval.packs import Header, Pack
 from ds4ref.eval.prompt import user_text
 
-from . import logs as made
 from .scripted import choice, integer
 
 DATA = Path(__file__).parents[1] / "data" / "judged"
-PACK = packs.load(str(DATA / "pack.jsonl"))
+SAMPLES = (DATA / "samples_judged.jsonl").read_text().splitlines()
+PACK = library.load(str(DATA / "pack.jsonl"))
 OUTCOMES = {
     "science-00000000": "right", "broad-00000001": "missing", "maths-00000002": "right",
     "security-00000003": "ambiguous", "science-00000004": "wrong", "broad-00000005": "ambiguous",
     "maths-00000006": "right", "words-00000007": "right",
 }  # fmt: skip
-"""Of the answers that ``others.SAID`` has, in the first epoch."""
+"""Of the answers in the first epoch."""
+LETTER, STRICT = "exact_match,last-letter", "exact_match,strict-match"
 
 
 @pytest.fixture
@@ -65,25 +65,19 @@ def call(capsys, *argv):
     return code, out.out, out.err
 
 
-# --- each program
+# --- inspect_ai
 
 
 def test_answers_of_inspect(inspected):
+    """Its own score: includes() takes any C in an answer for C, twice 7 of 8 and 6 of 8."""
     found = judged(inspected)
     assert found.source.program == "inspect_ai 0.3.285" and found.source.field == "output.choices[0].message.content"
-    assert outcomes(found) == OUTCOMES and found.refused == ()
+    assert outcomes(found) == OUTCOMES and found.refused == () and found.log.header.epochs == 2
     second = outcomes(found, 2)
     assert (second["science-00000000"], second["maths-00000002"]) == ("ambiguous", "missing"), "cut off; empty"
     thought = next(s for s in found.log.samples if s.id == "maths-00000006")
     assert (thought.reasoning, thought.output) == ("16 + 9 + 4 + 1, or 17?", "Answer: 30")
     assert (thought.tokens, thought.prompt_tokens, thought.model, thought.finish) == (12, 40, "script", "stop")
-    assert thought.started.startswith("2026-") and found.log.header.epochs == 2
-    assert found.log.header.facts["judged"]["answer"] == found.source.field
-
-
-def test_its_own_score_beside_ours(inspected):
-    """includes() takes any C in an answer for C, twice 7 of 8 and 6 of 8."""
-    found = judged(inspected)
     (contrast,) = found.contrasts()
     assert (contrast.a.estimate, contrast.b.estimate) == (0.8125, 0.375)
     assert {(s.id[:5], s.epoch) for s in found.differing()} == {
@@ -91,106 +85,84 @@ def test_its_own_score_beside_ours(inspected):
     }  # fmt: skip
 
 
-def test_answers_of_lm_eval():
-    """What was said is graded, not what its filter took out of it."""
-    found = judged(DATA / "samples_judged.jsonl")
-    assert outcomes(found) == OUTCOMES and found.source.field == "resps" and "cut-off" in found.source.notes[0]
-    assert [s.id[:5] for s in found.differing()] == ["maths", "secur", "broad", "maths", "words"]
-    assert all(s.finish == "" and s.tokens is None for s in found.log.samples)
+def test_several_scorers_and_attachments_of_inspect(inspected):
+    before = judged(inspected).log.samples
+    values = {"includes": "C", "model_graded": "P", "words": " Yes ", "several": {"a": 1, "b": 0.25},
+              "text": "n/a", "large": 7, "none": None, "bool": True}  # fmt: skip
+
+    def change(log):
+        for sample in log["samples"]:
+            sample["scores"] = {name: {"value": value} for name, value in values.items()}
+            sample["attachments"]["k"] = sample["output"]["choices"][0]["message"]["content"]
+            sample["output"]["choices"][0]["message"]["content"] = "attachment://k"
+
+    found = judged(changed(inspected, change))
+    assert found.log.samples == before
+    assert {c.name: c.a.estimate for c in found.contrasts()} == {
+        "includes": 1.0, "model_graded": 0.5, "several/a": 1.0, "several/b": 0.25, "words": 1.0, "bool": 1.0
+    }  # fmt: skip
 
 
-def test_several_filters_are_one_answer_and_repeats_are_epochs(tmp_path):
-    lines = (DATA / "samples_judged.jsonl").read_text().splitlines()
-    other = {**json.loads(lines[0]), "filter": "strict", "filtered_resps": ["[invalid]"], "exact_match": 0.0}
-    twice = {**json.loads(lines[2]), "resps": [["Answer: 9", "Answer: 8"]]}
-    path = tmp_path / "samples_x.jsonl"
-    path.write_text("\n".join([lines[0], json.dumps(other), json.dumps(twice)]) + "\n")
-    found = judged(path)
-    assert [(s.id, s.epoch, s.grade.outcome) for s in found.log.samples] == [
-        ("science-00000000", 1, "right"), ("maths-00000002", 1, "right"), ("maths-00000002", 2, "wrong")
-    ]  # fmt: skip
-    assert found.refused == () and [list(scores) for scores in found.theirs.values()] == [
-        ["exact_match,last-letter", "exact_match,strict"], [], []
-    ]  # fmt: skip
-    assert "scores of documents with several answers are not compared" in found.source.notes[1]
+def test_an_archive_is_the_same_as_the_document(inspected, tmp_path):
+    log, path = json.loads(inspected.read_bytes()), tmp_path / "x.eval"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", json.dumps({k: v for k, v in log.items() if k != "samples"}))
+        for sample in log["samples"]:
+            archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
+    assert judged(path).log.samples == judged(inspected).log.samples
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("_journal/start.json", "{}")
+    with pytest.raises(DataError, match="header.json"):
+        sources.read(path)
+    try:  # Zstandard needs Python 3.14
+        found = judged(DATA / "inspect.eval")
+    except DataError as error:
+        assert "inspect log convert --to json" in str(error) and not hasattr(zipfile, "ZIP_ZSTANDARD")
+    else:
+        assert outcomes(found) == {k: OUTCOMES[k] for k in ("science-00000000", "broad-00000001")}
 
 
-LETTER, STRICT = "exact_match,last-letter", "exact_match,strict-match"
+# --- lm-evaluation-harness
 
 
 @pytest.mark.parametrize("order", ["as written", "reversed", "by document", "shuffled"])
-def test_a_score_for_each_filter_whatever_the_order_of_lines(tmp_path, order):
-    """3 and 4 of 8, as lm-evaluation-harness's own table has them (bleu has no score of a document)."""
-    lines = (DATA / "samples_judged.jsonl").read_text().splitlines()
-    if order == "shuffled":
-        random.Random(41).shuffle(lines)
-    lines = {"reversed": lines[::-1], "by document": sorted(lines, key=lambda x: json.loads(x)["doc_id"])}.get(
-        order, lines
-    )
+def test_answers_of_lm_eval_with_a_score_for_each_filter_whatever_the_order_of_lines(tmp_path, order):
+    """What was said is graded; 3 and 4 of 8, as its own table has them (bleu has no score of a document)."""
+    lines = {"as written": SAMPLES, "reversed": SAMPLES[::-1], "shuffled": random.Random(41).sample(SAMPLES, 16),
+             "by document": sorted(SAMPLES, key=lambda x: json.loads(x)["doc_id"])}[order]  # fmt: skip
     path = tmp_path / "samples_x.jsonl"
     path.write_text("\n".join(lines))
     found = judged(path)
     assert {c.name: (c.a.estimate, c.b.estimate, c.a.n) for c in found.contrasts()} == {
         LETTER: (0.375, 0.5, 8), STRICT: (0.5, 0.5, 8)
     }  # fmt: skip
-    assert outcomes(found) == OUTCOMES and len(found.differing()) == 5
+    assert outcomes(found) == OUTCOMES and len(found.differing()) == 5 and "cut-off" in found.source.notes[0]
+    assert all(s.finish == "" and s.tokens is None for s in found.log.samples)
 
 
-def test_several_metrics_odd_values_and_scores_that_contradict_each_other(tmp_path):
-    line = json.loads((DATA / "samples_judged.jsonl").read_text().splitlines()[0])
-    path = tmp_path / "samples_x.jsonl"
+def test_repeats_are_epochs_odd_scores_are_left_out_and_contradictions_are_told(tmp_path):
+    line, path = json.loads(SAMPLES[0]), tmp_path / "samples_x.jsonl"
+    path.write_text(json.dumps({**line, "resps": [["Answer: C", "Answer: A"]]}))
+    found = judged(path)
+    assert [(s.epoch, s.grade.outcome) for s in found.log.samples] == [(1, "right"), (2, "wrong")]
+    assert "documents with several answers are not compared" in found.source.notes[1] and not found.contrasts()
     more = {"metrics": ["exact_match", "acc", "f1", "ppl", "words", "gone"], "acc": True, "f1": 0.5, "ppl": 7.0,
             "words": {"a": 1}, "exact_match": float("nan")}  # fmt: skip
     path.write_text(json.dumps({**line, **more}) + "\n" + json.dumps({**line, "filter": None, "exact_match": 1.0}))
     assert list(judged(path).theirs.values()) == [{"acc,last-letter": 1.0, "f1,last-letter": 0.5, "exact_match": 1.0}]
     path.write_text(json.dumps(line) + "\n" + json.dumps({**line, "exact_match": 0.0}))
-    found = judged(path)
-    assert (
-        found.contrasts() == []
-        and found.source.notes[-1] == "1 scores occur twice with different values and were skipped"
-    )
+    assert judged(path).source.notes[-1] == "1 scores occur twice with different values and were skipped"
 
 
-def test_several_tasks_have_scores_of_their_own(tmp_path, capsys):
-    lines = (DATA / "samples_judged.jsonl").read_text().splitlines()
-    paths = [tmp_path / f"samples_{task}_2026-08-01T10-00-00.000001.jsonl" for task in ("gsm_8k", "words")]
-    for part, path in enumerate(paths):
-        path.write_text("\n".join(lines[i] for i in range(16) if i % 8 // 4 == part))
-    code, out, _ = call(capsys, "judge", *paths, "--pack", DATA / "pack.jsonl", "--json")
-    found = json.loads(out)
-    assert code == 0 and {name: (c["a"], c["n"]) for name, c in found["contrasts"].items()} == {
-        f"gsm_8k: {LETTER}": (0.5, 4), f"gsm_8k: {STRICT}": (0.5, 4),
-        f"words: {LETTER}": (0.25, 4), f"words: {STRICT}": (0.5, 4),
-    }  # fmt: skip
-    assert found["file"] == ", ".join(path.name for path in paths) and found["summary"]["n"] == 8
-    code, _, err = call(capsys, "judge", paths[0], paths[0], "--pack", DATA / "pack.jsonl")
-    assert code == 1 and "another answer to science-00000000 in epoch 1" in err
-
-
-def test_several_scorers_of_inspect(inspected):
-    values = {"includes": "C", "match": "I", "model_graded": "P", "words": " Yes ", "several": {"a": 1, "b": 0.25},
-              "text": "n/a", "large": 7, "none": None, "noanswer": "N", "bool": True}  # fmt: skip
-
-    def change(log):
-        for sample in log["samples"]:
-            sample["scores"] = {name: {"value": value} for name, value in values.items()}
-            if sample["epoch"] == 2:
-                sample["scores"] = dict(reversed(sample["scores"].items()))
-
-    found = judged(changed(inspected, change))
-    assert {c.name: c.a.estimate for c in found.contrasts()} == {
-        "includes": 1.0, "match": 0.0, "model_graded": 0.5, "several/a": 1.0, "several/b": 0.25, "words": 1.0,
-        "noanswer": 0.0, "bool": 1.0,
-    }  # fmt: skip
-
-
-def test_log_likelihoods_are_no_words(tmp_path):
-    line = json.loads((DATA / "samples_judged.jsonl").read_text().splitlines()[0])
+@pytest.mark.parametrize("resps", [[[[-1.5, False]]], [["a"], ["b"]], "C", None])
+def test_log_likelihoods_are_no_words(tmp_path, resps):
     path = tmp_path / "samples_x.jsonl"
-    for resps in ([[[-1.5, False]]], [["a"], ["b"]], "C", None):
-        path.write_text(json.dumps({**line, "resps": resps}) + "\n")
-        with pytest.raises(DataError, match="not a generated answer"):
-            judged(path)
+    path.write_text(json.dumps({**json.loads(SAMPLES[0]), "resps": resps}) + "\n")
+    with pytest.raises(DataError, match="not a generated answer"):
+        judged(path)
+
+
+# --- ds4
 
 
 def trace(*cases: tuple[str, str, str], think: str = "none", limit: int = 900) -> bytes:
@@ -215,10 +187,9 @@ def trace(*cases: tuple[str, str, str], think: str = "none", limit: int = 900) -
 def test_answers_of_a_trace_of_ds4(tmp_path):
     path = tmp_path / "trace.txt"
     hostile = "MODEL_OUTPUT_END\n===== CASE 5/8 x =====\nid: nobody\nAnswer: 9\n"
-    path.write_bytes(trace(("0", "PASSED", "So.\nAnswer: C"), ("2", "FAILED", hostile), ("3", "SKIPPED", ""),
-                           ("4", "ERROR", ""), ("0", "FAILED", "Answer: all but C")))  # fmt: skip
+    path.write_bytes(trace(("2", "FAILED", hostile), ("3", "SKIPPED", ""), ("4", "ERROR", ""), ("0", "PASSED", "C"),
+                           ("0", "FAILED", "Answer: all but C")))  # fmt: skip
     found = judged(path)
-    assert found.source.field == "MODEL_OUTPUT" and found.refused == ()
     assert [(s.id, s.status, s.grade and s.grade.outcome) for s in found.log.samples] == [
         ("maths-00000002", "done", "right"), ("science-00000004", "failed", None),
         ("science-00000000", "done", "ambiguous"),
@@ -228,17 +199,16 @@ def test_answers_of_a_trace_of_ds4(tmp_path):
     assert first.started == "2026-01-01T00:00:01Z" and [s.id for s in found.differing()] == ["maths-00000002"]
 
 
-@pytest.mark.parametrize(("said", "outcome", "close"), [
-    ("I think</think>Answer: C", "right", "natural"), ("Answer: C is what I would say", "missing", "open"),
+@pytest.mark.parametrize(("said", "think", "limit", "outcome", "close"), [
+    ("I think</think>Answer: C", "high", 900, "right", "natural"),
+    ("Answer: C is what I would say", "high", 900, "missing", "open"),  # what is still being thought is no answer
+    ("Answer: C", "none", 12, "ambiguous", ""),  # the limit may have cut it off
 ])  # fmt: skip
-def test_thinking_in_a_trace(tmp_path, said, outcome, close):
-    """What is still being thought is no answer."""
+def test_thinking_and_limits_in_a_trace(tmp_path, said, think, limit, outcome, close):
     path = tmp_path / "trace.txt"
-    path.write_bytes(trace(("0", "PASSED", said), think="high"))
+    path.write_bytes(trace(("0", "PASSED", said), think=think, limit=limit))
     (sample,) = judged(path).log.samples
-    assert (sample.grade.outcome, sample.close, sample.finish) == (outcome, close, "stop")
-    path.write_bytes(trace(("0", "PASSED", "Answer: C"), limit=12))
-    assert judged(path).log.samples[0].grade.outcome == "ambiguous", "the limit may have cut it off"
+    assert (sample.grade.outcome, sample.close) == (outcome, close)
 
 
 def test_a_trace_that_is_cut_anywhere(tmp_path):
@@ -249,9 +219,8 @@ def test_a_trace_that_is_cut_anywhere(tmp_path):
     for at in range(second, len(whole), 7):
         path.write_bytes(whole[:at])
         found = judged(path)
-        assert len(found.log.samples) == (2 if at > end else 1), at
-        assert all(s.grade.outcome == "right" for s in found.log.samples)
-        assert bool(found.source.notes) == (second + 20 < at <= end) or at <= second + 60, at
+        assert [s.grade.outcome for s in found.log.samples] == ["right"] * (2 if at > end else 1), at
+        assert found.source.notes or at > end, at
     path.write_bytes(whole.replace(b"bytes=9", b"bytes=8"))
     with pytest.raises(DataError, match="has another length than it states"):
         judged(path)
@@ -287,17 +256,13 @@ def test_what_is_refused_and_why():
     assert Matcher([q, twin]).find(answer(id="twin")) == (twin, ())
 
 
-def test_letters_mean_what_the_prompt_shows():
+def test_letters_mean_what_the_prompt_shows(inspected):
     """Whatever the order of the record's choices; examples before the question do not count."""
     q = choice(1, "C")
-    shuffled = [q.choices[i] for i in (2, 0, 3, 1)]
-    text = "\n".join(f"({letter}) {text}" for letter, text in zip("ABCD", shuffled, strict=True))
-    example = "Which is it?\nA. this\nB. that\nC. both\nD. none\n\n"
-    sent = f"{example}{q.question}\n{text}\nAnswer:"
+    text = "\n".join(f"({letter}) {q.choices[i]}" for letter, i in zip("ABCD", (2, 0, 3, 1), strict=True))
+    sent = f"Which is it?\nA. this\nB. that\nC. both\nD. none\n\n{q.question}\n{text}\nAnswer:"
     assert Matcher([q]).find(Answer("x", "?", 1, (q.question,), sent)) == (q, (2, 0, 3, 1))
 
-
-def test_an_answer_is_graded_by_the_letters_that_were_shown(inspected):
     def change(log):
         for sample in log["samples"]:
             if sample["id"] == "science-00000000":
@@ -305,10 +270,8 @@ def test_an_answer_is_graded_by_the_letters_that_were_shown(inspected):
                 text = text.replace("A) at the top", "A) it is the same everywhere", 1)
                 sample["messages"][0]["content"] = text.replace("C) it is the same everywhere", "C) at the top", 1)
 
-    found = judged(changed(inspected, change))
-    sample = found.log.samples[[s.id for s in found.log.samples].index("science-00000000")]
+    sample = next(s for s in judged(changed(inspected, change)).log.samples if s.id == "science-00000000")
     assert (sample.grade.outcome, sample.grade.given, sample.expected) == ("wrong", "C", "A")
-    assert sample.order == (2, 1, 0, 3) and exported(found.log)["samples"][4]["choices"][2] == "at the top"
 
 
 def test_no_stranger_gets_into_the_score(inspected, tmp_path, capsys):
@@ -317,41 +280,28 @@ def test_no_stranger_gets_into_the_score(inspected, tmp_path, capsys):
         log["samples"][1]["output"]["choices"][0]["message"]["tool_calls"] = [{"id": "1"}]
         log["samples"][3]["error"] = {"message": "no connection"}
         log["samples"][5]["output"]["choices"] = []
+        log["samples"].append({**log["samples"][2], "id": "again"})
 
     code, out, err = call(capsys, "judge", changed(inspected, change), "--pack", DATA / "pack.jsonl", "-o",
                           tmp_path / "log.jsonl")  # fmt: skip
     names = [s["id"] for s in json.loads(inspected.read_bytes())["samples"]]
-    assert code == 1 and err.count("refused: ") == 2
+    assert code == 1 and err.count("refused: ") == 3 and f"another answer to {names[2]} in epoch 1" in err
     assert f"refused: sample {names[0]}, epoch 1 ({names[0]}): the pack's question with this id has another text" in err
-    assert f"({names[1]}): the answer is a tool call" in err
+    assert f"({names[1]}): the answer is a tool call" in err and "failed: 2 samples, not in the score" in out
     log = logs.read(tmp_path / "log.jsonl")
-    assert len(log.samples) == 14 and sum(s.status == "failed" for s in log.samples) == 2
-    assert "failed: 2 samples, not in the score" in out
-    assert {s.error for s in log.samples} == {"", "no connection", "no answer in the log"}
-
-
-def test_a_pack_without_one_of_the_questions(inspected, capsys):
-    assert call(capsys, "judge", inspected, "--pack", "nano")[:2] == (1, "")
+    assert len(log.samples) == 14 and {s.error for s in log.samples} == {"", "no connection", "no answer in the log"}
     few = Pack(Header("few", 1), PACK.questions[2:4])
-    found = judged(inspected, few)
-    assert len(found.log.samples) == 4 and len(found.refused) == 12
-    assert {why for _, _, why in found.refused} == {"the question is not in the pack"}
-
-
-def test_a_second_answer_is_not_chosen_from(inspected):
-    path = changed(inspected, lambda log: log["samples"].append({**log["samples"][0], "id": "again"}))
-    assert [why[:14] for _, _, why in judged(path).refused] == ["another answer"]
+    assert {why for _, _, why in judged(DATA / "samples_judged.jsonl", few).refused} == {
+        "the question is not in the pack"
+    }
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"", "empty"), (b"{}\n", "not a log of inspect_ai"), (b"\xff\xfe", "not a log of inspect_ai, samples of"),
-    (b'{"version": 2, "eval": {', "is not JSON, or is cut off"),
-    (b'{"version": 1, "eval": {}, "samples": []}', "version 2"),
+    (b"", "empty"), (b"{}\n", "of another program"), (b"\xff\xfe", "not a log of inspect_ai, samples of"),
+    (b'{"version": 2, "eval": {', "damaged, cut off"), (b'{"version": 1, "eval": {}, "samples": []}', "version 1"),
     (b'{"version": 2, "eval": {}, "samples": []}', "no answers"),
-    (b'{"version": 2, "eval": {}, "samples": [{"id": 1}]}', "a damaged sample"),
-    (b"PK\3\4 and no archive", "is not JSON, or is cut off"),
-    (b"# ds4-eval trace\nquestions: 3\n", "no answers"),
-    (b'{"doc_id": 0', "not JSON"),
+    (b'{"version": 2, "eval": {}, "samples": [{"id": 1}]}', "'input'"), (b"PK\3\4 and no archive", "not a zip"),
+    (b"# ds4-eval trace\nquestions: 3\n", "no answers"), (b'{"doc_id": 0', "damaged, cut off"),
 ])  # fmt: skip
 def test_damaged_files_are_one_line(tmp_path, capsys, data, said):
     path = tmp_path / "x"
@@ -360,50 +310,7 @@ def test_damaged_files_are_one_line(tmp_path, capsys, data, said):
     assert (code, out, err.count("\n")) == (1, "", 1) and said in err
 
 
-def test_usage(tmp_path, capsys, inspected):
-    assert call(capsys, "judge", inspected)[0] == call(capsys, "judge", "--pack", "nano")[0] == 2
-    assert call(capsys, "export", inspected)[0] == call(capsys, "export", "-o", "x.json")[0] == 2
-    assert "No such file" in call(capsys, "judge", tmp_path / "none", "--pack", "nano")[2]
-
-
-# --- archives
-
-
-def test_an_archive_is_the_same_as_the_document(inspected, tmp_path):
-    log = json.loads(inspected.read_bytes())
-    path = tmp_path / "x.eval"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.json", json.dumps({k: v for k, v in log.items() if k != "samples"}))
-        for sample in log["samples"]:
-            archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
-    assert judged(path).log.samples == judged(inspected).log.samples
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("_journal/start.json", "{}")
-    with pytest.raises(DataError, match="the run did not finish"):
-        sources.read(path)
-
-
-def test_an_archive_of_theirs_is_read_or_named():
-    """Zstandard needs Python 3.14, or zipfile-zstd."""
-    try:
-        found = judged(DATA / "inspect.eval")
-    except DataError as error:
-        assert "inspect log convert --to json" in str(error) and not hasattr(zipfile, "ZIP_ZSTANDARD")
-    else:
-        assert outcomes(found) == {k: OUTCOMES[k] for k in ("science-00000000", "broad-00000001")}
-
-
-def test_attachments_are_put_back(inspected):
-    def change(log):
-        for sample in log["samples"]:
-            sample["attachments"]["k"] = sample["output"]["choices"][0]["message"]["content"]
-            sample["output"]["choices"][0]["message"]["content"] = "attachment://k"
-
-    before = judged(inspected).log.samples
-    assert judged(changed(inspected, change)).log.samples == before
-
-
-# --- logs of ours
+# --- the command
 
 
 def test_a_judged_log_is_regraded_compared_and_not_resumed(inspected, tmp_path, capsys):
@@ -423,53 +330,16 @@ def test_a_judged_log_is_regraded_compared_and_not_resumed(inspected, tmp_path, 
     assert call(capsys, "judge", inspected, "--pack", DATA / "pack.jsonl", "-o", a)[0] == 2, "it exists"
 
 
-def test_an_exported_log_says_the_same(inspected, tmp_path, capsys):
-    """Read back by our own reader of inspect_ai's logs; theirs reads it below."""
-    a, out = tmp_path / "a.jsonl", tmp_path / "a.json"
-    call(capsys, "judge", inspected, "--pack", DATA / "pack.jsonl", "-o", a)
-    assert call(capsys, "export", a, "-o", out)[:2] == (0, f"16 samples written to {out}\n")
-    again = judged(out)
-    assert again.refused == () and outcomes(again, 1) == OUTCOMES and again.differing() == []
-    before = {s.key: s for s in logs.read(a).samples}
-    for sample in again.log.samples:
-        for name in ("output", "reasoning", "order", "grade", "tokens", "finish", "started", "prompt"):
-            assert getattr(sample, name) == getattr(before[sample.key], name), name
-    assert call(capsys, "export", a, "-o", out)[0] == call(capsys, "export", a, "-o", tmp_path / "x.txt")[0] == 2
-
-
-def test_export_of_every_outcome(tmp_path):
-    log = made.write(tmp_path / "run.jsonl", ["rwamfs"])
-    found = exported(log)
-    assert [s["scores"] and s["scores"]["ds4ref"]["value"] for s in found["samples"]] == ["C", "I", "I", "I", {}, {}]
-    assert [bool(s["error"]) for s in found["samples"]] == [False] * 4 + [True] * 2
-    assert found["status"] == "cancelled" and found["results"]["completed_samples"] == 4
-    figures = found["results"]["scores"][0]["metrics"]
-    assert figures["accuracy"]["value"] == 0.25 and figures["questions"]["value"] == 4
-    assert figures["ci95_low"]["value"] < 0.25 < figures["ci95_high"]["value"]
-    assert exported(made.write(tmp_path / "none.jsonl", ["  "]))["samples"] == []
-
-
-def test_inspect_reads_it_back(inspected, tmp_path, capsys):
-    theirs = pytest.importorskip("inspect_ai.log")
-    a, out = tmp_path / "a.jsonl", tmp_path / "a.json"
-    call(capsys, "judge", inspected, "--pack", DATA / "pack.jsonl", "-o", a)
-    call(capsys, "export", a, "-o", out)
-    log = theirs.read_eval_log(str(out))
-    assert (log.status, len(log.samples), log.eval.task) == ("success", 16, "judged")
-    assert log.results.scores[0].metrics["accuracy"].value == 0.375
-    for sample in log.samples:
-        if sample.epoch == 1:
-            assert sample.scores["ds4ref"].value == ("C" if OUTCOMES[sample.id] == "right" else "I")
-            assert sample.scores["ds4ref"].metadata["outcome"] == OUTCOMES[sample.id]
-    cut = next(s for s in log.samples if (s.id, s.epoch) == ("science-00000000", 2))
-    assert cut.output.stop_reason == "max_tokens" and cut.output.usage.output_tokens == 12
-
-
-def test_written_logs_are_whole(inspected, tmp_path):
-    from ds4ref.eval.judge.judged import write
-
-    found = judged(inspected)
-    write(found, str(tmp_path / "x.jsonl"))
-    assert logs.read(tmp_path / "x.jsonl").samples == found.log.samples
-    with pytest.raises(UsageError, match="exists"):
-        write(found, str(tmp_path / "x.jsonl"))
+def test_several_files_have_scores_of_their_own_and_usage(tmp_path, capsys, inspected):
+    paths = [tmp_path / "gsm.jsonl", tmp_path / "words.jsonl"]
+    for part, path in enumerate(paths):
+        path.write_text("\n".join(SAMPLES[i] for i in range(16) if i % 8 // 4 == part))
+    code, out, _ = call(capsys, "judge", *paths, "--pack", DATA / "pack.jsonl", "--json")
+    found = json.loads(out)
+    assert code == 0 and {name: (c["a"], c["n"]) for name, c in found["contrasts"].items()} == {
+        f"gsm: {LETTER}": (0.5, 4), f"gsm: {STRICT}": (0.5, 4),
+        f"words: {LETTER}": (0.25, 4), f"words: {STRICT}": (0.5, 4),
+    }  # fmt: skip
+    assert found["file"] == "gsm.jsonl, words.jsonl" and found["summary"]["n"] == 8
+    assert call(capsys, "judge", inspected)[0] == call(capsys, "judge", "--pack", "nano")[0] == 2
+    assert "No such file" in call(capsys, "judge", tmp_path / "none", "--pack", "nano")[2]

@@ -38,7 +38,7 @@ def test_a_run_has_a_row_for_each_sample(store, tmp_path):
     assert first == {
         "id": "maths-000", "question": log.questions["maths-000"].digest[:32], "source": "maths",
         "domain": "maths/part 0", "epoch": 1, "status": "done", "outcome": "right", "given": "100", "expected": "100",
-        "ds4": "right", "prompt_tokens": 50, "tokens": 210, "reasoning_tokens": 150, "ttft": 0.5, "seconds": 10.5,
+        "prompt_tokens": 50, "tokens": 210, "reasoning_tokens": 150, "ttft": 0.5, "seconds": 10.5,
         "finish": "stop", "close": "natural", "thought": True, "difficulty": "hard",
     }  # fmt: skip
     assert (failed["outcome"], failed["status"], stopped["status"]) == (None, "failed", "stopped")
@@ -69,12 +69,6 @@ def test_a_log_can_be_read_without_ds4_eval(tmp_path):
     assert evals.SCHEMA == logs.SCHEMA
     q = log.header.questions[1]
     assert q.digest == question_digest(q.kind, q.question, q.choices, q.answer)
-
-
-def test_whose_grades_they_are(store, tmp_path):
-    log = made.write(tmp_path / "run.jsonl", ["rw"])
-    assert store.run(keep(store, log)).fact("grader") is None
-    assert store.run(keep(store, log, grader="ds4")).fact("grader") == "ds4"
 
 
 def test_a_log_that_went_on_stays_one_run(store, tmp_path):

@@ -1,4 +1,4 @@
-"""The pack of facts far back: where they lie, what is right, that it is the same everywhere, how it is chosen."""
+"""The pack of facts far back: where they lie, that it is the same everywhere, how it is chosen."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import json
 from collections import Counter
 from functools import cache
 
-import msgspec
 import pytest
 
 from ds4ref.eval import library, long_pack, packs
 from ds4ref.eval import log as logs
-from ds4ref.eval.cli import _measured, main
+from ds4ref.eval.cli import main
 from ds4ref.eval.grading import grade
 from ds4ref.eval.options import build_parser, measured, read_job
-from ds4ref.eval.plan import settings_of
-from ds4ref.eval.verify import Unverified, verify
 from ds4ref.nano.skills import tokenizer
-from ds4ref.targets import Target
 from ds4ref.targets.local import LocalTarget
 
 COUNTS = {"estimate": long_pack.estimate, "nano": lambda text: len(tokenizer().encode(text))}
@@ -41,10 +37,9 @@ def test_30_questions_of_three_sources_at_five_depths(name):
     questions = pack(name).questions
     assert Counter(q.source for q in questions) == dict.fromkeys(long_pack.SOURCES, 10)
     assert [q.depth for q in questions] == [depth for depth in long_pack.SIZES for _ in range(6)]
-    assert all(set(long_pack.SOURCES) == {q.source for q in questions[i : i + 3]} for i in range(0, 30, 3))
     assert all(len({notes(q) for q in questions[i : i + 6]}) == 1 for i in range(0, 30, 6))
-    assert [q.id for q in questions] == [packs.stamped(q) for q in questions]
-    assert all(packs.problem(q) is None and q.difficulty == "unmeasured" for q in questions)
+    assert all(q.id == packs.stamped(q) and packs.problem(q) is None for q in questions)
+    assert len({q.answer for q in questions}) == 30 and all(10_000 <= int(q.answer) < 100_000 for q in questions)
 
 
 @BOTH
@@ -57,31 +52,6 @@ def test_what_decides_lies_as_far_back_as_stated_and_farther_than_the_indexer_ke
         assert 1.05 * q.depth < COUNTS[name](text) < 1.09 * q.depth
 
 
-@BOTH
-def test_the_notes_alone_give_the_answer(name):
-    for q in pack(name).questions:
-        verify(q)
-
-
-@pytest.mark.parametrize("source", long_pack.SOURCES)
-def test_another_answer_is_noticed(source):
-    q = next(q for q in pack("estimate").questions if q.source == source)
-    wrong = msgspec.structs.replace(q, answer=str(int(q.answer) + 1))
-    with pytest.raises(Unverified, match=f"say {q.answer}, {wrong.answer} is the key"):
-        verify(wrong)
-    with pytest.raises(Unverified, match=f"{q.answer} is the key"):
-        verify(msgspec.structs.replace(q, question=q.question.replace(f" {q.answer}.", " elsewhere.")))
-    with pytest.raises(Unverified, match="not understood"):
-        verify(msgspec.structs.replace(q, question=q.question + " Please."))
-
-
-def test_somebody_who_writes_twice_is_noticed():
-    q = next(q for q in pack("estimate").questions if q.source == "long-hop")
-    line = next(line for line in q.question.split("\n") if " writes letters to " in line)
-    with pytest.raises(Unverified, match="writes to two people"):
-        verify(msgspec.structs.replace(q, question=f"{line[:-1]}x.\n{q.question}"))
-
-
 def test_the_older_locker_is_there_and_wrong():
     for q in pack("estimate").questions:
         if q.source == "long-latest":
@@ -89,47 +59,35 @@ def test_the_older_locker_is_there_and_wrong():
             old = notes(q).partition(f"{who} has locker ")[2][:5]
             assert old.isdigit() and notes(q).count(f"{who} has") == 2
             assert grade(q, f"Answer: {old}").outcome == "wrong"
-            assert grade(q, f"Answer: {q.answer}").outcome == "right"
 
 
 def test_names_and_lockers_are_nobody_elses():
     for q in pack("nano").questions[::6]:
         lines = notes(q).split("\n")[2:]
-        first = [line.partition(" has locker ") for line in lines if " has locker " in line]
-        assert len({who for who, _, _ in first}) == len(first)
+        first = [line.partition(" has locker ")[0] for line in lines if " has locker " in line]
         lockers = [line[-6:-1] for line in lines if " locker " in line]
-        assert len(set(lockers)) == len(lockers)
+        assert len(set(first)) == len(first) and len(set(lockers)) == len(lockers)
         # what is asked for shares each of its two names with others
         name = q.question.rpartition("\n")[2].split("does ")[1].removeprefix("the person to whom ").split()[:2]
         assert all(sum(part in line.split()[:2] for line in lines) > 3 for part in name)
 
 
-def test_no_constant_answer():
-    for made in map(pack, COUNTS):
-        answers = Counter(q.answer for q in made.questions)
-        assert max(answers.values()) == 1 and all(10_000 <= int(answer) < 100_000 for answer in answers)
-
-
 def test_the_same_on_every_machine():
     """What another Python must make, too: nothing here is drawn but by random()."""
-    assert long_pack.make().digest == pack("estimate").digest
     assert pack("estimate").digest == "969e84b1a9242b318c90a4fe1664228e6dbb2b9ed77462f6bb1b0235393b2f9c"
     assert pack("nano").digest == "17339f1d43af23533bd29d47981101fe41c090195281c15ec830c2d0753dd188"
 
 
 def test_seed_size_and_tokenizer_make_the_text():
-    made = [
-        long_pack.make((4096,)), long_pack.make((4096,), seed=1), long_pack.make((4097,)),
-        long_pack.make((4096,), COUNTS["nano"]),
-    ]  # fmt: skip
-    assert len({pack.digest for pack in made}) == 4
+    others = (long_pack.make((4096,), seed=1), long_pack.make((4097,)), long_pack.make((4096,), COUNTS["nano"]))
+    assert len({made.digest for made in (long_pack.make((4096,)), *others)}) == 4
     assert long_pack.make((8192, 4096, 4096)).digest == long_pack.make((4096, 8192)).digest
 
 
 @pytest.mark.parametrize("sizes, count", [((4096,), 30), ((4096, 5000), 36), ((4096, 5000, 6000, 7000), 48)])
 def test_at_least_30_questions(sizes, count):
     questions = long_pack.make(sizes).questions
-    assert len(questions) == count and len({q.digest for q in questions}) == count
+    assert len({q.digest for q in questions}) == len(questions) == count
     assert len({notes(q) for q in questions}) == count // 6
 
 
@@ -141,43 +99,14 @@ def test_tokens_that_are_too_short_are_one_line():
 # --- on the command line
 
 
-@pytest.fixture(scope="module")
-def count(nano_path):
-    """Tokens of the random model."""
-    with LocalTarget.open(nano_path) as target:
-        yield lambda text: len(target.tokenize(text))
-
-
-def job(*argv):
-    return read_job(build_parser().parse_args(list(argv)))
-
-
 def test_the_command_line_makes_it_and_the_engines_tokenizer_measures_it():
-    plain = job("--pack", "long", "--long-tokens", "5000,4096", "--long-seed", "3", "--only", "hop", "--limit", "4")
+    argv = ["--pack", "long", "--long-tokens", "5000,4096", "--long-seed", "3", "--only", "hop", "--limit", "4"]
+    plain = read_job(build_parser().parse_args(argv))
     assert [q.depth for q in plain.asked] == [4096] * 4 and {q.source for q in plain.asked} == {"long-hop"}
     assert plain.settings.think == "none" and plain.settings.tokens == 256
     found = measured(plain, COUNTS["nano"])
     assert found.pack.digest == long_pack.make((4096, 5000), COUNTS["nano"], 3).digest != plain.pack.digest
     assert [q.source for q in found.asked] == ["long-hop"] * 4 and found.path == plain.path
-    other = job("--pack", "nano")
-    assert measured(other, COUNTS["nano"]) is other
-
-
-def test_an_engine_whose_tokenizer_is_elsewhere_gets_estimates_and_is_told(capsys):
-    class Elsewhere(Target):
-        def stream(self, request):
-            raise NotImplementedError
-
-    plain = job("--pack", "long", "--long-tokens", "4096")
-    assert _measured(plain, Elsewhere()) is plain
-    assert "depths are estimated with DeepSeek's tokenizer" in capsys.readouterr().err
-    other = job("--pack", "recall")
-    assert _measured(other, Elsewhere()) is other and not capsys.readouterr().err
-
-
-def test_the_estimate_is_deepseeks():
-    """Measured with its tokenizer: 3.27 to 3.29 characters a token on these notes."""
-    assert [long_pack.estimate("x" * n) for n in (33, 66, 3300)] == [10, 20, 1000]
 
 
 @pytest.mark.parametrize(
@@ -186,9 +115,7 @@ def test_the_estimate_is_deepseeks():
         (["--long-tokens", "4096"], "for --pack long, not for nano"),
         (["--pack", "recall", "--long-seed", "0"], "for --pack long, not for recall"),
         (["--pack", "long", "--long-tokens", "4095"], "from 4096 to 65536"),
-        (["--pack", "long", "--long-tokens", "4096,65537"], "from 4096 to 65536"),
         (["--resume", "latest", "--long-tokens", "4096"], "asks the questions of its log"),
-        (["--resume", "latest", "--pack", "long"], "asks the questions of its log"),
         (["--pack", "lang"], "choose from ds4ref, nano, recall, long"),
     ],
 )
@@ -198,24 +125,18 @@ def test_what_is_refused(argv, said, capsys):
 
 
 @pytest.mark.thorough
-def test_a_run_of_the_random_model(nano_path, count, tmp_path, capsys):
-    """It answers nothing, and reads 4,096 tokens; the log can be resumed."""
-    path = tmp_path / "run.jsonl"
+def test_a_run_of_the_random_model(nano_path, tmp_path, capsys):
+    """It answers nothing, and reads 4,096 tokens; the log can be resumed; a file for several engines is the same."""
+    path, file = tmp_path / "run.jsonl", tmp_path / "b.jsonl"
     ask = ["-m", nano_path, "--pack", "long", "--long-tokens", "4096", "--limit", "1", "-n", "4", "--no-store"]
     assert main([*ask, "-o", str(path), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["summary"]["per_depth"] == {"4,096 tokens back": json.loads(out)["per_source"]["long-hop"]}
+    found = json.loads(capsys.readouterr().out)
+    assert found["summary"]["per_depth"] == {"4,096 tokens back": found["per_source"]["long-hop"]}
     log = logs.read(path)
-    assert log.header.pack["digest"] == long_pack.make((4096,), count).digest
-    assert 4096 * 1.05 < log.samples[0].prompt_tokens < 4096 * 1.15 and "estimates" not in err
+    with LocalTarget.open(nano_path) as target:
+        made = long_pack.make((4096,), lambda text: len(target.tokenize(text)))
+    assert log.header.pack["digest"] == made.digest
+    assert 4096 * 1.05 < log.samples[0].prompt_tokens < 4096 * 1.15
     assert main(["--resume", str(path), "--limit", "1", "--plain", "--no-store"]) == 0
     assert len(logs.read(path).samples) == 1
-
-
-def test_a_file_for_several_engines(tmp_path, nano_path, count):
-    assert long_pack.main([str(tmp_path / "a.jsonl"), "4096"]) == 0
-    assert packs.load(str(tmp_path / "a.jsonl")) == library.load("long", [4096])
-    assert long_pack.main([str(tmp_path / "b.jsonl"), "4096", "2", nano_path]) == 0
-    found = packs.load(str(tmp_path / "b.jsonl"))
-    assert found.digest == long_pack.make((4096,), count, 2).digest
-    assert settings_of(found.header, {}).tokens == 256
+    assert long_pack.main([str(file), "4096", "0", nano_path]) == 0 and library.load(str(file)).digest == made.digest

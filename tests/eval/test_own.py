@@ -1,9 +1,11 @@
-"""Questions that somebody wrote down, a question and an answer a line."""
+"""Questions that the user has: a question and an answer a line, other benchmarks' files, ds4's C source."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,10 @@ from ds4ref.errors import DataError
 from ds4ref.eval import library, packs
 from ds4ref.eval import log as logs
 from ds4ref.eval.cli import main
-from ds4ref.eval.grading import grade
-from ds4ref.eval.prompt import user_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "ask-your-own-questions.md"
 Q = '"question": "Why?"'
+WRONG = "Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3"
 
 
 def load(tmp_path, text: str | bytes, name: str = "mine.jsonl"):
@@ -25,7 +26,7 @@ def load(tmp_path, text: str | bytes, name: str = "mine.jsonl"):
     return library.load(str(path))
 
 
-def test_the_page_s_example_is_asked_graded_and_resumed(tmp_path, capsys, nano_path):
+def test_the_page_s_example_is_asked_graded_and_resumed(tmp_path, nano_path):
     (block,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
     path, log = tmp_path / "questions.jsonl", tmp_path / "run.jsonl"
     path.write_text(block)
@@ -37,7 +38,6 @@ def test_the_page_s_example_is_asked_graded_and_resumed(tmp_path, capsys, nano_p
         ("text", "Paris", "questions"), ("integer", "8", "questions"), ("choice", "B", "questions")
     ]  # fmt: skip
     assert len(found.samples) == 3 and all(s.status == "done" for s in found.samples)
-    assert [s.ds4 is None for s in found.samples] == [True, False, False], "ds4 knows no texts"
     assert found.samples[0].prompt.endswith("write nothing after it:\nAnswer: <your answer>")
 
 
@@ -47,20 +47,25 @@ def test_the_page_s_example_is_asked_graded_and_resumed(tmp_path, capsys, nano_p
         (f'{{{Q}, "answer": 42}}', "integer", "42"),
         (f'{{{Q}, "answer": "-42"}}', "integer", "-42"),
         (f'{{{Q}, "answer": 42.0}}', "integer", "42"),
+        (f'{{{Q}, "answer": "007"}}', "integer", "7"),
         (f'{{{Q}, "answer": 3.50}}', "text", "3.5"),
-        (f'{{{Q}, "answer": "007"}}', "text", "007"),
         (f'{{{Q}, "answer": {10**18}}}', "text", str(10**18)),
-        (f'{{{Q}, "answer": 0}}', "integer", "0"),
         (f'{{{Q}, "answer": " Zürich "}}', "text", "Zürich"),
         (f'{{{Q}, "answer": "東京", "note": {{"any": 1}}}}', "text", "東京"),
         (f'{{{Q}, "answer": "x", "choices": []}}', "text", "x"),
-        (f'{{{Q}, "answer": "x", "choices": null}}', "text", "x"),
         (f'{{{Q}, "answer": "b", "choices": ["one", "two"]}}', "choice", "B"),
         (f'{{{Q}, "answer": "two", "choices": ["one", "two"]}}', "choice", "B"),
         (f'{{{Q}, "answer": "(A)", "options": ["one", "two"]}}', "choice", "A"),
         (f'{{{Q}, "answer": 2, "choices": [3, 2, 1.5]}}', "choice", "B"),
         (f'{{{Q}, "answer": "A", "choices": ["A", "B"]}}', "choice", "A"),
-        ('{"Question": "Why?", "ANSWER": "x"}', "text", "x"),
+        ('{"Problem": "Why?", "ANSWER": "070", "year": 2025}', "integer", "70"),  # AIME
+        (f'{{{Q}, "options": ["one", "two"], "answer": "two", "answer_letter": "B", "uuid": "x"}}', "choice", "B"),
+        ("question,options,answer\nWhy?,\"['one', 'it''s']\",one\n", "choice", "A"),  # SuperGPQA as CSV
+        (
+            f"Question,Correct Answer,{WRONG}\nWhy?,a,b,c,d\n",
+            "choice",
+            "B",
+        ),
     ],
 )
 def test_what_a_line_may_say(tmp_path, line, kind, answer):
@@ -75,7 +80,6 @@ def test_what_a_line_may_say(tmp_path, line, kind, answer):
         ('{"q": "a", "answer": "x"}', ':1: no "question" (the fields here: answer, q): "question" and "answer" are'),
         (f'{{{Q}, "answer": null}}', ':1: no "answer"'),
         (f'{{{Q}, "answer": ""}}', ':1: no "answer"'),
-        ("{}", ':1: no "question" (the fields here: nothing)'),
         ('{"question": " ", "answer": "x"}', ":1: question is blank"),
         ('{"question": 5, "answer": "x"}', ":1: question is not text: 5"),
         (f'{{{Q}, "answer": ["x"]}}', ':1: "answer" must be a text or a number, not ["x"]'),
@@ -85,24 +89,23 @@ def test_what_a_line_may_say(tmp_path, line, kind, answer):
         (f'{{{Q}, "answer": "a\\nb"}}', ":1: a text to be answered is one line with a letter or a digit"),
         (f'{{{Q}, "answer": "D", "choices": ["one", "two"]}}', ':1: the answer "D" is neither the letter nor the text'),
         (f'{{{Q}, "answer": "A", "choices": ["B", "A"]}}', ':1: the answer "A" is the letter of one choice and the te'),
-        (f'{{{Q}, "answer": "A", "choices": ["one"]}}', ":1: not 2 to 10 choices: 1"),
+        (f'{{{Q}, "answer": "A", "choices": ["one"]}}', ":1: 2 to 10 choices are needed, not 1"),
         (f'{{{Q}, "answer": "A", "choices": ["one", "one "]}}', ":1: two choices are equal"),
         (f'{{{Q}, "answer": "A", "choices": "one, two"}}', ":1: the choices are not a list of texts: one, two"),
         (f'{{{Q}, "answer": "A", "choises": ["a", "b"]}}', ':1: unknown field "choises" (did you mean "choices"?)'),
         (f'{{{Q}, "answer": "1", "kind": "lines"}}', ':1: a line with "kind" belongs in a pack, whose first line is'),
         (f'{{{Q}, "answer": "\\ud800x"}}', ":1: half a surrogate pair"),
-        (f'{{{Q}, "answer": "x", "id": 7}}\n{{{Q}, "answer": "y", "id": "7"}}', ":2: the same id 7 as in "),
-        (f'{{{Q}, "answer": "x"}}\n{{{Q}, "answer": "x"}}', ":2: the same question as in "),
+        (f'{{{Q}, "answer": "x", "id": 7}}\n{{{Q}, "answer": "y", "id": "7"}}', ":2: the same question or id 7 as in "),
         (f'{{{Q}, "answer": "x"}}\n{{{Q}, "answer": ', ":2: not JSON"),
         (f'{{{Q}, "answer": "x"}}\n[1]', ":2: not a JSON object"),
-        ("", ": empty"),
         ("\n \n", ": empty"),
+        (b"\xff\xfe{", ": not UTF-8: byte 0xff"),
         ("[]", ": no question"),
         ('[{"question": "a", "answer": "b"}, 7]', ": entry 2: not a JSON object"),
-        ('[{"question": "a"}]', ': entry 1: no "answer"'),
         ("[{]", ": not JSON"),
-        ("question,result\na,b\n", ":1: no column answer among question, result"),
-        ("question,answer\na\n", ":2: the row has not as many cells as the header"),
+        ("question,result\na,b\n", ':2: no "answer" (the fields here: question, result)'),
+        ('question,answer\n"a\nb",c\na\n', ":4: 1 cells under 2 columns"),
+        ('question,answer\n"a,b\n', ":2: not CSV"),
         ('{"pack": 5}', ":1: "),
     ],
 )
@@ -128,32 +131,63 @@ def test_a_byte_order_mark_a_list_and_csv_are_the_same_questions(tmp_path):
 
 def test_a_pack_is_still_a_pack_behind_blank_lines(tmp_path):
     packs.write(library.load("nano"), tmp_path / "p.jsonl")
-    again = load(tmp_path, b"\n" + (tmp_path / "p.jsonl").read_bytes())
-    assert again == library.load("nano")
+    assert load(tmp_path, b"\n" + (tmp_path / "p.jsonl").read_bytes()) == library.load("nano")
+
+
+# --- ds4's source
+
+SOURCE = r"""
+/* A table, after things that are none: "quotes", { braces and */
+#include <stddef.h>
+#define MANY 10 // it's "open
+typedef struct { const char *source, *id, *domain, *title, *question, *choice[MANY], *answer; } eval_case;
+static const char *letters[] = { "A", "B", };
+static int quote(int c) { return c == '"' ? '\'' : c == '{' ? '\\' : '}'; }
+static const eval_case cases[] = {
+    { .source = "AIME2025", .id = "a-1", .question = "say \"no\"\n\tand C:\\t\x41\102 ?\? {a, b}; /* none */ // no\n"
+      /* and a "quote" */ " naïve 漢\xe6\xbc\xa2\a\v\f\r\b", .answer = "070" },
+    { "GPQA Diamond", "rec1", "Physics", "a title", "Which?", {"one", "two, \"2\"", NULL}, "B" },
+    { "COMPSEC", "c1", "C", "t", "Where?", {0}, "4-6" },
+    { NULL }
+};
+"""
+MAIN = r"""
+#include <stdio.h>
+int main(void) {
+    for (const eval_case *c = cases; c->source; c++) {
+        printf("%s%c%s%c", c->question, 0, c->answer, 0);
+        for (int k = 0; k < MANY; k++) printf("%s%c", c->choice[k] ? c->choice[k] : "", 0);
+    }
+    return letters[0][0] == quote(0);
+}
+"""
+
+
+def test_ds4_s_table_is_read_as_a_compiler_reads_it(tmp_path):
+    found = load(tmp_path, SOURCE, "ds4_eval.c").questions
+    assert [(q.id, q.source, q.kind, q.answer) for q in found] == [
+        ("a-1", "AIME2025", "integer", "70"), ("rec1", "GPQA Diamond", "choice", "B"), ("c1", "COMPSEC", "lines", "4-6")
+    ]  # fmt: skip
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "main.c").write_text(SOURCE + MAIN)
+    subprocess.run(["cc", "-o", tmp_path / "main", tmp_path / "main.c"], check=True)
+    texts = subprocess.run([tmp_path / "main"], capture_output=True, check=True).stdout.decode().split("\0")
+    for i, q in enumerate(found):
+        question, answer, *choices = texts[12 * i : 12 * i + 12]
+        assert q.question == question and q.answer == answer.lstrip("0")
+        assert q.choices == tuple(filter(None, choices))
 
 
 @pytest.mark.parametrize(
-    ("right", "text", "outcome"),
+    ("text", "said"),
     [
-        ("Paris", "It is Paris.\n\nAnswer: Paris", "right"),
-        ("Paris", "**Answer:** \u201cparis\u201d.", "right"),
-        ("Paris", "\\boxed{\\text{Paris}}", "right"),
-        ("Paris", "Paris", "right"),
-        ("Paris", "<think>Lyon?</think>Paris.", "right"),
-        ("Paris", "Answer: Paris, France", "wrong"),
-        ("Paris", "Answer: Lyon", "wrong"),
-        ("Paris", "Of course.\nParis", "missing"),
-        ("Paris", "Answer: Paris\nbut perhaps Lyon", "ambiguous"),
-        ("f(x)", "Answer: $f(x)$", "right"),
-        ("New  York", "Answer: new york", "right"),
-        ("3.14", "Answer: 3.140", "right"),
-        ("3.14", "Answer: 3.15", "wrong"),
-        ("007", "Answer: 7", "right"),
-        ("Straße", "Answer: STRASSE", "right"),
-        ("\ufb01re", "Answer: fire", "right"),
+        ('x = { { .question = TEXT, .answer = "1" } };', "line 1: a field that is not a literal"),
+        ('x = {\n { "s", "i", "d", "t", "q", MANY, "1" } };', "line 2: a field that is not a literal"),
+        ('x = { { .question = "q", .answer = "none" , .source = "COMPSEC" } };', "names no lines"),
+        ("int main(void) { return 0; }", "no question"),
     ],
 )
-def test_a_text_is_graded_by_what_it_says(right, text, outcome):
-    question = packs.Question("q", "s", "d", "", "text", "Which?", (), right)
-    assert packs.problem(question) is None and user_text(question).endswith("Answer: <your answer>")
-    assert grade(question, text).outcome == outcome
+def test_what_is_no_table_or_not_written_out(tmp_path, text, said):
+    with pytest.raises(DataError, match=said):
+        load(tmp_path, text, "x.c")

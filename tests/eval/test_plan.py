@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from ds4ref.errors import UsageError
-from ds4ref.eval import packs, prompt
+from ds4ref.eval import library, prompt
 from ds4ref.eval.packs import Header, Question
 from ds4ref.eval.plan import Key, Settings, chosen, keys, settings_of
 
@@ -97,11 +97,11 @@ def test_questions_are_chosen_by_id_source_or_domain():
 ])  # fmt: skip
 def test_a_source_is_that_source_alone(pack, words, count):
     """Two domains of scholar have "science" in their names."""
-    assert len(chosen(packs.load(pack).questions, words)) == count
+    assert len(chosen(library.load(pack).questions, words)) == count
 
 
 def test_no_more_questions_than_there_are():
-    every = packs.load("ds4ref").questions
+    every = library.load("ds4ref").questions
     assert len(chosen(every, None, 93)) == 93 and len(chosen(every, "maths", 25)) == 25
     with pytest.raises(UsageError, match="there are 93 questions, not 94"):
         chosen(every, None, 94)

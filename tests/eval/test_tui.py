@@ -394,7 +394,7 @@ async def test_details(stage, pilot):
     assert "So it is." in dialog().text and "expected: 7" in dialog().text
     stage.play.gates["answer"].set()
     await until(pilot, lambda: "OUTPUT" in dialog().text)
-    for said in ("epoch 1: right (given 7", "ds4's grader:", "REASONING\nhm hm", "Answer: 7", "It is 7.",
+    for said in ("epoch 1: right (given 7", "REASONING\nhm hm", "Answer: 7", "It is 7.",
                  "40 prompt tokens", "SYSTEM", "Which number is 7?"):  # fmt: skip
         assert said in dialog().text, said
     await pilot.press("down", "pagedown", "end")

@@ -13,20 +13,12 @@ from pathlib import Path
 ROOMS = {
     "reports": ("reports", "tests/reports"),
     "eval": ("eval", "tests/eval"),
-    "grading": (
-        "eval/grading.py",
-        "tests/eval/test_grading.py tests/eval/test_ds4_grader.py tests/eval/test_regrade.py",
-    ),
-    "imports": (
-        "eval/imports",
-        "tests/eval/test_imports_of_c.py tests/eval/test_imports_of_packs.py tests/eval/test_import_command.py",
-    ),
+    "grading": ("eval/grading.py", "tests/eval/test_grading.py"),
     "screen": (
         "eval/tui",
         "tests/eval/test_tui.py tests/eval/test_tui_board.py tests/eval/test_tui_show.py tests/eval/test_tui_sizes.py "
         "tests/eval/test_tui_text.py",
     ),
-    "verify": ("eval/verify", "tests/eval/test_pack_of_ours.py tests/eval/test_packs.py"),
     "speed_bench": ("speed_bench", "tests/speed_bench"),
     "test_vectors": ("test_vectors", "tests/test_vectors"),
     "diagnosis": (

@@ -48,11 +48,10 @@ def question_digest(
 def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of one sample of ``ds4-eval`` from two lines of its log, without prompt and answer texts.
 
-    ``outcome`` is None if nothing was graded, ``ds4`` is the outcome by ds4's own answer extractor. Raise KeyError for
-    malformed lines. ``thought``: whether the answer shows thinking (``thinking.seen``); ``think``: the question's own
-    thinking mode, if it has one.
+    ``outcome`` is None if nothing was graded. Raise KeyError for malformed lines. ``thought``: whether the answer shows
+    thinking (``thinking.seen``); ``think``: the question's own thinking mode, if it has one.
     """
-    grade, ds4 = sample.get("grade") or {}, sample.get("ds4") or {}
+    grade = sample.get("grade") or {}
     kind, text, choices, answer = (question[name] for name in ("kind", "question", "choices", "answer"))
     think, called, result = (question.get(name) or "" for name in ("think", "called", "result"))
     digest = question_digest(kind, text, choices, answer, (think, *question.get("tools", ()), called, result))
@@ -66,7 +65,6 @@ def eval_row(sample: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str
         "outcome": grade.get("outcome"),
         "given": grade.get("given", ""),
         "expected": sample["expected"],
-        "ds4": ds4.get("outcome"),
         **{name: sample.get(name) for name in ("prompt_tokens", "tokens", "reasoning_tokens", "ttft")},
         "seconds": sample.get("seconds", 0.0),
         "finish": sample.get("finish", ""),

@@ -12,9 +12,6 @@ import pytest
 import ds4ref
 from ds4ref.cli.ds4 import main
 from ds4ref.errors import UsageError
-from ds4ref.numerics import RANGES
-from ds4ref.targets import Prompt
-from ds4ref.targets.local import LocalTarget
 from ds4ref.text.chat import Message, render
 from ds4ref.text.protocol import DEFAULT_SYSTEM
 from tests.archs import dense
@@ -46,16 +43,6 @@ def model(nano_path):
         yield engine
 
 
-@pytest.mark.parametrize("think", ["none", "high"])
-def test_an_answer_is_that_of_the_command(model, nano_path, capsys, think):
-    flags = ["-m", nano_path, "-p", "Why?", "--temp", "0", "-n", "16", "-t", "1", "-c", "256"]
-    assert main([*flags, "--nothink" if think == "none" else "--think"]) == 0
-    said = capsys.readouterr().out
-    pieces = list(model.stream("Why?", max_tokens=16, thinking=think))
-    opening = "<think>\n" if think == "high" else ""  # a pipe has no colours to tell thinking by
-    assert len(pieces) >= 16 and said.rstrip("\n") == opening + "".join(piece.text for piece in pieces).rstrip("\n")
-
-
 def test_thinking_is_no_part_of_the_answer(model):
     """The answer begins where a think tag closes, wherever the model closes it."""
     tok = model.tokenizer
@@ -63,27 +50,6 @@ def test_thinking_is_no_part_of_the_answer(model):
     assert all(piece.thinking for piece in model.stream(inside, max_tokens=3))
     assert model.ask(inside, max_tokens=3) == ""
     assert model.ask([*inside, tok.think_close], max_tokens=3) != ""
-
-
-def test_all_doors_make_the_same_prompt(model):
-    ids = model.prompt("Why <think>?", "Be brief.", "high")
-    assert ids == LocalTarget(model).encode(Prompt.chat("Why <think>?", "Be brief.", "high"))
-    assert ids.count(model.tokenizer.think_open) == 1, "the one that opens the answer"
-
-
-def test_logits_of_text_are_those_of_its_ids(model):
-    ids = model.tokenizer.encode("The mill ground no corn today")
-    np.testing.assert_array_equal(model.logits("The mill ground no corn today"), model.logits(ids))
-    session = model.session(64)
-    session.sync(ids)  # whose output head meets one token instead of all
-    np.testing.assert_allclose(model.logits(ids)[-1], session.logits, atol=1e-4)
-
-
-def test_nothing_is_decoded_beyond_the_limit(model):
-    assert model.ask("Why?", max_tokens=0) == ""
-    run = model.stream("Why?", max_tokens=5)
-    assert run.tokens == [] and run.session.pos == run.timing.prefill_tokens, "the prompt alone"
-    assert sum(piece.token is not None for piece in run) == len(run.tokens) == 5
 
 
 NAN, INF = float("nan"), float("inf")
@@ -109,19 +75,6 @@ def test_wrong_options_are_refused(model, option, values, told):
             model.ask("Why?", **{option: value})
 
 
-def test_options_at_their_bounds(model, capsys):
-    """A range is the same here and on the command line, which refuses what is beyond."""
-    with pytest.raises(TypeError, match="top_q"):
-        model.ask("Why?", top_q=0.5)
-    for name, (lo, hi) in RANGES.items():
-        for value in (lo, hi) if name != "max_tokens" else (0, np.int64(2)):
-            model.ask("Why?", **{"max_tokens": 1, name: value})
-    for flag, name in (("--temp", "temperature"), ("--top-p", "top_p"), ("--min-p", "min_p"), ("--top-k", "top_k")):
-        for value in (RANGES[name][0] - 1, RANGES[name][1] + 1):
-            assert main(["-p", "Why?", flag, str(value)]) == 2
-            assert f" from {RANGES[name][0]:g} to {RANGES[name][1]:g}" in capsys.readouterr().err
-
-
 def test_messages_are_a_conversation(model):
     """A question alone is the same as a message; a conversation is what ``render`` makes of it."""
     user = {"role": "user", "content": "Why <think>?"}
@@ -141,13 +94,6 @@ def test_messages_are_a_conversation(model):
     assert model.prompt(talk) == model.prompt(said) == rendered(Message("system", DEFAULT_SYSTEM))
     assert model.prompt([system, *talk]) == rendered(Message("system", "Be brief."))
     assert model.prompt(talk, system="") == rendered()
-
-
-@pytest.mark.parametrize("name", ["prompt", "encode", "decode", "logits", "logprobs", "hidden", "session"])
-@pytest.mark.parametrize("given", [None, 2.5, [2.5]])
-def test_a_wrong_type_is_told(model, name, given):
-    with pytest.raises(ds4ref.Ds4Error, match="is needed|outside the vocabulary"):
-        getattr(model, name)(given)
 
 
 @pytest.mark.parametrize(
@@ -227,23 +173,6 @@ def test_what_a_text_is_worth(any_path, backend, monkeypatch):
             model.perplexity([3])
 
 
-def test_a_text_scores_as_the_tools_score_it(model):
-    text = "The mill ground no corn today, \u00e9 and the miller slept."
-    steps = LocalTarget(model).score_text(text)[1:]
-    np.testing.assert_array_equal(model.logprobs(text), np.float32([step.token.logprob for step in steps]))
-    assert model.decode(model.encode(text)) == text and model.decode(model.encode("x")[0]) == "x"
-    assert model.decode(model.encode("\u00e9")[:1] if len(model.encode("\u00e9")) > 1 else []) in ("", "\ufffd")
-    with pytest.raises(ds4ref.Ds4Error, match="outside the vocabulary"):
-        model.decode([model.shape.vocab])
-
-
-def test_progress_of_a_prompt(model):
-    told: list[tuple[int, int]] = []
-    ids = model.encode("word " * 40)
-    model.ask(ids, max_tokens=0, progress=lambda done, total: told.append((done, total)))
-    assert told[0] == (0, len(ids)) and told[-1] == (len(ids), len(ids))
-
-
 def test_a_closed_engine_says_so(nano_path):
     """Whatever is asked of it or of its sessions; it still has a path, a ``repr``, and may be closed again."""
     engine = ds4ref.open(nano_path, threads=1)
@@ -270,14 +199,6 @@ def test_a_closed_engine_says_so(nano_path):
     for call in calls:
         with pytest.raises(ds4ref.Ds4Error, match="the engine is closed"):
             call()
-
-
-def test_a_recorder_tells_what_it_has(model):
-    seen, session = ds4ref.Recorder("result_norm", "l_out"), model.session(16)
-    assert repr(seen) == "<Recorder: nothing recorded yet>"
-    session.hooks = seen
-    session.sync([1, 2])
-    assert repr(seen) == "<Recorder: result_norm of layer -1>"
 
 
 def test_inspect_as_json(any_path, capsys):

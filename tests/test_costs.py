@@ -117,12 +117,6 @@ def test_a_prefill_is_the_sum_of_its_chunks(first: int, last: int, size: int):
     assert (found.bytes, found.int8_ops, found.f32_ops) == pytest.approx((nbytes, int8 + head, f32), rel=1e-12)
 
 
-def test_a_prefill_is_cut_as_a_session_cuts_it():
-    from ds4ref.costs import PREFILL_CHUNK
-
-    assert COSTS.prefill(0, PREFILL_CHUNK + 9) == COSTS.prefill(0, PREFILL_CHUNK + 9, PREFILL_CHUNK)
-
-
 def test_bytes_bind_until_arithmetic_takes_longer():
     peaks = Peaks(read_gbs=10, int8_gops=100, f32_gflops=20)
     for work, seconds, binds in (
@@ -140,16 +134,6 @@ def test_float_activations_take_the_faster_of_float_and_three_int8_passes(int8, 
     assert Work(0, 0, 0, 100e9).bound(Peaks(10, int8, f32)).seconds == pytest.approx(seconds)
     assert Work(0, 100e9, 0, 0).bound(Peaks(10, int8, f32)).seconds == pytest.approx(100 / int8)
     assert Work(0, 0, 100e9, 0).bound(Peaks(10, int8, f32)).seconds == pytest.approx(100 / f32)
-
-
-def test_modes_that_keep_floats_are_bounded_so(nano_path):
-    peaks = Peaks(read_gbs=1e6, int8_gops=600, f32_gflops=100)
-    for numerics, rate in (("exact", 200e9), ("qat", 200e9), ("ds4", 600e9)):
-        with Engine.open(nano_path, backend="reference", numerics=numerics) as engine:
-            found = engine.costs().decode(300)
-        quantized, floats = matrices(300, NANO.n_used)
-        expected = quantized / rate + (floats + attention(300)) / 100e9
-        assert found.bound(peaks).seconds == pytest.approx(expected)
 
 
 def test_peaks_are_measured_with_the_threads_there_are(monkeypatch):

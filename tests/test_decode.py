@@ -65,29 +65,6 @@ def test_same_bits_token_by_token(engine: Engine, monkeypatch: pytest.MonkeyPatc
         assert len(seen) >= 3
 
 
-@pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
-def test_same_bits_to_the_end_of_the_context(engine: Engine) -> None:
-    """Recordings score rows up to a power of two, or, here, to all that a context has room for."""
-    for more in (20, 23):
-        ctx = 4 * engine.shape.index_topk + more
-        fast, slow = pair(engine, ctx)
-        ids = tokens(engine, ctx)
-        for session in (fast, slow):
-            session.sync(ids[: ctx - more])
-        for token in ids[ctx - more :]:
-            step(fast, slow, token)
-
-
-def test_a_recording_serves_many_tokens(engine: Engine) -> None:
-    session = engine.session(200)
-    kinds = []
-    for token in tokens(engine, 60):
-        session.eval(token)
-        kinds.append(id(session._decoder.last))
-    assert len(set(kinds)) == 2
-    assert [kind == kinds[3] for kind in kinds] == [at % 4 == 3 for at in range(60)]
-
-
 def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MOST", 2)
     with Engine.open(nano_path, numerics="ds4") as engine:
@@ -96,29 +73,6 @@ def test_the_oldest_recordings_make_room(nano_path: str, monkeypatch: pytest.Mon
             step(fast, slow, token)
             assert len(fast._decoder._recordings) == min(2, 1 + number // 3)
         assert fast._decoder.last in [recording for recording, _ in fast._decoder._recordings.values()]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
-def test_same_bits_after_prefill_snapshot_restore_and_load(engine: Engine, tmp_path: Path) -> None:
-    ids = tokens(engine, 320)
-    fast, slow = pair(engine, 400)
-    for session in (fast, slow):
-        session.sync(ids[:250])
-    early = fast.snapshot(), slow.snapshot()
-    for token in ids[250:300]:
-        step(fast, slow, token)
-    late = fast.snapshot(), slow.snapshot()
-    for snapshots, following in ((early, ids[270:320]), (late, ids[:40]), (early, ids[:30])):
-        for session, snapshot in zip((fast, slow), snapshots, strict=True):
-            session.restore(snapshot)
-        for token in reversed(following):
-            step(fast, slow, token)
-    fast.save(tmp_path / "saved")
-    for session in (fast, slow):
-        session.load(tmp_path / "saved")
-    for token in ids[:20]:
-        step(fast, slow, token)
 
 
 @pytest.mark.thorough
@@ -175,38 +129,6 @@ def test_same_bits_on_drawn_shapes(mode: str, seed: int, tmp_path: Path) -> None
             step(fast, slow, token)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)
-def test_two_sessions_interleaved_with_snapshots_handed_across(engine: Engine) -> None:
-    """Whatever two sessions do in turn, each gives what it gives alone from the same history."""
-    rng = np.random.default_rng(7)
-    ctx = 500
-    sessions = [engine.session(ctx), engine.session(ctx + 77)]
-    alone = {}
-
-    def expected(history: tuple[int, ...]) -> np.ndarray:
-        """Logits after a history of single evaluations, from a session of its own."""
-        if history not in alone:
-            session = engine.session(ctx)
-            for token in history:
-                session.eval(token)
-            alone[history] = session.logits.copy()
-        return alone[history]
-
-    snapshots = []
-    for _ in range(60):
-        which = int(rng.integers(2))
-        session, action = sessions[which], rng.random()
-        if action < 0.55 or not session.valid:
-            for token in rng.integers(0, engine.shape.vocab, int(rng.integers(1, 7))):
-                session.eval(int(token))
-        elif action < 0.75:
-            snapshots.append(session.snapshot())
-        elif snapshots:
-            session.restore(snapshots[int(rng.integers(len(snapshots)))])
-        np.testing.assert_array_equal(session.logits, expected(tuple(session.tokens)))
-
-
 def test_sessions_with_a_common_past_in_two_threads(engine: Engine) -> None:
     """Forks of one snapshot that go on at the same time, on shared rows."""
     ids = tokens(engine, 260)
@@ -236,30 +158,6 @@ def test_sessions_with_a_common_past_in_two_threads(engine: Engine) -> None:
         np.testing.assert_array_equal(got[number], wanted[number])
 
 
-@pytest.mark.thorough
-def test_other_sessions_record_nothing_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kind of token that one session has recorded, at two depths; sessions in turn, to the bit."""
-    monkeypatch.setattr(chunk, "LASTING", 1)
-    depth = 4 * engine.shape.index_topk
-    ids = tokens(engine, depth + 8)
-    for start in (0, depth):
-        first, _ = pair(engine, 600)
-        if start:
-            first.extend(ids[:start])
-        for token in ids[start : start + 8]:
-            first.eval(token)
-        with monkeypatch.context() as patch:
-            patch.setattr(decode, "record", lambda *_: pytest.fail("recorded again"))
-            pairs = [pair(engine, 600) for _ in range(2)]
-            for fast, slow in pairs:
-                if start:
-                    fast.extend(ids[:start])
-                    slow.extend(ids[:start])
-            for token in ids[start : start + 8]:
-                for fast, slow in pairs:
-                    step(fast, slow, token)
-
-
 def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache has room for a whole chunk from the start; one that grew with prompts would differ from session to
     session."""
@@ -278,17 +176,6 @@ def test_prompts_of_any_length_share_recordings(nano_path: str, monkeypatch: pyt
             assert fast.prepare(range(length, length + 6)) == 0
 
 
-def test_answers_of_any_length_share_recordings(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Engine.open(nano_path) as engine:
-        engine.ask([5, 6, 7], max_tokens=5)
-        monkeypatch.setattr(decode, "record", lambda *_: pytest.fail("recorded again"))
-        engine.ask([7] * 60, max_tokens=40)
-        assert (
-            engine.stream([1], max_tokens=4094).session.ctx == 4096
-            and engine.stream([1], max_tokens=4095).session.ctx == 8192
-        )
-
-
 def test_a_session_that_ranks_more_tokens_records_anew(engine: Engine) -> None:
     """Top-k sampling in one conversation, greedy in another: each gets as many ranked tokens as it asked for."""
     ids = tokens(engine, 4)
@@ -301,14 +188,6 @@ def test_a_session_that_ranks_more_tokens_records_anew(engine: Engine) -> None:
             assert found is not None
             assert found[0].tolist() == np.argsort(-logits, kind="stable")[:wanted].tolist()
             np.testing.assert_array_equal(found[1], logits[found[0]])
-
-
-def test_a_session_of_another_size_records_anew(engine: Engine) -> None:
-    ids = tokens(engine, 3)
-    engine.session(600).eval(ids[0])
-    fast, slow = pair(engine, 500)
-    for token in ids:
-        step(fast, slow, token)
 
 
 @pytest.mark.parametrize("engine", sampled(MODES, ["ds4"]), indirect=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.archs.deepseek4.shape import ModelShape
 from ds4ref.engine import Engine
-from ds4ref.errors import ModelFileError, SessionError, ShapeError, UsageError
+from ds4ref.errors import ModelFileError, SessionError, ShapeError
 from ds4ref.kernels.cpu import CPU
 from ds4ref.kernels.formats import Matrix
 from ds4ref.sampling import Sampler
@@ -22,13 +21,6 @@ from ds4ref.weights.writer import GGUFWriter
 from tests.weights.modelfile import SMALL, write_model
 
 
-def test_close_again_and_inside_with(nano_path: str) -> None:
-    with Engine.open(nano_path, backend="reference") as engine:
-        engine.close()
-        engine.close()
-    engine.close()
-
-
 @pytest.mark.parametrize("most", [6, 7, 8, 9])
 def test_a_context_is_large_enough_for_the_whole_answer(nano_path: str, monkeypatch, most: int) -> None:
     """Prompt and answer fill a step of the context but for one token, just so, or begin the next one."""
@@ -37,15 +29,6 @@ def test_a_context_is_large_enough_for_the_whole_answer(nano_path: str, monkeypa
         generation = engine.stream([5] * 9, max_tokens=most)
         assert len(list(generation)) >= most == len(generation.tokens) and generation.finish == "length"
         assert generation.session.ctx == (16 if most < 7 else 32)
-
-
-def test_threads_are_checked(nano_path: str) -> None:
-    with Engine.open(nano_path, threads=1) as engine:
-        engine.threads = 2
-        assert engine.threads == 2
-        with pytest.raises(UsageError, match="at least 1"):
-            engine.threads = 0
-        assert engine.threads == 2
 
 
 def test_weights_that_are_not_normalised_are_refused(tmp_path: Path) -> None:
@@ -63,24 +46,6 @@ def test_an_architecture_that_is_not_known(tmp_path: Path) -> None:
         pass
     with pytest.raises(ModelFileError, match="'gpt2' is not one of deepseek4"):
         Engine.open(path, backend="reference")
-
-
-def test_loading_with_hooks_keeps_float32(nano_path: str, tmp_path: Path) -> None:
-    """Hooks may change what is rounded, so rows that a mode rounds to binary16 may not be stored as such."""
-    with Engine.open(nano_path, numerics="ds4") as engine:
-        session = engine.session(60)
-        session.sync(list(range(40)))
-        assert session._cache.layers[3].projections.keys() == {"attn"}
-        session.save(tmp_path / "saved")
-        kinds = {}
-        for hooks in (None, Recorder("result_norm")):
-            other = engine.session(60)
-            other.hooks = hooks
-            for _ in range(2):
-                kinds.setdefault(hooks is None, set()).add(other._cache.layers[2].rows("attn").dtype)
-                other.load(tmp_path / "saved")
-            np.testing.assert_array_equal(other.logits, session.logits)
-        assert kinds == {True: {np.dtype("f2")}, False: {np.dtype("f4")}}
 
 
 def test_a_broken_engine_is_not_recorded_as_truth(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,12 +33,6 @@ def test_the_last_level_cache_of_the_cores_in_use(cores):
     assert cores(0, 1, 2, 3) == cores(1, 2) == 64 << 20
 
 
-def test_without_a_third_level_the_second_is_the_last(cores, tmp_path):
-    for core in range(4):
-        (tmp_path / f"cpu{core}" / "cache" / "index2" / "size").write_text("what\n")
-    assert cores(0) == 1 << 20 and cores(0, 1, 2) == 3 << 20
-
-
 def test_a_machine_that_says_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "sysctl_number", lambda name: None)
     assert environment.cache_bytes(tmp_path) is None
@@ -91,11 +85,6 @@ def test_memory_that_is_left_to_a_control_group(monkeypatch, tmp_path):
     assert environment.available_bytes() == 8000 * 1024
     (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\n")
     assert environment.available_bytes() == environment.memory_bytes()
-
-
-def test_cores_are_named_as_ranges():
-    assert environment.ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8" and environment.ranges([3]) == "3"
-    assert environment.ranges([0, 2, 4]) == "0,2,4" and environment.ranges([]) == ""
 
 
 def test_a_host_is_told_apart_without_its_name(monkeypatch):

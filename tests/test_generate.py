@@ -69,14 +69,6 @@ def test_every_token_for_the_end_ends_it(end):
     assert bytes(run.tokens) == b"Hello" and session.tokens == [1, 2, 3, *b"Hello"]
 
 
-def test_limit():
-    session = start(b"Hello.")
-    run = generation(session, limit=2)
-    assert [piece.text for piece in run] == ["H", "e"]
-    assert run.finish == "length"
-    assert session.tokens == [1, 2, 3, *b"He"]
-
-
 def test_one_context_slot_stays_free():
     session = start(b"Hello.", ctx=8)
     run = generation(session)
@@ -100,16 +92,6 @@ def test_think_state_follows_token_ids_not_text():
     assert run.tokens == answer
 
 
-def test_think_tags_have_no_text():
-    pieces = list(generation(start([TOK.think_close, *b"x"]), thinking=True))
-    assert [(p.token, p.text, p.thinking) for p in pieces] == [(TOK.think_close, "", True), (ord("x"), "x", False)]
-
-
-def test_characters_are_never_split():
-    pieces = list(generation(start("né€😀".encode())))
-    assert [p.text for p in pieces if p.text] == ["n", "é", "€", "😀"]
-
-
 @pytest.mark.parametrize("tail", [b"\xe2\x82", b"\xf0\x9f\x98"])
 def test_half_a_character_at_the_end_is_shown_as_such(tail):
     pieces = list(generation(start(b"a" + tail)))
@@ -129,25 +111,6 @@ def test_cancel_between_tokens():
     assert "".join(p.text for p in run) == "He"
     assert run.finish == "cancelled"
     assert session.tokens == [1, 2, 3, *b"He"]
-
-
-def test_cancelled_at_the_very_last_token():
-    """Ctrl-C while the last token was shown: the user stopped it, and the caller goes on to nothing."""
-    run = generation(start(b"Hello."), limit=3)
-    assert "".join(p.text for p in run) == "Hel" and run.finish == "length"
-    run = generation(start(b"Hello."), limit=3, cancel=lambda: len(run.tokens) == 3)
-    assert "".join(p.text for p in run) == "Hel" and run.finish == "cancelled"
-
-
-def test_a_consumer_that_walks_away():
-    session = start(b"Hello.")
-    run = generation(session)
-    pieces = iter(run)
-    assert next(pieces).text == "H"
-    pieces.close()
-    assert run.finish == "cancelled"
-    assert bytes(run.tokens) == b"H"
-    assert session.tokens == [1, 2, 3]  # one behind, the next sync supplies it
 
 
 class Clock:
@@ -186,12 +149,6 @@ def test_whose_time_is_counted(monkeypatch):
     assert timing.prefill_s == 8.0
 
 
-def test_the_work_of_answers_adds_up():
-    whole = Timing(1, 2, 3.0, 4, 5.0, 6.0)
-    whole.add(Timing(10, 20, 30.0, 40, 50.0, 60.0))
-    assert whole == Timing(11, 22, 33.0, 44, 55.0, 6.0), "the time to the first token is that of one answer"
-
-
 def test_a_failed_prefill_took_its_time_too(monkeypatch):
     clock, timing = Clock(), Timing()
     monkeypatch.setattr("time.perf_counter", clock)
@@ -200,13 +157,6 @@ def test_a_failed_prefill_took_its_time_too(monkeypatch):
     with pytest.raises(Cancelled):
         prefill(session, list(range(30)), timing, cancel=lambda: session.pos >= 16, chunk=8)
     assert (timing.prefill_s, timing.prefill_tps) == (9.0, 16 / 9)
-
-
-def test_nothing_measured_is_no_speed():
-    timing = Timing()
-    assert (timing.tokens, timing.prefill_tps, timing.decode_tps, timing.first_token_s) == (0, 0.0, 0.0, None)
-    assert list(Generation(start(b""), TOK, greedy(), limit=10, timing=timing)) == []
-    assert (timing.tokens, timing.decode_tps, timing.first_token_s) == (0, 0.0, None)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
@@ -228,14 +178,6 @@ def test_prefill_counts_only_what_it_evaluated():
     assert (timing.reused_tokens, timing.prefill_tokens) == (0, 2)
     prefill(session, [1, 9], timing)
     assert (timing.reused_tokens, timing.prefill_tokens, timing.prefill_tps) == (2, 0, 0.0)
-
-
-def test_cancelled_prefill_reports_what_was_done():
-    session = FakeSession(100, TOK.eos, b"")
-    timing = Timing()
-    with pytest.raises(Cancelled):
-        prefill(session, list(range(30)), timing, cancel=lambda: session.pos >= 16, chunk=8)
-    assert timing.prefill_tokens == 16
 
 
 def test_context_is_checked_before_anything_is_evaluated():

@@ -8,8 +8,7 @@ import pytest
 from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.cli.ds4 import main
 from ds4ref.engine import Engine
-from ds4ref.errors import BackendError, DataError
-from ds4ref.importance import MARKER, Routes, collect, prompts, split
+from ds4ref.importance import collect, prompts
 from ds4ref.residency.hotlist import read_hot_list
 from ds4ref.residency.simulation import Routing
 from ds4ref.weights.quantize.imatrix import read_imatrix
@@ -49,14 +48,6 @@ def test_dense_matrices(engine, seen):
     assert "blk.0.indexer.proj.weight" not in found.entries, "a layer without an indexer"
 
 
-def test_groups_of_heads_share_the_columns_of_their_matrix(engine, seen):
-    name, groups = "blk.1.attn_output_a.weight", engine.shape.o_groups
-    rows = seen["kqv_back", 1].reshape(len(IDS) * groups, -1)
-    entry = collect(engine, [IDS]).entries[name]
-    assert entry.means.shape[1] == engine.source.tensors[name].dims[0]
-    np.testing.assert_allclose(entry.means[0], mean_squares(rows), rtol=1e-5)
-
-
 def test_experts_are_measured_on_the_tokens_that_were_sent_to_them(engine, seen):
     found = collect(engine, [IDS])
     ids = seen["ffn_moe_topk", 3]
@@ -88,17 +79,6 @@ def test_what_was_measured_until_a_stop_is_kept(engine):
     assert found.chunks == 8 and found.entries["blk.0.attn_kv.weight"].counts.tolist() == [8]
 
 
-def test_a_stop_in_a_piece_keeps_its_chunks_and_progress_is_told_after_each(engine, monkeypatch):
-    monkeypatch.setattr("ds4ref.session.session.prefill_chunk", lambda ops: 4)
-    told, whole = [], collect(engine, [IDS[:8]])
-    turns = iter([False, False, True])
-    found = collect(engine, [IDS], progress=told.append, cancel=lambda: next(turns))
-    assert told == [4, 8] and found.chunks == 8
-    for name, entry in whole.entries.items():
-        np.testing.assert_allclose(found.entries[name].means, entry.means, rtol=1e-5, atol=1e-9)
-        assert found.entries[name].counts.tolist() == entry.counts.tolist()
-
-
 def test_a_dense_family(tmp_path):
     from ds4ref.archs.qwen3 import FAMILY
 
@@ -113,22 +93,6 @@ def test_a_dense_family(tmp_path):
         for name in matrices:
             assert found.entries[name].means.shape == (1, engine.source.tensors[name].dims[0])
             assert found.entries[name].means.any() and found.entries[name].counts.tolist() == [5]
-
-
-def test_prompts_of_a_file(engine):
-    text = f"{MARKER} a\nfirst one\n\n{MARKER} b c =====\n  \n{MARKER}\nsecond {MARKER} inside\n"
-    assert split(text) == ["first one", f"second {MARKER} inside"] and split("only") == ["only"]
-    ids = engine.tokenizer.encode_rendered("first one")
-    assert prompts(engine, text, 1000, 1, None) == [ids]
-    assert [len(piece) for piece in prompts(engine, "word " * 50, 16, None, 40)] == [16, 16, 8]
-    with pytest.raises(DataError, match="no text"):
-        prompts(engine, f"{MARKER}\n\n", 16, None, None)
-
-
-def test_other_backends_are_refused(engine):
-    other = Engine(engine.source, engine.model, "cuda")
-    with pytest.raises(BackendError, match="not on cuda"):
-        collect(other, [IDS])
 
 
 @pytest.mark.parametrize("kind", ["gguf", "dat"])
@@ -168,18 +132,6 @@ def test_routing_and_the_hot_list_are_what_the_pass_chose(nano_path, tmp_path, c
     pairs = read_hot_list(tmp_path / "h.json", 6, 16)
     counts = [(routing.ids[:, layer] == expert).sum() for layer, expert in pairs]
     assert counts == sorted(counts, reverse=True) and min(counts) > 0 and sum(counts) == routing.ids.size
-
-
-def test_a_model_without_experts_has_no_routing(tmp_path, capsys):
-    from ds4ref.archs.qwen3 import FAMILY
-
-    shape = draw_shape(3, FAMILY)
-    write(tmp_path / "q.gguf", shape, draw_tensors(shape, 3, False))
-    with Engine.open(tmp_path / "q.gguf") as engine:
-        routes = Routes()
-        collect(engine, [[1, 2]], routes=routes)
-        with pytest.raises(DataError, match="no routed experts"):
-            routes.routing(engine.source, 0)
 
 
 @pytest.mark.parametrize(

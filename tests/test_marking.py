@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marking import WRITTEN, part, spread, unasked
+from tests.marking import WRITTEN, unasked
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = re.search(r"-m '(.*)'\"$", (ROOT / "pyproject.toml").read_text(), re.M)[1]
@@ -60,39 +60,3 @@ def test_no_file_takes_its_mark_from_another():
     imported = re.compile(r"^(from|import) .*\bpytestmark\b", re.M)
     files = [*(ROOT / "tests").rglob("test_*.py")]
     assert [p.name for p in files if imported.search(p.read_text("utf-8"))] == [] and len(files) > 300
-
-
-class Case:
-    def __init__(self, nodeid: str):
-        self.nodeid = nodeid
-
-
-@pytest.mark.parametrize(
-    "count, most, kept",
-    [(1, 2, [0]), (2, 2, [0, 1]), (3, 2, [0, 2]), (9, 2, [0, 8]), (9, 3, [0, 4, 8]), (3, 3, [0, 1, 2]),
-     (4, 3, [0, 1, 3]), (5, 1, [0])],
-)  # fmt: skip
-def test_a_few_cases_of_each_test(count, most, kept):
-    first, other = ([Case(f"tests/text/test_a.py::{test}[{n}]") for n in range(count)] for test in ("x", "y"))
-    mixed = [case for pair in zip(first, other, strict=True) for case in pair]  # as a fixture of modules sorts them
-    single = [Case("tests/text/test_a.py::z")]
-    assert spread(mixed + single, most) == [row[n] for n in kept for row in (first, other)] + single
-
-
-def test_kernels_keep_all():
-    kernels = [Case(f"tests/kernels/test_ops.py::x[{n}]") for n in range(9)]
-    assert spread(kernels, 2) == kernels
-
-
-def test_successive_parts_are_all_cases_once():
-    cases = [Case(f"tests/test_{file}.py::x[{n}]") for file in range(90) for n in range(3)]
-    parts = [part(cases, place, 6) for place in range(41, 47)]
-    assert sorted(case.nodeid for piece in parts for case in piece) == sorted(case.nodeid for case in cases)
-    assert all(15 <= len(piece) <= 75 for piece in parts)
-    assert part(cases, 47, 6) == parts[0] == sorted(parts[0], key=cases.index)
-
-
-def test_a_part_has_whole_files_and_does_not_depend_on_others():
-    cases = [Case(f"tests/test_{file}.py::x[{n}]") for file in range(90) for n in range(3)]
-    chosen = part(cases, 3, 4)
-    assert part(cases[1::3], 3, 4) == chosen[1::3] and len(chosen) % 3 == 0

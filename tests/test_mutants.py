@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
-from .mutants.edits import Places, drawn
-from .mutants.rooms import ROOMS, modules, narrow, room_of
+from .mutants.edits import Places
+from .mutants.rooms import ROOMS, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,16 +46,6 @@ def test_every_kind_of_edit():
     }  # fmt: skip
 
 
-def test_what_is_drawn_parses_and_differs_from_one_line_on():
-    path = Path(__file__).with_name("mutants") / "edits.py"
-    before = path.read_text()
-    found = list(drawn([path], 25, seed=1))
-    assert len({line for _, line, _ in found}) == 25 and found == list(drawn([path], 25, seed=1))
-    for _, line, text in found:
-        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(before))
-        assert text.decode().splitlines()[: line - 1] == before.splitlines()[: line - 1]
-
-
 def test_every_module_of_the_product_belongs_to_a_room_that_has_tests():
     """What the wheel holds, found without the table: a new folder must be entered, and one that moved is missed."""
     found = modules(ROOT)
@@ -70,21 +59,3 @@ def test_every_module_of_the_product_belongs_to_a_room_that_has_tests():
     assert all(found.values()), "a room without a module"
     for path, tests in ROOMS.values():
         assert (ROOT / path).exists() and all((ROOT / test).exists() for test in tests.split())
-
-
-def test_the_room_of_a_module_is_that_of_the_longest_path():
-    assert [room_of(module) for module in (
-        "ds4ref/sampling/llama2c.py", "ds4ref/server/apis/chat.py", "ds4ref/server/app.py", "ds4ref/errors.py",
-        "kernels/ops.py", "kernels/cpu/simd/vec.py", "eval/grading.py", "eval/scores.py", "tests/conftest.py",
-    )] == ["sampling", "apis", "server", "engine", "kernels", "cpu", "grading", "eval", None]  # fmt: skip
-
-
-def test_tests_that_name_a_module_come_first():
-    def first(module, *tests):
-        return narrow(ROOT, ROOT / module, list(tests))
-
-    assert first("ds4ref/server/queue.py", "tests/server") == ["tests/server/test_timelines.py"]
-    assert first("ds4ref/server/limits.py", "tests/server")[0] == "tests/server/test_limits.py"
-    assert "tests/server/test_hostile.py" in first("ds4ref/server/limits.py", "tests/server")
-    assert first("ds4ref/costs.py", "tests/test_costs.py") == ["tests/test_costs.py"]
-    assert "tests/test_sampling.py" in first("ds4ref/sampling/__init__.py", "tests/test_sampling.py")

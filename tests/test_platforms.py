@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import unicodedata
-from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -145,118 +143,4 @@ def test_what_a_mac_has_is_not_taken_for_it(line: str):
 # --- file systems that fold case, and normalise Unicode, as macOS's do
 
 
-def clashes(files: Iterable[str]) -> list[set[str]]:
-    """Return the sets of paths, folders included, that such a file system takes for one."""
-    spellings: dict[str, set[str]] = {}
-    for file in files:
-        for path in (PurePosixPath(file), *PurePosixPath(file).parents):
-            spellings.setdefault(unicodedata.normalize("NFD", str(path)).casefold(), set()).add(str(path))
-    return [names for names in spellings.values() if len(names) > 1]
-
-
-def test_paths_do_not_differ_by_case_only():
-    listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    files = [name for name in listed.stdout.split("\0") if name]
-    assert len(files) > 1000 and clashes(files) == []
-
-
-def test_clashes_of_files_and_of_folders_are_found():
-    assert clashes(["docs/a.md", "docs/A.md"]) == [{"docs/a.md", "docs/A.md"}]
-    assert {"Docs", "docs"} in clashes(["Docs/a.md", "docs/b.md"])
-    assert clashes(["stra\u00dfe", "strasse"]) and clashes(["e\u0301", "\u00e9"])
-    assert clashes(["a/b.py", "a/c.py", "b.py"]) == []
-
-
 # --- the Makefile, for macOS's make 3.81, bash 3.2 and BSD tools
-
-TOO_NEW = {
-    "a target of 3.82 to 4.4": r"^\.(ONESHELL|EXTRA_PREREQS|NOTINTERMEDIATE|WAIT)\b|\.WAIT\b|\.SHELLSTATUS|\.LOADED",
-    "a function of 4.0 and later": r"\$[({](file|guile|let|intcmp)[ \t]",
-    "an assignment of 3.82 and later": r"^[^\t#]*[\w)} ](::=|:::=|!=)",
-    "undefine, private and load (3.82, 4.0)": r"^\s*-?(undefine|private|load)\s",
-    "define with an operator (3.82)": r"^define\s+\S+\s*[:?+!]?=",
-    "grouped targets (4.3)": r"&::?($|\s)",
-    "export define (3.82)": r"^export\s+define\b",
-    "flags that 3.81 lacks": r"\$\(MAKE\)[^\n]*--(output-sync|trace|shuffle)|^MAKEFLAGS.*(-O|--output-sync|--shuffle)",
-}
-NOT_BSD = {
-    "sed -i without a suffix": r"\bsed\s+(-\w*\s+)*-i\b(?!\s*'')",
-    "sed of GNU": r"\bsed\s+[^|]*(--\w|-r\b|-z\b)",
-    "date of GNU": r"\bdate\s+[^|;]*(-d\b|--date|--iso|-I\w|%N)",
-    "readlink -f (macOS before 12.3), realpath": r"\breadlink\s+-[a-z]*[fem]|\brealpath\b",
-    "grep of GNU": r"\bgrep\s+[^|;]*(-\w*P|--\w*include-dir)",
-    "coreutils of GNU": r"\b(nproc|tac|shuf|sha256sum|md5sum|timeout|numfmt|stdbuf|seq -w)\b|\bstat\s+-c|\bbase64\s+-w",
-    "options of GNU": r"\b(cp|mv|ln)\s+[^|;]*(-\w*[tT]\b|--\w)|\bxargs\s+[^|;]*(-r\b|--no-run)|\bsort\s+[^|;]*-V"
-    r"|\btouch\s+-d|\bhead\s+-n\s*-|\bfind\s+[^|;]*-printf|\bmktemp\s+--|\bdu\s+-\w*b|\bps\s+--",
-    "awk of GNU": r"\bgawk\b|\b(gensub|strftime|systime|asorti?|PROCINFO)\b",
-    "bash 4": r"\$\{\w+(\^|,,|@[A-Z])|\bdeclare\s+-[A-Za-z]*[An]|\b(mapfile|readarray|coproc)\b|&>>|\|&|\bwait\s+-n",
-}
-
-
-def too_new(text: str, rules: dict[str, str]) -> list[str]:
-    """Return ``rule: line`` for each line of a Makefile or script, comments left out, that a rule finds."""
-    lines = [line for line in text.splitlines() if not line.lstrip("@ \t").startswith("#")]
-    return [f"{name}: {line}" for line in lines for name, rule in rules.items() if re.search(rule, line)]
-
-
-def test_macos_make_and_tools_read_the_makefile():
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert too_new(text, TOO_NEW) == [] and too_new(text, NOT_BSD) == []
-    assert not re.search(r"^SHELL\s*[:?]?=", text, re.MULTILINE), "recipes are for /bin/sh"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ".ONESHELL:",
-        "\t@echo $(file >x,y)",
-        "A ::= b",
-        "A != date",
-        "a b &: c",
-        "define X =",
-        "undefine X",
-        "all: a .WAIT b",
-    ],
-)
-def test_a_feature_of_a_later_make_is_found(line: str):
-    assert too_new(line, TOO_NEW)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "\tsed -i s/a/b/ file",
-        "\tsed -r 's/(a)/b/' file",
-        "\tdate -d yesterday",
-        "\treadlink -f $0",
-        "\tgrep -oP x file",
-        "\tx=$(nproc)",
-        "\tcp -t folder a",
-        "\tsort -V",
-        "\tdeclare -A map",
-        "\techo ${x^^}",
-        "\tmapfile -t lines",
-    ],
-)
-def test_what_a_macs_tools_lack_is_found(line: str):
-    assert too_new(line, NOT_BSD)
-
-
-def test_scripts_of_the_tree_are_known():
-    """A new shell script comes under the rules for a Mac, or is for CI, which runs on Linux."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    scripts = []
-    for name in listed.stdout.splitlines():
-        path = ROOT / name
-        if path.is_file() and not path.is_symlink() and path.suffix in ("", ".sh", ".mk"):
-            with open(path, "rb") as file:
-                if path.suffix or re.match(rb"#!.*\b(ba|da|z)?sh\b", file.readline(200)):
-                    scripts.append(name)
-    for name in set(scripts) - {".ci/run"}:
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert too_new(text, NOT_BSD) == [], name
-    assert ".ci/run" in scripts

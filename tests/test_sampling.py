@@ -19,7 +19,6 @@ from ds4ref.sampling import (
     top_logprobs,
 )
 from ds4ref.sampling.adjust import Adjustment
-from tests.growth import cpu_seconds
 
 LOGITS = np.array([1, 3, 2, 3, -1, 0], dtype=np.float32)
 INF, NAN = np.inf, np.nan
@@ -71,19 +70,6 @@ def test_53_54_generator():
 
 
 @pytest.mark.parametrize(
-    ("seed", "floats"),
-    [
-        (1, (0.28083503, 0.67113721, 0.72584611)),
-        (0, (0.05279082, 0.33112025, 0.65731734)),
-        (12345, (0.59509248, 0.75315440, 0.07656562)),
-    ],
-)
-def test_first_floats(seed, floats):
-    rng = Rng(seed)
-    assert [float(rng.uniform()) for _ in floats] == pytest.approx(floats, abs=6e-9)
-
-
-@pytest.mark.parametrize(
     ("settings", "wanted"),
     [
         ({"min_p": 0.05, "seed": 42}, [1, 3, 3, 3, 3, 3, 1, 1]),
@@ -119,11 +105,6 @@ def naive_argmax(logits, exclude=None):
 
 FLOATS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, INF, -INF, NAN, -1e30, -2e30, 3.0e38, 1e-40, -7.25])
 VECTORS = st.lists(FLOATS, min_size=2, max_size=9).map(lambda values: np.array(values, dtype=np.float32))
-
-
-@given(VECTORS, st.none() | st.integers(0, 8))
-def test_s1_argmax(logits, exclude):
-    assert argmax(logits, exclude) == naive_argmax(logits, exclude)
 
 
 def test_argmax_with_nothing_left():
@@ -212,44 +193,7 @@ def test_against_the_plain_transcription(logits, temperature, top_k, top_p, min_
     assert sampler.rng.state == rng.state  # one number per draw, none when greedy or without a choice to make
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"min_p": 0}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.95}, {"temperature": 1.7}]
-)
-def test_full_vocabulary_against_the_transcription(settings):
-    logits = np.random.default_rng(3).normal(0, 3, 20_000).astype(np.float32)
-    chosen = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.05, **settings}
-    sampler, rng = Sampler(**chosen, seed=5), Rng(5)
-    for _ in range(3):
-        assert sampler.pick(logits) == naive_pick(logits, rng=rng, **chosen)
-
-
 # --- pitfalls
-
-
-def test_s2_uniform_range():
-    rng = Rng(9)
-    values = [float(rng.uniform()) for _ in range(10_000)]
-    assert all(0 <= value < 1 and value * 2**24 == int(value * 2**24) for value in values)
-
-
-def test_s4_top_p_includes_the_token_that_crosses():
-    logits = np.log(f32(0.50, 0.25, 0.15, 0.08, 0.02))
-    seen = set(draws(3000, logits, top_p=0.9, min_p=0, seed=1))
-    assert seen == {0, 1, 2}
-
-
-def test_s4_top_p_reached_exactly_is_enough():
-    assert set(draws(300, f32(0, 0, 0, 0), top_p=0.5, min_p=0, seed=1)) == {0, 1}
-    assert set(draws(300, f32(0, 0, 0, 0), top_p=0.75, min_p=0, seed=1)) == {0, 1, 2}
-
-
-def test_s5_min_p_is_relative_and_never_drops_the_best():
-    logits = np.log(f32(0.5, 0.06, 0.04, 0.2, 0.2))
-    for top_p in (1.0, 0.999999):
-        assert set(draws(3000, logits, min_p=0.1, top_p=top_p, seed=1)) == {0, 1, 3, 4}
-        assert set(draws(50, logits, min_p=1.0, top_p=top_p, seed=1)) == {0}
-        assert set(draws(200, LOGITS, min_p=1.0, top_p=top_p, seed=1)) == {1, 3}  # ties with the best stay
-    assert set(draws(20, LOGITS, min_p=7, seed=1)) == {1}
 
 
 @pytest.mark.parametrize(
@@ -265,24 +209,6 @@ def test_s6_temperature(temperature, wanted):
     sampler = Sampler(temperature, min_p=0, seed=1)
     weights = sampler._weights(logits, logits.max())
     assert weights / weights.sum() == pytest.approx(np.array(wanted), abs=6e-5)
-
-
-@pytest.mark.parametrize("settings", [{"min_p": 0}, {"min_p": 0, "top_p": 0.999}, {"min_p": 0, "top_k": 3}])
-def test_s7_zero_weight_is_never_drawn(settings):
-    assert pick_with(0, f32(-500, 0, -500), **settings) == 1
-
-
-def test_s8_rounding_at_the_end():
-    u = 1 - 2.0**-24
-    logits = np.random.default_rng(0).normal(0, 0.1, 5000).astype(np.float32)
-    order = np.argsort(-logits, kind="stable")
-    assert pick_with(u, logits, top_k=1000, min_p=0) in order[:1000]
-    assert pick_with(1, logits, top_p=0.99, min_p=0) in order
-    assert 0 <= pick_with(1, logits, min_p=0) < len(logits)
-
-
-def test_exactly_used_up_is_drawn():
-    assert [pick_with(u, f32(0, 0, 0, 0), min_p=0) for u in (0.25, 0.5, 0.75)] == [0, 1, 2]
 
 
 def test_s9_top_k_limits():
@@ -304,29 +230,6 @@ def test_s10_same_seed_and_right_frequencies():
 
 
 # --- odd logits
-
-
-@pytest.mark.parametrize("settings", [{}, {"min_p": 0}, {"top_p": 0.5}, {"top_k": 2}, {"temperature": 0}])
-@pytest.mark.parametrize(
-    ("logits", "allowed"),
-    [
-        ((NAN, NAN, NAN), {0}),
-        ((-INF, -INF, -INF), {0}),
-        ((NAN, 1, NAN), {1}),
-        ((-INF, NAN, 5, -INF), {2}),
-        ((0, 0, 0), {0, 1, 2}),
-        ((-3e38, 3e38, 0), {1}),
-        ((-2e30, -2e30), {0, 1}),
-        ((4,), {0}),
-    ],
-)
-def test_always_a_valid_id(settings, logits, allowed):
-    assert set(draws(20, f32(*logits), seed=3, **settings)) <= allowed
-
-
-def test_infinite_logit_is_no_draw():
-    assert set(draws(20, f32(INF, 1, 1), seed=3)) <= {1, 2}
-    assert draws(1, f32(1, INF), temperature=0) == [1]
 
 
 def test_one_draw_one_number():
@@ -372,32 +275,10 @@ def test_top_logprobs(logits, k):
         assert type(i) is int and type(logit) is float and type(logprob) is float
 
 
-def test_ties_at_the_border():
-    logits = np.tile(f32(0, 5, 5, 1), 1000)
-    assert [i for i, _, _ in top_logprobs(logits, 3)] == [1, 2, 5]
-    assert [i for i, _, _ in top_logprobs(logits, 2002)][-2:] == [3, 7]
-
-
 def test_token_outside_the_vocabulary():
     for token in (-1, 6):
         with pytest.raises(TokenError, match=r"outside the vocabulary \(0\.\.5\)"):
             token_logprob(LOGITS, token)
-
-
-def test_fast_at_real_size():
-    """129280 logits: each limit is a share of what a loop over them in Python takes."""
-    logits = np.random.default_rng(1).normal(0, 4, 129_280).astype(np.float32)
-    plain, top_k = Sampler(seed=1), Sampler(top_k=40, seed=1)
-    cases = {
-        "argmax": (lambda: argmax(logits), 0.1),
-        "argmax excluding": (lambda: argmax(logits, 5), 0.1),
-        "default": (lambda: plain.pick(logits), 0.3),
-        "top_logprobs": (lambda: top_logprobs(logits, 20), 0.5),
-        "top_k": (lambda: top_k.pick(logits), 0.5),
-    }
-    loop = cpu_seconds(lambda: [float(logit) for logit in logits], 7)
-    for name, (function, limit) in cases.items():
-        assert cpu_seconds(function, 7) < limit * loop, name
 
 
 # --- bias and penalties

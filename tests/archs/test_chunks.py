@@ -64,25 +64,6 @@ def test_large_chunks(cpu: Engine, ids: np.ndarray, whole: np.ndarray, chunk: in
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("rows_only")
-def test_all_chunks_without_gemm(cpu: Engine, ids: np.ndarray) -> None:
-    wanted = cpu.session(CTX).extend(ids, chunk=10_000)
-    for chunk in (1, 3, 4, 127, 128, 129):
-        np.testing.assert_array_equal(cpu.session(CTX).extend(ids, chunk=chunk), wanted, err_msg=f"chunk {chunk}")
-    for seed in range(2):
-        np.testing.assert_array_equal(random_cuts(cpu, ids, seed), wanted, err_msg=f"seed {seed}")
-
-
-@pytest.mark.thorough
-def test_all_chunks_in_mode_exact(exact: Engine, ids: np.ndarray) -> None:
-    wanted = exact.session(CTX).extend(ids, chunk=10_000)
-    for chunk in (1, 3, 4, 127, 128, 129):
-        assert np.abs(exact.session(CTX).extend(ids, chunk=chunk) - wanted).max() <= 2e-4
-    for seed in range(3):
-        assert np.abs(random_cuts(exact, ids, seed) - wanted).max() <= 2e-4
-
-
-@pytest.mark.thorough
 def test_reference_agrees_with_cpu_and_with_itself(exact: Engine, ids: np.ndarray) -> None:
     """Float noise only in mode exact, whichever backend and however cut."""
     cpu = exact.session(CTX).extend(ids)

@@ -10,9 +10,8 @@ import pytest
 
 from ds4ref.archs.dense.rope import RopeTables
 from ds4ref.archs.dense.shape import Scaling
-from ds4ref.cli import ds4
 from ds4ref.engine import Engine
-from ds4ref.errors import ContextError, ModelFileError, PayloadError, PayloadMismatch, ShapeError
+from ds4ref.errors import ModelFileError, PayloadError, PayloadMismatch, ShapeError
 
 from . import dense
 
@@ -46,16 +45,6 @@ def test_every_sharing_of_heads(family: str, sharing: int, backend: str, tmp_pat
     path, shape, tensors = drawn(tmp_path, family, sharing, tied=sharing % 2 == 0, sharing=sharing)
     ids = ids_of(shape, 21)
     with Engine.open(path, backend=backend, numerics="exact") as engine:
-        got = engine.session(40).extend(ids)
-    assert apart(got, dense.logits_of(shape, tensors, ids)) < BAR
-
-
-@each_family
-@pytest.mark.parametrize(("fmt", "block"), [("F32", 1), ("F16", 1), ("BF16", 1), ("Q8_0", 32)])
-def test_formats(family: str, fmt: str, block: int, tmp_path: Path) -> None:
-    path, shape, tensors = drawn(tmp_path, family, 11, fmt, block=block)
-    ids = ids_of(shape, 30)
-    with Engine.open(path, numerics="exact") as engine:
         got = engine.session(40).extend(ids)
     assert apart(got, dense.logits_of(shape, tensors, ids)) < BAR
 
@@ -137,17 +126,6 @@ def test_saved_sessions_that_do_not_fit(family: str, tmp_path: Path) -> None:
                 assert not victim.valid
             else:
                 assert victim.tokens == session.tokens
-
-
-@each_family
-def test_the_context_ends(family: str, tmp_path: Path) -> None:
-    path, shape, _ = drawn(tmp_path, family, 8)
-    with Engine.open(path) as engine:
-        session = engine.session(10)
-        session.sync(ids_of(shape, 9))
-        session.eval(1)
-        with pytest.raises(ContextError):
-            session.eval(1)
 
 
 def test_divisors_of_frequencies_and_linear_stretching(tmp_path: Path) -> None:
@@ -271,63 +249,3 @@ def test_tensors_that_do_not_fit(name: str, values, says: str, tmp_path: Path) -
 
 FACTOR = ("llama.rope.scaling.factor", "f32", 2.0)
 OLD = ("llama.rope.scale_linear", "f32", 2.0)
-SCALED = [
-    ([FACTOR], Scaling("linear", 2.0)),  # a factor without a type, as llama.cpp reads it
-    ([OLD], Scaling("linear", 2.0)),
-    ([("llama.rope.scaling.type", "string", "linear"), OLD], Scaling("linear", 2.0)),
-    ([("llama.rope.scaling.factor", "f32", 0.0)], Scaling()),
-    ([("llama.rope.scale_linear", "f32", 1.0)], Scaling()),
-    ([("llama.rope.scaling.type", "string", "none"), FACTOR], Scaling()),
-    ([("llama.rope.scaling.attn_factor", "f32", 1.5)], Scaling(gain=1.5)),
-    ([("llama.rope.scaling.attn_factor", "f32", 1.5), FACTOR], Scaling("linear", 2.0, gain=1.5)),
-    ([("llama.rope.scaling.type", "string", "yarn"), FACTOR, ("llama.rope.scaling.attn_factor", "f32", 0.5)],
-     Scaling("yarn", 2.0, 2048, gain=0.5)),  # of the whole context, where none before is named
-    ([("general.quantized_by", "string", "x"), ("quantize.imatrix.file", "string", "x"), ("split.count", "u16", 0),
-      ("general.quantization_version", "u32", 2), ("tokenizer.ggml.add_bos_token", "bool", True),
-      ("llama.tensor_data_layout", "string", "x"), ("llama.expert_count", "u32", 0)], Scaling()),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("number", range(len(SCALED)))
-def test_what_llama_cpp_s_keys_mean(number: int, tmp_path: Path) -> None:
-    more, wanted = SCALED[number]
-    shape = dense.draw_shape(2, dense.FAMILIES["llama"])
-    path = dense.write(tmp_path / "m.gguf", shape, dense.draw_tensors(shape, 2, True), more=more)
-    with Engine.open(path) as engine:
-        assert engine.shape == replace(shape, scaling=wanted)
-
-
-def test_a_gain_multiplies_cos_and_sin_once() -> None:
-    shape = dense.draw_shape(1, dense.FAMILIES["llama"])
-    for scaling in (Scaling(), Scaling("linear", 2.0), Scaling("yarn", 4.0, 64), Scaling("llama3", 4.0, 64)):
-        plain, more = (RopeTables(replace(shape, scaling=s), "f64") for s in (scaling, scaling._replace(gain=1.5)))
-        for one, other in zip(plain.compute(np.arange(5)), more.compute(np.arange(5)), strict=True):
-            np.testing.assert_allclose(1.5 * one, other, rtol=1e-6)
-
-
-@each_family
-def test_costs_and_the_report(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A token reads every matrix once, tied heads not twice, and one row of an embedding that is not the head."""
-    for tied in (False, True):
-        path, shape, tensors = drawn(tmp_path, family, 12 + tied, "BF16", tied=tied)
-        with Engine.open(path) as engine:
-            costs = engine.costs()
-            bound = sum(2 * v.size if v.ndim == 2 else 4 * v.size for v in tensors.values())
-            table = 2 * tensors["token_embd.weight"].size
-            wanted = bound - (0 if tied else table) + table // shape.vocab
-            assert costs.weight_bytes() == wanted
-            kv = 4 * 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim
-            assert costs.decode(10).bytes - costs.decode(0).bytes == 10 * kv == shape.kv_bytes(10)
-            whole = costs.prefill(0, 100, 100)
-            assert whole.bytes < 100 * costs.decode(50).bytes and whole.f32_ops > 50 * costs.decode(50).f32_ops
-        assert ds4.main(["--inspect", str(path)]) == 0
-        out = capsys.readouterr().out
-        assert f"{sum(v.size for v in tensors.values()):,}" in out and f"{wanted:,} bytes" in out
-
-
-def test_benchmark_and_server_do_not_ask_what_only_deepseek_has(tmp_path: Path) -> None:
-    """The names that tools use of a shape and an engine."""
-    path, shape, _ = drawn(tmp_path, "llama", 9)
-    with Engine.open(path) as engine:
-        assert engine.shape.cache_rows(100) == (100, 0) and engine.expert_use()["experts"] == 0
-        assert engine.shape.kv_bytes(3, 2) * 2 == engine.shape.kv_bytes(3)

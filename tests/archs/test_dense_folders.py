@@ -14,7 +14,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ds4ref.archs.dense.shape import DenseShape, Scaling
-from ds4ref.cli.ds4 import main as ds4
 from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError
@@ -61,16 +60,6 @@ def test_eight_heads_on_one_and_an_odd_vocabulary(family: str, tied: bool, tmp_p
         with Engine.open(out, numerics="exact") as engine, Engine.open(plain, numerics="exact") as other:
             got, same = engine.logits(IDS), other.logits(IDS)
         assert float(np.abs(got - same).max() / same.std()) < 1e-5
-
-
-@pytest.mark.parametrize("lost", ["output_norm.weight", "blk.1.ffn_up.weight"])
-def test_a_folder_without_a_tensor_makes_no_file(lost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = replace(SHAPE, n_layers=2)
-    tensors = dense.draw_tensors(shape, 1, False)
-    del tensors[lost]
-    path, out = dense.published(tmp_path / "m", shape, tensors), tmp_path / "m.gguf"
-    assert quantize([str(path), "-o", str(out)]) == 1
-    assert f"{lost} is missing" in capsys.readouterr().err and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_head_counts_even_if_the_config_ties_it(tmp_path: Path) -> None:
@@ -162,18 +151,6 @@ def gguf_tensors(path: Path) -> dense.Tensors:
         return {name: source.raw(name).view("<f4").reshape(source.tensors[name].shape) for name in names}
 
 
-def test_a_cached_token_takes_as_many_bytes_as_its_rows(tmp_path: Path) -> None:
-    """Two layers of 8 keys and 8 values: 4 bytes each, or 2 where rows are halves (docs/explanation/dense.md)."""
-    path, _ = folder_of(tmp_path / "m", SHAPE, True)
-    for numerics, width in (("exact", 4), ("ds4", 2)):
-        with Engine.open(path, numerics=numerics) as engine:
-            session = engine.session(40)
-            session.sync(IDS)
-            rows = sum(part[:6].nbytes for part in session._cache.buffers())
-            assert session.cache_bytes == rows == 2 * 16 * 6 * width
-            assert session.snapshot().shared[1] == rows and session._cache.snapshot().own_bytes == 0
-
-
 CONFIGS = {
     "no head, not tied": (True, {"tie_word_embeddings": False}, "lm_head.weight is missing"),
     "biases of attention": (False, {"attention_bias": True}, "attention_bias is true"),
@@ -249,42 +226,6 @@ def test_configs_that_mean_another_model(case: str, tmp_path: Path) -> None:
     assert says in str(found.value) and "\n" not in str(found.value)
 
 
-def test_inspect_shows_what_becomes_of_keys_and_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, _ = folder_of(tmp_path / "m", SHAPE, False, use_cache=True, torch_dtype="float16", rope_scaling=None)
-    assert ds4(["--inspect", str(path)]) == 0
-    out = capsys.readouterr().out
-    tensors, size = load_file(path / "model.safetensors"), (path / "model.safetensors").stat().st_size
-    used = sum(values.nbytes for values in tensors.values())
-    assert f"computed with: {used:,} of {size:,} bytes ({used / size:.1%})" in out
-    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if len(line.split()) == 4}
-    assert rows["config.json"] == ["12", "2", "0"] and rows["tensors"] == [str(len(tensors)), "0", "0"]
-    assert "no effect, config.json: use_cache, torch_dtype (how transformers stores or runs a model" in out
-
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**config, "attention_xyz": True}))
-    assert ds4(["--inspect", str(path)]) == 1
-    out, error = capsys.readouterr()
-    assert "  refused, config.json: attention_xyz is true: unknown here, it may change the model" in out
-    assert "no effect, config.json: use_cache" in out and error.count("\n") == 1 and "attention_xyz is true" in error
-
-
-def test_shards_that_disagree(tmp_path: Path) -> None:
-    """The same tensor in two of them; an index that names the wrong one."""
-    path, tensors = folder_of(tmp_path / "m", SHAPE, False, shard_bytes=40000)
-    assert apart(path, SHAPE, tensors) < 1e-5
-    index = path / "model.safetensors.index.json"
-    whole = json.loads(index.read_text())
-    first, second = sorted(path.glob("*.safetensors"))[:2]
-    name = next(name for name, shard in whole["weight_map"].items() if shard == first.name)
-    index.write_text(json.dumps({**whole, "weight_map": {**whole["weight_map"], name: second.name}}))
-    with pytest.raises(ModelFileError, match=f"'{name}' is not in {second.name}"):
-        Engine.open(path)
-    index.write_text(json.dumps(whole))
-    save_file({**load_file(second), name: load_file(first)[name]}, second)
-    with pytest.raises(ModelFileError, match=f"'{name}' is also in"):
-        Engine.open(path)
-
-
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 
 
@@ -329,60 +270,3 @@ def test_matrices_in_fp8_blocks(tmp_path: Path) -> None:
             assert engine.shape.n_heads * engine.shape.head_dim == 192
             logits.append(engine.logits([1, 5, 9, 129, 3]))
     assert np.array_equal(*logits) and logits[0].std() > 0.3
-
-
-@pytest.mark.parametrize(
-    ("name", "other", "says"),
-    [
-        ("o_proj.weight_scale_inv", None, "o_proj.weight' is F8_E4M3 without its scales"),
-        ("q_proj.weight_scale_inv", "q_proj.weight_scale", "q_proj.weight' is F8_E4M3 without its scales"),
-        ("q_proj.weight_scale_inv", "q_proj.weight_scales", "q_proj.weight' is F8_E4M3 without its scales"),
-        ("q_proj.weight", "q_proj.weight_packed", "q_proj.weight_packed has no place in a llama model here"),
-    ],
-)
-def test_fp8_without_scales_is_refused(name: str, other: str | None, says: str, tmp_path: Path) -> None:
-    path, _ = folder_of(tmp_path / "m", replace(SHAPE, dim=128, ff=256), False)
-    in_fp8(path)
-    rename(path / "model.safetensors", "model.layers.1.self_attn." + name, other)
-    with pytest.raises(ModelFileError) as found:
-        Engine.open(path)
-    assert says in str(found.value) and "\n" not in str(found.value)
-
-
-def rename(path: Path, name: str, other: str | None) -> None:
-    """Give a tensor of a file another name in its layer, or that of a tensor without effect."""
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    entry = header.pop(name)
-    stem = name.rpartition("self_attn.")[0] + "self_attn."
-    header[stem + (other or "rotary_emb.inv_freq")] = entry
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
-
-
-CHANGED = {
-    "use_cache": ({"use_cache": False}, {}),
-    "dtype": ({"torch_dtype": "float16", "dtype": "bfloat16"}, {}),
-    "dropout": ({"attention_dropout": 0.5, "initializer_range": 1.0}, {}),
-    "token ids": ({"bos_token_id": 3, "eos_token_id": [4, 5], "pad_token_id": 6}, {}),
-    "architectures": ({"architectures": ["X"], "transformers_version": "4.57.1"}, {}),
-    "sampling": ({"temperature": 0.1, "top_k": 3, "do_sample": True, "max_length": 5}, {}),
-    "slices": ({"pretraining_tp": 2, "_attn_implementation": "flash_attention_2"}, {}),
-    "null": ({"rope_scaling": None, "sliding_window": None, "attention_xyz": None}, {}),
-    "no biases": ({"attention_bias": False, "mlp_bias": False, "use_sliding_window": False}, {}),
-    "labels": ({"id2label": {"0": "a"}, "label2id": {"a": 0}, "problem_type": None}, {}),
-    "epsilon": ({"rms_norm_eps": 0.25}, {"rms_eps": 0.25}),
-    "base": ({"rope_theta": 300.0}, {"rope_theta": 300.0}),
-    "base, newer": ({"rope_parameters": {"rope_theta": 300.0, "rope_type": "default"}}, {"rope_theta": 300.0}),
-    "base, both": ({"rope_parameters": {"rope_theta": 300.0}, "rope_theta": 300.0}, {"rope_theta": 300.0}),
-}
-
-
-@pytest.mark.parametrize("case", CHANGED)
-def test_a_changed_key_changes_what_it_says(case: str, tmp_path: Path) -> None:
-    """Against the pass in plain NumPy; keys without effect change nothing."""
-    config, fields = CHANGED[case]
-    path, tensors = folder_of(tmp_path / "m", SHAPE, False, **config)
-    assert apart(path, replace(SHAPE, **fields), tensors) < 1e-5
-    assert not fields or apart(path, SHAPE, tensors) > 1e-2

@@ -53,12 +53,3 @@ def test_advice_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
             assert names.count("advise_experts") == 3 * layers * advise
     assert np.array_equal(outputs[0], outputs[1])
     assert len(asked) == 3 * layers  # in prefill; recorded tokens name it as a task
-
-
-def test_the_file_that_does_not_fit_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ds4ref import engine as module
-
-    for memory, wanted in ((1 << 40, False), (1 << 20, True), (None, False)):
-        monkeypatch.setattr(module, "memory_bytes", lambda memory=memory: memory)
-        with Engine.open(random_path(), backend="reference") as engine:
-            assert engine.model.experts.advise is wanted

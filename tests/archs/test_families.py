@@ -17,10 +17,9 @@ from ds4ref.cli.quantize import main as quantize
 from ds4ref.engine import Engine
 from ds4ref.errors import ModelFileError, ShapeError
 from ds4ref.importance import collect
-from ds4ref.weights import open_source
 
 from . import dense, families
-from .test_dense import BAR, apart, drawn, ids_of
+from .test_dense import BAR, apart, ids_of
 
 each_kind = pytest.mark.parametrize("kind", families.KINDS)
 GOLDEN = Path(__file__).parents[1] / "data" / "families.npz"
@@ -72,19 +71,6 @@ def windowed(folder: Path, window: int, layers: int = 1) -> tuple[Path, Any]:
     return dense.write(folder / "windowed.gguf", shape, dense.draw_tensors(shape, 3, False)), shape
 
 
-@pytest.mark.parametrize("window", [1, 2, 63, 64, 65])
-def test_the_last_token_that_sees_the_first(window: int, tmp_path: Path) -> None:
-    """With one layer, the first token reaches as many tokens as the window has, and not one more."""
-    path, shape = windowed(tmp_path, window)
-    ids = ids_of(shape, 140)
-    others = [(ids[0] + 1) % shape.vocab, *ids[1:]]
-    with Engine.open(path, numerics="exact") as engine:
-        for how in ({}, {"chunk": 7}, {"one_by_one": True}):
-            one, other = (engine.session(150).extend(some, **how) for some in (ids, others))
-            differs = (one != other).any(axis=1)
-            assert differs[:window].all() and not differs[window:].any()
-
-
 @pytest.mark.parametrize("mode", ["exact", "ds4"])
 def test_windows_are_kept_by_rewinding_snapshots_and_saving(mode: str, tmp_path: Path) -> None:
     path, shape = windowed(tmp_path, 9, layers=3)
@@ -106,47 +92,6 @@ def test_windows_are_kept_by_rewinding_snapshots_and_saving(mode: str, tmp_path:
     bar = BAR if mode == "exact" else 5e-2
     for got, at in ((again, 33), (restored, 40), (loaded, 70)):
         assert apart(np.array(got), wanted[at : at + len(got)]) < bar
-
-
-@pytest.mark.parametrize("family", dense.WITH_EXPERTS)
-@pytest.mark.parametrize("fmt", ["F32", "BF16", "Q8_0"])
-def test_formats_of_experts(family: str, fmt: str, tmp_path: Path) -> None:
-    """Few tokens and many, which take other kernels; decoding is a recording of the same pass."""
-    shape = dense.with_experts(dense.draw_shape(4, dense.WITH_EXPERTS[family], block=32), 4, block=32)
-    tensors = dense.draw_tensors(shape, 4, False)
-    path, ids = dense.write(tmp_path / "m.gguf", shape, tensors, fmt), ids_of(shape, 40)
-    with Engine.open(path, numerics="exact") as engine:
-        whole = engine.session(50).extend(ids)
-        session, plain = engine.session(50), engine.session(50)
-        tokens = np.array([session.eval(token) for token in ids])
-        assert np.array_equal(tokens, plain.extend(ids, one_by_one=True))
-        use = engine.expert_use()
-        assert use["choices"] == 3 * len(ids) * shape.n_layers * shape.n_used
-        assert use["experts"] == shape.n_layers * shape.n_experts
-    wanted = dense.logits_of(shape, dense.rounded(tensors, fmt), ids)
-    assert apart(whole, wanted) < BAR and apart(tokens, wanted) < BAR
-
-
-@pytest.mark.parametrize(("count", "used"), [(1, 1), (5, 5), (5, 1), (300, 2)])
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_one_expert_all_of_them_and_many(count: int, used: int, backend: str, tmp_path: Path) -> None:
-    shape = replace(dense.draw_shape(5, dense.WITH_EXPERTS["qwen3moe"]), n_layers=1, vocab=60)
-    shape = replace(shape, n_experts=count, n_used=used, expert_ff=5)
-    tensors = dense.draw_tensors(shape, 5, False)
-    ids = ids_of(shape, 20)
-    with Engine.open(dense.write(tmp_path / "m.gguf", shape, tensors), backend=backend, numerics="exact") as engine:
-        assert apart(engine.logits(ids), dense.logits_of(shape, tensors, ids)) < BAR
-
-
-def test_ties_of_the_router_go_to_the_lower_expert(tmp_path: Path) -> None:
-    shape = replace(dense.draw_shape(5, dense.WITH_EXPERTS["qwen3moe"]), n_layers=1, vocab=60)
-    shape = replace(shape, n_experts=6, n_used=3, expert_ff=5)
-    tensors = dense.draw_tensors(shape, 5, False)
-    router = tensors["blk.0.ffn_gate_inp.weight"]
-    router[:] = router[0]
-    with Engine.open(dense.write(tmp_path / "m.gguf", shape, tensors), numerics="exact") as engine:
-        engine.logits([1, 2, 3])
-        assert engine.expert_use()["hottest"] == [[0, 0, 3], [0, 1, 3], [0, 2, 3]]
 
 
 @pytest.mark.parametrize("kind", sorted(SPARSE))
@@ -193,49 +138,7 @@ def test_costs_and_the_report_count_what_a_token_reads(tmp_path: Path, capsys: p
     assert f"9 tokens, in all of {shape.n_layers} layers" in out
 
 
-@each_kind
-def test_ds4_quantize_says_that_llama_cpp_sees_no_window(kind: str, tmp_path: Path, capsys: Any) -> None:
-    model = families.golden(kind)
-    assert quantize([str(model.folder(tmp_path / "m")), "-o", str(tmp_path / "m.gguf"), "--recipe", "f16"]) == 0
-    says = f"llama.cpp does not read {model.shape.family.name}.attention.sliding_window"
-    unseen = model.shape.window > 0 and kind != "gemma3"
-    assert (says in capsys.readouterr().out) is unseen
-
-
-@pytest.mark.parametrize("kind", ["llama3", "qwen2", "gemma3"])
-def test_ds4_quantize_says_that_llama_cpp_refuses_divisors(kind: str, tmp_path: Path, capsys: Any) -> None:
-    model = families.golden(kind)
-    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64}  # fmt: skip
-    config = {key: value for key, value in model.config.items() if key != "rope_parameters"} | {"rope_scaling": rope}
-    if kind == "gemma3":
-        config |= {"rope_local_base_freq": 1e4, "sliding_window_pattern": 6}
-    folder = model._replace(config=config).folder(tmp_path / "m")
-    assert quantize([str(folder), "-o", str(tmp_path / "m.gguf"), "--recipe", "f16"]) == 0
-    says = f"llama.cpp does not load this file: its {model.shape.family.name} has no rope_freqs.weight"
-    assert (says in capsys.readouterr().out) is (kind != "llama3")
-
-
-DEFAULTS = {
-    "mistral": ({"sliding_window": ...}, {"window": 4096}),
-    "mistral of null": ({"sliding_window": None}, {"window": 0}),
-    "mixtral": ({"sliding_window": ..., "rope_theta": ..., "rms_norm_eps": ...},
-                {"window": 0, "rope_theta": 1e6, "rms_eps": 1e-5}),
-    "qwen2": ({"use_sliding_window": True, "sliding_window": ..., "max_window_layers": 1, "layer_types": ...},
-              {"window": 4096, "windowed": (False, True, True)}),
-    "qwen2 of null": ({"use_sliding_window": True, "sliding_window": None, "layer_types": ...},
-                      {"window": 0, "windowed": ()}),
-    "qwen2 from layer 28": ({"use_sliding_window": True, "max_window_layers": ..., "layer_types": ...},
-                            {"window": 0, "windowed": ()}),
-    "qwen3 of all layers": ({"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0,
-                             "layer_types": ...}, {"window": 5, "windowed": ()}),
-    "gemma3": ({"rope_parameters": ..., "rope_scaling": ..., "rope_local_base_freq": ..., "rope_theta": ...,
-                "sliding_window_pattern": ..., "sliding_window": ..., "tie_word_embeddings": ...},
-               {"window": 4096, "window_theta": 1e4, "rope_theta": 1e6}),
-    "gemma3 of two bases": ({"rope_parameters": {"sliding_attention": {"rope_theta": 5e3}}},
-                            {"window_theta": 5e3, "rope_theta": 1e6}),
-    "qwen2 of which all biases": ({"attention_bias": True}, {}),
-}  # fmt: skip
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def changed(kind: str, changes: dict[str, Any], folder: Path) -> Path:
@@ -248,14 +151,6 @@ def changed(kind: str, changes: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("case", DEFAULTS)
-def test_keys_that_are_absent_mean_what_hugging_face_means(case: str, tmp_path: Path) -> None:
-    changes, wanted = DEFAULTS[case]
-    with Engine.open(changed(case.split()[0], changes, tmp_path / "m")) as engine:
-        assert {key: getattr(engine.shape, key) for key in wanted} == wanted
-
-
-SLIDING, FULL = "sliding_attention", "full_attention"
 REFUSED = {
     "mistral: an empty window": ({"sliding_window": 0}, "sliding_window is 0"),
     "mistral: layers that differ": ({"sliding_window": 5, "layer_types": [FULL]}, "layer_types has no 'sliding"),
@@ -312,19 +207,6 @@ def test_files_whose_experts_do_not_fit(changes: dict[str, int], says: str, tmp_
     path = dense.write(tmp_path / "bad.gguf", replace(shape, **changes), tensors)
     with pytest.raises(ShapeError, match=says):
         Engine.open(path)
-
-
-def test_a_bias_that_is_missing_and_one_too_many(tmp_path: Path) -> None:
-    path, shape, tensors = drawn(tmp_path, "qwen2", 1)
-    with open_source(path) as source:
-        assert "blk.0.attn_v.bias" in source.tensors
-    del tensors["blk.0.attn_v.bias"]
-    with pytest.raises(ShapeError, match="blk.0.attn_v.bias is missing"):
-        Engine.open(dense.write(tmp_path / "less.gguf", shape, tensors))
-    tensors["blk.0.attn_v.bias"] = np.zeros(shape.kv_width, np.float32)
-    tensors["blk.0.attn_output.bias"] = np.zeros(shape.dim, np.float32)
-    with pytest.raises(ShapeError, match="blk.0.attn_output.bias has no place in a qwen2 model"):
-        Engine.open(dense.write(tmp_path / "more.gguf", shape, tensors))
 
 
 @pytest.mark.parametrize(

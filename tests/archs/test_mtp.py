@@ -14,15 +14,13 @@ import pytest
 from ds4ref.archs.deepseek4.cache import REACH
 from ds4ref.archs.deepseek4.mtp import Block, Window
 from ds4ref.engine import Engine
-from ds4ref.errors import BackendError, Ds4Error, ModelFileError, ShapeError, UsageError
+from ds4ref.errors import BackendError, Ds4Error, ModelFileError, ShapeError
 from ds4ref.kernels.formats import FORMATS
-from ds4ref.nano import embedded_path, mtp_path
+from ds4ref.nano import mtp_path
 from ds4ref.nano.trained import weights_folder
 from ds4ref.weights.gguf import GGUFFile
 from ds4ref.weights.writer import GGUFWriter, TensorSpec
-from tests.archs.dense import FAMILIES, draw_shape, draw_tensors, write
 from tests.marking import sampled
-from tests.system import open_files
 
 MODES = ["exact", "qat", "ds4"]
 
@@ -78,19 +76,6 @@ def test_both_backends_compute_the_same(trained_path: str, mode: str) -> None:
     assert np.median(np.abs(logits - plain)) < 1e-4 * plain.std()
 
 
-@pytest.mark.parametrize("size", [2, 7, 8, 64])
-def test_pairs_in_one_pass_leave_the_rows_of_single_ones(block: Block, size: int) -> None:
-    """Products of more rows sum in another order, no more."""
-    X, ids = pairs(block, 3 * 64)
-    alone, together = Window(block), Window(block)
-    streams, logits = run(block, alone, X, ids)
-    some, more = run(block, together, X, ids, size)
-    ends = [min(start + size, len(ids)) - 1 for start in range(0, len(ids), size)]
-    assert far(some, streams[ends]) < 1e-4
-    assert far(more, logits[ends]) < 1e-4
-    assert alone.pos == together.pos == len(ids)
-
-
 def test_the_window_is_that_of_the_model_and_wraps(block: Block) -> None:
     """Past the end of the ring, twice: logits depend on the newest ``window`` pairs, to the bit, and on all of them."""
     window = block.shape.window
@@ -103,32 +88,6 @@ def test_the_window_is_that_of_the_model_and_wraps(block: Block) -> None:
         late.restart(count - seen)
         _, last = run(block, late, X[-seen:], ids[-seen:])
         assert np.array_equal(last[-1], logits[-1]) == (seen == window)
-
-
-def test_positions_are_those_of_the_streams(block: Block) -> None:
-    """Rope turns queries and rows alike, so that only their distance counts: the same pairs at other positions give
-    nearly the same, and not the same bits; at a distance of one more they do not."""
-    X, ids = pairs(block, 20)
-    results = []
-    for start in (0, 500):
-        rows = Window(block)
-        rows.restart(start)
-        results.append(run(block, rows, X, ids)[1][-1])
-    assert 0 < far(results[1], results[0]) < 1e-3
-    rows = Window(block)
-    run(block, rows, X[:-1], ids[:-1])
-    rows.pos += 1
-    assert far(run(block, rows, X[-1:], ids[-1:])[1][-1], results[0]) > 1e-2
-
-
-def test_each_stream_is_normed_alone(block: Block) -> None:
-    """The size of one stream of the model does not matter, that of its values against each other does."""
-    X, ids = pairs(block, 5)
-    scaled = X * np.float32([[[4], [0.5], [1], [2]]])
-    wanted = run(block, Window(block), X, ids)[1]
-    assert far(run(block, Window(block), scaled, ids)[1], wanted) < 1e-4
-    X[..., 0] *= 4
-    assert far(run(block, Window(block), X, ids)[1], wanted) > 1e-2
 
 
 def test_taking_rows_back(block: Block) -> None:
@@ -205,18 +164,6 @@ def test_ds4s_file_without_metadata(engine: Engine, tmp_path: Path) -> None:
     assert far(run(theirs, Window(theirs), X, ids)[1], run(ours, Window(ours), X, ids)[1]) < 1e-5
 
 
-def test_other_tensors_are_not_looked_at(engine: Engine, tmp_path: Path) -> None:
-    def more(tensors: dict[str, tuple[TensorSpec, np.ndarray]]) -> None:
-        tensors["blk.0.what"] = TensorSpec("blk.0.what", "F32", (4,)), np.zeros(16, np.uint8)
-
-    ours = Block.open(mtp_path("q4"), engine.model)
-    X, ids = pairs(ours, 10)
-    other = Block.open(rewrite(tmp_path / "mtp.gguf", more), engine.model)
-    assert np.array_equal(run(other, Window(other), X, ids)[1], run(ours, Window(ours), X, ids)[1])
-    other.close()
-    ours.close()
-
-
 def without(name: str) -> Callable[[dict[str, tuple[TensorSpec, np.ndarray]]], None]:
     return lambda tensors: tensors.pop(name)  # type: ignore[return-value]
 
@@ -261,40 +208,9 @@ def test_a_wrong_file_is_one_clear_line(
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
-def test_a_model_is_no_block(engine: Engine, trained_path: str) -> None:
-    with pytest.raises(ModelFileError, match=r"it is a whole model; it has no block for multi-token prediction \(mtp"):
-        Block.open(trained_path, engine.model)
-    with pytest.raises(ModelFileError, match=r"has no block for multi-token prediction"):
-        Block.open(embedded_path("fp8"), engine.model)
-
-
-def test_a_truncated_file(engine: Engine, tmp_path: Path) -> None:
-    data = Path(mtp_path()).read_bytes()
-    (tmp_path / "short.gguf").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ModelFileError, match=r"short\.gguf: .*end"):
-        Block.open(tmp_path / "short.gguf", engine.model)
-    with pytest.raises(ModelFileError, match="No such file"):
-        Block.open(tmp_path / "none.gguf", engine.model)
-
-
 def test_a_block_of_a_model_with_other_experts(nano_engine: Engine) -> None:
     with pytest.raises(ShapeError, match=r"width|has dims"):
         Block.open(mtp_path(), nano_engine.model)
-
-
-def test_a_failed_open_leaves_no_file_open(engine: Engine, trained_path: str) -> None:
-    before = open_files()
-    for _ in range(3):
-        with pytest.raises(ModelFileError):
-            Block.open(trained_path, engine.model)
-    assert open_files() == before
-
-
-def test_other_families_have_no_such_block(tmp_path: Path) -> None:
-    shape = draw_shape(1, FAMILIES["llama"])
-    path = write(tmp_path / "dense.gguf", shape, draw_tensors(shape, 1, tied=False))
-    with Engine.open(path, threads=1) as other, pytest.raises(UsageError, match=r"goes with a DeepSeek V4 model, this"):
-        Block.open(mtp_path(), other.model)
 
 
 def test_no_room_for_a_block_beside_experts_that_move(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4 import indexer
 from ds4ref.archs.deepseek4.chunk import LASTING, Chunk, plan
-from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.archs.deepseek4.rope import RopeTables
 from ds4ref.engine import Engine
 
@@ -84,24 +82,3 @@ def test_inputs_say_where_the_tokens_stand(engine: Engine) -> None:
         c.move(np.array(other), further)
         after = check(c, other, further)
         assert all(one is two for one, two in zip(before, after, strict=True))
-
-
-def test_scores_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory for scores is bounded, whatever the size of a chunk; pieces change no number. Hooks see all at once."""
-    k = engine.shape.index_topk
-    ids = [int(t) for t in np.random.default_rng(1).integers(0, engine.shape.vocab, 5 * k)]
-    wanted = engine.session(6 * k).extend(ids)
-    for most in (1, 7 * (5 * k // 4), 10**9):
-        monkeypatch.setattr(indexer, "SCORES_AT_ONCE", most)
-        np.testing.assert_array_equal(engine.session(6 * k).extend(ids), wanted)
-    monkeypatch.setattr(indexer, "SCORES_AT_ONCE", 1)
-    hooked = engine.session(6 * k)
-    hooked.hooks = Recorder("indexer_topk")
-    np.testing.assert_array_equal(hooked.extend(ids), wanted)
-    assert len(hooked.hooks["indexer_topk", engine.shape.ratios.index(4)]) == len(ids)
-
-
-def test_how_many_tokens_a_piece_has(engine: Engine) -> None:
-    c = Chunk(engine.model, [1] * 10, 0, plan(engine.shape, 0, 10))
-    for width, most, size in ((5, 15, 3), (5, 14, 2), (5, 4, 1), (5, 50, 10), (5, 1000, 200)):
-        assert c.parts(width, most) == [slice(at, at + size) for at in range(0, 10, size)]

@@ -10,10 +10,10 @@ import pytest
 from ds4ref.archs.deepseek4.shape import FLASH, check_published
 from ds4ref.engine import Engine
 from ds4ref.errors import BackendError, ModelFileError
-from ds4ref.kernels.formats import FORMATS, ApartRows
+from ds4ref.kernels.formats import FORMATS
 from ds4ref.kernels.formats.f8_e4m3 import E4M3, E8M0
 from ds4ref.nano import checkpoint
-from ds4ref.nano.checkpoint import to_bf16, to_fp4, to_fp8, write_checkpoint
+from ds4ref.nano.checkpoint import write_checkpoint
 from ds4ref.weights import open_source
 from ds4ref.weights.container import TensorSpec
 from ds4ref.weights.published import PublishedSource, TensorParts
@@ -68,32 +68,6 @@ def test_every_mode_takes_every_format(folder: Path, numerics: str) -> None:
         assert np.isfinite(engine.logits(TEXT[:9])).all()
 
 
-def test_the_tokenizer_is_the_gguf_s(folder: Path, nano_path: str) -> None:
-    with Engine.open(folder, backend="reference") as ours, Engine.open(nano_path, backend="reference") as theirs:
-        text = TEXT + "<｜User｜> naïve 中文 \x00\n\n"
-        assert ours.prompt(text) == theirs.prompt(text)
-        assert ours.shape == theirs.shape
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("numerics", ["exact", "qat", "ds4"])
-def test_in_place_are_the_bits_of_the_conversion(folder: Path, monkeypatch, backend: str, numerics: str) -> None:
-    """Prefill through tiles, decode through recorded row kernels."""
-    logits = []
-    for apart in (PublishedSource.apart, lambda source, name: None):
-        monkeypatch.setattr(PublishedSource, "apart", apart)
-        with Engine.open(folder, backend=backend, numerics=numerics, threads=2) as engine:
-            w = engine.model.weights.layers[-1]
-            kinds = {type(m.data) for m in (w.attn_q_a, w.ffn_up_shexp, w.ffn_gate_exps, w.ffn_down_exps)}
-            assert kinds == {np.ndarray if logits else ApartRows}
-            ids = engine.tokenizer.encode(TEXT[:20] if backend == "reference" else TEXT)
-            session = engine.session(len(ids) + 4)
-            session.sync(ids)
-            logits.append([session.logits.copy(), *(session.eval(token).copy() for token in (9, 77, 3))])
-    np.testing.assert_array_equal(*logits)
-
-
 def test_weights_in_place_are_the_file_s_bytes(folder: Path) -> None:
     with PublishedSource.open(folder) as source:
         stack = source.apart("blk.2.ffn_down_exps.weight")
@@ -116,27 +90,6 @@ def test_a_checkpoint_larger_than_memory_is_refused_where_it_is_laid_out(folder:
     with pytest.raises(BackendError, match="backend cuda takes .* GiB of memory to lay out its weights.*ds4-quantize"):
         Engine.open(folder, backend="cuda")
     Engine.open(folder, backend="reference").close()
-
-
-def test_pieces_are_what_a_stack_is_made_of(folder: Path) -> None:
-    with PublishedSource.open(folder) as source:
-        name = "blk.2.ffn_up_exps.weight"
-        assert source.pieces(name) == source.tensors[name].shape[0] == 16
-        whole = source.raw(name).reshape(16, -1)
-        for expert in (0, 7, 15):
-            np.testing.assert_array_equal(source.piece(name, expert), whole[expert])
-        assert source.pieces("output.weight") == 1
-        np.testing.assert_array_equal(source.piece("output.weight", 0), source.raw("output.weight"))
-        made = sum(
-            source.tensors[n].nbytes
-            for n in source.tensors
-            if source.tensors[n].fmt.name in ("MXFP4", "F8_E4M3", "I32")
-        )
-        integers = sum(info.nbytes for info in source.tensors.values() if info.fmt.name == "I32")
-        assert source.made_bytes == integers > 0
-        source.in_place = False
-        assert source.made_bytes == made
-        assert not source.tensor_account().inert and not source.tensor_account().refused
 
 
 # ---- layouts, tensor by tensor
@@ -178,38 +131,6 @@ def test_fp8(tmp_path, monkeypatch, rows: int, cols: int, suffix: str) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize(
-    ("rows", "cols", "scales", "dtype"),
-    [
-        (64, 96, (1, 1), "F8_E8M0"),
-        (64, 96, (2, 3), "F8_E8M0"),
-        (130, 200, (2, 2), "F8_E8M0"),
-        (128, 256, (1, 2), "F32"),
-        (128, 256, (1, 2), "BF16"),
-    ],
-)
-def test_fp8_of_other_blocks(tmp_path, monkeypatch, rows: int, cols: int, scales, dtype: str) -> None:
-    rng = np.random.default_rng(cols)
-    codes = rng.integers(0, 127, (rows, cols), dtype=np.uint8)
-    stored = rng.uniform(0.5, 3, scales).astype(np.float32)
-    if dtype == "F8_E8M0":
-        stored = rng.integers(120, 130, scales, dtype=np.uint8)
-    elif dtype == "BF16":
-        stored = to_bf16(stored)
-    values = {"F8_E8M0": lambda s: E8M0.table[s], "F32": lambda s: s}.get(
-        dtype, lambda s: (s.astype(np.uint32) << 16).view(np.float32)
-    )(stored)
-    plans = [plan("a.weight", "F8_E4M3", codes), plan("a.weight_scale_inv", dtype, stored)]
-    high = 128 if scales[0] == -(-rows // 128) else rows // scales[0]
-    wide = 128 if scales[1] == -(-cols // 128) else cols // scales[1]
-    factors = values[np.arange(rows)[:, None] // high, np.arange(cols) // wide]
-    source = laid_out(monkeypatch, one(tmp_path, plans), TensorParts("a", ("a.weight",)))
-    info = source.tensors["a"]
-    got = info.fmt.dequantize(source.raw("a")).reshape(rows, cols)
-    np.testing.assert_array_equal(got, (E4M3.table[codes] * factors).astype(np.float32))
-    assert info.fmt.name == "F32"
-
-
 @pytest.mark.parametrize("dtype", ["I8", "U8", "F4"])
 @pytest.mark.parametrize(("rows", "cols"), [(1, 32), (7, 96), (130, 256)])
 def test_fp4(tmp_path, monkeypatch, dtype: str, rows: int, cols: int) -> None:
@@ -226,18 +147,6 @@ def test_fp4(tmp_path, monkeypatch, dtype: str, rows: int, cols: int) -> None:
     want = np.where(codes & 8, -1, 1) * table[codes & 7] * np.repeat(2.0 ** (scales.astype(float) - 127), 32, axis=1)
     got = FORMATS["MXFP4"].dequantize(source.raw("a")).reshape(rows, cols)
     np.testing.assert_array_equal(got, want.astype(np.float32))
-
-
-def test_rows_in_another_order_and_stacks(tmp_path, monkeypatch) -> None:
-    rng = np.random.default_rng(3)
-    arrays = [rng.standard_normal((6, 4)).astype(np.float32) for _ in range(3)]
-    found = one(tmp_path, [plan(f"t{i}", "F32", array) for i, array in enumerate(arrays)])
-    order = np.array([3, 1, 0, 5, 4, 2])
-    source = laid_out(monkeypatch, found, TensorParts("a", ("t0",), order), TensorParts("b", ("t2", "t0", "t1"), order))
-    np.testing.assert_array_equal(source.raw("a").view("<f4").reshape(6, 4), arrays[0][order])
-    want = np.stack([arrays[i][order] for i in (2, 0, 1)])
-    np.testing.assert_array_equal(source.raw("b").view("<f4").reshape(3, 6, 4), want)
-    assert source.tensors["b"].dims == (4, 6, 3) and source.made_bytes == 4 * 6 * 4 * 4
 
 
 def test_what_is_no_plain_grid_of_128_is_converted(tmp_path, monkeypatch) -> None:
@@ -306,59 +215,7 @@ def test_what_no_layout_holds_is_one_line(tmp_path, monkeypatch, case: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_experts_that_differ_are_not_stacked(tmp_path, monkeypatch) -> None:
-    found = one(tmp_path, [plan("a", "F32", np.zeros((2, 4), "f4")), plan("b", "F32", np.zeros((4, 2), "f4"))])
-    with pytest.raises(ModelFileError, match="cannot be stacked"):
-        laid_out(monkeypatch, found, TensorParts("x", ("a", "b")))
-
-
 # ---- the generator's own rounding
-
-
-@pytest.mark.parametrize("integers", [False, True])
-def test_codes_are_the_nearest(integers: bool) -> None:
-    """Against every code tried: none is nearer, and of two that are as near (integers have such) the even one is
-    taken."""
-    rng = np.random.default_rng(1)
-    values = (rng.standard_normal((128, 128)) * np.exp(rng.normal(0, 3, (128, 128)))).astype(np.float32)
-    if integers:
-        values = rng.integers(-448, 449, (128, 128)).astype(np.float32)
-        values[:, ::32] = 448
-    eight, four = to_fp8(values), to_fp4(values)
-    for codes, exponent, table in (
-        (eight[0], np.broadcast_to(eight[1], (128, 128)), E4M3.table[:127].astype(np.float64)),
-        (unpacked(four[0]), np.repeat(four[1], 32, axis=1), np.array([*range(4), 4, 6, 8, 12]) / 2),
-    ):
-        scaled = np.abs(values) / 2.0 ** (exponent.astype(np.float64) - 127)
-        size = codes & (127 if len(table) > 8 else 7)
-        error = np.abs(scaled[..., None] - table)
-        assert (error.min(axis=2) == np.take_along_axis(error, size[..., None].astype(int), 2)[..., 0]).all()
-        tie = (error == error.min(axis=2, keepdims=True)).sum(axis=2) > 1
-        assert tie.any() == integers and (size[tie] % 2 == 0).all()
-        assert scaled.max() <= table[-1]
-        assert ((codes >= (128 if len(table) > 8 else 8)) == np.signbit(values)).all()
-
-
-def unpacked(packed: np.ndarray) -> np.ndarray:
-    return np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
-
-
-def test_bfloat16_is_the_nearest() -> None:
-    values = np.float32([0, -0.0, 1, 1.00390625, 1.01171875, 3.4e38, np.inf, -np.inf, np.nan, 1e-45, -2.5])
-    got = (to_bf16(values).astype(np.uint32) << 16).view(np.float32)
-    want = np.float32([0, -0.0, 1, 1.0, 1.015625, np.inf, np.inf, -np.inf, np.nan, 0, -2.5])
-    np.testing.assert_array_equal(got, want)
-    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
-
-
-def test_a_scale_is_the_least_that_holds_its_block() -> None:
-    for most, make in ((448.0, to_fp8), (6.0, to_fp4)):
-        for largest in (most, np.nextafter(most, 1e9), most / 2, most / 2 * 1.001, 1e-30, 0.0):
-            values = np.zeros((128, 128), np.float32)
-            values[3, 5] = -largest
-            exponent = int(make(values)[1].flat[3 * 4 if make is to_fp4 else 0]) - 127
-            want = 0 if largest == 0 else max(-127, int(np.ceil(np.log2(np.float32(largest) / np.float64(most)))))
-            assert exponent == want, (most, largest)
 
 
 def test_only_one_limit_can_be_published(folder: Path, tmp_path: Path, monkeypatch) -> None:

@@ -73,14 +73,6 @@ def test_the_pass_is_the_formula(engine: Engine, attn: float, ffn: float) -> Non
     close(decoded, wanted[-10:], plain[-10:])
 
 
-def test_backends_agree(engine: Engine, nano_path: str) -> None:
-    rows = drawn(engine)
-    with Engine.open(nano_path, numerics="exact", backend="reference", steering=Steering(rows, 0.5, 1.0)) as other:
-        wanted = other.logits(IDS[:20])
-    got = engine.steered(Steering(rows, 0.5, 1.0)).logits(IDS[:20])
-    close(got, wanted, engine.logits(IDS[:20]))
-
-
 def test_rows_of_several_sessions_are_those_of_one(engine: Engine) -> None:
     steered = engine.steered(Steering(drawn(engine), 0.3, 1.0))
     alone, beside = [], []
@@ -147,14 +139,6 @@ def test_a_file_of_flash_is_704512_bytes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_directions(path, FLASH), rows)
 
 
-@pytest.mark.parametrize("size", [0, 23, 25, 48])
-def test_another_size_names_both(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "d.f32"
-    path.write_bytes(bytes(size))
-    with pytest.raises(DataError, match=rf"d.f32: directions take 2 x 3 x 4 = 24 bytes .* the file has {size}$"):
-        read_directions(path, shaped(2, 3))
-
-
 def test_directions_that_cannot_be(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read directions: No such file"):
         read_directions(tmp_path / "none", shaped(2, 3))
@@ -168,13 +152,6 @@ def test_directions_that_cannot_be(engine: Engine, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="from -100 to 100"):
             engine.steered(Steering(drawn(engine), attn=scale))
     engine.steered(Steering(drawn(engine), 100.0, -100.0))
-
-
-def test_an_engine_opened_with_a_file_that_does_not_fit_is_closed(nano_path: str, tmp_path: Path) -> None:
-    path = tmp_path / "d.f32"
-    path.write_bytes(b"1234")
-    with pytest.raises(DataError, match="the file has 4$"):
-        Engine.open(nano_path, backend="reference", steering=Steering(path))
 
 
 # --- who may go on with what

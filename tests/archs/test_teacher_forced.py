@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4 import attention, moe
-from ds4ref.archs.deepseek4.hooks import Recorder
 from tests.golden import case, engine, needs_golden
 
 pytestmark = needs_golden
@@ -46,29 +45,3 @@ def test_half_layers(model: str, half: str, share: float, backend: str) -> None:
     print(f"{model} {half}: median {np.median(errors):.1e}, above 1e-4 e.g. {shown or 'none'}")
     assert np.median(errors, axis=1).max() <= 2e-5
     assert (errors < 1e-4).mean() >= share
-
-
-def test_backends_differ_by_single_flips() -> None:
-    """Rows equal to float noise before rounding differ, if at all, in a value or two, each by one rounding step."""
-    golden = case("tiny", "t200.hidden")
-    streams, ids = golden["ds4_hidden"], golden["ids"]
-    before, after = [], []
-    for backend in ("reference", "cpu"):
-        m = engine("tiny", "ds4", backend).model
-        recorder = Recorder("KVrope", "KVcur")
-        X = streams[0].reshape(len(ids), m.shape.hc, m.shape.dim).copy()
-        cache = m.cache(len(ids) + 1, exact=True)
-        chunk = m.chunk(ids, cache, recorder)
-        chunk.at_layer(0, m.weights.layers[0], cache.layers[0])
-        attention.half_layer(chunk, X)
-        before.append(recorder["KVrope", 0])
-        after.append(recorder["KVcur", 0])
-    noise = np.abs(before[0] - before[1]).max(axis=1) < 1e-5  # elsewhere an activation code flipped
-    assert noise.mean() >= 0.97
-    a, b = after[0][noise], after[1][noise]
-    flipped = a != b
-    print(f"{flipped.sum()} of {flipped.size} cached values fell on the other side of a rounding boundary")
-    assert flipped.sum(axis=1).max() <= 3
-    plain = m.shape.head_dim - m.shape.rope_dim
-    step = np.where(np.arange(m.shape.head_dim) < plain, 2.0**-3, 2.0**-10)  # E4M3, binary16
-    assert (np.abs(a - b) <= np.maximum(np.abs(a), np.abs(b)) * step + 2.0**-9).all()

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import re
 import struct
 import threading
 import time
-from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.cluster import actor as actor_module
-from ds4ref.cluster import open as open_module
-from ds4ref.cluster import workers as workers_module
 from ds4ref.cluster.actor import Answer, Instruction
 from ds4ref.cluster.digest import tensors_digest
 from ds4ref.cluster.history import Base, back, line, passed
 from ds4ref.cluster.hops import packed, unpacked
 from ds4ref.cluster.layout import balanced, parse
-from ds4ref.cluster.open import _Connection, _placed, layer_bytes, open_cluster
-from ds4ref.cluster.stage import Stage, StageSpec, part_digest
-from ds4ref.cluster.workers import Place, Workers
-from ds4ref.engine_options import ClusterSettings, EngineOptions
-from ds4ref.errors import BackendError, Cancelled, ClusterError, UsageError
+from ds4ref.cluster.open import _placed
+from ds4ref.cluster.stage import StageSpec
+from ds4ref.engine_options import EngineOptions
+from ds4ref.errors import UsageError
 from ds4ref.weights import open_source
 
 
@@ -75,20 +67,6 @@ def test_the_slowest_worker_is_as_fast_as_can_be() -> None:
         balanced([1], [1, 1])
 
 
-def test_bytes_of_layers_are_those_of_the_file(nano_path: str, nano_engine) -> None:
-    with open_source(nano_path) as source:
-        costs, sizes = layer_bytes(source, nano_engine.shape)
-        assert sum(sizes) == sum(info.nbytes for info in source.tensors.values())
-        assert sum(costs) == pytest.approx(nano_engine.costs().weight_bytes(), rel=0.1)
-
-
-def test_the_shape_of_a_part() -> None:
-    part = FLASH.part(range(1, 5))
-    assert (part.n_layers, part.n_hash_layers, part.ratios) == (4, 2, FLASH.ratios[1:5])
-    assert [FLASH.part(range(n, 43)).n_hash_layers for n in (0, 3, 42)] == [3, 0, 0]
-    assert FLASH.part(range(2)).n_hash_layers == len(FLASH.part(range(2)).swiglu_limit) == 2
-
-
 def test_another_worker_stands_in_unless_named() -> None:
     layout = [("a", range(2)), ("tcp://b", range(2, 3))]
     there = {"a": "tcp://a", "b": "tcp://b", "c": "tcp://c"}
@@ -115,14 +93,6 @@ def test_histories() -> None:
     further = passed(part, [7], True)
     assert [(one.ids, one.kept) for one in line(further)[1]] == [((1, 2, 3), 3), ((4,), 1), ((5, 6), 1), ((7,), 1)]
     assert line(further)[0] is base and len({one.serial for one in line(further)[1]}) == 4
-
-
-def test_a_long_history_goes_without_recursion() -> None:
-    node = Base(1)
-    for token in range(50_000):
-        node = passed(node, [token], True)
-    assert len(line(node)[1]) == 50_000
-    del node
 
 
 def test_bfloat16_is_the_nearest() -> None:
@@ -157,114 +127,6 @@ def test_digests_tell_files_apart(nano_path: str, tmp_path) -> None:
         with open_source(tmp_path / "other.gguf") as source:
             assert tensors_digest(source, names) != wanted
             assert tensors_digest(source, others) == same
-
-
-def test_another_shape_is_another_file(nano_path: str, nano_engine, tmp_path) -> None:
-    """The same tensors, another rope base; a name alone changes nothing."""
-    layers, shape = range(2, 5), nano_engine.shape
-    data, key = Path(nano_path).read_bytes(), b"deepseek4.rope.freq_base"
-    at = data.index(key) + len(key) + 4
-    assert struct.unpack_from("<f", data, at) == (shape.rope_theta,)
-    other = tmp_path / "other.gguf"
-    other.write_bytes(data[:at] + struct.pack("<f", 2 * shape.rope_theta) + data[at + 4 :])
-    with open_source(nano_path) as source:
-        settings, spec = (
-            ClusterSettings("tcp://127.0.0.1:1"),
-            StageSpec(str(other), layers, EngineOptions(backend="reference", numerics="qat", threads=None)),
-        )
-        connection = _Connection(settings, source, shape, spec)
-        stage = Stage(spec)
-        there: Any = SimpleNamespace(places=[Place("a", "tcp://a", layers)], facts=[stage.facts])
-        stage.close()
-        with pytest.raises(ClusterError, match=r"worker a at tcp://a \(layers 2-4\) has another file"):
-            connection._check(there)
-        mine = part_digest(source, replace(shape, name="renamed"), layers)[0]
-        there.facts = [stage.facts._replace(digest=mine)]
-        connection._check(there)
-
-
-class FakeClient:
-    """A client of no cluster, which counts how often it is closed."""
-
-    def __init__(self) -> None:
-        self.status, self.closed = "running", 0
-
-    def scheduler_info(self, **_: Any) -> dict[str, Any]:
-        return {"workers": {}}
-
-    def close(self, timeout: float) -> None:
-        self.closed += 1
-        raise TimeoutError
-
-
-def test_no_client_is_left_open(nano_path: str, nano_engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an open that failed, and when another one takes its place."""
-    clients: list[FakeClient] = []
-    monkeypatch.setattr(open_module, "connect", lambda *_, **__: clients.append(FakeClient()) or clients[-1])
-    settings = ClusterSettings("tcp://127.0.0.1:1", "0-5@a", patience=0)
-    with pytest.raises(ClusterError, match="worker a is not there"):
-        open_cluster(EngineOptions(cluster=settings), nano_engine.source, nano_engine.shape)
-    assert [client.closed for client in clients] == [1]
-    connection = _Connection(
-        settings,
-        nano_engine.source,
-        nano_engine.shape,
-        StageSpec("m", range(6), EngineOptions(threads=1)),
-    )
-    first = connection._connected()
-    assert connection._connected() is first and not first.closed
-    first.status = "closed"
-    assert connection._connected() is not first and first.closed == 1
-    connection.close()
-    connection.close()
-    assert [client.closed for client in clients] == [1, 1, 1]
-
-
-def watched(patience: float, alive: Future) -> Workers:
-    """Three workers of nothing, which answer a question for a sign of life by ``alive``."""
-    workers = Workers.__new__(Workers)
-    workers.places = [Place(name, f"tcp://{name}", range(n, n + 1)) for n, name in enumerate("abc")]
-    workers.patience, workers._asked = patience, {}
-    workers._call = lambda stage, function: alive  # type: ignore[method-assign]
-    return workers
-
-
-def answered(**what: Any) -> Future:
-    future: Future = Future()
-    future.set_result(tuple(Answer(**what)))
-    return future
-
-
-def test_every_stage_that_is_waited_for_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that hangs after it has sent its streams, so that the last stage has answered."""
-    monkeypatch.setattr(workers_module, "LOOK", 0.01)
-    silent: Future = Future()
-    for hanging in range(3):
-        futures = {stage: answered(value=stage) for stage in range(3)} | {hanging: silent}
-        with pytest.raises(ClusterError, match=r"worker . at tcp://. \(layers .-.\) has not answered for 0.05 s"):
-            watched(0.05, silent).answers(futures, None)
-    with pytest.raises(Cancelled):
-        watched(9, silent).answers({0: silent}, lambda: True)
-    assert [answer.value for answer in watched(9, silent).answers({0: answered(value=4)}, None)] == [4]
-
-
-def test_errors_name_the_worker() -> None:
-    gone, silent, dropped = Future[Any](), Future[Any](), Future[Any]()
-    dropped.cancel()
-    gone.set_exception(OSError("reset"))
-    for futures, kind, said in (
-        ({0: silent, 1: gone, 2: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: OSError"),
-        ({0: silent, 1: dropped}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: CancelledError"),
-        ({0: answered(unreached=True), 1: silent}, ClusterError, "worker b at tcp://b (layers 1-1) is gone: worker a "),
-        ({2: answered(error="no memory")}, BackendError, "worker c at tcp://c (layers 2-2): no memory"),
-    ):
-        with pytest.raises(kind, match=re.escape(said)):
-            watched(9, silent).answers(futures, None)
-    with pytest.raises(ClusterError, match="worker a .* is gone: CancelledError"):  # instead of a sign of life
-        watched(9, dropped).answers({1: silent}, None)
-    threading.Timer(0.02, silent.cancel).start()  # while it is waited for
-    with pytest.raises(ClusterError, match="worker b .* is gone: CancelledError"):
-        watched(9, Future()).answers({1: silent}, None)
 
 
 class CountingStage:

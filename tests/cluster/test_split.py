@@ -16,7 +16,7 @@ from ds4ref.cluster.model import ClusterModel
 from ds4ref.cluster.stage import Stage, StageSpec, check_family
 from ds4ref.engine import Engine
 from ds4ref.engine_options import EngineOptions, Steering
-from ds4ref.errors import Cancelled, ClusterError, ContextError, ModelFileError, PayloadError, SessionError, UsageError
+from ds4ref.errors import Cancelled, ClusterError, ModelFileError, PayloadError, UsageError
 from ds4ref.runs import provenance
 from ds4ref.session.identity import Identity
 from ds4ref.session.session import Session
@@ -76,17 +76,6 @@ def test_same_bits_as_one_machine(engines: dict[str, Engine], mode: str, stages:
     assert there.tokens == here.tokens
 
 
-def test_made_again_after_every_step(engines: dict[str, Engine]) -> None:
-    """The history alone makes every state, also those after going back."""
-    engine = engines["qat"]
-    ids = ids_of(engine, 320)
-    here, there = engine.session(CTX), Session(split(engine, "qat", 2), CTX)
-    for number, (wanted, got) in enumerate(zip(story(here, ids), story(there, ids), strict=True)):
-        np.testing.assert_array_equal(got, wanted, err_msg=f"step {number}")
-        if number in (9, 14):  # after going back, and within a chunk
-            there.model.disconnect()
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_token_lost_on_its_way_is_not_in_the_timeline(engines: dict[str, Engine], after: bool) -> None:
     engine = engines["qat"]
@@ -100,14 +89,6 @@ def test_a_token_lost_on_its_way_is_not_in_the_timeline(engines: dict[str, Engin
     assert there.tokens == [1, 2, 3]
     np.testing.assert_array_equal(there.logits, here.logits)
     np.testing.assert_array_equal(there.eval(5), here.eval(5))
-
-
-def test_a_backend_that_does_not_record(engines: dict[str, Engine]) -> None:
-    with Engine.open(engines["qat"].path, backend="reference", numerics="qat") as engine:
-        here, there = engine.session(40), Session(split(engine, "qat", 2, backend="reference"), 40)
-        for session in (here, there):
-            session.sync(ids_of(engine, 6))
-        np.testing.assert_array_equal(there.eval(5), here.eval(5))
 
 
 def saved(session: Session) -> bytes:
@@ -184,18 +165,6 @@ def test_lost_stages_change_nothing(engines: dict[str, Engine], step: int) -> No
     assert at > 25 and errors == 0
 
 
-def test_cancelled_between_chunks(engines: dict[str, Engine]) -> None:
-    engine = engines["qat"]
-    ids = ids_of(engine, 120)
-    session, asked = Session(split(engine, "qat", 2), CTX), iter([False, False, True])
-    with pytest.raises(Cancelled):
-        session.sync(ids, chunk=32, cancel=lambda: next(asked))
-    assert session.tokens == ids[:64]
-    here = engine.session(CTX)
-    here.sync(ids[:64], chunk=32)
-    np.testing.assert_array_equal(session.logits, here.logits)
-
-
 def test_making_a_lost_timeline_again_can_be_cancelled(engines: dict[str, Engine]) -> None:
     """Before its first pass and between two; afterwards it is what it was."""
     engine = engines["qat"]
@@ -234,60 +203,6 @@ def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
     for steering in (None, Steering(np.zeros((6, here.shape.dim), np.float32), ffn=1.0)):
         with pytest.raises(UsageError, match="a model on a cluster is not steered"):
             there.steered(steering)
-
-
-def test_a_stage_closes_its_model(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(StageSpec(nano_path, range(2), EngineOptions(backend="reference", numerics="qat", threads=None)))
-    closed: list[str] = []
-    monkeypatch.setattr(stage.model, "close", lambda: closed.append("model"))
-    monkeypatch.setattr(stage.source, "close", lambda close=stage.source.close: closed.append("file") or close())
-    stage.close()
-    assert closed == ["model", "file"]
-
-
-def test_rules_of_a_session_hold(engines: dict[str, Engine]) -> None:
-    engine = engines["qat"]
-    session = Session(split(engine, "qat", 2), 20)
-    with pytest.raises(ContextError):
-        session.sync(ids_of(engine, 20))
-    session.sync(ids_of(engine, 19))
-    session.append(1)
-    with pytest.raises(ContextError):
-        session.append(1)
-    snapshot = session.snapshot()
-    with pytest.raises(ContextError):
-        Session(session.model, 10).restore(snapshot)
-    old = session._streams
-    session.rewind(18)
-    session.append(3)
-    with pytest.raises(SessionError, match="an earlier pass"):
-        old.fetch()
-    session = Session(session.model, 20)
-    session.hooks = object()
-    with pytest.raises(UsageError, match="all layers in one process"):
-        session.sync([1, 2])
-
-
-def test_threads_are_those_of_every_stage(engines: dict[str, Engine]) -> None:
-    model = split(engines["qat"], "qat", 2)
-    assert model.ops.threads == 1
-    model.ops.threads = 2
-    model.disconnect()
-    assert [stage.ops.threads for stage in model.link().stages] == [2, 2]
-    assert model.ops.threads == 2
-
-
-def test_recordings_are_made_before_they_are_needed(engines: dict[str, Engine]) -> None:
-    here = engines["qat"]
-    far = Engine(here.source, split(here, "qat", 3), here.options)
-    alone, session = here.session(CTX), far.session(CTX)
-    for timeline in (alone, session):
-        timeline.sync([1, 2, 3])
-    assert session.prepare(range(3, 40)) >= 2 and session.prepare(range(3, 40)) == 0
-    made = [next(iter(stage._timelines.values())).decoder.made for stage in far.model.link().stages]
-    for token in range(36):
-        np.testing.assert_array_equal(session.eval(token), alone.eval(token))
-    assert [next(iter(stage._timelines.values())).decoder.made for stage in far.model.link().stages] == made
 
 
 def test_experts_are_counted_over_all_stages(engines: dict[str, Engine]) -> None:

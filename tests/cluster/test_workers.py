@@ -20,10 +20,7 @@ from ds4ref.cluster.open import known_workers
 from ds4ref.engine import Engine
 from ds4ref.engine_options import ClusterSettings
 from ds4ref.errors import ClusterError, DataError
-from ds4ref.runs.results import read_rows
-from ds4ref.runs.store import Store
 from ds4ref.session.session import Session
-from ds4ref.speed_bench.cli import main as bench
 
 from .test_split import CTX, ids_of, story
 
@@ -107,27 +104,6 @@ def test_the_command(nano_path: str, workers: str, tmp_path: Path, capsys: pytes
     ):
         assert main([*common, *more, "--dump-logprobs", str(tmp_path / "x.json")]) == 2
         assert line in capsys.readouterr().err
-
-
-def test_a_sweep(nano_path: str, workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The tokens of one machine; no bound and no memory beside the rows; resumed on the same workers alone."""
-    walk = ["-m", nano_path, "-t", "1", "--frontiers", "20,50", "-n", "6", "-r", "1", "--store", str(tmp_path / "s.db")]
-    far = ["--cluster", workers, "--layers", BY_STAGES[2]]
-    for name, more in (("here", []), ("there", far)):
-        assert bench([*walk, *more, "--csv", str(tmp_path / f"{name}.csv")]) == 0
-    out, err = capsys.readouterr()
-    assert "on a cluster rows have no bound" in err and "cluster: a token computes" in err
-    assert "layers 0-2 on 1: 1 thread(s) on " in out and "layers 3-5 on 0: " in out
-    here, there = (read_rows(str(tmp_path / f"{name}.csv")) for name in ("here", "there"))
-    assert [row["gen_digest"] for row in there] == [row["gen_digest"] for row in here] and len(here) == 2
-    assert not any(row.get(column) for row in there for column in ("rss_bytes", "decode_share", "prefill_share"))
-    assert all(row["rss_bytes"] for row in here)
-    with Store.open(tmp_path / "s.db") as store:
-        run = store.find("latest")
-        assert [place["worker"] for place in run.facts["cluster"]] == ["1", "0"]
-        store.finish(run.id, "stopped", {**run.facts, "cluster": run.facts["cluster"][::-1]})
-    assert bench([*walk[-2:], "--resume", "latest"]) == 1
-    assert "cannot be resumed: it was measured with another cluster" in capsys.readouterr().err
 
 
 def test_streams_in_bfloat16(nano_path: str, workers: str) -> None:

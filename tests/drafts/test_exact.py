@@ -15,7 +15,7 @@ import pytest
 
 import ds4ref.eval
 from ds4ref.engine import Engine
-from ds4ref.engine_options import DRAFTS, Drafting
+from ds4ref.engine_options import Drafting
 from ds4ref.errors import UsageError
 from ds4ref.generate import Generation, Timing, prefill
 from ds4ref.nano.trained import embedded_path, mtp_path
@@ -116,28 +116,7 @@ def even(generation: Generation, logits: np.ndarray) -> np.ndarray:
     return np.where(allowed, logits, -np.inf)
 
 
-def test_a_server_s_answers_are_the_same(engines: Callable[..., Engine]) -> None:
-    """Alone, with drafts; three at once, in shared passes."""
-    from ds4ref.server.worker import Worker
-    from tests.server.test_streams import Asked, turn
-
-    turns = [turn(text, n=40, client=str(n)) for n, text in enumerate(questions()[:3])]
-    found = []
-    for kind in ("off", "auto"):
-        worker = Worker(engines(kind), ctx=CTX)
-        found.append([Asked(worker, turns[0]).wait().tokens])
-        found[-1] += [asked.wait().tokens for asked in [Asked(worker, one) for one in turns]]
-        worker.shut_down()
-    assert found[0] == found[1] and len(found[0]) == 4
-
-
 # --- settings
-
-
-def test_block_and_lookup_are_chosen_by_kind(engines: Callable[..., Engine]) -> None:
-    names = {kind: [draft.name for draft in session.speculation.drafts] if (session := engines(kind).session(
-        64)).speculation else None for kind in DRAFTS}  # fmt: skip
-    assert names == {"off": None, "auto": ["mtp", "lookup"], "lookup": ["lookup"], "mtp": ["mtp"]}
 
 
 def test_settings_that_cannot_be_met_are_refused() -> None:

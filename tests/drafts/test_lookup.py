@@ -97,32 +97,6 @@ def test_truncate_at_the_edges(pos, thorough):
     assert draft.propose(tokens, None, 7) == slow(tokens, 7)[0]
 
 
-def test_a_shorter_timeline_needs_no_truncate(thorough):
-    draft = Lookup()
-    draft.propose([1, 2, 3, 4, 1, 2, 9], None, 3)
-    assert draft.propose([1, 2, 3, 4, 1, 2], None, 3) == [3, 4, 1]
-    assert draft.propose([], None, 3) == []
-    assert draft.nbytes == Lookup().nbytes
-
-
-def test_edges():
-    draft = Lookup()
-    assert draft.propose([], None, 7) == []
-    assert draft.propose([5], None, 7) == []
-    assert draft.propose([5, 6], None, 7) == []
-    assert draft.propose([5, 6, 5], None, 7) == []
-    assert draft.propose([5, 6, 5, 6], None, 0) == []
-    assert draft.propose([5, 6, 5, 6], None, 1) == [5]
-    assert draft.propose([5, 6, 5, 6], None, 4) == [5, 6, 5, 6]
-    assert draft.propose([5, 6, 5, 6, 6], None, 3) == []
-
-
-def test_the_newest_of_equal_matches_and_the_longest_of_all():
-    text = [1, 2, 3, 9, 1, 2, 4, 9, 7, 1, 2]
-    assert Lookup().propose(text, None, 1) == [4]
-    assert Lookup().propose([0, *text[:3], 8, 1, 2, 4, 8, 0, 1, 2], None, 1) == [3]
-
-
 def test_a_source_is_followed_beyond_the_tries():
     """Newer places of the same run do not hide the passage that is being copied."""
     passage = [100, 101, *(3 * [1, 2, 50, 1, 2, 51, 1, 2, 52])]
@@ -131,22 +105,3 @@ def test_a_source_is_followed_beyond_the_tries():
     for token in passage[2:12]:
         assert draft.propose(live, None, 1) == [token]
         live.append(token)
-
-
-@pytest.mark.parametrize("count", [1000, 3000, 20_000])
-def test_memory_is_told_and_bounded(count):
-    draft = Lookup()
-    draft.propose(list(range(count)), None, 1)
-    held = draft._hashes, draft._before, draft._last
-    assert draft.nbytes == sum(len(part.tobytes()) for part in held)
-    assert 12 * count <= draft.nbytes <= 16 * count + 4096
-
-
-def test_large_ids_do_not_overflow():
-    top = 2**31 - 1
-    live = [top, top - 1, 3, top, top - 1]
-    assert Lookup().propose(live, None, 1) == [3]
-    long = live[:3] * 200
-    draft = Lookup()
-    assert draft.propose(long, None, 2) == [top, top - 1]
-    assert draft.propose([*long, top], None, 1) == [top - 1]

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from ds4ref.archs.deepseek4.mtp import Block
-from ds4ref.drafts import Draft
 from ds4ref.drafts.mtp import MOST_RECORDED, SURE, Mtp
 from ds4ref.engine import Engine
-from ds4ref.errors import UsageError
 from ds4ref.nano import mtp_path
 from ds4ref.nano.skills import held_out
 
@@ -76,11 +74,6 @@ def unrecorded(block: Block) -> Watched:
     return mtp
 
 
-def test_it_is_a_draft(block: Block) -> None:
-    draft: Draft = Mtp(block)
-    assert draft.name == "mtp"
-
-
 # --- recorded
 
 
@@ -98,24 +91,6 @@ def test_recorded_passes_give_the_bits_of_single_ops(block: Block, timeline: tup
         known = end
     assert fast._rows.pos > 2 * block.shape.window + 100 and fast._rows.first > 0
     assert {count for count, _ in fast._recordings} == set(range(1, MOST_RECORDED + 1)) and not slow._recordings
-
-
-def test_other_numbers_of_threads_get_recordings_of_their_own(
-    block: Block, timeline: tuple[list[int], np.ndarray]
-) -> None:
-    tokens, X = timeline
-    mtp, plain = Watched(block), unrecorded(block)
-    before = block.ops.threads
-    try:
-        for end, threads in enumerate((1, 2, 1), 10):
-            block.ops.threads = threads
-            mtp.propose(tokens[: end + 1], X[end - 1 : end], 2)
-            assert {key[1] for key in mtp._recordings} == {threads}
-    finally:
-        block.ops.threads = before
-    for end in (10, 11, 12):
-        plain.propose(tokens[: end + 1], X[end - 1 : end], 2)
-    assert equal(mtp, plain, 6)
 
 
 def test_timelines_share_no_rows(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
@@ -148,16 +123,6 @@ def test_each_call_feeds_what_is_new_with_the_token_after_it(
     assert mtp.fed == [(20, [tokens[21]]), (21, tokens[22:24]), (22, [tokens[23]])]
 
 
-def test_more_than_a_window_is_not_fed(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
-    tokens, X = timeline
-    window = block.shape.window
-    mtp, other = Watched(block), Watched(block)
-    mtp.propose(tokens[:201], X[:200], 1)
-    other.propose(tokens[:201], X[200 - window : 200], 1)
-    assert mtp.fed == other.fed == [(200 - window, tokens[201 - window : 201])]
-    assert mtp.passes[0][1] == 200 - window and equal(mtp, other, 1)
-
-
 def test_a_gap_begins_anew(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
     """Streams that were not given leave no hole in the window: what was before them is forgotten."""
     tokens, X = timeline
@@ -168,40 +133,6 @@ def test_a_gap_begins_anew(block: Block, timeline: tuple[list[int], np.ndarray])
     assert mtp.fed[2][0] == 21 and mtp._rows.first == 21 and equal(mtp, fresh, 2)
     mtp.propose(tokens[:24], X[22:23], 2)
     assert mtp._rows.first == 21
-
-
-def test_without_streams_nothing_is_proposed_and_all_is_forgotten(
-    block: Block, timeline: tuple[list[int], np.ndarray]
-) -> None:
-    """Also where the next streams would go on from what was known: it may have been another timeline."""
-    tokens, X = timeline
-    mtp, fresh = Watched(block), Watched(block)
-    mtp.propose(tokens[:21], X[:20], 2)
-    assert mtp.propose(tokens[:21], None, 2) == [] and len(mtp.passes) == 2
-    mtp.propose(tokens[:22], X[20:21], 2)
-    fresh.propose(tokens[:22], X[20:21], 2)
-    assert mtp._rows.first == 20 and equal(mtp, fresh, 2)
-
-
-def test_the_first_token_has_no_streams_before_it(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
-    tokens, X = timeline
-    mtp = Watched(block)
-    assert mtp.propose(tokens[:1], None, 4) == [] and mtp.propose(tokens[:1], X[:0], 4) == [] and not mtp.passes
-    assert len(mtp.propose(tokens[:2], X[:1], 4)) == 4
-
-
-def test_limits(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
-    tokens, X = timeline
-    mtp = Watched(block, depth=3)
-    assert mtp.propose(tokens[:21], X[:20], 0) == [] and not mtp.passes
-    drafts = mtp.propose(tokens[:21], X[:20], 3)
-    assert len(drafts) == 3 and mtp.propose(tokens[:21], X[:20], 16) == drafts
-    assert mtp.propose(tokens[:21], X[:20], 1) == drafts[:1]
-    assert len(Mtp(block).propose(tokens[:21], X[:20], 17)) == 16
-    for wrong in ((0, 0), (17, 0), (1, -0.1), (1, 1000.5), (1, float("nan")), (1, 0, -0.1), (1, 0, 1000.5)):
-        with pytest.raises(UsageError, match=r"must be (1 to 16|0 to 1000), got"):
-            Mtp(block, *wrong)
-    Mtp(block, 16, 1000, 1000)
 
 
 def test_the_margin_is_of_the_second_of_two_drafts(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
@@ -235,22 +166,6 @@ def test_drafting_ends_before_the_first_draft_that_is_not_sure(
         assert mtp._rows.pos == end
         lengths.append(count)
     assert set(lengths) == {0, 1, 2, 3, 4}
-
-
-def test_the_third_drafts_doubt_is_not_the_seconds(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
-    """Two drafts that are left of three: the margin of ds4 is still that of the second."""
-    tokens, X = timeline
-    seen = 0
-    for end in range(10, 120):
-        free = Watched(block)
-        drafts = free.propose(tokens[: end + 1], X[:end], 3)
-        first, second, third = (values[0] - values[1] for *_, values in free.passes)
-        if third < min(first, second):
-            seen += 1
-            for margin, count in ((second, 2), (np.nextafter(second, 9e9), 1)):
-                picky = Mtp(block, margin=margin, sure=min(first, second))
-                assert picky.propose(tokens[: end + 1], X[:end], 3) == drafts[:count]
-    assert seen > 5
 
 
 # --- what is taken back
@@ -288,30 +203,6 @@ def test_after_a_rewind_it_is_as_if_one_had_never_gone_there(
         for mtp in (gone, stayed):
             mtp.propose(tokens[: at + 1], X[at - 1 : at], 2)
         assert equal(gone, stayed, 2) == (back <= 96)
-
-
-def test_truncate_keeps_the_rows_whose_tokens_are_left(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
-    """The row of position p holds the token at p + 1."""
-    tokens, X = timeline
-    for pos, rows in ((22, 20), (21, 20), (20, 19), (2, 1), (1, 0), (0, 0)):
-        mtp = Mtp(block)
-        mtp.propose(tokens[:21], X[:20], 4)
-        mtp.truncate(pos)
-        assert mtp._rows.pos == rows
-    mtp.propose([5, 6], X[:1], 1)
-    assert (mtp._rows.first, mtp._rows.pos) == (0, 1)
-
-
-def test_a_pending_token_may_be_another_the_next_time(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
-    """As after a pass that failed."""
-    tokens, X = timeline
-    mtp, other = Watched(block), Watched(block)
-    mtp.propose([*tokens[:20], 9], X[:20], 2)
-    mtp.propose(tokens[:21], X[19:20], 2)
-    other.propose(tokens[:20], X[:19], 1)
-    other.propose(tokens[:21], X[19:20], 2)
-    assert mtp.fed[2] == (19, [tokens[20]])
-    assert mtp.fed[3][0] == 20
 
 
 # --- how often it is right

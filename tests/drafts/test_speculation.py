@@ -20,12 +20,6 @@ def expected(rate: float, depth: int, table=TABLE, cost: float = 0.0) -> float:
     return sum(rate**n for n in range(depth + 1)) / (table[depth + 1] + depth * cost)
 
 
-@pytest.mark.parametrize("depth", [1, 3, 7])
-def test_the_simulation_is_what_it_should_be(depth):
-    speed = simulated(lambda at, place: 0.7, 6000, depth=depth)
-    assert speed == pytest.approx(expected(0.7, depth), rel=0.04)
-
-
 def chosen(rate: float, table=TABLE, seconds: float = 0.0, seed: int = 1) -> tuple[float, int]:
     """The speed-up that the depths chosen after 700 tokens are expected to give, and the one chosen most.
 
@@ -73,19 +67,6 @@ def test_where_nothing_is_accepted_it_costs_less_than_two_percent(count, table, 
     assert min(speeds) >= 0.98
 
 
-def test_several_grades_that_are_all_wrong_cost_no_more():
-    for seed in SEEDS:
-        drafts = {"seed": seed, "grades": lambda at: at % 3}
-        assert simulated(lambda at, place: 0.0, 300, seed=seed, drafts=drafts) >= 0.98
-
-
-def test_a_draft_that_never_answers_and_is_dear_to_ask_is_hardly_asked():
-    clock = Clock()
-    draft = Process(clock, lambda at, place: 1.0, answers=0.0, seconds=0.004)
-    assert 1000 / run(Speculation([draft], clock=clock), clock, 1000) >= 0.98
-    assert draft.asked < 400  # of 7,000
-
-
 def test_it_recovers_after_a_change():
     for table in (TABLE, STEEP):
         clock, rate = Clock(), [0.0]
@@ -102,33 +83,6 @@ def test_it_recovers_after_a_change():
         assert 1000 / run(speculation, clock, 1000, table=table, tokens=tokens) >= 0.985
 
 
-def test_pass_times_that_change_are_followed():
-    """Rows become dear: at a rate of 0.5 nothing pays any more."""
-    clock, dear = Clock(), [False]
-
-    def table(at: int, rows: int) -> float:
-        return (1 + 0.8 * (rows - 1)) if dear[0] else TABLE[rows]
-
-    speculation = Speculation([Process(clock, lambda at, place: 0.5)], clock=clock)
-    tokens: list[int] = []
-    assert 1500 / run(speculation, clock, 1500, table, tokens=tokens) > 1.2
-    dear[0] = True
-    run(speculation, clock, 1000, table, tokens=tokens)
-    assert 1000 / run(speculation, clock, 1000, table, tokens=tokens) >= 0.97
-
-
-def test_the_better_draft_is_taken_by_grade():
-    """Grade 1 is right, grade 0 wrong: only the one is tried in the end."""
-    clock = Clock()
-    draft = Process(clock, lambda at, place: 0.95 * (at % 2), grades=lambda at: at % 2)
-    speculation = Speculation([draft], clock=clock)
-    run(speculation, clock, 2000)
-    before = speculation.counts.total()
-    run(speculation, clock, 2000)
-    after = speculation.counts.total()
-    assert (after.accepted - before.accepted) / (after.passes - before.passes) > 3
-
-
 def test_two_drafts_are_at_least_as_good_as_each():
     def made(clock: Clock, *names: str) -> Speculation:
         drafts = {
@@ -142,23 +96,6 @@ def test_two_drafts_are_at_least_as_good_as_each():
         clock = Clock()
         speeds[names] = 4000 / run(made(clock, *names), clock, 4000)
     assert speeds["lookup", "mtp"] >= 0.97 * max(speeds.values())
-
-
-def test_a_useless_draft_does_not_hide_a_good_one():
-    clock = Clock()
-    bad = Process(clock, lambda at, place: 0.0, name="lookup")
-    good = Process(clock, lambda at, place: 0.9, name="mtp", seconds=0.005)
-    assert 3000 / run(Speculation([bad, good], clock=clock), clock, 3000) > 1.8
-
-
-def test_equal_timings_give_equal_choices():
-    def counts() -> dict:
-        clock = Clock()
-        speculation = Speculation([Process(clock, lambda at, place: 0.6)], clock=clock)
-        run(speculation, clock, 800)
-        return speculation.counts.drafts
-
-    assert counts() == counts()
 
 
 # --- edges
@@ -199,20 +136,6 @@ def test_room_is_kept_to():
     assert warm(Fixed([1]), most=0).propose([1], None, 100) == []
 
 
-def test_a_draft_that_says_too_much_is_cut():
-    class Long(Fixed):
-        def propose(self, tokens, streams, limit):
-            return self.draft
-
-    assert warm(Long([1, 2, 3, 4]), depth=2).propose([1], None, 9) == [1, 2]
-
-
-def test_an_empty_timeline_has_no_draft():
-    draft = Fixed([1])
-    assert warm(draft).propose([], None, 9) == [] == warm(draft, depth=1).propose([], None, 9)
-    assert draft.asked == []
-
-
 def test_nothing_is_tried_before_plain_passes_were_measured():
     draft = Fixed([1, 2])
     speculation = Speculation([draft], clock=Clock())
@@ -221,24 +144,6 @@ def test_nothing_is_tried_before_plain_passes_were_measured():
     assert speculation.propose([1], None, 9) == []
     speculation.passed(1, 0.1)
     assert speculation.propose([1], None, 9) == [1]
-
-
-def test_drafts_get_what_the_session_gives():
-    draft, streams = Fixed([1, 2, 3]), object()
-    speculation = warm(draft, depth=2)
-    speculation.propose([4, 5], streams, 9)
-    assert draft.asked == [([4, 5], streams, 2)]
-    for pos in (7, 1, 0):
-        speculation.truncate(pos)
-    assert draft.truncated == [7, 1, 0]
-
-
-def test_without_drafts_it_is_plain_decode():
-    speculation = Speculation([], clock=Clock())
-    for _ in range(3):
-        assert speculation.propose([1], None, 9) == []
-        speculation.passed(1, 0.1)
-    assert speculation.counts.plain == 3 and speculation.counts.tokens_a_pass == 1.0
 
 
 def test_counts():

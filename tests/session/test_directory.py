@@ -7,7 +7,6 @@ import io
 import os
 import stat
 import struct
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,24 +76,6 @@ def test_kv_cache_lookup_uses_longest_text_prefix(folder: Directory) -> None:
     assert found(folder, b"onc") == [] == found(folder, b"")
 
 
-def test_more_tokens_win_among_equal_texts(folder: Directory) -> None:
-    few = put(folder, b"few", tokens=100, keys=(b"both",))
-    many = put(folder, b"many", tokens=200, keys=(b"both",))
-    assert [entry.name for _, entry in folder.matching(b"both", lambda c: True)] == [many, few]
-
-
-def test_further_keys_find_a_file_as_well(folder: Directory) -> None:
-    name = put(folder, b"with reasoning", keys=(b"without", b"with"))
-    assert found(folder, b"with reasoning and more") == [14, 4]
-    assert [entry.name for _, entry in folder.matching(b"without more", lambda c: True)] == [name, name]
-
-
-def test_what_cannot_be_used_is_not_offered(folder: Directory) -> None:
-    put(folder, b"abc", tokens=10)
-    put(folder, b"abcd", tokens=20)
-    assert found(folder, b"abcde", lambda c: c.header.tokens > 10) == [4]
-
-
 def test_an_empty_key_finds_nothing(folder: Directory) -> None:
     put(folder, b"", ours=False)
     assert found(folder, b"anything") == [] and len(folder.entries()) == 1
@@ -107,14 +88,6 @@ def test_names_in_capitals_count_and_others_do_not(folder: Directory) -> None:
         (folder.path / other).write_bytes(b"what")
     assert found(folder, b"text") == [4]
     assert [entry.name for entry in folder.entries()] == [name[:40].upper() + ".kv"]
-
-
-def test_what_others_write_and_delete_is_noticed(folder: Directory) -> None:
-    assert found(folder, b"text") == []
-    name = put(folder, b"text")
-    assert found(folder, b"text") == [4]
-    os.unlink(folder.path / name)
-    assert found(folder, b"text") == []
 
 
 def test_files_are_looked_at_once(folder: Directory, monkeypatch) -> None:
@@ -174,17 +147,6 @@ def test_only_regular_files_count(folder: Directory, tmp_path: Path) -> None:
 # --- scores, budget
 
 
-@pytest.mark.parametrize(
-    ("hits", "age", "wanted"),
-    [(4, 0, 0.01024), (4, 6, 0.006144), (4, 60, 0.002048), (0, 0, 0.002048), (4, -1, 0.01024)],
-)
-def test_scores_of_the_worked_examples(hits: int, age: int, wanted: float) -> None:
-    """ds4 KV 9. After 60 h less than a hundredth of the hits is left: nothing."""
-    assert score(hits, 2048, 1_000_000, NOW - age * HOUR, 0, NOW) == pytest.approx(
-        wanted, rel=1e-2 if age == 60 else 1e-12
-    )
-
-
 def test_kv_cache_eviction_score_decays_stale_hits() -> None:
     """server.md 13, 89."""
     assert score(10, 2048, 1000, NOW - 14 * 6 * HOUR, 0, NOW) == 2048 / 1000
@@ -206,13 +168,6 @@ def weigh(directory: Directory) -> int:
     return sum(about.st_size for about in directory.files().values())
 
 
-def test_kv_cache_eviction_values_fresh_snapshots(folder: Directory) -> None:
-    """server.md 13, 86: more tokens a byte are worth more."""
-    dense, sparse = put(folder, b"dense", tokens=400), put(folder, b"sparse", tokens=100)
-    folder.budget = weigh(folder) - 1
-    assert folder.make_room() == [sparse] and names(folder) == {dense}
-
-
 def test_kv_cache_eviction_protects_current_store(folder: Directory) -> None:
     """server.md 13, 87."""
     dense, sparse = put(folder, b"dense", tokens=400), put(folder, b"sparse", tokens=100)
@@ -225,35 +180,6 @@ def test_kv_cache_eviction_does_not_protect_oversize_current_store(folder: Direc
     small, large = put(folder, b"small"), put(folder, b"large", payload=5000, tokens=2000)
     folder.budget = folder.get(large).size - 1  # type: ignore[union-attr]
     assert folder.make_room(protected=large) == [small, large]
-
-
-def test_kv_cache_eviction_decayed_hits_tie_break_by_age(folder: Directory) -> None:
-    """server.md 13, 90."""
-    for text, age in ((b"young", 100), (b"older", 300), (b"middl", 200)):
-        put(folder, text, hits=10, used=NOW - age * 24 * HOUR)
-    folder.budget = 0
-    assert folder.make_room() == [kvc.key_name(text) for text in (b"older", b"middl", b"young")]
-
-
-def test_kv_cache_eviction_keeps_aligned_continued_frontiers(folder: Directory) -> None:
-    """server.md 13, 91: the fixed part of a payload makes long checkpoints worth more a byte."""
-    fixed, each = 12_000, 14
-    cold = put(folder, b"cold", tokens=500, payload=fixed + 500 * each)
-    continued = put(folder, b"continued", tokens=10240, payload=fixed + 10240 * each)
-    folder.budget = weigh(folder) - 1
-    assert folder.make_room() == [cold] and names(folder) == {continued}
-
-
-def test_hits_are_worth_keeping(folder: Directory) -> None:
-    wanted, fresh = put(folder, b"wanted", hits=2, used=NOW - HOUR), put(folder, b"fresh1")
-    folder.budget = weigh(folder) - 1
-    assert folder.make_room() == [fresh] and names(folder) == {wanted}
-
-
-def test_ds4s_own_files_are_evicted_alike(folder: Directory) -> None:
-    theirs, ours = put(folder, b"theirs", tokens=10, ours=False), put(folder, b"ours")
-    folder.budget = weigh(folder) - 1
-    assert folder.make_room() == [theirs] and names(folder) == {ours}
 
 
 def test_every_byte_of_the_folder_counts(folder: Directory) -> None:
@@ -278,18 +204,6 @@ def test_damaged_files_go_first_and_what_nobody_knows_next(folder: Directory) ->
     folder.budget = weigh(folder) - 1
     assert folder.make_room() == [later]
     assert names(folder) == {good}
-
-
-def test_a_torn_file_that_may_still_be_written_goes_before_one_of_another_version(folder: Directory) -> None:
-    """Too young to be put aside, but of no use to anybody; the other one is to a newer program."""
-    later, torn = put(folder, b"later", used=NOW - HOUR), put(folder, b"torn")
-    data = bytearray((folder.path / later).read_bytes())
-    data[3] = 9
-    (folder.path / later).write_bytes(data)
-    (folder.path / torn).write_bytes((folder.path / torn).read_bytes()[:-100])
-    os.utime(folder.path / later, (1, 1))
-    folder.budget = weigh(folder) - 1
-    assert folder.make_room() == [torn] and names(folder) == {later}
 
 
 def test_unused_is_longer_than_so_many_days(folder: Directory) -> None:
@@ -317,27 +231,6 @@ def test_the_file_that_is_replaced_needs_no_room_of_its_own(folder: Directory) -
         assert names(folder) >= {other, name}, "the old one is there until the new one is"
         output.write(bytes(size))
     assert other in names(folder)
-
-
-def test_what_cannot_be_deleted_ends_it(folder: Directory, monkeypatch) -> None:
-    for text in (b"1", b"2", b"3"):
-        put(folder, text)
-    folder.budget = 0
-
-    def refuse(self: Path, missing_ok: bool = False) -> None:
-        raise PermissionError(errno.EACCES, "no")
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    assert folder.make_room() == []
-    assert len(names(folder)) == 3
-
-
-def test_opening_deletes_down_to_the_budget(folder: Directory) -> None:
-    put(folder, b"1", tokens=1)
-    kept = put(folder, b"2", tokens=1000)
-    size = folder.get(kept).size  # type: ignore[union-attr]
-    Directory(folder.path, budget=size, clock=clock).open()
-    assert names(folder) == {kept}
 
 
 # --- writing
@@ -377,16 +270,6 @@ def test_the_file_is_synced_before_its_name_and_the_folder_after(folder: Directo
     assert order == ["file", "rename", "folder"]
 
 
-def test_short_writes_are_gone_on_with(folder: Directory, monkeypatch) -> None:
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data[:3])))
-    name = kvc.key_name(b"text")
-    with folder.writing(name, 10) as output:
-        output.write(memoryview(b"0123456789"))
-        output.write(b"")
-    assert (folder.path / name).read_bytes() == b"0123456789"
-
-
 def test_using_a_file_changes_two_numbers_of_it(folder: Directory) -> None:
     name = put(folder, b"text", hits=7, used=NOW - HOUR, created=NOW - 2 * HOUR)
     before = (folder.path / name).read_bytes()
@@ -402,12 +285,6 @@ def test_using_a_file_changes_two_numbers_of_it(folder: Directory) -> None:
     folder.touch(kvc.key_name(b"gone"), hit=True)
     (folder.path / kvc.key_name(b"short")).write_bytes(b"KVC")
     folder.touch(kvc.key_name(b"short"), hit=True)
-
-
-def test_hits_stop_at_the_largest_number(folder: Directory) -> None:
-    name = put(folder, b"text", hits=2**32 - 1)
-    folder.touch(name, hit=True)
-    assert folder.get(name).checkpoint.header.hits == 2**32 - 1  # type: ignore[union-attr]
 
 
 # --- what is left behind, what is damaged
@@ -426,34 +303,6 @@ def test_left_over_files_go_when_nobody_holds_them(folder: Directory) -> None:
         held = names(folder) - {theirs}
         assert len(held) == 1 and ".tmp." in held.pop()
     assert names(folder) == {theirs, kvc.key_name(b"being written")}
-
-
-def test_ds4s_left_over_files_go_when_they_are_old(folder: Directory) -> None:
-    theirs = folder.path / f"{kvc.key_name(b'text')}.tmp.12345"
-    theirs.write_bytes(bytes(100))
-    assert folder.sweep() == []
-    os.utime(theirs, (1, 1))
-    assert folder.sweep() == [theirs.name]
-
-
-def test_left_over_files_go_before_anything_of_use(folder: Directory) -> None:
-    name = put(folder, b"text")
-    folder.budget = weigh(folder)
-    (folder.path / f"{name}.tmp.1.aa").write_bytes(bytes(100))
-    folder.make_room()
-    assert names(folder) == {name}
-
-
-@pytest.mark.parametrize("data", [b"", b"KVC", b"x" * 100, b"KVC\1" + bytes(100)])
-def test_damaged_files_are_put_aside_on_opening(folder: Directory, data: bytes) -> None:
-    name = kvc.key_name(b"text")
-    (folder.path / name).write_bytes(data)
-    assert folder.entries()[0].damaged and found(folder, b"text") == []
-    Directory(folder.path).open()
-    assert names(folder) == {name}, "somebody may still be copying it"
-    os.utime(folder.path / name, (NOW - HOUR, 1_700_000_000))
-    Directory(folder.path).open()
-    assert names(folder) == {f"{name}.bad"}
 
 
 def test_damaged_files_are_put_aside_when_they_are_met(folder: Directory) -> None:
@@ -526,31 +375,6 @@ def test_nobody_waits_for_ever(folder: Directory, monkeypatch) -> None:
         output.write(b"x")
 
 
-def test_threads_wait_for_each_other(folder: Directory) -> None:
-    """Two writers, two budgets' worth of files, one lock: what is left is whole and fits."""
-    folder.budget = 3000
-
-    def work(which: int) -> None:
-        mine = Directory(folder.path, 3000, clock)
-        for number in range(15):
-            text = b"%d %d" % (which, number)
-            header = Header(2, 1, 0, 5, 4096, NOW, 300, used=NOW)
-            size = kvc.size_of(text, 300, b"", Integrity())
-            with mine.writing(kvc.key_name(text), size) as output:
-                kvc.write(output, header, text, lambda file: file.write(bytes(300)), b"", Integrity())
-
-    workers = [threading.Thread(target=work, args=(which,)) for which in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    left = names(folder)
-    assert left and weigh(folder) <= 3000 and not any(".tmp." in name for name in left)
-    for name in left:
-        with kvc.open_file(folder.path / name) as file:
-            kvc.read_through(file, name)
-
-
 def test_without_locks_files_are_still_whole(folder: Directory, monkeypatch) -> None:
     monkeypatch.setattr(directories, "fcntl", None)
     put(folder, b"text")
@@ -561,21 +385,3 @@ def test_without_locks_files_are_still_whole(folder: Directory, monkeypatch) -> 
         path.write_bytes(b"x")
     os.utime(old, (1, 1))
     assert old.name in folder.sweep() and young.exists()
-
-
-def test_a_file_system_without_locks(folder: Directory, monkeypatch) -> None:
-    def no_locks(fd: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr(directories.fcntl, "flock", no_locks)
-    with folder.writing(kvc.key_name(b"new"), 1) as output:
-        output.write(b"x")
-        assert folder.sweep() == []
-    assert kvc.key_name(b"new") in names(folder)
-
-
-def test_a_thousand_files(folder: Directory) -> None:
-    for number in range(1000):
-        put(folder, b"t" * (number + 1), payload=10)
-    assert found(folder, b"t" * 500 + b"x") == list(range(500, 0, -1))
-    assert found(folder, b"x") == []

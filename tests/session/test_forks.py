@@ -8,9 +8,6 @@ import io
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4 import payload
-from ds4ref.archs.deepseek4.cache import EMPTY_SCORE
-from ds4ref.archs.deepseek4.hooks import Recorder
 from ds4ref.archs.deepseek4.shape import CSA, HCA
 from ds4ref.engine import Engine
 from ds4ref.errors import ContextError, PayloadError, SessionError
@@ -38,29 +35,6 @@ def sharing(one: Session, other: Session) -> bool:
 
 
 # ---- into other contexts
-
-
-@pytest.mark.parametrize("engine", ["exact", "ds4"], indirect=True)
-def test_into_a_larger_context(engine: Engine, ids: list[int]) -> None:
-    small, large, wanted = engine.session(100), engine.session(400), engine.session(400)
-    small.sync(ids[:99])
-    large.restore(small.snapshot())
-    wanted.sync(ids[:99])
-    np.testing.assert_array_equal(on(large, ids[99:350]), on(wanted, ids[99:350]))
-    with pytest.raises(ContextError):
-        large.sync(ids[:401])
-    on(small, ids[99:100])
-    with pytest.raises(ContextError):
-        small.eval(1)
-
-
-def test_into_a_smaller_context_that_it_fits(engine: Engine, ids: list[int]) -> None:
-    large, small = engine.session(400), engine.session(104)
-    large.sync(ids[:99])
-    small.restore(large.snapshot())
-    np.testing.assert_array_equal(on(small, ids[99:104]), on(large, ids[99:104]))
-    with pytest.raises(ContextError, match="context of 104"):
-        small.eval(1)
 
 
 def test_what_does_not_fit_changes_nothing(engine: Engine, ids: list[int]) -> None:
@@ -107,49 +81,6 @@ def test_a_snapshot_keeps_its_logits(engine: Engine, ids: list[int]) -> None:
 
 
 # ---- types of rows
-
-
-@pytest.mark.thorough
-def test_hooks_want_float32_rows(nano_path: str, ids: list[int]) -> None:
-    """They may edit what is rounded, so a session with hooks must not store half of their bits."""
-    with Engine.open(nano_path, numerics="ds4") as engine:
-
-        def kinds(session: Session) -> set[str]:
-            layers = session._cache.layers
-            return {str(rows.dtype) for layer in layers for rows in (layer.comp, layer.index) if rows is not None}
-
-        plain, hooked = engine.session(CTX), engine.session(CTX)
-        hooked.hooks = Recorder("result_norm")
-        assert (kinds(plain), kinds(hooked)) == ({"float16"}, {"float32"})
-        plain.sync(ids[:140])
-        snapshot = plain.snapshot()
-        hooked.restore(snapshot)
-        assert (kinds(plain), kinds(hooked)) == ({"float16"}, {"float32"})
-        wanted = on(plain, ids[140:160])
-        np.testing.assert_array_equal(on(hooked, ids[140:160]), wanted)
-        hooked.invalidate()
-        assert kinds(hooked) == {"float32"}
-        stream = io.BytesIO()
-        plain.save(stream)
-        stream.seek(0)
-        hooked.load(stream)
-        assert kinds(hooked) == {"float32"}
-        hooked.restore(snapshot)
-        plain.restore(hooked.snapshot())
-        np.testing.assert_array_equal(on(plain, ids[140:160]), wanted)
-        hooked.invalidate()
-        hooked.hooks = None
-        assert kinds(hooked) == {"float16"}
-
-
-def test_hooks_may_come_later(engine: Engine, ids: list[int]) -> None:
-    """Attached to a session that holds tokens they see the next one and leave what is there."""
-    session, wanted = engine.session(CTX), engine.session(CTX)
-    for each in (session, wanted):
-        each.sync(ids[:20])
-    session.hooks = Recorder("result_norm")
-    np.testing.assert_array_equal(on(session, ids[20:30]), on(wanted, ids[20:30]))
-    assert session.hooks["result_norm", -1].shape[0] == 10
 
 
 # ---- who copies
@@ -200,24 +131,6 @@ def test_what_nobody_counts_on_is_overwritten(engine: Engine, ids: list[int]) ->
     np.testing.assert_array_equal(on(session, ids[:20]), on(wanted, ids[:20]))
 
 
-def test_a_snapshot_within_the_same_window_needs_no_copy(engine: Engine, ids: list[int]) -> None:
-    """No row closed between 100 and 103."""
-    session = engine.session(CTX)
-    session.sync(ids[:100])
-    early, store = session.snapshot(), session._cache._store
-    on(session, ids[100:103])
-    late = session.snapshot()
-    session.restore(early)
-    on(session, ids[200:208])
-    assert session._cache._store is store
-    session.restore(late)
-    on(session, ids[103:110])
-    wanted = engine.session(CTX)
-    wanted.sync(ids[:100])
-    on(wanted, ids[100:110])
-    np.testing.assert_array_equal(on(session, ids[:9]), on(wanted, ids[:9]))
-
-
 def test_caches_count_what_moves(engine: Engine, ids: list[int]) -> None:
     """``moves`` is all that tells a decoder that its recordings hold stale addresses."""
     cache = engine.model.cache(2000)
@@ -254,22 +167,6 @@ def test_caches_count_what_moves(engine: Engine, ids: list[int]) -> None:
 # ---- limits of a cache
 
 
-def test_no_more_than_the_context(engine: Engine) -> None:
-    cache = engine.model.cache(10)
-    before = cache.moves
-    for count in (11, 1000):
-        with pytest.raises(ContextError, match=f"{count} tokens do not fit the context of 10"):
-            cache.reserve(count)
-    assert (cache.pos, cache.moves) == (0, before)
-    engine.model.forward(np.zeros(10, np.int32), cache)
-    assert cache.pos == 10
-    with pytest.raises(ContextError, match="11 tokens"):
-        engine.model.forward(np.zeros(1, np.int32), cache)
-    with pytest.raises(SessionError, match="out of reach"):
-        cache.rewind(11)
-    assert cache.pos == 10
-
-
 def test_reported_bytes_are_those_in_use(engine: Engine, ids: list[int]) -> None:
     session, shape = engine.session(CTX), engine.shape
     empty = session.cache_bytes
@@ -302,62 +199,6 @@ def test_reported_bytes_are_those_in_use(engine: Engine, ids: list[int]) -> None
 
 
 # ---- saved sessions
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("at", [3, 128, 299])
-def test_saved_and_loaded_into_a_larger_context(engine: Engine, ids: list[int], at: int) -> None:
-    """The file's context may be smaller than this session's; from 2,048 on their prefill caps are equal."""
-    small, large = engine.session(2048), engine.session(3000)
-    small.sync(ids[:at])
-    stream = io.BytesIO()
-    small.save(stream)
-    stream.seek(0)
-    large.load(stream)
-    assert large.tokens == ids[:at]
-    np.testing.assert_array_equal(on(large, ids[at : at + 140]), on(small, ids[at : at + 140]))
-    again = io.BytesIO()
-    large.save(again)
-    again.seek(0)
-    with pytest.raises(PayloadError, match="context of 3000, this one 2048"):
-        small.load(again)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("at", [2, 129])
-def test_empty_slots_may_be_infinite(engine: Engine, ids: list[int], at: int) -> None:
-    """Writers on a GPU mark an empty compressor slot with -inf where ours has -1e30."""
-    session, loaded = engine.session(CTX), engine.session(CTX)
-    session.sync(ids[:at])
-    stream = io.BytesIO()
-    session.save(stream)
-    words = np.frombuffer(stream.getvalue(), np.float32).copy()
-    empty = words == EMPTY_SCORE
-    assert empty.sum() > 100
-    words[empty] = -np.inf
-    loaded.load(io.BytesIO(words.tobytes()))
-    np.testing.assert_array_equal(on(loaded, ids[at : at + 140]), on(session, ids[at : at + 140]))
-    for bad in (np.inf, np.nan):
-        words[np.flatnonzero(empty)[0]] = bad
-        with pytest.raises(PayloadError, match="not finite in its .* scores of layer"):
-            loaded.load(io.BytesIO(words.tobytes()))
-
-
-def test_slots_are_where_the_format_has_them(engine: Engine, ids: list[int]) -> None:
-    """Compressor state after 6 tokens: of ratio 4 the window before in slots 0..3, then tokens 4 and 5 in 4 and 5; of
-    ratio 128 slots 0..5. Everything else is 0 and -1e30."""
-    session, shape = engine.session(CTX), engine.shape
-    for count, filled in ((6, [0, 1, 2, 3, 4, 5]), (2, [4, 5]), (8, [0, 1, 2, 3])):
-        session.sync(ids[:count])
-        for layer, ratio in enumerate(shape.ratios):
-            for kind in session._cache.layers[layer].projections:
-                kv, score = payload._slots(shape, layer, kind, session._cache)
-                used = filled if ratio == CSA else list(range(count))
-                assert len(kv) == len(score) == (8 if ratio == CSA else HCA)
-                assert np.flatnonzero((score > EMPTY_SCORE).all(axis=1)).tolist() == used
-                assert np.flatnonzero(kv.any(axis=1)).tolist() == used
-                empty = [slot for slot in range(len(kv)) if slot not in used]
-                assert (score[empty] == EMPTY_SCORE).all()
 
 
 def test_a_saved_session_of_one_token_less_than_the_context(engine: Engine, ids: list[int]) -> None:

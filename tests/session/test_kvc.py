@@ -54,14 +54,6 @@ def test_the_worked_header_byte_for_byte() -> None:
     assert Header.unpack(WORKED + b"\x09\0\0\0") == replace(WORKED_HEADER, text=9)
 
 
-def test_sha1_bytes_hex_matches_known_vector() -> None:
-    """server.md 13, 84."""
-    assert kvc.key_name(b"abc") == "a9993e364706816aba3e25717850c26c9cd0d89d.kv"
-    text = "<｜begin▁of▁sentence｜>You are terse.<｜User｜>".encode()
-    assert kvc.key_name(text) == "614449978e2fdbe8d7a736e4c7557f82aa9c445c.kv"
-    assert len(kvc.key_name(b"")) == 43
-
-
 u8, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 32, 64))
 
 
@@ -71,42 +63,6 @@ def test_headers_come_back(header: Header) -> None:
     assert len(data) == 52 and data[7] == 0 and data[20:24] == bytes(4)
     assert Header.unpack(data) == header
     assert header.end == 52 + header.text + header.payload
-
-
-@pytest.mark.parametrize(
-    ("at", "new", "kind"),
-    [
-        (0, b"k", Damaged),
-        (3, b"\2", Unknown),
-        (4, b"\0", Damaged),
-        (8, bytes(4), Damaged),
-    ],
-)
-def test_what_is_no_header(at: int, new: bytes, kind: type[PayloadError]) -> None:
-    data = WORKED_HEADER.pack()
-    with pytest.raises(kind):
-        Header.unpack(data[:at] + new + data[at + len(new) :])
-
-
-def test_what_is_reserved_is_not_looked_at() -> None:
-    data = bytearray(WORKED_HEADER.pack())
-    data[7], data[20:24] = 9, b"1234"
-    assert Header.unpack(bytes(data)) == WORKED_HEADER
-
-
-def test_short_data_is_no_header() -> None:
-    for length in range(52):
-        with pytest.raises(Damaged):
-            Header.unpack(WORKED_HEADER.pack()[:length])
-
-
-def test_reasons_and_kinds_have_names() -> None:
-    named = [replace(HEADER, reason=n).reason_name for n in range(9)]
-    assert named == ["unknown", "cold", "continued", "evict", "shutdown", "agent-system", "agent-session",
-                     "unknown", "unknown"]  # fmt: skip
-    kinds = [replace(HEADER, flags=flags).kind for flags in (0, 1, 2, 4, 6, 0x80)]
-    assert kinds == ["token-text", "token-text", "responses-visible", "thinking-visible", "responses-visible",
-                     "token-text"]  # fmt: skip
 
 
 # --- the whole file
@@ -154,79 +110,7 @@ def test_a_payload_of_another_size_than_announced_is_an_error() -> None:
         kvc.write(io.BytesIO(), HEADER, TEXT, lambda file: file.write(PAYLOAD + b"x"))
 
 
-def test_more_bytes_at_the_end_of_ds4s_file_are_accepted() -> None:
-    data = made(integrity=None) + b"what a later version put here"
-    assert through(data).tools(io.BytesIO(data)) == [(b"call_y", TOOLS[22:47]), (b"call_x", TOOLS[22:47])]
-
-
 # --- damage
-
-
-@pytest.mark.parametrize("tools", [b"", TOOLS])
-def test_truncated_anywhere(tools: bytes) -> None:
-    data = made(tools=tools)
-    for length in range(len(data)):
-        with pytest.raises(Damaged):
-            through(data[:length])
-
-
-def test_ds4s_file_truncated_anywhere() -> None:
-    data, whole = made(integrity=None), 52 + len(TEXT) + len(PAYLOAD)
-    for length in range(whole):
-        with pytest.raises(Damaged):
-            through(data[:length])
-    for length in range(whole, len(data)):
-        found = through(data[:length])
-        assert found.tools(io.BytesIO(data[:length])) in ([], [(b"call_y", TOOLS[22:47])])
-
-
-UNCHECKED = {7, *range(12, 16), *range(20, 24), *range(32, 40)}
-"""Bytes of the header that nothing depends on: reserved ones, and what is counted up in place."""
-
-
-def test_every_flipped_bit_is_found_or_harmless() -> None:
-    data = made()
-    for at in range(len(data)):
-        for bit in range(8):
-            flipped = bytearray(data)
-            flipped[at] ^= 1 << bit
-            if at in UNCHECKED or (at, bit) == (6, 7):
-                found = through(bytes(flipped))
-                assert found.integrity is not None and found.integrity.payload == hashlib.sha256(PAYLOAD).hexdigest()
-                continue
-            with pytest.raises((Damaged, Unknown)):
-                through(bytes(flipped))
-                pytest.fail(f"bit {bit} of byte {at}")
-
-
-@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=40))
-def test_overwritten_anywhere(at: int, new: bytes) -> None:
-    data = made()
-    at %= len(data)
-    changed = data[:at] + new + data[at + len(new) :]
-    touched = {i for i in range(len(data)) if i >= len(changed) or changed[i] != data[i]}
-    try:
-        found = through(changed)
-    except (Damaged, Unknown):
-        return
-    assert len(changed) == len(data) and touched <= UNCHECKED | {6}
-    assert found.header.lasting == Header.unpack(data).lasting
-
-
-@pytest.mark.parametrize("field", ["text", "payload"])
-@pytest.mark.parametrize("size", [2**31, 2**32 - 1, 2**63, 2**64 - 1])
-def test_huge_claims_cost_nothing(field: str, size: int) -> None:
-    if field == "text" and size >= 2**32:
-        size = 2**32 - 1
-    header = replace(HEADER, text=len(TEXT))
-    data = replace(header, **{field: size}).pack() + TEXT + PAYLOAD
-    tracemalloc.start()
-    try:
-        with pytest.raises(Damaged, match="truncated file"):
-            through(data)
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_huge_sections_and_entries_cost_nothing() -> None:
@@ -288,25 +172,6 @@ def test_ds4s_files_are_of_two_or_four_bits_and_ours_of_any() -> None:
         assert through(made(replace(HEADER, quant=quant))).header.quant == quant
 
 
-def test_another_name() -> None:
-    with pytest.raises(Damaged, match="does not match the key text"):
-        kvc.read_through(io.BytesIO(made()), "0" * 40 + ".kv")
-    assert kvc.read_through(io.BytesIO(made()), kvc.key_name(TEXT).upper().replace("KV", "kv"))
-
-
-def test_damaged_payloads_end_in_an_error_before_anybody_trusts_them() -> None:
-    data = bytearray(made())
-    data[52 + len(TEXT) + 39] ^= 1
-    file = io.BytesIO(bytes(data))
-    payload = kvc.examine(file).payload(file)
-    assert payload.read(39) == PAYLOAD[:39] and len(payload.read(1)) == 1
-    with pytest.raises(Damaged, match="checksum mismatch"):
-        payload.read(1)
-    file = io.BytesIO(bytes(data))
-    with pytest.raises(Damaged):
-        kvc.examine(file).payload(file).finish()
-
-
 def test_only_regular_files_are_opened(tmp_path) -> None:
     (tmp_path / "file").write_bytes(made())
     os.symlink(tmp_path / "file", tmp_path / "link")
@@ -338,20 +203,6 @@ def entries(data: bytes, max_ids: int = kvc.MAX_IDS) -> list[tuple[bytes, bytes]
 GOOD = [(b"a", b"first"), (b"b" * 256, b"second"), (b"c", b"third")]
 
 
-def test_tool_maps_come_back() -> None:
-    assert entries(kvc.tool_map(GOOD)) == GOOD
-
-
-@pytest.mark.parametrize("data", [b"KTN\1" + kvc.tool_map(GOOD)[4:], b"KTM\2" + kvc.tool_map(GOOD)[4:]])
-def test_a_map_of_another_kind_is_left_alone(data: bytes) -> None:
-    assert entries(data) == []
-
-
-def test_a_map_with_too_many_entries_is_left_alone() -> None:
-    assert entries(kvc.tool_map([(b"a", b"x")] * 8), max_ids=2) == [(b"a", b"x")] * 8
-    assert entries(kvc.tool_map([(b"a", b"x")] * 9), max_ids=2) == []
-
-
 @pytest.mark.parametrize("sizes", [(0, 5), (257, 5), (1, 0), (1, (512 << 20) + 1), (1, 2**32 - 1)])
 def test_entries_before_an_impossible_one_count(sizes: tuple[int, int]) -> None:
     data = kvc.tool_map(GOOD[:2]) + struct.pack("<II", *sizes) + b"x" * 300
@@ -374,10 +225,3 @@ def test_blocks_are_found_in_three_dialects_as_they_may_be_remembered() -> None:
         (short,),
         (b" \n\n\n" + plain, b"\n\n" + plain, plain),
     ]
-
-
-def test_a_block_ends_at_its_own_end_tag() -> None:
-    both = "<｜DSML｜tool_calls><tool_calls></tool_calls></｜DSML｜tool_calls>".encode()
-    assert list(kvc.blocks(both)) == [(both,)]
-    unclosed = "<｜DSML｜tool_calls><tool_calls>x</tool_calls>".encode()
-    assert list(kvc.blocks(unclosed)) == [(b"<tool_calls>x</tool_calls>",)]

@@ -13,7 +13,7 @@ import pytest
 
 from ds4ref import decode, sampling
 from ds4ref.engine import Engine
-from ds4ref.errors import Cancelled, SessionError, TokenError
+from ds4ref.errors import SessionError, TokenError
 from ds4ref.generate import Generation, check_finite
 from ds4ref.sampling import Sampler
 from ds4ref.session.session import Session
@@ -96,27 +96,6 @@ def test_a_greedy_token_brings_one_choice_and_no_logits(one: Engine, monkeypatch
     assert session.argmax(exclude=best) == sampling.argmax(session.logits, best) != best
 
 
-def test_the_logits_of_both_that_came_with_a_token_are_known(one: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = one.session(30)
-    session.append(3)
-    seen = counted(session, monkeypatch)
-    first = session.argmax()
-    second = session.argmax(exclude=first)
-    told = session.logit(first), session.logit(second)
-    assert not seen
-    assert told == (session.logits[first], session.logits[second]) and told[0] > told[1]
-
-
-def test_later_tokens_tell_as_many_as_anybody_asked_for(one: Engine) -> None:
-    session = one.session(30)
-    session.append(3)
-    assert len(session.ranked(2)[0]) == 2 and session.ranked(30) is None
-    for asked, told in ((30, 30), (3, 30), (30, 30), (50, None), (50, 50)):
-        session.append(4)
-        best = session.ranked(asked)
-        assert (None if best is None else len(session._replayed.best)) == told
-
-
 @pytest.mark.parametrize("vocab", [1, 2, 10])
 def test_a_small_vocabulary(vocab: int, tmp_path: Path) -> None:
     shape = replace(dense.draw_shape(1, dense.FAMILIES["llama"]), n_layers=1, vocab=vocab)
@@ -155,17 +134,6 @@ def test_best_tokens_come_with_the_token_once_asked_for(one: Engine, monkeypatch
     assert seen and set(seen) == {(1, 40)}
 
 
-def test_of_a_vocabulary_of_one_only_logits_tell(one: Engine) -> None:
-    session = one.session(30)
-    session.append(3)
-    best = session.argmax()
-    session._replayed = session._replayed._replace(best=session._replayed.best[:1], values=session._replayed.values[:1])
-    assert session.argmax() == best and session.argmax(exclude=best) == sampling.argmax(session.logits, best)
-    session._logits = np.array([1], np.float32)
-    with pytest.raises(TokenError, match="only token"):
-        session.argmax(exclude=0)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_choice_that_is_no_number_is_an_error(value: float, one: Engine) -> None:
     session = one.session(30)
@@ -173,55 +141,6 @@ def test_a_choice_that_is_no_number_is_an_error(value: float, one: Engine) -> No
     session._replayed.values[0] = value
     with pytest.raises(SessionError, match="the logits at position 1 are not finite"):
         check_finite(session, session.argmax())
-
-
-@pytest.mark.parametrize(("rank", "value"), [(0, np.inf), (4, np.nan), (4, -np.inf), (4, -2e30)])
-def test_where_ranks_are_no_numbers_the_host_draws(rank: int, value: float, one: Engine) -> None:
-    """A row with an infinity is drawn from without it; the ranks that came know nothing of what follows."""
-    session = one.session(30)
-    session.ranked(5)
-    session.append(3)
-    session._replayed.values[rank] = value
-    session._logits = session.logits[::-1].copy()
-    drawn = [Sampler(1.0, top_k=5, seed=seed).choose(session) for seed in range(9)]
-    assert drawn == [Sampler(1.0, top_k=5, seed=seed).pick(session.logits) for seed in range(9)]
-
-
-def states(session: Session, plain: Session) -> None:
-    """The same logits, choice and streams; ``plain`` is never asked for anything but logits."""
-    np.testing.assert_array_equal(session.logits, plain.logits)
-    for exclude in (None, session.argmax()):
-        assert session.argmax(exclude) == sampling.argmax(plain.logits, exclude)
-    assert session.logit(session.argmax()) == plain.logits[session.argmax()]
-    assert session.logit(5) == plain.logits[5]
-
-
-def test_nothing_of_another_token_is_told(engine: Engine) -> None:
-    """Through every way on: tokens, chunks, snapshots, going back, saving. One session is asked only at the end of each
-    step, the other one after every token."""
-    rng = np.random.default_rng(9)
-    fast, plain = engine.session(400), Asking(engine.model, 400)
-    moments: list[Any] = []
-    for turn in range(40):
-        action, token = rng.integers(6), int(rng.integers(engine.shape.vocab))
-        if action <= 1 or not fast.valid:
-            for session in (fast, plain):
-                for step in range(3):
-                    session.append((token + step) % engine.shape.vocab)
-                    _ = session.logits if session is plain else None
-        elif action == 2:
-            more = rng.integers(0, engine.shape.vocab, 4)
-            np.testing.assert_array_equal(fast.extend(more), plain.extend(more))
-        elif action == 3:
-            moments.append((fast.snapshot(), plain.snapshot()))
-        elif action == 4 and moments:
-            for session, moment in zip((fast, plain), moments[turn % len(moments)], strict=True):
-                session.restore(moment)
-        elif fast.pos > 3:
-            for session in (fast, plain):
-                session.rewind(session.pos - 2) if session._cache.rewindable(session.pos - 3) else None
-        states(fast, plain)
-    assert fast.pos > 10
 
 
 def test_what_was_handed_out_stays_as_it_was(one: Engine) -> None:
@@ -234,27 +153,3 @@ def test_what_was_handed_out_stays_as_it_was(one: Engine) -> None:
     for logits, then, streams, streams_then in handed:
         assert np.array_equal(logits, then) and np.array_equal(streams, streams_then)
     assert len({then.tobytes() for _, then, *_ in handed}) == 12
-
-
-def test_a_chunk_that_was_stopped_leaves_what_was_left(one: Engine) -> None:
-    session, asked = one.session(60), one.session(60)
-    for each in (session, asked):
-        each.sync(ids(one, 6))
-        each.append(7)
-    wanted = asked.logits
-    with pytest.raises(Cancelled):
-        session.extend([1, 2, 3], cancel=lambda: True)
-    assert session.tokens == asked.tokens and np.array_equal(session.logits, wanted)
-
-
-def test_a_token_that_failed_leaves_nothing(one: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = one.session(60)
-    session.append(7)
-    monkeypatch.setattr(session._decoder, "run", lambda token: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        session.append(8)
-    assert not session.valid
-    with pytest.raises(SessionError, match="holds no tokens"):
-        _ = session.logits
-    with pytest.raises(SessionError, match="holds no tokens"):
-        session.argmax()

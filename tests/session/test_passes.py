@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,20 +84,6 @@ class Told:
         self.cut.append(pos)
 
 
-@pytest.mark.parametrize("depth", sampled([1, 2, 3, 4, 7], [1, 3, 7]))
-def test_outputs_are_those_without_drafts(engine: Engine, prompts: list, alone: list, depth: int) -> None:
-    """To the bit, right drafts and wrong ones, where windows of 4 and of 128 close, with all right and none."""
-    best = [token for token, _ in alone[0]]
-    for wrong in (range(0), range(101, 300), range(101, 300, 3), range(105, 300, 7)):
-        told = Told(prompts[0], best, depth, wrong)
-        session = started(engine, prompts[0], speculation=told)
-        for token, logits in alone[0]:
-            assert session.argmax() == token
-            np.testing.assert_array_equal(session.logits, logits)
-            session.append(token)
-        assert session.tokens == [*prompts[0], *best]
-
-
 def test_right_drafts_cost_no_pass(engine: Engine, prompts: list, alone: list) -> None:
     """Three in a pass with the token before them; the next pass begins after them."""
     told = Told(prompts[0], [token for token, _ in alone[0]], 3, [108])
@@ -126,60 +111,6 @@ def counted(session: Session) -> list[int]:
 
     decoder.run = noted  # type: ignore[method-assign]
     return runs
-
-
-def test_a_token_that_was_not_drafted_drops_the_rows(engine: Engine, prompts: list, alone: list) -> None:
-    best = [token for token, _ in alone[0]]
-    session, plain = started(engine, prompts[0], speculation=Told(prompts[0], best, 5)), started(engine, prompts[0])
-    other = (best[2] + 1) % 50
-    for token in (best[0], best[1], other, 3, 4):
-        session.append(token)
-        plain.append(token)
-        np.testing.assert_array_equal(session.logits, plain.logits)
-    assert session.tokens == [*prompts[0], best[0], best[1], other, 3, 4]
-
-
-@pytest.mark.parametrize("taken", sampled([1, 2, 5], [2]))
-def test_whatever_else_is_done_sees_no_rows_ahead(engine: Engine, prompts: list, alone: list, taken: int) -> None:
-    """Snapshot, save, rewind, extend and cache size, after a part of the rows was taken."""
-    best = [token for token, _ in alone[1]]
-
-    def ready() -> tuple[Session, Session]:
-        drafted = started(engine, prompts[1], speculation=Told(prompts[1], best, 6))
-        plain = started(engine, prompts[1])
-        for token in best[:taken]:
-            drafted.append(token)
-            plain.append(token)
-        return drafted, plain
-
-    def payload(session: Session) -> bytes:
-        file = io.BytesIO()
-        session.save(file)
-        return file.getvalue()
-
-    def after(session: Session) -> np.ndarray:
-        return np.stack([session.eval(token).copy() for token in (9, best[taken], 11, *best[:9])])
-
-    deeds: dict[str, Any] = {
-        "save": payload,
-        "size": lambda session: session.cache_bytes,
-        "rewind": lambda session: session.rewind(session.pos - 1),
-        "extend": lambda session: session.extend([5, 6, 7]).tobytes(),
-        "sync": lambda session: session.sync([*session.tokens, 8, 9]),
-        "streams": lambda session: session.streams.tobytes(),
-    }
-    for name, deed in deeds.items():
-        drafted, plain = ready()
-        assert deed(drafted) == deed(plain), name
-        np.testing.assert_array_equal(after(drafted), after(plain), err_msg=name)
-    drafted, plain = ready()
-    kept, fork = drafted.snapshot(), engine.session(CTX)
-    fork.restore(kept)
-    wanted = after(plain)
-    np.testing.assert_array_equal(after(drafted), wanted)
-    np.testing.assert_array_equal(after(fork), wanted)
-    drafted.restore(kept)
-    np.testing.assert_array_equal(after(drafted), wanted)
 
 
 def test_drafts_stay_within_the_context(engine: Engine, prompts: list, alone: list) -> None:
@@ -227,22 +158,6 @@ def test_a_failing_drafter_harms_nothing(engine: Engine, prompts: list, alone: l
 # --- several sessions
 
 
-def test_sessions_in_one_pass_are_as_each_alone(engine: Engine, prompts: list, alone: list) -> None:
-    """To the bit, while sessions leave and come back, over ends of windows of 4 and 128."""
-    together, sessions = engine.together(), [started(engine, prompt) for prompt in prompts]
-    counts = [0] * len(sessions)
-    for at in range(LENGTH):
-        inside = [n for n in range(4) if (at // 10) % 5 != n]
-        for n in inside:
-            np.testing.assert_array_equal(sessions[n].logits, alone[n][counts[n]][1])
-        picks = [(sessions[n], sessions[n].argmax()) for n in inside]
-        together.look_ahead(picks)
-        for n, (session, token) in zip(inside, picks, strict=True):
-            assert session._ahead == [token] and token == alone[n][counts[n]][0]
-            session.append(token)
-            counts[n] += 1
-
-
 def test_the_last_outputs_stay_readable_after_a_pass_ahead(engine: Engine, prompts: list, alone: list) -> None:
     together, sessions = engine.together(), [started(engine, prompt) for prompt in prompts[:2]]
     for at in range(6):
@@ -255,19 +170,6 @@ def test_the_last_outputs_stay_readable_after_a_pass_ahead(engine: Engine, promp
             if streams is not None:
                 np.testing.assert_array_equal(session.streams, streams)
             session.append(token)
-
-
-def test_a_session_may_take_another_token_or_none(engine: Engine, prompts: list, alone: list) -> None:
-    together, (a, b, c) = engine.together(), [started(engine, prompt) for prompt in prompts[:3]]
-    plain = started(engine, prompts[0])
-    together.look_ahead([(a, 5), (b, 6), (c, alone[2][0][0])])
-    np.testing.assert_array_equal(a.eval(7), plain.eval(7))
-    b.sync([*prompts[1], 9])
-    other = started(engine, prompts[1])
-    other.sync([*prompts[1], 9])
-    np.testing.assert_array_equal(b.logits, other.logits)
-    c.append(alone[2][0][0])
-    np.testing.assert_array_equal(c.logits, alone[2][1][1])
 
 
 def test_who_is_not_ready_is_left_out(engine: Engine, prompts: list, alone: list) -> None:

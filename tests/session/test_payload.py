@@ -122,17 +122,6 @@ def test_streams_that_cannot_seek(engine: Engine, ids: list[int]) -> None:
     np.testing.assert_array_equal(other.logits, before)
 
 
-def test_in_the_middle_of_a_file(engine: Engine, ids: list[int]) -> None:
-    session, other = engine.session(CTX), engine.session(CTX)
-    session.sync(ids[:20])
-    stream = io.BytesIO(b"something before" + saved(session))
-    stream.seek(16)
-    other.load(stream)
-    assert other.tokens == ids[:20]
-    np.testing.assert_array_equal(other.logits, session.logits)
-    assert not stream.read()
-
-
 def test_empty_slots_of_a_writer_on_a_gpu(engine: Engine, ids: list[int]) -> None:
     """It marks them by -inf, as a maximum begins; they count as ours do, and so does nothing else that is infinite."""
     session, other = engine.session(CTX), engine.session(CTX)

@@ -13,7 +13,7 @@ from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled, ContextError, PayloadError, SessionError, TokenError
 from ds4ref.kernels.cpu import reuse
 from ds4ref.nano import random_path
-from ds4ref.session.session import STREAMS_KEPT, Session
+from ds4ref.session.session import STREAMS_KEPT
 
 CTX = 600
 
@@ -26,11 +26,6 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture
 def ids(engine: Engine) -> list[int]:
     return [int(t) for t in np.random.default_rng(3).integers(0, engine.shape.vocab, 300)]
-
-
-def greedy(session: Session, count: int) -> np.ndarray:
-    """Logits of ``count`` greedy steps."""
-    return np.array([session.eval(session.argmax()).copy() for _ in range(count)])
 
 
 def test_sync_extends_reuses_and_rebuilds(engine: Engine, ids: list[int]) -> None:
@@ -49,64 +44,6 @@ def test_sync_extends_reuses_and_rebuilds(engine: Engine, ids: list[int]) -> Non
     session.invalidate()
     assert session.common_prefix(ids) == 0
     assert not session.valid
-
-
-def test_progress_sees_a_valid_session(engine: Engine, ids: list[int]) -> None:
-    session = engine.session(CTX)
-    saved: dict[int, np.ndarray] = {}
-
-    def progress(at: int, total: int) -> None:
-        if at:
-            saved[at] = session.logits.copy()
-
-    session.sync(ids, progress=progress, chunk=100)
-    assert list(saved) == [100, 200, 300]
-    other = engine.session(CTX)
-    other.sync(ids[:200], chunk=100)
-    np.testing.assert_array_equal(saved[200], other.logits)
-
-
-@pytest.mark.parametrize("at", [1, 5, 127, 128, 131, 256, 300])
-def test_snapshot_is_exact_and_reusable(engine: Engine, ids: list[int], at: int) -> None:
-    session = engine.session(CTX)
-    session.sync(ids[:at])
-    snapshot = session.snapshot()
-    wanted = greedy(session, 64)
-    for _ in range(2):
-        session.restore(snapshot)
-        assert session.tokens == ids[:at]
-        np.testing.assert_array_equal(greedy(session, 64), wanted)
-
-
-def test_snapshots_of_diverging_timelines_do_not_mix(engine: Engine, ids: list[int]) -> None:
-    session = engine.session(CTX)
-    session.sync(ids[:90])
-    early = session.snapshot()
-    session.sync(ids[:290])
-    late = session.snapshot()
-    wanted = greedy(session, 10)
-    session.restore(early)
-    session.extend(list(reversed(ids[:200])))
-    session.restore(late)
-    np.testing.assert_array_equal(greedy(session, 10), wanted)
-    session.restore(early)
-    session.extend(ids[90:290])
-    np.testing.assert_array_equal(greedy(session, 10), wanted)
-
-
-@pytest.mark.parametrize("at", [1, 3, 4, 127, 128, 129, 300])
-def test_payload_round_trip_is_bit_identical(engine: Engine, ids: list[int], at: int) -> None:
-    session = engine.session(CTX)
-    session.sync(ids[:at])
-    stream = io.BytesIO()
-    session.save(stream)
-    assert len(stream.getvalue()) == session.payload_bytes()
-    wanted = greedy(session, 64)
-    other = engine.session(CTX)
-    stream.seek(0)
-    other.load(stream)
-    assert other.tokens == ids[:at]
-    np.testing.assert_array_equal(greedy(other, 64), wanted)
 
 
 def test_payload_size_at_flash_dimensions() -> None:
@@ -189,15 +126,6 @@ def test_truncated_padded_or_nan_payload_is_refused(engine: Engine, ids: list[in
     data[counts + 8 : counts + 12] = (5).to_bytes(4, "little")
     with pytest.raises(PayloadError, match="layer 2 has 5 compressed rows"):
         session.load(io.BytesIO(data))
-
-
-def test_rows_of_logits_are_the_callers(engine: Engine, ids: list[int]) -> None:
-    """What a caller does to them in place (a softmax, a mask) is not what the session samples from."""
-    session = engine.session(64)
-    rows = session.extend(ids[:5])
-    kept = rows[-1].copy()
-    rows[:] = 0
-    np.testing.assert_array_equal(session.logits, kept)
 
 
 def test_a_prompt_is_cut_as_the_backend_says(engine: Engine, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,14 +231,6 @@ def test_a_failure_is_told_also_where_no_new_cache_can_be_had(
 
 def fails_first(*ignored: object) -> None:
     raise RuntimeError("the device is lost")
-
-
-def test_a_cache_has_a_capacity(engine: Engine) -> None:
-    cache = engine.model.cache(10)
-    cache.reserve(10)
-    cache.advance(10)
-    with pytest.raises(ContextError, match="context of 10"):
-        cache.reserve(1)
 
 
 def test_what_is_kept_of_a_pass_does_not_keep_its_memory(

@@ -14,7 +14,7 @@ from ds4ref.session.kvc import Header
 from ds4ref.session.store import SOURCE
 
 from .fake_kv import FakeModel, FakeSession, Remembered, store
-from .storing import TALK, change, flip, here, loaded, plain, saved
+from .storing import TALK, here, loaded, plain, saved
 
 
 def header(path: Path) -> Header:
@@ -32,21 +32,6 @@ def test_the_longest_checkpoint_that_begins_the_text(tmp_path: Path) -> None:
     assert loaded(kept, TALK[:25] + b"!") == TALK[:20]
     assert loaded(kept, TALK[:30]) == TALK[:30]
     assert loaded(kept, b"twice upon a time") is None
-
-
-def test_it_is_found_by_another_process(tmp_path: Path) -> None:
-    saved(store(tmp_path))
-    session = FakeSession()
-    assert store(tmp_path).load(session, TALK + b" more") == (len(TALK), "disk-text")  # type: ignore[arg-type]
-
-
-def test_what_is_written_in_the_header(tmp_path: Path) -> None:
-    kept = store(tmp_path, clock=lambda: 1_800_000_000.5)
-    for number, reason in enumerate(("cold", "continued", "evict", "shutdown"), 1):
-        name = saved(kept, TALK[: 10 + number], reason)
-        found = header(tmp_path / name)
-        assert (found.reason, found.tokens, found.ctx, found.hits, found.quant) == (number, 10 + number, 4096, 0, 2)
-        assert (found.created, found.used, found.kind) == (1_800_000_000, 1_800_000_000, "token-text")
 
 
 def test_a_hit_is_counted_and_the_file_stays(tmp_path: Path) -> None:
@@ -77,23 +62,6 @@ def test_a_file_that_does_not_fit_the_budget_is_not_written(tmp_path: Path) -> N
     assert store(other, budget=size + size // 100 + 1).save(FakeSession(TALK), (), "cold")  # type: ignore[arg-type]
 
 
-def test_the_folder_never_takes_more_than_its_budget(tmp_path: Path, monkeypatch) -> None:
-    kept = store(tmp_path, budget=9000)
-    most = 0
-    fsync = os.fsync
-
-    def watched(fd: int) -> None:
-        nonlocal most
-        fsync(fd)
-        most = max(most, sum(about.st_size for about in kept.directory.files().values()))
-
-    monkeypatch.setattr(os, "fsync", watched)
-    for number in range(30):
-        saved(kept, TALK + bytes([number]) * (number % 7))
-    assert 6000 < most <= 9000
-    assert loaded(kept, TALK + bytes([29])) is not None
-
-
 # --- several texts
 
 
@@ -106,12 +74,6 @@ def test_one_payload_is_found_by_what_clients_may_send(tmp_path: Path) -> None:
         session = FakeSession()
         assert kept.load(session, text + b" more") == (len(text), SOURCE)  # type: ignore[arg-type]
         assert bytes(session.tokens) == TALK
-
-
-def test_the_text_of_the_tokens_is_always_one_of_them(tmp_path: Path) -> None:
-    kept = store(tmp_path)
-    saved(kept, TALK, "evict", (b"without thoughts",))
-    assert loaded(kept, TALK) == TALK
 
 
 def test_tokens_that_do_not_fit_the_prompt_give_way_to_the_next_best(tmp_path: Path) -> None:
@@ -166,12 +128,6 @@ def test_files_of_a_larger_context_are_left_alone_and_replaced(tmp_path: Path) -
     assert header(tmp_path / name).ctx == 2048, "the smaller one serves both"
 
 
-def test_a_session_as_long_as_the_context_is_for_a_larger_one(tmp_path: Path) -> None:
-    kept = store(tmp_path)
-    saved(kept, TALK, ctx=len(TALK))
-    assert loaded(kept, TALK, ctx=len(TALK)) is None and loaded(kept, TALK, ctx=len(TALK) + 1) == TALK
-
-
 def test_ds4s_own_files_are_loaded(tmp_path: Path) -> None:
     kept = store(tmp_path)
     plain(tmp_path, TALK)
@@ -179,27 +135,11 @@ def test_ds4s_own_files_are_loaded(tmp_path: Path) -> None:
     assert loaded(kept, TALK) == TALK and loaded(kept, b"visible text") == b"with thoughts"
 
 
-def test_ds4s_own_file_is_given_our_section_when_it_is_saved_again(tmp_path: Path) -> None:
-    kept = store(tmp_path)
-    path = plain(tmp_path, TALK)
-    saved(kept)
-    with kvc.open_file(path) as file:
-        assert kvc.read_through(file, path.name).identity == {"model": "fake"}
-
-
 def test_ds4s_own_file_whose_tokens_are_not_its_text(tmp_path: Path) -> None:
     """Another tokenizer made them: of no use here, and no damage."""
     kept = store(tmp_path)
     path = plain(tmp_path, b"other tokens", TALK)
     assert loaded(kept, TALK) is None and here(tmp_path) == {path.name}
-
-
-@pytest.mark.parametrize(("different", "found"), [(True, TALK), (False, None)])
-def test_ds4s_own_files_of_other_quants(tmp_path: Path, different: bool, found: bytes | None) -> None:
-    """``--kv-cache-reject-different-quant``; ds4 KV 8.1."""
-    kept = store(tmp_path, different_quant=different)
-    plain(tmp_path, TALK, quant=4)
-    assert loaded(kept, TALK) == found and len(here(tmp_path)) == 1
 
 
 def test_a_payload_of_another_size_is_another_models(tmp_path: Path) -> None:
@@ -218,22 +158,6 @@ def test_what_was_computed_otherwise_is_passed_over(tmp_path: Path, fact: str) -
     assert loaded(one, TALK) == TALK
     assert saved(other) == name
     assert loaded(other, TALK) == TALK and loaded(one, TALK) is None
-
-
-def test_what_is_of_no_use_is_opened_once(tmp_path: Path, monkeypatch) -> None:
-    """A payload of another size, in every request's way: it is remembered, for a context of that size."""
-    name, kept, opened = saved(store(tmp_path)), store(tmp_path), []
-    real = kvc.open_file
-    monkeypatch.setattr(kvc, "open_file", lambda path: opened.append(Path(path).name) or real(path))
-    for ctx, count in ((4096, 1), (4096, 1), (5000, 2), (5000, 2), (4096, 2)):
-        session = FakeSession(ctx=ctx, model=FakeModel(fixed=50))
-        assert kept.load(session, TALK + b" more") is None  # type: ignore[arg-type]
-        assert opened == [name] * count
-
-
-def test_one_more_fact_is_a_difference(tmp_path: Path) -> None:
-    saved(store(tmp_path, facts={"model": "m"}))
-    assert loaded(store(tmp_path, facts={"model": "m", "adapter": "a"}), TALK) is None
 
 
 # --- calls
@@ -287,22 +211,6 @@ def test_the_latest_block_of_an_id_counts(tmp_path: Path) -> None:
     assert kept.find_calls(["call_x"]) == kept.find_calls(["call_x"]) == {"call_x": OTHER}
 
 
-def test_maps_are_read_once_and_files_only_for_ids_that_they_have(tmp_path: Path, monkeypatch) -> None:
-    """ds4 KV 15, K5."""
-    calls = Remembered()
-    calls.blocks = {"call_x": BLOCK, "call_y": OTHER}
-    kept = store(tmp_path, calls=calls)
-    saved(kept, b"one" + BLOCK.encode())
-    saved(kept, b"two" + OTHER.encode())
-    saved(kept, TALK)
-    opened = []
-    really = kvc.open_file
-    kept.find_calls(["call_w"])
-    monkeypatch.setattr(kvc, "open_file", lambda path: opened.append(path) or really(path))
-    assert kept.find_calls(["call_w"]) == {} and opened == []
-    assert kept.find_calls(["call_x"]) == {"call_x": BLOCK} and len(opened) == 1
-
-
 def test_a_map_is_kept_although_its_calls_were_forgotten(tmp_path: Path) -> None:
     text = b"one" + BLOCK.encode()
     calls = Remembered()
@@ -312,17 +220,6 @@ def test_a_map_is_kept_although_its_calls_were_forgotten(tmp_path: Path) -> None
     saved(forgetful, text, "shutdown")
     saved(forgetful, text, "shutdown", (text, b"and by this"))
     assert store(tmp_path).find_calls(["call_x"]) == {"call_x": BLOCK}
-
-
-def test_a_map_that_is_damaged_costs_the_map_alone(tmp_path: Path) -> None:
-    calls = Remembered()
-    calls.blocks = {"call_x": BLOCK}
-    text = b"one" + BLOCK.encode()
-    path = tmp_path / saved(store(tmp_path, calls=calls), text)
-    change(path, flip(header(path).end + 40))
-    later = store(tmp_path, calls=Remembered())
-    assert later.find_calls(["call_x"]) == {}
-    assert loaded(later, text) == text and later.calls.blocks == {}  # type: ignore[union-attr, attr-defined]
 
 
 def test_ids_that_are_no_text_are_left_out(tmp_path: Path) -> None:

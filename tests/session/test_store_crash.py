@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import select
 import signal
 import subprocess
@@ -72,31 +71,6 @@ def check(path: Path) -> Store:
         assert session.right and bytes(session.tokens) == text
     assert sum(about.st_size for about in kept.directory.files().values()) <= BUDGET
     return kept
-
-
-def killed(path: Path, savers: list[Saver], times: int, seed: int) -> int:
-    """Let a process save and kill it, so often, each time after another while. How often it was in the middle of it."""
-    draw, left = random.Random(seed), 0
-    for number in range(times):
-        savers.append(Saver(path, seed * 1000 + number))
-        savers[-1].until(1 + draw.randrange(3))
-        time.sleep(draw.random() * draw.choice((0.01, 0.05, 0.2)))
-        savers[-1].kill()
-        assert b"wrong" not in savers[-1].said
-        left += any(".tmp." in name for name in os.listdir(path))
-        check(path)
-    return left
-
-
-def test_killed_while_saving(tmp_path: Path, savers: list[Saver]) -> None:
-    killed(tmp_path, savers, 4, seed=1)
-
-
-@pytest.mark.slow
-def test_killed_while_saving_many_times(tmp_path: Path, savers: list[Saver]) -> None:
-    """DS4_TEST_KILLS times, 200 of them unless that says otherwise."""
-    times = int(os.environ.get("DS4_TEST_KILLS", "200"))
-    assert killed(tmp_path, savers, times, seed=2) >= times // 10, "it was in the middle of it often enough"
 
 
 STEPS = """
@@ -172,15 +146,4 @@ def test_two_processes_on_one_folder(tmp_path: Path, savers: list[Saver]) -> Non
         saver.kill()
         assert b"wrong" not in saver.said
     assert not any(name.endswith(".bad") for name in os.listdir(tmp_path))
-    check(tmp_path)
-
-
-def test_two_processes_that_write_the_same(tmp_path: Path, savers: list[Saver]) -> None:
-    savers += [Saver(tmp_path, 7), Saver(tmp_path, 7)]
-    for count in (3, 6, 9):
-        for saver in savers:
-            saver.until(count)
-    for saver in savers:
-        saver.kill()
-        assert b"wrong" not in saver.said
     check(tmp_path)

@@ -1,212 +1,253 @@
-"""All GPU checks in one command: is it right, how fast is it, as fast as predicted?
+"""All GPU checks in one command: is it right, how fast is it, as fast as its memory allows?
 
     python -m benchmarks.gpu_check                    all parts, eight minutes at most: a table, and out/gpu_check.json
     python -m benchmarks.gpu_check --only models      one part
     python -m benchmarks.gpu_check --rehearse         without a GPU: compiled kernels on this processor, tiny sizes
 
-Parts, in this order; those that are timed run alone, the last two but one beside one another:
+Parts, in this order:
 
-    basics     one launch, chains and lanes of launches in a graph, copies, one pack: 20 seconds
-    kernels    every launch of a decoded token by itself, against what its machine code predicts
-    products   GB/s of every format against a measured copy, and against what its machine code predicts; torch beside it
+    products   launches and copies; GB/s of every format against a copy measured beside it; products of many inputs
     speed      decode and prefill on slices of 4 and 6 layers, extrapolated to 43 layers, against the bound
     models     golden models if present, the random model, and a slice of Flash's dimensions: logits in every mode
     ops        the tests of the op table and of the products, on the device
-    races      compute-sanitizer's racecheck on one token, where compute-sanitizer is
 
-Every part is a process of its own (``gpu_children``), and this one never touches a GPU: a part that fails, crashes,
-hangs or is stopped by Ctrl-C loses only its remaining figures. The JSON is written before the first part and anew after
-every figure. Nothing is downloaded: models are generated, in the model cache. Exit code: 0 if all bars are met, 1 if
-one is missed, a part failed or there is no device, 2 for wrong arguments, 130 after Ctrl-C.
+Every part is a process of its own, as a GPU's context does not outlive a wrong access, and this one never touches a
+GPU: a part that fails, crashes, hangs or is stopped by Ctrl-C loses only its remaining figures. The JSON is written
+anew after every figure. Nothing is downloaded: models are generated, in the model cache. Exit code: 0 if all bars are
+met, 1 if one is missed, a part failed or there is no device, 2 for wrong arguments, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ds4ref.files import atomic_write
 from ds4ref.runs.provenance import stamp
 
-from .gpu_children import Child, Message, as_row, follow
-from .report import print_table
+from .report import Row, print_table
+from .timing import Budget, OutOfTime
 
+ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 470.0
 """Default time limit of everything: eight minutes, less start and stop."""
 ASKING = 60.0
 """Seconds at most for the question which GPU there is."""
-LEAST = 1.0
-"""Seconds under which no part is started."""
-DEVICE = "benchmarks.gpu_part:device"
-"""The part that tells which GPU there is."""
+DEVICE = "benchmarks.gpu_check:device"
+PARTS = {
+    "products": (0.25, "benchmarks.gpu_products:measure"),
+    "speed": (0.2, "benchmarks.gpu_speed:measure"),
+    "models": (0.25, "benchmarks.gpu_models:measure"),
+    "ops": (0.3, "benchmarks.gpu_ops:measure"),
+}
+"""Share of the time, and MODULE:FUNCTION, of every part. What one part leaves is the later ones'."""
 
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the run: parts are not the terminal's, and would go on."""
+@dataclass
+class Check:
+    """What a part is given: whether it is a rehearsal without a GPU, its time, and where its messages go."""
+
+    tell: Callable[[dict[str, Any]], None]
+    rehearsal: bool = False
+    budget: Budget = field(default_factory=lambda: Budget(None))
+
+    def add(
+        self, item: str, value: float | None, unit: str = "", bar: float | None = None, better: str = "higher",
+        note: str = "", timed: bool = False,
+    ) -> None:  # fmt: skip
+        """Add a row to the table; ``timed``: whether the value depends on the clock."""
+        if timed and self.rehearsal:
+            value, bar, note = None, None, "a rehearsal has no speed"
+        value = None if value is None else float(value)
+        self.tell({"row": asdict(Row(item, value, bar, None, unit, better, n=1, note=note))})
+
+    def need(self, seconds: float) -> None:
+        """Raise OutOfTime unless the part has ``seconds`` left."""
+        self.budget.need(seconds)
 
 
-class Stage(NamedTuple):
-    """Parts that run at the same time (each with its share of the cores), as MODULE:FUNCTION by name, and their share
-    of the time; what one stage leaves is the later ones'."""
+def device(check: Check) -> None:
+    """Tell what GPU there is, or why none can be used; in a rehearsal, whether kernels can be compiled."""
+    if check.rehearsal:
+        from tests.kernels.cuda.lowering.hosted import missing
 
-    share: float
-    parts: Mapping[str, str]
+        refusal = missing()
+        check.tell({"facts": {"refusal": refusal} if refusal else {"device": "none"}})
+        return
+    from ds4ref.kernels.cuda.driver import devices
+
+    if refusal := devices.refusal():
+        check.tell({"facts": {"refusal": refusal}})
+        return
+    first = devices.devices()[0]
+    facts = {"device": first.name, "capability": list(first.capability), "memory_bytes": first.memory}
+    with contextlib.suppress(OSError):
+        facts["driver"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0].strip()
+    check.tell({"facts": facts})
 
 
-STAGES = (
-    Stage(0.06, {"basics": "benchmarks.gpu_basics:measure"}),
-    Stage(0.07, {"kernels": "benchmarks.gpu_kernels:measure"}),
-    Stage(0.18, {"products": "benchmarks.gpu_products:measure"}),
-    Stage(0.19, {"speed": "benchmarks.gpu_speed:measure"}),
-    Stage(0.38, {"models": "benchmarks.gpu_models:measure", "ops": "benchmarks.gpu_ops:measure"}),
-    Stage(0.12, {"races": "benchmarks.gpu_races:measure"}),
-)
+def perform(work: str, check: Check) -> None:
+    """Do the work of a part in this process, and tell how it ended."""
+    try:
+        module, _, name = work.partition(":")
+        function = getattr(import_module(module), name)
+        with contextlib.ExitStack() as stack:
+            if check.rehearsal and work != DEVICE:
+                from tests.kernels.cuda.lowering.hosted import hosted
+
+                stack.enter_context(hosted())
+            function(check)
+        state = "done"
+    except OutOfTime as late:
+        state = f"cut short: {late}"
+    except Exception as error:
+        state = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+    check.tell({"ended": state})
 
 
-def names(stages: Sequence[Stage]) -> list[str]:
-    """Return the names of all parts in their order."""
-    return [name for stage in stages for name in stage.parts]
+def end_with_parent() -> None:
+    """Kill this process's group once the parent, which holds the other end of stdin, is gone."""
+    while os.read(0, 1 << 10):
+        pass
+    os.killpg(0, signal.SIGKILL)
 
 
 @dataclass
 class Record:
-    """The results of one run, and the file they are saved to.
-
-    facts     machine, versions, device
-    rows      rows of the table, each with its part
-    parts     how each part ended
-    details   further data of each part
-    """
+    """The results of one run: facts about machine and device, rows by part, how each part ended; and their file."""
 
     out: Path
-    facts: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any]
+    rows: list[tuple[str, Row]] = field(default_factory=list)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    details: dict[str, list[Any]] = field(default_factory=dict)
 
-    def take(self, child: Child, message: Message) -> None:
-        """Add what a part said."""
-        if "row" in message:
-            self.rows.append({"part": child.name, **message["row"]})
-        elif "detail" in message:
-            self.details.setdefault(child.name, []).append(message["detail"])
-        elif "facts" in message:
-            self.facts |= message["facts"]
+    def take(self, part: str, line: str) -> None:
+        """Add what a part printed; what is no message goes to stderr."""
+        try:
+            ((kind, value),) = json.loads(line).items()
+        except (ValueError, AttributeError):
+            print(line, end="", file=sys.stderr)
+            return
+        if kind == "row":
+            self.rows.append((part, Row(**value)))
+        elif kind == "facts":
+            self.facts |= value
         else:
-            self.parts[child.name] = {"state": message["ended"], "seconds": round(child.spent, 1)}
+            self.parts[part]["state"] = value
         self.save()
 
     def save(self) -> None:
         """Write the results so far to the output file."""
-        document = {**self.facts, "parts": self.parts, "rows": self.rows, "details": self.details}
+        rows = [{"part": part, **asdict(row), "met": row.met} for part, row in self.rows]
         with atomic_write(self.out) as file:
-            file.write(json.dumps(document, indent=1).encode() + b"\n")
-
-    def stop(self) -> None:
-        """Say of the parts that are running that they were stopped."""
-        for part in self.parts.values():
-            if part["state"] == "running":
-                part["state"] = "stopped"
-        self.save()
+            file.write(json.dumps({**self.facts, "parts": self.parts, "rows": rows}, indent=1).encode() + b"\n")
 
     def good(self) -> bool:
         """Return whether no part failed and no bar was missed."""
-        well = all(part["state"].startswith(("done", "cut short", "not asked for")) for part in self.parts.values())
-        return well and not any(row["met"] is False for row in self.rows)
+        well = all(part["state"].startswith(("done", "cut short")) for part in self.parts.values())
+        return well and not any(row.met is False for _, row in self.rows)
 
 
-def run(record: Record, stages: Sequence[Stage], chosen: Collection[str], seconds: float, rehearsal: bool) -> None:
-    """Run the chosen parts within ``seconds``."""
-    start = time.monotonic()
-    for name in names(stages):
-        record.parts[name] = {"state": "not started" if name in chosen else "not asked for"}
-    asked = [Stage(stage.share, {k: v for k, v in stage.parts.items() if k in chosen}) for stage in stages]
-    asked = [stage for stage in asked if stage.parts]
-    shares = sum(stage.share for stage in asked)
-    for stage in asked:
-        left = (seconds - (time.monotonic() - start)) * stage.share / shares
-        shares -= stage.share
-        say(f"{' and '.join(stage.parts)}, {max(0, left):.0f} s at most")
-        together(record, stage.parts, left, rehearsal)
-
-
-def together(record: Record, parts: Mapping[str, str], seconds: float, rehearsal: bool) -> None:
-    """Run parts at the same time, for ``seconds`` at most, each on its share of the cores."""
-    if seconds < LEAST:
-        record.parts |= {name: {"state": "cut short: no time was left", "seconds": 0.0} for name in parts}
-        record.save()
-        return
-    record.parts |= {name: {"state": "running"} for name in parts}
+def run_part(record: Record, name: str, work: str, seconds: float, rehearsal: bool) -> None:
+    """Run a part as a process, for ``seconds`` at most; it and all that it started are killed in the end."""
+    print(f"gpu_check: {name}, {seconds:.0f} s at most", file=sys.stderr, flush=True)
+    record.parts[name] = {"state": "running"}
     record.save()
-    known = {key: record.facts[key] for key in ("device", "capability") if key in record.facts}
-    options = ["--facts", json.dumps(known), *(["--rehearse"] if rehearsal else [])]
-    children = [
-        Child(name, work, seconds, [*options, "--share", f"{place}/{len(parts)}"])
-        for place, (name, work) in enumerate(parts.items(), 1)
-    ]
-    follow(children, record.take)
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--part", work, "--seconds", str(0.95 * seconds)]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    start = time.monotonic()
+    child = subprocess.Popen(
+        [*command, *(["--rehearse"] if rehearsal else [])], env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    late = threading.Event()
 
+    def kill() -> None:
+        late.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
-def say(text: str) -> None:
-    """Print progress on stderr."""
-    print(f"gpu_check: {text}", file=sys.stderr, flush=True)
-
-
-def printed(record: Record) -> None:
-    """Print the table, and how each part ended."""
-    order = list(record.parts)
-    rows = sorted(record.rows, key=lambda row: order.index(row["part"]))
+    timer = threading.Timer(seconds, kill)
+    timer.start()
+    part = record.parts[name]
     try:
-        print_table([as_row({k: v for k, v in row.items() if k != "part"}) for row in rows], title="GPU")
-    except ImportError:  # a rented machine may lack rich
-        for row in rows:
-            print(*(row[key] for key in ("part", "item", "value", "unit", "bar", "note")), sep="\t")
-    for name, part in record.parts.items():
-        if part["state"] != "done":
-            print(f"{name}: {part['state']}")
+        assert child.stdout is not None
+        for line in child.stdout:
+            record.take(name, line)
+            if part["state"] != "running":  # what it left behind may hold the pipe open
+                break
+        if part["state"] == "running" and late.is_set():
+            part["state"] = f"killed: not through after {seconds:.0f} s"
+    except KeyboardInterrupt:
+        part["state"] = "stopped"
+        raise
+    finally:
+        timer.cancel()
+        kill()
+        child.communicate()  # closes the pipes
+        code = child.returncode
+        if part["state"] == "running":
+            part["state"] = f"died: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+        part["seconds"] = round(time.monotonic() - start, 1)
+        record.save()
 
 
-def stop(*signal_and_frame: Any) -> None:
-    """End as Ctrl-C does, but once: a second one would come while parts are being killed."""
-    for number in STOPPING:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+def run(record: Record, parts: Mapping[str, tuple[float, str]], seconds: float, rehearsal: bool) -> None:
+    """Run the parts within ``seconds``."""
+    end = time.monotonic() + seconds
+    shares = sum(share for share, _ in parts.values())
+    for name, (share, work) in parts.items():
+        run_part(record, name, work, max(1.0, (end - time.monotonic()) * share / shares), rehearsal)
+        shares -= share
 
 
-def main(argv: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES, device: str = DEVICE) -> int:
-    """Run the check; return the exit code. ``stages`` and ``device`` are other ones in tests."""
+def main(
+    argv: Sequence[str] | None = None, parts: Mapping[str, tuple[float, str]] = PARTS, device: str = DEVICE
+) -> int:
+    """Run the check; return the exit code. ``parts`` and ``device`` are other ones in tests."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    order = names(stages)
     parser.add_argument("-o", "--output", metavar="FILE", default="out/gpu_check.json", help="figures (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=order, metavar="PART", help=", ".join(order))
+    parser.add_argument("--only", nargs="+", choices=list(parts), metavar="PART", help=", ".join(parts))
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="for everything (%(default)s)")
     parser.add_argument("--rehearse", action="store_true", help="without a GPU, tiny sizes, no speeds")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    if args.part:
+        threading.Thread(target=end_with_parent, daemon=True).start()
+        perform(args.part, Check(lambda m: print(json.dumps(m), flush=True), args.rehearse, Budget(args.seconds)))
+        return 0
     start, out = time.monotonic(), Path(args.output)
-    for number in STOPPING:
-        signal.signal(number, stop)
     out.parent.mkdir(parents=True, exist_ok=True)
     record = Record(out, {**stamp(), "rehearsal": args.rehearse})
     try:
-        together(record, {"device": device}, min(ASKING, args.seconds), args.rehearse)
-        if not record.facts.get("device"):
-            say(record.facts.get("refusal") or f"the GPU did not answer: {record.parts['device']['state']}")
+        run_part(record, "device", device, ASKING, args.rehearse)
+        if "device" not in record.facts:
+            reason = record.facts.get("refusal") or f"the GPU did not answer: {record.parts['device']['state']}"
+            print(f"gpu_check: {reason}", file=sys.stderr)
             return 1
-        run(record, stages, args.only or order, args.seconds - (time.monotonic() - start), args.rehearse)
+        chosen = {name: part for name, part in parts.items() if name in (args.only or parts)}
+        run(record, chosen, args.seconds - (time.monotonic() - start), args.rehearse)
         code = 0 if record.good() else 1
     except KeyboardInterrupt:
-        record.stop()
         code = 130
-    printed(record)
+    print_table([row for _, row in record.rows], title="GPU")
+    for name, part in record.parts.items():
+        if part["state"] != "done":
+            print(f"{name}: {part['state']}")
     print(f"written: {out}")
     return code
 

@@ -19,7 +19,7 @@ import numpy as np
 from ds4ref.engine import Engine
 
 if TYPE_CHECKING:
-    from .gpu_part import Check
+    from .gpu_check import Check
 
 MODES = ("exact", "qat", "ds4")
 SLICE: dict[str, Any] = {"experts": 8, "vocab": 4096, "recipe": "q2"}

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from .depth import session_at
 from .gpu_models import SLICE
 
 if TYPE_CHECKING:
-    from .gpu_part import Check
+    from .gpu_check import Check
 
 SHORT, LONG = 4, 6
 DEPTHS = (2048, 16384)
@@ -41,41 +40,21 @@ DECODE_BAR = 0.5
 HEAD = "Q8_0", "a8"
 
 
-@dataclass(frozen=True)
-class Carried:
-    """Times in seconds on two slices, and their extrapolation to all layers of Flash (formula: see the module).
+def carried(short: float, long: float, head: float, more: float = 0.0) -> tuple[float, str]:
+    """Extrapolate seconds on the slices to all layers of Flash (formula: see the module); return them with the
+    arithmetic as text, in ms.
 
-    short, long  seconds on the slices of 4 and 6 layers
-    head         extra seconds of the full output head over a slice's
-    more         extra seconds for weights that the slices lack
-    layers       number of layers of the whole model
+    head   extra seconds of the full output head over a slice's
+    more   extra seconds for weights that the slices lack
     """
-
-    short: float
-    long: float
-    head: float
-    more: float = 0.0
-    layers: int = FLASH.n_layers
-
-    @property
-    def steps(self) -> float:
-        """Number of layer pairs to add to the short slice."""
-        return (self.layers - SHORT) / (LONG - SHORT)
-
-    @property
-    def seconds(self) -> float:
-        return self.short + self.steps * (self.long - self.short) + self.head + self.more
-
-    def arithmetic(self) -> str:
-        """Return the extrapolation as readable text, in ms."""
-        short, long, head, more = (f"{1e3 * value:.3f}" for value in (self.short, self.long, self.head, self.more))
-        added = f" + {more}" if self.more else ""
-        return f"{short} + {self.steps:g} x ({long} - {short}) + {head}{added} = {1e3 * self.seconds:.2f} ms"
+    steps = (FLASH.n_layers - SHORT) / (LONG - SHORT)
+    seconds = short + steps * (long - short) + head + more
+    ms = [f"{1e3 * value:.3f}" for value in (short, long, head, more)]
+    added = f" + {ms[3]}" if more else ""
+    return seconds, f"{ms[0]} + {steps:g} x ({ms[1]} - {ms[0]}) + {ms[2]}{added} = {1e3 * seconds:.2f} ms"
 
 
-def per_token(
-    engine: Engine, depth: int, tokens: int, warm: int = WARM, clock: Callable[[], float] = time.perf_counter
-) -> float:
+def per_token(engine: Engine, depth: int, tokens: int, warm: int = WARM) -> float:
     """Return the median seconds per decoded token at ``depth``, after ``warm`` untimed tokens.
 
     The cache rows before are random (``benchmarks.depth``).
@@ -83,39 +62,22 @@ def per_token(
     session = session_at(engine, depth, depth + tokens + warm + 64)
     taken = []
     for number in range(tokens + warm):
-        start = clock()
+        start = time.perf_counter()
         session.append((5 + 17 * number) % engine.shape.vocab)
-        taken.append(clock() - start)
+        taken.append(time.perf_counter() - start)
     return statistics.median(taken[warm:])
 
 
-def chunk_seconds(
-    engine: Engine, tokens: int, rounds: int, warm: int = 1, clock: Callable[[], float] = time.perf_counter
-) -> float:
+def chunk_seconds(engine: Engine, tokens: int, rounds: int, warm: int = 1) -> float:
     """Return the median seconds to prefill ``tokens`` tokens, after ``warm`` untimed rounds, which compile kernels."""
     ids = np.random.default_rng(4).integers(0, engine.shape.vocab, tokens).tolist()
     taken = []
     for _ in range(rounds + warm):
         session = engine.session(tokens + 1)
-        start = clock()
+        start = time.perf_counter()
         session.sync(ids)
-        taken.append(clock() - start)
+        taken.append(time.perf_counter() - start)
     return statistics.median(taken[warm:])
-
-
-def predicted_token(name: str, capability: Sequence[int]) -> dict[str, Any] | None:
-    """Return the stored prediction for a token of recipe q2 in mode ds4, from machine code; None if there is none for
-    the GPU of this name."""
-    import json
-
-    from . import cuda_code, cuda_price
-
-    device = cuda_price.device_named(name, capability)
-    if device is None or not cuda_code.TABLE.exists():
-        return None
-    rows = json.loads(cuda_code.TABLE.read_text())["kernels"].get(device.arch, [])
-    rows = [row for row in rows if row["case"] == "q2/ds4"]
-    return {"device": device.name, **cuda_price.token(device, rows)} if rows else None
 
 
 def measure(check: Check) -> None:
@@ -162,7 +124,7 @@ def heads(check: Check) -> tuple[float, float]:
     copy = 1e9 * bench.copy()
     check.add("copy", copy / 1e9, "GB/s", timed=True)
     rows = (512, 256) if check.rehearsal else (FLASH.vocab, SLICE["vocab"])
-    times = [dense(bench, *HEAD, count, 256 if check.rehearsal else FLASH.dim).microseconds for count in rows]
+    times = [dense(bench, *HEAD, count, 256 if check.rehearsal else FLASH.dim)[1] for count in rows]
     bench.close()
     return copy, 1e-6 * (times[0] - times[1])
 
@@ -173,18 +135,12 @@ def carry(
     """Add rows of the extrapolation to all 43 layers."""
     costs = Costs.of_recipe(FLASH, SLICE["recipe"])
     for depth in decoded[SHORT]:
-        whole = Carried(decoded[SHORT][depth], decoded[LONG][depth], head)
+        seconds, arithmetic = carried(decoded[SHORT][depth], decoded[LONG][depth], head)
         bound = costs.decode(depth).bytes / copy
-        check.add(f"43 layers, decode at {depth}", 1 / whole.seconds, "tok/s", note=whole.arithmetic(), timed=True)
+        check.add(f"43 layers, decode at {depth}", 1 / seconds, "tok/s", note=arithmetic, timed=True)
         note = f"{costs.decode(depth).bytes / 1e9:.2f} GB a token, {1e3 * bound:.2f} ms"
-        check.add(f"43 layers, decode at {depth} / bound", bound / whole.seconds, note=note, timed=True)
-    prediction = predicted_token(check.facts["device"], check.facts["capability"])
-    if prediction is None:
-        check.add("43 layers, decode, predicted", None, note="no prediction for this GPU")
-    else:
-        note = f"{prediction['launches']:.0f} launches on {prediction['device']}, from cuda_code.json"
-        check.add("43 layers, decode, predicted", 1 / prediction["predicted"], "tok/s", note=note)
+        check.add(f"43 layers, decode at {depth} / bound", bound / seconds, note=note, timed=True)
     slice_costs = Costs.of_recipe(replace(FLASH, n_experts=SLICE["experts"]), SLICE["recipe"])
     extra = (costs.prefill(0, prefill).bytes - slice_costs.prefill(0, prefill).bytes) / copy
-    whole = Carried(chunks[SHORT], chunks[LONG], head, extra)
-    check.add(f"43 layers, prefill of {prefill}", prefill / whole.seconds, "tok/s", note=whole.arithmetic(), timed=True)
+    seconds, arithmetic = carried(chunks[SHORT], chunks[LONG], head, extra)
+    check.add(f"43 layers, prefill of {prefill}", prefill / seconds, "tok/s", note=arithmetic, timed=True)

@@ -1,74 +1,42 @@
-"""The check of a GPU, without one: what is kept when parts hang, crash, fail or are stopped; rehearsals."""
+"""The check of a GPU, without one: what goes wrong in a part stays in it; arithmetic and bars of the parts."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import gpu_check, gpu_children
-from benchmarks.gpu_check import Record, Stage
-from benchmarks.gpu_children import Child, Message
+from benchmarks import gpu_check, gpu_models, gpu_ops, gpu_speed
+from benchmarks.gpu_check import Check
+from benchmarks.report import Row
+from ds4ref.engine import Engine
+from tests.kernels.cuda.test_decode import idle
+from tests.marking import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parts are watched and killed as Linux allows")
 STUBS = "tests.benchmarks.gpu_stubs:"
-PATIENCE = 60.0
-"""Seconds after which something that should happen at once does not."""
 
 
-def command(*argv: Any) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_check", *map(str, argv)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000, check=False,
-    )  # fmt: skip
+class Told(Check):
+    """A check that keeps what it is told."""
+
+    def __init__(self, rehearsal: bool = False) -> None:
+        self.messages: list[dict[str, Any]] = []
+        super().__init__(self.messages.append, rehearsal)
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        return {message["row"]["item"]: Row(**message["row"]) for message in self.messages if "row" in message}
 
 
-def script(out: Path, stages: list[Stage], device: str, *argv: str, after: str = "") -> list[str]:
-    """The command with other parts."""
-    code = (
-        "import sys; from benchmarks import gpu_check as g\n"
-        f"stages = [g.Stage(*stage) for stage in {[tuple(stage) for stage in stages]!r}]\n"
-        f"code = g.main({['-o', str(out), *argv]!r}, stages, {STUBS + device!r})\n{after}\nsys.exit(code)"
-    )
-    return [sys.executable, "-c", code]
-
-
-def kept(out: Path) -> dict[str, Any]:
-    """The file as it is now."""
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
-
-
-def items(found: dict[str, Any]) -> dict[str, list[str]]:
-    """What rows there are, by part."""
-    by_part: dict[str, list[str]] = {}
-    for row in found["rows"]:
-        by_part.setdefault(row["part"], []).append(row["item"])
-    return by_part
-
-
-def until(there: Callable[[], Any]) -> Any:
-    """Wait for something that should come; return it."""
-    end = time.monotonic() + PATIENCE
-    while not (found := there()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
-    return found
-
-
-def is_gone(number: str) -> bool:
+def is_gone(number: int) -> bool:
     """Whether a process has ended; one that nobody has asked about stays in the table."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
@@ -76,252 +44,141 @@ def is_gone(number: str) -> bool:
         return True
 
 
-@pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where stubs write numbers of processes; what is left of them in the end is killed here."""
-    path = tmp_path / "processes"
-    path.touch()
-    monkeypatch.setenv("DS4_STUB_PROCESSES", str(path))
-    yield path
-    for number in path.read_text().split():
-        if not is_gone(number):
-            os.kill(int(number), signal.SIGKILL)
+def until(there: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 60
+    while not (found := there()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+    return found
 
 
-class Watched(Record):
-    """For parts that hang the time is up once their first row is there, however slow this machine is."""
-
-    def take(self, child: Child, message: Message) -> None:
-        super().take(child, message)
-        if "row" in message and child.work in (STUBS + "hangs", STUBS + "hangs_with_others"):
-            child.seconds = 0.0
-
-
-HOW = {
-    "good": (["before", "after"], "done"),
-    "hangs": (["before"], "killed: not through after 0 s"),
-    "hangs_with_others": (["before"], "killed: not through after 0 s"),
-    "hangs_at_its_end": (["before", "after"], "done"),
-    "leaves_others": (["before"], "done"),
-    "crashes": (["before"], "died: SIGSEGV"),
-    "exits": (["before"], "died: exit code 7 before its end"),
-    "raises": (["before"], "failed: RuntimeError: out of luck"),
-    "absent": ([], "failed: AttributeError: module 'tests.benchmarks.gpu_stubs' has no attribute 'absent'"),
-    "chatters": (["before", "after"], "done"),
-    "babbles": (["before", "after"], "failed: wrote 'no JSON' where a message was due"),
-    "is_wrong": (["before", "after", "difference"], "done"),
-    "breaks_off": (
-        ["before"], "died: exit code 0 before its end: wrote '{\"row\": {\"item\": \"half' where a message was due"
-    ),
-    "runs_late": (["before"], "cut short: skipped: 0 of "),
-}  # fmt: skip
-"""Rows and state of every stub."""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("turn", range(len(HOW)))
-def test_what_goes_wrong_in_a_part_stays_in_it(
-    turn: int, tmp_path: Path, processes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every stub once in the place of every part, beside and between others that go wrong."""
-    monkeypatch.setattr(gpu_children, "LEAVING", 0.3)
-    names = gpu_check.names(gpu_check.STAGES)
-    stubs = {name: list(HOW)[(turn + 2 * place) % len(HOW)] for place, name in enumerate(names)}
-    stages = [Stage(s.share, {name: STUBS + stubs[name] for name in s.parts}) for s in gpu_check.STAGES]
-    record = Watched(tmp_path / "check.json")
-    gpu_check.run(record, stages, names, 6000, False)
-    found = kept(record.out)
-    for name, stub in stubs.items():
-        rows, state = HOW[stub]
-        assert items(found).get(name, []) == rows, (name, stub)
-        assert found["parts"][name]["state"].startswith(state), (name, stub)
-    for number in processes.read_text().split():
-        until(partial(is_gone, number))
-
-
-@pytest.mark.parametrize(
-    ("stub", "code"),
-    [("good", 0), ("runs_late", 0), ("chatters", 0), ("is_wrong", 1), ("raises", 1), ("crashes", 1), ("babbles", 1)],
-)
-def test_the_exit_code(stub: str, code: int, tmp_path: Path) -> None:
-    stages = [Stage(1.0, {"a": STUBS + stub}), Stage(1.0, {"b": STUBS + "good"})]
-    done = subprocess.run(script(tmp_path / "c.json", stages, "device"), cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
-    assert items(kept(tmp_path / "c.json"))["b"] == ["before", "after"]
-    assert f"written: {tmp_path}" in done.stdout and "after" in done.stdout
-    state = kept(tmp_path / "c.json")["parts"]["a"]["state"]
-    assert (f"a: {state}" in done.stdout) == (state != "done")
-
-
-def test_a_deadline_ends_a_part_and_not_the_run(tmp_path: Path) -> None:
-    """With a real one: of 100 s, 1.5 for a part that would take 600."""
-    record = Record(tmp_path / "check.json")
-    stages = [Stage(0.015, {"a": STUBS + "hangs"}), Stage(0.985, {"b": STUBS + "good"})]
-    gpu_check.run(record, stages, ["a", "b"], 100, False)
-    assert record.parts["a"]["state"].startswith("killed: not through after ") and not record.good()
-    assert record.parts["a"]["seconds"] < 30 and items(kept(record.out))["b"] == ["before", "after"]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
-def test_who_is_stopped_keeps_the_rows_and_leaves_nobody(
-    number: signal.Signals, code: int, tmp_path: Path, processes: Path
-) -> None:
-    """SIGKILL of the parent alone, too: its parts are in groups of their own."""
-    out = tmp_path / "check.json"
-    stages = [
-        Stage(1.0, {"a": STUBS + "good"}), Stage(1.0, {"b": STUBS + "hangs_with_others", "c": STUBS + "good"}),
-        Stage(1.0, {"d": STUBS + "good"}),
-    ]  # fmt: skip
-    with subprocess.Popen(script(out, stages, "device"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
-        until(lambda: out.exists() and kept(out)["parts"].get("c", {}).get("state") == "done")
-        numbers = until(processes.read_text).split()
-        assert len(numbers) == 2 and not any(map(is_gone, numbers))
-        parent.send_signal(number)
-        printed = parent.communicate(timeout=PATIENCE)[0]
-    assert parent.returncode == code
-    for process in numbers:
-        until(partial(is_gone, process))
-    found = kept(out)
-    assert items(found) == {"a": ["before", "after"], "b": ["before"], "c": ["before", "after"]}
-    running = "running" if number == signal.SIGKILL else "stopped"
-    assert {name: part["state"] for name, part in found["parts"].items()} == {
-        "device": "done", "a": "done", "b": running, "c": "done", "d": "not started",
+def test_what_goes_wrong_in_a_part_stays_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table, the file, the exit code, and no process left behind."""
+    hows = {
+        "hangs": "killed: not through after ", "good": "done", "missed": "done", "crashes": "died: SIGSEGV",
+        "exits": "died: exit code 7", "raises": "failed: RuntimeError: out of luck",
+        "late": "cut short: skipped: 0 of ", "absent": "failed: AttributeError: ",
     }  # fmt: skip
-    assert number == signal.SIGKILL or "b: stopped" in printed
+    out = tmp_path / "sub" / "check.json"
+    parts = {name: (1 if name == "hangs" else 10, STUBS + name) for name in hows}
+    code = gpu_check.main(["-o", str(out), "--seconds", "1000"], parts, STUBS + "stub_device")
+    found, printed = json.loads(out.read_text()), capsys.readouterr().out
+    states = {name: part["state"] for name, part in found["parts"].items() if name != "device"}
+    assert list(states) == list(hows) and all(states[name].startswith(how) for name, how in hows.items()), states
+    met = {(row["part"], row["item"]): row["met"] for row in found["rows"]}
+    (process,) = (int(row["value"]) for row in found["rows"] if row["item"] == "process")
+    assert met == {
+        ("good", "before"): None, ("good", "after"): True, ("missed", "difference"): False,
+        ("crashes", "before"): None, ("hangs", "process"): None,
+    }  # fmt: skip
+    assert code == 1 and "raises: failed: RuntimeError: out of luck" in printed and f"written: {out}" in printed
+    assert found["device"] == "a stub" and found["rehearsal"] is False
+    until(lambda: is_gone(process))
 
 
-def test_every_figure_is_on_disk_when_it_is_there(tmp_path: Path) -> None:
-    seen = []
+@pytest.mark.parametrize(("stub", "code"), [("good", 0), ("late", 0), ("missed", 1), ("raises", 1)])
+def test_the_exit_code(stub: str, code: int, tmp_path: Path) -> None:
+    assert gpu_check.main(["-o", str(tmp_path / "c")], {"a": (1, STUBS + stub)}, STUBS + "stub_device") == code
 
-    class Read(Record):
-        def take(self, child: Child, message: Message) -> None:
-            super().take(child, message)
-            seen.append((len(kept(self.out)["rows"]), kept(self.out)["parts"]["a"]["state"]))
 
-    gpu_check.run(Read(tmp_path / "check.json"), [Stage(1.0, {"a": STUBS + "good"})], ["a"], PATIENCE, False)
-    assert seen == [(1, "running"), (2, "running"), (2, "done")]
+@pytest.mark.parametrize("device", ["refused", "raises"])
+def test_without_a_device_one_line_says_so(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_check.main(["-o", str(tmp_path / "c")], {"a": (1, STUBS + "good")}, STUBS + device) == 1
+    reason = {"refused": "no CUDA device: none was made", "raises": "the GPU did not answer: failed: RuntimeError: "}
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.splitlines()[-1].startswith(f"gpu_check: {reason[device]}")
+    assert "a" not in json.loads((tmp_path / "c").read_text())["parts"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_who_is_stopped_keeps_the_rows_and_leaves_nobody(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    parts = {"a": (1, STUBS + "good"), "b": (1, STUBS + "hangs"), "c": (1, STUBS + "good")}
+    script = (
+        f"from benchmarks import gpu_check as g; exit(g.main(['-o', {str(out)!r}], {parts}, {STUBS!r}+'stub_device'))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL) as parent:
+        found = until(lambda: out.exists() and len((now := json.loads(out.read_text()))["rows"]) == 3 and now)
+        parent.send_signal(number)
+    until(lambda: is_gone(int(found["rows"][2]["value"])))
+    found = json.loads(out.read_text())
+    assert parent.returncode == (130 if number == signal.SIGINT else -9) and len(found["rows"]) == 3
+    assert found["parts"]["b"]["state"] == ("stopped" if number == signal.SIGINT else "running")
+
+
+def test_a_rehearsal_has_no_speed() -> None:
+    check = Told(rehearsal=True)
+    check.add("speed", 5.0, "ms", 1.0, timed=True)
+    check.add("difference", 2.0, "", 1.0, "lower")
+    assert check.rows["speed"].value is None and check.rows["speed"].met is None
+    assert check.rows["difference"].met is False
+
+
+def test_slices_are_carried_to_all_layers() -> None:
+    """Four layers 2 ms, six 2.4 ms: 39 more at 0.2 ms each, 0.15 ms for the head."""
+    seconds, arithmetic = gpu_speed.carried(2e-3, 2.4e-3, 0.15e-3, 1e-3)
+    assert seconds == pytest.approx(2e-3 + 39 * 0.2e-3 + 0.15e-3 + 1e-3)
+    assert arithmetic == "2.000 + 19.5 x (2.400 - 2.000) + 0.150 + 1.000 = 10.95 ms"
+
+
+def test_the_speed_part_runs_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a driver that launches nothing, and figures of a copy and a head."""
+    monkeypatch.setattr(gpu_speed, "heads", lambda check: (2e12, 1e-4))
+    check = Told(rehearsal=True)
+    with idle():
+        gpu_speed.measure(check)
+    assert "43 layers, prefill of 2" in check.rows and "43 layers, decode at 64 / bound" in check.rows
 
 
 @pytest.mark.thorough
-def test_a_header_comes_first(tmp_path: Path) -> None:
-    """The file is there before the GPU is asked anything, and says what is to come before the first part begins."""
-    out = tmp_path / "sub" / "check.json"
-    stages = [Stage(1.0, {"a": STUBS + "states"}), Stage(1.0, {"b": STUBS + "good"}), Stage(1.0, {"c": STUBS + "good"})]
-    environment = os.environ | {"DS4_STUB_FILE": str(out)}
-    done = subprocess.run(script(out, stages, "header", "--only", "a", "b"), cwd=ROOT, env=environment)
-    found = kept(out)
-    assert done.returncode == 0 and found["header"] is True and found["then"] is None
-    states = {"device": "done", "a": "running", "b": "not started", "c": "not asked for"}
-    assert found["details"]["a"] == [{"device": "a stub", "states": states}]
-    assert found["parts"]["b"]["state"] == "done" and found["parts"]["c"]["state"] == "not asked for"
+@pytest.mark.parametrize(
+    ("mode", "theirs"),
+    sampled(
+        [("exact", "exact"), ("qat", "qat"), ("ds4", "ds4"), ("exact", "qat"), ("qat", "ds4"), ("ds4", "exact")], 5
+    ),
+)
+def test_bars_between_backends_hold_for_what_only_adds_in_another_order(
+    mode: str, theirs: str, nano_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference backend stands for the GPU: it is as right as the CPU, and here also with other roundings."""
+    real = Engine.open
 
+    def opened(path: str, backend: str, numerics: str) -> Engine:
+        cuda = backend == "cuda"
+        return real(path, backend="reference" if cuda else backend, numerics=theirs if cuda else numerics)
 
-def test_the_parent_loads_nothing_of_a_gpu(tmp_path: Path) -> None:
-    after = "print('loaded', sorted({'numba', 'llvmlite', 'cuda', 'ds4ref.kernels.cuda', 'numpy'} & set(sys.modules)))"
-    stages = [Stage(1.0, {"a": STUBS + "good"})]
-    line = script(tmp_path / "check.json", stages, "device", after=after)
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("loaded []\n")
-
-
-def test_without_a_device_one_line_says_so(tmp_path: Path) -> None:
-    done = command("-o", tmp_path / "out" / "check.json")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("gpu_check: no CUDA device: ") and done.stderr.count("\n") == 1
-    assert kept(tmp_path / "out" / "check.json")["refusal"].startswith("no CUDA device: ")
+    check = Told()
+    monkeypatch.setattr(gpu_models, "MODES", (mode,))
+    monkeypatch.setattr(gpu_models.Engine, "open", opened)
+    gpu_models.beside_the_cpu(check, "model", nano_path, gpu_models.Length(60, 20))
+    judged = [row for row in check.rows.values() if row.bar is not None]
+    assert judged and all(row.met for row in judged) == (mode == theirs)
 
 
 @pytest.mark.parametrize(
-    ("device", "line"),
-    [
-        ("refused", "gpu_check: no CUDA device: none was made\n"),
-        ("refused_late", "gpu_check: the GPU did not answer: failed: OSError: the driver fell over\n"),
-        ("crashes", "gpu_check: the GPU did not answer: died: SIGSEGV\n"),
-    ],
+    ("last", "passed", "failed"),
+    [("=== 5 failed, 3 passed in 3s ===", 3, 5), ("Segmentation fault", 0, 0), ("1 error in 1s", 0, 1)],
 )
-def test_no_part_is_tried_where_no_device_answers(device: str, line: str, tmp_path: Path) -> None:
-    stages = [Stage(1.0, {"a": STUBS + "good"})]
-    done = subprocess.run(script(tmp_path / "check.json", stages, device), cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, line) and "a" not in kept(tmp_path / "check.json")["parts"]
-
-
-@pytest.mark.thorough
-def test_a_device_that_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "ASKING", 1.5)
-    monkeypatch.setattr(signal, "signal", lambda *handler: None)
-    assert gpu_check.main(["-o", str(tmp_path / "check.json")], [], STUBS + "hangs") == 1
-    assert kept(tmp_path / "check.json")["parts"]["device"]["state"] == "killed: not through after 2 s"
-
-
-def test_a_part_that_leaves_time_leaves_it_to_the_others(tmp_path: Path) -> None:
-    stages = [Stage(1.0, {"a": STUBS + "tells_its_time"}), Stage(3.0, {"b": STUBS + "tells_its_time"})]
-    record = Record(tmp_path / "check.json")
-    gpu_check.run(record, stages, ["a", "b"], 1000, False)
-    first, second = (row["value"] / gpu_children.OWN_SHARE for row in record.rows)
-    assert first == pytest.approx(250, abs=1) and 800 < second <= 1000
-    gpu_check.run(record, stages, ["a"], 0.5, False)
-    assert len(record.rows) == 2 and record.parts["a"]["state"] == "cut short: no time was left"
-
-
-@pytest.mark.thorough
-def test_parts_of_a_stage_run_at_the_same_time_on_cores_of_their_own(tmp_path: Path, processes: Path) -> None:
-    record = Record(tmp_path / "check.json")
-    gpu_check.run(record, [Stage(1.0, {"a": STUBS + "meets", "b": STUBS + "meets"})], ["a", "b"], PATIENCE, False)
-    assert items(kept(record.out)) == {"a": ["met"], "b": ["met"]}
-    own = os.sched_getaffinity(0)
-    for count in (2, len(own) + 1):
-        parts = {f"{count}.{number}": STUBS + "counts_cores" for number in range(count)}
-        gpu_check.run(record, [Stage(1.0, parts)], list(parts), PATIENCE, False)
-        shares = [set(record.details[name][0]) for name in parts]
-        assert set().union(*shares) == own
-        assert sum(map(len, shares)) == (len(own) if count <= len(own) else count * len(own))
-
-
-def test_parts_find_this_tree_first_and_packages_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where their own processes run in another folder."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((".", "", "packages")))
-    record = Record(tmp_path / "check.json")
-    gpu_check.run(record, [Stage(1.0, {"a": STUBS + "tells_its_path"})], ["a"], PATIENCE, False)
-    assert record.details["a"] == [[str(ROOT), os.getcwd(), os.path.abspath("packages")]]
-
-
-def test_a_value_that_json_lacks_comes_back(tmp_path: Path) -> None:
-    record = Record(tmp_path / "check.json")
-    gpu_check.run(record, [Stage(1.0, {"a": STUBS + "is_wrong"})], ["a"], PATIENCE, False)
-    row = kept(record.out)["rows"][1]
-    values = {name: value for name, value in row.items() if name != "part"}
-    assert (row["value"], row["met"]) == ("nan", False) and math.isnan(gpu_children.as_row(values).value or 0)
-
-
-def test_the_table_without_rich(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = Record(tmp_path / "check.json")
-    gpu_check.run(record, [Stage(1.0, {"a": STUBS + "good"})], ["a"], PATIENCE, False)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    gpu_check.printed(record)
-    assert "a\tafter\t0.5\t\t1.0\t\n" in capsys.readouterr().out
+def test_tests_are_counted_file_by_file(last: str, passed: int, failed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose tests crash has none that passed."""
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **how: subprocess.CompletedProcess(command, 1, f"FAILED x\n{last}\n", "")
+    )
+    check = Told()
+    gpu_ops.measure(check)
+    one, other = (
+        check.rows[f"{gpu_ops.FILES[0]}: tests that passed"],
+        check.rows[f"{gpu_ops.FILES[0]}: tests that failed"],
+    )
+    assert (one.value, one.met, other.value, other.met) == (passed, passed > 0, failed, failed == 0)
 
 
 @pytest.mark.cuda
 @pytest.mark.slow
 def test_a_rehearsal(tmp_path: Path) -> None:
     """Every part on compiled kernels: all of it runs, nothing is timed, results are right."""
-    out = tmp_path / "check.json"
-    done = command("-o", out, "--seconds", 3000, "--rehearse")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = kept(out)
-    assert found["rehearsal"] is True and {how["state"] for how in found["parts"].values()} == {"done"}
-    rows = found["rows"]
-    assert {row["part"] for row in rows} == set(gpu_check.names(gpu_check.STAGES))
-    assert all(row["value"] is None for row in rows if row["unit"] in ("ms", "us", "GB/s", "T/s"))
-    assert sum(row["met"] is True for row in rows) >= 6 and not any(row["met"] is False for row in rows)
-
-
-@pytest.mark.cuda
-def test_a_short_rehearsal_measures_nothing_and_says_so(tmp_path: Path) -> None:
-    done = command("-o", tmp_path / "check.json", "--only", "basics", "--rehearse")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = kept(tmp_path / "check.json")
-    assert found["parts"]["basics"]["state"] == "done" and found["parts"]["speed"]["state"] == "not asked for"
-    assert len(items(found)["basics"]) == 8 and all(row["value"] is None for row in found["rows"])
-    assert "a chain of" in done.stdout and "written: " in done.stdout
+    assert gpu_check.main(["-o", str(tmp_path / "check.json"), "--seconds", "3000", "--rehearse"]) == 0
+    found = json.loads((tmp_path / "check.json").read_text())
+    assert {part["state"] for part in found["parts"].values()} == {"done"} and len(found["parts"]) == 5
+    assert all(row["value"] is None for row in found["rows"] if row["unit"] in ("ms", "us", "GB/s", "T/s"))
+    assert sum(row["met"] is True for row in found["rows"]) >= 6

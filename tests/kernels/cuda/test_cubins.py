@@ -4,8 +4,6 @@ compiler."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cuda_compile import ptx_of
-from benchmarks.cuda_launches import prefill_launches, token_launches
 from ds4ref.kernels.cuda.driver import cubins
 from ds4ref.kernels.cuda.driver.shim import cuda, types
 
-from .stubbed import ROOT, Done, Stub
+from .stubbed import Done, Stub
 
 pytestmark = pytest.mark.cuda
 
@@ -46,22 +42,6 @@ def made(bound: Any, twice: bool = False, **options: Any) -> Any:
     return kernel
 
 
-def test_kernels_of_a_token_and_of_a_prompt_have_keys_of_their_own() -> None:
-    """Where two have the same key they are the same code."""
-    noted = {}
-    for launch in [*token_launches(depth=2048), *token_launches(depth=2048, mode="exact"), *prefill_launches()]:
-        noted[id(launch.kernel), str(launch.signature)] = launch.kernel, launch.signature
-    keys: dict[str, Any] = {}
-    for kernel, signature in noted.values():
-        key = cubins.key_of(kernel, signature.args)
-        assert key is not None, kernel
-        if key in keys:
-            one, other = (ptx_of(*each, (9, 0), lineinfo=False) for each in (keys[key], (kernel, signature)))
-            assert one == other, kernel
-        keys[key] = kernel, signature
-    assert len(keys) > 30
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -87,20 +67,6 @@ def test_what_is_not_known_has_no_key() -> None:
 
     assert cubins.key_of(made(Unknown()), KINDS) is None
     assert cubins.key_of(made((1, [Unknown()])), KINDS) is None
-
-
-def test_keys_are_those_of_other_processes() -> None:
-    script = """
-        from benchmarks.cuda_launches import prefill_launches
-        from ds4ref.kernels.cuda.driver import cubins
-        print([cubins.key_of(launch.kernel, launch.signature.args) for launch in prefill_launches()])
-    """
-    said = set()
-    for seed in "01":
-        run = [sys.executable, "-c", textwrap.dedent(script)]
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        said.add(subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout)
-    assert len(said) == 1 and "None" not in said.pop()
 
 
 @pytest.fixture

@@ -10,6 +10,6 @@ instruction a meeting of fibers, with checks that a GPU does not make (``lowered
     checking.py   is this access inside an array, aligned, initialised, and ordered after the others?
     lowered.py    compile a kernel, launch it on NumPy arrays
 
-Left out: what ptxas makes of the PTX (its report is read by ``benchmarks/cuda_code.py``), races in global memory,
+Left out: what ptxas makes of the PTX, races in global memory,
 the error of approximate instructions (they are computed to float32's last bit), and time.
 """

@@ -18,9 +18,8 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks import cuda_compile
-
 from ..host_driver import HostDriver, instead_of_a_device
+from . import compiling
 
 LAUNCHED: dict[Any, int] = {}
 """Launches by kernel, since ``hosted`` began."""
@@ -33,7 +32,7 @@ def missing() -> str | None:
     """Say why compiled kernels cannot run here; None if they can."""
     if platform.machine() != "x86_64":
         return "compiled CUDA kernels run on x86-64 processors only"
-    return cuda_compile.missing()
+    return compiling.missing()
 
 
 class _Launcher:

@@ -25,10 +25,10 @@ import numba
 import numpy as np
 from numba import types
 
-from benchmarks.cuda_compile import FILE, files_of, ptx_of
 from ds4ref.kernels.cuda.driver.launching import kind_of, leaves
 
 from . import checking, converting, fibers, meetings, memory, scalar  # noqa: F401
+from .compiling import FILE, files_of, ptx_of
 from .fibers import STATE
 from .ptx import Label, Module, Variable, parse
 from .translate import Counts, translated

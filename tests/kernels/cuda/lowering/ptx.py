@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from benchmarks.cuda_compile import place
+from .compiling import place
 
 # Bytes of a type by its last name: f16x2 and other packed pairs are b32 in registers.
 SIZES = {"pred": 1, "b128": 16, "f16x2": 4, "bf16x2": 4, "f16": 2, "bf16": 2, "tf32": 4} | {

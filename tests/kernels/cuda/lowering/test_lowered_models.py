@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_models
-from benchmarks.gpu_part import Check
+from benchmarks.gpu_check import Check
+from benchmarks.report import Row
 from ds4ref.archs.deepseek4.mtp import Block
 from ds4ref.cli import ds4
 from ds4ref.drafts.mtp import Mtp
@@ -46,8 +47,8 @@ def test_a_prompt_and_recorded_tokens_are_as_near_as_orders_of_adding_allow(
     monkeypatch.setattr(gpu_models, "MODES", (mode,))
     told: list[dict[str, Any]] = []
     gpu_models.beside_the_cpu(Check(told.append), "random model", nano_path, gpu_models.Length(20, 3))
-    judged = [message["row"] for message in told if message["row"]["bar"] is not None]
-    assert judged and all(row["met"] for row in judged), judged
+    judged = [row for row in (Row(**message["row"]) for message in told) if row.bar is not None]
+    assert judged and all(row.met for row in judged), judged
 
 
 def test_drafts_of_multi_token_prediction() -> None:

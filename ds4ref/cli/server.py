@@ -22,7 +22,7 @@ from ..backends import BACKENDS
 from ..console.common import has_colour, run
 from ..console.flags import add
 from ..console.model import add_engine, open_engine
-from ..console.options import Parser, choice, choices, integer, number, parsed, printable
+from ..console.options import Parser, choice, integer, number, parsed, printable
 from ..errors import DataError, Ds4Error, UsageError
 from .ds4 import UNAVAILABLE as DS4_UNAVAILABLE
 
@@ -79,7 +79,6 @@ UNAVAILABLE = {
 
 def build_parser() -> Parser:
     """Return the parser with every flag of the command."""
-    from ..server.deviations import DEVIATIONS
     from ..session.boundaries import Policy
 
     parser = Parser(
@@ -127,9 +126,6 @@ def build_parser() -> Parser:
                    "body (60)")  # fmt: skip
     g.add_argument("--drain", metavar="S", type=number(0, 1e6), default=30.0, help="seconds to let running answers "
                    "finish at shutdown (30)")  # fmt: skip
-    g.add_argument("--like-ds4", metavar="LIST", type=choices("all", *DEVIATIONS), default=[], help="behaviours to "
-                   f"copy from ds4's own server, separated by commas: all, {', '.join(DEVIATIONS)} "
-                   "(docs/reference/server.md)")  # fmt: skip
 
     policy = Policy()
     g = parser.add_argument_group("conversations on disk")
@@ -169,7 +165,6 @@ def build_parser() -> Parser:
 def settings(args: Namespace, key: str) -> Settings:
     """Return the server's settings from the options and the API key."""
     from ..server.auth import Access, host_name
-    from ..server.deviations import DEVIATIONS
     from ..server.limits import Limits
     from ..server.listen import most_connections
     from ..server.service import Settings
@@ -188,7 +183,6 @@ def settings(args: Namespace, key: str) -> Settings:
         max_tokens=args.tokens,
         access=Access(key, frozenset(names), args.cors),
         limits=limits,
-        options=dict.fromkeys(DEVIATIONS if "all" in args.like_ds4 else args.like_ds4, False),
     )
 
 
@@ -217,7 +211,6 @@ def make_service(
     """
     from ..server.app import apis
     from ..server.constrain import guide_of
-    from ..server.recall import Recall
     from ..server.service import Service
     from ..server.timelines import Timelines
     from ..server.tools import Memory
@@ -228,7 +221,7 @@ def make_service(
     if constrain is None:
         constrain = partial(guide_of, max_reasoning=args.form_thinking)
     disk = checkpoints(engine, args)
-    calls = Recall(Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay), disk)
+    calls = Memory(args.tool_memory_max_ids, enabled=not args.disable_exact_dsml_tool_replay, store=disk)
     timelines = Timelines(engine.tokenizer, args.memory_mb << 20, disk)
     ctx = args.ctx or default_ctx(engine)
     worker = Worker(

@@ -12,65 +12,47 @@ streaming, one document at the end.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..text.chat import Message
 from .turn import Event, Failed, Turn
 
 if TYPE_CHECKING:
     from ..targets.answer import Delta
-    from ..text.tokenizer import Tokenizer
+    from .tools import Memory
 
 
 class Refused(Exception):
     """Raised for a request that is answered with an HTTP error.
 
-    status, message, kind   HTTP status, text and ``type`` of the error
-    extra                   further members of the JSON error object
-    headers                 additional response headers
+    extra     further members of the JSON error object
+    headers   additional response headers
     """
 
     def __init__(
         self,
         status: int,
         message: str,
-        kind: str = "invalid_request_error",
         extra: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ):
         super().__init__(message)
-        self.status, self.message, self.kind = status, message, kind
+        self.status, self.message = status, message
         self.extra, self.headers = dict(extra or {}), dict(headers or {})
-
-
-class Calls(Protocol):
-    """The memory of tool calls by id, as API modules use it (implemented by ``tools.Memory``)."""
-
-    enabled: bool
-
-    def remember(self, answer: Message) -> None:
-        """Store the tool calls of a finished answer: each call's id with the markup block that the model wrote."""
-
-    def attach(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages, with every known tool call replaced by the markup that the model wrote."""
-
-    def __contains__(self, call_id: str) -> bool:
-        """Return whether a call of this id is known."""
 
 
 @dataclass(frozen=True)
 class About:
     """The context of a request beyond its body.
 
-    model       id of the served model
-    ctx         context length in tokens
-    max_tokens  the server's limit on the length of an answer, None for no limit
-    created     current Unix time in seconds
-    headers     request headers, names in lower case
-    tools       the memory of tool calls by id, or None
-    options     which deviations from the reference server are on, by name (``deviations``)
+    model         id of the served model
+    ctx           context length in tokens
+    max_tokens    the server's limit on the length of an answer, None for no limit
+    created       current Unix time in seconds
+    headers       request headers, names in lower case
+    tools         the memory of tool calls by id, or None
     usual_tokens  limit on the length of an answer to a request that names none, None for ``max_tokens``
     """
 
@@ -79,8 +61,7 @@ class About:
     max_tokens: int | None = None
     created: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
-    tools: Calls | None = None
-    options: Mapping[str, bool] = field(default_factory=dict)
+    tools: Memory | None = None
     usual_tokens: int | None = None
 
 
@@ -99,10 +80,6 @@ class Reply(abc.ABC):
     @abc.abstractmethod
     def document(self) -> bytes:
         """Return the whole answer as one JSON document; called after the last event of a request without ``stream``."""
-
-    @abc.abstractmethod
-    def error(self, refused: Refused) -> bytes:
-        """Return the JSON document of an error, in the shape of this API."""
 
     @abc.abstractmethod
     def late_error(self, failed: Failed) -> bytes:
@@ -125,7 +102,7 @@ class Reply(abc.ABC):
 
 
 class Api(abc.ABC):
-    """An endpoint that generates text."""
+    """An endpoint that generates text; ``name`` decides the shape of its errors (``refusals``)."""
 
     path = ""
     name = ""
@@ -137,27 +114,8 @@ class Api(abc.ABC):
         Raises Refused, which names the wrong field.
         """
 
-    @abc.abstractmethod
-    def error(self, refused: Refused) -> bytes:
-        """Return the JSON document of an error, in the shape of this API; for requests that ``read`` refused."""
-
-
-class Question(abc.ABC):
-    """An endpoint that generates nothing and so is answered without queueing (count_tokens)."""
-
-    path = ""
-    name = ""
-
-    @abc.abstractmethod
-    def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
-        """Return the JSON document that answers the request ``body``; raises Refused if the request is invalid."""
-
-    @abc.abstractmethod
-    def error(self, refused: Refused) -> bytes:
-        """Return the JSON document of an error, in the shape of this API."""
-
 
 def sse(data: str, event: str = "") -> bytes:
     """Return one server-sent event as UTF-8 bytes, with an ``event:`` line unless ``event`` is empty."""
     head = f"event: {event}\n" if event else ""
-    return f"{head}data: {data}\n\n".encode("utf-8", "replace")
+    return f"{head}data: {data}\n\n".encode()

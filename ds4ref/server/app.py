@@ -9,9 +9,7 @@ Paths are matched as sent: no percent-decoding, no trailing slashes, no case fol
 
 from __future__ import annotations
 
-import importlib
 import logging
-import pkgutil
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,28 +19,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from . import refusals
-from .api import Api, Question, Refused
+from .api import Api, Refused
+from .apis.chat import Chat
+from .apis.completions import Completions
+from .apis.messages import Messages
+from .apis.responses import Responses
 from .auth import CORS, OPEN, PAGES
 from .endpoint import Generate, respond, whole
 from .exchange import LEFT, Exchange
 from .limits import Disconnected
 from .openapi import document as openapi
-from .plain import Asked, Plain, answer
+from .plain import Plain, answer
 from .service import Service
 
 log = logging.getLogger("ds4-server")
 
 
-def apis() -> list[Api | Question]:
-    """Return one instance of each endpoint class defined in the modules of ``apis/``."""
-    from . import apis as package
-
-    endpoints: list[Api | Question] = []
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-        endpoints += [one() for one in classes if issubclass(one, (Api, Question)) and one.path]
-    return endpoints
+def apis() -> list[Api]:
+    """Return one instance of each API."""
+    return [Chat(), Completions(), Messages(), Responses()]
 
 
 UNKNOWN = "unknown endpoint"
@@ -67,26 +62,23 @@ def create_app(service: Service) -> Front:
         Route("/tokenizer_info", plain.tokenizer_info),
         Route("/tokenize", plain.tokenize, methods=["POST"]),
         Route("/detokenize", plain.detokenize, methods=["POST"]),
+        Route("/v1/messages/count_tokens", plain.count_tokens, methods=["POST"]),
     ]
-    for api in service.apis:
-        endpoint: Any = Generate(api, service) if isinstance(api, Api) else Asked(api, service)
-        routes.append(Route(api.path, endpoint, methods=["POST"]))
+    routes += [Route(api.path, Generate(api, service), methods=["POST"]) for api in service.apis]
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
         return _response(error, service, request)
 
     async def unknown(request: Request, error: Exception) -> Response:
-        allow = getattr(error, "headers", None) or {}
-        refused = refusals.refused("", 404, UNKNOWN, headers=allow)
-        return _response(refused, service, request)
+        return _response(Refused(404, UNKNOWN, headers=getattr(error, "headers", None)), service, request)
 
     async def left(request: Request, error: Exception) -> Response:
         return Response(status_code=LEFT)  # the client disconnected: nobody reads it
 
     async def broken(request: Request, error: Exception) -> Response:
         log.error("%s %s", request.method, request.url.path, exc_info=error)
-        return _response(refusals.internal(""), service, request)
+        return _response(refusals.internal(), service, request)
 
     inner = Starlette(
         routes=routes,
@@ -112,8 +104,7 @@ class Front:
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        api = service.api_at(path)
-        name = "" if api is None else api.name
+        name = service.name_at(path)
         x = Exchange(name, headers, (scope["client"] or ("", 0))[0], service.watchers)
         scope["state"]["exchange"], scope["state"]["headers"] = x, headers
         extra = {"x-request-id": x.id, "request-id": x.id, **(CORS if access.cors else {})}
@@ -130,10 +121,10 @@ class Front:
             await send(message)
 
         try:
-            refused = self._refused(scope["method"], path, headers, name)
+            refused = self._refused(scope["method"], path, headers)
             if refused is not None:
                 x.error = refused.message
-                await respond(answer, refused, error_body(refused, service, path))
+                await respond(answer, refused, name)
             elif scope["method"] == "OPTIONS":
                 for message in whole(204, "", b"", {}):
                     await answer(message)
@@ -150,27 +141,19 @@ class Front:
                     extra={"fields": {"request": x.id, "status": x.status, "client": x.client}},
                 )  # fmt: skip
 
-    def _refused(self, method: str, path: str, headers: dict[str, str], api: str) -> Refused | None:
+    def _refused(self, method: str, path: str, headers: dict[str, str]) -> Refused | None:
         access = self.service.access
         if not access.knows_host(headers):
             log.warning("refused Host %r (--allow-host adds a name)", headers["host"])
-            return refusals.refused(api, 403, "this server does not answer to that Host")
+            return Refused(403, "this server does not answer to that Host")
         if path not in PAGES and not access.knows_site(headers):
-            return refusals.refused(api, 403, "pages of other sites may not ask (--cors allows it)")
+            return Refused(403, "pages of other sites may not ask (--cors allows it)")
         if method != "OPTIONS" and path not in OPEN and not access.has_key(headers):
-            return refusals.refused(api, 401, "a valid API key is needed", headers={"www-authenticate": "Bearer"})
+            return Refused(401, "a valid API key is needed", headers={"www-authenticate": "Bearer"})
         return None
-
-
-def error_body(refused: Refused, service: Service, path: str) -> bytes:
-    """Return the JSON document of an error, in the shape of the API at ``path``."""
-    api = service.api_at(path)
-    if api is not None:
-        return refusals.body(api, refused, service.settings.options)
-    return refusals.document(refused.message, refused.kind, **refused.extra)
 
 
 def _response(refused: Refused, service: Service, request: Request) -> Response:
     request.scope["state"]["exchange"].error = refused.message
-    body = error_body(refused, service, request.scope["path"])
+    body = refusals.document(refused, service.name_at(request.scope["path"]))
     return Response(body, refused.status, headers={"content-type": "application/json", **refused.headers})

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class Generate:
                 turn, reply, job = await self._submitted(body, scope["state"]["headers"], mail, x)
             except Refused as refused:
                 x.error = refused.message
-                await respond(send, refused, refusals.body(self.api, refused, self.service.settings.options))
+                await respond(send, refused, self.api.name)
                 return
             x.shows = reply.shows
             try:
@@ -92,22 +93,21 @@ class Generate:
     def _submit(self, body: bytes, headers: Mapping[str, str], mail: Mailbox, x: Exchange) -> tuple[Turn, Reply, Job]:
         """Inflate and parse ``body``, then submit its turn to the worker; Refused if any of it fails."""
         service, name = self.service, self.api.name
-        options = service.settings.options
         body = inflate(body, headers.get("content-encoding", ""), service.limits)
         check_json(body, service.limits)
         if service.trace is not None:
             x.body = body
-        with translated(name):
+        with translated():
             turn, reply = self.api.read(body, service.about(headers))
             if any(one.ids == () for one in (turn, *turn.more)):
-                raise refusals.refused(name, 400, "the prompt is empty")
+                raise Refused(400, "the prompt is empty")
             turn = replace(turn, client=turn.client or x.client)
             try:
                 job = service.worker.submit(turn, mail.put, reply.remember)
             except Overflow as error:
-                raise refusals.overflow(name, error.tokens, error.ctx, options) from None
+                raise refusals.overflow(name, error.tokens, error.ctx) from None
             except Busy as error:
-                raise refusals.busy(name, error, options) from None
+                raise refusals.busy(error) from None
         return turn, reply, job
 
 
@@ -189,7 +189,7 @@ class _Answer:
             except Exception:
                 log.exception("%s: an answer could not be sent", self.x.id)
                 self.service.worker.abandon(self._job)
-                await self._refuse(refusals.internal(self.turn.api))
+                await self._refuse(refusals.internal())
                 return
         if self.over:
             for message in whole(200, JSON, body, self._times()):
@@ -207,11 +207,11 @@ class _Answer:
 
     async def _refuse(self, refused: Refused) -> None:
         self.over = True
-        await respond(self.send, refused, self.reply.error(refused))
+        await respond(self.send, refused, self.turn.api)
         self.x.end(refused.status, refused.message)
 
     def _failed(self, event: Failed) -> Refused:
-        return refusals.failed(self.turn.api, event, self.service.ctx, self.service.settings.options)
+        return refusals.failed(self.turn.api, event, self.service.ctx)
 
     def _late(self, failed: Failed) -> bytes:
         self.over = True
@@ -243,7 +243,7 @@ async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> by
     Raises Refused during shutdown or beyond a limit, Disconnected if the client disconnected.
     """
     if service.draining:
-        raise refusals.ending(x.api, service.settings.options)
+        raise refusals.ending()
     try:
         return await receive_body(receive, scope["state"]["headers"], service.limits, service.body_budget)
     except Refused as refused:
@@ -252,28 +252,24 @@ async def body_of(scope: Any, receive: Any, service: Service, x: Exchange) -> by
         raise
 
 
-class translated:
+@contextmanager
+def translated() -> Iterator[None]:
     """Context manager that turns exceptions of an API module into Refused.
 
     Ds4Error and ValueError become 400 (the client's mistake); anything else, a panic of a library in Rust
     included, is a bug, logged and answered with 500.
     """
-
-    def __init__(self, api: str):
-        self.api = api
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, Refused):
-            return
-        if isinstance(error, Ds4Error):
-            raise refusals.refused(self.api, 400, str(error)) from None
-        if isinstance(error, (ValueError, RecursionError)):
-            raise refusals.refused(self.api, 400, "invalid JSON request") from None
+    try:
+        yield
+    except Refused:
+        raise
+    except Ds4Error as error:
+        raise Refused(400, str(error)) from None
+    except (ValueError, RecursionError):
+        raise Refused(400, "invalid JSON request") from None
+    except BaseException as error:
         log.error("a request could not be read", exc_info=error)
-        raise refusals.internal(self.api) from None
+        raise refusals.internal() from None
 
 
 def start(status: int, kind: str, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -291,7 +287,7 @@ def whole(status: int, kind: str, body: bytes, headers: Mapping[str, str]) -> li
     ]
 
 
-async def respond(send: Any, refused: Refused, body: bytes) -> None:
-    """Send the error response ``refused``, with ``body`` as its JSON document."""
-    for message in whole(refused.status, JSON, body, refused.headers):
+async def respond(send: Any, refused: Refused, api: str) -> None:
+    """Send the error response ``refused`` in the shape of ``api``."""
+    for message in whole(refused.status, JSON, refusals.document(refused, api), refused.headers):
         await send(message)

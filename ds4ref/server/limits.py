@@ -72,7 +72,7 @@ class BodyBudget:
     def take(self, nbytes: int) -> None:
         """Reserve ``nbytes``; raises Refused (503) beyond the limit."""
         if self.bytes + nbytes > self.limit:
-            raise Refused(503, "too much is being received at once", "server_error", headers={"retry-after": "1"})
+            raise Refused(503, "too much is being received at once", headers={"retry-after": "1"})
         self.bytes += nbytes
 
     def give(self, nbytes: int) -> None:
@@ -113,7 +113,7 @@ async def receive_body(receive: Receive, headers: Mapping[str, str], limits: Lim
 
 def too_large(limits: Limits) -> Refused:
     """Return the error for a body larger than ``limits.body_bytes``."""
-    return Refused(413, f"the request body is larger than {limits.body_bytes} bytes", "request_too_large")
+    return Refused(413, f"the request body is larger than {limits.body_bytes} bytes")
 
 
 # ------------------------------------------------------------------------------------------------ compressed bodies

@@ -15,14 +15,12 @@ from starlette.responses import Response
 
 from ..text import rawjson
 from ..version import __version__
-from . import refusals
-from .api import Question, Refused
-from .endpoint import JSON, body_of, respond, translated, whole
-from .limits import Disconnected, check_json, inflate
+from .api import Refused
+from .apis.messages import Messages
+from .endpoint import JSON, body_of, translated
+from .limits import check_json, inflate
 
 if TYPE_CHECKING:
-    from .exchange import Exchange
-    from .protocol import Link
     from .service import Service
 
 PARAMETERS = (
@@ -80,7 +78,7 @@ class Plain:
         """Return the description of one model by id."""
         if unquote(request.path_params["id"]) != self.service.settings.model:
             name = unquote(request.path_params["id"])[:100]
-            raise refusals.refused("", 404, f"there is no model {name!r}", extra={"code": "model_not_found"})
+            raise Refused(404, f"there is no model {name!r}", {"code": "model_not_found"})
         return answer(self._model())
 
     def _model(self) -> dict[str, Any]:
@@ -151,7 +149,8 @@ class Plain:
         """Return the tokens of the request's ``prompt``; names of control tokens become control tokens."""
         return await self._answered(request, self._tokens)
 
-    def _tokens(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _tokens(self, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        asked = _members(body)
         text, bos = asked.get("prompt"), asked.get("add_special_tokens", False)
         if not isinstance(text, str):
             raise Refused(400, "prompt must be a string")
@@ -166,34 +165,39 @@ class Plain:
         """Return the text of the request's ``tokens``; invalid UTF-8 becomes U+FFFD."""
         return await self._answered(request, self._text)
 
-    def _text(self, asked: dict[str, Any]) -> dict[str, Any]:
-        ids = asked.get("tokens")
+    def _text(self, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        ids = _members(body).get("tokens")
         tokenizer = self.service.worker.engine.tokenizer
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < len(tokenizer) for i in ids):
             raise Refused(400, f"tokens must be a list of token ids (0..{len(tokenizer) - 1})")
         return {"prompt": tokenizer.decode(ids).decode("utf-8", "replace")}
 
-    async def _answered(self, request: Request, work: Callable[[dict[str, Any]], dict[str, Any]]) -> Response:
-        """Receive a request's JSON object and answer with what ``work`` makes of it, all of that in a thread.
+    async def count_tokens(self, request: Request) -> Response:
+        """Return the number of tokens of a message request's prompt (Anthropic)."""
+        return await self._answered(request, self._count)
+
+    def _count(self, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        turn, _ = Messages().read(body, self.service.about(headers), counted=True)
+        return {"input_tokens": len(turn.rendered().encode(self.service.worker.engine.tokenizer))}
+
+    async def _answered(self, request: Request, work: Callable[[bytes, Mapping[str, str]], dict[str, Any]]) -> Response:
+        """Receive a request's body and answer with what ``work`` makes of it and the headers, all of that in a thread.
 
         A prompt may have a million tokens: the event loop has other clients meanwhile.
         """
-        body = await body_of(request.scope, request.receive, self.service, request.scope["state"]["exchange"])
-        try:
-            coding = request.headers.get("content-encoding", "")
-            return await self.service.aside(lambda: answer(work(self._parse(body, coding))))
-        finally:
-            self.service.body_budget.give(len(body))
+        service, headers = self.service, request.scope["state"]["headers"]
+        body = await body_of(request.scope, request.receive, service, request.scope["state"]["exchange"])
 
-    def _parse(self, body: bytes, coding: str) -> dict[str, Any]:
-        body = inflate(body, coding, self.service.limits)
-        check_json(body, self.service.limits)
-        with translated(""):
-            return {
-                name: rawjson.string(raw) if rawjson.is_string(raw) else json.loads(raw)
-                for name, raw in rawjson.members(body.decode("utf-8-sig"))
-                if raw != "null"
-            }
+        def answered() -> Response:
+            whole = inflate(body, headers.get("content-encoding", ""), service.limits)
+            check_json(whole, service.limits)
+            with translated():
+                return answer(work(whole, headers))
+
+        try:
+            return await service.aside(answered)
+        finally:
+            service.body_budget.give(len(body))
 
     # --- monitoring
 
@@ -239,7 +243,6 @@ class Plain:
                         "tokens": len(timeline.tokens),
                         "bytes": timeline.snapshot.own_bytes,
                         "hits": timeline.hits,
-                        "calls": len(timeline.calls),
                         "idle_s": max(0.0, timelines.clock() - timeline.used),
                     }
                     for timeline in reversed(timelines.kept()[-MAX_TIMELINES:])
@@ -261,37 +264,13 @@ def _page(html: bytes) -> Response:
     return Response(html, headers={**headers, "x-content-type-options": "nosniff"})
 
 
-class Asked:
-    """The ASGI application (POST) of an API module's endpoint without generation (``api.Question``)."""
-
-    def __init__(self, question: Question, service: Service):
-        self.question, self.service = question, service
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle one POST request."""
-        link: Link = scope["state"]["link"]
-        x: Exchange = scope["state"]["exchange"]
-        try:
-            body = await body_of(scope, receive, self.service, x)
-            try:
-                answer_body = await self.service.aside(self._answer, body, scope["state"]["headers"])
-            finally:
-                self.service.body_budget.give(len(body))
-        except Refused as refused:
-            x.error = refused.message
-            body = refusals.body(self.question, refused, self.service.settings.options)
-            await respond(send, refused, body)
-        except Disconnected:
-            await link.cut()
-        else:
-            for message in whole(200, JSON, answer_body, {}):
-                await send(message)
-
-    def _answer(self, body: bytes, headers: dict[str, str]) -> bytes:
-        body = inflate(body, headers.get("content-encoding", ""), self.service.limits)
-        check_json(body, self.service.limits)
-        with translated(self.question.name):
-            return self.question.answer(body, self.service.about(headers), self.service.worker.engine.tokenizer)
+def _members(body: bytes) -> dict[str, Any]:
+    """Return the members of a JSON object that are not null."""
+    return {
+        name: rawjson.string(raw) if rawjson.is_string(raw) else json.loads(raw)
+        for name, raw in rawjson.members(body.decode("utf-8-sig"))
+        if raw != "null"
+    }
 
 
 def answer(value: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -25,6 +25,7 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .api import Refused
 from .limits import Limits
 from .refusals import document
 
@@ -257,7 +258,7 @@ class Protocol(H11Protocol):
         if self.lingering or self.raw.is_closing():
             return
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = document(message)
+            body = document(Refused(status, message))
             headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
             headers += [("retry-after", "1")] if status == 503 else []
             events = (

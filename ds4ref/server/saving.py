@@ -49,7 +49,7 @@ def prefill(
         if length == cold:
             _cold(timelines, session, before)
             if length < total:
-                timelines.keep(session, ())
+                timelines.keep(session)
                 yield
 
 

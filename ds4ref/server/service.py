@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..drafts.speculation import Count
-from .api import About, Api, Question
+from .api import About, Api
 from .auth import Access
 from .board import Board
 from .limits import BodyBudget, Limits
@@ -39,7 +39,6 @@ class Settings:
     created      creation time of the model in Unix seconds, as listed by /v1/models
     max_tokens   upper limit of an answer in tokens; None: the context length
     usual_tokens limit of an answer to a request that names none; None: max_tokens
-    options      which deviations from the reference server are on, by name (docs/reference/server.md)
     facts        further lines of the status page: file, backend, numerics
     """
 
@@ -50,7 +49,6 @@ class Settings:
     usual_tokens: int | None = None
     access: Access = field(default_factory=Access)
     limits: Limits = field(default_factory=Limits)
-    options: Mapping[str, bool] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,7 +58,7 @@ class Service:
     def __init__(
         self,
         worker: Worker,
-        apis: Sequence[Api | Question],
+        apis: Sequence[Api],
         settings: Settings | None = None,
         *,
         tools: Any = None,
@@ -108,12 +106,11 @@ class Service:
     def about(self, headers: Mapping[str, str]) -> About:
         """Return the context of a request with ``headers``, as its API module needs it."""
         s = self.settings
-        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.options, s.usual_tokens)
+        return About(s.model, self.ctx, s.max_tokens, int(time.time()), headers, self.tools, s.usual_tokens)
 
-    def api_at(self, path: str) -> Api | Question | None:
-        """Return the API whose path is ``path`` or its longest parent, None if there is none."""
-        matches = [api for api in self.apis if path == api.path or path.startswith(api.path + "/")]
-        return max(matches, key=lambda api: len(api.path), default=None)
+    def name_at(self, path: str) -> str:
+        """Return the name of the API whose path is ``path`` or a parent of it, "" if there is none."""
+        return next((api.name for api in self.apis if f"{path}/".startswith(f"{api.path}/")), "")
 
     async def aside(self, work: Any, *args: Any) -> Any:
         """Run ``work(*args)`` in a worker thread and return its result, without blocking the event loop."""

@@ -37,14 +37,12 @@ class Timeline:
     """A cached snapshot.
 
     texts   the texts by which the snapshot is found, as a prefix of a prompt
-    calls   ids of the tool calls of its last turn
     used    time of the last use (``Timelines.clock``)
     hits    number of uses
     """
 
     snapshot: Snapshot
     texts: tuple[bytes, ...]
-    calls: frozenset[str] = frozenset()
     used: float = 0.0
     hits: int = 0
 
@@ -164,13 +162,7 @@ class Timelines:
         self._touch(timeline)
         self._restart_frontiers(session, len(timeline.tokens))
 
-    def answering(self, calls: Iterable[str]) -> Timeline | None:
-        """Return the last used timeline whose last turn made exactly the tool calls ``calls`` (ids), or None."""
-        wanted = frozenset(calls)
-        matches = [t for t in self._kept.values() if t.calls and t.calls == wanted]
-        return max(matches, key=lambda t: t.used, default=None)
-
-    def keep(self, session: Session, texts: Iterable[str], calls: Iterable[str] = ()) -> None:
+    def keep(self, session: Session, texts: Iterable[str] = ()) -> None:
         """Cache the current state of ``session``, to be found by the text of its tokens or by any of ``texts``."""
         if not session.valid or session.pos < LEAST:
             return
@@ -179,7 +171,7 @@ class Timelines:
         known = (own, *sent) if own in sent else (*sent, own)
         for key in [k for k, t in self._kept.items() if t.tokens == tuple(session.tokens)]:
             known = (*known, *self._kept.pop(key).texts)
-        timeline = Timeline(session.snapshot(), tuple(dict.fromkeys(known)), frozenset(calls), self.clock())
+        timeline = Timeline(session.snapshot(), tuple(dict.fromkeys(known)), self.clock())
         self._count += 1
         self._kept[self._count] = timeline
         self._ctx = session.ctx

@@ -78,13 +78,8 @@ class Turn:
     top_logprobs      number of alternatives per token; None: no log probabilities
     echo              completions: the answer starts with the prompt's tokens and their log probabilities
     token_ids         the answer lists the ids of its tokens
-    raw               completions: the text includes reasoning and its tags
     more              further turns of the same request, answered one after the other: other prompts, other choices
     client            name of the client, for the fair queue
-    affinity          the client's id of the conversation, "" for none
-    results_only      the messages have tool results without their calls, so only a timeline in memory can continue
-    hoist             which system messages move to the start of the prompt (``text.chat.HOISTS``)
-    recover           accept a complete block of tool calls in unfinished reasoning (``AnswerReader``)
     """
 
     api: Api
@@ -103,13 +98,13 @@ class Turn:
     top_logprobs: int | None = None
     echo: bool = False
     token_ids: bool = False
-    raw: bool = False
     more: tuple[Turn, ...] = ()
     client: str = ""
-    affinity: str = ""
-    results_only: bool = False
-    hoist: str = "leading"
-    recover: bool = True
+
+    @property
+    def plain(self) -> bool:
+        """Whether the prompt is no conversation: then the answer is all text, reasoning and its tags included."""
+        return self.text is not None or self.ids is not None
 
     @property
     def offered(self) -> tuple[Schema, ...]:
@@ -134,7 +129,7 @@ class Turn:
             more = (replace(more[0], reasoning=whole[0], content=whole[1]), *more[1:])
             before = before[:-1]
         schemas = [tool.text for tool in self.offered]
-        return render([*before, *more], schemas, self.thinking, self.hoist, answer=True)
+        return render([*before, *more], schemas, self.thinking, "leading", answer=True)
 
 
 # --- what happens to a turn, in this order
@@ -167,8 +162,7 @@ class Prefill:
 class Failed:
     """The turn failed.
 
-    code     "context" (prompt too long), "continuation" (cached timeline gone), "form" (demanded answer impossible),
-             "shutdown" or "engine"
+    code     "context" (prompt too long), "form" (demanded answer impossible), "shutdown" or "engine"
     tokens   with "context", the length of the prompt
     """
 

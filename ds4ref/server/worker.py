@@ -30,7 +30,7 @@ from ..sampling import sampler_of
 from ..sampling.adjust import Adjustment
 from ..targets.answer import Delta, Finish, Step, Token, Usage
 from ..targets.reader import AnswerReader
-from ..text.chat import Message, ends_in_thinking, live_tail, text_start
+from ..text.chat import Message, ends_in_thinking, text_start
 from ..text.rendered import Rendered
 from . import saving
 from .constrain import GrammarError
@@ -262,7 +262,7 @@ class Worker:
                 self._end(job, Finish.ERROR)
                 continue
             stream = Stream(job, self._idle.pop(), iter(()))
-            stream.ids = () if job.turn.echo or job.turn.results_only else job.ids
+            stream.ids = () if job.turn.echo else job.ids
             stream.steps = self._steps(stream)
             self._schedule.add(job.turn.client, stream)
             self.running = (*self.running, job)
@@ -381,11 +381,7 @@ class Worker:
         if turn.echo:
             yield from self._echo(job, stream)
             return
-        start = self._begin(job, session)
-        if start is None:
-            job.listen(Failed("continuation", "continuation state is not available"))
-            return
-        job.start = start
+        start = job.start = self.timelines.begin(session, job.prompt, job.ids)
         if len(start.tokens) >= self.ctx:
             raise Overflow(len(start.tokens), self.ctx)
         usage = Usage(len(start.tokens), 0, start.cached, 0)
@@ -398,14 +394,14 @@ class Worker:
                 stream.saves = cold if session.pos < cold else len(start.tokens)
                 yield False
         except Cancelled:
-            self.timelines.keep(session, ())
+            self.timelines.keep(session)
             job.finish = Finish.CANCELLED
             job.listen(Delta(finish=Finish.CANCELLED, usage=usage))
             return
         finally:
             stream.saves = 0
         if len(start.tokens) > start.cached:
-            self.timelines.keep(session, ())
+            self.timelines.keep(session)
         job.decoding = time.monotonic()
         yield from self._generate(job, stream, start)
 
@@ -422,25 +418,9 @@ class Worker:
         job.decoding = time.monotonic()
         yield from self._generate(job, stream, job.start)
 
-    def _begin(self, job: Job, session: Session) -> Start | None:
-        """Bring the session to the longest cached prefix; None if the turn needs a cached timeline that is gone."""
-        turn = job.turn
-        if not turn.results_only:
-            return self.timelines.begin(session, job.prompt, job.ids)
-        timeline = self.timelines.answering(i for message in turn.messages for i in message.result_ids)
-        if timeline is None:
-            return None
-        self.timelines.resume(session, timeline)
-        first = next(i for i, message in enumerate(turn.messages) if message.result_ids)
-        tail = live_tail(turn.messages, first, turn.thinking, turn.hoist).encode(self.engine.tokenizer)
-        tokens = list(timeline.tokens)
-        if tokens and tokens[-1] == self.engine.tokenizer.eos:
-            tail = tail[1:]
-        return Start(tokens + tail, len(tokens), f"{turn.api}-tool-output")
-
     def _generate(self, job: Job, stream: Stream, start: Start) -> Iterator[bool]:
         turn, session, tokenizer = job.turn, stream.session, self.engine.tokenizer
-        reader = AnswerReader(bool(turn.callable), turn.stop, recover=turn.recover, unstopped=turn.sampling.min_tokens)
+        reader = AnswerReader(bool(turn.callable), turn.stop, unstopped=turn.sampling.min_tokens)
         drawn = turn.sampling
         sampler = sampler_of(
             self.engine.source,
@@ -463,7 +443,7 @@ class Worker:
             saving.decoded(self.timelines, session, reader.in_block)
             steps = () if piece.token is None else (self._step(turn, session, piece, begun),)
             generated += len(steps)
-            delta = reader.feed(self._shown(self._raw(piece) if turn.raw else piece))
+            delta = reader.feed(self._shown(self._raw(piece) if turn.plain else piece))
             job.listen(replace(delta, steps=steps, time=time.perf_counter() - begun))
             if reader.done:
                 break
@@ -523,11 +503,10 @@ class Worker:
         turn = job.turn
         if turn.echo:
             return
-        plain = turn.raw or turn.text is not None or turn.ids is not None
         # The text behind a stop string was evaluated too, and no client will send it back.
-        if finish not in (Finish.STOP, Finish.TOOL_CALLS) or plain or reader.stopped:
+        if finish not in (Finish.STOP, Finish.TOOL_CALLS) or turn.plain or reader.stopped:
             if session.valid:
-                self.timelines.keep(session, ())
+                self.timelines.keep(session)
             return
         # A token is evaluated when the next one is requested: the last one is not yet.
         tokens = [*generation.tokens]
@@ -535,7 +514,7 @@ class Worker:
         if session.pos < self.ctx:
             session.append(self.engine.tokenizer.eos)
         answer = job.remember(self._message(reader, generation))
-        self.timelines.keep(session, self._texts(turn, answer), [call.id for call in answer.calls if call.id])
+        self.timelines.keep(session, self._texts(turn, answer))
 
     def _message(self, reader: AnswerReader, generation: Generation) -> Message:
         generated = reader.generated

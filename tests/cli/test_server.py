@@ -71,7 +71,7 @@ def test_defaults_are_those_of_the_reference():
     "argv",
     [
         ["--port", "70000"], ["--port", "x"], ["--ctx", "0"], ["--frobnicate"], ["serve"], ["--queue", "0"],
-        ["--like-ds4", "everything"], ["--log-format", "xml"], ["--mtp-draft", "0"], ["--host"],
+        ["--log-format", "xml"], ["--mtp-draft", "0"], ["--host"],
         ["--kv-disk-space-mb", "0"], ["--kv-cache-min-tokens", "0"], ["--tool-memory-max-ids", "0"],
         ["--kv-cache-cold-max-tokens", "100"], ["--kv-cache-boundary-trim-tokens", "-1"],
     ],
@@ -127,11 +127,9 @@ def test_the_key_from_the_environment(monkeypatch):
 
 
 def test_settings():
-    how = server.settings(parsed("--allow-host", "box.lan,Other:80", "--body-mb", "200", "--like-ds4", "no-retry"), "k")
+    how = server.settings(parsed("--allow-host", "box.lan,Other:80", "--body-mb", "200"), "k")
     assert how.access.hosts == {"127.0.0.1", "box.lan", "other"} and how.access.key == "k"
     assert how.limits.body_bytes == 200 << 20 and how.limits.held_bytes >= 400 << 20
-    assert how.options == {"no-retry": False}
-    assert not any(server.settings(parsed("--like-ds4", "all"), "").options.values())
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,17 @@ from dataclasses import replace
 from typing import Any
 
 from ds4ref.generate import Piece
-from ds4ref.server.api import About, Api, Question, Reply
+from ds4ref.server.api import About, Api, Reply
 from ds4ref.server.apis.chat import Chat
 from ds4ref.server.apis.completions import Completions
-from ds4ref.server.apis.messages import CountTokens, Messages
+from ds4ref.server.apis.messages import Messages
 from ds4ref.server.apis.responses import Responses
 from ds4ref.server.turn import Prefill, Turn
 from ds4ref.targets.answer import Delta, Step, Token, Usage
 from ds4ref.targets.reader import AnswerReader
 from ds4ref.text.protocol import THINK_CLOSE, THINK_OPEN
 
-APIS: dict[str, Api | Question] = {
-    api.path: api for api in (Chat(), Completions(), Messages(), CountTokens(), Responses())
-}
+APIS: dict[str, Api] = {api.path: api for api in (Chat(), Completions(), Messages(), Responses())}
 NOW = 1795223090
 PROMPT, CACHED = 1329, 0
 MODEL = "deepseek-v4-flash"
@@ -39,7 +37,6 @@ def about(**more: Any) -> About:
 def read(path: str, body: Any, **more: Any) -> tuple[Turn, Reply]:
     """The turn and the reply of a request, given as JSON text or as what becomes it."""
     api = APIS[path]
-    assert isinstance(api, Api)
     data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     return api.read(data, about(**more))
 

@@ -35,12 +35,8 @@ class Echo(Api):
             sampling=Sampling(0.0),
             client=found.get("client", ""),
             ids=tuple(found["ids"]) if "ids" in found else None,
-            results_only=found.get("results_only", False),
         )
         return turn, EchoReply(bool(found.get("stream")), found)
-
-    def error(self, refused):
-        return error(refused)
 
 
 class EchoReply(Reply):
@@ -72,13 +68,5 @@ class EchoReply(Reply):
     def document(self):
         return json.dumps({"text": self.text, **self.end()}).encode() + b"\n"
 
-    def error(self, refused):
-        return error(refused)
-
     def late_error(self, failed):
         return sse(json.dumps({"error": {"message": failed.message, "code": failed.code}}))
-
-
-def error(refused):
-    found = {"message": refused.message, "type": refused.kind, **refused.extra}
-    return json.dumps({"error": found}).encode() + b"\n"

@@ -266,13 +266,6 @@ def test_without_need_nobody_says_that_he_lives(scripted):
     assert ": keep-alive" not in scripted.ask(LONG, stream=True).text
 
 
-def test_what_goes_wrong_before_the_answer_has_a_status(scripted):
-    for stream in (False, True):
-        answer = scripted.ask(results_only=True, stream=stream)
-        assert answer.status_code == 409 and answer.headers["x-should-retry"] == "false"
-        assert "continuation state is not available; retry by replaying" in answer.json()["error"]["message"]
-
-
 def test_what_goes_wrong_in_the_answer(scripted):
     for stream in (False, True):
         scripted.engine.fail = BackendError("the device burns")

@@ -39,7 +39,7 @@ ASKED = (Message("user", "hi"),)
 
 @pytest.mark.parametrize("turn", [
     Turn("chat", messages=ASKED, thinking="none"), Turn("messages", messages=ASKED),
-    Turn("completions", text="hi", thinking="none"), Turn("completions", messages=ASKED, raw=True),
+    Turn("completions", text="hi", thinking="none"),
     Turn("chat", messages=ASKED, thinking="none", stop=("<", USER)),
 ])  # fmt: skip
 @pytest.mark.parametrize("name", [BOS, USER, ASSISTANT])

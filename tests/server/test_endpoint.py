@@ -40,7 +40,7 @@ class Played:
         self.abandoned = []
         worker = SimpleNamespace(abandon=self.abandoned.append)
         service = SimpleNamespace(limits=Limits(alive_seconds=5.0, write_seconds=2.0), worker=worker, ctx=64,
-                                  settings=SimpleNamespace(options={}))  # fmt: skip
+                                  )  # fmt: skip
         link = SimpleNamespace(gone=left, drained=self.drained)
         self.reads = reads
         self.answer = _Answer(service, self.x, Turn("chat"), EchoReply(stream, {}), link, self, self.send)
@@ -141,6 +141,6 @@ def test_who_is_gone_or_reads_nothing_ends_it():
 )  # fmt: skip
 def test_whose_fault_an_exception_is(error, status):
     """What JSON of a client may raise is a 400, and every other bug a 500 that the log shows."""
-    with pytest.raises(Refused) as refused, translated("chat"):
+    with pytest.raises(Refused) as refused, translated():
         raise error
     assert refused.value.status == status

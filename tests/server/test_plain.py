@@ -124,20 +124,8 @@ def test_timelines_are_listed_from_the_last_used(scripted, monkeypatch):
     assert listed["count"] == 6 and listed["bytes"] == 6000 and listed["budget"] == 1 << 30
     assert [one["tokens"] for one in listed["kept"]] == [len(t.tokens) for t in kept[:-4:-1]]
     assert listed["kept"][0] == {
-        "tokens": len(kept[-1].tokens), "bytes": 1000, "hits": 0, "calls": 0, "idle_s": 2.5,
+        "tokens": len(kept[-1].tokens), "bytes": 1000, "hits": 0, "idle_s": 2.5,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("path, name", [
-    ("/v1/messages", "messages"), ("/v1/messages/count_tokens", "count_tokens"), ("/v1/messages/batches", "messages"),
-    ("/v1/messagesx", None), ("/v1", None), ("/v1/chat/completions", "chat"),
-])  # fmt: skip
-def test_the_api_of_a_path_is_the_nearest_above_it(scripted, path, name):
-    """In whatever order they were found: the shape of an error depends on it."""
-    for apis in (scripted.service.apis, scripted.service.apis[::-1]):
-        scripted.service.apis = apis
-        found = scripted.service.api_at(path)
-        assert (found and found.name) == name
 
 
 def test_health(scripted):

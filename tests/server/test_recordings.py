@@ -10,12 +10,13 @@ from typing import Any
 import jsonschema
 import pytest
 
+from ds4ref.server.api import Refused
 from ds4ref.server.limits import Limits
 from ds4ref.text.dsml import ToolCall, render_calls
 from ds4ref.text.protocol import THINK_CLOSE
 
-from . import parsers
 from .answers import read
+from .understood import understood
 
 FOLDER = Path(__file__).parents[1] / "data" / "clients"
 FILES = sorted(FOLDER.glob("*.jsonl"))
@@ -63,41 +64,6 @@ def script_of(turn: Any) -> tuple[str, list[str]]:
     return f"{thinks}Grüße.{block}", [call.name for call in calls]
 
 
-def understood(path: str, body: dict[str, Any], data: bytes) -> tuple[str, str, list[str]]:
-    """(reasoning, text, names of calls with their namespace) that a client makes of an answer."""
-    stream = bool(body.get("stream"))
-    if path == "/v1/chat/completions":
-        message, _, usage = (parsers.chat_stream if stream else parsers.chat_document)(data)
-        wanted = not stream or (body.get("stream_options") or {}).get("include_usage")
-        assert bool(usage) == bool(wanted)
-        for call in message["tool_calls"]:
-            assert isinstance(json.loads(call["arguments"]), dict)
-        return message["reasoning_content"], message["content"], [call["name"] for call in message["tool_calls"]]
-    if path == "/v1/messages":
-        message = (parsers.message_stream if stream else parsers.message_document)(data)
-        texts = {kind: "".join(b.get(kind, "") for b in message["content"]) for kind in ("thinking", "text")}
-        calls = [block["name"] for block in message["content"] if block["type"] == "tool_use"]
-        return texts["thinking"], texts["text"], calls
-    response = (parsers.response_stream if stream else parsers.response_document)(data)
-    kinds = {kind: [item for item in response["output"] if item["type"] == kind] for kind in ("reasoning", "message")}
-    calls = [
-        item.get("namespace", "") + item.get("name", "tool_search")
-        for item in response["output"]
-        if item["type"] not in kinds
-    ]
-    return (
-        "".join(item["summary"][0]["text"] for item in kinds["reasoning"]),
-        "".join(item["content"][0]["text"] for item in kinds["message"]),
-        calls,
-    )
-
-
-def test_there_are_recordings():
-    assert len(FILES) > 40
-    paths = {request["path"] for path in FILES for request in requests_of(path)}
-    assert set(GENERATES) <= paths
-
-
 @pytest.mark.parametrize("name", [path.stem for path in FILES if not path.stem.startswith("lm_eval_")])
 def test_recorded_requests_are_answered(serving, name):
     """Over HTTP, as they came, one after the other."""
@@ -115,28 +81,30 @@ def test_recorded_requests_are_answered(serving, name):
             continue
         raw = json.dumps(body).encode()
         low = {key.lower(): value for key, value in headers.items()}
-        turn, reply = read(path, raw, ctx=65536, headers=low)
+        try:
+            turn, reply = read(path, raw, ctx=65536, headers=low)
+        except Refused:  # a check of the SDKs' own: the result of a call that nobody made
+            assert name == "sdk_anthropic"
+            assert server.client.post(path + query, content=raw, headers=headers).json()["type"] == "error"
+            continue
         if turn.echo:
             continue  # a scripted engine has no logits: test_completions
         script, calls = script_of(turn)
-        if not turn.results_only:
-            server.engine.say(script)
+        server.engine.say(script)
         answer = server.client.post(path + query, content=raw, headers=headers)
-        if turn.results_only:  # a check of the SDKs' own: the result of a call that nobody made
-            assert name == "sdk_anthropic" and answer.status_code in (400, 409)
-            assert answer.json()["type"] == "error"
-            continue
         assert answer.status_code == 200, answer.text
         if path == "/v1/completions":
             continue
         assert answer.headers["content-type"].startswith("text/event-stream" if reply.stream else "application/json")
-        reasoning, text, called = understood(path, body, answer.content)
+        found = understood(path, answer.content, reply.stream)
+        told = not reply.stream or bool((body.get("stream_options") or {}).get("include_usage"))
+        assert path != "/v1/chat/completions" or bool(found.usage) == told
         asked = path != "/v1/responses" or (body.get("reasoning") or {}).get("summary") == "auto"
-        assert reasoning == ("Let me think." if turn.thinking != "none" and asked else "")
+        assert found.reasoning == ("Let me think." if turn.thinking != "none" and asked else "")
         if turn.format:  # whatever the script says, the answer has the form
-            jsonschema.validate(json.loads(text), json.loads(turn.format))
+            jsonschema.validate(json.loads(found.text), json.loads(turn.format))
         else:
-            assert text == "Grüße." and called == calls
+            assert found.text == "Grüße." and [name for _, name, _ in found.calls] == calls
 
 
 @pytest.mark.parametrize("name", [path.stem for path in FILES if path.stem.startswith("lm_eval_")])
@@ -229,13 +197,6 @@ def test_prompts_go_on_from_each_other(name):
         assert len(after) > len(before)
 
 
-@pytest.mark.parametrize("name", ["claude_read_image", "codex_view_image", "codex_image_input"])
-def test_images_leave_a_note(name):
-    found = [r for r in requests_of(FOLDER / f"{name}.jsonl") if r["path"] in GENERATES]
-    texts = [read(r["path"], json.dumps(r["body"]).encode())[0].rendered().text for r in found]
-    assert any("[image]" in text for text in texts)
-
-
 def test_codex_declares_tools_of_every_kind():
     turn, _ = read(*one("codex_catalog_freeform_patch"))
     kinds = {tool.kind for tool in turn.tools}
@@ -254,15 +215,6 @@ def test_codex_loads_tools():
     assert new and all(tool.namespace for tool in new)
     result = after.rendered().text.rpartition("<tool_result>")[2]
     assert all(tool.text in result for tool in new)
-
-
-@pytest.mark.parametrize("name", ["codex_output_schema", "claude_structured_output"])
-def test_structured_outputs(name):
-    found = [r for r in requests_of(FOLDER / f"{name}.jsonl") if r["path"] in GENERATES]
-    turns = [read(r["path"], json.dumps(r["body"]).encode())[0] for r in found]
-    formats = [json.loads(turn.format) for turn in turns if turn.format]
-    tools = {tool.name for turn in turns for tool in turn.tools}
-    assert formats or "StructuredOutput" in tools
 
 
 def test_claude_code_thinks_only_if_asked():

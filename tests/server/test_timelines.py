@@ -108,18 +108,6 @@ def test_of_two_that_a_prompt_begins_with_the_longer_counts(timelines):
     assert timelines.begin(session := Session([1]), Rendered(), tokens(12)).source == "none" and not session.tokens
 
 
-def test_results_continue_the_last_used_turn_that_made_these_calls_and_no_other(timelines):
-    """Two sub-agents with equal ids: the one that spoke last is answered."""
-    for first, calls in ((11, "ab"), (12, "ab"), (13, "a"), (14, "")):
-        timelines.budget = 10_000
-        timelines.keep(Session(tokens(first)), (), calls)
-    assert timelines.answering("ba").tokens[0] == 12
-    timelines.resume(Session(), timelines.kept()[0])
-    assert timelines.answering("ab").tokens[0] == 11
-    assert timelines.answering("a").tokens[0] == 13
-    assert timelines.answering("") is timelines.answering("b") is timelines.answering("abc") is None
-
-
 class Disk:
     """Checkpoints that are only counted."""
 

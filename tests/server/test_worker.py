@@ -67,26 +67,6 @@ def test_a_prefill_that_is_broken_off_says_what_was_cached_and_keeps_what_it_did
     assert events[-1].usage == Usage(total, again.timing.tokens, 32, 0) and again.timing.reused_tokens == 32
 
 
-def test_results_alone_continue_the_turn_that_called(worker):
-    """The calling turn ended with the end of its text, which the rendered result begins with: it is there once."""
-    tokenizer = worker.engine.tokenizer
-    worker.engine.say(BLOCK)
-    first, events = events_of(
-        worker, asked("go " * 20, tools=(BASH,)),
-        remember=lambda answer: Message("assistant", answer.content, calls=(ToolCall("bash", '{"a":1}', "call_1"),)),
-    )  # fmt: skip
-    assert events[-1].finish == Finish.TOOL_CALLS
-    kept = worker.timelines.kept()[-1]
-    assert kept.tokens[-1] == tokenizer.eos and kept.calls == {"call_1"}
-    worker.engine.say("Done.")
-    result = Message("tool", "ok", result_ids=("call_1",))
-    turn = Turn("messages", messages=(result,), thinking="none", sampling=Sampling(0.0), results_only=True)
-    job, events = events_of(worker, turn)
-    assert job.start.source == "messages-tool-output" and job.start.cached == len(kept.tokens)
-    assert job.start.tokens.count(tokenizer.eos) == 1 and tuple(job.start.tokens[: len(kept.tokens)]) == kept.tokens
-    assert job.start.tokens[len(kept.tokens)] == tokenizer.user
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [(BackendError("it burns"), "it burns"), (ZeroDivisionError(), "internal error"),

@@ -1,21 +1,22 @@
-"""Code shared by the replies of the four APIs: JSON output, accumulated deltas, tool-call ids."""
+"""Code shared by the replies of the four APIs: JSON output, accumulated deltas, tool-call ids, choices."""
 
 from __future__ import annotations
 
 import abc
 import itertools
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from ...targets.answer import Delta, Finish, Step, Usage
 from ...text import rawjson
 from ...text.chat import Message
 from ...text.schemas import Schema
-from ..api import About, Refused, Reply
+from ..api import About, Refused, Reply, sse
 from ..turn import Answered, Event, Failed, Prefill, Turn
 
 Json = Mapping[str, Any]
@@ -28,47 +29,14 @@ _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\
 
 
 def compact(value: Any) -> str:
-    """Serialise ``value`` to JSON without spaces; only unusual line separators are escaped as ASCII."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Serialise ``value`` to JSON without spaces, ``msgspec.Raw`` verbatim, line separators escaped."""
+    text = msgspec.json.encode(value).decode()
     return text if text.isascii() else text.translate(_LINE_ENDS)
-
-
-def encoded(text: str) -> bytes:
-    """Encode text as UTF-8; lone surrogates become question marks."""
-    return text.encode("utf-8", "replace")
 
 
 def new_id(prefix: str, digits: int = 32) -> str:
     """Return a random id: ``prefix`` followed by ``digits`` hex digits."""
     return prefix + token_hex(digits // 2)
-
-
-def openai_error(refused: Refused) -> bytes:
-    """Return an error as OpenAI's JSON document."""
-    return encoded(compact({"error": {"message": refused.message, "type": refused.kind, **refused.extra}}) + "\n")
-
-
-class Splice:
-    """Insert JSON text verbatim into other JSON.
-
-    Parsing and serialising the text would merge members of the same name and respell numbers.
-    """
-
-    def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-
-    def __call__(self, text: str) -> str:
-        """Return a placeholder string for the JSON ``text``, which ``compact`` replaces by that text."""
-        place = new_id("verbatim-")
-        self._texts[place] = text
-        return place
-
-    def compact(self, value: Any) -> str:
-        """Serialise ``value`` to JSON, with each placeholder string replaced by its JSON text."""
-        whole = compact(value)
-        for place, text in self._texts.items():
-            whole = whole.replace(f'"{place}"', text.translate(_LINE_ENDS), 1)
-        return whole
 
 
 # --- the answer so far
@@ -132,37 +100,6 @@ class Collected:
         return usage.prompt or 0, usage.cached or 0, usage.completion or 0, usage.reasoning or 0
 
 
-def openai_usage(counts: Sequence[tuple[int, int, int, int]], thought: bool = True) -> dict[str, Any]:
-    """Return OpenAI's ``usage`` object with the summed token ``counts`` of several answers.
-
-    ``thought``: include the number of reasoning tokens.
-    """
-    prompt, cached, completion, reasoning = map(sum, zip(*counts, strict=True))
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},
-    } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if thought else {})
-
-
-def ids_of(steps: Sequence[Step]) -> list[int]:
-    """Return the ids of the tokens."""
-    return [step.token.id for step in steps if step.token.id is not None]
-
-
-def several(turns: Sequence[Turn], count: int) -> Turn:
-    """Return one turn that answers each of ``turns`` ``count`` times, the choices of a prompt one after the other."""
-    first, *more = [replace(turn, sampling=turn.sampling.numbered(n)) for turn in turns for n in range(count)]
-    return replace(first, more=tuple(more))
-
-
-def per_prompt(answers: Sequence[Collected], choices: int) -> list[tuple[int, int, int, int]]:
-    """Return the token counts of answers, ``choices`` to each prompt: a prompt counts once."""
-    counts = [answer.counts for answer in answers]
-    return [found if n % choices == 0 else (0, 0, *found[2:]) for n, found in enumerate(counts)]
-
-
 # --- tools as the client declared them
 
 
@@ -184,64 +121,8 @@ def on_the_wire(tools: Sequence[Schema], name: str) -> Tool:
     """Return the declared tool that the model knows as ``name``, as clients see it; a plain function if undeclared."""
     for tool in tools:
         if tool.name == name and tool.kind != "hosted":
-            return Tool(tool.name.removeprefix(tool.namespace), tool.kind, tool.namespace)
+            return Tool(tool.bare, tool.kind, tool.namespace)
     return Tool(name)
-
-
-class PlainInput:
-    """Incremental decoder of a custom tool's text: the value of ``input`` in the call's JSON arguments."""
-
-    _HEAD = '{"input":"'
-
-    def __init__(self) -> None:
-        self._fragments: list[str] = []
-        self._given: list[str] = []
-        self._held = ""
-        self._inside = self._over = False
-
-    def feed(self, fragment: str) -> str:
-        """Append a fragment of the arguments; return the newly decoded text.
-
-        Returns "" if the arguments do not begin with ``{"input":"``; ``finish`` then returns the text.
-        """
-        self._fragments.append(fragment)
-        if self._over:
-            return ""
-        self._held += fragment
-        if not self._inside:
-            self._inside = self._held.startswith(self._HEAD)
-            self._over = not self._inside and len(self._held) >= len(self._HEAD)
-            if not self._inside:
-                return ""
-            self._held = self._held[len(self._HEAD) :]
-        end = _whole(self._held)
-        text = rawjson.string(f'"{self._held[:end]}"')
-        self._over, self._held = self._held[end : end + 1] == '"', self._held[end:]
-        self._given.append(text)
-        return text
-
-    def finish(self) -> tuple[str, str]:
-        """Return (whole text, the end of the text that ``feed`` has not returned), once all arguments were fed."""
-        whole, sent = plain_input("".join(self._fragments)), "".join(self._given)
-        return whole, whole.removeprefix(sent) if whole.startswith(sent) else ""
-
-
-def _whole(body: str) -> int:
-    """Return the length of the complete part of a JSON string: up to its closing quote or an incomplete escape."""
-    at = 0
-    while at < len(body):
-        if body[at] == '"':
-            return at
-        if body[at] == "\\":
-            size = 6 if body[at + 1 : at + 2] == "u" else 2
-            high = body[at + 2 : at + 4].lower() in ("d8", "d9", "da", "db") and size == 6
-            size += 6 if high else 0  # the second half of the pair belongs to it
-            if at + size > len(body):
-                return at
-            at += size
-        else:
-            at += 1
-    return at
 
 
 def plain_input(arguments: str) -> str:
@@ -263,15 +144,14 @@ def plain_input(arguments: str) -> str:
 class Base(Reply):
     """Base class of all replies: holds the answer so far and the ids of its tool calls."""
 
-    call_prefix = "call_"
+    call_prefix, last_byte = "call_", "\n"
 
-    def __init__(self, turn: Turn, about: About, stream: bool):
-        self.turn, self.about, self.stream = turn, about, stream
+    def __init__(self, turn: Turn, about: About, stream: bool | None):
+        self.turn, self.about, self.stream = turn, about, bool(stream)
         self.collected = Collected()
         self.prefill: Prefill | None = None
         self.begun = self.over = False
         self.choice = 0
-        self._remembered = 0
         self._ids: dict[tuple[int, int], str] = {}
 
     @cached_property
@@ -320,14 +200,15 @@ class Base(Reply):
         """Return the server-sent events that end the answer to one of a completion's several prompts."""
         return b""
 
-    def whole(self) -> None:
-        """Raise Refused (503) if the answer is incomplete because the server shut down."""
+    def document(self) -> bytes:
+        """Return the whole answer as one JSON document; Refused (503) if the server's shutdown cut it off."""
         if self.collected.last.finish == Finish.CANCELLED:
-            raise Refused(503, _CUT_OFF.message, "server_error", headers={"x-should-retry": "false"})
+            raise Refused(503, _CUT_OFF.message, headers={"x-should-retry": "false"})
+        return f"{compact(self.whole())}{self.last_byte}".encode()
 
-    def error(self, refused: Refused) -> bytes:
-        """Return the error as OpenAI's JSON document."""
-        return openai_error(refused)
+    @abc.abstractmethod
+    def whole(self) -> dict[str, Any]:
+        """Return the members of the whole answer."""
 
     def remember(self, answer: Message, choice: int = 0) -> Message:
         """Return the answer with ids assigned to its tool calls, and store the calls in the memory of calls."""
@@ -339,3 +220,107 @@ class Base(Reply):
 
 
 _CUT_OFF = Failed("shutdown", "server shutting down")
+
+
+# --- OpenAI's older APIs
+
+
+def several(turns: Sequence[Turn], count: int) -> Turn:
+    """Return one turn that answers each of ``turns`` ``count`` times, the choices of a prompt one after the other."""
+    first, *more = [replace(turn, sampling=turn.sampling.numbered(n)) for turn in turns for n in range(count)]
+    return replace(first, more=tuple(more))
+
+
+class Choices(Base):
+    """Base class of the replies of OpenAI's older APIs: several choices, in chunks or one document.
+
+    usage     the stream ends with token counts
+    choices   answers to each prompt
+    """
+
+    id_prefix, kind, chunk_kind, reasoned = "", "", "", True
+
+    def __init__(self, turn: Turn, about: About, stream: bool | None, usage: bool, choices: int):
+        super().__init__(turn, about, stream)
+        self._usage, self._choices = usage, choices
+        self._done: list[Collected] = []  # the choices before the one that is being generated
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin the next choice."""
+        self.collected, self.choice, self.begun = Collected(), len(self._done), False
+        self._steps: list[Step] = []  # whose log probabilities are still to be sent
+        self._token_ids: list[int] = []
+
+    def answered(self, delta: Delta) -> bytes:
+        """Finish one of several choices; return the server-sent events that end it."""
+        out = self.pieces(delta) + self.close() if self.stream else b""
+        self._done.append(self.collected)
+        self.begin()
+        return out
+
+    def delta(self, delta: Delta) -> bytes:
+        """Return the chunks that carry ``delta``, as server-sent events."""
+        out = self.pieces(delta)
+        if not delta.finish:
+            return out
+        out += self.close()
+        if self._usage:
+            out += self.event({"choices": [], "usage": self._counted()})
+        return out + sse("[DONE]")
+
+    def pieces(self, delta: Delta) -> bytes:
+        """Return the chunks of the present choice that carry ``delta``."""
+        self._token_ids += ids_of(delta.steps)
+        return b""
+
+    @abc.abstractmethod
+    def close(self) -> bytes:
+        """Return the chunks that end the present choice."""
+
+    @abc.abstractmethod
+    def one(self, number: int, answer: Collected) -> dict[str, Any]:
+        """Return choice ``number`` of a document, but for its ``token_ids``."""
+
+    def event(self, more: Json) -> bytes:
+        """Return one chunk as a server-sent event."""
+        return sse(compact(self._head(self.chunk_kind) | dict(more)))
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        named = {"id": f"{self.id_prefix}-{self.number}", "object": kind}
+        return {**named, "created": self.about.created, "model": self.turn.model}
+
+    def with_ids(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """Add the ids of the tokens since the last chunk, where the request asks for them."""
+        if self.turn.token_ids:
+            choice["token_ids"], self._token_ids = self._token_ids, []
+        return choice
+
+    def late_error(self, failed: Failed) -> bytes:
+        """Return a chunk with an ``error`` member; an unknown finish reason could make clients retry forever."""
+        return sse(compact({"error": {"message": failed.message, "type": "server_error"}}))
+
+    def whole(self) -> dict[str, Any]:
+        """Return the members of a document with all choices."""
+        choices = []
+        for number, answer in enumerate([*self._done, self.collected]):
+            ids = {"token_ids": ids_of(answer.steps)} if self.turn.token_ids else {}
+            choices.append(self.one(number, answer) | ids)
+        return self._head(self.kind) | {"choices": choices, "usage": self._counted()}
+
+    def _counted(self) -> dict[str, Any]:
+        """Return the ``usage`` of all choices; a prompt counts once."""
+        counts = [answer.counts for answer in (*self._done, self.collected)]
+        prompt, cached = (sum(one[k] for one in counts[:: self._choices]) for k in (0, 1))
+        completion, reasoning = (sum(one[k] for one in counts) for k in (2, 3))
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": prompt - cached},
+        } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if self.reasoned else {})
+
+
+def ids_of(steps: Sequence[Step]) -> list[int]:
+    """Return the ids of the tokens."""
+    return [step.token.id for step in steps if step.token.id is not None]

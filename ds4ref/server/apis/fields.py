@@ -1,414 +1,185 @@
-"""Parsers of the request fields that the four APIs have in common.
+"""Request fields that an API does not carry out: which are refused by name, and which change no answer.
 
-As tolerant as ds4's parser: unknown fields are ignored (but see ``known``), the last of several members of the same
-name counts, commas between the members of the request itself may be missing, text after the object is ignored. And as
-strict: a supported field must have the right type. Null is absent, unlike in ds4. Every error is a Refused with status
-400.
+What an API carries out are the fields of its request (``requests``). Of all others, a field that would change the
+answer is refused, unless its value asks for what happens anyway; ``IGNORED`` holds those that change none, each with
+the reason. A field that neither knows is ignored: clients send new ones all the time. Names are those of the public
+descriptions of OpenAI and Anthropic, and of vLLM, SGLang 0.5.23, llama.cpp's server and ollama 0.6.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+import re
+from collections.abc import Mapping
 
-from ...errors import TextError
-from ...text import rawjson
-from ...text.chat import Message, resolve_mode
-from ...text.fields import Fields, array
-from ...text.fields import fields as members
-from ...text.fields import text as string
-from ...text.schemas import Schema
-from ..api import About, Refused
-from ..deviations import on
-from ..turn import Choice, Sampling, Turn
+import msgspec
+from msgspec import Raw
 
-MOST = 2**31 - 1
-HUGE = 3.0e38
-LEAST_P = 1.0e-30
-CHOICES = 128
-"""Maximum number of answers to one prompt."""
+from ..api import Refused
+from .requests import REQUESTS, Request, bad
 
-STOPS = 256
-"""Maximum number of stop strings in a request; every generated token is checked against all of them."""
+NEVER: frozenset[str] = frozenset()
+OFF = frozenset(("false", "[]", "{}", '""', "0", "0.0"))
+ONE = OFF | {"1", "1.0"}
+NO_LIMIT = OFF | {"-1", "-1.0"}
+ON = frozenset(("true",))
 
-LENGTHS = ("max_tokens", "n_predict", "num_predict", "max_new_tokens")
-"""What OpenAI, llama.cpp, Ollama and SGLang's own API call the maximum length of an answer."""
+_NEUTRAL: Mapping[frozenset[str], str] = {
+    OFF: """
+        suffix audio functions container mcp_servers thread compaction background context_management moderation
+        guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern structured_outputs grammar
+        json_schema regex ebnf structural_tag format logits_processors custom_logit_processor custom_params vllm_xargs
+        bad_words stop_token_ids stop_regex allowed_token_ids logprob_token_ids prompt_logprobs prompt_embeds input_ids
+        input_embeds input_extra max_time use_beam_search repetition_detection mirostat
+        mirostat_mode dry_multiplier xtc_probability dynatemp_range top_a eta_cutoff epsilon_cutoff no_repeat_ngram_size
+        penalty_alpha samplers sampler_seq chat_template chat_template_kwargs prefill_assistant
+        documents add_special_tokens include_stop_str_in_output no_stop_trim return_tokens_as_token_ids
+        return_tokens return_prompt_text return_prompt_token_ids return_hidden_states return_meta_info
+        return_routed_experts return_sampling_mask return_output_ids_in_sglext return_input_ids_in_sglext
+        return_flat_raw_output_top_logprobs return_flat_raw_top_logprobs_b64 sampling_logprobs_mode watermark n_indent
+        response_fields post_sampling_probs lora lora_path kv_transfer_params ec_transfer_params session_params task
+        reasoning_in_content thinking_forced_open options raw template context images image_data system_prompt steps
+        width height top_logprobs_num return_text_in_logprobs sampling_params
+    """,
+    ONE: "n best_of repetition_penalty repeat_penalty length_penalty typical_p typ_p tfs_z n_cmpl min_keep n_probs",
+    NO_LIMIT: """
+        truncate_prompt_tokens thinking_token_budget thinking_budget thinking_budget_tokens reasoning_budget
+        reasoning_budget_tokens t_max_predict_ms t_max_prompt_ms top_n_sigma adaptive_target n_predict num_predict
+        max_new_tokens
+    """,
+    ON: """
+        add_generation_prompt skip_special_tokens include_reasoning separate_reasoning stream_reasoning
+        parse_tool_calls parallel_tool_calls
+    """,
+    OFF | {'["text"]'}: "modalities",
+    OFF | {'{"type":"text"}'}: "response_format",
+    OFF | {'"none"', '"auto"'}: "function_call tool_choice",
+    frozenset(('"auto"', '"deepseek"', '"deepseek-legacy"')): "reasoning_format",
+    NEVER: "previous_response_id conversation enable_thinking thinking think web_search_options",
+}
+NEUTRAL = {name: values for values, names in _NEUTRAL.items() for name in names.split()}
+"""Fields that would change an answer, each with the values (as JSON) that ask for what happens anyway."""
 
-BUDGETS = ("thinking_token_budget", "thinking_budget", "thinking_budget_tokens", "reasoning_budget",
-           "reasoning_budget_tokens")  # fmt: skip
-"""What servers call the maximum length of the reasoning."""
+_REASONS = {
+    "about an account, a bill or a record that a hosted service keeps": """
+        user safety_identifier metadata store service_tier inference_geo user_profile_id workspace_id diagnostics betas
+        billing_policy fallback_credit_token access_programs client_metadata request_id rid session_id custom_labels
+    """,
+    "prefixes are cached as they come, whatever a request says about it": """
+        prompt_cache_key prompt_cache_retention prompt_cache_options cache_control cache_salt extra_key cache_prompt
+        n_cache_reuse id_slot slot_id keep_alive n_keep num_keep n_discard
+    """,
+    "asks for speed or for a place in the queue, not for another answer": """
+        prediction speed priority data_parallel_rank bootstrap_host bootstrap_port bootstrap_room disagg_prefill_dp_rank
+        speculative.n_max speculative.n_min speculative.p_min speculative.type backend_sampling num_batch num_gpu
+        main_gpu num_thread numa low_vram f16_kv use_mmap use_mlock logits_all vocab_only embedding_only num_ctx
+        stream_interval
+    """,
+    "only counts together with a field that is refused": """
+        mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold
+        dynatemp_exponent repeat_last_n penalize_newline penalize_nl grammar_lazy grammar_triggers preserved_tokens
+        truncation_side adaptive_decay routed_experts_start_len background_options
+    """,
+    "about images, sounds and films; they are replaced by a note": """
+        image mm_processor_kwargs media_io_kwargs images_config video_config use_audio_in_video min_dynamic_patch
+        max_dynamic_patch
+    """,
+    "asks for figures beside the answer; they are in the Server-Timing header and in usage": """
+        timings_per_token return_progress return_cached_tokens_details return_spec_tokens_details verbose
+    """,
+    "about tools, models or checks of a hosted service; there are none here": """
+        max_tool_calls fallbacks safeguards
+    """,
+    "a hint for which DeepSeek V4's prompt has no words; agents send it with every request": "verbosity",
+    "what it asks for is what happens in the APIs that do not carry it out": "stream_options truncation",
+    "of endpoints that only render a prompt": "return_token_offsets return_assistant_tokens_mask",
+    "no spaces are put between control tokens, which are not shown": "spaces_between_special_tokens",
+}
+IGNORED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+_PLAIN = "a plain prompt has no tools and no reasoning"
+IGNORED_BY = {
+    "completions": dict.fromkeys(
+        ("thinking", "think", "reasoning_effort", "parallel_tool_calls", "tool_choice"), _PLAIN
+    )
+}
+"""Fields that change no answer of one API alone."""
 
-_EFFORT = "reasoning_effort"
-_ENDLESS = {*LENGTHS[1:], *BUDGETS}
-_SESSIONS = ("x-claude-code-session-id", "session-id", "x-session-id", "x-session-affinity", "thread-id")
+CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
+_CALLED: Mapping[str, tuple[str, str, str, str]] = {
+    "max_tokens max_completion_tokens max_output_tokens n_predict num_predict max_new_tokens":
+        ("max_tokens", "max_tokens", "max_tokens", "max_output_tokens"),
+    "response_format output_format output_config text guided_json json_schema format structured_outputs":
+        ("response_format", f"response_format of {CHAT}", "output_config.format", "text.format"),
+    "thinking think reasoning reasoning_effort chat_template_kwargs enable_thinking thinking_forced_open":
+        ("reasoning_effort", CHAT, "thinking", "reasoning.effort"),
+    "messages input prompt previous_response_id conversation": ("messages", "prompt", "messages", "input"),
+    "system instructions": ("messages", "prompt", "system", "instructions"),
+    "stop stop_sequences stop_token_ids stop_regex": ("stop", "stop", "stop_sequences", CHAT),
+    "logprobs top_logprobs n_probs top_logprobs_num": ("logprobs", "logprobs", CHAT, CHAT),
+    "n best_of n_cmpl": ("n", "n", CHAT, CHAT),
+    "thinking_token_budget thinking_budget thinking_budget_tokens reasoning_budget reasoning_budget_tokens":
+        ("thinking_token_budget", CHAT, CHAT, CHAT),
+    "functions tools": ("tools", CHAT, "tools", "tools"),
+    "function_call tool_choice": ("tool_choice", CHAT, "tool_choice", "tool_choice"),
+    "parallel_tool_calls": ("", "", "tool_choice.disable_parallel_tool_use", ""),
+    "repetition_penalty repeat_penalty": ("frequency_penalty",) * 4,
+    "bad_words allowed_token_ids": ("logit_bias",) * 4,
+    "min_tokens ignore_eos": (CHAT,) * 4,
+    "echo raw": (PLAIN,) * 4,
+    "prompt_logprobs": (f"echo and logprobs of {PLAIN}",) * 4,
+    "input_ids": (f"prompt of {PLAIN}",) * 4,
+    "options": ("its members as fields of the request",) * 4,
+}  # fmt: skip
+INSTEAD = {name: called for names, called in _CALLED.items() for name in names.split()}
+"""What to use instead of a field, in each of the four APIs."""
 
 
-def bad(message: str) -> Refused:
-    """Return a Refused (400) for a request that cannot be parsed."""
-    line = " ".join(message.split())
-    return Refused(400, "invalid JSON request: " + (line if len(line) <= 300 else line[:300] + "..."))
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+"""An escape of a JSON string; its group is half a surrogate pair."""
 
 
-@contextmanager
-def reading() -> Iterator[None]:
-    """Context manager that turns TextError into Refused (400)."""
+def read(data: bytes, api: str) -> Request:
+    """Parse a request; of two fields of the same name the last counts, half a surrogate pair becomes U+FFFD.
+
+    Raises Refused (400) for what is no JSON object, a field of another type, and what this server does not do.
+    """
     try:
-        yield
-    except TextError as error:
+        text = data.decode("utf-8-sig")
+        try:
+            members = msgspec.json.decode(text, type=dict[str, Raw])
+        except msgspec.DecodeError:
+            # msgspec refuses half a pair, which JavaScript's clients send where they cut a text
+            text = _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
+            members = msgspec.json.decode(text, type=dict[str, Raw])
+        check(members, api)
+        return msgspec.json.decode(text, type=REQUESTS[api])
+    except UnicodeDecodeError as error:
+        raise bad(f"the body is not UTF-8 (byte {error.start})") from None
+    except msgspec.MsgspecError as error:
         raise bad(str(error)) from None
 
 
-class Body:
-    """The members of a request's JSON object as raw JSON text by name; the last of several of the same name counts.
-
-    A member that is null is absent: LangChain and others send every parameter they know, set or not.
-    """
-
-    def __init__(self, data: bytes):
-        try:
-            pairs = rawjson.members(data.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise bad(f"the body is not UTF-8 (byte {error.start})") from None
-        except ValueError as error:
-            raise bad(str(error)) from None
-        self._raw: Fields = {}
-        for name, value in pairs:
-            self._raw.pop(name, None)  # keep the order of the last occurrences
-            if value != "null":
-                self._raw[name] = value
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._raw
-
-    @property
-    def names(self) -> list[str]:
-        """Member names in the order of their last occurrences."""
-        return list(self._raw)
-
-    def needed(self, name: str) -> str:
-        """Return the raw JSON of a required field; raises Refused if the field is missing."""
-        if name not in self._raw:
-            raise Refused(400, f"missing {name}")
-        return self._raw[name]
-
-    def raw(self, name: str) -> str | None:
-        """Return the raw JSON of an optional field, None if the field is absent or null."""
-        return self._raw.get(name)
-
-    def object(self, name: str) -> Fields:
-        """Return the members of an object-valued field, {} if the field is absent or null."""
-        raw = self.raw(name)
-        with reading():
-            return {} if raw is None else members(raw, name)
-
-    def text(self, name: str, default: str) -> str:
-        """Return the value of a string field, ``default`` if the field is absent."""
-        with reading():
-            return string(self._raw.get(name), name, default)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """Return the value of a boolean field, ``default`` if the field is absent."""
-        raw = self._raw.get(name)
-        return default if raw is None else truth(raw, name)
-
-    def number(self, name: str) -> float | None:
-        """Return the value of a number field, None if the field is absent."""
-        raw = self._raw.get(name)
-        return None if raw is None else value(raw, name)
-
-    def within(self, name: str, least: float, most: float) -> float | None:
-        """Return the value of a number field, None if it is absent; raise Refused if it is not from least to most."""
-        number = self.number(name)
-        if number is not None and not least <= number <= most:
-            limits = f"from {least:g} to {most:g}" if most < HUGE else f"{least:g} or more"
-            raise bad(f"{name} is not {limits}")
-        return number
-
-    def count(self, *names: str) -> int | None:
-        """Return an integer, at most 2**31 - 1, from the last present field of ``names``; None if all are absent.
-
-        Raise Refused if one is negative; of other servers' fields -1 stands for no limit.
-        """
-        names = tuple(name for name in names if name not in _ENDLESS or self._raw.get(name) != "-1")
-        values = [self.within(name, 0, HUGE) for name in self._raw if name in names]
-        return None if not values or values[-1] is None else int(min(values[-1], MOST))
-
-    def seed(self) -> int | None:
-        """Return the field ``seed``, a whole number, modulo 2**64; None if it is absent."""
-        number = self.number("seed")
-        if number is None:
-            return None
-        raw = self._raw["seed"]
-        if number != int(number):
-            raise bad("seed is not a whole number")
-        digits = raw.removeprefix("-")
-        exact = digits.isdigit() and len(digits) <= 4000  # Python converts no more of them
-        return (int(raw) if exact else int(number)) % 2**64
-
-    def bias(self) -> tuple[tuple[int, float], ...]:
-        """Return ``logit_bias``: token ids in ascending order, each with what is added to its logit."""
-        found: dict[int, float] = {}
-        for name, raw in self.object("logit_bias").items():
-            if not (name.isascii() and name.isdigit() and len(name) < 10):
-                raise bad(f"logit_bias: {name[:40]!r} is not a token id")
-            found[int(name)] = number = value(raw, f"logit_bias of {name}")
-            if not -100 <= number <= 100:
-                raise bad(f"logit_bias of {name} is not from -100 to 100")
-        return tuple(sorted(found.items()))
-
-    def choices(self) -> int:
-        """Return ``n``, the number of answers to each prompt."""
-        number = self.within("n", 1, CHOICES)
-        if number is not None and number != int(number):
-            raise bad("n is not a whole number")
-        return 1 if number is None else int(number)
+def check(members: Mapping[str, Raw], api: str) -> None:
+    """Raise Refused (400), naming the field, if the request asks for what this server does not do."""
+    ours = REQUESTS[api].__struct_fields__
+    elsewhere = {name for request in REQUESTS.values() for name in request.__struct_fields__}
+    for name, raw in members.items():
+        if name in ours or name in IGNORED or name in IGNORED_BY.get(api, ()):
+            continue
+        value = "".join(bytes(raw).decode().split())
+        if name not in NEUTRAL and name not in elsewhere or value == "null" or value in NEUTRAL.get(name, OFF):
+            continue
+        if name == "best_of" and "n" in members and value == bytes(members["n"]).decode():
+            continue  # the best of as many as are returned is what happens anyway
+        raise unsupported(name, INSTEAD.get(name, ("",) * 4)[list(REQUESTS).index(api)])
 
 
-def truth(raw: str, name: str) -> bool:
-    """Parse the raw JSON boolean of field ``name``."""
-    if raw not in ("true", "false"):
-        raise bad(f"{name} is not true or false")
-    return raw == "true"
-
-
-def value(raw: str, name: str) -> float:
-    """Parse the raw JSON number of field ``name``, clamped to +-HUGE."""
-    if raw[0] not in "-0123456789":
-        raise bad(f"{name} is not a number")
-    return min(max(float(raw), -HUGE), HUGE)
-
-
-# --- fields that several APIs have
-
-
-def model(body: Body, about: About) -> str:
-    """Return the model name of the request; any name is accepted and echoed in the answer."""
-    return body.text("model", about.model)
-
-
-def limit(body: Body, about: About, *names: str) -> int | None:
-    """Return the maximum length of the answer in tokens: the lower of the request's and the server's limit, or None.
-
-    A request that names no limit has the server's usual one, or its own ``min_tokens`` if that is more. Raise Refused
-    if ``min_tokens`` is above the limit.
-    """
-    asked, least = body.count(*names), body.count("min_tokens") or 0
-    usual = None if about.usual_tokens is None else max(about.usual_tokens, least)
-    limits = [n for n in (usual if asked is None else asked, about.max_tokens) if n is not None]
-    most = min(limits, default=None)
-    if most is not None and least > most:
-        raise bad(f"min_tokens is {least}, but the answer has at most {most} tokens")
-    return most
-
-
-def lengthened(body: Body, *clashing: str) -> None:
-    """Raise Refused if the request has ``min_tokens`` or ``ignore_eos`` together with a field that ends the answer.
-
-    A tool call or JSON of a schema is complete at a certain token; nothing may follow it.
-    """
-    for name in ("min_tokens", "ignore_eos"):
-        if body.raw(name) not in (None, "false", "0"):
-            for other in clashing:
-                raise Refused(400, f"{name} is not supported together with {other}")
-
-
-def stops(body: Body, name: str) -> tuple[str, ...]:
-    """Return the non-empty stop strings of field ``name``, a string or an array of strings."""
-    raw = body.raw(name)
-    if raw is None:
-        return ()
-    with reading():
-        entries = [raw] if rawjson.is_string(raw) else array(raw, name)
-        if len(entries) > STOPS:
-            raise bad(f"{name} has more than {STOPS} entries")
-        return tuple(filter(None, (string(one, f"an entry of {name}") for one in entries)))
-
-
-def sampling(body: Body, about: About, thinking: str) -> Sampling:
-    """Return the sampling parameters of a request, the same for all APIs.
-
-    ds4 ignores the request's values while thinking is on; this server uses them unless ``client-sampling`` is off.
-    """
-    values: dict[str, Any] = {
-        "temperature": body.within("temperature", 0, HUGE),
-        "top_p": body.within("top_p", 0, 1),
-        "min_p": body.within("min_p", 0, 1),
-        "top_k": body.count("top_k"),
-    }
-    if values["top_p"] == 0:
-        values["top_p"] = LEAST_P  # the smallest nucleus has one token; the sampler takes 0 for "off"
-    if thinking != "none" and not on(about.options, "client-sampling"):
-        values = {}
-    chosen = {name: value for name, value in values.items() if value is not None}
-    return Sampling(
-        **chosen,
-        seed=body.seed(),
-        presence=body.within("presence_penalty", -2, 2) or 0.0,
-        frequency=body.within("frequency_penalty", -2, 2) or 0.0,
-        bias=body.bias(),
-        min_tokens=body.count("min_tokens") or 0,
-        ignore_eos=body.flag("ignore_eos"),
+def unsupported(name: str, instead: str = "") -> Refused:
+    """Return the Refused (400) for a field that would change the answer and is not carried out."""
+    details = {"error_code": "thread_unsupported_request", "unsupported": [name]}
+    return Refused(
+        400,
+        f"{name} is not supported" + (f"; use {instead}" if instead else ""),
+        extra={"details": details} if name == "thread" else None,  # by which Anthropic's runner goes on without one
     )
-
-
-def known_roles(messages: Sequence[Message], *roles: str) -> Sequence[Message]:
-    """Return the messages; raise Refused if there are none, or one has a role that is not rendered."""
-    if not messages:
-        raise bad("there are no messages")
-    for message in messages:
-        if message.role not in roles:
-            raise bad(f"the role {message.role[:100]!r} is not known: choose from {', '.join(roles)}")
-    return messages
-
-
-def switched(body: Body, *names: str) -> tuple[bool | None, bool]:
-    """Return (thinking on, off or unspecified as None; whether the request has any of the fields ``names``).
-
-    The last of the fields counts.
-    """
-    chosen, explicit = None, False
-    for name in (name for name in body.names if name in names):
-        raw = body.needed(name)
-        explicit = True
-        if raw in ("true", "false"):
-            chosen = raw == "true"
-        elif name == "think":
-            raise bad("think is not true or false")
-        else:
-            with reading():
-                kind = string(members(raw, name).get("type"), f"type of {name}")
-            chosen = {"enabled": True, "disabled": False}.get(kind, chosen)
-    return chosen, explicit
-
-
-def thinking(body: Body, about: About, model: str) -> str:
-    """Return the thinking mode of a chat or completion request: "none", "high" or "max"."""
-    chosen, explicit = switched(body, "thinking", "think")
-    return mode(about, effort(body.raw(_EFFORT), _EFFORT), chosen, model, explicit)
-
-
-def effort(raw: str | None, name: str) -> str | None:
-    """Parse the raw JSON string of a reasoning-effort field, None if the field is absent or null."""
-    with reading():
-        return None if raw is None else string(raw, name)
-
-
-def mode(about: About, effort: str | None, chosen: bool | None, model: str, explicit: bool) -> str:
-    """Return the thinking mode ("none", "high" or "max") for a request's effort and switch.
-
-    chosen     thinking switched on or off by the request, None if unspecified
-    explicit   whether the request has a field that switches thinking
-    """
-    with reading():
-        return resolve_mode(about.ctx, effort, chosen, model, explicit)
-
-
-def affinity(body: Body, about: About) -> str:
-    """Return the client's id of the conversation, from ``prompt_cache_key`` or a session header; "" for none."""
-    raw = body.raw("prompt_cache_key")
-    if raw is not None and rawjson.is_string(raw):
-        return rawjson.string(raw)[:200]
-    return next((about.headers[name][:200] for name in _SESSIONS if about.headers.get(name)), "")
-
-
-# --- tools
-
-
-def parallel(body: Body) -> bool:
-    """Return whether the model may make several tool calls in one answer."""
-    raw = body.raw("parallel_tool_calls")
-    return raw is None or truth(raw, "parallel_tool_calls")
-
-
-def choose(kind: str, name: str, tools: Sequence[Schema], parallel: bool) -> Choice:
-    """Return the tool choice of a request; raises Refused if a call is demanded of a tool that does not exist."""
-    tools = [tool for tool in tools if tool.callable]
-    if kind in ("required", "named") and not tools:
-        raise Refused(400, "tool_choice demands a call, but there are no tools")
-    if kind != "named":
-        return Choice("none" if kind == "none" else "required" if kind == "required" else "auto", "", parallel)
-    for tool in tools:
-        if tool.name == name:
-            return Choice("named", tool.name, parallel)
-    raise Refused(400, f"tool_choice names the tool {name[:100]!r}, which is not among the tools")
-
-
-def schema_format(raw: str | None, where: str, nested: str = "") -> str:
-    """Return the JSON schema, as text, that a response-format field demands: "" for none, "{}" for any JSON object.
-
-    raw      raw JSON of the field, None if absent
-    where    name of the field in error messages
-    nested   the member that holds ``schema``, "" if ``schema`` lies beside ``type``
-    """
-    if raw is None:
-        return ""
-    with reading():
-        form = members(raw, where)
-        kind = string(form.get("type"), f"type of {where}")
-        if kind == "json_object":
-            return "{}"
-        if kind == "text":
-            return ""
-        if kind != "json_schema":
-            raise bad(f"type of {where} is {kind[:100]!r}: choose from text, json_object, json_schema")
-        inner = members(form.get(nested, "{}"), nested) if nested else form
-        schema = inner.get("schema", "{}")
-        if schema not in ("true", "false"):
-            members(schema, f"schema of {where}")
-    return schema
-
-
-def include_usage(body: Body) -> bool:
-    """Return whether the client wants token counts at the end of the stream (``stream_options.include_usage``)."""
-    raw = body.object("stream_options").get("include_usage")
-    return raw is not None and truth(raw, "include_usage")
-
-
-def hoist(about: About) -> str:
-    """Return which system messages move to the start of the prompt: "leading" (before the first turn) or "all"."""
-    return "leading" if on(about.options, "system-in-place") else "all"
-
-
-def replayed(messages: Sequence[Message], about: About) -> tuple[Message, ...]:
-    """Return the conversation with every known tool call as the model wrote it."""
-    return tuple(messages) if about.tools is None else tuple(about.tools.attach(messages))
-
-
-def continued(messages: Sequence[Message], body: Body) -> list[Message]:
-    """Return the messages, the last one open if the answer continues it (``prefix``, ``continue_final_message``).
-
-    Raises Refused where that message is not the assistant's last, or not text.
-    """
-    wanted, last = body.flag("continue_final_message"), messages[-1] if messages else Message("")
-    if not body.flag("add_generation_prompt", True) and not wanted:
-        raise bad("add_generation_prompt: false needs continue_final_message: true")
-    if any(message.prefix for message in messages[:-1]) or (last.prefix or wanted) and last.role != "assistant":
-        raise bad("only a last message of the assistant can be continued (prefix, continue_final_message)")
-    if (last.prefix or wanted) and last.calls:
-        raise bad("a message with tool calls cannot be continued")
-    return [*messages[:-1], replace(last, prefix=last.prefix or wanted)] if messages else []
-
-
-def open_turn(turn: Turn) -> Turn:
-    """Return the turn; raises Refused if it continues a message in a form that only a whole answer can have."""
-    if turn.messages and turn.messages[-1].prefix and (turn.format or turn.choice.kind in ("required", "named")):
-        raise bad("an answer that continues a message cannot be held to a format or to a tool call")
-    return turn
-
-
-def results_only(messages: Sequence[Message], about: About, who: str, field: str, history: str) -> bool:
-    """Return whether the messages have tool results without their calls, which only a cached timeline can continue.
-
-    Raises Refused if this server never issued the call id of such a result. ``who``, ``field`` and ``history`` are the
-    API's words in the error message.
-    """
-    known = {call.id for message in messages for call in message.calls}
-    missing = [call_id for message in messages for call_id in message.result_ids if call_id not in known]
-    tools = about.tools if about.tools is not None and about.tools.enabled else None
-    for call_id in missing:
-        if not call_id or (tools is not None and call_id not in tools):
-            state = f"{who} continuation state is not available for {field} {call_id[:100]}"
-            raise Refused(400, f"{state}; retry by replaying the full {history} history")
-    return bool(missing)

@@ -5,33 +5,43 @@ Left out on purpose: server tools, citations, batches, cache control (prefixes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from msgspec import Raw
 
 from ...targets.answer import CallDelta, Delta, Finish
-from ...text.chat import Message
-from ...text.fields import array
-from ...text.fields import fields as members
-from ...text.fields import text as string
 from ...text.messages import from_anthropic, tool_references
-from ...text.schemas import Schema, found_in, read_schemas
-from ..api import About, Api, Question, Refused, sse
-from ..deviations import on
-from ..turn import Choice, Failed, Turn
-from . import fields, known
-from .common import Base, Splice, compact, encoded, openai_error
-
-if TYPE_CHECKING:
-    from ...text.tokenizer import Tokenizer
+from ...text.schemas import found_in, read_schemas
+from ..api import About, Api, sse
+from ..turn import Failed, Turn
+from . import fields
+from .common import Base, compact
+from .requests import (
+    MessagesRequest,
+    bad,
+    check_results,
+    checked_open,
+    choose,
+    given,
+    known_roles,
+    mode,
+    needed,
+    reading,
+    replayed,
+    schema_format,
+    switched,
+)
 
 ROLES = ("user", "assistant", "system")
+EDITS = ("clear_thinking", "clear_tool_uses")
+"""Edits of the context: what the model thought before is left out by its own rules; tool results are left out from
+100,000 tokens on where no trigger is named, which is not done, but clients send it with every request."""
 
-_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-          429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
-_CHOICES = {"none": "none", "any": "required", "tool": "named"}
-_SINGLE = "disable_parallel_tool_use"
 _STOPS = {Finish.LENGTH: "max_tokens", Finish.TOOL_CALLS: "tool_use"}
+_NO_CALL = (
+    "Anthropic continuation state is not available for tool_use_id {}; retry by replaying the full messages history"
+)
 
 
 class Messages(Api):
@@ -40,117 +50,66 @@ class Messages(Api):
     path = "/v1/messages"
     name = "messages"
 
-    def read(self, body: bytes, about: About) -> tuple[Turn, MessagesReply]:
-        """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
-        request = fields.Body(body)
-        turn = _read(request, about)
-        return turn, MessagesReply(turn, about, request.flag("stream"))
+    def read(self, body: bytes, about: About, counted: bool = False) -> tuple[Turn, MessagesReply]:
+        """Parse a request into the generation to run (``Turn``) and the object that formats its answer.
 
-    def error(self, refused: Refused) -> bytes:
-        """Return the error as Anthropic's JSON document."""
-        return _error(refused)
-
-
-class CountTokens(Question):
-    """The endpoint /v1/messages/count_tokens: counts the tokens of a request's prompt."""
-
-    path = "/v1/messages/count_tokens"
-    name = "count_tokens"
-
-    def answer(self, body: bytes, about: About, tokenizer: Tokenizer) -> bytes:
-        """Return the JSON document with ``input_tokens``."""
-        if not on(about.options, "count-tokens"):
-            raise Refused(404, "unknown endpoint", _KINDS[404])
-        turn = _read(fields.Body(body), about, counted=True)
-        return encoded(compact({"input_tokens": len(turn.rendered().encode(tokenizer))}) + "\n")
-
-    def error(self, refused: Refused) -> bytes:
-        """Return the error as Anthropic's JSON document."""
-        return _error(refused)
-
-
-def _error(refused: Refused) -> bytes:
-    kind = refused.kind
-    if kind == "invalid_request_error" or kind == "server_error":
-        kind = _KINDS.get(refused.status, "api_error" if refused.status >= 500 else "invalid_request_error")
-    error = {"type": kind, "message": refused.message, **refused.extra}
-    return encoded(compact({"type": "error", "error": error}) + "\n")
-
-
-# --- requests
-
-
-def _read(body: fields.Body, about: About, counted: bool = False) -> Turn:
-    """Parse a request; ``counted``: only its prompt is used."""
-    known.check(body, "messages")
-    raw = body.needed("messages")
-    hoist = fields.hoist(about)
-    with fields.reading():
-        tools = found_in(read_schemas(body.raw("tools")), tool_references(raw))
-        messages = from_anthropic(
-            raw,
-            body.raw("system"),
-            placeholders=True,
-            leading=hoist == "leading",
-            references={tool.name: tool.text for tool in tools},
-        )
-        if not array(raw, "messages"):
-            raise fields.bad("there are no messages")
-        fields.known_roles(messages, *ROLES)
+        ``counted``: only the turn's prompt is used.
+        """
+        request = fields.read(body, self.name)
+        assert isinstance(request, MessagesRequest)
+        for edit in (request.context_management and request.context_management.edits) or ():
+            if not edit.type.startswith(EDITS) or edit.type.startswith(EDITS[1]) and edit.trigger is not None:
+                late = " with a trigger" if edit.type.startswith(EDITS) else ""
+                raise fields.unsupported(f"context_management: {edit.type[:100]}{late}")
+        raw = needed(request.messages, "messages")
+        with reading():
+            tools = found_in(read_schemas(given(request.tools)), tool_references(raw))
+            messages = from_anthropic(
+                raw,
+                given(request.system),
+                placeholders=True,
+                leading=True,
+                references={tool.name: tool.text for tool in tools},
+            )
+            messages = known_roles(messages, *ROLES)
+        if all(message.role == "system" for message in messages):
+            raise bad("there are no messages")
         if messages[-1].role == "assistant" and not messages[-1].calls:
             messages[-1] = replace(messages[-1], prefix=True)
-    model = fields.model(body, about)
-    config = body.object("output_config")
-    thinking = _thinking(body, about, model, config)
-    choice = _choice(body.raw("tool_choice"), tools)
-    named = "output_config.format" if "format" in config else "output_format"
-    form = config.get("format") or body.raw("output_format")
-    turn = Turn(
-        "messages",
-        model,
-        fields.replayed(messages, about),
-        tuple(tools),
-        thinking,
-        max_tokens=fields.limit(body, about, "max_tokens"),
-        sampling=fields.sampling(body, about, thinking),
-        stop=fields.stops(body, "stop_sequences"),
-        choice=choice,
-        format=fields.schema_format(form, named),
-        affinity=fields.affinity(body, about),
-        hoist=hoist,
-        recover=on(about.options, "recover-calls"),
-        results_only=not counted and _results_only(messages, about),
-    )
-    return fields.open_turn(turn)
+        if not counted:
+            check_results(messages, _NO_CALL)
+        config, choice, model = request.output_config, request.tool_choice, request.model
+        model = about.model if model is None else model
+        form, where = config.format if config is not None else None, "output_config.format"
+        if form is None:
+            form, where = request.output_format, "output_format"
+        single = choice is not None and choice.disable_parallel_tool_use
+        demanded, tools = choose(choice, tools, not single, ("tool",))
+        turn = Turn(
+            "messages",
+            model,
+            replayed(messages, about),
+            tuple(tools),
+            _thinking(request, about, model),
+            max_tokens=request.limit(about, "max_tokens"),
+            sampling=request.sampling(),
+            stop=tuple(filter(None, request.stop_sequences or ())),
+            choice=demanded,
+            format=schema_format(form, where),
+        )
+        return checked_open(turn), MessagesReply(turn, about, request.stream)
 
 
-def _thinking(body: fields.Body, about: About, model: str, config: Mapping[str, str]) -> str:
-    """Return the thinking mode.
+def _thinking(request: MessagesRequest, about: About, model: str) -> str:
+    """Return the thinking mode: none unless the request mentions ``thinking``.
 
     An effort never switches thinking on: Claude Code asks for titles with effort "high" and without thinking.
     """
-    chosen, explicit = fields.switched(body, "thinking")
-    effort = fields.effort(body.raw("reasoning_effort"), "reasoning_effort")
-    effort = fields.effort(config.get("effort"), "effort") or effort
-    if chosen is None and model != "deepseek-reasoner" and on(about.options, "messages-quiet"):
-        chosen = body.raw("thinking") is not None  # adaptive, or a word that is yet to be invented
-    return fields.mode(about, effort, chosen, model, explicit)
-
-
-def _choice(raw: str | None, tools: list[Schema]) -> Choice:
-    if raw is None:
-        return Choice()
-    with fields.reading():
-        choice = members(raw, "tool_choice")
-        kind = string(choice.get("type"), "type of tool_choice")
-        single = fields.truth(choice.get(_SINGLE, "false"), _SINGLE)
-        name = string(choice.get("name"), "name of tool_choice")
-        return fields.choose(_CHOICES.get(kind, "auto"), name, tools, not single)
-
-
-def _results_only(messages: list[Message], about: About) -> bool:
-    """Return whether there are tool results without their calls."""
-    return fields.results_only(messages, about, "Anthropic", "tool_use_id", "messages")
+    chosen, explicit = switched(request.thinking)
+    if chosen is None and model != "deepseek-reasoner":
+        chosen = request.thinking is not None  # adaptive, or a word that is yet to be invented
+    effort = request.output_config and request.output_config.effort or request.reasoning_effort
+    return mode(about, effort, chosen, model, explicit)
 
 
 # --- answers
@@ -161,7 +120,7 @@ class MessagesReply(Base):
 
     call_prefix = "toolu_"
 
-    def __init__(self, turn: Turn, about: About, stream: bool):
+    def __init__(self, turn: Turn, about: About, stream: bool | None):
         super().__init__(turn, about, stream)
         self._blocks = 0
         self._open = ""  # the kind of the open block
@@ -250,23 +209,16 @@ class MessagesReply(Base):
 
     # --- a document
 
-    def document(self) -> bytes:
-        """Return the whole answer as a ``message`` JSON document."""
-        self.whole()
-        answer, splice, content = self.collected, Splice(), []
+    def whole(self) -> dict[str, Any]:
+        """Return the members of the whole answer as a ``message``."""
+        answer, content = self.collected, list[dict[str, Any]]()
         if answer.reasoning:
             content.append({"type": "thinking", "thinking": answer.reasoning, "signature": self._id})
         if answer.text or not answer.calls:
             content.append({"type": "text", "text": answer.text})
         for index, name, arguments in answer.calls:
-            content.append(_tool_use(self.call_id(index), name) | {"input": splice(arguments)})
-        message = self._message(content, *self._reason(), self._usage(*answer.counts[:3]))
-        return encoded(splice.compact(message) + "\n")
-
-    def error(self, refused: Refused) -> bytes:
-        """Return the error as Anthropic's JSON document."""
-        shaped = on(self.about.options, "anthropic-errors") or "n_prompt_tokens" in refused.extra
-        return _error(refused) if shaped else openai_error(refused)
+            content.append(_tool_use(self.call_id(index), name) | {"input": Raw(arguments.encode())})
+        return self._message(content, *self._reason(), self._usage(*answer.counts[:3]))
 
     # --- both
 

@@ -6,40 +6,42 @@ endpoint for compaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Raw
 
 from ...targets.answer import CallDelta, Delta, Finish
 from ...text.chat import Message
-from ...text.fields import Fields, array
-from ...text.fields import fields as members
-from ...text.fields import text as string
 from ...text.messages import from_responses
 from ...text.protocol import THINK_CLOSE
-from ...text.rawjson import is_string
 from ...text.schemas import Schema, brought, read_schemas
-from ..api import About, Api, Refused, sse
-from ..deviations import on
-from ..turn import Choice, Failed, Turn
-from . import fields, known
-from .common import (
-    Base,
-    PlainInput,
-    Splice,
-    Tool,
-    encoded,
-    new_id,
-    on_the_wire,
-    openai_error,
-    plain_input,
-)  # fmt: skip
+from ..api import About, Api, sse
+from ..turn import Failed, Turn
+from . import fields
+from .common import Base, Tool, compact, new_id, on_the_wire, plain_input
+from .requests import (
+    Reasoning,
+    ResponsesRequest,
+    bad,
+    check_results,
+    choose,
+    given,
+    known_roles,
+    mode,
+    needed,
+    reading,
+    replayed,
+    schema_format,
+)
 
 ROLES = ("user", "assistant", "system", "developer", "tool")
 SUMMARIES = ("auto", "concise", "detailed")
+LOGPROBS = "message.output_text.logprobs"
 DIGITS = 24
 
 _CLOSE = THINK_CLOSE.encode()
+_NO_CALL = "Responses continuation state is not available for call_id {}; retry by replaying the full input history"
 
 Item = dict[str, Any]
 
@@ -52,49 +54,37 @@ class Responses(Api):
 
     def read(self, body: bytes, about: About) -> tuple[Turn, ResponsesReply]:
         """Parse a request into the generation to run (``Turn``) and the object that formats its answer."""
-        request = fields.Body(body)
-        for name in ("previous_response_id", "conversation"):
-            if request.raw(name) is not None:
-                raise Refused(400, f"{name} is not supported; replay full input instead")
-        known.check(request, self.name)
-        with fields.reading():
-            instructions = string(request.raw("instructions"), "instructions")
-            in_place = on(about.options, "tools-in-place")
-            messages, loaded = from_responses(
-                request.needed("input"), instructions, placeholders=True, in_place=in_place
-            )
+        request = fields.read(body, self.name)
+        assert isinstance(request, ResponsesRequest)
+        asked = request.reasoning or Reasoning()
+        if LOGPROBS in (request.include or ()):
+            raise fields.unsupported(f"include: {LOGPROBS}", fields.CHAT)
+        for name, value, usual in (("context", asked.context, "auto"), ("mode", asked.mode, "standard")):
+            if value not in (None, usual):
+                raise fields.unsupported(f"reasoning.{name}")
+        with reading():
+            raw, instructions = needed(request.input, "input"), request.instructions or ""
+            messages, loaded = from_responses(raw, instructions, placeholders=True, in_place=True)
             if not messages or (len(messages) == 1 and instructions):
-                raise fields.bad("input is empty")
-            messages = _asked_again(list(fields.known_roles(messages, *ROLES)))
-            late = brought(loaded) if in_place else read_schemas("[" + ",".join(loaded) + "]")
-            tools = _merged(read_schemas(request.raw("tools")), late, in_place)
-        model = fields.model(request, about)
-        asked = request.object("reasoning")
-        effort = fields.effort(asked.get("effort"), "effort")
-        thinking = fields.mode(about, effort, None, model, effort is not None)
-        choice, tools = _choice(request.raw("tool_choice"), tools, fields.parallel(request))
+                raise bad("input is empty")
+            messages = _asked_again(known_roles(messages, *ROLES))
+            tools = _merged(read_schemas(given(request.tools)), brought(loaded))
+        check_results(messages, _NO_CALL)
+        model = about.model if request.model is None else request.model
+        kinds = ("function", "custom", "tool_search")
+        choice, tools = choose(request.tool_choice, tools, request.parallel_tool_calls, kinds)
         turn = Turn(
             "responses",
             model,
-            fields.replayed(messages, about),
+            replayed(messages, about),
             tuple(tools),
-            thinking,
-            max_tokens=fields.limit(request, about, "max_output_tokens", "max_tokens"),
-            sampling=fields.sampling(request, about, thinking),
+            mode(about, asked.effort, None, model, asked.effort is not None),
+            max_tokens=request.limit(about, "max_output_tokens", "max_tokens"),
+            sampling=request.sampling(),
             choice=choice,
-            format=fields.schema_format(request.object("text").get("format"), "text.format"),
-            affinity=fields.affinity(request, about),
-            hoist=fields.hoist(about),
-            recover=on(about.options, "recover-calls"),
-            results_only=fields.results_only(messages, about, "Responses", "call_id", "input"),
+            format=schema_format(request.text.format if request.text is not None else None, "text.format"),
         )
-        with fields.reading():
-            summary = string(asked.get("summary"), "summary") in SUMMARIES
-        return turn, ResponsesReply(turn, about, request.flag("stream"), summary)
-
-    def error(self, refused: Refused) -> bytes:
-        """Return the error as OpenAI's JSON document."""
-        return openai_error(refused)
+        return turn, ResponsesReply(turn, about, request.stream, asked.summary in SUMMARIES)
 
 
 def _asked_again(messages: list[Message]) -> list[Message]:
@@ -102,49 +92,44 @@ def _asked_again(messages: list[Message]) -> list[Message]:
 
     A history that ends with the assistant's turn could not be answered.
     """
-    last = messages[-1] if messages else Message("user")
+    last = messages[-1]
     alone = last.role == "assistant" and last.reasoning and not last.content and not last.calls
     return messages[:-1] if alone and len(messages) > 1 else messages
 
 
-def _merged(tools: list[Schema], late: list[Schema], in_place: bool) -> list[Schema]:
-    """Merge the tools declared by a request with those that tool searches in its history added.
-
-    ``in_place``: the search's result shows the added tools; otherwise the prompt's start shows all of them.
-    """
+def _merged(tools: list[Schema], late: list[Schema]) -> list[Schema]:
+    """Merge the tools declared by a request with those that tool searches in its history added, shown there."""
     known = {tool.name for tool in tools if not tool.deferred}
-    new = {tool.name: tool if in_place else replace(tool, deferred=False) for tool in late if tool.name not in known}
+    new = {tool.name: tool for tool in late if tool.name not in known}
     return [tool for tool in tools if tool.name not in new] + list(new.values())
 
 
-def _choice(raw: str | None, tools: list[Schema], parallel: bool) -> tuple[Choice, list[Schema]]:
-    """Return the tool choice and the tools that it allows."""
-    if raw is None:
-        return Choice(parallel=parallel), tools
-    with fields.reading():
-        if is_string(raw):
-            kind = string(raw, "tool_choice")
-            if kind not in ("auto", "none", "required"):
-                raise Refused(400, f"tool_choice={kind[:100]} not supported")
-            return fields.choose(kind, "", tools, parallel), tools
-        choice = members(raw, "tool_choice")
-        kind = string(choice.get("type"), "type of tool_choice")
-        if kind == "allowed_tools":
-            allowed = array(choice.get("tools", "[]"), "tools of tool_choice")
-            names = {_named(members(one, "an allowed tool"), tools) for one in allowed}
-            remaining = [tool for tool in tools if tool.name in names]
-            return fields.choose(string(choice.get("mode"), "mode of tool_choice"), "", remaining, parallel), remaining
-        if kind not in ("function", "custom", "tool_search"):
-            raise Refused(400, f"forced tool_choice not supported for {kind[:100]!r}")
-        return fields.choose("named", _named(choice, tools), tools, parallel), tools
+_PARTS = {
+    "reasoning": ("rs_", "summary", "reasoning_summary_part", "reasoning_summary_text", "summary_index"),
+    "message": ("msg_", "content", "content_part", "output_text", "content_index"),
+}
+"""Of items of text: prefix of ids, member with the only part, events of the part and of its text, name of its index."""
 
 
-def _named(choice: Fields, tools: Sequence[Schema]) -> str:
-    """Return a tool's name as the model sees it."""
-    name, namespace = string(choice.get("name"), "name of a tool"), string(choice.get("namespace"), "namespace")
-    if not name and string(choice.get("type"), "type of a tool") == "tool_search":
-        return "tool_search"
-    return namespace + name
+@dataclass
+class _Open:
+    """An unfinished output item: its id, its index in the output, its text so far; of a call its number and tool."""
+
+    id: str
+    at: int
+    parts: list[str] = field(default_factory=list)
+    index: int = -1
+    tool: Tool = field(default_factory=lambda: Tool(""))
+
+    @property
+    def where(self) -> Item:
+        """Members that identify the item in its events."""
+        return {"item_id": self.id, "output_index": self.at}
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.parts)
 
 
 class ResponsesReply(Base):
@@ -153,18 +138,18 @@ class ResponsesReply(Base):
     ``summary``: the client wants the reasoning as a summary.
     """
 
-    def __init__(self, turn: Turn, about: About, stream: bool, summary: bool):
+    last_byte = ""  # as ds4 has it
+
+    def __init__(self, turn: Turn, about: About, stream: bool | None, summary: bool):
         super().__init__(turn, about, stream)
         self.id = new_id("resp_", DIGITS)
         self._summary = summary
         self._sequence = 0
         self._items: list[Item] = []  # finished ones
         self._opened = 0
-        self._reasoning: _Open | None = None
-        self._message: _Open | None = None
-        self._call: _Call | None = None
+        self._texts: dict[str, _Open] = {}  # open items of text by kind
+        self._call: _Open | None = None
         self._called = False  # a call was begun
-        self._splice = Splice()
 
     # --- a stream
 
@@ -183,11 +168,11 @@ class ResponsesReply(Base):
         if lost:
             self._call = None  # never closed
         if delta.reasoning and self._summary:
-            out += self._think(delta.reasoning)
-        if (delta.text or delta.calls) and on(self.about.options, "close-reasoning"):
-            out += self._close_reasoning("completed")
+            out += self._say("reasoning", delta.reasoning)
+        if delta.text or delta.calls:
+            out += self._close_text("reasoning", "completed")
         if delta.text and not lost:
-            out += self._say(delta.text)
+            out += self._say("message", delta.text)
         for call in delta.calls:
             out += self._call_piece(call)
         return out + self._end(delta.finish) if delta.finish else out
@@ -198,88 +183,67 @@ class ResponsesReply(Base):
         self.begun = True
         return self._event("response.created", response=self._response("in_progress", []))
 
-    def _think(self, text: str) -> bytes:
-        out, item = b"", self._reasoning
+    def _say(self, kind: str, text: str) -> bytes:
+        prefix, _, part, words, number = _PARTS[kind]
+        out, item = b"", self._texts.get(kind)
         if item is None:
-            item = self._reasoning = self._open("rs_")
-            out += self._added(item.at, {"id": item.id, "type": "reasoning", "status": "in_progress", "summary": []})
-            part = {"type": "summary_text", "text": ""}
-            out += self._event("response.reasoning_summary_part.added", **item.where, summary_index=0, part=part)
+            item = self._texts[kind] = self._open(prefix)
+            out += self._added(item.at, _text_item(kind, item.id, "", "in_progress"))
+            out += self._event(f"response.{part}.added", **item.where, **{number: 0}, part=_part(kind, ""))
         item.parts.append(text)
-        return out + self._event("response.reasoning_summary_text.delta", **item.where, summary_index=0, delta=text)
-
-    def _say(self, text: str) -> bytes:
-        out, item = b"", self._message
-        if item is None:
-            item = self._message = self._open("msg_")
-            empty = {"id": item.id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-            out += self._added(item.at, empty)
-            out += self._event("response.content_part.added", **item.where, content_index=0, part=_output_text(""))
-        item.parts.append(text)
-        return out + self._event("response.output_text.delta", **item.where, content_index=0, delta=text)
+        return out + self._event(f"response.{words}.delta", **item.where, **{number: 0}, delta=text)
 
     def _call_piece(self, piece: CallDelta) -> bytes:
         out, call = b"", self._call
         if call is None or call.index != piece.index:
-            out += self._close_call() + self._close_reasoning("completed") + self._close_message("completed")
+            out += self._close_call() + self._close_text("reasoning", "completed")
+            out += self._close_text("message", "completed")
             self._called, tool = True, on_the_wire(self.turn.tools, piece.name)
-            call = self._call = _Call(piece.index, tool, self._open("ctc_" if tool.kind == "custom" else "fc_"))
-            item = _call_item(call.open.id, self.call_id(call.index), tool, "", "in_progress", self._splice)
-            out += self._added(call.open.at, item)
-        return out + self._argument(call, call.feed(piece.arguments))
-
-    def _argument(self, call: _Call, text: str) -> bytes:
-        kind = {"function": "function_call_arguments", "custom": "custom_tool_call_input"}.get(call.tool.kind)
-        if not text or kind is None:
-            return b""
-        return self._event(f"response.{kind}.delta", **call.open.where, delta=text)
+            call = self._call = self._open("ctc_" if tool.kind == "custom" else "fc_")
+            call.index, call.tool = piece.index, tool
+            out += self._added(call.at, _call_item(call.id, self.call_id(call.index), tool, "", "in_progress"))
+        call.parts.append(piece.arguments)
+        if piece.arguments and call.tool.kind == "function":  # a custom tool's text is sent when it is whole
+            out += self._event("response.function_call_arguments.delta", **call.where, delta=piece.arguments)
+        return out
 
     # --- the ends of items
 
-    def _close_reasoning(self, status: str) -> bytes:
-        item, self._reasoning = self._reasoning, None
+    def _close_text(self, kind: str, status: str) -> bytes:
+        _, _, part, words, number = _PARTS[kind]
+        item = self._texts.pop(kind, None)
         if item is None:
             return b""
-        out = self._event("response.reasoning_summary_text.done", **item.where, summary_index=0, text=item.text)
-        part = {"type": "summary_text", "text": item.text}
-        out += self._event("response.reasoning_summary_part.done", **item.where, summary_index=0, part=part)
-        return out + self._done(item.at, _reasoning_item(item.id, item.text, status))
-
-    def _close_message(self, status: str) -> bytes:
-        item, self._message = self._message, None
-        if item is None:
-            return b""
-        out = self._event("response.output_text.done", **item.where, content_index=0, text=item.text)
-        part = _output_text(item.text)
-        out += self._event("response.content_part.done", **item.where, content_index=0, part=part)
-        return out + self._done(item.at, _message_item(item.id, item.text, status))
+        out = self._event(f"response.{words}.done", **item.where, **{number: 0}, text=item.text)
+        out += self._event(f"response.{part}.done", **item.where, **{number: 0}, part=_part(kind, item.text))
+        return out + self._done(item.at, _text_item(kind, item.id, item.text, status))
 
     def _close_call(self) -> bytes:
         call, self._call = self._call, None
         if call is None:
             return b""
-        item, tool = call.open, call.tool
-        out = b""
+        out, tool = b"", call.tool
         if tool.kind == "custom":
-            out += self._argument(call, call.rest())
-            whole = plain_input(item.text)
-            out += self._event("response.custom_tool_call_input.done", **item.where, input=whole)
+            whole = plain_input(call.text)
+            if whole:
+                out += self._event("response.custom_tool_call_input.delta", **call.where, delta=whole)
+            out += self._event("response.custom_tool_call_input.done", **call.where, input=whole)
         elif tool.kind == "function":
             space = {"namespace": tool.namespace} if tool.namespace else {}
-            named = {"name": tool.name, **space, "arguments": item.text}
-            out += self._event("response.function_call_arguments.done", **item.where, **named)
-        done = _call_item(item.id, self.call_id(call.index), tool, item.text, "completed", self._splice)
-        return out + self._done(item.at, done)
+            named = {"name": tool.name, **space, "arguments": call.text}
+            out += self._event("response.function_call_arguments.done", **call.where, **named)
+        return out + self._done(call.at, _call_item(call.id, self.call_id(call.index), tool, call.text, "completed"))
 
     def _end(self, finish: Finish | str) -> bytes:
         status = _status(finish)
         last = "completed" if status == "completed" else "incomplete"
         out = b""
-        if self._cut_in_reasoning(status) and self._reasoning is None:
+        if self._cut_in_reasoning(status) and "reasoning" not in self._texts:
             item = self._open("rs_")
-            out += self._added(item.at, {"id": item.id, "type": "reasoning", "status": "in_progress", "summary": []})
-            out += self._done(item.at, _reasoning_item(item.id, "", "incomplete"))
-        out += self._close_reasoning(self._thought(last)) + self._close_message(last) + self._close_call()
+            out += self._added(item.at, _text_item("reasoning", item.id, "", "in_progress"))
+            out += self._done(item.at, _text_item("reasoning", item.id, "", "incomplete"))
+        out += self._close_text("reasoning", self._thought(last)) + self._close_text("message", last)
+        out += self._close_call()
         return out + self._event(f"response.{status}", response=self._response(status, self._items))
 
     def _cut_in_reasoning(self, status: str) -> bool:
@@ -302,46 +266,36 @@ class ResponsesReply(Base):
         return out + self._event("response.failed", response=self._response("failed", self._items, error))
 
     def alive(self) -> bytes:
-        """Return an event of an unknown type: it resets the timeout of clients that ignore SSE comments."""
-        if not on(self.about.options, "json-keepalive"):
-            return super().alive()
+        """Return an event of an unknown type: it resets the timeout of clients that ignore SSE comments (Codex)."""
         return self._begin() + self._event("response.keepalive")
 
     # --- a document
 
-    def document(self) -> bytes:
-        """Return the whole answer as a ``response`` JSON document."""
-        self.whole()
-        answer, items = self.collected, []
+    def whole(self) -> Item:
+        """Return the members of the whole answer as a ``response``."""
+        answer, items = self.collected, list[Item]()
         status = _status(answer.last.finish)
         last = "completed" if status == "completed" else "incomplete"
-        if answer.reasoning and self._summary:
-            items.append(_reasoning_item(new_id("rs_", DIGITS), answer.reasoning, self._thought(last)))
-        elif self._cut_in_reasoning(status):
-            items.append(_reasoning_item(new_id("rs_", DIGITS), "", "incomplete"))
+        if answer.reasoning and self._summary or self._cut_in_reasoning(status):
+            shown, thought = (answer.reasoning, self._thought(last)) if self._summary else ("", "incomplete")
+            items.append(_text_item("reasoning", new_id("rs_", DIGITS), shown, thought))
         if answer.text:
-            items.append(_message_item(new_id("msg_", DIGITS), answer.text, last))
+            items.append(_text_item("message", new_id("msg_", DIGITS), answer.text, last))
         for index, name, arguments in answer.calls:
             tool = on_the_wire(self.turn.tools, name)
             item_id = new_id("ctc_" if tool.kind == "custom" else "fc_", DIGITS)
-            items.append(_call_item(item_id, self.call_id(index), tool, arguments, "completed", self._splice))
-        return encoded(self._splice.compact(self._response(status, items)))
+            items.append(_call_item(item_id, self.call_id(index), tool, arguments, "completed"))
+        return self._response(status, items)
 
     # --- both
 
     def _response(self, status: str, output: list[Item], error: Item | None = None) -> Item:
-        response: Item = {
-            "id": self.id,
-            "object": "response",
-            "created_at": self.about.created,
-            "status": status,
-            "model": self.turn.model,
-        }
+        response: Item = {"id": self.id, "object": "response", "created_at": self.about.created, "status": status}
+        response["model"] = self.turn.model
         if status == "failed":
             response["error"] = error or {"code": "server_error", "message": "generation failed"}
         if status == "incomplete":
-            known = on(self.about.options, "limit-reason")
-            response["incomplete_details"] = {"reason": "max_output_tokens" if known else "max_tokens"}
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
         response["output"] = output
         if status != "in_progress":
             prompt, cached, completion, thought = self.counts
@@ -367,67 +321,29 @@ class ResponsesReply(Base):
 
     def _event(self, kind: str, **more: Any) -> bytes:
         self._sequence += 1
-        return sse(self._splice.compact({"type": kind, "sequence_number": self._sequence - 1, **more}))
-
-
-class _Open:
-    """An unfinished output item: id, index in the output, text so far."""
-
-    def __init__(self, item_id: str, at: int):
-        self.id, self.at = item_id, at
-        self.parts: list[str] = []
-
-    @property
-    def where(self) -> Item:
-        """Members that identify the item in its events."""
-        return {"item_id": self.id, "output_index": self.at}
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return "".join(self.parts)
-
-
-class _Call:
-    """An unfinished tool call in a stream."""
-
-    def __init__(self, index: int, tool: Tool, item: _Open):
-        self.index, self.tool, self.open = index, tool, item
-        self._plain = PlainInput() if tool.kind == "custom" else None
-
-    def feed(self, fragment: str) -> str:
-        """Append a fragment of the arguments; return what can be sent."""
-        self.open.parts.append(fragment)
-        return fragment if self._plain is None else self._plain.feed(fragment)
-
-    def rest(self) -> str:
-        """Return what could not be sent before the arguments were complete."""
-        return "" if self._plain is None else self._plain.finish()[1]
+        return sse(compact({"type": kind, "sequence_number": self._sequence - 1, **more}))
 
 
 def _status(finish: Finish | str) -> str:
     return {Finish.LENGTH: "incomplete", Finish.ERROR: "failed"}.get(Finish(finish or Finish.STOP), "completed")
 
 
-def _output_text(text: str) -> Item:
+def _part(kind: str, text: str) -> Item:
+    if kind == "reasoning":
+        return {"type": "summary_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def _reasoning_item(item_id: str, text: str, status: str) -> Item:
-    summary = [{"type": "summary_text", "text": text}] if text else []
-    return {"id": item_id, "type": "reasoning", "status": status, "summary": summary}
+def _text_item(kind: str, item_id: str, text: str, status: str) -> Item:
+    role = {"role": "assistant"} if kind == "message" else {}
+    return {"id": item_id, "type": kind, "status": status, **role, _PARTS[kind][1]: [_part(kind, text)] if text else []}
 
 
-def _message_item(item_id: str, text: str, status: str) -> Item:
-    content = [_output_text(text)]
-    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
-
-
-def _call_item(item_id: str, call_id: str, tool: Tool, arguments: str, status: str, splice: Splice) -> Item:
+def _call_item(item_id: str, call_id: str, tool: Tool, arguments: str, status: str) -> Item:
     """Return a call as the item kind of its tool. ``arguments``: JSON text, "" at the beginning."""
     if tool.kind == "tool_search":
         head = {"id": item_id, "type": "tool_search_call", "status": status, "call_id": call_id, "execution": "client"}
-        return head | {"arguments": splice(arguments or "{}")}
+        return head | {"arguments": Raw((arguments or "{}").encode())}
     space = {"namespace": tool.namespace} if tool.namespace else {}
     if tool.kind == "custom":
         plain = plain_input(arguments) if arguments else ""

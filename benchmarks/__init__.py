@@ -7,7 +7,6 @@ python -m benchmarks.profile where the time of a decoded token goes, step by ste
 python -m benchmarks.threads how a token scales with threads, what a barrier costs, what more threads would give
 python -m benchmarks.skills  what the embedded model can do; what every mistake and every quantization costs it
 python -m benchmarks.experts decode of a model larger than memory, against plain mapping and the disk's rate
-python -m benchmarks.arms    whether ds4-bench can be trusted: its overhead, false and missed verdicts
 
 report, timing     rows with bars; interleaved rounds of all arms
 costs, depth       operations per token; sessions at depth whose cache rows were made up instead of computed

@@ -11,8 +11,9 @@ from ds4ref.console.flags import add
 from ds4ref.console.options import parsed
 from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
+from ds4ref.runs.compare import INCOMPARABLE
 
-from .compare import INCOMPARABLE, compare_logs, document, text
+from .compare import compare_logs, document, text
 from .log import read
 from .view import newest
 
@@ -40,11 +41,12 @@ def compare(argv: Sequence[str]) -> int:
         return 0
     if len(args.logs) != 2:
         raise UsageError(f"compare needs two logs, {len(args.logs)} given")
-    found = compare_logs(*(read(newest(name)) for name in args.logs))
+    a, b = (read(newest(name)) for name in args.logs)
+    found = compare_logs(a, b)
     if args.json:
         print(json.dumps(document(found), ensure_ascii=False))
     else:
-        print(text(found, columns(sys.stdout) if is_tty(sys.stdout) else PIPE_WIDTH))
+        print(text(found, a, b, columns(sys.stdout) if is_tty(sys.stdout) else PIPE_WIDTH))
     if found.verdict == INCOMPARABLE:
         return EXIT_INCOMPARABLE
     return EXIT_WORSE if args.fail and found.verdict == "worse" else 0

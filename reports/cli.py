@@ -20,13 +20,12 @@ from ds4ref.console.options import Parser, choice, chosen, integer, number
 from ds4ref.errors import UsageError
 
 if TYPE_CHECKING:
-    from ds4ref.runs.store import Run, Store
-
-    from .sources import Measured
+    from ds4ref.runs.store import Measured, Run, Store
 
 PROG = "ds4-report"
 EXIT_WORSE, EXIT_INCOMPARABLE = 1, 4
 KINDS = ("bench", "vectors", "eval", "peaks")
+IDENTITY = ("model", "prompt", "numerics")
 
 EPILOG = f"""\
 RUN is the number of a run, its tag, its label, the beginning of its uid, "latest", "latest:bench", a results CSV
@@ -42,7 +41,7 @@ COMMANDS = {
     "tag": "add or remove tags",
     "rm": "delete runs",
     "import": "add results CSVs, checked vectors and logs of ds4-eval to the store",
-    "export": "runs as one table: .csv, .json, .jsonl, .parquet",
+    "export": "runs as one table: .csv or .json",
     "compare": "is run B better than run A?",
     "build": "one HTML report, and the same as Markdown",
     "check": "check the integrity of the store",
@@ -86,13 +85,11 @@ def build_parser(command: str) -> Parser:
             "--output",
             help="file to write" + (" (report.html); FILE.md has the same as Markdown" if command == "build" else ""),
         )
-    if command in ("compare", "build"):
-        parser.add_argument("--thresholds", metavar="FILE", help="TOML: margins, limits, what may differ")
     if command == "compare":
         parser.add_argument("--margin", metavar="X", type=number(0, 100), help="smaller differences are none (1)")
         parser.add_argument("--fail-on", metavar="X", type=number(0, 100), help="gate: worse by X or more (3; eval 2)")
         parser.add_argument("--differ", metavar="FACT", action="append", default=[],
-                            type=choice("model", "prompt", "numerics"), help="may differ; may be repeated")  # fmt: skip
+                            type=choice(*IDENTITY), help="may differ; may be repeated")  # fmt: skip
     if command == "build":
         add(parser, "--title", help="(from the runs)")
         parser.add_argument("--history", metavar="N", type=integer(0), default=20,
@@ -179,36 +176,27 @@ def import_(args: Namespace) -> int:
 
 def export_(args: Namespace) -> int:
     """Run ``ds4-report export``; return the exit code."""
-    from .export import check_suffix, export
+    from .export import export
 
-    if args.output is None:
-        raise UsageError("export needs -o FILE")
-    check_suffix(args.output)
-    lines = export(_load(args, 1, None), args.output)
-    print(f"{args.output}: {lines} lines")
+    if args.output is None or not args.output.lower().endswith((".csv", ".json")):
+        raise UsageError("export needs -o FILE.csv or FILE.json")
+    print(f"{args.output}: {export(_load(args, 1, None), args.output)} lines")
     return 0
 
 
 def compare_(args: Namespace) -> int:
     """Run ``ds4-report compare``; return 0, 1 if the gate fails, or 4 if runs are not comparable or have warnings."""
-    from .compare import INCOMPARABLE, REFUSED, compare
-    from .tables import print_comparison
-    from .thresholds import read_thresholds
+    from ds4ref.console.comparison import text
+    from ds4ref.runs.compare import INCOMPARABLE, LIMITS, compare
+    from ds4ref.runs.stats import REFUSED
 
-    thresholds = read_thresholds(args.thresholds)
-    limits = {"margin": args.margin, "fail": args.fail_on}
-    overrides = {name: value for name, value in limits.items() if value is not None}
-    for kind in ("speed", "graded", "vectors"):
-        thresholds = replace(thresholds, **{kind: replace(getattr(thresholds, kind), **overrides)})
-    if args.differ:
-        gate = replace(thresholds.gate, differ=(*thresholds.gate.differ, *args.differ))
-        thresholds = replace(thresholds, gate=gate)
+    from .tables import width
+
     a, b = _load(args, 2, 2)
-    comparison = compare(a, b, thresholds)
-    if args.json:
-        print(json.dumps(comparison.as_json()))
-    else:
-        print_comparison(comparison)
+    given = {"margin": args.margin, "fail": args.fail_on}
+    limits = replace(LIMITS.get(a.run.kind, LIMITS["bench"]), **{k: v for k, v in given.items() if v is not None})
+    comparison = compare(a, b, limits, args.differ)
+    print(json.dumps(comparison.as_json()) if args.json else text(comparison, width()))
     if comparison.verdict in (INCOMPARABLE, REFUSED):
         return EXIT_INCOMPARABLE
     return 0 if comparison.passes else EXIT_WORSE
@@ -217,18 +205,15 @@ def compare_(args: Namespace) -> int:
 def build(args: Namespace) -> int:
     """Run ``ds4-report build``; return the exit code."""
     from .build import build_report
-    from .thresholds import read_thresholds
 
-    names = args.names or ["latest:bench"]
+    args.names = args.names or ["latest:bench"]
     output = args.output or "report.html"
     if not output.lower().endswith(".html"):
         raise UsageError(f"cannot build {output}: the name must end in .html")
-    thresholds = read_thresholds(args.thresholds)
-    args.names = names
     runs = _load(args, 1, None)
-    built = build_report(runs, output, args.title, thresholds, _earlier(args, runs))
+    built = build_report(runs, output, args.title, _earlier(args, runs))
     print("\n".join(built.headline))
-    page, *others = map(str, built.files)
+    page, *others = built.files
     print(f"open {page}" + (f" (the same in {', '.join(others)})" if others else ""))
     return 0
 

@@ -1,7 +1,8 @@
-"""Plots of a report as inline SVG, which follows the page's light or dark colours, in two widths for readable text.
+"""Plots of a report as inline SVG, which follows the page's light or dark colours.
 
 As in ``speed_bench.plot``: axes from zero, direct labels, no frame, colours that colour-blind readers can tell apart
-(Okabe and Ito), and line styles that differ without colour.
+(Okabe and Ito), and line styles that differ without colour. Scores are on a scale from 0 to 100 %, so that small
+differences look small.
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from ds4ref.console.curves import SERIES, Curve, context_axis, heading, line, new_figure, shorten, speed_figure
+from ds4ref.console.page import Picture
 from ds4ref.console.plots import GRID, INK
+from ds4ref.runs import warnings
+from ds4ref.runs.compare import LIMITS
+from ds4ref.runs.stats import Interval
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PAPER = "#fdfdfc"
-WIDE, NARROW = (940, 340), (380, 560)
+WIDTH, HEIGHT = 940, 340
+SHAPES = ("o", "s", "D", "^", "v", "P")
+LINE, GAP = 19, 22
+"""Vertical distances in points: between runs, and between groups."""
 
 # colours of the drawing -> variables of the style sheet
 _VARIABLES = {
@@ -34,112 +40,113 @@ _VARIABLES = {
 }
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A speed as a share of its bound.
-
-    share    0 to 1 (above 1 if the bound is wrong)
-    detail   the resource that bounds it
-    """
-
-    name: str
-    share: float
-    detail: str
+def curve(name: str, entries: Sequence[Mapping[str, Any]], column: str) -> Curve:
+    """Return summaries of a run, in order of depth, as a curve of the speed in ``column`` with its bands."""
+    points, codes = [], []
+    for entry in entries:
+        low, high = (float(entry.get(f"{column}{end}") or entry[column]) for end in ("_low", "_high"))
+        points.append((int(entry["ctx_tokens"]), float(entry[column]), low, high))
+        if text := warnings.concerning(entry, column):
+            codes.append((int(entry["ctx_tokens"]), text))
+    return Curve(name, tuple(points), tuple(codes))
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure as SVG text in two widths, and its alternative text."""
-
-    wide: str
-    narrow: str
-    alt: str
-
-
-def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve]) -> Picture:
+def speed_picture(prefill: Sequence[Curve], decode: Sequence[Curve], file: str = "") -> Picture:
     """Draw tokens per second against depth, in a panel each for prefill and decode, if measured."""
     names = ", ".join(dict.fromkeys(curve.name for curve in (*prefill, *decode)))
-    draw = partial(speed_figure, prefill, decode)
-    return _picture(draw, f"Prefill and decode speed against context depth of {names}", "speed")
+    with _style():
+        svg = _inline(speed_figure(prefill, decode, (WIDTH, HEIGHT), 1, 2), "speed")
+    alt = f"Prefill and decode speed against context depth of {names}"
+    return Picture(svg, alt, "Median over repetitions; the tables name the band.", file)
 
 
-def ratio_picture(name: str, curves: Sequence[tuple[str, Sequence[tuple[int, float]]]], margin: float) -> Picture:
-    """Draw the change of speed from A to B in per cent at each depth, and the margin within which runs are the same."""
+def ratio_picture(name: str, ratios: Sequence[tuple[int, str, float]]) -> Picture:
+    """Draw the change of speed from A to B in per cent at each depth, and the margin within which runs are the same.
 
-    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
-        figure, (axes,) = new_figure((size[0], 260), 1, 1)
+    ``ratios``: (depth, metric, B / A).
+    """
+    margin = LIMITS["bench"].margin
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for depth, metric, ratio in ratios:
+        curves.setdefault(metric, []).append((depth, 100 * (ratio - 1)))
+    with _style():
+        figure, (axes,) = new_figure((WIDTH, 260), 1, 1)
         axes.axhspan(-margin, margin, color=GRID, linewidth=0)
         axes.axhline(0, color=INK, linewidth=0.8)
-        for index, (_, points) in enumerate(curves):
-            values = [100 * (ratio - 1) for _, ratio in points]
-            line(axes, [depth for depth, _ in points], values, index)
-        context_axis(axes, [depth for _, points in curves for depth, _ in points])
-        (left, right), room = axes.get_xlim(), 0.07 if columns > 1 else 0.17  # for the names
+        for index, points in enumerate(curves.values()):
+            line(axes, [depth for depth, _ in points], [change for _, change in points], index)
+        context_axis(axes, [depth for depth, _, _ in ratios])
+        (left, right), room = axes.get_xlim(), 0.07  # for the names
         logarithmic = axes.get_xscale() == "log"
         axes.set_xlim(left, right * (right / left) ** room if logarithmic else right + room * (right - left))
-        heading(axes, f"change of speed, %{f': {shorten(name, 70)}' if columns > 1 else ''}")
+        heading(axes, f"change of speed, %: {shorten(name, 70)}")
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, -2 * margin), max(high, 2 * margin))
-        _end_labels(axes, [(metric, points[-1][0], 100 * (points[-1][1] - 1)) for metric, points in curves])
-        return figure
+        least, below = 0.09 * (axes.get_ylim()[1] - axes.get_ylim()[0]), -math.inf
+        for metric in sorted(curves, key=lambda metric: curves[metric][-1][1]):  # labels that would overlap move apart
+            below = max(curves[metric][-1][1], below + least)
+            axes.annotate(metric, (curves[metric][-1][0], below), (8, 0), textcoords="offset points", va="center",
+                          color=SERIES[list(curves).index(metric)], fontweight="bold")  # fmt: skip
+        svg = _inline(figure, f"ratio{crc32(name.encode())}")
+    return Picture(
+        svg, f"Change of speed against context depth: {name}", "Grey: the margin within which speeds are the same."
+    )
 
-    return _picture(draw, f"Change of speed against context depth: {name}", "ratio")
 
+def score_picture(
+    groups: Mapping[str, Sequence[Interval | None]], names: Sequence[str], guesses: Mapping[str, float]
+) -> Picture:
+    """Draw the scores of each group of questions, one for each run of ``names``: a dot with a whisker.
 
-def roofline_picture(bars: Sequence[Bar]) -> Picture:
-    """Draw shares of the bound as bars; the right edge is the bound."""
-
-    def draw(size: tuple[int, int], rows: int, columns: int) -> Figure:
-        height = 46 + (26 if columns > 1 else 40) * len(bars)
-        figure, (axes,) = new_figure((size[0], height), 1, 1)
-        top = max(1.0, *(bar.share for bar in bars))
-        for index, bar in enumerate(bars):
-            y = len(bars) - 1 - index
-            colour = SERIES[1] if "decode at" in bar.name else SERIES[0]
-            axes.barh(y, bar.share, height=0.55 if columns > 1 else 0.34, color=colour)
-            label = f"{bar.share:.0%}  {bar.detail}"
-            if columns > 1:
-                # contrast inside the bar is uncertain, so put the text after its end
-                axes.text(bar.share + 0.008 * top, y, label, va="center", ha="left", color=INK)
-            else:
-                axes.text(0, y + 0.24, f"{bar.name}  {label}", va="bottom", ha="left", color=INK)
-        axes.set_yticks([] if columns == 1 else range(len(bars)))
-        if columns > 1:
-            axes.set_yticklabels([bar.name for bar in reversed(bars)], color=INK)
-        axes.set_xlim(0, top * (1.55 if columns > 1 else 1.0))
-        axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25 %", "50 %", "75 %", "bound"])
+    ``guesses``: score of guessing by group, a stroke. All scores are shares.
+    """
+    several, first = len(names) > 1, next(iter(groups))
+    with _style():
+        height = 64 + LINE * sum(map(len, groups.values())) + GAP * len(groups)
+        figure, (axes,) = new_figure((WIDTH, height), 1, 1)
+        y, ticks = 0.0, []
+        for name, scores in groups.items():
+            y -= GAP
+            ticks.append(y - LINE * (len(scores) - 1) / 2)
+            if name in guesses:
+                axes.vlines(
+                    100 * guesses[name], y - LINE * (len(scores) - 0.5), y + LINE / 2, colors=INK, linewidth=1.6
+                )
+            for index, (run, score) in enumerate(zip(names, scores, strict=True)):
+                colour = SERIES[index % len(SERIES)]
+                if score is not None:
+                    axes.plot([100 * score.low, 100 * score.high], [y, y], color=colour, linewidth=2.2,
+                              solid_capstyle="butt")  # fmt: skip
+                    axes.plot([100 * score.estimate], [y], SHAPES[index % len(SHAPES)], color=colour, markersize=6)
+                    named = several and name == first  # a run is named once, beside its score over all questions
+                    axes.annotate(f"{100 * score.estimate:.1f}" + (f"  {shorten(run, 30)}" if named else ""), (100, y),
+                                  (8, 0), textcoords="offset points", va="center", color=colour if several else INK,
+                                  fontweight="bold" if named else "normal", annotation_clip=False)  # fmt: skip
+                y -= LINE
+        axes.set_ylim(y, 0)
+        axes.set_yticks(ticks, [shorten(name, 28) for name in groups], color=INK)
+        axes.set_xlim(0, 100)
+        axes.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
+        axes.spines[["top", "left", "right", "bottom"]].set_visible(False)
         axes.tick_params(length=0, colors=INK)
+        axes.tick_params(axis="x", pad=9)
         axes.grid(axis="x", color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.spines[["top", "left", "right", "bottom"]].set_visible(False)
-        axes.set_ylim(-0.6, len(bars) - (0.4 if columns > 1 else 0.1))
-        return figure
-
-    return _picture(draw, "; ".join(f"{bar.name}: {bar.share:.0%} of the bound" for bar in bars), "roofline")
-
-
-def standalone(prefill: Sequence[Curve], decode: Sequence[Curve]) -> bytes:
-    """Return the speed figure as an SVG file on white background, for the Markdown version."""
-    with _style():
-        figure = speed_figure(prefill, decode, WIDE, 1, 2)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="white")
-    return buffer.getvalue()
+        heading(axes, "right answers, with 95 % intervals")
+        svg = _inline(figure, "scores")
+    told = "; ".join(
+        f"{run} {100 * score.estimate:.1f} %" for run, score in zip(names, groups[first], strict=True) if score
+    )
+    caption = (
+        "Share of questions answered correctly, with 95 % intervals. The epochs of a question count as one; failed"
+    )
+    caption += " requests are left out." + (" Vertical strokes: the score of guessing." if guesses else "")
+    return Picture(svg, f"Right answers with 95 % intervals by source; over all: {told}", caption)
 
 
-# --- inside
-
-
-def _end_labels(axes: Axes, ends: Sequence[tuple[str, float, float]]) -> None:
-    """Label the end of each curve (name, x, y), moving labels apart that would overlap."""
-    low, high = axes.get_ylim()
-    least = 0.09 * (high - low)
-    at, below = {}, -math.inf
-    for index in sorted(range(len(ends)), key=lambda i: ends[i][2]):
-        at[index] = below = max(ends[index][2], below + least)
-    for index, (name, x, _) in enumerate(ends):
-        axes.annotate(name, (x, at[index]), xytext=(8, 0), textcoords="offset points", ha="left", va="center",
-                      color=SERIES[index % len(SERIES)], fontweight="bold")  # fmt: skip
+def finite(value: Any) -> bool:
+    """Return whether ``value`` is a finite number."""
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _style() -> Any:
@@ -151,13 +158,6 @@ def _style() -> Any:
             "svg.hashsalt": "ds4-report", "axes.unicode_minus": True,
         }
     )  # fmt: skip
-
-
-def _picture(draw: Callable[[tuple[int, int], int, int], Figure], alt: str, salt: str) -> Picture:
-    with _style():
-        wide = _inline(draw(WIDE, 1, 2), f"{salt}-w")
-        narrow = _inline(draw(NARROW, 2, 1), f"{salt}-n")
-    return Picture(wide, narrow, alt)
 
 
 def _inline(figure: Figure, prefix: str) -> str:
@@ -172,8 +172,3 @@ def _inline(figure: Figure, prefix: str) -> str:
     text = re.sub(r"#[0-9a-f]{6}\b", lambda match: _VARIABLES.get(match.group(), match.group()), text)
     text = re.sub(r"font: (bold )?([\d.]+px) [^;\"]*", r"font: \g<1>\2 var(--font)", text)
     return re.sub(r"\s*\n\s*", "\n", text).strip()
-
-
-def finite(value: Any) -> bool:
-    """Return whether ``value`` is a finite number."""
-    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -15,31 +15,17 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ds4ref.archs.deepseek4.shape import FLASH
 from ds4ref.errors import DataError
-from ds4ref.runs.columns import COLUMNS, repetition_key
+from ds4ref.runs.columns import COLUMNS, place
 from ds4ref.runs.results import read_rows
-from ds4ref.runs.store import Run, Store
+from ds4ref.runs.store import Measured, Run, Store
 from ds4ref.runs.store.rows import vector_row
 
 PERCENTILE = re.compile(r"_p\d+_ms$")
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A run (facts, status) with its rows."""
-
-    run: Run
-    rows: list[dict[str, Any]]
-
-    @property
-    def name(self) -> str:
-        """The run's name, as shown to users."""
-        return self.run.name
 
 
 def load(name: str, store: Store | None) -> Measured:
@@ -85,9 +71,9 @@ def _with_percentiles(samples: list[dict[str, Any]], rows: Sequence[Mapping[str,
 
     The samples lack those times, and the median of their own percentiles would be another number.
     """
-    by_place = {repetition_key(row): row for row in rows}
+    by_place = {place(row): row for row in rows}
     names = [column.name for column in COLUMNS if PERCENTILE.search(column.name)]
-    stated = [by_place.get(repetition_key(sample), {}) for sample in samples]
+    stated = [by_place.get(place(sample), {}) for sample in samples]
     return [
         {**sample, **{name: row[name] for name in names if row.get(name) is not None}}
         for sample, row in zip(samples, stated, strict=True)

@@ -1,4 +1,4 @@
-"""Prints runs and comparisons as text."""
+"""Prints runs as text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ds4ref.console.common import columns as terminal_columns
+from ds4ref.console.page import printable
 from ds4ref.console.tables import Column, fitted
-from ds4ref.runs import scored, stats, thinking
+from ds4ref.runs import scored, thinking
 from ds4ref.runs.store import Run
 
-from .compare import REFUSED, Comparison, signed, spanned
 from .sources import model_name
 
 PIPE_WIDTH = 400
@@ -36,7 +36,7 @@ def print_runs(runs: Sequence[Run]) -> None:
         )
         for run in runs
     ]
-    print(fitted(RUNS, body, _width()))
+    print(fitted(RUNS, body, width()))
 
 
 RUNS = (
@@ -76,7 +76,7 @@ def print_run(run: Run, rows: Sequence[dict[str, Any]]) -> None:
         return
     print()
     table_columns = [Column(name, rank, right=True) for rank, name in enumerate(columns)]
-    print(fitted(table_columns, [[_cell(row.get(name)) for name in columns] for row in rows], _width()))
+    print(fitted(table_columns, [[_cell(row.get(name)) for name in columns] for row in rows], width()))
 
 
 GRADED = (
@@ -97,84 +97,10 @@ def _print_graded(rows: Sequence[dict[str, Any]]) -> None:
             [printable(name), f"{100 * i.estimate:.1f}", f"{100 * i.low:.1f} to {100 * i.high:.1f}", str(i.n)]
             for name, i in groups.items()
         ]
-        print(f"\n{fitted(columns, lines if len(lines) > 2 else lines[:1], _width())}")
+        print(f"\n{fitted(columns, lines if len(lines) > 2 else lines[:1], width())}")
     cells = [{**row, "outcome": row.get("outcome") or row.get("status") or _cell(row.get("score"))} for row in rows]
     lines = [[_cell(row.get(column.heading)) for column in GRADED] for row in cells]
-    print(f"\n{fitted(GRADED, lines, _width())}")
-
-
-FINDINGS = (
-    Column("metric", least=10), Column("A", 4, right=True), Column("B", 4, right=True),
-    Column("difference", right=True), Column("interval", 2), Column("verdict"), Column("n", 6, right=True),
-    Column("method", 7, least=6), Column("detectable", 5, right=True),
-)  # fmt: skip
-
-
-def print_comparison(comparison: Comparison) -> None:
-    """Print a comparison's verdict, findings and notes."""
-    print(f"B = {printable(comparison.b)} against A = {printable(comparison.a)}: {comparison.verdict}")
-    for f in comparison.findings:
-        print(printable(f.sentence()))
-    if comparison.findings:
-        body = [
-            (
-                f.metric,
-                "" if f.a is None else f"{f.a:.4g}",
-                "" if f.b is None else f"{f.b:.4g}",
-                f"{signed(f.interval.estimate)} {f.unit}" if f.verdict != REFUSED else "",
-                spanned(f.interval),
-                f"same within {f.margin:g} {f.unit}" if f.verdict == "same" else f.verdict,
-                str(f.interval.n),
-                f.interval.method,
-                "" if f.interval.detectable is None else f"{f.interval.detectable:.2g} {f.unit}",
-            )
-            for f in comparison.findings
-        ]
-        print(fitted(FINDINGS, body, _width()))
-    if comparison.depths:
-        metrics = list(dict.fromkeys(metric for _, metric, _ in comparison.depths))
-        by_depth: dict[int, dict[str, float]] = {}
-        for depth, metric, ratio in comparison.depths:
-            by_depth.setdefault(depth, {})[metric] = ratio
-        depth_columns = [
-            Column("context", right=True),
-            *(Column(f"{m} B/A", i, right=True) for i, m in enumerate(metrics)),
-        ]
-        lines = [
-            (f"{depth:,}", *(f"{ratios[m]:.4f}" if m in ratios else "" for m in metrics))
-            for depth, ratios in by_depth.items()
-        ]
-        print(fitted(depth_columns, lines, _width()))
-    if comparison.pairs is not None:
-        _print_pairs(comparison.pairs)
-    for note in comparison.notes:
-        print(f"note: {printable(note)}")
-    for fail in comparison.fails:
-        print(f"gate: {printable(fail)}")
-
-
-def _print_pairs(pairs: scored.Pairing) -> None:
-    """Print the comparison by source, and the questions whose outcome changed."""
-    if len(pairs.sources) > 1:
-        columns = (
-            Column("source", least=8), Column("n", 2, right=True), Column("A", right=True), Column("B", right=True),
-            Column("points", right=True), Column("interval", 1), Column("p", 3, right=True),
-        )  # fmt: skip
-        lines = [
-            [printable(c.name), str(c.difference.n), f"{100 * c.a.estimate:.1f}", f"{100 * c.b.estimate:.1f}",
-             signed(c.points.estimate), spanned(c.points), stats.p_said(c.p)]
-            for c in pairs.sources
-        ]  # fmt: skip
-        print(fitted(columns, lines, _width()))
-    for direction, changes in (("worse", pairs.lost), ("better", pairs.gained)):
-        if changes:
-            names = ", ".join(printable(change.label) for change in changes)
-            print(f"{len(changes)} answered {direction} by B: {names}")
-
-
-def printable(text: str) -> str:
-    """Escape unprintable characters, since labels and facts are untrusted."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    print(f"\n{fitted(GRADED, lines, width())}")
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -196,5 +122,5 @@ def _cell(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _width() -> int:
+def width() -> int:
     return terminal_columns(sys.stdout) if sys.stdout.isatty() else PIPE_WIDTH

@@ -7,7 +7,6 @@ runner        one run over all lanes in turn, stored row by row
 sources       open lanes as sources of samples: local, remote (endpoint, load), binary
 sweep, probes the timed windows of a session
 waiting       what a busy machine does to a measurement
-repetitions   how many repetitions to run
 prompt        the text that is prefilled
 columns       every column of a result, and how repetitions are combined
 samples       a measured row as plain data

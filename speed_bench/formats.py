@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.runs.columns import COLUMNS, NAMES, Column, Sample, csv_text, repetition_key, shown
+from ds4ref.runs.columns import COLUMNS, NAMES, Column, Sample, csv_text, place, shown
 
 if TYPE_CHECKING:
     from .runner import MeasuredLane
@@ -86,7 +86,7 @@ def _tests(samples: Sequence[Sample]) -> list[tuple[str, str, list[Sample]]]:
     """Return (name, column of its speed, samples) for each test."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
-        groups.setdefault(repetition_key(entry), []).append(entry)
+        groups.setdefault(place(entry), []).append(entry)
     tests_found = []
     for (depth, name), group in groups.items():
         if "requests" in group[0]:

@@ -68,8 +68,7 @@ inter-token latency, memory, roofline shares, warnings: docs/reference/bench.md
 
 Repetitions: five sweeps, or as many as fit into --budget; the CSV has medians. Two --arm are
 measured in turn (A B, B A, ...), which is what shows small differences; the run ends with a verdict
-such as "decode: B is 1.23 x (1.20 to 1.26) as fast as A". --detect 3 runs as many rounds as detecting 3 %
-takes, or says what --budget can detect.
+such as "decode: B is 1.23 x (1.20 to 1.26) as fast as A", or which difference so many rounds detect.
 
 Lists: 1,2,4 or ranges 1-4, 0-8192+2048, 1-64*2. Several values of -m, --backend, --numerics or -t
 are measured in turn. Tests: -p 512 -n 128 -d 0,8192 as in llama-bench, or by name, --test "pp512,
@@ -136,8 +135,6 @@ def build_parser() -> Parser:
         default=DEFAULT_BUDGET,
         help=f"seconds for all repetitions, without -r ({DEFAULT_BUDGET:g})",
     )
-    g.add_argument("--detect", metavar="PCT", type=number(0.01, 1000), help="two targets: repeat until a difference of "
-                   "PCT per cent would be detected, within --budget")  # fmt: skip
     g.add_argument("--delay", metavar="S", type=number(0, 86400), default=0.0, help="seconds to wait between "
                    "repetitions (0)")  # fmt: skip
     g.add_argument("--arm", metavar="NAME=VALUE,...", action="append", default=[], help="given twice: A and B, "
@@ -265,14 +262,10 @@ def read_plan(args: Namespace) -> tuple[Plan, OutputOptions]:
     remote = "local" not in kinds
     walk = _walk(args, remote)
     lanes = _remote_lanes(args) if remote else _local_lanes(args)
-    if args.detect is not None and len(lanes) != 2:
-        raise UsageError("--detect needs two --arm or two --target")
-    if args.detect is not None and args.reps is not None:
-        raise UsageError("choose one of -r and --detect, which sets the number of repetitions")
     places = _places(args, len(lanes), bool(walk.get("probes")))
     file = args.prompt_file if args.prompt_file is not None else args.chat_prompt_file
     plan = Plan(
-        lanes=lanes, reps=args.reps, budget=args.budget, detect=args.detect, delay=args.delay,
+        lanes=lanes, reps=args.reps, budget=args.budget, delay=args.delay,
         warmup=not args.no_warmup, warm_weights=args.warm_weights, roofline=not args.no_roofline, prompt_file=file,
         chat=args.chat_prompt_file is not None, system=args.system, api=args.api, exact=args.ignore_eos, **walk,
     )  # fmt: skip

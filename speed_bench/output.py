@@ -19,12 +19,11 @@ from typing import IO, Any
 from ds4ref.console.common import atomic_output, is_tty, say
 from ds4ref.environment import is_aarch64
 from ds4ref.errors import DataError
-from ds4ref.runs.columns import HEADER, Sample, csv_text, format_row, repetition_key, summary
+from ds4ref.runs.columns import HEADER, Sample, csv_text, format_row, place, summary
 
 from .formats import render
 from .plan import Lane, OutputOptions
 from .runner import MeasuredLane, Measurement
-from .verdict import verdict
 
 PROG = "ds4-bench"
 INVITATION = (
@@ -85,7 +84,7 @@ class Output:
             self._headed = True
         groups: dict[tuple[int, str], list[Sample]] = {}
         for entry in lane.samples if self._sink is not None else ():
-            groups.setdefault(repetition_key(entry), []).append(entry)
+            groups.setdefault(place(entry), []).append(entry)
         for at, group in groups.items():
             if len(group) >= least and at not in self._written:
                 self._written.add(at)
@@ -131,22 +130,21 @@ class Output:
         run, places = self.run, self.places
         assert run is not None
         files = self._files(run)
-        verdicts = verdict(run)
+        document, sentences = verdict(run)
         if places.form is not None:
             sys.stdout.write(render(places.form, run.lanes))
         elif places.json:
-            print(json.dumps(self._document(run, files, verdicts)))
+            print(json.dumps(self._document(run, files, document)))
         elif self._sink is not sys.stdout:
             self._tables(run)
-            for line in verdicts.lines:
-                print(line)
+            print("".join(f"{sentence}\n" for sentence in sentences), end="")
             for kind, names in files.items():
                 print(f"{kind:6} {', '.join(names)}")
         for note in run.notes():
             say(PROG, note)
         if self._sink is sys.stdout or places.form is not None:
-            for line in verdicts.lines:
-                say(PROG, line)
+            for sentence in sentences:
+                say(PROG, sentence)
         for lane in run.lanes:
             if lane.run is not None and run.store is not None and not places.json:
                 say(PROG, f"saved as run {lane.run}; {run.store.show(lane.run)}")
@@ -166,7 +164,7 @@ class Output:
         for lane in run.lanes:
             print_table(lane.summary(), lane.facts, self.label(lane.lane))
 
-    def _document(self, run: Measurement, files: dict[str, list[str]], verdicts: Any) -> dict[str, Any]:
+    def _document(self, run: Measurement, files: dict[str, list[str]], verdict: dict[str, Any]) -> dict[str, Any]:
         """Return the JSON document: facts common to all lanes, and each lane with its own."""
         described = [lane.facts for lane in run.lanes]
         shared = {k: v for k, v in described[0].items() if all(k in facts and facts[k] == v for facts in described)}
@@ -178,7 +176,7 @@ class Output:
             for lane, facts in zip(run.lanes, described, strict=True)
         ]  # fmt: skip
         document = {**shared, "files": files, "lanes": lanes, "notes": run.notes()}
-        return document | ({"verdict": verdicts.document} if verdicts.document else {})
+        return document | ({"verdict": verdict} if verdict else {})
 
     def _files(self, run: Measurement) -> dict[str, list[str]]:
         """Write the CSVs with their JSON and the plots; return the paths by kind."""
@@ -230,6 +228,27 @@ class Output:
 
     def _store(self) -> str:
         return f" --store {shlex.quote(self.places.store)}" if self.places.store is not None else ""
+
+
+def verdict(run: Measurement) -> tuple[dict[str, Any], list[str]]:
+    """Compare two lanes that were measured in turn: as a JSON document, and as sentences; empty for other runs."""
+    if len(run.lanes) != 2:
+        return {}, []
+    from ds4ref.runs.compare import LIMITS, finite, speeds
+
+    a, b = run.lanes
+    limits, found = LIMITS["bench"], speeds(a.samples, b.samples, True, names=(a.name, b.name)).findings
+    document = {"a": a.name, "b": b.name, "confidence": limits.confidence, "margin_percent": limits.margin}
+    metrics = {
+        f.metric: {
+            "verdict": f.verdict, "estimate_percent": finite(f.interval.estimate),
+            "low_percent": finite(f.interval.low), "high_percent": finite(f.interval.high),
+            "rounds": f.interval.n, "detectable_percent": finite(f.interval.detectable),
+            "method": f.interval.method,
+        }
+        for f in found
+    }  # fmt: skip
+    return (document | metrics if metrics else {}), [f.sentence(a.name, b.name) for f in found]
 
 
 def _is_device(path: str) -> bool:

@@ -96,7 +96,6 @@ class Plan:
     ctx          context length in tokens to allocate (None: as needed)
     reps         repetitions (None: ``MOST_REPS``, or as many as fit into ``budget``)
     budget       seconds for all repetitions, if their number is not given
-    detect       two lanes: smallest difference in per cent to detect with 80 % power; sets the number of repetitions
     delay        seconds of rest before each repetition but the first
     warmup       run a warm-up before the first row
     warm_weights local lanes: read the whole model file before anything else
@@ -117,7 +116,6 @@ class Plan:
     ctx: int | None = None
     reps: int | None = None
     budget: float = DEFAULT_BUDGET
-    detect: float | None = None
     delay: float = 0.0
     warmup: bool = True
     warm_weights: bool = False
@@ -143,8 +141,6 @@ class Plan:
         if self.ctx is not None and self.ctx <= self.deepest + self.gen_tokens:
             needed = self.deepest + self.gen_tokens
             raise UsageError(f"a context of {self.ctx} is too small: more than {needed} tokens are needed")
-        if self.detect is not None and len(self.lanes) != 2:
-            raise UsageError("detect is for two lanes")
 
     @property
     def deepest(self) -> int:

@@ -20,14 +20,15 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ds4ref.console.common import duration
 from ds4ref.errors import Cancelled, DataError
 from ds4ref.runs import drift, warnings
 from ds4ref.runs.columns import Sample, summaries
 from ds4ref.runs.provenance import stamp
 from ds4ref.targets import Cancellation
 
-from .plan import Lane, Plan, kind_of
-from .repetitions import Repetitions, duration
+from .plan import MOST_REPS, Lane, Plan, kind_of
+from .samples import seconds
 from .source import Opening, Progress, Say, Source
 from .sources import open_source
 
@@ -88,15 +89,11 @@ class Measurement:
         self.plan, self.store, self.label, self.say = plan, store, label, say
         self.progress, self.on_row, self.stopping, self.command = progress, on_row, stopping, command
         self.lanes = [MeasuredLane(lane) for lane in plan.lanes]
-        self.repetitions = Repetitions(plan, say)
+        self.reps = plan.reps or (MOST_REPS if len(plan.lanes) > 1 else 0)
+        """Number of repetitions to run; 0 while it is unknown."""
         self.status = "open"
         self._group = uuid.uuid4().hex[:12]
         self._before = 0.0  # seconds of an earlier part of this run
-
-    @property
-    def reps(self) -> int:
-        """Number of repetitions to run, as far as known now; 0 before that."""
-        return self.repetitions.fixed or 0
 
     @property
     def wanted(self) -> int:
@@ -202,7 +199,7 @@ class Measurement:
     ) -> Iterator[tuple[int, Sample]]:
         """Yield (index of the lane, sample) as soon as it is measured."""
         start, rep = time.perf_counter() - self._before, 0
-        while rep < self.repetitions.wanted([lane.samples for lane in self.lanes]):
+        while rep < (self.reps or self._affordable(rep)):
             measured = [sum(entry["rep"] == rep for entry in lane.samples) for lane in self.lanes]
             if rep and self.plan.delay and not all(measured):
                 sleep_between(self.plan.delay, cancel)
@@ -212,6 +209,18 @@ class Measurement:
                 walks.append(source.walk(rep, done, start=start, progress=walk_progress, cancel=cancel))
             yield from self._turns(rep, walks, measured, all(source.pausable for source in sources))
             rep += 1
+
+    def _affordable(self, done: int) -> int:
+        """Return the number of repetitions that the budget allows, estimated from the first; 1 before it is done."""
+        if not done:
+            return 1
+        one = sum(seconds(entry) for lane in self.lanes for entry in lane.samples if entry["rep"] == 0)
+        fit = int(self.plan.budget / one) if one > 0 else MOST_REPS
+        if fit < MOST_REPS:
+            self.say(f"{max(fit, 1)} repetition(s): one takes {duration(one)}, --budget is "
+                     f"{duration(self.plan.budget)} (-r N for more)")  # fmt: skip
+        self.reps = max(1, min(MOST_REPS, fit))
+        return self.reps
 
     def _turns(
         self, rep: int, walks: Sequence[Iterator[Sample]], measured: Sequence[int], pausable: bool

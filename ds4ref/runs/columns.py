@@ -260,7 +260,7 @@ def summary(group: Sequence[Sample]) -> Sample:
     return entry
 
 
-def repetition_key(entry: Mapping[str, Any]) -> tuple[int, str]:
+def place(entry: Mapping[str, Any]) -> tuple[int, str]:
     """Return (depth, name of the test or ""), which is the same for all repetitions of a row."""
     return int(entry["ctx_tokens"]), str(entry.get("test") or "")
 
@@ -272,7 +272,7 @@ def summaries(samples: Sequence[Sample]) -> list[Sample]:
     """
     groups: dict[tuple[int, str], list[Sample]] = {}
     for entry in samples:
-        groups.setdefault(repetition_key(entry), []).append(entry)
+        groups.setdefault(place(entry), []).append(entry)
     ordered = sorted(groups, key=lambda key: 0 if key[1] else key[0])
     alone = {key: group[0] for key, group in groups.items() if len(group) == 1 and group[0].get("reps")}
     return [alone[key] if key in alone else summary(groups[key]) for key in ordered]

@@ -26,6 +26,7 @@ LEAST_P = 2 / (RESAMPLES + 1)
 SEED = 20261121
 POWER = 0.8
 TRIM = 0.2
+BETTER, WORSE, SAME, UNCLEAR, REFUSED = "better", "worse", "same", "unclear", "refused"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,35 @@ class Interval:
         detectable = None if self.detectable is None else self.detectable * factor
         values = (self.estimate * factor, self.low * factor, self.high * factor)
         return Interval(*values, self.n, self.method, self.p, detectable)
+
+
+def judge(i: Interval, margin: float = 1.0, floor: float = 0.0) -> str:
+    """Return "better", "worse", "same", "unclear" or "refused" for a difference, in the units of ``margin``.
+
+    Better or worse: the interval lies on one side of zero, by at least ``floor``, and the estimate is at least
+    ``margin``; same: the whole interval lies within the margin; refused: there is no estimate.
+    """
+    if math.isnan(i.estimate):
+        return REFUSED
+    if -margin <= i.low and i.high <= margin:
+        return SAME
+    if abs(i.estimate) >= margin:
+        if i.low > floor:
+            return BETTER
+        if i.high < -floor:
+            return WORSE
+    return UNCLEAR
+
+
+def per_cent(i: Interval) -> Interval:
+    """Convert the interval of a log ratio to per cent of change."""
+
+    def change(x: float) -> float:
+        return math.expm1(min(x, 700.0)) * 100
+
+    detectable = None if i.detectable is None else change(i.detectable)
+    low, high = (change(i.low), change(i.high)) if i.known else (i.low, i.high)
+    return Interval(change(i.estimate), low, high, i.n, i.method, i.p, detectable)
 
 
 def unknown(estimate: float, n: int, why: str = "too few values") -> Interval:
@@ -259,11 +289,6 @@ def sign_flip(differences: ArrayLike) -> float:
 def p_is_bound(p: float) -> bool:
     """Return whether a p-value is the floor of its resampling, so that all that is known is that p is smaller."""
     return math.isclose(p, LEAST_P)
-
-
-def p_said(p: float) -> str:
-    """Format a p-value; a bound as one."""
-    return f"< {LEAST_P:g}" if p_is_bound(p) else f"{p:.2g}"
 
 
 def _t(estimate: float, error: float, freedom: float, confidence: float, n: int, method: str) -> Interval:

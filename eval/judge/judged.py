@@ -15,7 +15,8 @@ from ds4ref.console.tables import Column, fitted
 from ds4ref.console.tool import parser
 from ds4ref.errors import DataError, UsageError
 from ds4ref.files import file_digest
-from ds4ref.runs import scored, stats
+from ds4ref.runs import stats, words
+from ds4ref.runs.compare import Contrast
 from ds4ref.runs.provenance import now
 
 from .. import library, runner
@@ -85,18 +86,18 @@ class Judged:
     theirs: dict[Key, Mapping[str, float]]
     refused: tuple[tuple[str, str, str], ...]
 
-    def contrasts(self) -> list[scored.Contrast]:
+    def contrasts(self) -> list[Contrast]:
         """Return each of their scores and ours of the samples that have both, in alphabetical order."""
         return [self._contrast(name) for name in sorted({name for scores in self.theirs.values() for name in scores})]
 
-    def _contrast(self, name: str) -> scored.Contrast:
+    def _contrast(self, name: str) -> Contrast:
         pairs = [
             (sum(self.theirs[s.key][name] for s in both) / len(both), sum(s.right for s in both) / len(both))
             for samples in by_question(self.log.done).values()
             if (both := [s for s in samples if name in self.theirs.get(s.key, {})])
         ]
         a, b = ([pair[side] for pair in pairs] for side in (0, 1))
-        return scored.Contrast(name, stats.share_interval(a), stats.share_interval(b), stats.graded_interval(a, b),
+        return Contrast(name, stats.share_interval(a), stats.share_interval(b), stats.graded_interval(a, b),
                                stats.graded_p(a, b))  # fmt: skip
 
     def differing(self) -> list[Sample]:
@@ -158,7 +159,7 @@ def text(found: Judged, width: int) -> str:
         span = f" ({points.low:+.1f} to {points.high:+.1f})" if points.known else ""
         parts.append(f"its own score ({printable(contrast.name, 80)}): {100 * contrast.a.estimate:.1f} %, ours "
                      f"{100 * contrast.b.estimate:.1f} %: {points.estimate:+.1f} points{span}, "
-                     f"p {stats.p_said(contrast.p)}, n = {points.n}")  # fmt: skip
+                     f"p {words.probability(contrast.p)}, n = {points.n}")  # fmt: skip
     if differing := found.differing():
         columns = (Column("question", least=8), Column("epoch", 2, right=True), Column("theirs", right=True),
                    Column("ours", least=6), Column("given", 2, least=6), Column("expected", 1, least=6),

@@ -26,7 +26,7 @@ PYTHON = "3.11"
 """Python of that release of Debian."""
 
 PACKAGES = (f"python{PYTHON}", "libstdc++6")
-LEFT_OUT = frozenset({"ruff", "mypy", "import-linter", "pandas", "pyarrow", "distributed"})
+LEFT_OUT = frozenset({"ruff", "mypy", "import-linter", "pandas", "distributed"})
 """Requirements of the whole suite that the tests run here do without."""
 
 AS_HERE = ("numba", "llvmlite", "numpy")

@@ -129,4 +129,4 @@ def test_the_report_has_a_section_on_it(log, tmp_path):
     written = build_report([read_file(log.path)], str(tmp_path / "r.html"))
     for file in written.files[:2]:
         text = Path(file).read_text(encoding="utf-8")
-        assert "What the model can do" in text and "guessing" in text and "2,048 tokens back" in text
+        assert "Graded runs" in text and "guessing" in text and "2,048 tokens back" in text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .simulate import arms, run
+from ..runs.simulate import arms, run
 
 MACHINE = {
     "cpu": "A Processor With A Rather Long Name 9000 @ 2.95GHz", "cores": 2, "cores_total": 2, "affinity": "0-1",

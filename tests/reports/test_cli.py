@@ -11,10 +11,9 @@ import pytest
 
 from ds4ref.reports.cli import COMMANDS, main
 from ds4ref.runs.store import Store
-from ds4ref.speed_bench.plot import plot
 
+from ..runs.simulate import arms
 from . import published
-from .simulate import arms
 
 
 @pytest.fixture
@@ -78,17 +77,11 @@ def test_a_torn_kvcache_cell_is_noticed(store, tmp_path, capsys):
     assert call(capsys, "import", other)[2] == "", "another model altogether is none of our business"
 
 
-def test_published_files_are_plotted(csvs, tmp_path):
-    (one,) = plot(csvs[:1], [tmp_path / "one.svg"])
-    (both,) = plot(csvs, [tmp_path / "both.svg"])
-    assert "M4 Max" in both.read_text() and one.stat().st_size > 5000
-
-
 def test_files_are_compared_without_a_store(csvs, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("DS4_DATA_DIR", str(tmp_path / "none"))
     code, out, _ = call(capsys, "compare", *csvs)
-    assert code == 1 and "B = m4_max against A = m2_ultra: mixed" in out
-    assert "decode" in out and "better" in out and "one repetition each" in out
+    assert code == 1 and out.startswith("A = m2_ultra\nB = m4_max\n\nprefill: B is 0.7")
+    assert "better" in out and "one repetition each" in out
     code, out, _ = call(capsys, "compare", *csvs, "--json", "--fail-on", 50)
     found = json.loads(out)
     assert code == 0 and [f["verdict"] for f in found["findings"]] == ["worse", "better"]
@@ -133,29 +126,18 @@ def test_labels_cannot_command_the_terminal(store, capsys):
     store.rename(1, "\x1b[31mred\n\x07")
     for argv in (("list",), ("show", "1"), ("compare", "1", "2")):
         out = call(capsys, *argv)[1]
-        assert "\x1b" not in out and "\x07" not in out and "\\x1b[31mred" in out
+        assert "\x1b" not in out and "\x07" not in out and " [31mred" in out
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl", ".parquet"])
-def test_exports_can_be_read_again(store, suffix, tmp_path, capsys):
+@pytest.mark.parametrize("suffix, read", [(".csv", pd.read_csv), (".JSON", pd.read_json)])
+def test_exports_can_be_read_again(store, suffix, read, tmp_path, capsys):
     path = tmp_path / f"all{suffix}"
     assert call(capsys, "export", "before", "2", "-o", path)[:2] == (0, f"{path}: 80 lines\n")
-    read = {
-        ".csv": pd.read_csv, ".json": pd.read_json, ".parquet": pd.read_parquet,
-        ".jsonl": lambda p: pd.read_json(p, lines=True),
-    }[suffix]  # fmt: skip
     table = read(path)
     assert list(table["run_label"].unique()) == ["before", "after"]
     speeds = [row["prefill_tps"] for i in (1, 2) for row in store.rows(i)]
     assert table["prefill_tps"].tolist() == pytest.approx(speeds, rel=1e-14)
     assert set(table["run_model_sha256"]) == {"a" * 64}
-
-
-def test_lists_in_rows_survive_csv(store, tmp_path, capsys):
-    number = store.add("bench", {}, [{"ctx_tokens": 1, "steps_s": [0.5, 0.25]}])
-    path = tmp_path / "x.csv"
-    assert call(capsys, "export", number, "-o", path)[0] == 0
-    assert json.loads(pd.read_csv(path)["steps_s"][0]) == [0.5, 0.25]
 
 
 def test_a_run_without_rows_is_one_line(store, tmp_path, capsys):
@@ -176,7 +158,7 @@ def test_an_export_to_the_byte(store, tmp_path, capsys):
     ]
     number = store.add("bench", {}, rows, label="café")
     read = {}
-    for suffix in ("csv", "json", "jsonl"):
+    for suffix in ("csv", "json"):
         path = tmp_path / f"x.{suffix}"
         assert call(capsys, "export", number, "-o", path)[0] == 0
         read[suffix] = path.read_bytes()
@@ -188,23 +170,8 @@ def test_an_export_to_the_byte(store, tmp_path, capsys):
         ["", "1e-300", "", "", ""],
     ]  # fmt: skip
     whole = json.loads(read["json"].decode())
-    assert whole == [json.loads(line) for line in read["jsonl"].decode().splitlines()]
     assert [list(line) for line in whole] == [columns] * 3 and {line["run_label"] for line in whole} == {"café"}
     assert [line["n"] for line in whole] == [1 << 60, 2, None] and whole[1]["l"] == [1.5, None]
-
-
-def test_rows_that_do_not_fit_parquet_are_one_line(store, tmp_path, capsys):
-    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
-    number = store.add("bench", {}, [{"x": 1}, {"x": "one"}])
-    code, out, err = call(capsys, "export", number, "-o", tmp_path / "x.parquet")
-    assert (code, out) == (1, "") and "do not fit Parquet" in err and err.count("\n") == 1
-    assert not (tmp_path / "x.parquet").exists()
-
-
-def test_parquet_without_pyarrow_is_one_line(store, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    code, _, err = call(capsys, "export", "1", "-o", tmp_path / "x.parquet")
-    assert code == 1 and "pip install 'ds4ref[parquet]'" in err and not (tmp_path / "x.parquet").exists()
 
 
 # --- comparing, as a gate
@@ -214,10 +181,7 @@ def test_exit_codes_of_a_gate(store, tmp_path, capsys):
     assert call(capsys, "compare", "before", "after")[0] == 1
     assert call(capsys, "compare", "after", "before")[0] == 0
     assert call(capsys, "compare", "before", "after", "--fail-on", "20")[0] == 0
-    limits = tmp_path / "gate.toml"
-    limits.write_text("[speed]\nfail = 30\n")
-    assert call(capsys, "compare", "before", "after", "--thresholds", limits)[0] == 0
-    assert call(capsys, "compare", "before", "after", "--thresholds", limits, "--fail-on", 0)[0] == 1, "0 is a limit"
+    assert call(capsys, "compare", "before", "after", "--fail-on", 0)[0] == 1, "0 is a limit"
     graded = [[{"id": str(i), "outcome": ("right", odd)[i % 2]} for i in range(60)] for odd in ("right", "wrong")]
     likely = [[{"id": str(i), "nll": 200.0 + i % 5 * more, "tokens": 100} for i in range(60)] for more in (0, 5)]
     for kind, sides in (("eval", graded), ("vectors", likely)):
@@ -226,7 +190,7 @@ def test_exit_codes_of_a_gate(store, tmp_path, capsys):
         assert codes == [1, 0, 0], f"limits are those of {kind}, too"
     other = store.add("bench", {"model": {"sha256": "f" * 64}}, store.rows(1))
     code, out, _ = call(capsys, "compare", "before", other)
-    assert code == 4 and "incomparable" in out and "different model" in out
+    assert code == 4 and "not comparable: different model" in out
     assert call(capsys, "compare", "before", other, "--differ", "model")[0] == 0
 
 
@@ -250,12 +214,13 @@ def test_the_sound_and_the_unsound(store, capsys):
         (["list", "--kind", "speed"], 2, "invalid value for --kind"),
         (["list", "--store", "/nowhere/at/all"], 1, "no run store at /nowhere/at/all"),
         (["tag", "1"], 2, "at least one tag"),
-        (["export", "1"], 2, "export needs -o FILE"),
-        (["export", "1", "-o", "x.xlsx"], 2, "must end in .csv, .json"),
+        (["export", "1"], 2, "export needs -o FILE.csv"),
+        (["export", "1", "-o", "x.xlsx"], 2, "export needs -o FILE.csv"),
         (["export", "1", "-o", "/nowhere/x.csv"], 1, "cannot write /nowhere/x.csv"),
         (["import", "absent.csv"], 1, "absent.csv: No such file"),
         (["import", "a.csv", "b.csv", "--label", "x"], 2, "--label names one file"),
-        (["compare", "1", "2", "--thresholds", "absent.toml"], 1, "absent.toml"),
+        (["build", "absent.csv"], 1, "absent.csv: No such file"),
+        (["build", "1", "-o", "/nowhere/r.html"], 1, "cannot write /nowhere/r.html"),
         (["build", "1", "-o", "x.pdf"], 2, "must end in .html"),
     ],
 )
@@ -289,13 +254,6 @@ def test_listing_loads_no_scipy_stats(store):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "heavy: []\n" and len(done.stdout.splitlines()) > 2
-
-
-def test_a_pipe_gets_whole_lines(store, capsys, monkeypatch):
-    store.rename(1, "x" * 120)
-    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
-    assert main(["list"]) == 0
-    assert "x" * 120 in stream.getvalue()
 
 
 def test_checked_vectors_are_imported(store, tmp_path, capsys):

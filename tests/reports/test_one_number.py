@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from ds4ref.reports import cli as reports
-from ds4ref.reports.compare import compare
-from ds4ref.reports.sources import Measured
 from ds4ref.runs.columns import COLUMNS
+from ds4ref.runs.compare import compare
 from ds4ref.runs.results import read_rows
-from ds4ref.runs.store import Store
+from ds4ref.runs.store import Measured, Store
 from ds4ref.speed_bench import cli, table
 
 from ..speed_bench.server import Endpoint, scripted
@@ -44,7 +43,9 @@ def console(text: str) -> list[dict[str, str]]:
 
 
 def page(path: Path) -> list[dict[str, str]]:
-    (found,) = re.findall(r"<table>(?:(?!</table>).)*<th>context</th>.*?</table>", path.read_text(), re.S)[:1]
+    (found,) = re.findall(r"<table>(?:(?!</table>).)*<th(?: [^>]*)?>context</th>.*?</table>", path.read_text(), re.S)[
+        :1
+    ]
     names = [html.unescape(name) for name in re.findall(r"<th(?: [^>]*)?>(.*?)</th>", found)]
     lines = [re.findall(r"<td[^>]*>(.*?)</td>", line) for line in re.findall(r"<tr>(<td.*?)</tr>", found)]
     return [dict(zip(names, line, strict=True)) for line in lines]

@@ -24,12 +24,12 @@ from ds4ref.speed_bench import sources as sources_module
 from ds4ref.speed_bench import sweep as sweep_module
 from ds4ref.speed_bench.formats import FORMATS, render, sql
 from ds4ref.speed_bench.local import LocalSource
+from ds4ref.speed_bench.output import verdict
 from ds4ref.speed_bench.peaks import known_peaks, machine_peaks
 from ds4ref.speed_bench.plan import Lane, Plan
 from ds4ref.speed_bench.runner import MeasuredLane, Measurement, turn_order
 from ds4ref.speed_bench.samples import sample
 from ds4ref.speed_bench.sweep import SweepRow
-from ds4ref.speed_bench.verdict import verdict
 
 from .conftest import PEAKS
 from .fake import EVAL_S, PICK_S, Clock, FakeEngine, FakeSession
@@ -359,8 +359,9 @@ def test_two_arms_are_two_runs_of_one_group(engines, private_store, capsys):
         a, b = (store.run(lane["run"]) for lane in last["lanes"])
         assert (a.label, b.label) == ("t: threads=1", "t: backend=reference,threads=2")
         assert a.fact("arms", "group") == b.fact("arms", "group") and len(store.rows(a.id)) == 15
-        from ds4ref.reports.compare import SAME, compare
-        from ds4ref.reports.sources import Measured, read_csv
+        from ds4ref.reports.sources import read_csv
+        from ds4ref.runs.compare import SAME, compare
+        from ds4ref.runs.store import Measured
 
         assert compare(*(Measured(run, store.rows(run.id)) for run in (a, b))).verdict == SAME
         found = compare(read_csv("t-a.csv"), read_csv("t-b.csv"))
@@ -449,10 +450,16 @@ def test_arms_end_with_a_verdict_and_facts_of_both(engines, capsys):
     assert not {"backend", "threads"} & found.keys() and found["numerics"] == "qat", "what is common is said once"
     assert found["verdict"]["a"] == "threads=1" and found["verdict"]["decode"]["rounds"] == 6
     assert cli.main([*SMALL, *arms, "-r", "6", "--csv", "t.csv"]) == 0
-    assert "decode: backend=reference,threads=2 is 1.00 x as fast as threads=1" in capsys.readouterr().out
+    assert (
+        "decode: backend=reference,threads=2 is 1.0000 x (1.0000 to 1.0000) as fast as threads=1: same"
+        in capsys.readouterr().out
+    )
     assert cli.main([*SMALL, *arms, "-r", "3", "--no-store"]) == 0  # neither a file nor the store
     out = capsys.readouterr().out
-    assert "backend=reference,threads=2 is 1.00 x as fast as threads=1" in out and out.count("thread(s) on") == 2
+    assert (
+        "backend=reference,threads=2 is 1.0000 x (1.0000 to 1.0000) as fast as threads=1: same" in out
+        and out.count("thread(s) on") == 2
+    )
 
 
 def test_a_slower_lane_is_called_worse(bare, monkeypatch):
@@ -461,12 +468,12 @@ def test_a_slower_lane_is_called_worse(bare, monkeypatch):
     run.execute()
     for entry in run.lanes[1].samples:
         entry["gen_tps"] *= 0.94 + 0.001 * entry["rep"]
-    said = verdict(run)
-    decode = said.document["decode"]
+    document, sentences = verdict(run)
+    decode = document["decode"]
     assert decode["verdict"] == "worse" and -6.1 < decode["low_percent"] <= decode["high_percent"] < -5
-    (line,) = (line for line in said.lines if line.startswith("decode"))
+    (line,) = (line for line in sentences if line.startswith("decode"))
     assert re.fullmatch(r"decode: B is 0\.94\d x \(0\.9[34]\d to 0\.9[45]\d\) as fast as A: slower", line), line
-    assert verdict(bare(depths=(10,), gen_tokens=1, reps=1)).lines == ()
+    assert verdict(bare(depths=(10,), gen_tokens=1, reps=1)) == ({}, [])
 
 
 def test_the_python_api(engines, nano_path, private_store):

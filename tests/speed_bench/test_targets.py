@@ -12,10 +12,9 @@ import pytest
 
 from ds4ref.cancellation import Cancellation
 from ds4ref.errors import Cancelled
-from ds4ref.reports.compare import compare
-from ds4ref.reports.sources import Measured
+from ds4ref.runs.compare import compare
 from ds4ref.runs.results import COLUMNS, read_rows
-from ds4ref.runs.store import Store
+from ds4ref.runs.store import Measured, Store
 from ds4ref.speed_bench import cli
 from ds4ref.speed_bench import endpoint as module
 from ds4ref.speed_bench.endpoint import StreamedAnswer, jain, sample

@@ -12,14 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from ds4ref.errors import DataError
 from ds4ref.reports import cli as reports
 from ds4ref.runs import warnings
 from ds4ref.runs.columns import summaries
 from ds4ref.runs.results import read_rows
 from ds4ref.speed_bench import cli, loadplot, sweep, waiting
-from ds4ref.speed_bench.plan import Lane, Plan
-from ds4ref.speed_bench.repetitions import Repetitions
 from ds4ref.speed_bench.samples import sample
 from ds4ref.speed_bench.waiting import Lag
 
@@ -538,22 +535,6 @@ def test_only_the_timed_windows_count(monkeypatch):
     monkeypatch.setattr(waiting, "threads_waited", lambda: None)
     (row,) = sweep.sweep(FakeSession(clock, 64), list(range(2, 42)), (10,), 2, 1)
     assert row.wait_share is None and "warnings" not in sample(row)
-
-
-def test_rounds_are_not_counted_where_every_row_has_warnings():
-    plan = Plan((Lane(name="A"), Lane(name="B")), depths=(64,), detect=3.0)
-    rows = [
-        {"rep": rep, "ctx_tokens": 64, "prefill_tokens": 64, "gen_tokens": 8, "prefill_tps": 9.0 + rep % 3,
-         "gen_tps": 4.0 + rep % 2}
-        for rep in range(6)
-    ]  # fmt: skip
-    busy = [row | {"warnings": {"busy": "load 30"}} for row in rows]
-    with pytest.raises(
-        DataError, match=r"^refused: no difference can be detected \(B: 6 of 6 rows have warnings: busy\)$"
-    ):
-        Repetitions(plan).wanted([rows, busy])
-    miscounted = [row | {"warnings": {"count": "doubled"}} for row in rows]
-    assert Repetitions(plan).wanted([rows, miscounted]) >= 6, "prefill can still be compared"
 
 
 def test_levels_with_warnings_of_a_load_are_crosses():

@@ -12,6 +12,6 @@ rows        fields of the rows of each kind of run
 units       pieces of a large job that several workers share
 """
 
-from .runs import Run, Store, default_path
+from .runs import Measured, Run, Store, default_path
 
-__all__ = ["Run", "Store", "default_path"]
+__all__ = ["Measured", "Run", "Store", "default_path"]

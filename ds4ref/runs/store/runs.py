@@ -71,6 +71,19 @@ class Run:
         return value
 
 
+@dataclass(frozen=True)
+class Measured:
+    """A run with its rows."""
+
+    run: Run
+    rows: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """Return the run's name, as shown to users."""
+        return self.run.name
+
+
 class Store:
     """An open store. Use it only from the thread that opened it; every process must open its own."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ds4ref.reports.sources import Measured
-from ds4ref.runs.store import Run
+from ds4ref.runs.store import Measured, Run
 
 DEPTHS = tuple(range(2048, 2048 * 9, 2048))
 

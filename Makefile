@@ -13,7 +13,7 @@ SPREAD ?= -n auto --maxprocesses 4 --dist worksteal
 PARTED = $(SPREAD) $(if $(PART),--part $(PART))
 # Where tests marked cuda are: to collect all others takes longer.
 COMPILED := tests/kernels/cuda tests/kernels/test_ops.py tests/kernels/test_top.py tests/kernels/test_pitfalls.py \
-	tests/benchmarks/test_cuda_code.py tests/benchmarks/test_gpu_check.py
+	tests/benchmarks/test_gpu_check.py
 
 # Asked, not only found: a version manager may leave a python3.13 that refuses to start.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3.14 python3 python; do \
@@ -83,7 +83,7 @@ arm: $(VENV)/.test ## under emulation, on AArch64: kernels of TIER=C, N or I, co
 
 # Without a device this says so in one line, and nothing is tried. Where nothing can be installed, a Python that has
 # numba-cuda does without make: python3 -m benchmarks.gpu_check (docs/explanation/cuda.md).
-gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU, in 8 minutes: right, how fast, as predicted? A table and out/gpu_check.json
+gpu-check: $(VENV)/.cuda ## on an NVIDIA GPU, in 8 minutes: right, how fast? A table and out/gpu_check.json
 	@$(PY) -m benchmarks.gpu_check -o $(OUT)/gpu_check.json
 
 bench: $(VENV)/.run ## measure this CPU: kernels, and a slice of Flash with real dimensions (0.9 GB in the cache)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ds4ref.engine import Engine
 
-from . import arm
 from .goals import GOALS
 from .report import Row, row
 from .timing import Budget
@@ -19,13 +17,11 @@ class Context:
     """Settings of one run, and the rows measured so far.
 
     quick   small sizes and few rounds
-    peers   whether other programs are measured, too
     model   path of the model slice to measure
     """
 
     quick: bool
     threads: int
-    peers: bool
     model: str
     budget: Budget
     rows: dict[str, Row] = field(default_factory=dict)
@@ -46,20 +42,9 @@ class Context:
             pass
         return engine
 
-    @cached_property
-    def machine(self) -> arm.Machine | None:
-        """The machine that this runs on, if ``benchmarks.arm`` has estimates of it."""
-        return arm.this_machine()
-
-    def estimated(self, fmt: str, act: str, unit: float = 1.0, most: float = math.inf) -> tuple[float, float] | None:
-        """Return the estimate of ``unit`` times the GB/s that a core takes of a format's rows, ``most`` at most."""
-        return self.machine and arm.core(arm.stored(), self.machine, f"{fmt}/{act}").times(unit, most)
-
-    def add(
-        self, name: str, samples: list[float], note: str = "", estimated: tuple[float, float] | None = None
-    ) -> None:
+    def add(self, name: str, samples: list[float], note: str = "") -> None:
         """Add the row of a figure in ``GOALS`` with one sample per round."""
-        self.rows[name] = row(GOALS[name], samples, note, estimated)
+        self.rows[name] = row(GOALS[name], samples, note)
 
     def skip(self, name: str, why: str) -> None:
         """Add the row of a figure that was not measured, with the reason."""

@@ -1,13 +1,11 @@
-"""Every figure of the CPU table, with its bar: ``python -m benchmarks.cpu [--quick] [--json] [--peers]``.
+"""Every figure of the CPU table, with its bar: ``python -m benchmarks.cpu [--quick] [--json]``.
 
 Figures are ratios wherever possible, and the two sides of a ratio are interleaved in the same run, so that other load
 cancels. A value is the median over the rounds; the range shows how far to trust it. A figure that could not be measured
 has no value and says why. The real-shape figures come from a slice of Flash (4 layers), which is written to the model
 cache on first use: 8 experts with --quick (0.9 GB), 256 otherwise (7.7 GB).
-On machines that ``benchmarks.arm`` has estimates of, a column shows them.
 
-    python -m benchmarks.cpu --quick --json     under a minute, no peers, one JSON document
-    python -m benchmarks.cpu --peers            also against ggml, llama.cpp and torch
+    python -m benchmarks.cpu --quick --json     under a minute, one JSON document
     python -m benchmarks.cpu --only start nano
 """
 
@@ -21,7 +19,7 @@ from fnmatch import fnmatchcase
 
 from ds4ref.runs.provenance import stamp
 
-from . import growth, matvec, paging, passes, peers, published, start, whole
+from . import growth, matvec, start, whole
 from .context import Context
 from .goals import GOALS
 from .report import document, print_table
@@ -32,22 +30,13 @@ QUICK_SECONDS = 34.0
 SECTIONS: dict[str, tuple[Callable[[Context], None], tuple[str, ...], float]] = {
     "matvec": (matvec.measure, ("read*", "matvec *", "float *"), 10),
     "cached": (matvec.cached, ("cached *",), 2),
-    "decode": (whole.decode, ("decode", "decode ms", "besides *"), 6),
-    "published": (published.decode, ("published*",), 10),
-    "passes": (passes.measure, ("pass *", "together"), 20),
-    "drafts": (passes.drafts, ("drafts *",), 60),
+    "decode": (whole.decode, ("decode", "decode ms"), 6),
     "nano": (whole.nano, ("nano",), 3),
     "start": (start.measure, ("help", "start"), 6),
     "growth": (growth.decode, ("growth decode", "decode *[kM]"), 5),
     "prefill": (whole.prefill, ("prefill*", "gemm peak"), 10),
     "depth": (growth.prefill, ("growth prefill",), 8),
-    "memory": (growth.memory, ("memory *",), 6),
-    "tiers": (start.tiers, ("tier *",), 12),
-    "paging": (paging.measure, ("paging*",), 0),
     "compile": (start.cold_compile, ("compile",), 0),
-    "ggml": (peers.ggml, ("ggml *",), 0),
-    "torch": (peers.torch, ("gemm * *",), 0),
-    "llama": (peers.llama, ("llama *", "busy*"), 0),
 }
 """Sections of the table: name -> (function, name patterns of its rows, minimum seconds of a quick run)."""
 
@@ -83,7 +72,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds, under a minute")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
-    parser.add_argument("--peers", action="store_true", help="also measure ggml, llama.cpp and torch, if installed")
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: 2, or 1 on a single core)")
     parser.add_argument("--model", metavar="FILE", help="measure this model instead of the slice")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION", help=", ".join(SECTIONS))
@@ -98,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     budget = Budget(
         QUICK_SECONDS if args.quick else None
     )  # a machine's first run compiles for minutes, which is no part
-    context = Context(args.quick, threads, args.peers, model, budget)
+    context = Context(args.quick, threads, model, budget)
     # keep what libraries print out of the JSON
     with contextlib.redirect_stdout(sys.stderr):
         run(context, args.only or list(SECTIONS))

@@ -5,8 +5,6 @@
     python -m benchmarks.diagnosis clean --trials 200   clean engines on random prompts, in all modes
     python -m benchmarks.diagnosis pairs --trials 60    two mistakes at once
     python -m benchmarks.diagnosis held-out             mistakes that its library lacks, in every set
-    python -m benchmarks.diagnosis floors               how far right engines of one mode differ in their best token:
-                                                        source of the floors of ds4-vectors check
 
 Every diagnosed engine has float noise of its own (a few units in the last place on every block input), so that it is as
 far from our numbers as another correct engine is. Prints what went wrong, then one line of JSON; exit code 1 if a bar
@@ -29,18 +27,16 @@ from typing import Any
 import numpy as np
 
 from ds4ref.engine import Engine
-from ds4ref.nano import embedded_path, random_path
 from ds4ref.nano.diagnostic import DIAGNOSTIC, PROMPTS, diagnostic_path
 from ds4ref.numerics import MODES
 from ds4ref.test_vectors.diagnosis import Diagnosis, Signatures, diagnose
 from ds4ref.test_vectors.diagnosis.prompts import MISTAKES
 from ds4ref.test_vectors.diagnosis.search import NO_MISTAKE
 from ds4ref.test_vectors.diagnosis.signatures import Signature
-from ds4ref.test_vectors.observation import Observation, from_logits, log_softmax
+from ds4ref.test_vectors.observation import Observation, from_logits
 from ds4ref.text.chat import encode_chat_prompt
-from ds4ref.variants import LIBRARY, ROUNDING, Runner
+from ds4ref.variants import LIBRARY, ROUNDING
 
-from . import modes
 from .calibration import right
 from .patients import draw
 
@@ -221,33 +217,6 @@ def held_out(engine: Engine, trials: range) -> Tally:
     return tally
 
 
-# ------------------------------------------------------------------------------------------------------------- floors
-
-
-def floors(tokens: int = 500, seeds: int = 4) -> dict[str, dict[str, float]]:
-    """Measure, per model and mode, how much float noise alone changes the best token.
-
-    The random model after prose, the trained one, experts in q2, in answers to its questions. Returns the share of
-    positions with another best token, and the largest margin in nats by which it is preferred.
-    """
-    measured = {}
-    for name, path in (("random", random_path()), ("trained q2", embedded_path("q2"))):
-        with Engine.open(path, backend="cpu", numerics="exact") as engine:
-            runner, texts = Runner(engine), modes.texts(name, path, tokens)
-            for mode in MODES:
-                margins = []
-                for ids in texts:
-                    best = runner.run(ids, mode)[0].argmax(axis=1)
-                    for seed in range(seeds):
-                        noisy = log_softmax(runner.run(ids, mode, noise=np.random.default_rng([seed, 4]))[0])
-                        margins.append(noisy.max(axis=1) - noisy[np.arange(len(ids)), best])
-                margin = np.concatenate(margins)
-                measured[f"{name}, {mode}"] = {
-                    "other best token": float((margin > 0).mean()), "largest margin": float(margin.max()),
-                }  # fmt: skip
-    return measured
-
-
 # ------------------------------------------------------------------------------------------------------------ command
 
 
@@ -263,14 +232,11 @@ def _show(name: str, tally: Tally, begun: float) -> None:
 def main() -> int:
     """Run the measurement named on the command line and print it; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", choices=("faults", "clean", "pairs", "held-out", "floors"))
+    parser.add_argument("what", choices=("faults", "clean", "pairs", "held-out"))
     parser.add_argument("--trials", type=int, default=None, help="of clean (200), pairs and held-out (60)")
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--mode", choices=tuple(MODES), default="exact", help="of faults and pairs")
     args = parser.parse_args()
-    if args.what == "floors":
-        print(json.dumps(floors()))
-        return 0
     count = args.trials or {"clean": 200}.get(args.what, 60)
     trials = range(args.first, args.first + count)
     result: dict[str, Any] = {"what": args.what, "mode": args.mode}

@@ -8,12 +8,8 @@ cache; arms take turns. Arms:
     plain      the mapped file, no advice
     advised    the same, chosen experts asked for
     cached     a cache of experts
-    asked      the same, but layers that route by token id are read as late as others: a slice of few layers has more
-               of those than a whole model
     memory     the same with everything in it, without a limit: computing alone
     disk       no model: experts read at random by the cache's own threads, bytes a second
-    llama      llama.cpp on the mapped file, without its copies of weights in another layout (extra "peers"; not among
-               the arms by themselves)
 """
 
 from __future__ import annotations
@@ -24,18 +20,40 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .paging import _bytes_read, memory_group
 from .timing import interleave
 
-ARMS = "plain", "advised", "cached", "asked", "memory", "disk"
+ARMS = "plain", "advised", "cached", "memory", "disk"
 TOKENS, WARM = 24, 24
+ROOT = Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def memory_group(limit: int) -> Iterator[Path]:
+    """Create a control group limited to ``limit`` bytes; SystemExit where that is impossible."""
+    for root, name in ((ROOT / "memory", "memory.limit_in_bytes"), (ROOT, "memory.max")):
+        group = root / f"ds4ref-{os.getpid()}"
+        with suppress(OSError):
+            group.mkdir()
+            try:
+                (group / name).write_text(str(limit))
+                yield group
+                return
+            finally:
+                group.rmdir()
+    raise SystemExit("no control group with a memory limit can be made here")
+
+
+def _bytes_read() -> int:
+    """Return the bytes that this process has read from disk."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), 0)
 
 
 def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[str, Any]:
@@ -45,17 +63,12 @@ def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[
     handle = os.open(model, os.O_RDONLY)
     with suppress(AttributeError):
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-    from ds4ref.archs.experts import ExpertUse
     from ds4ref.engine import Engine
     from ds4ref.residency import resident
 
     resident.READERS = readers
     if arm == "disk":
         return {"rate": disk_rate(model, readers)}
-    if arm == "asked":
-        ExpertUse.ahead = lambda *_: None  # type: ignore[method-assign,assignment]
-    if arm == "llama":
-        return llama(model, decoded)
     options: dict[str, Any] = {"expert_cache": "auto"}
     if arm in ("plain", "advised"):
         options = {"expert_cache": "off", "advise": arm == "advised"}
@@ -93,25 +106,6 @@ def child(model: str, arm: str, group: str, readers: int, decoded: int) -> dict[
 def drawn(vocab: int, decoded: int) -> list[int]:
     """Return a prompt of 2 tokens, those of the warm-up, and those that are timed."""
     return [int(i) for i in np.random.default_rng(6).integers(3, vocab, WARM + decoded + 2)]
-
-
-def llama(model: str, decoded: int) -> dict[str, Any]:
-    """Decode the same tokens with llama.cpp on the mapped file; return ms and megabytes read a token."""
-    from ds4ref.environment import usable_cores
-
-    from .worker import LlamaCpp
-
-    peer = LlamaCpp(model, usable_cores(), ctx=256, mapped=True)
-    ids = drawn(peer.vocab, decoded)
-    peer.evaluate(ids[:2])
-    for token in ids[2 : 2 + WARM]:
-        peer.evaluate([token])
-    read, seconds = _bytes_read(), []
-    for token in ids[2 + WARM :]:
-        begun = time.perf_counter()
-        peer.evaluate([token])
-        seconds.append(time.perf_counter() - begun)
-    return {"ms": 1e3 * float(np.median(seconds)), "mb": (_bytes_read() - read) / decoded / 1e6}
 
 
 def disk_rate(model: str, threads: int, seconds: float = 2.0, size: int = 2 << 20) -> float:
@@ -161,7 +155,7 @@ def measure(model: str, arms: Sequence[str], rounds: int, limit: int, readers: i
 
     for name in arms:
         if name != "disk":
-            cached = name not in ("plain", "advised", "llama")
+            cached = name not in ("plain", "advised")
             more = (
                 f", hits {100 * median(name, 'hits'):.0f} %, waited {median(name, 'waited_ms'):.0f} ms"
                 if cached
@@ -171,27 +165,21 @@ def measure(model: str, arms: Sequence[str], rounds: int, limit: int, readers: i
             print(f"{name:8} {median(name, 'ms'):7.1f} ms a token, {median(name, 'mb'):6.1f} MB read{more}{size}")
     if "disk" in arms:
         print(f"disk     {median('disk', 'rate') / 1e6:7.0f} MB/s with {readers} threads")
-    for name in ("cached", "asked"):
-        for other in ("plain", "llama"):
-            if name in arms and other in arms:
-                ratios = np.array(samples[other]) / np.array(samples[name])
-                spread = f"{ratios.min():.2f} to {ratios.max():.2f}"
-                print(f"{name} against {other}: {np.median(ratios):.2f} times ({spread})")
-        if name in arms and "disk" in arms and "memory" in arms:
-            reading = 1e9 * median(name, "mb") / median("disk", "rate")
-            alone = median("memory", "ms")
-            took = median(name, "ms")
-            shares = f"{max(reading, alone) / took:.2f}, of both in turn {(reading + alone) / took:.2f}"
-            print(
-                f"{name}: reading alone {reading:.0f} ms, computing {alone:.0f} ms; of the longer one's speed {shares}"
-            )
+    if {"cached", "plain"} <= set(arms):
+        ratios = np.array(samples["plain"]) / np.array(samples["cached"])
+        print(f"cached against plain: {np.median(ratios):.2f} times ({ratios.min():.2f} to {ratios.max():.2f})")
+    if {"cached", "disk", "memory"} <= set(arms):
+        reading = 1e9 * median("cached", "mb") / median("disk", "rate")
+        alone, took = median("memory", "ms"), median("cached", "ms")
+        shares = f"{max(reading, alone) / took:.2f}, of both in turn {(reading + alone) / took:.2f}"
+        print(f"cached: reading alone {reading:.0f} ms, computing {alone:.0f} ms; of the longer one's speed {shares}")
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description="decode of a model larger than memory")
     parser.add_argument("model")
-    parser.add_argument("--arms", default=",".join(ARMS), help="in turn; also llama")
+    parser.add_argument("--arms", default=",".join(ARMS), help="in turn")
     parser.add_argument("-r", "--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=3.2, help="memory of the control group, 1e9 bytes")
     parser.add_argument("--readers", type=int, default=4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import numpy as np
@@ -78,9 +77,7 @@ def measure(context: Context) -> None:
         if not context.quick and act != "float":
             arms["float"] = product(context.threads, w, "float")
         samples = interleave(arms, rounds)
-        bandwidth = w.data.nbytes / 1e9 / statistics.median(samples["read"])
-        estimated = context.estimated(fmt, act, context.threads / bandwidth, most=1)
-        context.add(f"matvec {fmt}", ratios(samples["read"], samples[act]), f"{act} activations", estimated)
+        context.add(f"matvec {fmt}", ratios(samples["read"], samples[act]), f"{act} activations")
         if act != "float" and "float" in samples:
             context.add(f"float {fmt}", ratios(samples["read"], samples["float"]))
 
@@ -97,4 +94,4 @@ def cached(context: Context) -> None:
     samples = interleave(arms, 15)
     for fmt, act in FORMATS.items():
         rates = [sizes[fmt] / seconds for seconds in samples[fmt]]
-        context.add(f"cached {fmt}", rates, f"{act} activations", context.estimated(fmt, act))
+        context.add(f"cached {fmt}", rates, f"{act} activations")

@@ -28,8 +28,7 @@ class Goal:
 class Row:
     """One measured figure: median ``value`` and range over ``n`` rounds.
 
-    ``value`` is None if it was not measured; ``note`` then says why. ``estimated`` is the lowest and the highest figure
-    that ``benchmarks.arm`` expects on this machine, None where it expects nothing.
+    ``value`` is None if it was not measured; ``note`` then says why.
     """
 
     item: str
@@ -42,7 +41,6 @@ class Row:
     high: float | None = None
     n: int = 0
     note: str = ""
-    estimated: tuple[float, float] | None = None
 
     @property
     def met(self) -> bool | None:
@@ -52,7 +50,7 @@ class Row:
         return self.value >= self.bar if self.better == "higher" else self.value <= self.bar
 
 
-def row(goal: Goal, samples: Sequence[float], note: str = "", estimated: tuple[float, float] | None = None) -> Row:
+def row(goal: Goal, samples: Sequence[float], note: str = "") -> Row:
     """Return the row of a figure from one sample per round."""
     ordered = sorted(float(sample) for sample in samples)  # NumPy's own floats are no JSON
     if not ordered:
@@ -61,7 +59,6 @@ def row(goal: Goal, samples: Sequence[float], note: str = "", estimated: tuple[f
     value = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     return Row(
         goal.item, value, goal.bar, goal.stretch, goal.unit, goal.better, ordered[0], ordered[-1], len(ordered), note,
-        estimated,
     )  # fmt: skip
 
 
@@ -71,24 +68,18 @@ def document(rows: Sequence[Row], facts: dict[str, Any]) -> str:
 
 
 def print_table(rows: Sequence[Row], title: str = "CPU speed") -> None:
-    """Print the rows as a table; what was estimated of this machine has a column where there is any."""
+    """Print the rows as a table."""
     from rich.console import Console
     from rich.table import Table
 
-    guessed = any(r.estimated is not None for r in rows)
-
     table = Table(title=title, title_justify="left")
-    names = ["item", "value", "range", *["estimated"] * guessed, "bar"]
-    for name, justify in ((name, "left" if name == "item" else "right") for name in names):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for name, justify in (("stretch", "right"), ("", "left"), ("note", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("item", "value", "range", "bar", "stretch", "", "note"):
+        table.add_column(name, justify="left" if name in ("item", "", "note") else "right")
     for r in rows:
         mark = {None: "", True: "[green]ok[/]", False: "[red]missed[/]"}[r.met]
         span = f"{_number(r.low)} - {_number(r.high)}" if r.n > 1 else ""
         value = f"{_number(r.value)} {r.unit}" if r.value is not None else "-"
-        estimate = "" if r.estimated is None else " - ".join(dict.fromkeys(map(_number, r.estimated)))
-        table.add_row(r.item, value, span, *[estimate] * guessed, _number(r.bar), _number(r.stretch), mark, r.note)
+        table.add_row(r.item, value, span, _number(r.bar), _number(r.stretch), mark, r.note)
     console = Console()
     # a file or a pipe has no width; the table should not be folded for one
     (console if console.is_terminal else Console(width=170)).print(table)

@@ -1,14 +1,11 @@
-"""Speed of the row kernels against this machine's read bandwidth: ``python -m benchmarks.rows [--json]``.
+"""Speed of the row kernels against this machine's read bandwidth: ``python -m benchmarks.rows``.
 
 Each round times, interleaved, a plain read of the weights and every kernel on the same bytes, with one and with two
 threads (Python threads that take 1 MiB pieces of the rows from a common counter). A figure is the median over the
 rounds of (kernel bytes per second) / (read bytes per second of the same round), so that other load cancels. Weights lie
 in memory, beyond the caches; with --cached they stay in the L2 cache, which shows the arithmetic limit.
 
-With --several the time of two and of four inputs in one pass over the rows is compared with that of one input.
-
     python -m benchmarks.rows --formats Q8_0 Q4_K --rounds 7
-    python -m benchmarks.rows --several --threads 1
     DS4_SIMD_TIER=B python -m benchmarks.rows --acts a8 q8k
 """
 
@@ -16,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import threading
 import time
@@ -102,10 +98,10 @@ class Case:
         self.bytes = self.weights.nbytes * self.passes
         self.pieces = split(len(self.weights), max(1, PIECE // drawn_rows.shape[1])) * self.passes
 
-    def seconds(self, threads: int, inputs: int = 1) -> float:
-        """Return the seconds to multiply all rows with 1, 2 or 4 inputs."""
+    def seconds(self, threads: int) -> float:
+        """Return the seconds to multiply all rows with one input."""
         w, row_bytes, table = self.weights.ctypes.data, self.weights.shape[1], self.table.ctypes.data
-        rows = self.kernel.rows[inputs]
+        rows = self.kernel.rows[1]
         rows.compile((int64,) * 6)
         return in_threads(threads, self.pieces, lambda a, b: rows(w, a, b, row_bytes, self.n, table))
 
@@ -141,28 +137,6 @@ def measure(cases: list[Case], thread_counts: list[int], rounds: int) -> list[di
     return rows
 
 
-def several(cases: list[Case], thread_counts: list[int], rounds: int) -> list[dict]:
-    """Return rows {kernel, threads, inputs, ratio, low, high}: the time of several inputs over that of one."""
-    ratios: dict[tuple[str, int, int], list[float]] = {}
-    for _ in range(rounds):
-        for threads in thread_counts:
-            for case in cases:
-                one = case.seconds(threads)
-                for inputs in list(case.kernel.rows)[1:]:
-                    ratios.setdefault((case.name, threads, inputs), []).append(case.seconds(threads, inputs) / one)
-    return [
-        {
-            "kernel": name,
-            "threads": threads,
-            "inputs": inputs,
-            "ratio": statistics.median(r),
-            "low": min(r),
-            "high": max(r),
-        }
-        for (name, threads, inputs), r in ratios.items()
-    ]
-
-
 def main(argv: list[str] | None = None) -> int:
     """Measure the chosen kernels; return the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.rows", description=__doc__.splitlines()[0])
@@ -173,24 +147,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--cached", action="store_true", help="weights in L2: the arithmetic limit")
-    parser.add_argument("--several", action="store_true", help="time of 2 and 4 inputs in one pass over that of 1")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     args = parser.parse_args(argv)
     chosen = [(f, a, kernel) for (f, a), kernel in KERNELS.items() if f in args.formats and a in args.acts]
     cases = [Case(f, a, kernel, args.inputs, args.megabytes, args.cached) for f, a, kernel in chosen]
-    rows = (several if args.several else measure)(cases, args.threads, args.rounds)
-    if args.json:
-        print(json.dumps({"tier": TIER, "n": args.inputs, "rows": rows}))
-        return 0
+    rows = measure(cases, args.threads, args.rounds)
     print(f"tier {TIER}, n = {args.inputs}, {args.megabytes} MB each, medians of {args.rounds} rounds")
-    if args.several:
-        print(f"{'kernel':14s} {'threads':>7s} {'inputs':>6s} {'time':>6s}  range")
-        for row in rows:
-            print(
-                f"{row['kernel']:14s} {row['threads']:7d} {row['inputs']:6d} {row['ratio']:6.2f}"
-                f"  {row['low']:.2f}-{row['high']:.2f}"
-            )
-        return 0
     print(f"{'kernel':14s} {'threads':>7s} {'GB/s':>7s} {'read':>7s} {'ratio':>6s}  range")
     for row in rows:
         print(

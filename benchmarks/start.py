@@ -58,23 +58,3 @@ def cold_compile(context: Context) -> None:
             subprocess.run(command, env=environment, check=True, capture_output=True)
             samples.append(time.perf_counter() - started)
     context.add("compile", samples)
-
-
-def tiers(context: Context) -> None:
-    """Measure the rows "tier B" and "tier C": the row kernel in a process with another DS4_SIMD_TIER."""
-    import json
-
-    from ds4ref.kernels.cpu.simd.tiers import TIER
-
-    for tier in "BC":
-        if tier < TIER:
-            context.skip(f"tier {tier}", f"this processor's best is tier {TIER}")
-            continue
-        context.budget.need(8)
-        rounds, size = ("3", "64") if context.quick else ("11", "192")
-        command = [sys.executable, "-m", "benchmarks.rows", "--formats", "Q8_0", "--acts", "a8", "--threads", "1"]
-        command += ["--rounds", rounds, "--megabytes", size, "--json"]
-        environment = {**os.environ, "DS4_SIMD_TIER": tier}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        result = json.loads(done.stdout)["rows"][0]
-        context.add(f"tier {tier}", [result["low"], result["ratio"], result["high"]], "a8 activations")

@@ -7,7 +7,6 @@ import time
 import numpy as np
 
 from ds4ref.archs.deepseek4.costs import Costs
-from ds4ref.costs import Work
 from ds4ref.engine import Engine
 from ds4ref.kernels.cpu import CPU
 from ds4ref.kernels.formats.matrix import Matrix
@@ -16,7 +15,6 @@ from .context import Context
 from .depth import session_at
 from .goals import FORMATS
 from .matvec import random_matrix, reading
-from .profile import profile
 from .timing import Arm, clocked, interleave, ratios
 
 PREFILL = 512
@@ -30,11 +28,6 @@ def weights(engine: Engine) -> list[np.ndarray]:
             if isinstance(value, Matrix) and value.data.ndim == 2:
                 arrays.append(value.data)
     return arrays
-
-
-def operations_of(work: Work) -> float:
-    """Return the total number of operations of ``work``."""
-    return work.ops
 
 
 def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
@@ -54,7 +47,7 @@ def decoding(engine: Engine, pos: int, tokens: int) -> Arm:
 
 
 def decode(context: Context) -> None:
-    """Measure the rows "decode", "decode ms" and "besides ..." of the CPU table."""
+    """Measure the rows "decode" and "decode ms" of the CPU table."""
     engine, rounds = context.engine, context.rounds
     arrays = weights(engine)
     size = sum(array.nbytes for array in arrays)
@@ -66,10 +59,6 @@ def decode(context: Context) -> None:
     note = f"{costs.bytes / 1e6:.0f} MB a token at position {pos}, {context.engine.threads} threads"
     context.add("decode", ratios(samples["read"], samples["decode"], costs.bytes / size), note)
     context.add("decode ms", [1e3 * s for s in samples["decode"]])
-    for name, depth in (("2k", 2048), ("32k", 32768)):
-        context.budget.need(4)
-        p = profile(session_at(engine, depth), 5 if context.quick else 25)
-        context.add(f"besides {name}", list(p.besides()), "time outside the phases that stream weights")
 
 
 def gemm_arm(cpu: CPU, fmt: str, tokens: int, matrices: int = 4) -> tuple[Arm, float]:
@@ -99,7 +88,7 @@ def prefill(context: Context) -> None:
     samples = interleave(arms, 2 if context.quick else 7)
     best = [max(operations[f] / 1e9 / samples[f][i] for f in operations) for i in range(len(samples["prefill"]))]
     context.add("gemm peak", best)
-    operations_needed = operations_of(Costs.of_file(engine.source, engine.shape).prefill(0, PREFILL, PREFILL)) / 1e9
+    operations_needed = Costs.of_file(engine.source, engine.shape).prefill(0, PREFILL, PREFILL).ops / 1e9
     share = [operations_needed / seconds / peak for seconds, peak in zip(samples["prefill"], best, strict=True)]
     context.add("prefill", share, f"{operations_needed / PREFILL:.2f} GOP a token")
     context.add("prefill tps", [PREFILL / seconds for seconds in samples["prefill"]])

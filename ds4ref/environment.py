@@ -60,14 +60,6 @@ def resident_bytes() -> int | None:
     return None if text is None else int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def anonymous_bytes() -> int | None:
-    """Return the resident memory of this process in bytes without mapped files."""
-    for line in (_line("/proc/self/status") or "").splitlines():
-        if line.startswith("RssAnon:"):
-            return 1024 * int(line.split()[1])
-    return None
-
-
 def threads_waited(folder: str = "/proc/self/task") -> dict[str, float] | None:
     """Return the seconds that each thread of this process has waited for a processor; None where nobody counts."""
     try:

@@ -27,10 +27,10 @@ from .runner import MeasuredLane, Measurement
 
 PROG = "ds4-bench"
 INVITATION = (
-    "our figures of this kind of processor are estimates (docs/evidence/arm.md); in a checkout of ds4ref, "
+    "no speed of this kind of processor has been measured yet; in a checkout of ds4ref, "
     "`python -m benchmarks.cpu --quick` measures them: please paste its table into an issue"
 )
-"""Asked of users of AArch64 processors on a terminal, while docs/evidence/arm.md has only estimates."""
+"""Asked of users of AArch64 processors on a terminal, as there are no figures."""
 
 
 class Output:

@@ -20,9 +20,7 @@ ALLOWED = {
     "kernels/system.py": "the place for calls that kernels need",
     "ds4ref/environment.py": "the place for facts about machine and process",
     "kernels/cuda/driver/hostpages.py": "CUDA devices are in Linux machines",
-    "benchmarks/paging.py": "needs a control group, and its rows say so where there is none",
-    "benchmarks/experts.py": "likewise",
-    "benchmarks/threads.py": "huge pages of a mapping, unknown elsewhere",
+    "benchmarks/experts.py": "needs a control group, and says so where there is none",
     "benchmarks/load.py": "watches a server under load, by hand, on Linux",
 }
 

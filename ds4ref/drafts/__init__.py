@@ -6,7 +6,6 @@ rows ahead stay valid if t == d. That is rejection sampling (accepted with p(d),
 the random numbers of plain decode.
 
     lookup.py       what followed the same tokens earlier in the conversation; needs no weights
-    given.py        the true continuation, corrupted at a chosen rate; for measurements and tests
     speculation.py  which draft is tried, and how deep
     estimates.py    running estimates of acceptance, and of the time of a pass, for that
     breakeven.py    expected speed-up from bytes and operations

@@ -28,7 +28,7 @@ def run(*arguments: str) -> list[dict]:
 
 @pytest.mark.thorough
 def test_quick_json_has_valid_rows() -> None:
-    found = run("--only", "decode", "nano", "prefill", "ggml", "compile")
+    found = run("--only", "decode", "nano", "prefill", "compile")
     rows = {row["item"]: row for row in found}
     assert all(row["run"]["quick"] is True and row["run"]["threads"] >= 1 for row in found)
     for row in rows.values():
@@ -38,8 +38,7 @@ def test_quick_json_has_valid_rows() -> None:
         else:
             assert row["low"] <= row["value"] <= row["high"] and row["n"] >= 1
     measured = {item for item, row in rows.items() if row["value"] is not None}
-    assert {GOALS[name].item for name in ("decode", "besides 2k", "nano", "prefill")} <= measured
-    assert rows[GOALS["ggml Q8_0"].item]["note"].startswith("a peer")
+    assert {GOALS[name].item for name in ("decode", "nano", "prefill")} <= measured
     assert rows[GOALS["nano"].item]["bar"] == 500
 
 

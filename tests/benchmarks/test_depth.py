@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks.depth import session_at
-from benchmarks.profile import PRODUCTS, by_task, profile
 from ds4ref.engine import Engine
 from ds4ref.nano import random_path
 
@@ -40,15 +39,3 @@ def test_rows_are_what_the_mode_could_have_stored(engine: Engine) -> None:
     assert cache.compressed(layer, "attn").dtype == np.float16
     index = cache.compressed(layer, "indexer").astype(np.float32)
     assert np.array_equal(ops.round_e2m1(index), index)
-
-
-def test_the_profile_accounts_for_the_whole_token(engine: Engine) -> None:
-    session = session_at(engine, 2000)
-    found = profile(session, 4)
-    assert found.steps.shape == found.waiting.shape == (len(found.wall), len(found.tasks))
-    assert (found.steps >= found.waiting).all() and (found.waiting >= 0).all()
-    assert (found.steps.sum(axis=1) <= found.wall * 1.05).all()
-    assert ((found.besides() > 0) & (found.besides() < 1)).all()
-    rows = by_task(found)
-    assert sum(row["steps"] for row in rows) == len(found.tasks)
-    assert set(found.tasks) > PRODUCTS

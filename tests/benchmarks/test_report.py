@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import timing
 from benchmarks.goals import FORMATS, GOALS
-from benchmarks.report import Goal, document, print_table, row
+from benchmarks.report import Goal, document, row
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,11 @@ def test_the_document_is_strict_json() -> None:
     text = document([row(GOALS["nano"], [600.0])], {"cpu": "x"})
     assert json.loads(text)[0] | {"note": ""} == {
         "item": "random model, decode", "value": 600.0, "bar": 500, "stretch": 1500, "unit": "tok/s",
-        "better": "higher", "low": 600.0, "high": 600.0, "n": 1, "note": "", "met": True, "estimated": None,
+        "better": "higher", "low": 600.0, "high": 600.0, "n": 1, "note": "", "met": True,
         "run": {"cpu": "x"},
     }  # fmt: skip
     with pytest.raises(ValueError, match="not JSON compliant"):
         document([row(GOALS["nano"], [float("nan")])], {})
-
-
-def test_estimates_have_a_column_where_there_are_any(capsys) -> None:
-    measured = [row(GOALS["cached Q8_0"], [40.0], "", (36.0, 37.0)), row(GOALS["nano"], [600.0])]
-    print_table(measured)
-    assert "estimated" in (text := capsys.readouterr().out) and "36 - 37" in text
-    assert json.loads(document(measured, {}))[0]["estimated"] == [36.0, 37.0]
-    print_table(measured[1:])
-    assert "estimated" not in capsys.readouterr().out
 
 
 def test_numbers_of_numpy_become_plain_ones() -> None:

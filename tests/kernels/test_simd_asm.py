@@ -8,7 +8,6 @@ import re
 import pytest
 from numba import int64
 
-from benchmarks.assembly import loops
 from ds4ref.kernels.cpu.simd import KERNELS, TIER
 from ds4ref.kernels.cpu.simd.tiers import FEATURES
 
@@ -27,6 +26,25 @@ WANTED = {
     ("B", "F16", "float"): "vcvtph2ps vfmadd",
     ("C", "Q8_0", "a8"): "pmaddwd",
 }
+
+
+def loops(text):
+    """The straight-line loops of an assembly text: blocks that jump to their own beginning, one instruction a line."""
+    lines = [re.split(r"\s+##?\s", line.strip())[0] for line in text.splitlines()]
+    jumps = [re.match(r"j[a-z]+\s+(\.?L\w+)$", line) for line in lines]
+    targets = {jump[1] for jump in jumps if jump}
+    found, label, body = [], "", []
+    for line, jump in zip(lines, jumps, strict=True):
+        if line.endswith(":"):
+            if line[:-1] in targets:
+                label, body = line[:-1], []
+        elif line and not line.startswith((".", "#")):
+            body.append(line)
+            if jump:
+                if jump[1] == label:
+                    found.append("\n".join(body))
+                label, body = "", []
+    return found
 
 
 @pytest.fixture(scope="module")

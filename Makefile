@@ -78,7 +78,7 @@ cuda: $(VENV)/.cuda ## CUDA kernels, compiled and run without a GPU (installs nu
 	@DS4_TEST_CUDA=compiled $(PY) -m pytest -q -m "cuda and not slow" $(PARTED) $(COMPILED)
 
 TIER ?= C
-arm: $(VENV)/.test ## under emulation, on AArch64: kernels of TIER=C, N or I, compiled here, and the share of the suite that computes
+arm: $(VENV)/.test ## under emulation, on AArch64: kernels of TIER=C or N, compiled here: the op table, golden models
 	@$(PY) -m tests.arm $(TIER) -- $(SPREAD)
 
 # Without a device this says so in one line, and nothing is tried. Where nothing can be installed, a Python that has

@@ -1,4 +1,4 @@
-"""What an AArch64 processor has beyond the base architecture: dot products of bytes, and matrix products of them.
+"""What an AArch64 processor has beyond the base architecture: dot products of bytes, arithmetic of binary16.
 
 LLVM reports neither for the host, neither on Linux nor on macOS, so the system is asked; a processor that kernels are
 only compiled for is known by its name. Importing this loads neither Numba nor llvmlite.
@@ -12,38 +12,34 @@ from collections.abc import Callable
 
 from ..system import is_aarch64, sysctl_number
 
-FEATURES = ("dotprod", "i8mm", "fullfp16")
-"""LLVM's names: sdot and udot; smmla, usdot; arithmetic of binary16."""
+FEATURES = ("dotprod", "fullfp16")
+"""LLVM's names."""
 
-# Linux, arch/arm64/include/uapi/asm/hwcap.h: (key of getauxval, bit)
-_HWCAP, _HWCAP2 = 16, 26
-_BITS = {"dotprod": (_HWCAP, 20), "fullfp16": (_HWCAP, 10), "i8mm": (_HWCAP2, 13)}
-_MACOS = {"dotprod": "FEAT_DotProd", "fullfp16": "FEAT_FP16", "i8mm": "FEAT_I8MM"}
+# Linux, arch/arm64/include/uapi/asm/hwcap.h: key of getauxval, bits
+_HWCAP = 16
+_BITS = {"dotprod": 20, "fullfp16": 10}
+_MACOS = {"dotprod": "FEAT_DotProd", "fullfp16": "FEAT_FP16"}
 
 _DOTPROD = (
     "apple-a13 apple-a14 apple-m1 neoverse-e1 neoverse-n1 neoverse-512tvb cortex-a55 cortex-a65 cortex-a75 cortex-a76 "
-    "cortex-a76ae cortex-a77 cortex-a78 cortex-a78ae cortex-a78c cortex-x1 cortex-x1c tsv110"
-).split()
-_I8MM = (
+    "cortex-a76ae cortex-a77 cortex-a78 cortex-a78ae cortex-a78c cortex-x1 cortex-x1c tsv110 "
     "apple-a15 apple-a16 apple-a17 apple-a18 apple-m2 apple-m3 apple-m4 neoverse-v1 neoverse-n2 neoverse-n3 "
     "neoverse-v2 neoverse-v3 neoverse-v3ae cortex-a510 cortex-a520 cortex-a710 cortex-a715 cortex-a720 cortex-a725 "
     "cortex-x2 cortex-x3 cortex-x4 cortex-x925 ampere1 ampere1a ampere1b grace gb10 oryon-1"
 ).split()
 _PLAIN = "cortex-a53 cortex-a57 cortex-a72 cortex-a73 generic".split()
-KNOWN = (*_DOTPROD, *_I8MM, *_PLAIN)
-"""Processors by LLVM's names; those with matrix products have dot products, too."""
+KNOWN = (*_DOTPROD, *_PLAIN)
+"""Processors by LLVM's names."""
 
 
 def of_processor(name: str) -> dict[str, bool]:
     """Return feature -> present of the processor that LLVM calls ``name``; all absent if it is not known."""
-    i8mm = name in _I8MM
-    dotprod = i8mm or name in _DOTPROD
-    return {"dotprod": dotprod, "i8mm": i8mm, "fullfp16": dotprod}
+    return dict.fromkeys(FEATURES, name in _DOTPROD)
 
 
 def of_linux(auxiliary: Callable[[int], int]) -> dict[str, bool]:
     """Return feature -> present; ``auxiliary`` is getauxval."""
-    return {name: bool(auxiliary(key) >> bit & 1) for name, (key, bit) in _BITS.items()}
+    return {name: bool(auxiliary(_HWCAP) >> bit & 1) for name, bit in _BITS.items()}
 
 
 def of_macos(flag: Callable[[str], int | None]) -> dict[str, bool]:

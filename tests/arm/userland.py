@@ -54,9 +54,8 @@ _LATER = f"{_FIRST} aes pmull sha1 sha2 atomics fphp asimdhp asimdrdm lrcpc dcpo
 MACHINES = {
     "C": Machine("cortex-a72", "cortex-a72", 0xD08, _FIRST),
     "N": Machine("neoverse-n1", "neoverse-n1", 0xD0C, _LATER),
-    "I": Machine("neoverse-v2", "max,pauth-impdef=on", 0xD4F, f"{_LATER} i8mm bf16"),
 }
-"""The machine of each tier. On those of C and N an instruction beyond the tier ends the process (SIGILL)."""
+"""The machine of each tier. An instruction beyond the tier ends the process (SIGILL)."""
 
 
 def required() -> list[str]:
@@ -123,15 +122,8 @@ def unpack(apt: Path, root: Path) -> None:
 
 def mirror() -> str:
     """Return the address of the mirror of Debian that this machine's apt uses; raise UserlandError if it knows none."""
-    asked = [
-        "apt-get",
-        "indextargets",
-        "--format",
-        "$(SITE)",
-        "Created-By: Packages",
-        "Component: main",
-        "Origin: Debian",
-    ]
+    chosen = ["Created-By: Packages", "Component: main", "Origin: Debian"]
+    asked = ["apt-get", "indextargets", "--format", "$(SITE)", *chosen]
     for site in run(asked, "apt-get indextargets").split():
         if site.rstrip("/").endswith("/debian"):
             return site

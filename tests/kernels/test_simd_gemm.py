@@ -20,7 +20,7 @@ from tests.marking import sampled
 from .simd_cases import BYTE_SCALES, random_rows, rounded, run
 from .test_simd_asm import loops
 
-TILED = TIER in "AIN"
+TILED = TIER in "AN"
 needs_tiles = pytest.mark.skipif(not TILED, reason="the tiles belong to tiers A, N and I")
 
 

@@ -15,7 +15,7 @@ from ds4ref.kernels.cpu.simd.tiers import TierError, choose
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 AVX512 = dict.fromkeys(tiers._NEEDS["A"], True)
-NEON = {"neon": True, "dotprod": True, "i8mm": False}
+NEON = {"neon": True, "dotprod": True}
 TIER_FORCED = bool(os.environ.get(tiers.TIER_VARIABLE))
 AVX2 = {"avx2": True, "fma": True, "f16c": True}
 
@@ -27,23 +27,20 @@ def test_the_best_tier_is_chosen():
     assert choose(None, {}) == "C"
     assert choose("", AVX2) == "B"
     assert choose(None, NEON) == "N"
-    assert choose(None, {**NEON, "i8mm": True}) == "I"
     assert choose(None, {**NEON, "dotprod": False}) == "C"
 
 
 def test_a_lower_tier_can_be_forced():
     assert [choose(tier, AVX512) for tier in "ABC"] == ["A", "B", "C"]
-    assert [choose(tier, {**NEON, "i8mm": True}) for tier in "INC"] == ["I", "N", "C"]
+    assert [choose(tier, NEON) for tier in "NC"] == ["N", "C"]
 
 
 def test_a_missing_tier_is_refused():
     with pytest.raises(TierError, match="DS4_SIMD_TIER=A: this processor lacks avx512f, "):
         choose("A", AVX2)
-    with pytest.raises(TierError, match="DS4_SIMD_TIER=I: this processor lacks i8mm$"):
-        choose("I", NEON)
     with pytest.raises(TierError, match="DS4_SIMD_TIER=N: this processor lacks dotprod$"):
         choose("N", AVX512)
-    with pytest.raises(TierError, match="valid values are A, B, I, N, C"):
+    with pytest.raises(TierError, match="valid values are A, B, N, C"):
         choose("avx2", AVX512)
 
 

@@ -64,7 +64,6 @@ OVERRIDES: dict[str, dict[tuple[str, str], RowKernel]] = {
         ("IQ2_XXS", "q8k"): iq2_xxs_avx2.Q8K,
         ("IQ2_XXS", "float"): iq2_xxs_avx2.FLOAT,
     },
-    "I": _NEON,
     "N": _NEON,
     "C": {},
 }

@@ -1,6 +1,6 @@
 """Rows times float32 activations: weights decoded to floats in registers; only the sums round.
 
-One portable source for every tier, 32 floats a vector, 16 in tiers N and I (LLVM splits it to what the target has).
+One portable source for every tier, 32 floats a vector, 16 in tier N (LLVM splits it to what the target has).
 The packed buffer holds the inputs unchanged; for formats with minima every 256 of them are followed by their sums of
 16.
 """

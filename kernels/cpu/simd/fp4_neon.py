@@ -1,4 +1,4 @@
-"""FP4 rows in tiers N and I (NEON), for float inputs: blocks of 32 codes with an E8M0 scale, joined (MXFP4) or apart.
+"""FP4 rows in tier N (NEON), for float inputs: blocks of 32 codes with an E8M0 scale, joined (MXFP4) or apart.
 
 Inputs become 24-bit fixed point in three limbs, with one scale for 32 of them (``fixed``); the ``sdot`` of all limbs
 add up in one register, which is shifted between them. Lane i has the weights 4 i .. 4 i + 3 of each half of a block, so

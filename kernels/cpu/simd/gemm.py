@@ -1,7 +1,7 @@
-"""GEMM for many tokens (tiers A, N and I): raw rows of a weight matrix times a panel of packed inputs.
+"""GEMM for many tokens (tiers A and N): raw rows of a weight matrix times a panel of packed inputs.
 
 ``GEMMS[fmt, act]`` holds the parts for a weight format. Those of ``_DECODERS`` run int8 tiles: in tier A of 3 rows x 4
-tokens (``gemm_tile``), in tiers N and I, for rounded inputs, of 12 x 4 (``gemm_tile_neon``). All others run float tiles
+tokens (``gemm_tile``), in tier N, for rounded inputs, of 12 x 4 (``gemm_tile_neon``). All others run float tiles
 of 6 x 4 (``gemm_float``), whose decoders are generated. The other tiers use the row kernels, four tokens at a time on
 rows that stay in the L2 cache.
 
@@ -313,11 +313,11 @@ def apart_gemm(layout: Apart) -> Gemm:
     return floats._replace(decode_row=decode_row)
 
 
-# -- int8 tiles of tiers N and I
+# -- int8 tiles of tier N
 @cache
-def neon_gemm(fmt: Format, piece: int) -> Gemm:
-    """Make the parts of a format for its rounded inputs, in ``piece`` bytes (``gemm_tile_neon.Tile``)."""
-    tile = gemm_blocks_neon.tile_of(fmt, piece)
+def neon_gemm(fmt: Format) -> Gemm:
+    """Make the parts of a format for its rounded inputs."""
+    tile = gemm_blocks_neon.tile_of(fmt)
     chunk, size, record = tile.group, tile.input_record, tile.weight_record
     decode_row = _row_decoder(chunk, fmt.block_bytes, fmt, record, gemm_blocks_neon.make_decode(fmt, tile))
     pack, multiply = gemm_blocks_neon.make_pack(fmt, tile), gemm_blocks_neon.multiply_blocks(tile)
@@ -328,7 +328,7 @@ def _all() -> dict[tuple[str, str], Gemm]:
     gemms = {(fmt.name, "float"): float_gemm(fmt) for fmt in FORMATS.values() if fmt.multiplies}
     for fmt in (FORMATS[name] for name in _DECODERS):
         if NEON_TIER:
-            gemms[fmt.name, fmt.activation] = neon_gemm(fmt, 8 if TIER == "I" else 4)
+            gemms[fmt.name, fmt.activation] = neon_gemm(fmt)
         else:
             gemms |= {(fmt.name, act): _tile_gemm(fmt, act) for act in ("float", fmt.activation)}
     return gemms

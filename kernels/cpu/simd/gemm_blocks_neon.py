@@ -1,4 +1,4 @@
-"""Weight rows and inputs for ``gemm_tile_neon``, and products of their panels (tiers N and I).
+"""Weight rows and inputs for ``gemm_tile_neon``, and products of their panels (tier N).
 
 Weights are decoded as the declaration of their format says (``decode``), codes times sub-scales if they fit into
 bytes. A block has one float scale, and its products are summed in integers.
@@ -16,6 +16,7 @@ from ...formats.format import Numbers
 from .decode import block_minimum, block_scale, codes, number_floats, numbers
 from .gemm_tile import COUNTS, TOKENS
 from .gemm_tile_neon import (
+    PIECE,
     ROWS,
     UNIT,
     Tile,
@@ -26,8 +27,6 @@ from .gemm_tile_neon import (
     make_store,
     make_zero,
     put_codes,
-    put_row,
-    put_token,
     sums_kind,
 )
 from .quantize import a8_scale, q8k_scale, round_to_codes, sixteen_sums
@@ -41,10 +40,10 @@ def _scales_join(fmt: Format) -> bool:
     return max(map(abs, fmt.codes.range)) * max(map(abs, fmt.scales.range)) < 128
 
 
-def tile_of(fmt: Format, piece: int) -> Tile:
-    """Return the tile of a format (``piece``: see ``Tile``)."""
+def tile_of(fmt: Format) -> Tile:
+    """Return the tile of a format."""
     minima = 0 if fmt.minima is None else fmt.minima.count
-    return Tile(piece, fmt.block_elems, fmt.scales is not None and not _scales_join(fmt), minima)
+    return Tile(fmt.block_elems, fmt.scales is not None and not _scales_join(fmt), minima)
 
 
 def make_decode(fmt: Format, tile: Tile):
@@ -58,17 +57,17 @@ def make_decode(fmt: Format, tile: Tile):
             at, first = target + tile.weight_unit * unit, UNIT * unit
             values = codes(k, fmt, block, first, UNIT)
             if tile.sub_scales:
-                put_row(k, tile, at + ROWS * UNIT, place, wide.lane(unit))
+                k.store(at + ROWS * UNIT + place * PIECE, wide.lane(unit))
             elif scales is not None:
                 values = values * scales.shuffle([(first + i) // fmt.group for i in range(UNIT)])
-            put_codes(k, tile, at, place, ROWS, values)
+            put_codes(k, at, place, ROWS, values)
         floats = [block_scale(k, fmt, block, F32x4).lane(0)]
         if tile.minima:
             minima = number_floats(k, fmt.minima, block)
             least = (k.zero(F32x4) - block_minimum(k, fmt, block, F32x4)).shuffle([0] * tile.minima)
             floats += [(minima * least).lane(i) for i in range(tile.minima)]
         for i, value in enumerate(floats):
-            put_row(k, tile, at + (tile.weight_unit + ROWS * tile.piece * i), place, value)
+            k.store(at + (tile.weight_unit + ROWS * PIECE * i) + place * PIECE, value)
 
     return decode
 
@@ -83,12 +82,12 @@ def make_pack(fmt: Format, tile: Tile) -> Any:
         sums = []
         for first in range(0, group, UNIT):
             values = round_to_codes(k, k.load(F32x32, x + 4 * first), inverse)
-            put_codes(k, tile, target + TOKENS * first, token, TOKENS, values)
+            put_codes(k, target + TOKENS * first, token, TOKENS, values)
             low, high = (part.sext(types.int32) for part in sixteen_sums(k, values))
             sums += [low, high] if fmt.group == 16 else [low + high]
         floats = [scale, *(total.to_float(Float) * scale for total in sums[: tile.minima])]
         for i, value in enumerate(floats):
-            put_token(k, tile, target + TOKENS * (group + tile.piece * i), token, value)
+            k.store(target + TOKENS * (group + PIECE * i) + token * PIECE, value)
 
     @njit(**JIT)
     def pack(x, n, panel, slot):
@@ -103,8 +102,8 @@ def make_pack(fmt: Format, tile: Tile) -> Any:
 
 
 def _multiply(tile: Tile, tokens: int) -> Any:
-    add_dots, add_scaled, store_rows = (make(tile, tokens) for make in (make_dots, make_finish, make_out))
-    kind, whole = sums_kind(tile, tokens), sums_kind(tile, tokens, I32x4)
+    add_dots, add_scaled, store_rows = (make_dots(tile, tokens), make_finish(tile, tokens), make_out(tokens))
+    kind, whole = sums_kind(tokens), sums_kind(tokens, I32x4)
     zero, no_dots, load, store = make_zero(kind), make_zero(whole), make_load(kind), make_store(kind)
     units, weight_unit, input_unit = tile.group // UNIT, tile.weight_unit, TOKENS * UNIT
     weight_floats, input_floats = tile.weight_record - units * weight_unit, tile.input_record - units * input_unit

@@ -3,7 +3,7 @@
 Panels as in ``gemm_tile``: a chunk of 128 inputs is 8 slices of [6 rows][16 f32] and [4 tokens][16 f32]. A tile needs
 no integer accumulators, so twice as many float accumulators fit into registers: two groups of three rows in sequence.
 
-In tiers N and I slices have four floats, and the tile takes 32 inputs.
+In tier N slices have four floats, and the tile takes 32 inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""IQ2_XXS rows in tiers N and I (NEON), for Q8_K and float activations; the block and its dot product: ``iq2_xxs``.
+"""IQ2_XXS rows in tier N (NEON), for Q8_K and float activations; the block and its dot product: ``iq2_xxs``.
 
     1. The eight codes of an octet are loaded from a table of 2 KB; ``zip1`` puts two octets of a group side by side.
     2. Signs, of 16 octets at once: 7-bit fields are moved to bytes, the eighth is their parity. A 16-bit lane has the

@@ -1,4 +1,4 @@
-"""AArch64 instructions that LLVM does not select for plain vector operations (tiers N and I).
+"""AArch64 instructions that LLVM does not select for plain vector operations (tier N).
 
 Each function emits one instruction, or one for each register of its operands.
 """
@@ -36,11 +36,6 @@ def by_registers(function: Callable[..., Val], *values: Val) -> Val:
 def dots_16(k: Emit, total: Val, a: Val, b: Val) -> Val:
     """Return total[i] + the four products s8 * s8 of 32-bit lane i (sdot)."""
     return k.call("llvm.aarch64.neon.sdot.v4i32.v16i8", I32x4, total, a, b)
-
-
-def dots_2x2(k: Emit, total: Val, a: Val, b: Val) -> Val:
-    """Return total + the products of a half of ``a`` and a half of ``b``, eight s8 each: 00, 01, 10, 11 (smmla)."""
-    return k.call("llvm.aarch64.neon.smmla.v4i32.v16i8", I32x4, total, a, b)
 
 
 def dots_of_four(k: Emit, total: Val, a: Val, b: Val) -> Val:

@@ -1,4 +1,4 @@
-"""Q2_K rows in tiers N and I (NEON), for Q8_K and float activations; the block and its dot product: ``q2_k``.
+"""Q2_K rows in tier N (NEON), for Q8_K and float activations; the block and its dot product: ``q2_k``.
 
 A register holds plane p of a group of 16. Planes 1 and 2 are masked where they lie, as 4 and 16 times their codes; all
 scales are multiplied to make it 16 times everywhere, and d_x is divided by 16. The four groups of a plane add up in one

@@ -1,4 +1,4 @@
-"""Q4_K rows in tiers N and I (NEON), for Q8_K and float activations; the block and its dot product: ``q4_k``.
+"""Q4_K rows in tier N (NEON), for Q8_K and float activations; the block and its dot product: ``q4_k``.
 
 A sub-block of 32 weights fills two registers, whose ``sdot`` add up in one. They go on adding up over four sub-blocks,
 without a new start from zero: with P_j = dot_0 + ... + dot_j,

@@ -1,4 +1,4 @@
-"""Q8_0 rows in tiers N and I (NEON with dotprod), for A8 and float activations: blocks of 32, f16 scale and 32 int8.
+"""Q8_0 rows in tier N (NEON with dotprod), for A8 and float activations: blocks of 32, f16 scale and 32 int8.
 
 A step processes four blocks: the ``sdot`` of a block add up in one register; its scale is a lane of the four products
 of scales.

@@ -43,7 +43,7 @@ def sixteen_sums(k: Emit, codes: Val) -> tuple[Val, Val]:
 def largest_and_poison(k: Emit, runs: Sequence[Val]) -> tuple[Val, Val]:
     """Return max|x| and a sum of zeros, lane by lane of ``runs``; a lane of the latter is NaN if one was not finite.
 
-    The former may be NaN there. In tiers N and I it is, and infinities stay, so that it tells the latter.
+    The former may be NaN there. In tier N it is, and infinities stay, so that it tells the latter.
     """
     largest = k.abs(runs[0])
     if NEON_TIER:

@@ -1,12 +1,11 @@
 """The instruction set that compiled kernels may use, chosen once per process.
 
 On x86: ``A`` AVX-512 (F, BW, VL, VNNI) with VBMI, BITALG and GFNI; ``B`` AVX2 with FMA and F16C. On AArch64: ``N``
-NEON with dot products of bytes (sdot); ``I`` the same rows, and integer tiles of smmla (i8mm). Anywhere: ``C``, plain
-LLVM vector operations that any target can lower. An instruction the target lacks does not raise: LLVM aborts the whole
-process. So the choice looks at the features Numba will *compile for*, which ``NUMBA_CPU_FEATURES`` may have narrowed,
-never at the bare host.
+NEON with dot products of bytes (sdot). Anywhere: ``C``, plain LLVM vector operations that any target can lower. An
+instruction the target lacks does not raise: LLVM aborts the whole process. So the choice looks at the features Numba
+will *compile for*, which ``NUMBA_CPU_FEATURES`` may have narrowed, never at the bare host.
 
-``DS4_SIMD_TIER=A|B|I|N|C`` forces a tier, so that one machine can test several; a tier that the target lacks raises
+``DS4_SIMD_TIER=A|B|N|C`` forces a tier, so that one machine can test several; a tier that the target lacks raises
 ``TierError``.
 
 ``DS4_CROSS_TARGET=TRIPLE:CPU`` compiles for another machine, such as ``arm64-apple-macosx:apple-m1``; ``cpu.build``
@@ -26,7 +25,6 @@ TIER_VARIABLE = "DS4_SIMD_TIER"
 _NEEDS = {
     "A": ("avx512f avx512bw avx512vl avx512dq avx512vnni avx512vbmi avx512bitalg gfni avx2 fma f16c".split()),
     "B": "avx2 fma f16c".split(),
-    "I": "dotprod i8mm".split(),
     "N": ["dotprod"],
     "C": [],
 }
@@ -71,4 +69,4 @@ TRIPLE = numba_internals.target_triple()
 IS_X86 = TRIPLE.split("-")[0] in ("x86_64", "i386", "i686")
 IS_AARCH64 = is_aarch64(TRIPLE.split("-")[0])
 X86_TIER = TIER in ("A", "B")
-NEON_TIER = TIER in ("I", "N")
+NEON_TIER = TIER == "N"

@@ -1,6 +1,6 @@
 """Register tiles of float dot products and weighted sums: 16 accumulators, portable LLVM vectors.
 
-An accumulator has 16 lanes, in tiers N and I four: there 16 of them and 8 operands fit into 32 registers of 128 bits.
+An accumulator has 16 lanes, in tier N four: there 16 of them and 8 operands fit into 32 registers of 128 bits.
 """
 
 from __future__ import annotations

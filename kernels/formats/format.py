@@ -269,9 +269,6 @@ class Format:
 
     activation   rounding of the inputs of a matrix where the numerics mode rounds them (docs/explanation/model.md 10.2)
     quantizer    "exact": a conversion, "blocks": ggml's own rounding, "search": fitted to the weights; "": none
-    weighed      whether importance changes the bytes that the quantizer writes
-    wider        format that recipes use instead for rows that are not a whole number of blocks: the one of smaller
-                 blocks that is next in bits a weight and loses no more
     loss         relative rms error of storing normally distributed weights, rounded up from measurements
                  (tests/kernels/test_quantize.py)
     """
@@ -290,9 +287,12 @@ class Format:
     minima: Numbers | None = None
     activation: str = "float"
     quantizer: str = ""
-    weighed: bool = False
-    wider: str = ""
     loss: float = 1.0
+
+    @property
+    def weighed(self) -> bool:
+        """Return whether importance changes the bytes that the quantizer writes."""
+        return self.quantizer == "search"
 
     @property
     def decodes(self) -> bool:

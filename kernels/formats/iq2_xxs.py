@@ -61,5 +61,5 @@ IQ2_XXS = block_format(
     group=32,
     scale=half(BLOCK, "d", factor=0.125),
     scales=Numbers(Plane(4, 1, tuple((9 + 8 * group, 4) for group in range(8))), times=2, zero=-1),
-    activation="q8k", quantizer="search", weighed=True, wider="IQ4_NL", loss=0.45,
+    activation="q8k", quantizer="search", loss=0.45,
 )  # fmt: skip

@@ -20,5 +20,5 @@ IQ4_NL = block_format(
     codes=Numbers(plane(BLOCK, "qs", 4, run=16, shifts=(0, 4))),
     small=LEVELS,
     scale=half(BLOCK, "d"),
-    activation="a8", quantizer="search", weighed=True, wider="F16", loss=0.085,
+    activation="a8", loss=0.085,
 )  # fmt: skip

@@ -24,5 +24,5 @@ IQ4_XS = block_format(
     scales=Numbers(
         plane(BLOCK, "low", 4, run=1, shifts=(0, 4)), plane(BLOCK, "high", 2, run=1, shifts=(0, 2, 4, 6)), zero=32
     ),
-    activation="q8k", quantizer="search", weighed=True, wider="IQ4_NL", loss=0.09,
+    activation="q8k", loss=0.09,
 )  # fmt: skip

@@ -20,5 +20,5 @@ MXFP4 = block_format(
     codes=Numbers(plane(BLOCK, "qs", 4, run=16, shifts=(0, 4))),
     small=SmallFloat(exponent=2, fraction=1, bias=0, negative_zero=False),
     scale=PowerOfTwo(0, bias=128, nan=False),
-    quantizer="search", weighed=True, wider="F16", loss=0.15,
+    quantizer="search", loss=0.15,
 )  # fmt: skip

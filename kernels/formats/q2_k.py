@@ -20,5 +20,5 @@ Q2_K = block_format(
     group=16,
     scale=half(BLOCK, "d"), scales=Numbers(plane(BLOCK, "scales", 4, run=16)),
     minimum=half(BLOCK, "dmin"), minima=Numbers(plane(BLOCK, "scales", 4, run=16, shifts=(4,))),
-    activation="q8k", quantizer="search", weighed=True, wider="IQ4_NL", loss=0.33,
+    activation="q8k", quantizer="search", loss=0.33,
 )  # fmt: skip

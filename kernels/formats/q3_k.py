@@ -27,5 +27,5 @@ Q3_K = block_format(
         plane(BLOCK, "packed", 2, run=4, places=[(8, 0), (8, 2), (8, 4), (8, 6)]),
         zero=32,
     ),
-    activation="q8k", quantizer="search", weighed=True, wider="IQ4_NL", loss=0.2,
+    activation="q8k", loss=0.2,
 )  # fmt: skip

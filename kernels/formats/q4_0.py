@@ -17,5 +17,5 @@ Q4_0 = block_format(
     "Q4_0", 2, 32, BLOCK,
     codes=Numbers(plane(BLOCK, "qs", 4, run=16, shifts=(0, 4)), zero=8),
     scale=half(BLOCK, "d"),
-    activation="a8", quantizer="blocks", weighed=True, wider="F16", loss=0.1,
+    activation="a8", loss=0.1,
 )  # fmt: skip

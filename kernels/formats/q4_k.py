@@ -38,5 +38,5 @@ Q4_K = block_format(
     group=32,
     scale=half(BLOCK, "d"), scales=packed_scales(BLOCK),
     minimum=half(BLOCK, "dmin"), minima=packed_minima(BLOCK),
-    activation="q8k", quantizer="search", weighed=True, wider="IQ4_NL", loss=0.085,
+    activation="q8k", quantizer="search", loss=0.085,
 )  # fmt: skip

@@ -17,5 +17,5 @@ Q5_0 = block_format(
     "Q5_0", 6, 32, BLOCK,
     codes=Numbers(plane(BLOCK, "qs", 4, run=16, shifts=(0, 4)), plane(BLOCK, "qh", 1, run=1, shifts=range(8)), zero=16),
     scale=half(BLOCK, "d"),
-    activation="a8", quantizer="blocks", weighed=True, wider="F16", loss=0.05,
+    activation="a8", loss=0.05,
 )  # fmt: skip

@@ -20,5 +20,5 @@ Q5_K = block_format(
     group=32,
     scale=half(BLOCK, "d"), scales=packed_scales(BLOCK),
     minimum=half(BLOCK, "dmin"), minima=packed_minima(BLOCK),
-    activation="q8k", quantizer="search", weighed=True, wider="Q5_0", loss=0.045,
+    activation="q8k", loss=0.045,
 )  # fmt: skip

@@ -22,5 +22,5 @@ Q6_K = block_format(
     ),
     group=16,
     scale=half(BLOCK, "d"), scales=Numbers(plane(BLOCK, "scales", 8, run=16), signed=True),
-    activation="q8k", quantizer="search", weighed=True, wider="Q8_0", loss=0.02,
+    activation="q8k", loss=0.02,
 )  # fmt: skip

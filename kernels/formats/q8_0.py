@@ -15,5 +15,5 @@ Q8_0 = block_format(
     "Q8_0", 8, 32, BLOCK,
     codes=Numbers(plane(BLOCK, "q", 8, run=32), signed=True),
     scale=half(BLOCK, "d"),
-    activation="a8", quantizer="blocks", wider="F16", loss=0.007,
+    activation="a8", quantizer="blocks", loss=0.007,
 )  # fmt: skip

@@ -5,18 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ds4ref.kernels.cpu.quantize import BLOCKED, QUANTIZERS, SEARCHED, quantize
+from ds4ref.kernels.cpu.quantize import BLOCKED, SEARCHED, quantize
 from ds4ref.kernels.formats import FORMATS, Format
-from ds4ref.kernels.reference.quantize import best_octets, nearest_codes, q4_0, q8_0
+from ds4ref.kernels.reference.quantize import best_octets, nearest_codes, q8_0
 
 quants = pytest.importorskip("gguf.quants")
 gguf = pytest.importorskip("gguf")
 
-# What a weight may miss by in the mean, relative to its rms: a little above what normal weights measure.
-BUDGET = {
-    "Q8_0": 0.0065, "Q6_K": 0.0175, "Q5_0": 0.045, "Q5_K": 0.035, "Q4_0": 0.09, "Q4_K": 0.07, "IQ4_NL": 0.08,
-    "IQ4_XS": 0.08, "MXFP4": 0.12, "Q3_K": 0.15, "Q2_K": 0.29, "IQ2_XXS": 0.41,
-}  # fmt: skip
+BUDGET = {"Q8_0": 0.0065, "Q4_K": 0.07, "MXFP4": 0.12, "Q2_K": 0.29, "IQ2_XXS": 0.41}
+"""What a weight may miss by in the mean, relative to its rms: a little above what normal weights measure."""
 
 
 def weights(rows: int = 6, cols: int = 1024, seed: int = 0, kind: str = "normal") -> np.ndarray:
@@ -37,7 +34,7 @@ def decoded(fmt: str, raw: np.ndarray) -> np.ndarray:
     return FORMATS[fmt].dequantize(raw)
 
 
-@pytest.mark.parametrize("fmt", ["F32", "F16", "BF16", "Q8_0", "Q5_0", "Q4_0"])
+@pytest.mark.parametrize("fmt", ["F32", "F16", "BF16", "Q8_0"])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "shifted"])
 def test_formats_without_a_search_are_those_of_gguf_py(fmt, kind):
     x = weights(9, 640, seed=3, kind=kind)
@@ -48,13 +45,12 @@ def test_formats_without_a_search_are_those_of_gguf_py(fmt, kind):
     np.testing.assert_array_equal(quantize(fmt, x), wanted)
 
 
-@pytest.mark.parametrize(("fmt", "reference"), [("Q8_0", q8_0), ("Q4_0", q4_0)])
-def test_and_those_of_the_plain_statement_on_ties(fmt, reference):
+def test_q8_0_is_that_of_the_plain_statement_on_ties():
     """Quarters of an integer scale: halves occur everywhere."""
     rng = np.random.default_rng(1)
     x = (rng.integers(-508, 509, (200, 64)) / 4).astype(np.float32)
-    x[:, ::32] = np.where(rng.random((200, 2)) < 0.5, 127, -127) if fmt == "Q8_0" else 128
-    np.testing.assert_array_equal(quantize(fmt, x), reference(x))
+    x[:, ::32] = np.where(rng.random((200, 2)) < 0.5, 127, -127)
+    np.testing.assert_array_equal(quantize("Q8_0", x), q8_0(x))
 
 
 @pytest.mark.parametrize("fmt", BLOCKED)
@@ -111,11 +107,9 @@ def test_odd_blocks(fmt, given):
     values = decoded(fmt, raw)
     assert np.isfinite(values).all()
     assert (values[0] == 0).all()
-    most = 1.2 if fmt == "IQ4_NL" else 1.05  # it has no level zero for what is below the least scale
-    assert (np.abs(values - x).max(axis=1) <= most * np.abs(x).max(axis=1)).all()
+    assert (np.abs(values - x).max(axis=1) <= 1.05 * np.abs(x).max(axis=1)).all()
     if fmt != "IQ2_XXS":  # whose three magnitudes only come close
-        # sub-scales of IQ4_XS are integers, and any level may stand for a constant
-        np.testing.assert_allclose(values[1:3], x[1:3], rtol=2e-2 if fmt == "IQ4_XS" else 4e-3)
+        np.testing.assert_allclose(values[1:3], x[1:3], rtol=4e-3)
 
 
 @pytest.mark.parametrize("fmt", SEARCHED)
@@ -129,60 +123,30 @@ def test_importance_of_nothing_is_importance_of_all(fmt):
 def _scales(kind: Format, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scale and minimum of every group, float32 (n, groups), of blocks uint8 (n, block_bytes)."""
     scale = kind.scale.values(blocks)[:, None] * kind.scales.values(blocks)
-    if kind.minimum is None:
-        return scale, np.zeros_like(scale)
     return scale, kind.minimum.values(blocks)[:, None] * kind.minima.values(blocks)
 
 
-SUB_SCALED = ["Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K"]
-
-
-@pytest.mark.parametrize("fmt", SUB_SCALED)
-@pytest.mark.parametrize("kind", ["normal", "heavy", "shifted"])
-def test_every_code_is_the_nearest_at_its_scale(fmt, kind):
-    x = weights(8, 1024, seed=7, kind=kind)
-    raw = quantize(fmt, x, importance(1024))
-    kind = FORMATS[fmt]
-    scale, minimum = _scales(kind, raw.reshape(-1, kind.block_bytes))
-    values = x.reshape(len(scale), -1, kind.group)
-    wanted = nearest_codes(values, scale[..., None], minimum[..., None], *kind.codes.range)
-    ours, best = (np.abs(v.reshape(x.shape) - x) for v in (decoded(fmt, raw), wanted))
-    assert (ours <= best + 1e-5 * np.abs(x).max()).all()
-
-
-@pytest.mark.parametrize("fmt", SUB_SCALED)
-def test_neighbouring_group_scales_are_seldom_better(fmt):
+@pytest.mark.parametrize("fmt", ["Q4_K", "Q2_K"])
+def test_every_code_is_the_nearest_at_its_scale_and_neighbouring_scales_are_seldom_better(fmt):
     """On either side alike: a search that leaves one of them out shows there alone."""
     kind, better = FORMATS[fmt], []
-    floor = {"Q6_K": 0.5, "Q3_K": 0.25}.get(fmt, 1)
     for x in (weights(8, 1024, seed=7, kind=name) for name in ("normal", "heavy", "shifted")):
-        blocks = quantize(fmt, x).reshape(-1, kind.block_bytes)
+        raw = quantize(fmt, x)
+        blocks = raw.reshape(-1, kind.block_bytes)
         step, (scale, minimum) = kind.scale.values(blocks)[:, None], _scales(kind, blocks)
         values = x.reshape(len(blocks), -1, kind.group)
-        cost = np.abs(values) + floor * np.sqrt(np.square(values).mean(axis=2, keepdims=True))
+
+        def nearest(near, values=values, minimum=minimum):
+            return nearest_codes(values, near[..., None], minimum[..., None], *kind.codes.range)
+
+        ours, best = (np.abs(v.reshape(x.shape) - x) for v in (decoded(fmt, raw), nearest(scale)))
+        assert (ours <= best + 1e-5 * np.abs(x).max()).all()
+        cost = np.abs(values) + np.sqrt(np.square(values).mean(axis=2, keepdims=True))
         there, *around = (
-            (
-                cost * np.square(nearest_codes(values, near[..., None], minimum[..., None], *kind.codes.range) - values)
-            ).sum(axis=2)
-            for near in (scale, scale - step, scale + step)
+            (cost * np.square(nearest(near) - values)).sum(axis=2) for near in (scale, scale - step, scale + step)
         )
         better.append([(error < 0.98 * there).mean() for error in around])
     assert np.mean(better, axis=0).max() < 0.01
-
-
-@pytest.mark.parametrize("fmt", ["IQ4_NL", "IQ4_XS", "MXFP4"])
-@pytest.mark.parametrize("kind", ["normal", "heavy", "shifted"])
-def test_every_code_names_the_nearest_level(fmt, kind):
-    x = weights(8, 1024, seed=7, kind=kind)
-    raw = quantize(fmt, x, importance(1024))
-    form = FORMATS[fmt]
-    blocks = raw.reshape(-1, form.block_bytes)
-    scale = form.scale.values(blocks)[:, None]
-    if form.scales is not None:
-        scale = scale * form.scales.values(blocks)
-    values = x.reshape(*scale.shape, -1)
-    best = np.abs(values[..., None] - scale[..., None, None] * form.small.table).min(axis=-1).reshape(x.shape)
-    assert (np.abs(decoded(fmt, raw) - x) <= best + 1e-5 * np.abs(x).max()).all()
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -222,20 +186,6 @@ def test_every_octet_is_the_best_of_the_codebook_at_its_scale(given):
     np.testing.assert_allclose(ours, best, rtol=2e-4, atol=1e-9 * costs.max())
 
 
-@pytest.mark.thorough
-def test_a_group_scale_is_near_the_best_there_is():
-    """A finer search over the scale of single groups finds little: the tries of the quantizer are dense enough."""
-    x = weights(2, 256, seed=9)
-    raw = quantize("IQ2_XXS", x)
-    ours = np.square(decoded("IQ2_XXS", raw) - x).reshape(-1, 32).sum(axis=1)
-    octets = x.reshape(-1, 32)
-    for group in range(len(octets)):
-        tried = np.abs(octets[group]).max() / 43 * np.linspace(0.5, 1.3, 25)
-        parts = octets[group].reshape(4, 8)
-        best = min(best_octets(parts, np.ones((4, 8)), np.full(4, s)).sum() for s in tried)
-        assert ours[group] < 1.12 * best
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -253,7 +203,3 @@ def test_what_cannot_be_is_refused(change, says):
     given = {"fmt": "Q4_K", "x": np.zeros((2, 256), np.float32)} | change
     with pytest.raises(ValueError, match=says):
         quantize(**given)
-
-
-def test_every_quantizer_has_a_dequantizer():
-    assert all(FORMATS[fmt].decodes and FORMATS[fmt].ggml_id >= 0 for fmt in QUANTIZERS)

@@ -4,8 +4,8 @@
     raw = quantize("IQ2_XXS", weights, importance, threads=8)  importance float32 (cols,): how much each input matters
 
 Importance is the mean square of the inputs that a column of the matrix is multiplied with; errors in a column are
-weighted by it. Layouts and dequantizers are those of ``kernels.formats``. Q8_0, Q4_0 (without importance), F16, BF16
-and F32 equal ggml's output bit for bit; the others use searches of their own (docs/reference/quantize.md).
+weighted by it. Layouts and dequantizers are those of ``kernels.formats``. Q8_0, F16, BF16 and
+F32 equal ggml's output bit for bit; the others use searches of their own (docs/reference/quantize.md).
 
 The kernels are a library of their own (``kernels.cpu.library``), compiled when the first row is quantized.
 """

@@ -29,44 +29,31 @@ def export_rows(fmt: str, quantize_block: Any) -> None:
                 out += block_bytes
 
 
-def weigher(lanes: int, n: int, spread: int, floor: float = 1.0) -> Any:
-    """Compile ``weigh(x, importance, costs)``: the cost of an error in each of 256 weights
-    (docs/reference/quantize.md).
-
-    Without importance: abs(x) + ``floor`` times the rms of its group of ``n``. With importance a: a sqrt(spread
-    mean(x^2) + x^2).
-    """
-
-    @njit(**JIT)
-    def weigh(x, importance, costs):
-        if importance:
-            importance_weights(x, importance, costs, 256, np.float32(spread))
-        else:
-            for g in range(lanes):
-                plain_weights(x + 4 * n * g, costs + 4 * n * g, n, np.float32(floor))
-
-    return weigh
-
-
 def affine_block(search: Affine, spread: int, pack: Any) -> Any:
     """Compile ``quantize_block`` of a format with scales and minima: the search, then ``pack``.
 
+    An error in a weight costs abs(x) + the rms of its group without importance, a sqrt(spread mean(x^2) + x^2) with
+    importance a (docs/reference/quantize.md).
     ``pack(block, codes, scales, minima, ds)`` writes a block from byte codes, float scales, minima and (d, dmin).
     """
     lanes, n = search.lanes, search.n
-    fit, weigh = fitter(search), weigher(lanes, n, spread)
+    fit, spread32 = fitter(search), np.float32(spread)
     new_values, new_costs, new_across, new_codes = local(1024), local(1024), local(1024), local(1024)
     new_bytes, new_scales, new_minima, new_ds = local(256), local(4 * lanes), local(4 * lanes), local(8)
 
     @njit(**JIT)
     def quantize_block(x, importance, block):
         costs, values, across, codes = new_costs(), new_values(), new_across(), new_codes()
-        weigh(x, importance, costs)
+        if importance:
+            importance_weights(x, importance, costs, 256, spread32)
+        else:
+            for g in range(lanes):
+                plain_weights(x + 4 * n * g, costs + 4 * n * g, n)
         transpose(x, values, lanes, n)
         transpose(costs, across, lanes, n)
         scales, minima, ds, flat = new_scales(), new_minima(), new_ds(), new_bytes()
         fit(values, across, codes, scales, minima, ds)
-        codes_of(codes, flat, lanes, n, np.float32(0))
+        codes_of(codes, flat, lanes, n)
         pack(block, flat, scales, minima, ds)
 
     return quantize_block

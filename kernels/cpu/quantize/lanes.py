@@ -117,11 +117,11 @@ def transpose(source, target, groups, n):
 
 
 @njit(**JIT)
-def codes_of(source, target, groups, n, offset):
-    """Store transposed float codes at ``source`` plus ``offset`` as bytes in weight order at ``target``."""
+def codes_of(source, target, groups, n):
+    """Store transposed float codes at ``source`` as bytes in weight order at ``target``."""
     for g in range(groups):
         for i in range(n):
-            put_byte(target + g * n + i, load_float(source + 4 * (i * groups + g)) + offset)
+            put_byte(target + g * n + i, load_float(source + 4 * (i * groups + g)))
 
 
 @inline(types.none, Int, Float)
@@ -176,12 +176,12 @@ def importance_weights(x, importance, out, n, factor):
 
 
 @njit(**FAST)
-def plain_weights(x, out, n, floor):
-    """Store the costs of errors without importance: |x| plus ``floor`` times the rms of the group of n."""
+def plain_weights(x, out, n):
+    """Store the costs of errors without importance: |x| plus the rms of the group of n."""
     x, out = f32p(x), f32p(out)
     total = np.float32(0)
     for i in range(n):
         total += x[i] * x[i]
-    rms = floor * math.sqrt(total / np.float32(n))
+    rms = math.sqrt(total / np.float32(n))
     for i in range(n):
         out[i] = rms + abs(x[i])

@@ -15,8 +15,8 @@ SEARCH = Affine(lanes=8, n=32, top=15, most=63, starts=(13.6, 16.4, 8), passes=2
 
 
 @njit(**JIT)
-def pack_scales(block, scales, minima, ds):
-    """Write the first 16 bytes of a block: d, dmin, and the eight 6-bit scales and minima."""
+def pack(block, codes, scales, minima, ds):
+    """Write one block from byte codes, float scales and minima, d and dmin."""
     store_f16(block, load_float(ds))
     store_f16(block + 2, load_float(ds + 4))
     for j in range(4):
@@ -25,12 +25,6 @@ def pack_scales(block, scales, minima, ds):
         store_byte(block + 4 + j, s | (s2 >> 4) << 6)
         store_byte(block + 8 + j, m | (m2 >> 4) << 6)
         store_byte(block + 12 + j, (s2 & 15) | (m2 & 15) << 4)
-
-
-@njit(**JIT)
-def pack(block, codes, scales, minima, ds):
-    """Write one block from byte codes and float scales."""
-    pack_scales(block, scales, minima, ds)
     for p in range(4):
         for i in range(32):
             low, high = load_byte(codes + 64 * p + i), load_byte(codes + 64 * p + 32 + i)

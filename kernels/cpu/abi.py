@@ -30,13 +30,12 @@ LINE = 128
 """Bytes kept apart for words of different writers: a cache line of Apple's processors, two lines that are fetched
 together on x86."""
 
-STEP_BYTES = 4 * LINE
+STEP_BYTES = 3 * LINE
 STEP_TASK, STEP_ARGS, STEP_UNITS, STEP_CHUNK, STEP_WAIT, STEP_PER, STEP_NEXT, STEP_MEMBERS = range(0, 64, 8)
+STEP_NEEDS, STEP_TAILS, STEP_TAIL_COUNT = range(64, 88, 8)
 STEP_CLAIMED = LINE
 STEP_DONE = 2 * LINE
-STEP_BEGUN = 3 * LINE
-STEP_LEFT, STEP_SPENT, STEP_THREAD, STEP_NEEDS, STEP_TAILS, STEP_TAIL_COUNT = range(STEP_BEGUN + 8, STEP_BEGUN + 56, 8)
-"""Byte offsets in a step, on four lines by writer. Nothing but the first two and PER counts in a group's later steps.
+"""Byte offsets in a step, on lines by writer. Nothing but the first two and PER counts in a group's later steps.
 
     TASK, ARGS   addresses of the task and its arguments
     UNITS, PER   units of the group, and items of this step in each
@@ -46,27 +45,21 @@ STEP_LEFT, STEP_SPENT, STEP_THREAD, STEP_NEEDS, STEP_TAILS, STEP_TAIL_COUNT = ra
     MEMBERS      number of steps in the group after this one
     CLAIMED      units claimed; of a tail, groups finished of those it needs
     DONE         units finished
-    BEGUN, LEFT  ticks at which thread 0 began the step and found no more units to claim; of a tail's step, ticks at
-                 which it began and ended on thread THREAD
-    SPENT        ticks that thread 0 spent in one of several steps of a group
     NEEDS        of a tail: number of groups it needs
     TAILS, TAIL_COUNT   offset from the first step of a list of tails that need this group, as step numbers; its length
 """
 
-STEP_HEADER = struct.Struct("=8q")
-STEP_LINKS = struct.Struct("=3q")
+STEP_HEADER = struct.Struct("=11q")
 
 POOL_BYTES = 7 * LINE
 POOL_JOB, POOL_OPEN, POOL_INSIDE, POOL_STEPS, POOL_STOP, POOL_ERROR, POOL_FINISHED = range(0, POOL_BYTES, LINE)
-POOL_COUNT, POOL_THREADS, POOL_TRACE = range(POOL_STEPS + 8, POOL_STEPS + 32, 8)
-POOL_SPIN, POOL_NAP, POOL_IDLE_NAP, POOL_IDLE = range(POOL_STEPS + 32, POOL_STEPS + 64, 8)
+POOL_COUNT, POOL_THREADS, POOL_SPIN, POOL_NAP, POOL_IDLE_NAP, POOL_IDLE = range(POOL_STEPS + 8, POOL_STEPS + 56, 8)
 """Byte offsets in the pool's control block, on lines by writer:
 
     JOB      number of the latest job, counted from 1; workers poll it
     OPEN     number of the job that may still be joined, 0 between jobs
     INSIDE   workers that joined and have not left
     STEPS, COUNT, THREADS   address and number of the job's steps, participants allowed
-    TRACE    0, or the address of (threads, steps, 2) words: ticks at which each thread began and left each group
     SPIN, NAP, IDLE_NAP, IDLE   ticks after which a waiting thread yields its core, naps, naps as an idle worker, and
              returns to Python
     STOP     non-zero: workers return to Python for good
@@ -161,9 +154,7 @@ class Step(NamedTuple):
         task = self.task
         extra = ((area, size) if task.works else ()) + ((error,) if task.checks else ())
         task.pack(memory, block, *self.values, *extra)
-        STEP_HEADER.pack_into(memory, place, task.address, base + block, *entry[:6])
-        if entry.needs or entry.tail_count:
-            STEP_LINKS.pack_into(memory, place + STEP_NEEDS, *entry[6:])
+        STEP_HEADER.pack_into(memory, place, task.address, base + block, *entry)
 
 
 class Entry(NamedTuple):

@@ -22,20 +22,7 @@ from numpy.typing import DTypeLike
 
 from ..binding import bind
 from ..formats import FORMATS
-from .abi import (
-    BLOCK_BYTES,
-    SLOT,
-    STEP_ARGS,
-    STEP_BEGUN,
-    STEP_BYTES,
-    STEP_CHUNK,
-    STEP_LEFT,
-    STEP_MEMBERS,
-    STEP_THREAD,
-    STEP_WAIT,
-    Entry,
-    Step,
-)
+from .abi import BLOCK_BYTES, SLOT, STEP_ARGS, STEP_BYTES, Entry, Step
 from .schedule import Access, Group, plan
 from .steps import F32, Steps
 from .workers import Workers, address, aligned
@@ -211,12 +198,11 @@ class Recording(Steps):
 
     # --- running
 
-    def replay(self, trace: np.ndarray | None = None) -> None:
-        """Run all steps; raise IndexError if one of them met an index out of range. ``trace`` as in
-        ``Workers.run_prepared``."""
+    def replay(self) -> None:
+        """Run all steps; raise IndexError if one of them met an index out of range."""
         for lookup in self._lookups:
             lookup.run()
-        self.workers.run_prepared(self._base, self.length, trace)
+        self.workers.run_prepared(self._base, self.length)
         if self._error[0]:
             self._error[0] = 0
             raise IndexError("a row or expert number is out of range")
@@ -254,41 +240,6 @@ class Recording(Steps):
     def nbytes(self) -> int:
         """Return the bytes of the recording: steps, buffers, work areas."""
         return self._memory.nbytes + self._table.nbytes
-
-    @property
-    def tails(self) -> np.ndarray:
-        """Return whether each step belongs to a tail, bool (steps,)."""
-        words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
-        chunk, members = words[:, STEP_CHUNK // SLOT], words[:, STEP_MEMBERS // SLOT]
-        tails, at = np.zeros(self.length, bool), 0
-        while at < self.length:
-            end = at + 1 + members[at]
-            tails[at:end] = chunk[at] == 0
-            at = end
-        return tails
-
-    def timeline(self) -> Timeline:
-        """Return the timing of the last run's steps."""
-        words = self._table.view(np.int64)[: self.length * STEP_BYTES // SLOT].reshape(self.length, -1)
-        return Timeline(*(words[:, offset // SLOT].copy() for offset in TIMES))
-
-
-TIMES = STEP_BEGUN, STEP_LEFT, STEP_WAIT, STEP_THREAD
-
-
-class Timeline(NamedTuple):
-    """The timing of a run's steps, each (steps,) int64. Steps of a tail are timed where they ran, others on thread 0.
-
-    began      ticks of ``Workers.ticks`` at which the step began
-    exhausted  ticks at which there was no more to claim, or a tail's step ended
-    waits      0, or 1 + the number of groups that the step waited for: it begins a phase
-    thread     number of the thread
-    """
-
-    began: np.ndarray
-    exhausted: np.ndarray
-    waits: np.ndarray
-    thread: np.ndarray
 
 
 class Template(NamedTuple):

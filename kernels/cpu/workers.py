@@ -35,7 +35,6 @@ from .abi import (
     POOL_STEPS,
     POOL_STOP,
     POOL_THREADS,
-    POOL_TRACE,
     STEP_BYTES,
     Entry,
     Step,
@@ -174,21 +173,10 @@ class Workers:
             self._execute(base + self._steps, len(steps))
             return self._words[POOL_ERROR // 8] != 0
 
-    def run_prepared(self, steps: int, count: int, trace: np.ndarray | None = None) -> None:
-        """Run ``count`` steps already laid out in memory at address ``steps``, as ``Recording`` writes them.
-
-        trace: int64 (threads, count, 2) for the ticks at which each thread began each group, and found no more units
-        """
+    def run_prepared(self, steps: int, count: int) -> None:
+        """Run ``count`` steps already laid out in memory at address ``steps``, as ``Recording`` writes them."""
         with self._lock:
-            self._words[POOL_TRACE // 8] = 0 if trace is None else address(trace)
-            try:
-                self._execute(steps, count)
-            finally:
-                self._words[POOL_TRACE // 8] = 0
-
-    def ticks(self) -> int:
-        """Return the time of the clock that times steps, in ticks (``tick_rate``)."""
-        return read_ticks()
+            self._execute(steps, count)
 
     def _execute(self, steps: int, count: int) -> None:
         words = self._words

@@ -39,6 +39,28 @@ EXACT = {
 }
 
 
+LARGER: dict[str, dict[str, int]] = {
+    "attend": {"T": 21, "K": 2, "g": 11, "d": 33, "N": 300},
+    "attention": {"T": 3, "H": 70, "d": 100, "N": 200, "M": 1500, "k": 1030},
+    "expert_linear": {"T": 21, "K": 6, "E": 300, "R": 70, "n": 512},
+    "expert_sum": {"T": 21, "K": 6, "E": 11, "R": 131, "n": 512},
+    "grouped_linear": {"T": 19, "G": 8, "r": 33, "n": 512},
+    "hc_expand": {"T": 3, "C": 4, "D": 4096},
+    "hc_mix": {"T": 3, "C": 4, "D": 1792, "R": 24},
+    "hc_split": {"T": 5, "C": 4},
+    "index_scores": {"T": 3, "H": 70, "d": 128, "n": 1030},
+    "linear": {"T": 130, "R": 131, "n": 1024},
+    "pool": {"n": 3, "m": 128, "c": 512},
+    "rms_norm": {"n": 28672},
+    "rope": {"T": 3, "H": 64, "r": 32, "p": 448},
+    "route": {"T": 5, "E": 384, "k": 6},
+    "select_rows": {"T": 3, "n": 3000, "k": 1024},
+    "swiglu": {"n": 3000},
+    "top": {"T": 3, "n": 2100, "k": 1024},
+}
+"""Sizes of several blocks, tiles or chunks, by op."""
+
+
 class Sizes(dict[str, int]):
     """Sizes by name, drawn when they are first asked for."""
 
@@ -58,11 +80,12 @@ def names(dim: str) -> set[str]:
 class Case:
     """Operands of one op, and the sizes that were drawn for the names of its dims."""
 
-    def __init__(self, op: Op, seed: int):
+    def __init__(self, op: Op, seed: int, sizes: dict[str, int] | None = None):
         self.op, self.rng = op, np.random.default_rng([seed, *op.name.encode()])
         self.format, self.act = self._pick(PLAIN if op.name in ("hc_mix", "embed") else BLOCKED)
         self.lead = [self._pick((1, 2, 3, 7)) for _ in range(self._pick((1, 2)))]
         self.sizes = Sizes(self._draw)
+        self.sizes.update(sizes or {})
         self.sizes["overlap"] = int(self.rng.integers(2))
         self.args = [self._value(operand) for operand in op.operands]
         self.args[:] = [value() if callable(value) else value for value in self.args]
@@ -104,8 +127,10 @@ class Case:
         if operand.name == "into":  # see the test of its own
             return None
         if operand.optional and self.rng.integers(2):
-            for name in set().union(*map(names, operand.dims)) - {each.name for each in self.op.operands}:
-                self.sizes.setdefault(name, 0)
+            others = [each for each in self.op.operands if each.dims is None or not each.optional]
+            for name in set().union(*map(names, operand.dims)) - {each.name for each in others}:
+                if not any(name in names(dim) for each in others for dim in each.dims or ()):
+                    self.sizes[name] = 0
             return None
         shape = self.shape(operand)
         if operand.kind == "matrix":
@@ -211,6 +236,11 @@ class Case:
 def drawn(name: str) -> list[Case]:
     """Cases of an op."""
     return [Case(OPS[name], seed) for seed in DRAWS]
+
+
+def sizable(name: str) -> list[Case]:
+    """Cases of an op that take several blocks, tiles or chunks."""
+    return [Case(OPS[name], seed, LARGER[name]) for seed in range(10, 14)] if name in LARGER else []
 
 
 def bits(array: np.ndarray) -> bytes:

@@ -20,7 +20,7 @@ from ds4ref.kernels.cpu.abi import Step
 from ds4ref.kernels.cpu.workers import Workers, address
 
 from . import cpu
-from .test_cpu_ops import attention_case, matrix, normal
+from .test_cpu_ops import normal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,39 +84,6 @@ def test_steps_run_in_order():
         assert np.array_equal(arrays[-1], arrays[0].astype(np.float16).astype(np.float32))
 
 
-def everything() -> list[np.ndarray]:
-    """Results of every kind of op, on sizes that split unevenly."""
-    q, raw, first, count, rows, visible, sinks, scale = attention_case(1, 3, 64, 512, 128, 200)
-    ids = np.random.default_rng(0).integers(0, 7, (5, 6)).astype(np.int32)
-    X = normal(1, 5, 4, 256)
-    results = [
-        cpu.attention(q, raw, first, count, rows, visible, None, sinks, scale),
-        cpu.linear(normal(1, 3, 512), matrix("Q8_0", 1000, 512), "a8"),
-        cpu.linear(normal(1, 3, 512), matrix("F16", 3, 512), "float"),
-        cpu.grouped_linear(normal(1, 3, 8, 256), matrix("Q8_0", 8 * 100, 256), "a8"),
-        cpu.expert_linear(normal(1, 5, 512), ids, matrix("IQ2_XXS", 300, 512, 7), "q8k"),
-        cpu.expert_sum(normal(1, 5, 6, 256), ids, matrix("Q2_K", 300, 256, 7), "q8k"),
-        cpu.hc_mix(X, matrix("F16", 24, 1024), 1e-6),
-        cpu.hc_reduce(X, normal(2, 5, 4)),
-        cpu.pool(normal(1, 3, 128, 512), normal(2, 3, 128, 512)),
-        cpu.index_scores(normal(1, 3, 64, 128), normal(2, 1000, 128), normal(3, 3, 64), np.array([1000], np.int32)),
-        cpu.select_rows(normal(4, 3, 1000), np.full(3, 1000, np.int32), 100),
-        cpu.swiglu(normal(1, 30, 512), normal(2, 30, 512), 10.0),
-        *cpu.route(normal(1, 50, 256), None, None, 6, 1.5, True),
-    ]
-    return results
-
-
-def test_results_do_not_depend_on_the_number_of_threads():
-    cpu.threads = 1
-    want = everything()
-    for threads in (2, 3, 8):
-        cpu.threads = threads
-        for _ in range(3):
-            for got, expected in zip(everything(), want, strict=True):
-                assert np.array_equal(got, expected)
-
-
 def test_a_second_pool_in_the_process():
     cpu.threads = 2
     other = Workers(2)
@@ -136,25 +103,6 @@ def test_a_second_pool_in_the_process():
         assert not thread.is_alive()
     other.close()
     assert np.array_equal(a, want) and np.array_equal(b, want)
-
-
-def test_ops_from_several_python_threads():
-    cpu.threads = 2
-    w, x = matrix("Q8_0", 300, 512), normal(1, 4, 512)
-    want = cpu.linear(x, w, "a8")
-    wrong = []
-
-    def many() -> None:
-        for _ in range(100):
-            if not np.array_equal(cpu.linear(x, w, "a8"), want):
-                wrong.append(1)
-
-    threads = [threading.Thread(target=many) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
 def test_workers_sleep_when_idle_and_wake():
@@ -233,28 +181,6 @@ def test_fork_and_exit():
     )
     out, err = run.communicate(timeout=60)
     assert (out, run.returncode) == ("0 True\n", 0), err
-
-
-def test_the_decode_path_allocates_nothing_big():
-    import tracemalloc
-
-    w, x = matrix("Q8_0", 512, 4096), normal(1, 1, 4096)
-    experts = matrix("IQ2_XXS", 512, 4096, 8)
-    ids = np.array([[0, 3, 5, 7, 1, 2]], np.int32)
-
-    def token() -> None:
-        h = cpu.rms_norm(x, None, 1e-6)
-        cpu.linear(h, w, "a8")
-        cpu.expert_linear(h, ids, experts, "q8k")
-
-    token()
-    tracemalloc.start()
-    try:
-        for _ in range(64):
-            token()
-        assert tracemalloc.get_traced_memory()[1] < 200_000  # the results of one op and small change
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_worker_that_starts_late_joins_nothing_that_is_not_open():

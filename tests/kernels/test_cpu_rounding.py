@@ -61,3 +61,23 @@ def test_a_block_that_is_not_finite_becomes_nan_and_its_neighbours_do_not(ops, n
     bad = ~np.isfinite(x).reshape(4, -1, block).all(axis=-1)
     assert bad.any() and not bad.all()
     assert np.isnan(got[bad]).all() and np.isfinite(got[~bad]).all()
+
+
+@pytest.mark.parametrize("ops", [cpu, reference], ids=["cpu", "reference"])
+def test_int8_in_groups_is_that_of_runq(ops):
+    """Its quantize(): the scale is amax / 127, C's round takes halves away from zero; a group of zeros stays."""
+    x = np.zeros((1, 24), np.float32)
+    x[0, :8] = [127, 0.5, -0.5, 1.5, -2.5, 2.49, -126.5, 0.49999997]
+    x[0, 16:20] = [-254, 1, 3, -1]
+    wanted = [127, 1, -1, 2, -3, 2, -127, 0, *[0] * 8, -254, 2, 4, -2, *[0] * 4]
+    assert ops.round_i8(x, 8).tolist() == [wanted]
+    assert not np.signbit(ops.round_i8(x, 8)[0, 7:16]).any()
+
+
+def test_of_equal_magnitudes_the_first_decides_the_sign_of_a_scale():
+    x = np.random.default_rng(3).standard_normal((7, 1024)).astype(np.float32)
+    x[2, :256] = 0
+    x[3, 40:60] = np.float32([7.5, -7.5] * 10)
+    for name in ("quantize_a8", "quantize_q8k"):
+        for got, want in zip(getattr(cpu, name)(x), getattr(reference, name)(x), strict=True):
+            assert np.array_equal(got, want), name

@@ -25,8 +25,8 @@ from ds4ref.kernels.reference import Reference
 
 from . import cpu, reference
 from .cuda.device import cuda
-from .op_cases import COLUMNS, DRAWS, EXACT, KINDS, SIZES, Case, bits, drawn
-from .test_cpu_ops import assert_close, matrix
+from .op_cases import COLUMNS, DRAWS, EXACT, KINDS, SIZES, Case, bits, drawn, sizable
+from .test_cpu_ops import assert_close, matrix, waits
 
 every_op = pytest.mark.parametrize("name", sorted(OPS))
 every_backend = pytest.mark.parametrize("ops", [reference, cpu, cuda], ids=["reference", "cpu", "cuda"])
@@ -138,19 +138,28 @@ def test_steps_that_write_parts_of_one_array_do_not_wait_for_each_other(order: t
     recording.seal(recording.scale(whole, 2.0))
     recording.replay()
     np.testing.assert_array_equal(recording.outputs[0], 2 * np.stack([wanted] * 3))
-    assert recording.timeline().waits.tolist() == [1, 0, 0, 0], "one phase, and the reader in its tail"
+    assert waits(recording).tolist() == [1, 0, 0, 0], "one phase, and the reader in its tail"
 
 
 @every_op
 def test_compiled_ops_agree_with_the_reference(name: str) -> None:
     """The CPU's; those of CUDA: ``cuda/lowering/test_lowered_ops.py``."""
-    for case in drawn(name):
+    for case in [*drawn(name), *sizable(name)]:
         got, wanted = (case.seen(case.run(each, case.copies())) for each in (cpu, reference))
         for g, w in zip(got, wanted, strict=True):
             if w.dtype.kind != "f" or name in EXACT:
                 np.testing.assert_array_equal(g, w)
             else:
                 assert_close(g, w, 6e-6)
+
+
+@every_op
+def test_results_do_not_depend_on_the_number_of_threads(name: str) -> None:
+    for case in sizable(name) or drawn(name)[:2]:
+        wanted = case.seen(case.run(CPU(1), case.copies()))
+        for threads in (2, 3, 8):
+            got = case.seen(case.run(CPU(threads), case.copies()))
+            assert [bits(r) for r in got] == [bits(r) for r in wanted], threads
 
 
 def recorded(case: Case, ops: Any, args: list[Any]) -> Any:

@@ -13,10 +13,10 @@ from ds4ref.kernels.cpu import CPU, schedule
 from ds4ref.kernels.cpu import tasktable as t
 from ds4ref.kernels.cpu.abi import BLOCK_BYTES, STEP_BYTES, Step, Task
 from ds4ref.kernels.cpu.recording import _entries, _spans
-from ds4ref.kernels.cpu.schedule import Access, Group, chunks, dependencies, plan
+from ds4ref.kernels.cpu.schedule import Access, Group, dependencies, plan
 
 from . import cpu
-from .test_cpu_ops import attention_case, matrix, normal
+from .test_cpu_ops import matrix, normal, waits
 
 Steps = list[Step]
 Accesses = list[list[Access]]
@@ -322,33 +322,8 @@ def test_recorded_equals_op_by_op(T: int, threads: int) -> None:
     wanted = program(cpu, T)
     recording = CPU(threads).record()
     recording.seal(*program(recording, T))
-    phases = int((recording.timeline().waits != 0).sum())
-    assert phases < recording.length / 2
+    assert np.count_nonzero(waits(recording)) < recording.length / 2
     for _ in range(20):
         recording.replay()
         for got, want in zip(recording.outputs, wanted, strict=True):
             assert np.array_equal(got, want)
-
-
-@pytest.mark.parametrize("heads", [8, 12, 64])
-def test_attention_of_one_token_on_many_threads(heads: int) -> None:
-    """With few items for many threads an item has fewer heads."""
-    q, raw, first, count, rows, visible, sinks, scale = attention_case(1, 1, heads, 512, 128, 200)
-    wanted = CPU(1).attention(q, raw, first, count, rows, visible, None, sinks, scale)
-    assert np.array_equal(CPU(16).attention(q, raw, first, count, rows, visible, None, sinks, scale), wanted)
-
-
-def test_times_of_all_threads() -> None:
-    """A trace has when each thread began and left each group, and nothing else is written."""
-    recording, x = CPU(3).record(), normal(1, 64, 2048)
-    recording.seal(recording.linear(recording.rms_norm(x, None, 1e-6), matrix("Q8_0", 512, 2048), "a8"))
-    trace = np.zeros((3, recording.length, 2), np.int64)
-    heads = np.flatnonzero(recording.timeline().waits)
-    for _ in range(20):
-        recording.replay(trace)
-    assert (trace[0, heads, 0] > 0).all() and (trace[..., 1] >= trace[..., 0]).all()
-    assert (trace[0, heads[1:], 0] >= trace[0, heads[:-1], 1]).all()
-    before = trace.copy()
-    recording.replay()
-    assert np.array_equal(trace, before)
-    assert chunks(Step(t.ADD, 10, 4, ())) == 2.5

@@ -2,7 +2,7 @@
 
 Two layers, one of each kind that Pro has and one of each way of routing, 8 experts of Pro's size, Q4_K: 1.2 GB, and
 7.5 GB as Hugging Face holds it. The indexer selects 16 rows instead of 1024, so that 150 tokens make it choose;
-``tests/kernels/test_pro_sizes.py`` has all 1024, and 384 experts. Bars are those of ``test_hf_live``.
+``tests/kernels/test_ops.py`` has all 1024, and 384 experts. Bars are those of ``test_hf_live``.
 """
 
 from __future__ import annotations

@@ -25,23 +25,18 @@ from ..abi import (
     POOL_STEPS,
     POOL_STOP,
     POOL_THREADS,
-    POOL_TRACE,
     STEP_ARGS,
-    STEP_BEGUN,
     STEP_BYTES,
     STEP_CHUNK,
     STEP_CLAIMED,
     STEP_DONE,
-    STEP_LEFT,
     STEP_MEMBERS,
     STEP_NEEDS,
     STEP_NEXT,
     STEP_PER,
-    STEP_SPENT,
     STEP_TAIL_COUNT,
     STEP_TAILS,
     STEP_TASK,
-    STEP_THREAD,
     STEP_UNITS,
     STEP_WAIT,
 )
@@ -97,48 +92,11 @@ def wait_until(pool, address, target):
 
 @njit(**JIT)
 def run_units(step, first, last, thread):
-    """Take units first..last-1 through all steps of a group; thread 0 adds up the time of each."""
-    members = i64p(step + STEP_MEMBERS)[0]
-    for m in range(1 + members):
+    """Take units first..last-1 through all steps of a group."""
+    for m in range(1 + i64p(step + STEP_MEMBERS)[0]):
         member = step + m * STEP_BYTES
         per = i64p(member + STEP_PER)[0]
-        if thread == 0 and members > 0:
-            begun = ticks()
-            call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], first * per, last * per, thread)
-            i64p(member + STEP_SPENT)[0] += ticks() - begun
-        else:
-            call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], first * per, last * per, thread)
-
-
-@njit(**JIT)
-def note_begin(step):
-    """Note when thread 0 began a group."""
-    i64p(step + STEP_BEGUN)[0] = ticks()
-    for m in range(1 + i64p(step + STEP_MEMBERS)[0]):
-        i64p(step + m * STEP_BYTES + STEP_SPENT)[0] = 0
-
-
-@njit(**JIT)
-def note_end(step):
-    """Note when thread 0 found no more units of a group: as if it had run one step after the other."""
-    at, members = i64p(step + STEP_BEGUN)[0], i64p(step + STEP_MEMBERS)[0]
-    for m in range(members):
-        member = step + m * STEP_BYTES
-        at += i64p(member + STEP_SPENT)[0]
-        i64p(member + STEP_LEFT)[0] = at
-        i64p(member + STEP_BYTES + STEP_BEGUN)[0] = at
-    i64p(step + members * STEP_BYTES + STEP_LEFT)[0] = ticks()
-
-
-@njit(**JIT)
-def run_tail(tail, thread):
-    """Run all steps of a tail."""
-    for m in range(1 + i64p(tail + STEP_MEMBERS)[0]):
-        member = tail + m * STEP_BYTES
-        i64p(member + STEP_BEGUN)[0] = ticks()
-        call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], 0, i64p(member + STEP_PER)[0], thread)
-        i64p(member + STEP_LEFT)[0] = ticks()
-        i64p(member + STEP_THREAD)[0] = thread
+        call_task(i64p(member + STEP_TASK)[0], i64p(member + STEP_ARGS)[0], first * per, last * per, thread)
 
 
 @njit(**JIT)
@@ -148,7 +106,7 @@ def finish(steps, step, thread, finished):
     for k in range(i64p(step + STEP_TAIL_COUNT)[0]):
         tail = steps + tails[k] * STEP_BYTES
         if atomic_add(tail + STEP_CLAIMED, 1) + 1 == i64p(tail + STEP_NEEDS)[0]:
-            run_tail(tail, thread)
+            run_units(tail, 0, 1, thread)
             count += 1
     atomic_add(finished, count)
 
@@ -156,18 +114,13 @@ def finish(steps, step, thread, finished):
 @njit(**JIT)
 def execute(pool, steps, count, thread):
     """Work on ``count`` steps until nothing is left to claim."""
-    finished, trace = pool + POOL_FINISHED, i64p(pool + POOL_TRACE)[0]
+    finished = pool + POOL_FINISHED
     s = 0
     while s < count:
         step = steps + s * STEP_BYTES
         if i64p(step + STEP_WAIT)[0] > 1:
             wait_until(pool, finished, i64p(step + STEP_WAIT)[0] - 1)
         units, chunk = i64p(step + STEP_UNITS)[0], i64p(step + STEP_CHUNK)[0]
-        place = trace + 16 * (thread * count + s)
-        if trace != 0:
-            i64p(place)[0] = ticks()
-        if thread == 0:
-            note_begin(step)
         done = 0
         while atomic_load(step + STEP_CLAIMED) < units:
             first = atomic_add(step + STEP_CLAIMED, chunk)
@@ -176,10 +129,6 @@ def execute(pool, steps, count, thread):
             last = min(first + chunk, units)
             run_units(step, first, last, thread)
             done += last - first
-        if thread == 0:
-            note_end(step)
-        if trace != 0:
-            i64p(place)[1] = ticks()
         if done > 0 and atomic_add(step + STEP_DONE, done) + done == units:
             finish(steps, step, thread, finished)
         s = i64p(step + STEP_NEXT)[0]
@@ -205,10 +154,8 @@ def pool_run(pool):
         for s in range(count):
             step = steps + s * STEP_BYTES
             items = i64p(step + STEP_UNITS)[0] * i64p(step + STEP_PER)[0]
-            i64p(step + STEP_BEGUN)[0] = ticks()
             if items > 0:
                 call_task(i64p(step + STEP_TASK)[0], i64p(step + STEP_ARGS)[0], 0, items, 0)
-            i64p(step + STEP_LEFT)[0] = ticks()
         return
     i64p(pool + POOL_FINISHED)[0] = 0
     job = i64p(pool + POOL_JOB)[0] + 1

@@ -75,3 +75,8 @@ def test_version_and_scripts_agree():
         module, function = target.split(":")
         text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
         assert f"def {function}(" in text
+
+
+def test_the_changelog_begins_with_this_version():
+    newest = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    assert newest.startswith(ds4ref.__version__ + " ")

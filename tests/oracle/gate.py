@@ -1,6 +1,6 @@
 """The gate: what ``ds4-quantize`` writes, read by gguf-py, llama.cpp, Hugging Face and us, as one table.
 
-    python -m tests.oracle.gate > docs/evidence/gate.md
+    python -m tests.oracle.gate
     python -m tests.oracle.gate --small --only qwen
 
 A row is an architecture with a kind of rope, and a head of its own or the embedding's (``gate_models``); a column is a

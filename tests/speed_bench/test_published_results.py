@@ -39,4 +39,3 @@ def test_rows_and_facts_are_of_one_run(path):
     for row in rows:
         own = sorted(s["gen_tps"] for s in samples if s["ctx_tokens"] == int(row["ctx_tokens"]))
         assert float(row["gen_tps"]) == pytest.approx((own[(len(own) - 1) // 2] + own[len(own) // 2]) / 2, abs=0.006)
-

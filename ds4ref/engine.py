@@ -25,7 +25,7 @@ from .backends import load_backend
 from .costs import prefill_chunk
 from .engine_options import EngineOptions, Steering
 from .environment import available_bytes, memory_bytes
-from .errors import BackendError, SessionError, TextError, TokenError, UsageError, did_you_mean
+from .errors import BackendError, DataError, SessionError, TextError, TokenError, UsageError, did_you_mean
 from .numerics import checked_settings, numerics
 from .residency.hotlist import beside, read_hot_list
 from .session.session import CLOSED, Session
@@ -202,6 +202,13 @@ class Engine:
     def expert_use(self, most: int = 16) -> dict[str, Any]:
         """Return how often each routed expert was chosen so far, in all sessions."""
         return self.model.experts.summary(most)
+
+    def expert_counts(self) -> np.ndarray:
+        """Return how often each routed expert was chosen, (layers, experts); raise DataError for a model without."""
+        counts: np.ndarray = self.model.ops.host(self.model.experts.counts)
+        if not counts.size:
+            raise DataError(f"{self.path}: the model has no routed experts")
+        return counts
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -83,14 +83,6 @@ class Timing:
         """Return the decode throughput in tokens per second, 0.0 if nothing was measured."""
         return self.tokens / self.decode_s if self.decode_s > 0 else 0.0
 
-    def add(self, other: Timing) -> None:
-        """Add the work of another answer, except ``first_token_s``, which belongs to one answer."""
-        self.reused_tokens += other.reused_tokens
-        self.prefill_tokens += other.prefill_tokens
-        self.prefill_s += other.prefill_s
-        self.tokens += other.tokens
-        self.decode_s += other.decode_s
-
 
 def check_fits(n_tokens: int, ctx: int, room: int = 1) -> None:
     """Raise ContextError unless a prompt of ``n_tokens`` leaves ``room`` free slots in a context of ``ctx`` tokens.

@@ -19,8 +19,6 @@ import numpy as np
 
 from .archs import ARCHS
 from .errors import BackendError, DataError
-from .residency.resident import PARTS
-from .residency.simulation import Routing
 from .weights.quantize.imatrix import Imatrix, TensorImportance
 from .weights.source import architecture
 
@@ -75,46 +73,13 @@ def prompts(
     return pieces
 
 
-class Routes:
-    """Hooks that note which experts are chosen, and pass everything on to the hooks ``inner``."""
-
-    def __init__(self) -> None:
-        self.inner: Any = None
-        self._ids: dict[int, list[np.ndarray]] = {}
-        self._prompts: list[int] = []
-
-    def begin(self, chunk: Any) -> None:
-        """Pass on."""
-        self.inner.begin(chunk)
-
-    def tap(self, name: str, layer: int, value: Any, chunk: Any) -> Any:
-        """Note expert ids (T, K), and pass on."""
-        if name == "ffn_moe_topk":
-            self._ids.setdefault(layer, []).append(np.asarray(value, np.int16).copy())
-        return self.inner.tap(name, layer, value, chunk)
-
-    def new_prompt(self) -> None:
-        """Note that a prompt begins."""
-        self._prompts.append(sum(map(len, self._ids.get(0, []))))
-
-    def routing(self, source: TensorSource, experts: int) -> Routing:
-        """Return what was recorded of a model with so many experts in a layer; raise DataError without any."""
-        if not self._ids:
-            raise DataError(f"{source.path}: the model has no routed experts")
-        ids = np.stack([np.concatenate(self._ids[layer]) for layer in sorted(self._ids)], axis=1)
-        parts = [[source.tensors[f"blk.{layer}.ffn_{part}_exps.weight"] for part in PARTS] for layer in self._ids]
-        sizes = [sum(info.nbytes // experts for info in infos) for infos in parts]
-        return Routing(ids, np.array(self._prompts), np.array(sizes), experts)
-
-
 def collect(
     engine: Observed,
     pieces: Iterable[list[int]],
     progress: Callable[[int], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-    routes: Routes | None = None,
 ) -> Imatrix:
-    """Return the mean squares of every matrix's inputs over all tokens of ``pieces``; ``routes`` notes the routing.
+    """Return the mean squares of every matrix's inputs over all tokens of ``pieces``.
 
     ``progress`` is called with the number of tokens done after every chunk of a piece; if ``cancel()`` returns true
     there, the means so far are returned. BackendError for a backend or an architecture whose matrix inputs cannot be
@@ -134,23 +99,14 @@ def collect(
             if cancel is not None and cancel():
                 return table(collector.sums, done)
             if session is None:
-                session = _observed(engine, len(ids) + 1, collector, routes)
+                session = engine.session(len(ids) + 1)
+                session.hooks = collector
             before = session.pos
             session.sync(ids[: before + session.chunk])
             done += session.pos - before
             if progress is not None:
                 progress(done)
     return table(collector.sums, done)
-
-
-def _observed(engine: Observed, ctx: int, collector: Any, routes: Routes | None) -> Session:
-    """Return a session whose passes are collected, and whose routing is noted."""
-    session = engine.session(ctx)
-    session.hooks = collector
-    if routes is not None:
-        routes.inner, session.hooks = collector, routes
-        routes.new_prompt()
-    return session
 
 
 def table(sums: dict[str, tuple[np.ndarray, np.ndarray]], tokens: int) -> Imatrix:

@@ -10,7 +10,6 @@ from ds4ref.cli.ds4 import main
 from ds4ref.engine import Engine
 from ds4ref.importance import collect, prompts
 from ds4ref.residency.hotlist import read_hot_list
-from ds4ref.residency.simulation import Routing
 from ds4ref.weights.quantize.imatrix import read_imatrix
 from tests.archs.dense import draw_shape, draw_tensors, write
 
@@ -108,30 +107,22 @@ def test_the_command(nano_path, tmp_path, capsys, kind):
     assert found.importance("blk.0.ffn_down_exps.weight", 256, 16, 5).shape == (256,)
 
 
-def test_routing_and_the_hot_list_are_what_the_pass_chose(nano_path, tmp_path, capsys):
+def test_the_hot_list_is_what_the_pass_chose(nano_path, tmp_path, capsys):
     text = "===== DS4_IMATRIX_PROMPT\nThe mill stood.\n===== DS4_IMATRIX_PROMPT\nThe miller was proud of it. "
     (tmp_path / "p.txt").write_text(text)
     command = ["imatrix", str(tmp_path / "p.txt"), "-m", nano_path, "--backend", "reference"]
-    assert main([*command, "--routing", str(tmp_path / "r.npz"), "--hot-list", str(tmp_path / "h.json")]) == 0
+    assert main([*command, "--hot-list", str(tmp_path / "h.json")]) == 0
     assert "experts, the most used first" in capsys.readouterr().err
+    counts = np.zeros((6, 16), int)
     with Engine.open(nano_path, backend="reference") as engine:
-        pieces = prompts(engine, text, 2048, None, None)
-        recorders = []
-        for ids in pieces:
+        for ids in prompts(engine, text, 2048, None, None):
             session = engine.session(64)
             session.hooks = recorder = Recorder("ffn_moe_topk")
             session.sync(ids)
-            recorders.append(recorder)
-        infos = [engine.source.tensors[f"blk.1.ffn_{part}_exps.weight"] for part in ("gate", "up", "down")]
-    routing = Routing.read(tmp_path / "r.npz")
-    assert routing.prompts.tolist() == [0, len(pieces[0])] and routing.experts == 16
-    for layer in range(6):
-        expected = np.concatenate([recorder["ffn_moe_topk", layer] for recorder in recorders])
-        assert (routing.ids[:, layer] == expected).all()
-    assert routing.bytes.tolist() == [sum(info.nbytes for info in infos) // 16] * 6
-    pairs = read_hot_list(tmp_path / "h.json", 6, 16)
-    counts = [(routing.ids[:, layer] == expert).sum() for layer, expert in pairs]
-    assert counts == sorted(counts, reverse=True) and min(counts) > 0 and sum(counts) == routing.ids.size
+            for layer in range(6):
+                np.add.at(counts[layer], recorder["ffn_moe_topk", layer].ravel(), 1)
+    used = [counts[pair] for pair in read_hot_list(tmp_path / "h.json", 6, 16)]
+    assert used == sorted(counts[counts > 0].tolist(), reverse=True)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,12 @@ the turn and invalidates the session. A bad /command prints one line; the chat g
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..console.common import Interrupt, Progress, atomic_output, read_text, say
+from ..console.common import Interrupt, Progress, read_text, say
 from ..console.model import open_engine
 from ..console.options import integer, printable
 from ..errors import Cancelled, ClusterError, ContextError, Ds4Error, SessionError, UsageError
@@ -41,9 +38,6 @@ HELP = """\
 /regen        regenerate the last answer
 /undo         remove your last message and its answer
 /clear        clear the conversation
-/save FILE    write the conversation as JSON
-/load FILE    continue a saved conversation
-/stats        tokens, speed, settings
 /ctx N        set the context size to N tokens, keeping the conversation
 /read FILE    send the content of FILE as your next message
 /quit, /exit  quit (or Ctrl-D)
@@ -66,7 +60,6 @@ class Chat(Talk):
         warn_of_system(engine.tokenizer, args.system)
         self.transcript = Transcript(engine.tokenizer, args.system, think_mode(PROG, args))
         self.session = engine.session(args.ctx)
-        self.total = Timing()
 
     def commands(self) -> dict[str, Callable[[str], None]]:
         """Return the chat's /commands by name."""
@@ -78,9 +71,6 @@ class Chat(Talk):
             "/regen": self.regenerate,
             "/undo": self.undo,
             "/clear": self.clear,
-            "/save": self.save,
-            "/load": self.load,
-            "/stats": self.stats,
             "/ctx": self.resize,
             "/read": self.read,
         }
@@ -120,43 +110,6 @@ class Chat(Talk):
         """Run /clear: start a new conversation; system text and settings stay."""
         self.transcript.turns.clear()
         say(PROG, "conversation cleared")
-
-    def save(self, path: str) -> None:
-        """Run /save FILE: write the conversation as JSON."""
-        if not path:
-            raise UsageError("give a file name")
-        conversation = self.transcript.to_json(str(self.engine.source.metadata.get("general.name") or self.engine.path))
-        with atomic_output(os.path.expanduser(path)) as out:
-            out.write(json.dumps(conversation, indent=1).encode() + b"\n")
-        say(PROG, f"{_turns(len(self.transcript.turns))} saved to {path}")
-
-    def load(self, path: str) -> None:
-        """Run /load FILE: replace the conversation by a saved one."""
-        if not path:
-            raise UsageError("give a file name")
-        try:
-            transcript = self.transcript.loaded(read_text(os.path.expanduser(path), "file"))
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from None
-        if (needed := len(transcript.ids)) >= self.args.ctx:
-            raise UsageError(
-                f"{path}: {needed} tokens do not fit the context of {self.args.ctx}; enlarge it with /ctx N"
-            )
-        self.transcript = transcript
-        say(PROG, f"{_turns(len(transcript.turns))} loaded, {needed} tokens")
-
-    def stats(self, _: str) -> None:
-        """Run /stats: print total tokens and engine time, as in the line after each answer."""
-        total, used = self.total, len(self.transcript.ids)
-        print(
-            f"{_turns(len(self.transcript.turns))}, {used} of {self.args.ctx} tokens, think {self.transcript.mode}\n"
-            f"prefill: {total.prefill_tokens} tokens, {total.prefill_s:.1f} s, {total.prefill_tps:.2f} t/s; "
-            f"{total.reused_tokens} from the KV cache\n"
-            f"generation: {total.tokens} tokens, {total.decode_s:.1f} s, {total.decode_tps:.2f} t/s\n"
-            f"temperature {self.args.temp:g}, top-p {self.args.top_p:g}, min-p {self.args.min_p:g}, "
-            f"seed {self.args.seed or 'new for each answer'}",
-            file=sys.stderr,
-        )
 
     def resize(self, text: str) -> None:
         """Run /ctx N: open a session of N tokens; the next turn evaluates the conversation again."""
@@ -226,7 +179,6 @@ class Chat(Talk):
         if failure:
             say(PROG, failure)
         report(timing, self.engine)
-        self.total.add(timing)
         return answered
 
     def prefill(self, timing: Timing, interrupt: Interrupt) -> None:

@@ -128,7 +128,6 @@ def build_parser() -> Parser:
         "--one-by-one", action="store_true", help="with the two above: decode token by token instead of prefill"
     )
     g.add_argument("--prefill-chunk", metavar="N", type=integer(), help="tokens per prefill step")
-    g.add_argument("--stats", metavar="FILE", help="one-shot: timing, seed and model identity as JSON")
     add(g, "--json", help="one-shot, --inspect: one line of JSON on stdout instead of text")
 
     g = parser.add_argument_group("help")
@@ -176,8 +175,6 @@ def pick_mode(args: Namespace) -> str:
         raise UsageError("--one-by-one and --prefill-chunk cannot be combined")
     if args.json and (mode not in ("one-shot", "--inspect") or args.devices):
         raise UsageError("--json needs a one-shot prompt or --inspect")
-    if args.stats is not None and mode != "one-shot":
-        raise UsageError("--stats needs a one-shot prompt")
     return mode
 
 
@@ -191,7 +188,7 @@ def body(argv: Sequence[str]) -> int:
         from .devices import devices
 
         return devices()
-    for path in (args.dump_logprobs, args.dump_logits, args.stats):
+    for path in (args.dump_logprobs, args.dump_logits):
         if path is not None:
             check_output(path)
     if mode == "--inspect":

@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..console.common import Interrupt, Progress, check_output, read_text, run, say
 from ..console.flags import add
 from ..console.model import add_engine
 from ..console.options import Parser, integer
 from ..errors import UsageError
-
-if TYPE_CHECKING:
-    from ..residency.simulation import Routing
 
 PROG = "ds4 imatrix"
 
@@ -37,7 +32,7 @@ def build_parser() -> Parser:
     """Return the parser with every flag of the command."""
     parser = Parser(
         PROG,
-        usage="ds4 imatrix FILE [-o OUT] [--hot-list OUT] [--routing OUT] [-m MODEL] [options]",
+        usage="ds4 imatrix FILE [-o OUT] [--hot-list OUT] [-m MODEL] [options]",
         description="Compute an importance matrix from text.",
         epilog=EPILOG,
         unavailable={},
@@ -52,7 +47,6 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--hot-list", metavar="FILE", help="write the experts by use; loaded automatically if named MODEL.experts.json"
     )
-    parser.add_argument("--routing", metavar="FILE", help="write the expert choices (.npz)")
     add(parser, "--model", help="model file (default: ./ds4flash.gguf if it exists, else the small embedded model)")
     add(parser, "--ctx", default=2048, help="tokens per chunk (2048)")
     parser.add_argument("--max-prompts", metavar="N", type=integer(), help="read at most N prompts")
@@ -71,27 +65,26 @@ def body(argv: Sequence[str]) -> int:
         return 0
     if len(args.file) != 1:
         raise UsageError("name one file of prompts")
-    outputs = [path for path in (args.output, args.hot_list, args.routing) if path is not None]
+    outputs = [path for path in (args.output, args.hot_list) if path is not None]
     if not outputs:
-        raise UsageError("give --output, --hot-list or --routing")
+        raise UsageError("give --output or --hot-list")
     for path in outputs:
         check_output(path)
     text = read_text(args.file[0], "prompts")
     from ..console.model import open_engine
-    from ..importance import Routes, collect, prompts, unmet
+    from ..importance import collect, prompts, unmet
+    from ..residency.hotlist import write_hot_list
     from ..weights.quantize.imatrix import write_imatrix
 
     with open_engine(PROG, args) as engine:
         pieces = prompts(engine, text, args.ctx, args.max_prompts, args.max_tokens)
         total = sum(map(len, pieces))
-        routes = Routes() if args.hot_list or args.routing else None
         with Interrupt() as interrupt, Progress("tokens") as progress:
-            importance = collect(
-                engine, pieces, lambda done: progress(done, total), lambda: interrupt.requested, routes
-            )
+            importance = collect(engine, pieces, lambda done: progress(done, total), lambda: interrupt.requested)
             stopped = interrupt.requested
-        if routes is not None and importance.chunks:
-            write_routes(args, routes.routing(engine.source, engine.shape.n_experts))
+        if args.hot_list is not None and importance.chunks:
+            used = write_hot_list(args.hot_list, engine.expert_counts())
+            say(PROG, f"wrote {args.hot_list}: {used} experts, the most used first")
     importance.datasets = ["stdin" if args.file[0] == "-" else os.path.basename(args.file[0])]
     if stopped and not importance.chunks:
         raise KeyboardInterrupt
@@ -104,18 +97,6 @@ def body(argv: Sequence[str]) -> int:
         name, count, experts = max(missing, key=lambda row: row[1])
         say(PROG, f"{len(missing)} tensors have experts that were never used, up to {count} of {experts} ({name})")
     return 130 if stopped else 0
-
-
-def write_routes(args: Namespace, routing: Routing) -> None:
-    """Write the hot list and the recorded routing, where they are wanted."""
-    if args.hot_list is not None:
-        from ..residency.hotlist import write_hot_list
-
-        used = write_hot_list(args.hot_list, routing.counts())
-        say(PROG, f"wrote {args.hot_list}: {used} experts, the most used first")
-    if args.routing is not None:
-        routing.write(args.routing)
-        say(PROG, f"wrote {args.routing}: expert choices of {len(routing.ids)} tokens")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 ds4-kv list DIR                    the checkpoints, most valuable first
 ds4-kv show DIR 6144               one checkpoint, by the beginning of its name
 ds4-kv verify DIR                  check every byte that has a digest; exit 1 if a file is damaged
-ds4-kv verify DIR -m model.gguf    check also whether this model can continue from it
 ds4-kv prune DIR --space-mb 1024   delete down to a size; left-over and damaged files always go
 
 Safe while servers use the folder. Files written by ds4 itself are shown, checked as far as possible, and pruned alike.
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..console.common import columns, duration, run, say
 from ..console.flags import add
-from ..console.model import add_engine, engine_options
 from ..console.options import Parser, chosen, integer, number
-from ..errors import DataError, PayloadError, PayloadMismatch, UsageError
+from ..console.tables import Column, fitted
+from ..console.tool import UNBOUNDED
+from ..errors import DataError, PayloadError, UsageError
 
 if TYPE_CHECKING:
     from ..session.directory import Directory, StoredCheckpoint
@@ -63,9 +63,6 @@ def build_parser(command: str) -> Parser:
         add(parser, "--json")
     if command == "show":
         parser.add_argument("--raw", action="store_true", help="print only its text, unmodified")
-    if command == "verify":
-        add(parser, "--model", help="GGUF file: also load every checkpoint of that model")
-        add_engine(parser, "steering")
     if command == "prune":
         parser.add_argument(
             "--space-mb", metavar="N", type=integer(0), help="delete the least valuable until at most N MiB remain"
@@ -91,16 +88,13 @@ def listing(args: Namespace) -> int:
     if args.json:
         print(json.dumps([_facts(directory, entry) for entry in entries]))
         return 0
-    rows: list[tuple[str, ...]] = [("name", "tokens", "MiB", "reason", "hits", "used", "from", "begins")]
-    rows += [_row(directory, entry, now) for entry in entries]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    room = columns(sys.stdout) if sys.stdout.isatty() else 1000
-    for row in rows if entries else ():
-        cells = [
-            cell.rjust(w) if i in (1, 2, 4) else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=False))
-        ]
-        print("  ".join([*cells, row[-1]])[:room].rstrip())
+    head = ("name", "tokens", "MiB", "reason", "hits", "used", "from", "begins")
+    specs = [
+        Column(name, least=8 if name == "begins" else None, right=name in ("tokens", "MiB", "hits")) for name in head
+    ]
+    if entries:
+        room = columns(sys.stdout) if sys.stdout.isatty() else UNBOUNDED
+        print(fitted(specs, [_row(directory, entry, now) for entry in entries], room))
     total, others = sum(about.st_size for about in directory.files().values()), len(directory.files()) - len(entries)
     say(PROG, f"{len(entries)} checkpoint(s)" + (f", {others} other file(s)" if others else "")
         + f", {total / 2**20:.1f} MiB in all")  # fmt: skip
@@ -203,10 +197,9 @@ def verify(args: Namespace) -> int:
     """Run ``ds4-kv verify``; return 1 if a checkpoint is damaged, else 0."""
     directory = _open(args, None)
     entries = _named(directory, args.names[1:]) if args.names[1:] else directory.entries()
-    judge = _judge(args)
     verdicts = []
     for entry in sorted(entries, key=lambda entry: entry.name):
-        verdict, why = judge(directory.path / entry.name)
+        verdict, why = _verdict(directory.path / entry.name)
         verdicts.append({"file": entry.name, "verdict": verdict, "why": why})
         if not args.json:
             print(f"{entry.name}  {verdict}" + (f": {why}" if why else ""))
@@ -217,47 +210,25 @@ def verify(args: Namespace) -> int:
     return 1 if bad else 0
 
 
-def _judge(args: Namespace) -> Callable[[Path], tuple[str, str]]:
-    """Return a function that reads a file through and returns its verdict and the reason.
+def _verdict(path: Path) -> tuple[str, str]:
+    """Read a file through and return its verdict and the reason.
 
-    Verdicts: "sound", "plausible" (ds4's own, without digests), "other" (of another model or version), "damaged",
-    "unread".
+    Verdicts: "sound", "plausible" (ds4's own, without digests), "other" (of another version), "damaged", "unread".
     """
     from ..session import kvc
 
-    engine = identity = None
-    if args.model is not None:
-        from ..engine import Engine
-        from ..session.identity import Identity
-
-        engine = Engine.open(args.model, **engine_options(args))
-        identity = Identity.of(engine)
-
-    def judge(path: Path) -> tuple[str, str]:
-        try:
-            with kvc.open_file(path) as file:
-                checkpoint = kvc.read_through(file, path.name)
-                if engine is not None and identity is not None:
-                    differs = identity.differs(checkpoint.identity)
-                    if differs:
-                        return "other", f"computed with a different {differs}"
-                    if checkpoint.header.payload != engine.model.saved_bytes(checkpoint.header.tokens):
-                        return "other", "payload size does not match this model"
-                    session = engine.session(checkpoint.header.ctx)
-                    session.load(checkpoint.payload(file))  # type: ignore[arg-type]
-                    if session.pos != checkpoint.header.tokens:
-                        return "damaged", f"{session.pos} tokens in a checkpoint of {checkpoint.header.tokens}"
-        except (PayloadMismatch, kvc.Unknown) as error:
-            return "other", str(error)
-        except PayloadError as error:
-            return "damaged", str(error)
-        except OSError as error:
-            return "unread", error.strerror or str(error)
-        if checkpoint.integrity is None:
-            return "plausible", "written by ds4, which stores no checksums"
-        return "sound", ""
-
-    return judge
+    try:
+        with kvc.open_file(path) as file:
+            checkpoint = kvc.read_through(file, path.name)
+    except kvc.Unknown as error:
+        return "other", str(error)
+    except PayloadError as error:
+        return "damaged", str(error)
+    except OSError as error:
+        return "unread", error.strerror or str(error)
+    if checkpoint.integrity is None:
+        return "plausible", "written by ds4, which stores no checksums"
+    return "sound", ""
 
 
 # --- prune

@@ -8,7 +8,7 @@ from argparse import Namespace
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..console.common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, atomic_output, say, tint
+from ..console.common import CYAN, EXIT_INTERRUPTED, Interrupt, Progress, say, tint
 from ..console.model import open_engine
 from ..errors import Cancelled
 from ..generate import Generation, Piece, Timing, check_fits, prefill
@@ -65,13 +65,8 @@ def answer(engine: Engine, args: Namespace, ids: list[int], thinking: bool) -> i
                     show(piece)
         finally:
             report(timing, engine)
-    if args.stats is not None or args.json:
-        stats = stats_of(engine, args, timing, generation, seed)
-        if args.stats is not None:
-            with atomic_output(args.stats) as out:
-                out.write(json.dumps(stats, indent=2).encode() + b"\n")
-        if args.json:
-            print(json.dumps(said(pieces, generation) | stats))
+    if args.json:
+        print(json.dumps(said(pieces, generation) | stats_of(engine, args, timing, generation, seed)))
     return EXIT_INTERRUPTED if generation.finish == "cancelled" else 0
 
 
@@ -106,7 +101,7 @@ def said(pieces: list[Piece], generation: Generation) -> dict[str, Any]:
 
 
 def stats_of(engine: Engine, args: Namespace, timing: Timing, generation: Generation, seed: int) -> dict[str, Any]:
-    """Return the run as a JSON object (``--stats``, ``--json``); times in seconds, excluding time spent printing."""
+    """Return the run as a JSON object (``--json``); times in seconds, excluding time spent printing."""
     return {
         **identity(engine),
         **stamp(),

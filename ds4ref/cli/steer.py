@@ -1,7 +1,7 @@
 """``ds4 steer``: builds directions for steering from pairs of prompts, and measures what they do.
 
 ds4 steer build --good-file terse.txt --bad-file long.txt -o terse.f32
-ds4 steer measure terse.f32 questions.txt --scales -1,0.5,1,2 --plot terse.svg
+ds4 steer measure terse.f32 questions.txt --scales -1,0.5,1,2
 
 A method is in ``ds4ref.steering``; this module reads the command line, calls it and prints.
 """
@@ -109,8 +109,6 @@ def _measure_flags(parser: Parser) -> None:
     add(parser, "--text", help="text for measuring the cost in perplexity (generated stories)")
     parser.add_argument("--text-tokens", metavar="N", type=integer(LEAST_TEXT), default=1024,
                         help="tokens of that text to use (1024)")  # fmt: skip
-    parser.add_argument("--eval", metavar="N", type=integer(), help="also run the first N questions of ds4-eval")
-    add(parser, "--plot")
 
 
 def _scales(text: str) -> list[float]:
@@ -209,10 +207,6 @@ def measure(args: Namespace) -> int:
         raise UsageError("--metric logprob needs --like and --unlike")
     if metric == "words" and any(texts):
         raise UsageError("--like and --unlike need --metric logprob")
-    if args.plot is not None:
-        from .steer_plot import check
-
-        check(args.plot)
     from ..archs.steering import read_directions
     from ..console.tool import finish
     from ..steering import sidecar
@@ -227,15 +221,8 @@ def measure(args: Namespace) -> int:
         trial = _trial(engine, args, metric, about)
         with Progress("scales") as progress:
             result = measured(engine, rows, trial, args.scales, progress)
-    if args.eval is not None:
-        _ask(args, path, trial.component, result)
     whole = {"metric": metric, "component": trial.component, "directions": path, **result.to_json()}
     finish(whole, args.json, _text(result))
-    if args.plot is not None:
-        from .steer_plot import plot
-
-        plot(result, metric, args.plot)
-        say(PROG, f"wrote {args.plot}")
     return 0
 
 
@@ -270,33 +257,17 @@ def _trial(engine: Engine, args: Namespace, metric: str, about: dict[str, Any]) 
     return Trial(ids, text, function, args.component or about.get("component", COMPONENT))
 
 
-def _ask(args: Namespace, path: str, component: str, result: Result) -> None:
-    """Let ds4-eval ask its questions at every scale, and unsteered."""
-    from ..steering.questions import score
-    from ..steering.sidecar import COMPONENTS
-
-    given = {name: getattr(args, name) for name in ("backend", "numerics", "model", "threads")}
-    options = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
-    with Progress("questions") as progress:
-        result.base_score = score(path, COMPONENTS[component], 0.0, args.eval, options)
-        for done, point in enumerate(result.points, 1):
-            progress(done, len(result.points) + 1)
-            point.score = score(path, COMPONENTS[component], point.scale, args.eval, options)
-
-
 def _text(result: Result) -> str:
     """Return the table of scales, where cost exceeds effect, and the verdict."""
     from ..console.tool import rows
 
     head = ["scale", "effect, nats", "projection", "cost, nats/token", "perplexity x"]
-    asked = result.base_score is not None
-    body = [["0", "0", "0", "0", "1.000", *([_share(result.base_score)] if asked else [])]]
+    body = [["0", "0", "0", "0", "1.000"]]
     for p in result.points:
         cells = [f"{p.scale:g}", _between(p.effect), _between(p.along), _between(p.cost)]
-        cells.append(f"{math.exp(min(700.0, p.cost.estimate)):.3f}")
-        body.append(cells + ([_share(p.score)] if asked else []))
+        body.append([*cells, f"{math.exp(min(700.0, p.cost.estimate)):.3f}"])
     body.sort(key=lambda row: float(row[0]))
-    lines = [rows([*head, "right answers"] if asked else head, body), ""]
+    lines = [rows(head, body), ""]
     for sign, side in ((1, "above"), (-1, "below")):
         at = result.crossing(sign)
         if any(p.scale * sign > 0 for p in result.points):

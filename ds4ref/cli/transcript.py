@@ -1,24 +1,16 @@
-"""A chat's conversation: turns as token ids, saved to and loaded from a file.
-
-The file is JSON with ``messages`` as in OpenAI's API, so that other tools can read it, and with the tokens of each
-answer, so that loading it into the same model restores the conversation exactly. A plain list of messages from another
-tool can be loaded, too.
-"""
+"""A chat's conversation: turns as token ids."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..text.chat import MAX_PREFIX, MODES, Message, answer_start, chat_start, encode_by_template, encode_message
+from ..text.chat import MAX_PREFIX, Message, answer_start, chat_start, encode_by_template, encode_message
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
-
-FORMAT = "ds4-chat-1"
 
 
 @dataclass
@@ -101,18 +93,6 @@ class Transcript:
             raise UsageError("nothing has been said yet")
         return self.turns.pop()
 
-    # --- files
-
-    def to_json(self, model: str) -> dict[str, Any]:
-        """Return the conversation as JSON values for saving; ``model``: name of the model."""
-        messages: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
-        for turn in self.turns:
-            messages.append({"role": "user", "content": turn.user, "think": turn.mode})
-            reasoning, content = self._split_answer(turn)
-            answer = {"role": "assistant", "content": content, "tokens": turn.answer}
-            messages.append(answer | ({"reasoning_content": reasoning} if reasoning else {}))
-        return {"format": FORMAT, "model": model, "vocab": len(self.tok), "messages": messages}
-
     def _split_answer(self, turn: Turn) -> tuple[str, str]:
         """Split an answer into reasoning and text."""
         ids, reasoning = turn.answer or [], []
@@ -127,43 +107,3 @@ class Transcript:
 
     def _text(self, ids: list[int]) -> str:
         return self.tok.decode(ids).decode("utf-8", "replace")
-
-    def loaded(self, text: str) -> Transcript:
-        """Return the conversation stored in the text of a file; raises UsageError naming its mistake."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"not JSON: {error}") from None
-        messages = data.get("messages") if isinstance(data, dict) else data
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise UsageError("not a conversation: expected a list of messages")
-        same = isinstance(data, dict) and data.get("format") == FORMAT and data.get("vocab") == len(self.tok)
-        transcript, systems = Transcript(self.tok, "", self.mode), []
-        for at, message in enumerate(messages):
-            role, content = message.get("role"), message.get("content") or ""
-            waiting = bool(transcript.turns) and transcript.turns[-1].answer is None
-            if not isinstance(content, str):
-                raise UsageError(f"message {at} is not plain text")
-            if role in ("system", "developer") and not transcript.turns:
-                systems.append(content)
-            elif role == "user" and not waiting:
-                think = message.get("think")
-                transcript.turns.append(Turn(content, think if think in MODES else self.mode))
-            elif role == "assistant" and waiting:
-                transcript.close_turn(self._answer(message, content, transcript.turns[-1].mode, same))
-            else:
-                raise UsageError(f"message {at} is out of turn: system text, then user and assistant one by one")
-        if transcript.turns and transcript.turns[-1].answer is None:
-            raise UsageError("the last message has no answer")
-        transcript.system = "\n\n".join(systems)
-        return transcript
-
-    def _answer(self, message: dict[str, Any], content: str, mode: str, same: bool) -> list[int]:
-        tokens = message.get("tokens")
-        if same and isinstance(tokens, list) and all(type(t) is int and 0 <= t < len(self.tok) for t in tokens):
-            return tokens
-        ids = self.tok.encode(content)
-        if mode == "none":
-            return ids
-        reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-        return [*self.tok.encode(str(reasoning)), self.tok.think_close, *ids]

@@ -8,7 +8,6 @@ the random numbers of plain decode.
     lookup.py       what followed the same tokens earlier in the conversation; needs no weights
     speculation.py  which draft is tried, and how deep
     estimates.py    running estimates of acceptance, and of the time of a pass, for that
-    breakeven.py    expected speed-up from bytes and operations
 
 Verification is the session's; a pass of several rows is the decoder's.
 """

@@ -48,14 +48,12 @@ class Point:
     effect   of the metric, nats
     along    of the mean projection on the unit directions, after steering
     cost     of the loss of the text, nats a token
-    score    share of right answers and its interval, if questions were asked
     """
 
     scale: float
     effect: Interval
     along: Interval
     cost: Interval
-    score: Interval | None = None
 
     @property
     def moves(self) -> int:
@@ -74,22 +72,19 @@ class Point:
 
     def to_json(self) -> dict[str, Any]:
         """Return the point as plain data: estimate, low, high of each."""
-        score = {} if self.score is None else {"score": numbers(self.score)}
         return {
             "scale": self.scale, "effect": numbers(self.effect), "projection": numbers(self.along),
-            "cost": numbers(self.cost), "moves": self.moves, **score,
+            "cost": numbers(self.cost), "moves": self.moves,
         }  # fmt: skip
 
 
 @dataclass
 class Result:
-    """Points by ascending scale, without scale 0; ``base``: mean metric and loss of the unsteered engine,
-    ``base_score`` its share of right answers if questions were asked."""
+    """Points by ascending scale, without scale 0; ``base``: mean metric and loss of the unsteered engine."""
 
     points: list[Point] = field(default_factory=list)
     base: tuple[float, float] = (math.nan, math.nan)
     prompts: int = 0
-    base_score: Interval | None = None
 
     def crossing(self, sign: int) -> float | None:
         """Return the scale of this sign, going out from 0, at which the cost first exceeds the effect.
@@ -128,7 +123,6 @@ class Result:
         """Return the result as plain data."""
         return {
             "verdict": self.verdict, "prompts": self.prompts, "base": {"metric": self.base[0], "loss": self.base[1]},
-            **({} if self.base_score is None else {"base_score": numbers(self.base_score)}),
             "points": [point.to_json() for point in self.points],
             "cost_exceeds_effect": {"above": self.crossing(1), "below": self.crossing(-1)},
         }  # fmt: skip

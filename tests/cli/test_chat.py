@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -11,9 +10,8 @@ import pytest
 
 from ds4ref.cli import lineedit
 from ds4ref.cli.chat import HELP, Chat
-from ds4ref.cli.lineedit import HISTORY_ENTRIES, load_history, open_history, save_history
+from ds4ref.cli.lineedit import HISTORY_ENTRIES, load_history, save_history
 from ds4ref.errors import BackendError
-from ds4ref.sampling import Sampler
 from ds4ref.text.chat import MAX_PREFIX
 from tests.cli.fake import byte_tokenizer
 
@@ -49,21 +47,6 @@ def test_reasoning_stays_in_the_conversation(ds4):
     assert session.tokens == [TOK.bos, TOK.user, *b"Hi", *answer, TOK.eos, TOK.user, *b"More", *answer]
 
 
-def test_thinking_can_be_switched_between_turns(ds4):
-    ds4.answer = [*b"a", TOK.think_close]
-    done = chat(ds4, b"1\n/nothink\n2\n/think\n3\n")
-    assert done.code == 0
-    tags = [t for t in ds4.engine.sessions[-1].tokens if t in (TOK.think_open, TOK.think_close)]
-    o, c = TOK.think_open, TOK.think_close
-    assert tags == [o, c, c, c, o, c]
-
-
-def test_think_max_needs_a_large_context(ds4):
-    done = chat(ds4, b"/think-max\nHi\n")
-    assert "ds4: warning: --think-max needs --ctx >= 393216; ctx=32768 uses normal thinking instead\n" in done.err
-    assert ds4.engine.sessions[-1].tokens[1] == TOK.user
-
-
 def test_think_max_prefix_comes_and_goes(ds4):
     done = chat(ds4, b"/nothink\nHi\n/think-max\nHo\n", "--ctx", "393216")
     (session,) = ds4.engine.sessions
@@ -89,20 +72,6 @@ def test_a_bad_ctx_does_not_end_the_chat(ds4, bad):
     done = chat(ds4, f"Hi\n/ctx {bad}\nMore\n".encode(), "--nothink")
     assert (done.code, done.out) == (0, "Hello.\nHello.\n")
     assert f"ds4: /ctx: expected an integer >= 1, not {bad or 'nothing'}\n" in done.err
-
-
-def test_ctx_smaller_than_the_conversation(ds4):
-    done = chat(ds4, b"Hi\n/ctx 13\nMore\n", "--nothink")
-    assert (done.code, done.out) == (0, "Hello.\nHello.\n")
-    assert "ds4: /ctx: the conversation has 13 tokens already; choose a larger context\n" in done.err
-
-
-def test_a_full_context_is_told_and_the_message_taken_back(ds4):
-    done = chat(ds4, b"Hi\n" + b"x" * 50 + b"\n/ctx 100\nok\n", "--nothink", "--ctx", "67")
-    assert done.out == "Hello.\nHello.\n"
-    assert "ds4: the prompt has 66 tokens, a context of 67 takes at most 65; enlarge it with /ctx N\n" in done.err
-    assert done.code == 0  # the last turn went well
-    assert chat(ds4, b"x" * 50 + b"\n", "--ctx", "40").code == 1
 
 
 def test_read(ds4, tmp_path):
@@ -224,19 +193,6 @@ def test_regen_answers_the_last_message_again(ds4):
     assert "ds4: temperature 0 gives the same answer again\n" in done.err
 
 
-def test_regen_draws_with_another_seed(ds4, monkeypatch):
-    seeds = []
-
-    class Spy(Sampler):
-        def __init__(self, *args, **options):
-            seeds.append(options["seed"])
-            super().__init__(*args, **options)
-
-    monkeypatch.setattr("ds4ref.sampling.Sampler", Spy)
-    chat(ds4, b"Hi\n/regen\n/regen\n", "--seed", "7", "--temp", "1")
-    assert seeds[0] == 7 and len(set(seeds)) == 3
-
-
 def test_regen_keeps_its_thinking_mode_and_the_answer_if_none_comes(ds4):
     ds4.answer = [*b"a", TOK.think_close, *b"b"]
     done = chat(ds4, b"Hi\n/nothink\n/regen\nMore\n")
@@ -275,71 +231,6 @@ def test_system_text_can_be_changed(ds4):
     assert ds4.engine.sessions[-1].tokens == [TOK.bos, *b"New", *two[1:]]
 
 
-def test_a_saved_conversation_comes_back_token_by_token(ds4, tmp_path):
-    ds4.answer = [*b"mull", TOK.think_close, *b"\xff yes"]
-    path = tmp_path / "talk.json"
-    ds4("-sys", "S", stdin=f"Hi \u00e9\n/nothink\nMore\n/save {path}\n".encode() + b"And \xff\n")
-    before = ds4.engine.sessions[-1].tokens
-    saved = json.loads(path.read_text())
-    assert [(m["role"], m["content"]) for m in saved["messages"]] == [
-        ("system", "S"), ("user", "Hi \u00e9"), ("assistant", "\ufffd yes"), ("user", "More"),
-        ("assistant", "mull</think>\ufffd yes"),
-    ]  # fmt: skip
-    assert saved["messages"][2]["reasoning_content"] == "mull" and saved["model"] == "fake"
-    done = ds4("-sys", "Other", "--nothink", stdin=f"Lost\n/load {path}\n".encode() + b"And \xff\n")
-    assert ds4.engine.sessions[-1].tokens == before and "ds4: 2 turns loaded, " in done.err
-
-
-def test_messages_from_elsewhere_can_be_loaded(ds4, tmp_path):
-    path = tmp_path / "talk.json"
-    talk = [{"role": "system", "content": "S"}, {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "Yes.", "reasoning_content": "mull"}]  # fmt: skip
-    for data in (talk, {"messages": talk, "model": "x"}):
-        path.write_text(json.dumps(data))
-        ds4(stdin=f"/load {path}\nMore\n".encode())
-        answer = [TOK.think_open, *b"mull", TOK.think_close, *b"Yes.", TOK.eos]
-        head = [TOK.bos, *b"S", TOK.user, *b"Hi", TOK.assistant, *answer, TOK.user, *b"More"]
-        assert ds4.engine.sessions[-1].tokens[: len(head)] == head
-    saved = {"format": "ds4-chat-1", "vocab": 7, "messages": [*talk[:2], talk[2] | {"tokens": [1, 2]}]}
-    path.write_text(json.dumps(saved))
-    ds4("--nothink", stdin=f"/load {path}\nMore\n".encode())
-    tokens = ds4.engine.sessions[-1].tokens
-    assert bytes(tokens[7:11]) == b"Yes.", "ids of another vocabulary mean nothing here"
-
-
-@pytest.mark.parametrize("data, says", [
-    ("{", "not JSON"), ("3", "expected a list of messages"), ('{"messages": [1]}', "expected a list of messages"),
-    ('[{"role": "assistant", "content": "x"}]', "message 0 is out of turn"),
-    ('[{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]', "message 1 is out of turn"),
-    ('[{"role": "user", "content": "x"}]', "the last message has no answer"),
-    ('[{"role": "user", "content": [1]}]', "message 0 is not plain text"),
-    ('[{"role": "system", "content": "%s"}]' % ("x" * 32767), "32768 tokens do not fit the context of 32768"),
-], ids=range(8))  # fmt: skip
-def test_what_cannot_be_loaded_changes_nothing(ds4, tmp_path, data, says):
-    path = tmp_path / "talk.json"
-    path.write_text(data)
-    done = chat(ds4, f"Hi\n/load {path}\nMore\n".encode(), "--nothink")
-    assert f"ds4: /load: {path}: " in done.err and says in done.err
-    assert ds4.engine.sessions[-1].tokens == turns(b"Hi", b"More", answer=b"Hello.", tag=TOK.think_close)
-
-
-def test_files_that_cannot_be(ds4, tmp_path):
-    done = chat(ds4, f"/save\n/load\n/save {tmp_path}/none/x\n/load {tmp_path}/none\n".encode())
-    for says in ("/save: give a file name", "/load: give a file name", "/save: cannot write",
-                 "/load: "):  # fmt: skip
-        assert f"ds4: {says}" in done.err
-    assert done.code == 0
-
-
-def test_stats(ds4):
-    done = chat(ds4, b"Hi\nMore\n/stats\n", "--nothink", "--seed", "5", "--temp", "0.5")
-    used = len(turns(b"Hi", b"More", answer=b"Hello.", tag=TOK.think_close)) + 1
-    assert f"2 turns, {used} of 32768 tokens, think none\n" in done.err
-    assert "\ngeneration: 12 tokens, " in done.err and "temperature 0.5, top-p " in done.err and "seed 5\n" in done.err
-    known = len(turns(b"Hi", answer=b"Hello.", tag=TOK.think_close))
-    assert f"\nprefill: {used - 1 - 12} tokens, " in done.err and f"; {known} from the KV cache\n" in done.err
-
-
 def test_every_command_is_in_the_help_and_completed():
     assert all(re.search(rf"(^|, ){name}\b", HELP, re.M) for name in Chat.__new__(Chat).all_commands())
     assert max(map(len, HELP.splitlines())) < 80
@@ -359,11 +250,6 @@ def test_ctrl_z_suspends_and_is_no_part_of_the_message(monkeypatch, tmp_path):
     assert len(suspended) == 1
 
 
-def test_input_that_is_not_utf8_reaches_the_model_as_it_is(ds4):
-    chat(ds4, b"a\xffb\n", "--nothink")
-    assert ds4.engine.sessions[-1].tokens[2:5] == list(b"a\xffb")
-
-
 # --- history
 
 
@@ -381,18 +267,3 @@ def test_history_entries_survive_line_breaks(tmp_path):
     save_history(tmp_path / "h", entries)
     assert load_history(tmp_path / "h") == entries
     assert len((tmp_path / "h").read_text().splitlines()) == len(entries)
-
-
-def test_history_of_the_line_editor(tmp_path):
-    path = tmp_path / "h"
-    history = open_history(path)
-    history.append_string("first")
-    history.append_string("second\nline")
-    assert path.read_text() == "first\nsecond\\nline\n"
-    assert list(open_history(path).load_history_strings()) == ["second\nline", "first"]
-
-
-def test_no_history_is_no_failure(tmp_path):
-    assert load_history(tmp_path / "none") == []
-    save_history(tmp_path / "none" / "h", ["x"])
-    open_history(tmp_path / "none" / "h").append_string("x")

@@ -102,30 +102,6 @@ def test_progress_tells_rate_and_time_left_and_never_wraps(monkeypatch):
                      "units: 12/20 (60.0%), 30/min, 16 s left", "units: 75.0%, 10/min, 30 s le", ""]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("done", "left", "seconds", "text"),
-    [
-        (0, 9, 60.0, ""), (5, 5, 0.9, ""), (5, 0, 5.0, ", 1/s"), (4096, 4096, 2.0, ", 2048/s, 2 s left"),
-        (3, 7, 90.0, ", 2/min, 4 min left"), (2, 46, 7200.0, ", 1/h, 1 d 22 h left"),
-        (1, 1, 7500.0, ", 0.48/h, 2 h 5 min left"),
-        (59, 1, 59 * 59.6, ", 1.01/min, 1 min left"),
-    ],
-)  # fmt: skip
-def test_pace(done, left, seconds, text):
-    assert common.pace(done, left, seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"), (59.4, "59 s"), (59.5, "1 min"), (3569, "59 min"), (3570, "1 h 0 min"), (86369, "23 h 59 min"),
-        (86370, "1 d 0 h"), (10 * 86400 + 7200, "10 d 2 h"),
-    ],
-)  # fmt: skip
-def test_a_duration_changes_its_unit_where_it_rounds_to_the_next(seconds, text):
-    assert common.duration(seconds) == text
-
-
 def test_interrupt_first_asks_then_insists():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), common.Interrupt() as interrupt:
@@ -149,16 +125,6 @@ def test_output_appears_whole(tmp_path):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_output_vanishes_with_a_failure(tmp_path):
-    path = tmp_path / "out"
-    path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), common.atomic_output(str(path)) as out:
-        out.write(b"half")
-        raise KeyboardInterrupt
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["out"]
-
-
 def test_output_through_a_link_and_to_a_device(tmp_path):
     (tmp_path / "there").mkdir()
     link = tmp_path / "link"
@@ -174,13 +140,6 @@ def test_output_through_a_link_and_to_a_device(tmp_path):
 needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
 
 
-@needs_full
-def test_full_disk_is_one_line():
-    with pytest.raises(DataError, match="cannot write /dev/full: No space left on device"):
-        with common.atomic_output("/dev/full") as out:
-            out.write(b"x" * 100_000)
-
-
 def test_output_is_checked_early(tmp_path):
     common.check_output(str(tmp_path / "fine"))
     common.check_output("/dev/null")
@@ -188,17 +147,6 @@ def test_output_is_checked_early(tmp_path):
         common.check_output(str(tmp_path))
     with pytest.raises(DataError, match="no folder"):
         common.check_output(str(tmp_path / "none" / "out"))
-
-
-def test_text_files_keep_every_byte(tmp_path):
-    path = tmp_path / "text"
-    path.write_bytes(b" a\r\n\xffb\n")
-    text = common.read_text(str(path), "text")
-    assert text.encode("utf-8", "surrogateescape") == b" a\r\n\xffb\n"
-    with pytest.raises(UsageError, match="cannot read prompt file .*none: No such file"):
-        common.read_text(str(tmp_path / "none"), "prompt file")
-    with pytest.raises(UsageError, match="Is a directory"):
-        common.read_text(str(tmp_path), "prompt file")
 
 
 # --- real processes
@@ -270,33 +218,3 @@ def test_a_signal_leaves_no_temporary_file(number, tmp_path):
     assert process.wait(300) == 128 + number
     process.stdout.close()
     assert os.listdir(tmp_path) == []
-
-
-def test_who_ignores_hangups_goes_on():
-    """As under nohup; and handlers are put back."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert common.run("prog", lambda argv: os.kill(os.getpid(), signal.SIGHUP) or 7, []) == 7
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
-    common.run("prog", lambda argv: 0, [])
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
-
-
-@pytest.mark.parametrize("width, line", [
-    (12, "processing "), (40, "processing 123456 input tokens: 100.0%"),
-    (80, "processing 123456 input tokens: 5/5 (100.0%)"),
-])  # fmt: skip
-def test_progress_never_wraps(width, line, monkeypatch):
-    """A line longer than the terminal could not be rewritten: each update would leave the one before behind."""
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("os.get_terminal_size", lambda fd: os.terminal_size((width, 24)))
-    monkeypatch.setattr(Terminal, "fileno", lambda self: 2)
-    with common.Progress("processing 123456 input tokens") as progress:
-        progress(5, 5)
-        drawn = sys.stderr.getvalue()
-    assert drawn == f"\r{line}\x1b[K"

@@ -5,18 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ds4ref.cli import kv
-from ds4ref.engine import Engine
 from ds4ref.session import kvc
-from ds4ref.session.boundaries import Policy
 from ds4ref.session.kvc import Header
-from ds4ref.session.store import Store
 from tests.session.fake_kv import FakeSession, Remembered, store
 
 TALK = "<｜begin▁of▁sentence｜>Be brief.<｜User｜>What's\n\x1b[31m up?<｜Assistant｜></think>Nothing.".encode()
@@ -84,11 +79,6 @@ def test_list_as_json(capsys, folder: Path) -> None:
     assert found[OURS]["computed_with"] == {"model": "fake"} and found[THEIRS]["hits"] == 2
 
 
-def test_list_of_nothing(capsys, tmp_path: Path) -> None:
-    assert run(capsys, "list", tmp_path) == (0, "", "ds4-kv: 0 checkpoint(s), 0.0 MiB in all\n")
-    assert there(tmp_path) == set(), "looking makes nothing"
-
-
 def test_show(capsys, folder: Path) -> None:
     code, out, _ = run(capsys, "show", folder, OURS[:6])
     assert code == 0
@@ -102,12 +92,6 @@ def test_show(capsys, folder: Path) -> None:
     assert "What's\n�[31m up?" in out
     code, out, _ = run(capsys, "show", folder, OURS, "--json")
     assert code == 0 and json.loads(out)["calls"] == ["call_1"]
-
-
-def test_show_text(folder: Path) -> None:
-    command = [sys.executable, "-m", "ds4ref.cli.kv", "show", str(folder), OURS, "--raw"]
-    done = subprocess.run(command, capture_output=True, check=True, cwd=Path(kv.__file__).parents[2])
-    assert done.stdout == TALK + BLOCK.encode()
 
 
 def test_show_what_cannot_be_shown(capsys, folder: Path) -> None:
@@ -133,25 +117,6 @@ def test_verify_finds_what_looking_does_not(capsys, folder: Path) -> None:
     assert code == 1 and json.loads(out)[0]["verdict"] == "damaged"
 
 
-def test_verify_with_a_model(capsys, tmp_path: Path, nano_path: str, folder: Path) -> None:
-    engine = Engine.open(nano_path)
-    session = engine.session(256)
-    session.sync(engine.tokenizer.encode("as it was in the beginning, so it will be in the end"))
-    policy = Policy(min_tokens=4)
-    assert Store.open(engine, tmp_path / "a", policy=policy).save(session, (), "cold")
-    assert Store.open(Engine.open(nano_path, numerics="ds4"), tmp_path / "b", policy=policy).save(session, (), "cold")
-    verdicts = []
-    for path in (tmp_path / "a", tmp_path / "b", folder):
-        _, out, _ = run(capsys, "verify", path, "-m", nano_path, "--json")
-        verdicts += [(one["verdict"], one["why"]) for one in json.loads(out) if one["file"] not in (DAMAGED, LATER)]
-    assert sorted(verdicts) == [
-        ("other", "computed with a different engine, model, numerics, template, tokenizer"),
-        ("other", "computed with a different numerics"),
-        ("other", "payload size does not match this model"),
-        ("sound", ""),
-    ]
-
-
 def test_prune_takes_what_is_of_no_use(capsys, folder: Path) -> None:
     code, out, err = run(capsys, "prune", folder, "--dry-run")
     would = dict(line.split("  ")[::2] for line in out.splitlines())
@@ -165,22 +130,10 @@ def test_prune_takes_what_is_of_no_use(capsys, folder: Path) -> None:
     assert told["left"] == sum(path.stat().st_size for path in folder.iterdir())
 
 
-def test_prune_to_a_size(capsys, folder: Path) -> None:
-    code, _, _ = run(capsys, "prune", folder, "--space-mb", "0")
-    assert code == 0 and there(folder) == {"notes.txt"}
-
-
 def test_prune_what_nobody_uses(capsys, folder: Path) -> None:
     code, out, _ = run(capsys, "prune", folder, "--unused-days", "30")
     assert code == 0 and f"{THEIRS}  0.0 MiB  unused" in out.splitlines()
     assert there(folder) == {OURS, LATER, "notes.txt"}
-
-
-def test_prune_leaves_what_is_being_written(capsys, folder: Path) -> None:
-    with store(folder).directory.writing(kvc.key_name(b"now"), 3) as output:
-        output.write(b"abc")
-        run(capsys, "prune", folder, "--space-mb", "0")
-    assert there(folder) == {"notes.txt", kvc.key_name(b"now")}
 
 
 @pytest.mark.parametrize(
@@ -199,10 +152,3 @@ def test_prune_leaves_what_is_being_written(capsys, folder: Path) -> None:
 def test_mistakes(capsys, folder: Path, argv: list[str], code: int, says: str) -> None:
     done, out, err = run(capsys, *(arg.format(folder) for arg in argv))
     assert (done, out) == (code, "") and says in err and err.count("\n") == 1
-
-
-def test_help_and_version(capsys) -> None:
-    code, out, _ = run(capsys)
-    assert code == 0 and all(command in out for command in kv.COMMANDS)
-    assert run(capsys, "--version")[1].startswith("ds4-kv ")
-    assert "--space-mb" in run(capsys, "prune", "--help")[1]

@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,8 +9,8 @@ import pytest
 
 import ds4ref.speed_bench.cli
 import ds4ref.test_vectors.cli
-from ds4ref.console.many import Folders, Tool, read_job, run_unit
-from ds4ref.errors import DataError, UsageError
+from ds4ref.console.many import Tool, read_job, run_unit
+from ds4ref.errors import DataError
 from ds4ref.runs.store import Store
 
 BENCH = Tool("ds4-bench", "ds4ref.speed_bench.cli", ("csv", "plot"))
@@ -91,19 +88,6 @@ def test_a_unit_brings_back_files_and_its_verdict(echo):
             run_unit(echo("{out}", code))
 
 
-@pytest.mark.thorough
-def test_a_unit_leaves_runs_but_nothing_in_the_store_of_its_machine(nano_path, store_path):
-    argv = ["-m", nano_path, "--frontiers", "8", "-n", "1", "-r", "1", "-t", "1,2", "--backend", "reference"]
-    argv += ["--no-roofline"]
-    found = run_unit({"module": "ds4ref.speed_bench.cli", "prog": "ds4-bench", "argv": argv})
-    assert [run["label"] for run in found["runs"]] == ["threads=1", "threads=2"]
-    assert all(run["kind"] == "bench" and len(run["rows"]) == 1 for run in found["runs"])
-    with Store.open(store_path) as store:
-        assert not store.runs()
-        # A digest takes minutes for a real model: the machine remembers it for the next unit.
-        assert [path for path, *_ in store.digests()] == [os.path.realpath(nano_path)]
-
-
 def test_peaks_and_digests_are_lent_to_units_and_brought_back(tmp_path, store_path, echo, monkeypatch):
     known = ("/a", 1, 2, "d")
     with Store.open(store_path) as store:
@@ -125,47 +109,6 @@ def test_peaks_and_digests_are_lent_to_units_and_brought_back(tmp_path, store_pa
     with Store.open(store_path) as store:
         assert sorted(store.digests()) == [known, ("/b", 3, 4, "e")]
         assert [run.label for run in store.runs()] == ["new", "old"]
-
-
-def test_a_unit_ends_with_its_worker(tmp_path, echo):
-    """A killed worker must not leave its measurement behind."""
-    (tmp_path / "modules" / "echoes.py").write_text(
-        "import pathlib, sys, time\n"
-        "from ds4ref.console.common import run\n"
-        "def body(argv):\n"
-        "    path = pathlib.Path(argv[0])\n"
-        "    path.write_text('begun')\n"
-        "    try:\n        time.sleep(120)\n    finally:\n        path.write_text('ended')\n"
-        "run('echoes', body)\n"
-    )
-    note = tmp_path / "note"
-    code = f"from ds4ref.console.many import run_unit; run_unit({echo(str(note))!r})"
-    worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
-    while not note.exists() or not note.read_text():
-        time.sleep(0.02)
-    worker.send_signal(signal.SIGKILL)
-    worker.wait()
-    late = time.monotonic() + 60
-    while note.read_text() != "ended" and time.monotonic() < late:
-        time.sleep(0.02)
-    assert note.read_text() == "ended"
-
-
-def test_folders_of_units(tmp_path, store_path):
-    with Store.open(store_path) as store:
-        labels = {"one": "target=http://a:1/v1", "two": "target=http://b:1/v1"}
-        home = Folders(tmp_path / "files", labels, store, "job")
-        result = home.receive("one", {"runs": [{"label": "check"}], "files": {"x/y": b"1"}, "passed": True})
-        assert result == {"runs": [{"label": labels["one"]}], "passed": True,
-                          "folder": str(tmp_path / "files" / "target=http_a_1_v1")}  # fmt: skip
-        assert (tmp_path / "files" / "target=http_a_1_v1" / "x" / "y").read_bytes() == b"1"
-        several = home.receive("two", {"runs": [{"label": "A"}, {"label": "B"}]})
-        assert [run["label"] for run in several["runs"]] == [f"{labels['two']}: A", f"{labels['two']}: B"]
-        assert [path.name for path in (tmp_path / "files").iterdir()] == ["target=http_a_1_v1"]
-        with pytest.raises(UsageError, match="exists, but its unit is unfinished"):
-            Folders(tmp_path / "files", labels, store, "job")
-        same = Folders(tmp_path / "other", {"one": "a b", "two": "a:b"}, store, "job")
-        assert len(set(same.names.values())) == 2
 
 
 @pytest.mark.thorough
@@ -223,63 +166,6 @@ def test_eight_sweeps_on_three_workers_of_which_one_is_killed(tmp_path, nano_pat
         assert {run.status for run in store.runs()} == {"complete"}
     assert "dashboard: http://127.0.0.1:" in captured.err
     assert not killed[0].is_running() or killed[0].status() == psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.slow
-def test_vectors_are_captured_and_checked_by_the_same_lines(tmp_path, nano_path, store_path, capsys, monkeypatch):
-    pytest.importorskip("distributed", reason="extra 'fanout' is not installed")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "prompts.jsonl").write_text('{"id": "one", "prompt": "Say hello."}\n')
-    (tmp_path / "capture.toml").write_text(
-        f'args = ["capture", "{{out}}", "--prompts", "{tmp_path}/prompts.jsonl", "-n", "2", "--repeat", "1"]\n'
-        f'[matrix]\ntarget = ["local:{nano_path}"]\nnumerics = ["ds4", "exact"]\n'
-    )
-    assert ds4ref.test_vectors.cli.main(["many", "capture.toml", "--workers", "2"]) == 0
-    folders = sorted(path.parent for path in (tmp_path / "capture").glob("*/manifest.json"))
-    assert len(folders) == 2
-    capsys.readouterr()
-    (tmp_path / "check.toml").write_text(
-        f'args = ["check", "{folders[0]}", "--out", "{{out}}/steps.json"]\n'
-        f'[matrix]\ntarget = ["local:{nano_path}"]\nnumerics = ["exact", "qat"]\n'
-    )
-    assert ds4ref.test_vectors.cli.main(["many", "check.toml", "--json"]) in (0, 1)
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["done"]) == 2 and all(result["found"]["cases"] == 1 for result in found["results"].values())
-    assert len(list((tmp_path / "check").glob("*/steps.json"))) == 2
-    with Store.open(store_path) as store:
-        assert [run.kind for run in store.runs()] == ["vectors", "vectors"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_waits_for_what_runs_and_the_next_run_resumes(tmp_path, nano_path, store_path, capfd):
-    pytest.importorskip("distributed", reason="extra 'fanout' is not installed")
-    job = tmp_path / "job.toml"
-    job.write_text(f"args = {json.dumps([*SWEEP, '-m', nano_path])}\n[matrix]\nreps = [1, 2, 3]")
-
-    def stop():
-        while "dashboard" not in "".join(said):
-            said.append(capfd.readouterr().err)
-            time.sleep(0.05)
-        with Store.open(store_path) as store:
-            while not store.runs() and time.monotonic() < late:
-                time.sleep(0.05)
-            seen.extend(store.runs())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    def store_runs():
-        with Store.open(store_path) as store:
-            return [run.label for run in store.runs()]
-
-    said, seen, late = [], [], time.monotonic() + 120
-    thread = threading.Thread(target=stop)
-    thread.start()
-    code = ds4ref.speed_bench.cli.main(["many", str(job)])
-    thread.join()
-    assert seen and code == 130
-    kept = len(store_runs())
-    assert 1 <= kept < 3 and "the same command does what is missing" in capfd.readouterr().err
-    assert ds4ref.speed_bench.cli.main(["many", str(job)]) == 0
-    assert sorted(store_runs()) == ["reps=1", "reps=2", "reps=3"]
 
 
 def test_mistakes(capsys, tmp_path):

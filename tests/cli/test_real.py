@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.special import log_softmax
 
 from ds4ref.cli.ds4 import main
-from tests.cli.test_common import ROOT, python
+from tests.cli.test_common import ROOT
 from tests.golden import ROOT as GOLDEN
 from tests.golden import needs_golden
 from tests.marking import sampled
@@ -63,53 +62,6 @@ def test_dump_tokens_of_the_golden_texts(capsys):
         assert lines[0] == str(case["ids"])
         assert [int(line[:6]) for line in lines[1:-1]] == case["ids"]
         assert all(line[6:8] == "  " for line in lines[1:-1])
-
-
-@pytest.mark.thorough
-def test_dumps_agree_with_each_other(capsys, tmp_path, nano_path):
-    """Greedy steps, their log probabilities and the perplexity all follow from the dumped logits."""
-    text = "Once upon a time there was a well, and in the well there was a stone. Nobody knew how it had come there."
-    (tmp_path / "text").write_text(text)
-    ids = json.loads(ds4(capsys, "-m", nano_path, "--dump-tokens", "-p", text).split("\n")[0])
-    assert len(ids) > 34
-
-    prompt = ids_file(tmp_path, ids)
-    ds4(capsys, "-m", nano_path, "--dump-logprobs", str(tmp_path / "lp.json"), "--token-ids", prompt, "-n", "3")
-    steps = json.loads((tmp_path / "lp.json").read_text())["steps"]
-    chosen = [step["selected"]["id"] for step in steps]
-
-    longer = ids_file(tmp_path, ids + chosen)
-    rows = logits(capsys, tmp_path / "o.npz", "-m", nano_path, "--token-ids", longer)
-    logprobs = log_softmax(rows.astype(np.float64), axis=1)
-    for i, step in enumerate(steps):
-        at = len(ids) - 1 + i
-        assert chosen[i] == rows[at].argmax()
-        for entry in step["top_logprobs"]:
-            token = entry["token"]["id"]
-            assert entry["logit"] == pytest.approx(rows[at, token], abs=1e-4)
-            assert entry["logprob"] == pytest.approx(logprobs[at, token], abs=1e-4)
-
-    fields = dict(
-        f.split("=") for f in ds4(capsys, "-m", nano_path, "--perplexity-file", str(tmp_path / "text")).split()
-    )
-    assert (int(fields["tokens"]), int(fields["scored"])) == (len(ids), len(ids) - 32)
-    nll = -sum(logprobs[i - 1, ids[i]] for i in range(32, len(ids)))
-    assert float(fields["nll"]) == pytest.approx(nll, abs=1e-3)
-
-
-def test_inspect_imports_nothing_heavy(nano_path):
-    """How long it takes: ``benchmarks.start``."""
-    code = (
-        "import sys\n"
-        "from ds4ref.cli.ds4 import main\n"
-        f"code = main(['--inspect', {nano_path!r}])\n"
-        "heavy = {'numba', 'llvmlite', 'pandas', 'tokenizers', 'prompt_toolkit', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-        "sys.exit(code)"
-    )
-    done = python(code)
-    assert done.returncode == 0, done.stderr
-    assert "IQ2_XXS" in done.stdout
 
 
 def test_embedded_model_is_the_default_and_is_named(tmp_path, trained_path):
@@ -204,14 +156,3 @@ def test_chat_on_a_terminal(tmp_path, nano_path):
     talk.send("\x04")
     assert talk.close() == 0
     assert (tmp_path / ".ds4_history").read_text() == "hello\n/ctx many\n"
-
-
-def test_split_of_ds4_is_an_option(nano_path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """ds4 cuts CJK after letters differently: the ids decode to the same text either way."""
-    shown = []
-    for split in ("unicode", "ds4"):
-        assert main(["-m", nano_path, "--dump-tokens", "-p", "abc…中文 x", "--split", split]) == 0
-        shown.append(capsys.readouterr().out)
-    assert all(line.startswith("[") for line in shown)
-    assert main(["--split", "nonsense"]) == 2
-    assert "unicode, ds4" in capsys.readouterr().err

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from ds4ref.cli import scripted
 from ds4ref.conformance.task import FILE, SECRET, task
-from ds4ref.server.turn import Choice, Turn
+from ds4ref.server.turn import Turn
 from ds4ref.text.chat import Message
 from ds4ref.text.dsml_parser import parse
 from ds4ref.text.schemas import read_schemas
@@ -54,41 +53,6 @@ def call(turn):
 def test_a_call_fits_its_tool(declared, wanted):
     other = tool("write", ["path", "text"], path=TEXT, text=TEXT)
     assert call(Turn("chat", messages=(ASK,), tools=tools(other, declared))) == (declared["name"], wanted)
-
-
-def test_readers_come_before_shells():
-    both = tools(tool("bash", command=TEXT), tool("read", path=TEXT))
-    assert call(Turn("chat", messages=(ASK,), tools=both))[0] == "read"
-
-
-def test_the_file_that_was_named_last_is_read():
-    earlier = Message("user", ASK.content.replace(NOTE, "/tmp/y/secret-note.txt"))
-    for messages in (
-        (earlier, Message("assistant", "Done."), ASK),
-        (replace(ASK, content=earlier.content + ASK.content),),
-    ):
-        assert call(Turn("chat", messages=messages, tools=tools(tool("read", path=TEXT))))[1] == {"path": NOTE}
-
-
-def test_who_has_nothing_to_call_gets_an_answer():
-    plain = "Hello."
-    read_file = tools(tool("read", path=TEXT))
-    assert scripted.answer(Turn("chat", messages=(ASK,))) == plain
-    assert scripted.answer(Turn("chat", messages=(ASK,), tools=tools(tool("read", lines=TEXT)))) == plain
-    assert scripted.answer(Turn("chat", messages=(ASK,), tools=read_file, choice=Choice("none"))) == plain
-    assert scripted.answer(Turn("chat", messages=(Message("user", "A title, please."),), tools=read_file)) == plain
-
-
-def test_the_word_is_taken_from_the_last_results_alone():
-    word = "MAGIC-0123abcd"
-    asked = Message("assistant", "I look.")
-    said = [ASK, asked, Message("tool", "MAGIC-00000000"), asked, Message("tool", f"The word is {word}."),
-            Message("system", "MAGIC-11111111")]  # fmt: skip
-    assert scripted.answer(Turn("chat", messages=tuple(said))).endswith(f"{word}.")
-    anthropic = [ASK, asked, Message("user", f"<tool_result>{word}", result_ids=("toolu_1",))]
-    assert scripted.answer(Turn("messages", messages=tuple(anthropic))).endswith(f"{word}.")
-    lost = Turn("chat", messages=(ASK, asked, Message("tool", "no such file")))
-    assert "no such file" in scripted.answer(lost) and "MAGIC" not in scripted.answer(lost)
 
 
 @pytest.mark.parametrize(

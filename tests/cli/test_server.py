@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import httpx2
@@ -18,7 +15,7 @@ import pytest
 
 from ds4ref.cli import server
 from ds4ref.engine import Engine
-from ds4ref.errors import Ds4Error, UsageError
+from ds4ref.errors import UsageError
 from ds4ref.nano import embedded_path
 from ds4ref.server.plain import Plain
 from ds4ref.server.turn import Turn
@@ -112,12 +109,6 @@ def test_what_cannot_work_fails_before_the_model_is_loaded(tmp_path, capsys):
     assert "cannot open the model" in capsys.readouterr().err
 
 
-def test_a_missing_package_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(server, "PACKAGES", (*server.PACKAGES, "no_such_package"))
-    assert server.main(["--port", "0"]) == 1
-    assert "no-such-package: pip install" in capsys.readouterr().err
-
-
 def test_the_key_from_the_environment(monkeypatch):
     monkeypatch.setenv("MY_KEY", " secret\n")
     assert server.key_of(parsed("--key-env", "MY_KEY")) == "secret"
@@ -179,14 +170,6 @@ def test_reasoning_before_demanded_answers_may_be_kept_short(nano_path):
             finally:
                 service.worker.shut_down(5)
                 service.close()
-
-
-def test_nothing_heavy_for_help():
-    code = (
-        "import sys, ds4ref.cli.server as m; m.main(['-h']); print(sorted({'numba', 'starlette'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def engine_of(kv_bytes_a_token, **ops):
@@ -260,60 +243,3 @@ def test_a_server(nano_path, tmp_path):
     assert "tracing to" in text and "finish=length" in text
     assert one.lines[-1].endswith("shutdown requested, draining requests")
     assert stat.S_IMODE(trace.stat().st_mode) == 0o600 and b"Say something long." in trace.read_bytes()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_runs_is_answered_first(nano_path, number):
-    with process(nano_path, "--log-format", "json") as one:
-        body = {"messages": [{"role": "user", "content": "hi"}], "thinking": False, "max_tokens": 300, "stream": True}
-        with httpx2.stream("POST", f"{one.url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as answer:
-            lines = answer.iter_lines()
-            assert next(lines).startswith("data: ")
-            one.process.send_signal(number)
-            rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("stop", "length")
-        assert one.ends() == 0
-    assert all(json.loads(line)["level"] in ("info", "warning", "error") for line in one.lines)
-
-
-@pytest.mark.thorough
-def test_a_second_signal_does_not_wait(nano_path):
-    with process(nano_path) as one:
-        long = {"type": "json_schema", "json_schema": {"name": "l", "schema": {"type": "string", "minLength": 9000}}}
-        body = {"messages": [{"role": "user", "content": "hi"}], "thinking": False, "stream": True}
-        body |= {"response_format": long, "max_tokens": 3000}
-        with httpx2.stream("POST", f"{one.url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as answer:
-            lines = answer.iter_lines()  # kept: without this iterator the connection goes, and nothing is left to drain
-            next(lines)
-            one.process.send_signal(signal.SIGINT)
-            while not any("shutdown requested" in line for line in one.lines):
-                one.process.poll()
-            one.process.send_signal(signal.SIGINT)
-            assert one.ends() == 130
-
-
-@pytest.mark.thorough
-def test_one_at_a_time_where_that_is_wanted(nano_path, tmp_path):
-    env = {"DS4_LOCK_FILE": str(tmp_path / "lock")}
-    with process(nano_path, env=env):
-        command = [sys.executable, "-m", "ds4ref.cli.server", "-m", nano_path, "--port", "0"]
-        other = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
-        assert other.returncode == 2 and "another ds4-server is running" in other.stderr
-
-
-@pytest.mark.thorough
-def test_a_locked_server(nano_path):
-    with process(nano_path, "--key-env", "SECRET", env={"SECRET": "abc"}) as one:
-        assert httpx2.get(f"{one.url}/v1/models", trust_env=False).status_code == 401
-        headers = {"authorization": "Bearer abc"}
-        assert httpx2.get(f"{one.url}/v1/models", headers=headers, trust_env=False).status_code == 200
-        assert "abc" not in "\n".join(one.lines)
-
-
-def test_binding_fails_in_one_line():
-    from ds4ref.server.listen import bind
-
-    with pytest.raises(Ds4Error, match="cannot listen"):
-        bind("192.0.2.1", 80)

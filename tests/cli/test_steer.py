@@ -89,7 +89,7 @@ def test_build_and_measure(prompts: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (prompts / "d.f32").stat().st_size == 3 * 256 * 4
 
     few = ["-n", "8", "--text-tokens", "160", "--scales", "0,2", "--json"]
-    asked = ["steer", "measure", "d.f32", "good.txt", "--like", "The", "--unlike", "1", *few, "--plot", "d.svg"]
+    asked = ["steer", "measure", "d.f32", "good.txt", "--like", "The", "--unlike", "1", *few]
     assert main(asked) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
@@ -99,7 +99,6 @@ def test_build_and_measure(prompts: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (
         point["effect"][2] < -1 and point["projection"][2] < 0 and result["verdict"].startswith("moves the 10 prompts")
     )
-    assert (prompts / "d.svg").read_bytes().startswith(b"<?xml")
 
     (prompts / "d.json").unlink()
     (prompts / "one.txt").write_text("Tell a story about Ann.\nTell a story about Max.\n", encoding="utf-8")
@@ -126,7 +125,6 @@ def test_what_is_refused(prompts: Path, capsys: pytest.CaptureFixture[str]) -> N
         ([*measure, "--metric", "words", "--like", "a", "--unlike", "b"], 2, "need --metric logprob"),
         ([*measure, "--scales", "0"], 2, "give at least one nonzero scale"),
         ([*measure, "--scales", "1,101"], 2, "expected a number from -100 to 100"),
-        ([*measure, "--plot", "x.gif"], 2, "x.gif does not end in .svg, .png, .pdf"),
         (measure, 1, "d.f32: cannot read directions: No such file or directory"),
     ]
     for argv, code, said in cases:

@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.console.common import Progress, columns, is_tty, run, say
+from ds4ref.console.common import Progress, run, say
 from ds4ref.console.options import parsed
 from ds4ref.errors import UsageError
 
 from .log import Log, Writer, header_of
-from .options import PROG, Job, build_parser, measured, read_job
+from .options import PROG, Job, build_parser, has_screen, measured, read_job
 from .plan import Key, keys
 from .signals import Signals
 
@@ -168,7 +168,7 @@ def _alone(
             at_once=args.concurrency, ctx=ctx,
         )  # fmt: skip
 
-    if is_tty(sys.stdout) and is_tty(sys.stdin) and not (args.plain or args.json):
+    if has_screen() and not (args.plain or args.json):
         from .tui import show
 
         show(make, job.asked, job.epochs, log, title=f"{job.pack.name} on {target.name}", pause_s=args.pause_ms / 1e3,
@@ -214,6 +214,7 @@ def _conclude(
     from .report import report_text
     from .runner import missing
     from .scores import summarize
+    from .view import width
 
     samples = [log.samples[key] for key in wanted if key in log.samples]
     questions = {q.id: q for q in job.pack.questions}
@@ -230,7 +231,7 @@ def _conclude(
         for note in notes:
             say(PROG, note)
     else:
-        print(report_text(questions, samples, columns(sys.stdout) if is_tty(sys.stdout) else 120, notes))
+        print(report_text(questions, samples, width(120), notes))
         print(f"log: {job.path}" + (f" (saved as run {number})" if number is not None else ""))
     sys.stdout.flush()
     if left:

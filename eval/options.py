@@ -5,12 +5,14 @@ Errors in the command line are raised here as UsageError or DataError, before a 
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ds4ref.console.common import is_tty
 from ds4ref.console.flags import add
 from ds4ref.console.model import add_part
 from ds4ref.console.options import Parser, integer, integers, number
@@ -218,6 +220,11 @@ def _resumed(args: Namespace, given: dict[str, Any]) -> Job:
     selection = {"only": only, "limit": limit, "spec": spec}
     settings = replace(header.plan, **given)
     return Job(pack, asked, settings, args.epochs or header.epochs, spec, path, True, selection)
+
+
+def has_screen() -> bool:
+    """Return whether all streams are terminals: the screen reads stdin and draws on stderr."""
+    return all(map(is_tty, (sys.stdin, sys.stdout, sys.stderr)))
 
 
 def folder() -> Path:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ds4ref.cancellation import Cancellation
-from ds4ref.console.common import Progress, is_tty
+from ds4ref.console.common import Progress
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Delta, Request, Target
 
 from .log import Log, Sample, Writer
-from .options import PROG
+from .options import PROG, has_screen
 from .packs import Question
 from .plan import Key, chosen
 from .report import report
@@ -156,7 +156,7 @@ def replay(args: Namespace) -> int:
         return Replay(log, speed, listen)
 
     with Signals() as signals:
-        if is_tty(sys.stdout) and is_tty(sys.stdin) and not args.plain:
+        if has_screen() and not args.plain:
             from .tui import show
 
             show(make, questions, epochs, make(lambda event: None).log, title=title, signals=signals,

@@ -19,7 +19,7 @@ from ds4ref.console.tool import parser
 from ds4ref.errors import UsageError
 
 from .keep import notes
-from .log import Log, Sample, read
+from .log import Log, LogHeader, Sample, read
 from .packs import EXAM, LETTERS, Question
 from .plan import chosen
 from .report import log_report, outcome
@@ -54,7 +54,7 @@ def view(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps(document(log, samples, shown, question is not None), ensure_ascii=False))
     elif question is not None:
-        print(detail(log, question, sorted(shown, key=lambda sample: sample.epoch), width(0) or None))
+        print(detail(log.header, question, sorted(shown, key=lambda sample: sample.epoch), width(0) or None))
         if not shown:
             say(PROG, f"{question.id} has no sample with this outcome")
     else:
@@ -129,10 +129,12 @@ def find(log: Log, name: str) -> Question:
 # ------------------------------------------------------------------------------------------------- one question
 
 
-def detail(log: Log, question: Question, samples: Sequence[Sample], width: int | None = None) -> str:
+def detail(
+    header: LogHeader, question: Question, samples: Sequence[Sample], width: int | None = None, prompt: str = ""
+) -> str:
     """Return the ``sections`` of a question as one text, its lines broken at ``width`` (None: unbroken)."""
-    system = str(log.header.settings.get("system") or "")
-    text = "\n\n".join(f"--- {title}\n{body}" if title else body for title, body in sections(question, samples, system))
+    found = sections(question, samples, str(header.settings.get("system") or ""), prompt)
+    text = "\n\n".join(f"--- {title}\n{body}" if title else body for title, body in found)
     return text if width is None else "\n".join(_broken(line, width) for line in text.split("\n"))
 
 

@@ -4,9 +4,8 @@
 
     show(make_runner, questions, epochs, log, title="ds4ref on local", signals=signals)
 
-``show`` sets up and restores the terminal, ``app`` has the loop, ``screen`` the layout and the keys: ``header``,
-``table`` (the questions), ``pane`` (the answer) and ``dialogs``. ``board`` holds the state that they draw, ``work`` the
-thread that asks.
+``show`` sets up and restores the terminal, ``app`` has layout, keys and the loop, ``widgets`` what is drawn. ``board``
+holds the state, ``work`` the thread that asks.
 """
 
 from .show import show

@@ -1,22 +1,31 @@
-"""The Textual application of ``ds4-eval``: redraws the run ``FRAMES`` times a second until it ends."""
+"""The Textual application of ``ds4-eval``: layout, keys, and a redraw ``FRAMES`` times a second until the run ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
-from textual.app import App
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Footer, Input, Static
 
+from ds4ref.targets import Ability
+
+from .. import prompt as prompts
 from ..log import Writer
 from ..packs import Question
+from ..plan import Key
 from ..runner import Event, Runner
+from ..view import detail
 from .board import Board, Pace
-from .screen import MainScreen
-from .theme import THEME
+from .text import one_line
+from .widgets import HELP, THEME, AnswerPane, QuestionTable, TextDialog, header
 from .work import Work
+
+if TYPE_CHECKING:
+    from ds4ref.runs.stats import Interval
 
 FRAMES = 12
 """Redraws per second."""
@@ -26,13 +35,28 @@ class EvalApp(App[None]):
     """The application; ends when the run failed, or has ended and the user leaves (without ``stay``: at once).
 
     Signal handlers set ``stop_requested`` and ``leave_requested``, which take no lock; the next redraw acts on them.
+    ``following`` selects the running question until the user moves elsewhere.
     """
 
     CSS_PATH = "eval.tcss"
     TITLE = "ds4-eval"
     ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (18, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "leave", "Quit", show=False, priority=True),
+        Binding("p", "pause", "Pause"),
+        Binding("q", "leave", "Quit"),
+        Binding("enter", "run_now", "Ask now", key_display="⏎"),
+        Binding("r", "again", "Again"),
+        Binding("o", "open", "Open"),
+        Binding("slash,f", "filter", "Filter", key_display="/"),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("l", "live", "Live", show=False),
+        Binding("plus", "speed(2)", "Faster", key_display="+"),
+        Binding("minus", "speed(0.5)", "Slower", key_display="-"),
+        Binding("tab,shift+tab", "switch", "Other pane", show=False, priority=True),
+        Binding("escape", "filter(False)", "Show all", show=False),
     ]
 
     def __init__(
@@ -50,24 +74,39 @@ class EvalApp(App[None]):
         self.animation_level = "none"
         self.work = Work(make_runner, pause_s)
         self.board = Board(questions, epochs, log.samples, Pace(self.work.runner.clock))
-        self.main = MainScreen(self.board, self.work, title)
-        self.stay = stay
+        self.record, self.about, self.stay = log, one_line(title), stay
         self.stop_requested = self.leave_requested = False
-        self.terminal_gone = False
         self.crash: Exception | None = None
         self.printed: list[str] = []
+        self.score: Interval | None = None
+        self.following = True
+        self.top, self.listing = Static(id="header"), Static(id="heading")
+        self.table = QuestionTable(self.board)
+        self.words = Input(placeholder="id, source, text or state", id="filter")
+        self.pane = AnswerPane(self.board, self.work.runner.settings, self.work.runner.target.can(Ability.GUIDE))
 
-    def get_default_screen(self) -> Screen[None]:
-        """Return the main screen."""
-        return self.main
+    def compose(self) -> ComposeResult:
+        """Lay out the widgets."""
+        yield self.top
+        with Horizontal():
+            yield Vertical(self.listing, self.table, self.words, id="list")
+            yield self.pane
+        footer = Footer(show_command_palette=False)
+        footer.compact = True  # no argument in Textual 6.0
+        yield footer
 
     def on_mount(self) -> None:
         """Start the run and the redraws."""
         self.register_theme(THEME)
         self.theme = THEME.name
         self.begin_capture_print(self)
+        self.words.display = False
+        self.table.focus()
         self.work.stop() if self.stop_requested else self.work.start()
         self.set_interval(1 / FRAMES, self.tick)
+        self.look()
+
+    # --- drawing
 
     def tick(self) -> None:
         """Redraw the run; act on requests of signal handlers; exit if the run is over."""
@@ -76,12 +115,155 @@ class EvalApp(App[None]):
             work.leave()
         elif self.stop_requested and not work.stopping:
             work.stop()
-        self.main.look()
+        self.look()
         over = not work.alive and (work.failure is not None or work.stopping or not self.stay)
-        hung_up = getattr(self._driver, "hung_up", None)
-        self.terminal_gone = hung_up is not None and hung_up()
-        if over or work.runner.left or self.terminal_gone:
+        if over or work.runner.left:
             self.exit()
+
+    def look(self) -> None:
+        """Apply the run's events to the board and redraw what they changed."""
+        board, work, table, view = self.board, self.work, self.table, self.pane.view
+        if not view.is_mounted:
+            return
+        alive = work.alive  # before the events: nothing comes after them from a thread that has ended
+        board.pace.tick()
+        changed = board.apply(work.events())
+        board.pace.going = bool(board.live) and not work.runner.paused
+        work.start()  # for samples that the user requested
+        if table.moved_by_user():
+            self.following = False
+        if view.scrolled and view.is_anchored:  # reading back ends following; a return to a running answer resumes it
+            self.following = not view.reads_back and (self.following or table.key in board.live)
+        table.update_rows(changed)
+        if self.following and table.key not in board.live:
+            if latest := next(iter(board.live), board.latest):
+                table.place(board.number[latest.question])
+        runner, status = work.runner, ""
+        if work.stopping:
+            status = "stopping" if alive else "stopped"
+        elif runner.paused:
+            status = "paused"
+        elif not alive and not work.alive:
+            status = "done"
+        elif runner.replays:
+            status = f"replay {runner.speed:g}×"
+        if work.interval and (changed or self.score is None):
+            self.score = board.score(work.interval)
+        waiting = len(runner.schedule.waiting()) + len(board.live)
+        self.top.update(header(board, self.about, status, waiting, self.score))
+        total = len(board.questions)
+        self.listing.update(f" {len(table.shown)} of {total}" if len(table.shown) < total else f" {total} questions")
+        if (key := table.key) is not None:
+            self.pane.renew(key)
+
+    # --- moving about
+
+    def on_data_table_row_highlighted(self) -> None:
+        """Show the row that the user moved to."""
+        self.look()
+
+    def on_data_table_row_selected(self) -> None:
+        """Open the details of a row that was clicked again."""
+        self.action_open()
+
+    def action_live(self) -> None:
+        """Follow the running question again."""
+        self.following = True
+        self.pane.view.anchor()
+        self.look()
+
+    def action_switch(self) -> None:
+        """Move the focus between table and answer; a small screen shows only the focused one."""
+        if len(self.screen_stack) > 1:
+            return
+        answer = self.focused is not self.pane.view
+        self.screen.set_class(answer, "-answer")
+        self.call_after_refresh((self.pane.view if answer else self.table).focus)  # a small screen has to show it first
+
+    def action_filter(self, ask: bool = True) -> None:
+        """Ask which questions to show; otherwise show all."""
+        self.words.display = ask
+        if ask:
+            self.words.focus()
+        else:
+            self.words.value = ""
+            self.table.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show the questions that have the words in id, source, text or state."""
+        words = event.value.casefold().split()
+
+        def has(i: int) -> bool:
+            q = self.board.questions[i]
+            text = " ".join((q.id, q.source, q.question, *q.choices, *self.board.states(i))).casefold()
+            return all(word in text for word in words)
+
+        self.table.show(i for i in range(len(self.board.questions)) if has(i))
+        self.look()
+
+    def on_input_submitted(self) -> None:
+        """Go back to the table, and keep the filter."""
+        self.table.focus()
+
+    def action_open(self) -> None:
+        """Show everything about the selected question in a dialog."""
+        if (key := self.table.key) is not None:
+            self.push_screen(TextDialog(key.question, lambda: self._details(key)))
+
+    def _details(self, key: Key) -> str:
+        question, settings = self.board.questions[self.board.number[key.question]], self.work.runner.settings
+        live, samples = self.board.live.get(key), [s for s in self.record.samples.values() if s.id == key.question]
+        order = prompts.shuffled(question, settings.seed, key.epoch) if settings.shuffle else ()
+        begin = "" if live is None else f"--- answer so far\n{live.reasoning}{live.output}\n\n"
+        if live is None and not samples:
+            begin = "not asked yet\n\n"
+        asked = prompts.user_text(question, order)
+        return begin + detail(self.record.header, question, sorted(samples, key=lambda s: s.epoch), prompt=asked)
+
+    def action_help(self) -> None:
+        """Show keys and states in a dialog."""
+        self.push_screen(TextDialog("ds4-eval", lambda: HELP))
+
+    # --- guiding the run
+
+    def action_pause(self) -> None:
+        """Pause the run, or continue it."""
+        runner = self.work.runner
+        (runner.go if runner.paused else runner.pause)()
+        self.look()
+
+    def action_run_now(self) -> None:
+        """Ask the selected question now, in place of the running one."""
+        self._ask(self.work.runner.run_now, self.board.live)
+        self.following = True
+
+    def action_again(self) -> None:
+        """Ask the selected question again after the running one."""
+        self._ask(self.work.runner.again, ())
+
+    def _ask(self, how: Callable[[Key], None], but: Container[Key]) -> None:
+        key = self.table.key
+        if key is not None and key not in but and not self.work.stopping:
+            self.board.queued.add(key)
+            how(key)
+            self.table.update_rows([self.board.number[key.question]])
+        self.look()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer other speeds for a replay only."""
+        return action != "speed" or self.work.runner.replays
+
+    def action_speed(self, factor: float) -> None:
+        """Play faster or slower."""
+        self.work.runner.speed *= factor
+        self.look()
+
+    # --- the end
+
+    def action_leave(self) -> None:
+        """Stop the run and report, whatever dialog is open; at the second call, do not wait for running samples."""
+        self.work.leave() if self.work.stopping else self.work.stop()
+        self.look()
 
     def request_stop(self) -> None:
         """Stop the run at the next redraw; for signal handlers."""
@@ -90,10 +272,6 @@ class EvalApp(App[None]):
     def request_leave(self) -> None:
         """Stop the run at the next redraw without waiting for the running sample; for signal handlers."""
         self.stop_requested = self.leave_requested = True
-
-    def action_leave(self) -> None:
-        """Stop the run, whatever dialog is open."""
-        self.main.action_leave()
 
     def on_print(self, event: events.Print) -> None:
         """Keep text that is printed while the screen is up, to print it afterwards."""

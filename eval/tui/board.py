@@ -1,4 +1,4 @@
-"""State of the run that the screen draws: samples, answers in progress, counts, score; no drawing and no waiting."""
+"""State of the run that the screen draws: samples, answers in progress, score, pace; no drawing and no waiting."""
 
 from __future__ import annotations
 
@@ -37,27 +37,17 @@ class State(enum.StrEnum):
     ERR = "ERR"
     STOP = "STOP"
 
-    @property
-    def running(self) -> bool:
-        """Return whether the sample is being answered."""
-        return self in (State.FILL, State.THINK, State.ANS)
 
-    @property
-    def graded(self) -> bool:
-        """Return whether the sample counts in the score."""
-        return self in _GRADES.values()
-
-
+RUNNING = frozenset({State.FILL, State.THINK, State.ANS})
 _GRADES = {"right": State.PASS, "wrong": State.FAIL, "ambiguous": State.AMBIG, "missing": State.MISS}
+GRADED = frozenset(_GRADES.values())
 
 
 def state_of(sample: Sample) -> State:
     """Return the state of a finished sample."""
     if sample.status == "failed":
         return State.ERR
-    if sample.status == "stopped" or sample.grade is None:
-        return State.STOP
-    return _GRADES[sample.grade.outcome]
+    return State.STOP if sample.grade is None else _GRADES[sample.grade.outcome]
 
 
 @dataclass(eq=False)
@@ -105,15 +95,13 @@ class Pace:
         while len(self._history) > 1 and self._history[1][0] <= self.seconds - WINDOW:
             self._history.popleft()
 
-    def add_tokens(self, tokens: int) -> None:
-        """Add tokens that were just streamed."""
+    def add(self, tokens: int, streamed: bool = True) -> None:
+        """Add tokens; those known only at the end of an answer count for the mean but not for the current speed."""
         self.tokens += tokens
-        self._history.append((self.seconds, self.tokens))
-
-    def add_unstreamed(self, tokens: int) -> None:
-        """Add tokens known only at the end of an answer, to the mean but not to the current speed."""
-        self.tokens += tokens
-        self._history = deque((at, total + tokens) for at, total in self._history)
+        if streamed:
+            self._history.append((self.seconds, self.tokens))
+        else:
+            self._history = deque((at, total + tokens) for at, total in self._history)
 
     @property
     def speed(self) -> float | None:
@@ -140,16 +128,10 @@ class Board:
     ):
         self.questions, self.epochs, self.pace = questions, epochs, pace or Pace()
         self.number = {q.id: i for i, q in enumerate(questions)}
-        self.samples: dict[Key, Sample] = {}
+        self.samples = {key: sample for key, sample in samples.items() if self.knows(key)}
         self.live: dict[Key, Live] = {}
         self.latest: Key | None = None  # the last one sent
         self.queued: set[Key] = set()  # requested again by the user
-        self.counts: Counter[State] = Counter({State.PEND: self.total})
-        self.interval: Callable[[list[float]], Interval] | None = None
-        self._score: Interval | None = None
-        for sample in samples.values():
-            if self.knows(sample.key):
-                self._store(sample)
 
     def knows(self, key: Key) -> bool:
         """Return whether ``key`` is a sample of this run."""
@@ -174,9 +156,9 @@ class Board:
                     continue
                 case Finished(sample):
                     live = self.live.pop(key, Live())
-                    self.pace.add_unstreamed(max(0, (sample.tokens or 0) - live.tokens))
+                    self.pace.add(max(0, (sample.tokens or 0) - live.tokens), streamed=False)
                     self.pace.samples += sample.status != "stopped"
-                    self._store(sample)
+                    self.samples[key] = sample
                 case Abandoned():
                     self.live.pop(key, None)
             changed.add(self.number[key.question])
@@ -195,15 +177,8 @@ class Board:
             live.reasoning += event.text
         else:
             live.output += event.text
-        self.pace.add_tokens(max(0, event.tokens - live.tokens))
+        self.pace.add(max(0, event.tokens - live.tokens))
         live.tokens = max(live.tokens, event.tokens)
-
-    def _store(self, sample: Sample) -> None:
-        before = self.samples.get(sample.key)
-        self.counts[State.PEND if before is None else state_of(before)] -= 1
-        self.counts[state_of(sample)] += 1
-        self.samples[sample.key] = sample
-        self._score = None
 
     def state(self, key: Key) -> State:
         """Return the state of one sample."""
@@ -216,39 +191,26 @@ class Board:
         """Return the states of all epochs of question ``i``."""
         return [self.state(Key(epoch, self.questions[i].id)) for epoch in range(1, self.epochs + 1)]
 
-    def epoch(self, i: int) -> int:
-        """Return the epoch of question ``i`` to show by default: running, else last finished, else first."""
+    def key(self, i: int) -> Key:
+        """Return the sample of question ``i`` to show: the running one, else the last finished, else the first."""
         states = self.states(i)
-        running = [epoch for epoch, state in enumerate(states, 1) if state.running]
+        running = [epoch for epoch, state in enumerate(states, 1) if state in RUNNING]
         finished = [epoch for epoch, state in enumerate(states, 1) if state is not State.PEND]
-        return running[0] if running else finished[-1] if finished else 1
+        return Key(running[0] if running else finished[-1] if finished else 1, self.questions[i].id)
 
-    @property
-    def graded(self) -> int:
-        """Return the number of graded samples."""
-        return sum(self.counts[state] for state in _GRADES.values())
+    def counts(self) -> Counter[State]:
+        """Return the number of finished samples in each state."""
+        return Counter(map(state_of, self.samples.values()))
 
     @property
     def total(self) -> int:
         """Return the number of samples of the run."""
         return len(self.questions) * self.epochs
 
-    @property
-    def finished(self) -> int:
-        """Return the number of samples that are in the log."""
-        return self.total - self.counts[State.PEND]
-
-    def score(self) -> Interval | None:
-        """Return the share of right answers with its interval, epochs of a question averaged.
-
-        None while there is no grade, or while ``interval`` (the function that computes it) is not loaded.
-        """
-        if self.interval is None or not self.graded:
-            return None
-        if self._score is None:
-            grades: dict[str, list[bool]] = {}
-            for sample in self.samples.values():
-                if sample.grade is not None and state_of(sample).graded:
-                    grades.setdefault(sample.id, []).append(sample.right)
-            self._score = self.interval([sum(right) / len(right) for right in grades.values()])
-        return self._score
+    def score(self, interval: Callable[[list[float]], Interval]) -> Interval | None:
+        """Return the share of right answers with its interval, epochs of a question averaged; None without a grade."""
+        grades: dict[str, list[bool]] = {}
+        for sample in self.samples.values():
+            if state_of(sample) in GRADED:
+                grades.setdefault(sample.id, []).append(sample.right)
+        return interval([sum(right) / len(right) for right in grades.values()]) if grades else None

@@ -1,20 +1,18 @@
 """Run the screen, and restore the terminal afterwards, whatever happens.
 
-Textual alone leaves signal handlers behind that would bring the screen back on the next Ctrl-Z, draws on stderr, which
-may be a file, and hangs or fails in a thread when the terminal goes away.
+Textual alone leaves signal handlers behind that would bring the screen back on the next Ctrl-Z, and hangs when the
+terminal goes away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import Any
 
 from ..log import Writer
 from ..packs import Question
@@ -68,21 +66,17 @@ def show(
 
 
 def _finish(app: EvalApp) -> None:
-    """Stop the run and wait for its end. If only the terminal has gone, the run goes on to its end."""
+    """Stop the run and wait for its end."""
     work = app.work
     while work.alive and not work.runner.left:
-        if app.leave_requested:
-            work.leave()
-            break
-        if not work.stopping and (app.stop_requested or not app.terminal_gone):
-            work.stop()
+        work.leave() if app.leave_requested else work.stop()
         work.join(0.2)  # in pieces, so that signal handlers run in between
 
 
 class _Tolerant:
-    """A stream that ignores errors of writing, for a terminal that may go away."""
+    """A stream that ignores errors of writing, which would block Textual when the terminal goes away."""
 
-    def __init__(self, stream: IO[str]):
+    def __init__(self, stream: Any):
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -103,75 +97,28 @@ def _terminal(app: EvalApp) -> Iterator[None]:
     """Restore signal handlers, streams and the terminal's modes at the end."""
     names = ("SIGTSTP", "SIGCONT", "SIGWINCH", "SIGTTIN", "SIGTTOU")
     handlers = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
-    modes, interval, streams = _get_modes(), sys.getswitchinterval(), (sys.stdout, sys.stderr)
+    modes, interval, streams = _get_modes(), sys.getswitchinterval(), (sys.stdout, sys.stderr, sys.__stderr__)
+    sys.__stderr__ = _Tolerant(sys.__stderr__)  # type: ignore[misc, assignment]
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()  # collections during the run skip what was there before, such as NumPy
-    app.driver_class = _driver_on_stdout(app.driver_class)
     try:
         yield
     finally:
-        driver = app._driver
-        sys.stdout, sys.stderr = streams
         # an exception from a signal handler may have left the thread that reads keys, and the screen
-        if (exit_event := getattr(driver, "exit_event", None)) is not None:
+        if (exit_event := getattr(app._driver, "exit_event", None)) is not None and not exit_event.is_set():
             exit_event.set()
-        if getattr(driver, "is_up", False):
-            stdout = _Tolerant(sys.__stdout__)  # type: ignore[arg-type]
-            stdout.write(RESTORE)
-            stdout.flush()
+            print(RESTORE, end="", file=sys.__stderr__, flush=True)
+        sys.stdout, sys.stderr, sys.__stderr__ = streams  # type: ignore[misc]
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        _set_modes(modes)
+        if modes is not None:
+            import termios
+
+            with suppress(termios.error, OSError, ValueError):
+                termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSADRAIN, modes)  # type: ignore[union-attr]
         sys.setswitchinterval(interval)
         gc.unfreeze()
-
-
-def _driver_on_stdout(base: Any) -> Any:
-    """Return Textual's driver ``base``, writing to stdout and knowing whether the screen is up."""
-
-    class Driver(base):
-        is_up = suspended = False
-
-        def __init__(self, *args: Any, **options: Any):
-            if not all(_size()):  # Textual would waver between two guesses
-                options["size"] = (80, 24)
-            super().__init__(*args, **options)
-            self._file = _Tolerant(sys.__stdout__)  # type: ignore[arg-type]
-
-        def start_application_mode(self) -> None:
-            self.is_up = True
-            super().start_application_mode()
-
-        def stop_application_mode(self) -> None:
-            super().stop_application_mode()
-            self.is_up = False
-
-        def hung_up(self) -> bool:
-            if not hasattr(select, "poll"):
-                return False
-            poll = select.poll()
-            poll.register(self.fileno, select.POLLHUP)
-            return any(event & select.POLLHUP for _, event in poll.poll(0))
-
-        def _sigtstp_application(self, *args: Any) -> None:
-            self.suspended = True
-            super()._sigtstp_application(*args)
-
-        def _sigcont_application(self, *args: Any) -> None:
-            if self.suspended:  # a terminal that goes away sends SIGCONT, too
-                self.suspended = False
-                super()._sigcont_application(*args)
-
-    return Driver
-
-
-def _size() -> tuple[int, int]:
-    """Columns and lines of the terminal; zeros where unknown."""
-    try:
-        return tuple(os.get_terminal_size(sys.__stdout__.fileno()))  # type: ignore[union-attr, return-value]
-    except (OSError, ValueError, AttributeError):
-        return 0, 0
 
 
 def _get_modes() -> list[Any] | None:
@@ -182,11 +129,3 @@ def _get_modes() -> list[Any] | None:
         with suppress(termios.error):
             return termios.tcgetattr(sys.__stdin__.fileno())  # type: ignore[union-attr]
     return None
-
-
-def _set_modes(modes: list[Any] | None) -> None:
-    if modes is not None:
-        import termios
-
-        with suppress(termios.error, OSError, ValueError):
-            termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSADRAIN, modes)  # type: ignore[union-attr]

@@ -84,13 +84,13 @@ class Stage:
 
         options = {"title": "a play", "pause_s": 0.0, **options}
         self.app = EvalApp(make, self.questions, epochs, self.log, **options)
-        self.main, self.board, self.work = self.app.main, self.app.board, self.app.work
+        self.board, self.work = self.app.board, self.app.work
 
     # --- looking
 
     def rows(self) -> list[str]:
         """Cells of the table, row by row."""
-        table = self.main.table
+        table = self.app.table
         return [" ".join(cell.plain for cell in table.get_row_at(i)) for i in range(table.row_count)]
 
     def lines(self) -> list[str]:

@@ -121,7 +121,7 @@ def test_a_run_by_skill_with_guessing_and_by_depth(log):
 
 def test_a_question_is_shown_with_its_tools_and_what_came_before(log):
     question = next(q for q in PACK.questions if q.called)
-    text = detail(log, question, [s for s in log.samples if s.id == question.id])
+    text = detail(log.header, question, [s for s in log.samples if s.id == question.id])
     assert "--- tools" in text and question.called in text and question.result in text and "--- system" not in text
 
 

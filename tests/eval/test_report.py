@@ -229,11 +229,11 @@ def test_one_question_in_full(folder, capsys):
 def test_long_lines_are_broken_between_words(folder):
     code = "    for (int i = 0; i < n; i++) { total += values[i] * weights[i]; checks[i] = total; }"
     log = made.write(folder / "run.jsonl", ["r"], prompt=f"Explain this:\n{code}\nshort", output="word " * 40 + "end")
-    text = detail(log, log.header.questions[0], log.samples, 40)
+    text = detail(log.header, log.header.questions[0], log.samples, 40)
     assert all(len(line) <= 40 for line in text.splitlines())
     of_code = text.split("Explain this:\n")[1].split("\nshort\n")[0].splitlines()
     assert len(of_code) == 3 and all(line.startswith("    ") and line[4] != " " for line in of_code)
-    assert " ".join(text.split()) == " ".join(detail(log, log.header.questions[0], log.samples).split())
+    assert " ".join(text.split()) == " ".join(detail(log.header, log.header.questions[0], log.samples).split())
 
 
 def test_shuffled_choices_are_explained():
@@ -241,11 +241,11 @@ def test_shuffled_choices_are_explained():
     log = made.build("x", ["  "])
     samples = [made.sample(q, "right", 1, order=(1, 0, 3, 2), prompt="prompt one"),
                made.sample(q, "wrong", 2, order=(0, 1, 2, 3), prompt="prompt two")]  # fmt: skip
-    out = detail(log, q, samples)
+    out = detail(log.header, q, samples)
     assert "choices were shuffled: A is B, B is A, C is D, D is C of the pack" in out
     assert out.index("epoch 1") < out.index("prompt one") < out.index("epoch 2") < out.index("prompt two")
     assert "(letters here are those of the pack)\nbecause of 1\nA: forgot the sign\nC: halved" in out
-    assert "stated by: a work" in detail(log, msgspec.structs.replace(q, references=("a work",)), [])
+    assert "stated by: a work" in detail(log.header, msgspec.structs.replace(q, references=("a work",)), [])
 
 
 def test_texts_cannot_command_the_terminal_and_a_torn_log_is_told(folder, capsys):

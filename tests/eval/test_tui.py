@@ -1,15 +1,31 @@
-"""The screen of ds4-eval: what it shows of a run, and every key."""
+"""The screen of ds4-eval, driven by Textual's pilot and on a terminal of its own: what it shows, and every key."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from ds4ref.errors import TargetError
 from ds4ref.eval.log import Grade, Sample
-from ds4ref.eval.plan import Key
-from ds4ref.eval.tui.header import Header
+from ds4ref.eval.packs import Question
+from ds4ref.eval.plan import Settings
+from ds4ref.eval.tui import widgets
+from ds4ref.eval.tui.board import WINDOW, Pace
+from ds4ref.eval.tui.text import clean, one_line, split_thinking
+from ds4ref.targets import Ability, Delta
 from tests.marking import sampled
 
 from .scripted import choice, integer
-from .staged import staged, until
+from .staged import check_widths, resized, staged, until
+
+QUESTIONS = [integer(i) for i in range(1, 8)]
 
 
 def done(question, outcome="right", status="done", epoch=1, **more):
@@ -17,32 +33,26 @@ def done(question, outcome="right", status="done", epoch=1, **more):
     return Sample(question.id, epoch, "", status, question.answer, "", grade=grade, **more)
 
 
-# --- states
+# --- a run
 
 
-@pytest.mark.thorough
 @staged(before=lambda stage: [stage.play.shut(act) for act in stage.play.gates])
 async def test_a_question_goes_through_its_states(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "FILL")
     await until(pilot, lambda: "FILL" in stage.rows()[0] and "PEND" in stage.rows()[1])
     stage.play.gates["prefill"].set()
-    await until(pilot, lambda: stage.states()[0] == "THINK")
     await until(pilot, lambda: "THINK" in stage.rows()[0] and "│ hm hm" in stage.text())
     stage.play.gates["thinking"].set()
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.pause(0.2)
     await until(
         pilot, lambda: "ANS" in stage.rows()[0] and "│ So it is." not in stage.text() and "So it is." in stage.text()
     )
     stage.play.gates["answer"].set()
-    await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    await until(pilot, lambda: "PASS" in stage.rows()[0] and "7/7" in stage.rows()[0] and "C/C" in stage.rows()[1])
+    await until(pilot, lambda: "7/7" in stage.rows()[0] and "C/C" in stage.rows()[1] and "DONE" in stage.text())
+    await until(pilot, lambda: "score 4/4 = 100.0 % (51.0 to 100.0)" in stage.text())
+    await pilot.press("q")
+    await until(pilot, lambda: not stage.app.is_running)
+    assert stage.stored() == {q.id: "done" for q in stage.questions}
 
 
-QUESTIONS = [integer(i) for i in range(1, 8)]
-
-
-@pytest.mark.thorough
 @staged(
     questions=QUESTIONS,
     earlier=[
@@ -51,209 +61,143 @@ QUESTIONS = [integer(i) for i in range(1, 8)]
     ],
     before=lambda stage: stage.play.shut("prefill"),
 )  # fmt: skip
-async def test_every_state_is_told_by_a_word_and_counted(stage, pilot):
+async def test_every_state_is_told_by_a_word_counted_and_found(stage, pilot):
     await until(pilot, lambda: stage.board.live)
     words = [row[1:].split()[1] for row in stage.rows()]
     assert words == ["PASS", "FAIL", "AMBIG", "MISS", "ERR", "STOP", "FILL"]
-    await until(pilot, lambda: "1 stopped" in stage.text() and "(4." in stage.text())
-    for said in ("score 1/4 = 25.0 % (4.6 to 69.9)", "1 wrong", "1 ambiguous", "1 missing", "1 failed", "6/7"):
+    for said in (
+        "score 1/4 = 25.0 % (4.6 to 69.9)",
+        "1 wrong",
+        "1 ambiguous",
+        "1 missing",
+        "1 failed",
+        "1 stopped",
+        "6/7",
+    ):
         await until(pilot, lambda said=said: said in stage.text())
     await pilot.press("home", *["down"] * 4)
     await until(pilot, lambda: "the connection was reset" in stage.text())
+    for keys, shown in (("ambig", [2]), ("maths 0004", [3]), ("is 7?", [6]), ("nothing", [])):
+        await pilot.press("slash", *keys)
+        await until(pilot, lambda shown=shown: stage.app.table.shown == shown)
+        await pilot.press("enter", "enter", "o", "r", "escape", "escape")
+        await until(pilot, lambda: stage.app.table.shown == list(range(7)) and len(stage.app.screen_stack) == 1)
+        assert stage.app.focused is stage.app.table
 
 
-@staged()
-async def test_a_run_that_is_over_stays_on_the_screen(stage, pilot):
-    await until(pilot, lambda: "DONE" in stage.text())
-    await until(pilot, lambda: "score 4/4 = 100.0 %" in stage.text())
-    await pilot.press("q")
-    await until(pilot, lambda: not stage.app.is_running)
-    assert stage.stored() == {q.id: "done" for q in stage.questions}
-
-
-@staged(stay=False)
-async def test_without_stay_the_end_of_the_run_is_the_end(stage, pilot):
-    await until(pilot, lambda: not stage.app.is_running)
-    assert len(stage.log.samples) == 4
-
-
-# --- moving about
-
-
-@staged(questions=[integer(i) for i in range(1, 101)], before=lambda stage: stage.play.shut("thinking"))
-async def test_keys_that_move(stage, pilot):
-    await until(pilot, lambda: stage.board.live)
-    cursor = lambda: stage.main.table.selected  # noqa: E731
+@staged(questions=[integer(i) for i in range(1, 101)], before=lambda stage: stage.play.shut("answer"))
+async def test_keys_that_move_and_l_goes_back_to_what_runs(stage, pilot):
+    await until(pilot, lambda: stage.states()[0] == "ANS")
     seen = []
     for key in ("down", "j", "k", "up", "up", "end", "up", "home", "pagedown", "pageup"):
         await pilot.press(key)
-        seen.append(cursor())
-    page = stage.main.table.size.height
+        seen.append(stage.app.table.cursor_row)
+    page = stage.app.table.size.height
     assert seen == [1, 2, 1, 0, 0, 99, 98, 0, page, 0]
-
-
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_the_pane_follows_the_run_until_the_user_goes_elsewhere(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    assert stage.main.table.selected == 0
     await pilot.press("end")
-    await until(
-        pilot,
-        lambda: (
-            stage.main.table.selected == 3 and "Not asked yet" in stage.text() and "choice two of 2" in stage.text()
-        ),
-    )
+    await until(pilot, lambda: "Not asked yet" in stage.text() and "Which number is 100?" in stage.text())
+    await pilot.press("l")
+    assert stage.app.table.cursor_row == 0 and stage.app.following
+    await pilot.click("#questions", offset=(5, 2))
+    assert stage.app.table.cursor_row == 2 and not stage.app.following
+
+
+@staged(before=lambda stage: stage.play.shut("answer"))
+async def test_enter_asks_now_and_r_asks_next(stage, pilot):
+    await until(pilot, lambda: stage.states()[0] == "ANS")
+    await pilot.press("enter")
+    await pilot.pause(0.2)
+    assert len(stage.target.asked) == 1, "what runs already"
+    await pilot.press("end", "enter")
+    await until(pilot, lambda: stage.states()[3] == "ANS" and stage.states()[0] == "PEND")
+    await pilot.press("home", "down", "down", "r")
+    await until(pilot, lambda: stage.rows()[2].startswith("»") and stage.states()[3] == "ANS")
     stage.play.gates["answer"].set()
     await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    assert stage.main.table.selected == 3
+    assert [list(stage.stored()).index(q.id) for q in stage.questions] == [2, 3, 1, 0]
+    stage.play.answers[stage.questions[1].id] = "Answer: A"
+    await pilot.press("home", "down", "r")
+    await until(pilot, lambda: stage.states()[1] == "FAIL" and "score 3/4" in stage.text())
 
 
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_l_goes_back_to_what_runs(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("end", "l")
-    assert stage.main.table.selected == 0 and stage.main.following
+@staged(at_once=2, before=lambda stage: stage.play.shut("answer"))
+async def test_p_pauses_and_goes_on(stage, pilot):
+    await until(pilot, lambda: stage.states()[:2] == ["ANS", "ANS"])
+    await pilot.press("p", "plus")
+    await until(pilot, lambda: "PAUSED" in stage.text() and stage.work.runner.paused)
+    assert "Faster" not in stage.text(), "a key of replays"
+    seconds = stage.board.pace.seconds
     stage.play.gates["answer"].set()
-    await until(pilot, lambda: stage.states()[3] == "PASS")
-    assert stage.main.table.selected == 3, "along with it"
+    await pilot.pause(0.3)
+    assert stage.states()[2] == "PEND" and stage.board.pace.seconds == seconds
+    await pilot.press("p")
+    await until(pilot, lambda: stage.states() == ["PASS"] * 4 and "PAUSED" not in stage.text())
 
 
-@pytest.mark.thorough
 @staged(before=lambda stage: stage.play.shut("answer"))
-async def test_the_stream_is_scrolled_by_keys_and_stays_where_the_user_is(stage, pilot):
+async def test_the_answer_is_scrolled_and_stays_where_the_user_is(stage, pilot):
     stage.play.thoughts = "".join(f"thought {i}\n" for i in range(100))
     await pilot.press("j", "enter")
-    await until(pilot, lambda: stage.states()[1] == "ANS")
-    view = stage.main.pane.view
-    await until(pilot, lambda: view.virtual_size.height > 100)
-    await until(pilot, lambda: view.is_vertical_scroll_end and "thought 99" in stage.text())
-    await pilot.press("tab", "home")
-    await until(pilot, lambda: stage.app.focused is view and view.scroll_y == 0 and "thought 0" in stage.text())
-    await pilot.press("down", "down", "up", "pagedown")
+    view = stage.app.pane.view
+    await until(pilot, lambda: view.virtual_size.height > 100 and "thought 99" in stage.text())
+    await until(pilot, lambda: view.is_vertical_scroll_end)
+    await pilot.press("tab")
+    await until(pilot, lambda: stage.app.focused is view)
+    await pilot.press("home", "down", "pagedown")
     await until(pilot, lambda: 10 < view.scroll_y < view.max_scroll_y)
     place = view.scroll_y
     stage.play.gates["answer"].set()
     await until(pilot, lambda: stage.states()[1] == "PASS")
     await pilot.pause(0.3)
-    assert view.scroll_y == place, "the verdict came, and the place is the same"
-    assert stage.main.table.selected == 1, "and the next question did not take the screen away"
+    assert view.scroll_y == place and stage.app.table.cursor_row == 1, "the verdict came, and the place is the same"
     await pilot.press("end")
     await until(pilot, lambda: view.is_vertical_scroll_end and "PASS  epoch 1: right (given C" in stage.text())
-    await pilot.press("tab")
-    assert stage.app.focused is stage.main.table
 
 
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_the_mouse_selects_opens_and_scrolls(stage, pilot):
+@staged(before=lambda stage: stage.play.shut("answer"), size=(100, 60))
+async def test_details_and_help(stage, pilot):
     await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.click("#questions", offset=(5, 2))
-    assert stage.main.table.selected == 2
-    await pilot.click("#questions", offset=(5, 3), times=2)
-    await until(pilot, lambda: len(stage.app.screen_stack) == 2)
-    assert stage.main.table.selected == 3
-    await until(pilot, lambda: "SYSTEM" in stage.text() and "science-0002" in stage.text())
-
-
-# --- the run, by hand
-
-
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_enter_asks_the_selected_question_now(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("end", "enter")
-    await until(pilot, lambda: stage.states()[3] == "ANS")
-    assert stage.states()[0] == "PEND", "what ran waits again"
+    await pilot.press("o")
+    await until(pilot, lambda: "answer so far" in stage.text() and "expected: 7" in stage.text())
     stage.play.gates["answer"].set()
-    await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    assert list(stage.stored())[0] == stage.questions[3].id and len(stage.log.samples) == 4
+    for said in ("epoch 1: right (given 7", "--- reasoning", "Answer: 7", "It is 7.", "40 prompt tokens", "--- system"):
+        await until(pilot, lambda said=said: said in stage.text())
+    await pilot.press("escape", "home", "down", "o")
+    await until(pilot, lambda: "A: forgot a sign" in stage.text() and "D: off by one" in stage.text())
+    await pilot.press("q", "question_mark")
+    for said in ("Enter", "pause", "Ctrl-C", "AMBIG", "95 % interval"):
+        await until(pilot, lambda said=said: said in stage.text())
+    await pilot.press("q")
+    assert len(stage.app.screen_stack) == 1 and not stage.work.stopping
 
 
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_enter_on_what_runs_changes_nothing(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("enter")
-    await pilot.pause(0.2)
-    assert stage.states()[0] == "ANS" and len(stage.target.asked) == 1
-
-
-@pytest.mark.thorough
-@staged()
-async def test_r_asks_again_and_the_last_answer_counts(stage, pilot):
-    await until(pilot, lambda: "DONE" in stage.text())
-    stage.play.answers[stage.questions[1].id] = "Answer: A"
-    gate = stage.play.shut("answer")
-    await pilot.press("home", "down", "r")
-    await until(pilot, lambda: stage.states()[1] == "ANS")
-    assert "DONE" not in stage.text(), "the run goes on"
-    gate.set()
-    await until(pilot, lambda: stage.states()[1] == "FAIL")
-    await until(pilot, lambda: "score 3/4" in stage.text() and len(stage.target.asked) == 5)
-
-
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_r_leaves_what_runs_alone_and_marks_what_is_next(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("end", "r", "home")
-    await until(pilot, lambda: stage.rows()[3].startswith("»") and stage.states()[0] == "ANS")
+@staged(questions=[integer(7), choice(1)], epochs=3, before=lambda stage: stage.play.shut("answer"))
+async def test_epochs_are_marks(stage, pilot):
+    await until(pilot, lambda: "»·· 0/0" in stage.rows()[0])
+    stage.play.answers[stage.questions[0].id] = "Answer: 8"
     stage.play.gates["answer"].set()
-    await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    await until(
-        pilot, lambda: [q.id for q in stage.questions][3] == list(stage.stored())[1] and "»" not in stage.rows()[3]
-    )
-
-
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_p_pauses_and_goes_on(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("p")
-    await until(pilot, lambda: "PAUSED" in stage.text() and stage.work.runner.paused)
-    seconds = stage.board.pace.seconds
-    stage.play.gates["answer"].set()
-    await pilot.pause(0.3)
-    assert stage.states()[1] == "PEND" and stage.board.pace.seconds == seconds
-    await pilot.press("p")
-    await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    await until(pilot, lambda: "PAUSED" not in stage.text())
-
-
-@pytest.mark.thorough
-@staged(at_once=2, before=lambda stage: stage.play.shut("answer"))
-async def test_several_at_once_and_the_pane_stays_with_one(stage, pilot):
-    await until(pilot, lambda: stage.states()[:2] == ["ANS", "ANS"])
-    first = stage.main.table.selected
-    await pilot.pause(0.3)
-    assert stage.main.table.selected == first and len(stage.board.live) == 2
-    stage.play.gates["answer"].set()
-    await until(pilot, lambda: stage.states() == ["PASS"] * 4)
+    await until(pilot, lambda: "✗✗✗ 0/3" in stage.rows()[0] and "✓✓✓ 3/3" in stage.rows()[1])
+    await pilot.press("home")
+    await until(pilot, lambda: "epoch 3/3" in stage.text() and "score 3/6" in stage.text())
+    await pilot.press("o")
+    await until(pilot, lambda: stage.app.screen.query_one("#plain").visual and "epoch 1: wrong" in stage.text())
 
 
 # --- the end
 
-
 ENDS = {
-    "before the first token": ("prefill", ()),
-    "while it thinks": ("thinking", ()),
-    "while it answers": ("answer", ()),
-    "in a pause": ("answer", ("p",)),
-    "in the details": ("answer", ("o",)),
-    "in the help": ("answer", ("question_mark",)),
-    "in the filters": ("answer", ("f",)),
-    "in the search": ("answer", ("slash", "x")),
+    "before the first token": ("prefill", (), "q"),
+    "while it thinks": ("thinking", (), "ctrl+c"),
+    "in a pause": ("answer", ("p",), "q"),
+    "in the details": ("answer", ("o",), "ctrl+c"),
+    "in the help": ("answer", ("question_mark",), "ctrl+c"),
+    "in the filter": ("answer", ("slash", "x"), "ctrl+c"),
 }
 
 
-@pytest.mark.parametrize("key", ["q", "ctrl+c"])
-@pytest.mark.parametrize("phase", sampled(ENDS, 4))
-def test_the_end_in_every_phase(tmp_path, phase, key):
-    act, before = ENDS[phase]
-    if key == "q" and before and before != ("p",):
-        pytest.skip("there q closes the dialog, or is a letter")
+@pytest.mark.parametrize("phase", sampled(ENDS, 3))
+def test_the_end_in_every_phase(tmp_path, phase):
+    act, before, key = ENDS[phase]
 
     @staged(before=lambda stage: stage.play.shut(act))
     async def ends(stage, pilot):
@@ -266,18 +210,6 @@ def test_the_end_in_every_phase(tmp_path, phase, key):
     ends(tmp_path)
 
 
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_q_in_a_dialog_closes_the_dialog(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    for key in ("o", "question_mark", "f"):
-        await pilot.press(key)
-        assert len(stage.app.screen_stack) == 2
-        await pilot.press("q")
-        assert len(stage.app.screen_stack) == 1 and not stage.work.stopping
-
-
-@pytest.mark.thorough
 @staged()
 async def test_twice_does_not_wait(stage, pilot):
     await until(pilot, lambda: "DONE" in stage.text())
@@ -286,7 +218,6 @@ async def test_twice_does_not_wait(stage, pilot):
     await pilot.press("home", "r")
     await until(pilot, lambda: stage.states()[0] == "ANS")
     await pilot.press("q")
-    await pilot.pause(0.2)
     await until(pilot, lambda: stage.app.is_running and "STOPPING" in stage.text())
     await pilot.press("q")
     await until(pilot, lambda: not stage.app.is_running)
@@ -294,22 +225,20 @@ async def test_twice_does_not_wait(stage, pilot):
     assert stage.work.runner.left
 
 
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.answers.update({q.id: TargetError("reset") for q in stage.questions}),
-        questions=[integer(i) for i in range(1, 8)])  # fmt: skip
+@staged(stay=False, before=lambda stage: stage.play.answers.update({q.id: TargetError("reset") for q in QUESTIONS}),
+        questions=QUESTIONS)  # fmt: skip
 async def test_an_error_of_the_run_ends_the_screen(stage, pilot):
     await until(pilot, lambda: not stage.app.is_running)
     assert isinstance(stage.work.failure, TargetError) and "5 samples in a row" in str(stage.work.failure)
 
 
 def test_an_error_of_a_widget_ends_the_screen(tmp_path, monkeypatch):
-    def broken(header):
+    def broken(*args):
         raise ZeroDivisionError("in a widget")
 
     @staged()
     async def ends(stage, pilot):
-        monkeypatch.setattr(Header, "_score", broken)
-        stage.main.header.renew("", 0)
+        monkeypatch.setattr(widgets.AnswerPane, "renew", broken)
         await until(pilot, lambda: stage.app.crash is not None)
         assert not stage.app._exit_renderables, "the caller says what happened"
 
@@ -317,144 +246,230 @@ def test_an_error_of_a_widget_ends_the_screen(tmp_path, monkeypatch):
         ends(tmp_path)
 
 
-# --- filter, search, details, help
+# --- sizes, hostile text, odd targets
+
+HOSTILE = [
+    "\x1b[2J\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b31m\x85 a\rb\x08\x7f\x00 \u2028\u2029\v\f\t",
+    "\u202egnp.exe\u202c \u2066x\u2069 zero\u200bwidth\u200d\ufeff\u2060\xad \ud83d half \U000e0041\U000e007f",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f44d\U0001f3fd \u2764\ufe0f 1\ufe0f\u20e3 \U0001f1e9\U0001f1ea",
+    "a" + "\u0301" * 400 + " 全角文字テスト ｶﾅ 한국어 \u115f\u1160\u3164 ไทย हिन्दी עברית العربية",
+    "[bold]not bold[/bold] [/] [red [@click=app.quit]q[/] " + "x" * 300,
+]
+EVIL = "\n".join(HOSTILE).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+SIZES = [(80, 24), (60, 15), (59, 24), (40, 15), (24, 6), (8, 3), (1, 1), (200, 50)]
+
+
+@pytest.mark.parametrize("size", sampled([(size,) for size in SIZES], 3), ids=str)
+def test_every_size_works_with_hostile_text_and_every_dialog(tmp_path, size):
+    asked = [Question("evil-1", "s[b]ource", "d\x1b[31m", "hard", "choice", EVIL, (EVIL + "1", EVIL + "2"), "A", EVIL)]
+
+    @staged(size=size, questions=[*asked, integer(7)], title="\x1b]0;x\x07[bold]" + EVIL,
+            before=lambda stage: stage.play.answers.update({"evil-1": EVIL + "\nAnswer: A"}))  # fmt: skip
+    async def fits(stage, pilot):
+        stage.play.thoughts = EVIL
+        await until(pilot, lambda: stage.states() == ["PASS"] * 2)
+        for key in (
+            "home",
+            "tab",
+            "tab",
+            "o",
+            "end",
+            "escape",
+            "question_mark",
+            "escape",
+            "slash",
+            "x",
+            "escape",
+            "end",
+        ):
+            await pilot.press(key)
+            await pilot.pause()
+            check_widths(stage)
+        await resized(stage, pilot, 160, 50)
+        await pilot.press("home")
+        await until(pilot, lambda: "[bold]not bold[/bold] [/]" in stage.text() and "[bold]" in stage.lines()[1])
+
+    fits(tmp_path)
+
+
+@staged(size=(40, 15), before=lambda stage: stage.play.shut("answer"))
+async def test_a_small_screen_shows_one_pane_at_a_time(stage, pilot):
+    await until(pilot, lambda: "ANS" in stage.text() and "PEND" in stage.text() and "So it is." not in stage.text())
+    await pilot.press("tab")
+    await until(pilot, lambda: "So it is." in stage.text() and "PEND" not in stage.text())
+    await pilot.press("tab")
+    await until(pilot, lambda: "PEND" in stage.text() and "So it is." not in stage.text())
+
+
+@staged(settings=Settings(tokens=2000, hard_limit=512), abilities=[Ability.GUIDE],
+        before=lambda stage: stage.play.shut("thinking"))  # fmt: skip
+async def test_thinking_has_what_the_hard_limit_leaves_it(stage, pilot):
+    await until(pilot, lambda: "1/1,488 tokens" in stage.text())
+    stage.play.shut("answer")
+    stage.play.gates["thinking"].set()
+    await until(pilot, lambda: "2/2,000 tokens" in stage.text())
+
+
+def tagged(request):
+    yield from map(Delta, ("<thi", "nk>hm", " hm</thin", "k>\n\n", "Answer: 7", " " * 5000))
+
+
+@pytest.mark.parametrize(("play", "lost"), [(tagged, ()), (None, (Ability.STREAM,))], ids=["tags", "no stream"])
+def test_tags_are_hidden_and_a_target_that_does_not_stream_shows_its_answer_at_the_end(tmp_path, play, lost):
+    @staged(play=play, before=lambda stage: setattr(stage.target, "abilities", stage.target.abilities - {*lost}))
+    async def whole(stage, pilot):
+        await until(pilot, lambda: "DONE" in stage.text())
+        await pilot.press("home")
+        await until(pilot, lambda: "│ hm hm" in stage.text() and "think>" not in stage.text())
+        assert stage.board.pace.tokens == sum(sample.tokens for sample in stage.log.samples.values()) > 0
+
+    whole(tmp_path)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_nothing_that_a_terminal_acts_on_is_left(text):
+    shown = clean(text)
+    assert not [c for c in shown if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)]
+    assert not [c for c in shown if c in "\u200b\u200d\u202e\u2066\ufe0f\ufeff\U0001f3fd\U0001f1e9"]
+    shown.encode("utf-8")
+    assert "\n" not in one_line(text)
+
+
+def test_what_is_shown_instead():
+    assert clean("\x1b[31mred\x7f") == "␛[31mred␡" and clean("a\tb\r\nc\rd\u2028e") == "a    b\nc␍d\ne"
+    assert clean("\U0001f1e9\U0001f1ea \U0001f44d\U0001f3fd \ud83d") == "DE \U0001f44d �"
+    assert clean("\u0301x") == "\u25cc\u0301x" and len(clean("a" + "\u0301" * 1000 + "b")) < 10
+    assert clean("Grüße: ∑ x² ≤ 1, 漢字, 😀") == "Grüße: ∑ x² ≤ 1, 漢字, 😀"
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "output", "thought", "answer"),
+    [
+        ("hm", "\n\nIt is 4", "hm", "It is 4"),
+        ("", "<think>\nhm\n</think>\n\nIt is 4", "hm\n", "It is 4"),
+        ("", "<think>hm", "hm", ""),
+        ("", "hm</think>4", "hm", "4"),  # the prompt opened it
+        ("", "<think>\n\n</think>\n\n4", "", "4"),
+        ("", "hm</think>A literal </think> or <think> stays", "hm", "A literal </think> or <think> stays"),
+        ("hm</think>", "4", "hm", "4"),
+        ("hm", "</think>4", "hm", "4"),
+        ("<think>hm", "<think>4", "hm", "4"),
+        ("hm", "Use </think> to close", "hm", "Use </think> to close"),
+    ],
+)
+def test_thinking_is_told_from_the_answer(reasoning, output, thought, answer):
+    parts = dict(split_thinking(reasoning, output))
+    assert (parts.get(True, ""), parts.get(False, "")) == (thought, answer)
+
+
+def test_speed_looks_back_a_little_the_mean_at_everything_and_a_pause_counts_for_nothing():
+    now = [100.0]
+    pace = Pace(lambda: now[0])
+
+    def passes(seconds, tokens=0, going=True):
+        now[0] += seconds
+        pace.tick()
+        pace.going = going
+        if tokens:
+            pace.add(tokens)
+
+    passes(5)
+    assert (pace.seconds, pace.speed, pace.mean, pace.seconds_left(5)) == (0, None, None, None), "before anything came"
+    for i in range(100):
+        passes(0.1, 1 if i < 50 else 3)
+    assert pace.mean == pytest.approx((50 + 150) / 10) and pace.speed == pytest.approx(30, rel=0.1)
+    passes(0, going=False)
+    passes(1000)
+    assert pace.speed == pytest.approx(30, rel=0.1) and pace.seconds == pytest.approx(10)
+    pace.add(800, streamed=False)
+    assert pace.speed == pytest.approx(30, rel=0.1) and pace.mean == pytest.approx(100), "no burst"
+    passes(2 * WINDOW)
+    pace.samples = 2
+    assert pace.speed == pytest.approx(0, abs=0.6) and pace.seconds_left(10) == pytest.approx(80)
+
+
+# --- on a terminal
+
+UP, AWAY, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+LOG = Path(__file__).parents[1] / "data" / "replay" / "right.jsonl"
+
+
+class Terminal:
+    """A slow replay on a terminal of its own; ``out`` is all it was sent."""
+
+    def __init__(self):
+        import fcntl
+        import struct
+        import termios
+
+        self.master, self.slave = os.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before, self.out = termios.tcgetattr(self.slave), b""
+        command = [sys.executable, "-m", "ds4ref.eval.cli", "--replay", LOG, "--speed", "0.01"]
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave,
+                                        env={**env, "TERM": "xterm-256color"}, start_new_session=True)  # fmt: skip
+
+    def read(self):
+        if select.select([self.master], [], [], 0.1)[0]:
+            self.out += os.read(self.master, 65536)
+
+    def until(self, true):
+        end = time.monotonic() + 300
+        while not true():
+            assert time.monotonic() < end, self.out[-2000:]
+            self.read()
+
+    def ended(self) -> int:
+        """Its exit code; checks that nothing is left of the screen."""
+        import termios
+
+        self.until(lambda: self.process.poll() is not None)
+        while select.select([self.master], [], [], 0.2)[0]:
+            self.out += os.read(self.master, 65536)
+        assert termios.tcgetattr(self.slave) == self.before
+        assert self.out.count(AWAY) >= self.out.count(UP) == 1
+        after = self.out[self.out.rindex(AWAY) :]
+        assert CURSOR in after and b"?1000h" not in after and b"score: " in after, "and the report comes after it"
+        return self.process.returncode
+
+
+@pytest.fixture
+def terminal():
+    if not hasattr(os, "openpty"):
+        pytest.skip("no pseudo-terminals here")
+    one = Terminal()
+    yield one
+    if one.process.poll() is None:
+        one.process.kill()
+        one.process.wait()
+    for number in (one.master, one.slave):
+        try:
+            os.close(number)
+        except OSError:
+            pass
+
+
+@pytest.mark.parametrize("end", sampled([b"q", b"o\x03", "SIGINT", "SIGTERM", "SIGHUP"], [b"q"]), ids=str)
+def test_what_ends_it_restores_the_terminal(terminal, end):
+    terminal.until(lambda: b"FILL" in terminal.out)
+    if isinstance(end, bytes):
+        for key in end:
+            os.write(terminal.master, bytes([key]))
+            for _ in range(5):
+                terminal.read()
+        assert terminal.ended() == 0
+    else:
+        number = getattr(signal, end)
+        os.kill(terminal.process.pid, number)
+        assert terminal.ended() == (130 if end == "SIGINT" else 128 + number)
 
 
 @pytest.mark.thorough
-@staged(before=lambda stage: stage.play.answers.update({stage.questions[1].id: "Answer: A"}))
-async def test_f_filters(stage, pilot):
-    await until(pilot, lambda: "DONE" in stage.text())
-    await pilot.press("f")
-    await until(
-        pilot, lambda: "unanswered" in stage.text() and "1  wrong" in stage.text() and "2  science" in stage.text()
-    )
-    await pilot.press("down", "down", "enter")
-    await until(
-        pilot,
-        lambda: stage.main.table.shown == [1] and "1 of 4 · wrong" in stage.text() and stage.main.table.selected == 1,
-    )
-    await pilot.press("f", "end", "enter")
-    await until(pilot, lambda: stage.main.table.shown == [1, 3] and "science" in stage.text())
-    await pilot.press("f", "escape")
-    assert stage.main.table.shown == [1, 3]
-    await pilot.press("f", "j", "k", "home", "enter")
-    assert stage.main.table.shown == [0, 1, 2, 3]
-
-
-@pytest.mark.thorough
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_a_filter_keeps_up_with_the_run(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("end", "f", "down", "enter")
-    assert stage.main.table.shown == [0, 1, 2, 3]
-    stage.play.gates["answer"].set()
-    await until(pilot, lambda: stage.states() == ["PASS"] * 4)
-    await until(pilot, lambda: stage.main.table.shown == [3])  # the selected one stays
-
-
-@pytest.mark.thorough
-@staged()
-async def test_a_filter_that_lets_nothing_through(stage, pilot):
-    await until(pilot, lambda: "DONE" in stage.text())
-    await pilot.press("f", "down", "down", "down", "down", "enter")
-    await until(pilot, lambda: stage.main.table.shown == [] and "0 of 4 · failed" in stage.text())
-    await pilot.press("down", "enter", "r", "o", "n", "left")
-    assert len(stage.app.screen_stack) == 1 and stage.app.is_running
-
-
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_search(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("slash", *"WHICH CHOICE", "enter")
-    await until(
-        pilot,
-        lambda: (
-            stage.main.table.selected == 1 and "1 of 2 with" in stage.text() and stage.app.focused is stage.main.table
-        ),
-    )
-    await pilot.press("n")
-    await until(pilot, lambda: stage.main.table.selected == 3 and "2 of 2 with" in stage.text())
-    await pilot.press("n", "N", "N")
-    assert stage.main.table.selected == 1
-    await pilot.press("slash", *"[nowhere]", "enter")
-    await until(pilot, lambda: stage.main.table.selected == 1 and "no '[nowhere]' here" in stage.text())
-    await pilot.press("slash", *"q7", "escape")
-    await until(
-        pilot,
-        lambda: stage.app.focused is stage.main.table and not stage.work.stopping and "4 questions" in stage.text(),
-    )
-
-
-@staged(before=lambda stage: stage.play.shut("answer"))
-async def test_details(stage, pilot):
-    dialog = lambda: stage.app.screen.query_one("#text")  # noqa: E731
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await pilot.press("o")
-    await until(pilot, lambda: "ANSWER SO FAR" in dialog().text)
-    assert "So it is." in dialog().text and "expected: 7" in dialog().text
-    stage.play.gates["answer"].set()
-    await until(pilot, lambda: "OUTPUT" in dialog().text)
-    for said in ("epoch 1: right (given 7", "REASONING\nhm hm", "Answer: 7", "It is 7.",
-                 "40 prompt tokens", "SYSTEM", "Which number is 7?"):  # fmt: skip
-        assert said in dialog().text, said
-    await pilot.press("down", "pagedown", "end")
-    await until(pilot, lambda: dialog().is_vertical_scroll_end)
-    await pilot.press("escape", "home", "down", "o")
-    await until(pilot, lambda: "A: forgot a sign" in dialog().text and "D: off by one" in dialog().text)
-    await pilot.press("escape")
-
-
-@staged(before=lambda stage: stage.play.shut("prefill"))
-async def test_details_of_a_question_that_waits(stage, pilot):
-    await pilot.press("end", "o")
-    await until(pilot, lambda: "not asked yet" in stage.text())
-    await until(pilot, lambda: "choice two of 2" in stage.text() and "Answer: <letter>" in stage.text())
-
-
-@staged(size=(100, 50))
-async def test_help_names_every_key(stage, pilot):
-    await pilot.press("question_mark")
-    await until(pilot, lambda: "STATES" in stage.text())
-    for said in ("Enter", "pause", "filter", "search", "Ctrl-C", "AMBIG", "another epoch"):
-        await until(pilot, lambda said=said: said in stage.text())
-    await pilot.press("escape")
-    assert len(stage.app.screen_stack) == 1
-
-
-# --- epochs
-
-
-@pytest.mark.thorough
-@staged(questions=[integer(7), choice(1)], epochs=3, before=lambda stage: stage.play.shut("answer"))
-async def test_epochs_are_marks_and_can_be_looked_at(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await until(pilot, lambda: stage.rows()[0].count("»··"))
-    stage.play.answers[stage.questions[0].id] = "Answer: 8"
-    stage.play.gates["answer"].set()
-    await until(pilot, lambda: "DONE" in stage.text())
-    await until(pilot, lambda: stage.rows()[0].count("✗✗✗") and "0/3" in stage.rows()[0])
-    await until(pilot, lambda: stage.rows()[1].count("✓✓✓") and "3/3" in stage.rows()[1])
-    await pilot.press("home")
-    await until(pilot, lambda: "epoch 3/3" in stage.text())
-    await pilot.press("left", "left", "left")
-    await until(pilot, lambda: "epoch 1/3" in stage.text() and stage.main.table.key == Key(1, stage.questions[0].id))
-    await pilot.press("right")
-    await until(pilot, lambda: "epoch 2/3" in stage.text())
-    gate = stage.play.shut("answer")
-    await pilot.press("r")
-    await until(pilot, lambda: stage.state(0, 2) == "ANS")
-    gate.set()
-    await until(pilot, lambda: "DONE" in stage.text())
-    assert len(stage.log.samples) == 6
-
-
-@staged(questions=[integer(7)], epochs=8, before=lambda stage: stage.play.shut("answer"))
-async def test_eight_epochs_have_a_mark_each(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await until(pilot, lambda: "»·······" in stage.rows()[0])
-
-
-@staged(questions=[integer(7)], epochs=9, before=lambda stage: stage.play.shut("answer"))
-async def test_many_epochs_are_counted(stage, pilot):
-    await until(pilot, lambda: stage.states()[0] == "ANS")
-    await until(pilot, lambda: "0 of 9" in stage.rows()[0])
+def test_a_terminal_that_goes_away_takes_the_run_along(terminal):
+    terminal.until(lambda: b"FILL" in terminal.out)
+    os.close(terminal.slave)
+    os.close(terminal.master)
+    for number in (signal.SIGHUP, signal.SIGCONT):  # as the kernel or a shell does
+        os.kill(terminal.process.pid, number)
+    assert terminal.process.wait(60) > 0, "it ends by itself, with an error, and is not killed"

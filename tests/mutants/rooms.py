@@ -14,11 +14,7 @@ ROOMS = {
     "reports": ("reports", "tests/reports"),
     "eval": ("eval", "tests/eval"),
     "grading": ("eval/grading.py", "tests/eval/test_grading.py"),
-    "screen": (
-        "eval/tui",
-        "tests/eval/test_tui.py tests/eval/test_tui_board.py tests/eval/test_tui_show.py tests/eval/test_tui_sizes.py "
-        "tests/eval/test_tui_text.py",
-    ),
+    "screen": ("eval/tui", "tests/eval/test_tui.py"),
     "speed_bench": ("speed_bench", "tests/speed_bench"),
     "test_vectors": ("test_vectors", "tests/test_vectors"),
     "diagnosis": (

@@ -42,11 +42,10 @@ ROOMS = {
     "server": ("ds4ref/server", "tests/server"),
     "apis": (
         "ds4ref/server/apis",
-        "tests/server/test_fields.py tests/server/test_forms.py tests/server/test_chat.py "
-        "tests/server/test_chat_requests.py tests/server/test_messages.py tests/server/test_responses.py "
-        "tests/server/test_responses_requests.py tests/server/test_completions.py",
+        "tests/server/test_requests.py tests/server/test_answers.py tests/server/test_forms.py "
+        "tests/server/test_generation.py",
     ),
-    "conformance": ("ds4ref/conformance", "tests/conformance tests/server/test_checks.py"),
+    "conformance": ("ds4ref/conformance", "tests/conformance"),
     "agent": ("ds4ref/agent", "tests/agent"),
     "console": ("ds4ref/console", "tests/cli tests/test_importance.py"),
     "targets": ("ds4ref/targets", "tests/targets tests/speed_bench/test_targets.py"),

@@ -7,7 +7,6 @@ import copy
 import json
 import operator
 import re
-import threading
 from decimal import Decimal
 from types import SimpleNamespace
 
@@ -19,15 +18,11 @@ from hypothesis import strategies as st
 from ds4ref.errors import TextError
 from ds4ref.server.constrain import GrammarError, guide_of
 from ds4ref.server.grammar import bounded
-from ds4ref.server.turn import Choice, Sampling, Turn
-from ds4ref.server.vocabulary import MAX_BYTES, vocabulary
-from ds4ref.server.worker import Worker
-from ds4ref.targets.answer import Delta, Finish
-from ds4ref.text.schemas import read_schemas
+from ds4ref.server.vocabulary import MAX_BYTES
+from ds4ref.targets.answer import Finish
 from tests.server.walk import walk
-from tests.text.vocab import make
 
-from .constrained import ASK, STRICT, TOK, D, custom, function, json_turn, schemas, tool_turn, validate
+from .constrained import TOK, function, json_turn, schemas, tool_turn, validate
 
 
 def answer(schema: object, tokens: int = 300, seed: int = 0, **more) -> str:
@@ -74,11 +69,6 @@ def test_schemas_that_are_not_drawn(schema) -> None:
         validate(schema, json.loads(text))
 
 
-def test_any_object() -> None:
-    for seed in range(8):
-        assert isinstance(json.loads(walk(json_turn({}), TOK, 300, seed).text), dict)
-
-
 def test_what_fits_stands_as_the_model_says_it() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}},
               "required": ["city", "n"], "additionalProperties": False}  # fmt: skip
@@ -102,11 +92,6 @@ def test_white_space_is_bounded() -> None:
     assert re.match(r"\[\n {24}[^ ]", done.text)
 
 
-def test_an_answer_that_its_limit_cuts_is_cut() -> None:
-    done = walk(json_turn({"type": "string"}), TOK, 20, script='"' + "x" * 99)
-    assert done.finish == Finish.LENGTH and done.text == '"' + "x" * 19
-
-
 # --- reasoning
 
 
@@ -116,14 +101,6 @@ def test_reasoning_is_free_and_its_end_is_not_the_answers() -> None:
         thought = 'Well, {"a": "maybe"} is no answer'
         done = walk(json_turn(schema, thinking="high"), TOK, 300, script=[*TOK.encode(thought), end])
         assert done.reasoning == thought and json.loads(done.text)["a"] in ("yes", "no")
-
-
-def test_reasoning_has_a_limit_of_the_servers_own() -> None:
-    schema = {"enum": ["yes", "no"]}
-    done = walk(json_turn(schema, thinking="high"), TOK, 300, script="r" * 200, max_reasoning=30)
-    assert done.reasoning == "r" * 30 and json.loads(done.text) in ("yes", "no")
-    done = walk(json_turn(schema, thinking="high"), TOK, 100, script="r" * 200)
-    assert done.finish == Finish.LENGTH and done.text == ""
 
 
 # --- what is refused
@@ -151,31 +128,6 @@ def test_what_llguidance_does_not_support_is_named(words) -> None:
     inner = function("lister", True, type="object", properties={"p": REFUSED[words]}, required=["p"])
     with pytest.raises(TextError, match="tool lister, parameter p: .*" + re.escape(words)):
         guide_of(tool_turn(inner), TOK)
-
-
-def nested(depth: int) -> object:
-    schema: object = {"type": "string"}
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema}
-    return schema
-
-
-HOSTILE = {
-    "deep": nested(200),
-    "a megabyte of enum": {"enum": [f"value {i}" for i in range(100_000)]},
-    "large multiples": {"type": "integer", "multipleOf": 10**9 + 7},
-    "deep groups": {"type": "string", "pattern": "(" * 500 + "a" + ")" * 500},
-    "alternatives that multiply": {
-        "allOf": [{"anyOf": [{"properties": {f"p{i}{j}": {}}} for j in range(6)]} for i in range(6)]
-    },
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_too_much_is_refused(name) -> None:
-    with pytest.raises(TextError) as caught:
-        guide_of(json_turn(HOSTILE[name]), TOK)
-    assert len(str(caught.value)) < 500
 
 
 def test_a_grammar_of_more_than_a_megabyte_is_refused() -> None:
@@ -220,19 +172,6 @@ def test_real_vocabularies_are_wider_than_their_tokens() -> None:
     assert {TOK.token_bytes(i)[:1] for i in np.flatnonzero(np.isfinite(masked))} == {b'"', b"n"}
 
 
-def test_one_vocabulary_a_tokenizer() -> None:
-    tokenizer, found = make(), []
-    threads = [threading.Thread(target=lambda: found.append(vocabulary(tokenizer))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({id(words) for words in found}) == 1 and vocabulary(tokenizer) is not vocabulary(TOK)
-    words = found[0]
-    assert {tokenizer.eos, tokenizer.dsml, tokenizer.think_open} <= words.control
-    assert {tokenizer.token_bytes(int(i)) for i in words.starting(b"12")} == {b"12", b"123"}
-
-
 def test_an_answer_may_not_leave_its_grammar() -> None:
     guide, made = guide_of(json_turn({"type": "null"}), TOK), generation()
     guide(made, np.zeros(len(TOK), np.float32))
@@ -260,36 +199,6 @@ def test_every_token_for_the_end_may_end_a_demanded_answer() -> None:
 
 
 # --- through the worker, on the embedded model
-
-
-@pytest.fixture(scope="module")
-def worker(nano_engine):
-    made = Worker(nano_engine, ctx=2048, constrain=guide_of)
-    yield made
-    made.shut_down(60)
-
-
-def test_grammars_are_compiled_where_a_turn_is_submitted(worker) -> None:
-    for turn in json_turn({"not": {}}), tool_turn():
-        with pytest.raises(TextError):
-            worker.submit(turn, lambda event: pytest.fail("it was taken on"))
-
-
-def test_the_embedded_model_calls_what_it_has_to(worker) -> None:
-    events, done = [], threading.Event()
-
-    def listen(event) -> None:
-        events.append(event)
-        if getattr(event, "finish", "") or type(event).__name__ == "Failed":
-            done.set()
-
-    turn = tool_turn(function(**STRICT), choice=Choice("named", "f"), max_tokens=300, sampling=Sampling(seed=1))
-    worker.submit(turn, listen)
-    assert done.wait(300) and events[-1].finish == Finish.TOOL_CALLS
-    deltas = [event for event in events if isinstance(event, Delta)]
-    arguments = "".join(call.arguments for delta in deltas for call in delta.calls)
-    assert json.loads(arguments)["n"] in (7, 8, 9) and events[-1].markup.startswith(f"\n\n<{D}tool_calls>")
-    assert "".join(delta.text for delta in deltas) == ""
 
 
 # --- bounds that doubles do not keep
@@ -358,44 +267,6 @@ def test_what_only_looks_like_a_bound_stays():
         **schema, "properties": {"maximum": {"type": "integer", "maximum": B - 1}, "enum": {"minimum": 1 - B}},
         "items": [{"maximum": B - 1}, True], "$defs": {"a": {"maximum": 7}},
     }  # fmt: skip
-
-
-PLACES = [
-    '{"const": %s}', '{"enum": [1, %s]}', '{"enum": [{"a": [[%s]]}]}', '{"const": [{"b": %s}]}', '{"multipleOf": %s}',
-    '{"$defs": {"d": {"const": %s}}, "$ref": "#/$defs/d"}', '{"anyOf": [{"type": "null"}, {"enum": [%s]}]}',
-    '{"allOf": [{"oneOf": [{"const": %s}]}]}', '{"not": {"const": %s}}', '{"if": {}, "then": {"const": %s}}',
-    '{"items": {"const": %s}}', '{"prefixItems": [{"const": %s}]}', '{"additionalProperties": {"const": %s}}',
-    '{"properties": {"const": {"enum": [%s]}}}', '{"patternProperties": {"^a": {"const": %s}}}',
-    '{"dependentSchemas": {"a": {"const": %s}}}', '{"contains": {"const": %s}}', '{"propertyNames": {"const": %s}}',
-]  # fmt: skip
-CHANGED = [str(B + 1), str(-B), "0.12345678901234567", "0.9007199254740993", "1.0000000000000000001", "1e22", "1.5e-30"]
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_numbers_that_would_be_changed_are_refused_in_every_place(place):
-    for number in CHANGED:
-        schema = place % number
-        refused = f"(const|enum|multipleOf) {re.escape(number)} would be changed"
-        with pytest.raises(TextError, match="the schema of the answer: " + refused):
-            guide_of(Turn("chat", messages=ASK, format=schema, thinking="none"), TOK)
-        tool = json.dumps(function(strict=True, type="object", properties={"x": "HERE"})).replace('"HERE"', schema)
-        with pytest.raises(TextError, match="tool f, parameter x: " + refused):
-            made = tuple(read_schemas(f"[{tool}]"))
-            guide_of(Turn("chat", messages=ASK, tools=made, choice=Choice("required"), thinking="none"), TOK)
-        with pytest.raises(TextError, match="tool patch: " + refused):
-            guide_of(tool_turn(custom(f"start: %json {schema}")), TOK)
-
-
-@pytest.mark.parametrize("number", [str(B - 1), str(1 - B), "3.141592653589793", "0.1", "1.50", "1e15", "-0.0", "2e-7"])
-def test_numbers_that_are_kept_are_said_as_they_are(number):
-    turn = Turn("chat", messages=ASK, format=f'{{"const": [{number}]}}', thinking="none")
-    assert json.loads(walk(turn, TOK, 60, 0).text, parse_float=Decimal) == [Decimal(number)]
-
-
-def test_numbers_that_constrain_nothing_are_taken():
-    least = {"default": B + 1, "examples": [0.12345678901234567, {"const": B + 1}], "title": "n", "const": 7}
-    assert answer(least) == "7"
-    assert json.loads(answer({"type": "string", "maxLength": 2**64, "const": "a"})) == "a"
 
 
 def test_members_are_not_counted_by_repeated_names():

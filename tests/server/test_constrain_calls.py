@@ -50,39 +50,6 @@ def test_every_call_fits_its_schema(parameters, strict, seed) -> None:
     validate(parameters | LEVEL, json.loads(done.calls[0].arguments))
 
 
-ARGUMENTS: list[dict] = [
-    {"type": "object", "properties": {}},
-    {"type": "object", "properties": {}, "additionalProperties": False},
-    {"properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "integer"}},
-    {"type": "object", "required": ["k"], "additionalProperties": {"type": "string", "maxLength": 1}},
-    {"type": "object", "properties": {"a": False, "b": {"type": "null"}}},
-    {"$ref": "#/$defs/args", "$defs": {"args": {"type": "object", "properties": {"r": {"$ref": "#/$defs/leaf"}},
-     "required": ["r"]}, "leaf": {"type": "string", "enum": ["u", "v"]}}},
-    {"type": "object", "properties": {"tree": {"$ref": "#/$defs/t"}}, "required": ["tree"], "$defs": {"t": {
-     "type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/t"}}},
-     "additionalProperties": False}}},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("parameters", ARGUMENTS, ids=lambda schema: json.dumps(schema)[:70])
-def test_schemas_that_are_not_drawn(parameters) -> None:
-    for seed in range(5):
-        calls(tool_turn(function(**parameters), choice=Choice("named", "f")), seed)
-
-
-def test_which_tool_is_called() -> None:
-    turn = tool_turn(function("one", type="object", properties={}, additionalProperties=False),
-                     function("two", type="object", properties={}, additionalProperties=False))  # fmt: skip
-    made = [calls(turn, seed, closing=1) for seed in range(12)]
-    assert {call.name for one in made for call in one} == {"one", "two"}
-    assert max(map(len, made)) > 1  # "required" may call several
-    alone = Turn("chat", messages=ASK, tools=turn.tools, choice=Choice("required", parallel=False), thinking="none")
-    assert {len(calls(alone, seed)) for seed in range(8)} == {1}
-    named = tool_turn(*({"name": n, "input_schema": {"type": "object", "properties": {}}} for n in ("a", "ab", "abc")),
-                      choice=Choice("named", "ab"))  # fmt: skip
-    assert [[call.name for call in calls(named, seed)] for seed in range(4)] == [["ab"]] * 4
-
-
 def test_what_the_model_would_call_stands() -> None:
     """Free strings are plain text; of the values that may be null, too."""
     turn = tool_turn(function(
@@ -110,15 +77,6 @@ def test_a_value_cannot_spell_its_closing_tag(kind) -> None:
     assert value.startswith(f"</{D}parameter") and f"</{D}parameter>" not in value
 
 
-def test_required_needs_a_tool() -> None:
-    with pytest.raises(TextError, match="tool_choice asks for a tool that is not there: there are none"):
-        guide_of(tool_turn(), TOK)
-    with pytest.raises(TextError, match="not there: g"):
-        guide_of(tool_turn(function(type="object"), choice=Choice("named", "g")), TOK)
-    with pytest.raises(TextError, match="there are none"):
-        guide_of(tool_turn({"type": "web_search"}), TOK)
-
-
 def test_deferred_tools_are_called_only_once_they_were_found() -> None:
     tools = [
         {"name": n, "input_schema": {"type": "object", "properties": {}}, "defer_loading": n != "a"} for n in "abc"
@@ -129,12 +87,6 @@ def test_deferred_tools_are_called_only_once_they_were_found() -> None:
     choice = Choice("named", "c")
     found = Turn("messages", messages=ASK, tools=tuple(found_in(given_, ["c"])), choice=choice, thinking="none")
     assert {call.name for call in calls(found)} == {"c"} and [tool.name for tool in found.offered] == ["a"]
-
-
-def test_nothing_demanded_nothing_guided() -> None:
-    turn = tool_turn(function(type="object", properties={}), choice=Choice())
-    assert guide_of(turn, TOK) is None and guide_of(Turn("chat", messages=ASK), TOK) is None
-    assert guide_of(tool_turn(function(strict=True, type="object"), choice=Choice("none")), TOK) is None
 
 
 def test_strict_tools_bind_what_is_in_a_block_and_nothing_else() -> None:
@@ -264,22 +216,6 @@ def test_a_grammar_that_takes_the_closing_tag_as_text(syntax) -> None:
     for text in ("a </b> </ x", "a<", "</."):
         done = walk(tool_turn(custom(definition, syntax)), TOK, 400, script=block(("patch", {"input": text})))
         assert text_of(done) == text
-
-
-@pytest.mark.parametrize("definition", [r"[^;]{1,9};x/y\.", r"[a-c]{2,4}(-\d)?", "[^/]{1,5}"])
-def test_expressions_for_custom_tools(definition) -> None:
-    for seed in range(5):
-        assert re.fullmatch(definition, text_of(walk(tool_turn(custom(definition, "regex")), TOK, 900, seed)))
-
-
-def test_custom_tools_with_a_grammar_are_bound_when_the_model_calls_them() -> None:
-    turn = tool_turn(custom("[ab]{3}", "regex"), function("g", type="object"), choice=Choice())
-    script = "ok" + HEAD.replace('"f"', '"patch"').replace('"s"', '"input"') + "zzz"
-    done = walk(turn, TOK, 400, script=script)
-    assert done.text == "ok" and re.fullmatch("[ab]{3}", text_of(done))
-    free = {"type": "custom", "name": "note"}
-    assert guide_of(tool_turn(free, choice=Choice()), TOK) is None
-    assert text_of(walk(tool_turn(free), TOK, 200, script=block(("note", {"input": "any </text"})))) == "any </text"
 
 
 GRAMMARS = {

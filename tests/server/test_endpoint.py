@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ds4ref.server.api import Refused
-from ds4ref.server.endpoint import PACE, Slow, _Answer, translated
+from ds4ref.server.endpoint import PACE, Slow, _Answer
 from ds4ref.server.exchange import Exchange
 from ds4ref.server.limits import Disconnected, Limits
 from ds4ref.server.turn import Answered, Failed, Prefill, Queued, Turn
@@ -108,13 +107,6 @@ def test_the_first_token_is_the_first_that_the_client_sees(path, asked, deltas, 
     assert seen == [first is not None and n >= first for n in range(len(deltas))]
 
 
-def test_a_document_is_written_once_at_the_end():
-    """From its first token on events may gather for ten times as long: nobody sees them."""
-    played = Played(False, (2, PROMPT), (3, said("a")), (4, said("b")), (9, LAST))
-    assert played.writes == [(9, 200), (9, b'{"text": "ab", "finish": "stop", "prompt": 9, "cached": 0}\n')]
-    assert played.waits == [(5, 0), (7, 0), (8, 0), (9, 4 + 10 * PACE)]
-
-
 @pytest.mark.parametrize(("stream", "body"), [(False, None), (True, b'data: {"error": {"message": "server shutting '
                                                                     b'down", "code": "shutdown"}}\n\n')])  # fmt: skip
 def test_an_answer_that_the_server_breaks_off_is_no_whole_one(stream, body):
@@ -132,15 +124,3 @@ def test_who_is_gone_or_reads_nothing_ends_it():
     for options, error in (({"left": True}, Disconnected), ({"full": True}, Slow), ({"reads": False}, Slow)):
         with pytest.raises(error):
             Played(True, (1, PROMPT), (2, LAST), **options)
-
-
-@pytest.mark.parametrize(
-    ("error", "status"), [(ValueError("x"), 400), (RecursionError(), 400), (KeyError("x"), 500), (MemoryError(), 500),
-                          (BaseException("a panic in Rust"), 500),
-                          (Refused(418, "tea"), 418)]
-)  # fmt: skip
-def test_whose_fault_an_exception_is(error, status):
-    """What JSON of a client may raise is a 400, and every other bug a 500 that the log shows."""
-    with pytest.raises(Refused) as refused, translated():
-        raise error
-    assert refused.value.status == status

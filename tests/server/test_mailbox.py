@@ -24,15 +24,6 @@ def later(what, *args):
     return thread
 
 
-def test_what_is_there_is_taken_at_once():
-    async def main(box):
-        box.put(Queued(1))
-        box.put(Queued(2))
-        return await box.take(0.0)
-
-    assert run(main) == [Queued(1), Queued(2)]
-
-
 def test_waiting_ends_with_an_event_of_another_thread():
     async def main(box):
         thread = later(box.put, Queued(3))
@@ -65,16 +56,6 @@ def test_while_resting_events_gather():
 
     found, seconds = run(main)
     assert sorted(delta.text for delta in found) == ["a", "b"] and seconds >= 0.19
-
-
-def test_after_the_rest_the_first_event_counts():
-    async def main(box):
-        thread = later(box.put, Delta("a"))
-        found = await box.take(box.loop.time() + 1000, box.loop.time() + 0.01)
-        thread.join()
-        return found
-
-    assert run(main) == [Delta("a")]
 
 
 @pytest.mark.parametrize("last", [Failed("engine", "x"), Delta(finish="stop")])

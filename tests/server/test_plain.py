@@ -3,16 +3,10 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 
-from ds4ref.server import plain
-from ds4ref.server.limits import Limits
 from ds4ref.server.service import Settings
-from ds4ref.text import rawjson
-
-from .conftest import post, read_one
 
 
 def test_models(serving):
@@ -40,12 +34,6 @@ def test_models(serving):
     } <= entry.keys()  # fmt: skip
     assert entry["slug"] == model["id"] and entry["context_window"] == 2048 and entry["base_instructions"]
     assert entry["shell_type"] == "shell_command" and entry["truncation_policy"].keys() == {"mode", "limit"}
-
-
-def test_answers_are_as_long_as_the_server_allows(serving):
-    server = serving(settings=Settings(max_tokens=100), ctx=2048)
-    model = server.client.get("/v1/models").json()["data"][0]
-    assert model["top_provider"]["max_completion_tokens"] == 100
 
 
 def test_one_model(serving):
@@ -80,12 +68,6 @@ def test_control_strings_are_control_tokens(scripted):
     assert with_bos["tokens"] == [tokenizer.bos, *tokenizer.encode("a")]
 
 
-def test_half_a_character_is_a_replacement(scripted):
-    tokenizer = scripted.engine.tokenizer
-    half = next(i for i in range(len(tokenizer)) if tokenizer.token_bytes(i) == b"\xf0")
-    assert scripted.client.post("/detokenize", json={"tokens": [half]}).json() == {"prompt": "\ufffd"}
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -99,13 +81,6 @@ def test_half_a_character_is_a_replacement(scripted):
 def test_wrong_questions(scripted, path, body):
     answer = scripted.client.post(path, json=body)
     assert answer.status_code == 400 and answer.json()["error"]["message"]
-
-
-def test_tokenizer_info(scripted):
-    found = scripted.client.get("/tokenizer_info").json()
-    assert found["eos_token"] == "<\uff5cend\u2581of\u2581sentence\uff5c>" and found["vocab_size"] > 256
-    assert found["bos_token"] == "<\uff5cbegin\u2581of\u2581sentence\uff5c>" and found["pad_token"]
-    assert "chat_template" in found
 
 
 # --- how it goes
@@ -162,16 +137,6 @@ def test_health_does_not_wait_for_a_long_text(scripted, monkeypatch, path, body,
         assert asked.result().status_code == 200
 
 
-def test_health_does_not_wait_for_a_body_that_comes_slowly(scripted):
-    """Nor for one that is large: the last piece of this one is sent when health has been answered."""
-    body = json.dumps({"say": "x" * (4 << 20)}).encode()
-    sock = scripted.connect()
-    sock.sendall(post("/v1/echo", body)[: -(1 << 20)])
-    assert scripted.client.get("/health", timeout=30).status_code == 200
-    sock.sendall(body[-(1 << 20) :])
-    assert read_one(sock)[0] == 400  # it has arrived, and is longer than the context
-
-
 def test_health_of_a_server_without_a_thread(scripted):
     scripted.worker.shut_down(1)
     assert scripted.client.get("/health").status_code == 503
@@ -207,34 +172,3 @@ def test_the_description_names_every_endpoint(scripted):
     routes = {route.path.replace("{id:path}", "{id}") for route in inner.routes}
     assert set(found["paths"]) == routes - {"/v1/echo"}
     json.dumps(found)
-
-
-@pytest.mark.thorough
-def test_long_prompts_and_their_tokens_are_read_and_written_piece_by_piece(monkeypatch):
-    """While JSON is read or written no other thread runs, so that /health would have to wait."""
-    lengths = []
-
-    def noted(real):
-        def call(value, *args, **more):
-            done = real(value, *args, **more)
-            lengths.append(max(len(one) for one in (value, done) if isinstance(one, str)))
-            return done
-
-        return call
-
-    text = r"an escape \n, \u2028 and a \ud83d\ude00 " * 200_000
-    body = b'{"prompt": "' + text.encode() + b'", "add_special_tokens": false}'
-    ids = [*range(1000, 250_000)]
-    wanted = json.loads(body), json.dumps({"tokens": ids, "count": len(ids)}, separators=(",", ":")).encode() + b"\n"
-    monkeypatch.setattr(json, "loads", noted(json.loads))
-    monkeypatch.setattr(json, "dumps", noted(json.dumps))
-    service = SimpleNamespace(limits=Limits())
-    assert plain.Plain(service)._parse(body, "") == wanted[0]
-    assert plain.answer({"tokens": ids, "count": len(ids)}).body == wanted[1]
-    assert max(lengths) < 1.01 * rawjson.PIECE and len(body) > 4 * rawjson.PIECE
-
-
-@pytest.mark.parametrize("count", [0, 1, plain.LIST, plain.LIST + 1, 2 * plain.LIST, 2 * plain.LIST + 1])
-def test_lists_and_texts_of_any_length_are_whole(count):
-    value = {"a": [{"b": i} for i in range(count)], "c": "\n\u20ac" * (8 * count), "d": {"e": [[]]}}
-    assert json.loads(plain.answer(value).body) == value

@@ -108,13 +108,6 @@ def anchor(engine: Engine, one: Turn) -> int:
 # --- when
 
 
-def test_an_empty_set_of_timelines_is_the_one_that_was_given(nano: Engine) -> None:
-    given = Timelines(nano.tokenizer)
-    worker = Worker(nano, ctx=64, timelines=given)
-    worker.shut_down()
-    assert worker.timelines is given
-
-
 def test_a_cold_prompt_is_kept_up_to_its_last_user_message(nano: Engine) -> None:
     """ds4 KV 6, 7.1; the rest of it is evaluated afterwards, and is the same as in one go."""
     disk, one = Recorded(SMALL), turn("What is it that walks on four legs in the morning?")
@@ -145,15 +138,6 @@ def test_prompts_that_are_not_kept(nano: Engine, policy: Policy) -> None:
     with Running(nano, disk) as running:
         running.ask(turn("What is it?"))
         assert disk.saved == []
-
-
-def test_what_goes_on_from_memory_is_not_cold(nano: Engine) -> None:
-    disk = Recorded(SMALL)
-    with Running(nano, disk) as running:
-        running.ask(turn("What is it?"))
-        job, *_ = running.ask(turn("What is it?"))
-        assert job.start is not None and job.start.source == "memory-token"
-        assert [reason for reason, _ in disk.saved] == ["cold"]
 
 
 def test_continued_while_a_prompt_is_evaluated(nano: Engine) -> None:
@@ -191,17 +175,6 @@ def test_none_inside_a_call_and_one_right_after_it(nano: Engine) -> None:
         session.eval(5)
         saving.decoded(timelines, session, in_block=in_block or session.pos == 32)
     assert disk.saved == [("continued", 35)]
-
-
-def test_a_call_that_ends_its_turn_is_caught_up_with_there(nano: Engine) -> None:
-    disk = Recorded(Policy(32, cold_max=0, interval=32, align=32))
-    timelines = Timelines(nano.tokenizer, disk=disk)
-    session = nano.session(CTX)
-    session.sync([5] * 40)
-    timelines.keep(session, ["as it is sent"])
-    assert disk.saved == [("continued", 40)] and disk.texts == [(b"as it is sent", nano.tokenizer.decode([5] * 40))]
-    timelines.keep(session, ["as it is sent"])
-    assert len(disk.saved) == 1
 
 
 def test_what_could_not_be_saved_is_tried_again(nano: Engine) -> None:
@@ -247,27 +220,6 @@ def test_timelines_that_leave_memory_are_written(nano: Engine) -> None:
     assert [reason for reason, _ in disk.saved] == ["shutdown"]
 
 
-def test_what_clients_send_names_the_file(nano: Engine) -> None:
-    timelines = Timelines(nano.tokenizer)
-    session = nano.session(CTX)
-    session.sync([5] * 40)
-    own = nano.tokenizer.decode([5] * 40)
-    timelines.keep(session, ["with thoughts", "without"])
-    assert timelines.kept()[-1].texts == (b"with thoughts", b"without", own)
-    other = nano.session(CTX)
-    other.sync([5] * 41)
-    timelines.keep(other, ["without", nano.tokenizer.decode([5] * 41).decode()])
-    assert timelines.kept()[-1].texts[0] == nano.tokenizer.decode([5] * 41)
-
-
-def test_short_timelines_are_not_written(nano: Engine) -> None:
-    disk = Recorded(Policy(3000, cold_max=0, interval=0))
-    with Running(nano, disk, budget=0) as running:
-        running.ask(turn("What is it?"))
-        running.ask(turn("Something else?", system=SYSTEM[50:]))
-    assert disk.saved == []
-
-
 # --- going on
 
 
@@ -295,25 +247,6 @@ def test_after_a_restart_only_the_suffix_of_a_prompt_is_evaluated(nano: Engine, 
     assert tokens == wanted and job.start.tokens == cold.start.tokens
 
 
-@pytest.mark.thorough
-def test_a_question_of_one_word_is_no_exception(nano: Engine, tmp_path: Path) -> None:
-    """Few tokens at a time are summed in another order. A cold start breaks off where a later one goes on, so it makes
-    no difference; with a disk, from memory, or without either."""
-    shared = "All that is said before the question is said to everybody who comes here to ask one. " * 30
-    two, found = turn("Why?", system=shared), []
-    for disk in (Store.open(nano, tmp_path), Store.open(nano, tmp_path), None, None):
-        with Running(nano, disk) as running:
-            if len(found) in (0, 3):
-                running.ask(turn("How so?", system=shared))
-            job, tokens, _ = running.ask(two)
-            assert job.start is not None
-            found.append((job.start.source, tokens, running.logits))
-    assert [source for source, *_ in found] == ["memory-token", "disk-text", "none", "memory-token"]
-    for _, tokens, logits in found:
-        assert tokens == found[0][1]
-        np.testing.assert_array_equal(logits, found[0][2])
-
-
 def test_the_longest_of_memory_and_disk(nano: Engine, kept: Store) -> None:
     tokenizer = nano.tokenizer
     one = turn("What is it? " * 10)
@@ -337,31 +270,6 @@ def test_the_longest_of_memory_and_disk(nano: Engine, kept: Store) -> None:
 @pytest.fixture
 def kept(nano: Engine, tmp_path: Path) -> Store:
     return Store.open(nano, tmp_path, policy=SMALL)
-
-
-def test_two_conversations_in_turns(nano: Engine, kept: Store) -> None:
-    """ds4 KV 14.1, scenario 5: memory for one, and the other one comes back from disk."""
-    here, there = "Where were we?", "Something else entirely."
-    with Running(nano, kept, budget=0) as running:
-        first, said, _ = running.ask(turn(here))
-        answer = _text(nano, said)
-        running.ask(turn(there, system=SYSTEM[60:]))
-        again, tokens, _ = running.ask(turn(here, answer, "Go on."))
-    assert again.start is not None
-    assert again.start.source == "disk-text"
-    assert again.start.cached >= len(first.ids), "the first answer is part of it"
-    assert again.timing.prefill_tokens == len(again.start.tokens) - again.start.cached < 20
-    with Running(nano) as running:
-        before, same, _ = running.ask(turn(here))
-        following, wanted, _ = running.ask(turn(here, answer, "Go on."))
-        assert same == said and following.start is not None
-        assert (following.start.tokens, wanted) == (again.start.tokens, tokens), "as from memory"
-
-
-def _text(engine: Engine, tokens: list[int]) -> str:
-    return engine.tokenizer.decode([token for token in tokens if token != engine.tokenizer.eos]).decode(
-        "utf-8", "replace"
-    )
 
 
 def test_thoughts_that_no_client_sends_back_stay(nano: Engine, kept: Store) -> None:
@@ -438,18 +346,6 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def test_prompts_of_token_ids(nano: Engine, kept: Store) -> None:
-    """They have no text but that of their tokens, and go on from nothing but these."""
-    ids = nano.tokenizer.encode(SYSTEM * 2)
-    greedy = Sampling(0.0, 1.0, 0.0, 0)
-    with Running(nano, kept) as running:
-        running.ask(Turn("completions", ids=tuple(ids), max_tokens=2, sampling=greedy))
-    with Running(nano, kept) as running:
-        job, *_ = running.ask(Turn("completions", ids=(*ids, *ids[:20]), max_tokens=2, sampling=greedy))
-        assert job.start is not None and job.start.source == "disk-text" and job.start.cached >= 32
-        assert job.start.tokens == [*ids, *ids[:20]]
 
 
 def test_a_disk_that_fails_costs_nothing_but_time(nano: Engine, tmp_path: Path, monkeypatch) -> None:

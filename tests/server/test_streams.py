@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 
@@ -13,8 +12,7 @@ from ds4ref.errors import BackendError
 from ds4ref.nano import random_path
 from ds4ref.server import worker as module
 from ds4ref.server.job import Job
-from ds4ref.server.timelines import Timelines
-from ds4ref.server.turn import Failed, Prefill, Sampling, Turn
+from ds4ref.server.turn import Failed, Sampling, Turn
 from ds4ref.server.worker import Busy, Worker
 from ds4ref.targets.answer import Delta, Finish
 from ds4ref.text.chat import Message
@@ -146,35 +144,6 @@ def test_one_of_a_pass_is_cancelled(random_engine, worker):
 
 
 @pytest.mark.thorough
-def test_short_answers_do_not_wait_for_a_long_one(random_engine, worker):
-    long = Asked(worker, turn("Long", n=1000))
-    while len(long.tokens) < 10:
-        time.sleep(0.002)
-    short = [Asked(worker, turn(f"Short {n}", n=10)) for n in range(4)]
-    for one in short:
-        one.wait()
-    assert not long.ended.is_set(), "it has not even half"
-    assert long.wait().tokens == alone(random_engine, turn("Long", n=1000))
-
-
-def test_two_go_on_from_one_conversation_at_the_same_time(random_engine, worker):
-    """Its snapshot is shared, what is written after it is not."""
-    ids = tuple(random_engine.tokenizer.encode("Tell me of " + "rivers and " * 60))
-    first, *both = (Turn("completions", ids=ids + more, thinking="none", sampling=Sampling(0.0), max_tokens=60)
-                    for more in ((), (77,), (78, 79)))  # fmt: skip
-    Asked(worker, first).wait()
-    found = [Asked(worker, one) for one in (*both, first)]
-    for one in found:
-        one.wait()
-    assert all(one.job.start.cached >= len(ids) for one in found) and found[0].tokens != found[1].tokens
-    quiet = Worker(random_engine, ctx=CTX)
-    Asked(quiet, first).wait()
-    for one, asked in zip(found, (*both, first), strict=True):
-        assert Asked(quiet, asked).wait().tokens == one.tokens
-    quiet.shut_down()
-
-
-@pytest.mark.thorough
 def test_a_beginning_that_is_being_evaluated_is_waited_for(worker):
     """Agents start several requests with one system prompt: it is evaluated once."""
     system = "Here are the rules of the house, all of which hold. " * 80
@@ -201,47 +170,9 @@ def test_who_leaves_frees_its_turn_for_those_who_wait_for_the_same_beginning(nan
     worker.shut_down()
 
 
-def test_nothing_is_done_for_who_leaves_before_its_turn(nano_engine):
-    worker = slow(nano_engine)
-    worker.engine.hold()
-    one = Asked(worker, turn("word " * 40))
-    worker.engine.held()
-    two = Asked(worker, turn("other " * 40))
-    while len(worker.running) < 2:
-        worker.abandon(two.job)  # it is in the queue, or under way and has not begun
-        if two.ended.is_set() or two.job.ended is not None:
-            break
-        worker.engine.step()
-    worker.engine.release()
-    one.wait()
-    worker.shut_down()
-    assert two.job.finish == Finish.CANCELLED and not any(isinstance(event, Prefill) for _, event in two.told)
-
-
 def slow(nano_engine, **more):
     """A worker whose slices are over after every step, so that who comes next shows."""
     return ScriptedWorker(ScriptedEngine(nano_engine.tokenizer, 16), ctx=CTX, **more)
-
-
-def test_a_client_with_many_answers_gets_no_more_than_one_with_one(nano_engine, monkeypatch):
-    monkeypatch.setattr(module, "SLICE", 0.0)
-    worker = slow(nano_engine)
-    script = " ".join(map(str, range(300)))
-    worker.engine.say(*[script] * 6)
-    real = worker.engine.tick
-
-    def tick(cancel=None):
-        time.sleep(0.002)
-        real(cancel)
-
-    worker.engine.tick = tick
-    many = [Asked(worker, turn(f"many {n}", n=200, client="many")) for n in range(5)]
-    one = Asked(worker, turn("one", n=60, client="one")).wait()
-    assert sum(len(other.tokens) for other in many) < 3 * len(one.tokens)
-    for other in many:
-        other.job.cancel.press()
-        other.wait()
-    worker.shut_down()
 
 
 def test_nobody_says_a_second_token_while_others_wait_for_their_first(nano_engine, monkeypatch):
@@ -312,18 +243,6 @@ def test_without_memory_for_another_conversation_the_next_one_waits(nano_engine,
     worker.shut_down()
 
 
-def test_a_bug_in_one_answer_ends_that_one_alone(nano_engine):
-    worker = slow(nano_engine)
-    worker.engine.hold()
-    found = [Asked(worker, turn(f"word {n} " * 20)) for n in range(3)]
-    worker.engine.held()
-    worker.engine.fail = ZeroDivisionError()
-    worker.engine.release()
-    ends = [one.wait().told[-1][1] for one in found]
-    assert sorted(isinstance(end, Failed) for end in ends) == [False, False, True]
-    worker.shut_down()
-
-
 def test_all_that_run_end_at_shutdown(nano_engine):
     worker = slow(nano_engine)
     worker.engine.hold()
@@ -338,57 +257,3 @@ def test_all_that_run_end_at_shutdown(nano_engine):
     assert all(isinstance(end, Failed) or end.finish == Finish.CANCELLED for end in ends)
     with pytest.raises(Busy):
         worker.submit(turn("late"), lambda event: None)
-
-
-@pytest.mark.thorough
-def test_checkpoints_are_those_of_each_conversation(random_engine):
-    """The schedule of one's checkpoints is not the other's."""
-    from ds4ref.session.boundaries import Policy
-
-    class Disk:
-        policy = Policy(32, cold_max=0, interval=512, trim=0, align=512)
-
-        def __init__(self):
-            self.saved: list = []
-
-        def load(self, *args):
-            return None
-
-        def save(self, session, texts, reason):
-            self.saved.append((reason, session.pos, tuple(session.tokens[:40])))
-            return True
-
-    disk = Disk()
-    worker = Worker(random_engine, ctx=CTX, timelines=Timelines(random_engine.tokenizer, disk=disk))
-    turns = [turn(f"{n} " + "word after word " * 170, n=2, client=str(n)) for n in range(3)]
-    together = [Asked(worker, one) for one in turns]
-    for one in together:
-        one.wait()
-    saved = sorted((pos, tokens) for reason, pos, tokens in disk.saved if reason == "continued")
-    worker.shut_down()
-    single = Disk()
-    for one in turns:
-        quiet = Worker(random_engine, ctx=CTX, timelines=Timelines(random_engine.tokenizer, disk=single))
-        Asked(quiet, one).wait()
-        quiet.shut_down()
-    assert saved == sorted((pos, tokens) for reason, pos, tokens in single.saved if reason == "continued")
-    assert len(saved) >= 3 and 512 in {pos for pos, _ in saved}
-
-
-def test_prefill_is_told_once_for_each_position(worker):
-    found = Asked(worker, turn("word " * 700, n=1)).wait()
-    told = [event.done for _, event in found.told if isinstance(event, Prefill)]
-    rest = told[1:] if told[0] == told[1] else told
-    assert rest == sorted(rest) and rest[-1] == len(found.job.ids) and len(rest) > 1
-
-
-def test_events_of_one_turn_keep_their_order(worker):
-    box: queue.SimpleQueue = queue.SimpleQueue()
-    jobs = [worker.submit(turn(f"q{n}", n=15), lambda event, n=n: box.put((n, event))) for n in range(5)]
-    ended, kinds = 0, {n: [] for n in range(5)}
-    while ended < len(jobs):
-        n, event = box.get(timeout=60)
-        kinds[n].append(type(event).__name__)
-        ended += isinstance(event, Delta) and bool(event.finish)
-    for names in kinds.values():
-        assert names == sorted(names, key=["Queued", "Prefill", "Delta"].index)

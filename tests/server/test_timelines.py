@@ -70,12 +70,6 @@ def test_the_least_recently_used_leaves_first(timelines):
     assert firsts(timelines) == [13, 11, 14]
 
 
-def test_one_larger_than_the_budget_stays_alone(timelines):
-    timelines.keep(Session(tokens(11)), ())
-    timelines.keep(Session(tokens(12), own=5000), ())
-    assert firsts(timelines) == [12] and timelines.nbytes == 5000
-
-
 def test_rows_that_several_share_weigh_once(timelines):
     """As much as the longest of a store's, plus what each has alone; two stores are two."""
     timelines.keep(Session(tokens(11), own=10, shared=(1, 700)), ())
@@ -83,13 +77,6 @@ def test_rows_that_several_share_weigh_once(timelines):
     assert timelines.nbytes == 30 + 700
     timelines.keep(Session(tokens(13), own=40, shared=(2, 100)), ())
     assert timelines.nbytes == 70 + 800
-
-
-def test_a_short_one_is_not_cached(timelines):
-    timelines.keep(Session(tokens(11, LEAST - 1)), ())
-    assert len(timelines) == 0
-    timelines.keep(Session(tokens(11, LEAST)), ())
-    assert len(timelines) == 1
 
 
 def test_the_same_tokens_again_are_one_timeline_with_all_its_texts(timelines):

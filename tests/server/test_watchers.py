@@ -39,33 +39,6 @@ def figures(server):
 # --- logs
 
 
-def test_the_lines_of_a_turn(scripted, lines):
-    scripted.ask(LONG, thinking="high")
-    scripted.ask(LONG, thinking="high")
-    scripted.until(lambda: sum("finish=" in line for line in lines()) == 2)
-    first = [line for line in lines() if "ctx=0.." in line]
-    assert re.fullmatch(r"chat ctx=0\.\.(\d+):\1 THINKING prompt start", first[0])
-    assert re.fullmatch(r"chat ctx=\S+ THINKING prompt done \d+\.\d{3}s", first[1])
-    assert re.fullmatch(
-        r"chat ctx=\S+ gen=\d+ THINKING finish=stop \d+\.\d{3}s \(queue [\d.]+ prefill [\d.]+ decode [\d.]+\)",
-        first[-1],
-    )
-    second = next(line for line in lines() if "prompt start" in line and "ctx=0.." not in line)
-    cached, prompt, rest = map(int, re.match(r"chat ctx=(\d+)\.\.(\d+):(\d+)", second).groups())
-    assert 0 < cached == prompt and rest == 0
-
-
-def test_who_waits_is_told_of(scripted, lines):
-    scripted.engine.hold()
-    threads = [begin(scripted)]
-    scripted.engine.held()
-    threads += [begin(scripted), begin(scripted)]
-    scripted.until(lambda: any("waits, 1 ahead" in line for line in lines()))
-    scripted.engine.release()
-    for thread in threads:
-        thread.join()
-
-
 def test_failures_are_errors(scripted, caplog, lines):
     scripted.engine.fail = BackendError("no\x1b[31m more")
     scripted.ask()
@@ -122,61 +95,7 @@ def test_figures(scripted):
     assert found["process_resident_memory_bytes", ()] > 0
 
 
-def test_two_servers_count_for_themselves(serving):
-    one, other = serving(), serving()
-    one.ask()
-    assert not any(name == "ds4_answers_total" for name, _ in figures(other))
-
-
-def test_the_queue_in_figures(scripted):
-    scripted.engine.hold()
-    threads = [begin(scripted)]
-    scripted.engine.held()
-    threads += [begin(scripted), begin(scripted)]
-    scripted.until(lambda: len(scripted.worker.queue) == 2)
-    found = figures(scripted)
-    assert found["ds4_queue_length", ()] == 2 and found["ds4_running", ()] == 1
-    scripted.engine.release()
-    for thread in threads:
-        thread.join()
-
-
 # --- status
-
-
-def test_what_the_page_is_told(serving):
-    server = serving(chunk=16)
-    server.engine.say("one two three four five")
-    server.engine.hold()
-    threads = [begin(server, LONG)]
-    server.engine.held()
-    state = server.client.get("/status").json()
-    assert state["server"]["ctx"] == 4096 and state["server"]["model"] == "deepseek-v4-flash"
-    assert state["server"]["name"] == "deepseek-v4-flash"  # untold, there is no other name
-    assert [row["state"] for row in state["live"]] == ["prefill"]
-    server.engine.step(3)
-    threads.append(begin(server))
-    server.until(lambda: len(server.worker.queue) == 1)
-    server.until(lambda: server.client.get("/status").json()["live"][0]["done"] == 48)
-    state = server.client.get("/status").json()
-    assert [row["state"] for row in state["live"]] == ["prefill", "waiting"]
-    assert state["queue"] == {"waiting": 1, "limit": 256} and state["totals"]["evaluated_now"] == 48
-    server.engine.release()
-    for thread in threads:
-        thread.join()
-    server.until(lambda: server.client.get("/status").json()["totals"]["requests"] == 2)
-    state = server.client.get("/status").json()
-    assert not state["live"] and [row["status"] for row in state["recent"]] == [200, 200]
-    assert state["timelines"]["count"] == len(state["timelines"]["kept"]) > 0
-    assert state["totals"]["generated"] == sum(row["generated"] for row in state["recent"])
-    assert state["sources"] == {"none": 2}
-
-
-def test_history_is_bounded(scripted):
-    for _ in range(60):
-        scripted.ask()
-    state = scripted.client.get("/status").json()
-    assert len(state["recent"]) == 50 and state["totals"]["requests"] == 60
 
 
 # --- trace
@@ -213,15 +132,6 @@ def test_a_record(traced):
         at = text.index(part, at) + len(part)
 
 
-def test_a_compressed_request_is_traced_as_it_was_meant(traced):
-    import gzip
-
-    server, path = traced
-    body = gzip.compress(b'{"say":"packed"}')
-    server.client.post("/v1/echo", content=body, headers={"content-encoding": "gzip"})
-    server.until(lambda: '{"say":"packed"}' in path.read_text())
-
-
 def test_records_do_not_mix(traced):
     server, path = traced
     server.engine.hold()
@@ -239,15 +149,6 @@ def test_records_do_not_mix(traced):
     starts, ends = found[::2], found[1::2]
     assert [number for _, number in starts] == [number for _, number in ends]
     assert not any(end for end, _ in starts) and sorted(number for _, number in starts) == list("123456")
-
-
-def test_what_failed_is_told(traced):
-    server, path = traced
-    server.engine.fail = BackendError("the device burns")
-    server.ask()
-    server.until(lambda: "end request 1" in path.read_text())
-    text = path.read_text()
-    assert "--- trace: prefill failed: engine: the device burns ---" in text and "finish: error\nstatus: 500" in text
 
 
 def test_who_left_the_queue_leaves_no_record(traced):

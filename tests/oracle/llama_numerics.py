@@ -1,6 +1,6 @@
 """llama.cpp's CPU roundings as a table of ops for our forward pass, so that the two can be compared to float noise.
 
-Established stage by stage on its graph (validation-oracles.md). Before every matrix product ggml converts the
+Established stage by stage on its graph (docs/evidence/validation.md). Before every matrix product ggml converts the
 activations to the partner type of the weights:
 
     blocks of 32    int8 per 32 values with a scale rounded to f16 (ds4 keeps the scale in f32); on x86 codes are

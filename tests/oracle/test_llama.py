@@ -83,7 +83,7 @@ def near(model: str, logits: np.ndarray, stored: Any) -> dict[str, Difference]:
 @pytest.mark.parametrize("case", ["t5", "t40", "t200", "t700"])
 def test_smooth_as_shipped(golden: Path, copies: dict[str, Path], llama: Any, case: str, one_by_one: bool) -> None:
     """Default settings (f16 cache, fused attention). The distance to float math is that of integer activations (3.3e-2
-    and 4.2e-2 rms for the two kinds, validation-oracles.md 2); the cache roundings of ds4 are absent, so ds4 is
+    and 4.2e-2 rms for the two kinds, docs/evidence/validation.md 2); the cache roundings of ds4 are absent, so ds4 is
     farther."""
     stored = np.load(golden / f"smooth.{case}.npz")
     with llama.Llama(copies["smooth"]) as engine:

@@ -133,9 +133,7 @@ class Decoder:
     @classmethod
     def of(cls, model: Model, *caches: Cache) -> Decoder | None:
         """Return a decoder for ``caches``, the model's own if it has one, or None if its backend cannot record."""
-        if hasattr(model, "decoder"):
-            return model.decoder(*caches)
-        return cls(model, *caches) if model.ops.record() is not None else None
+        return model.decoder(*caches) or (cls(model, *caches) if model.ops.record() is not None else None)
 
     def prepare(self, positions: Iterable[int]) -> int:
         """Make the recordings that single tokens at ``positions`` of the one cache need, for ``run`` to find; return

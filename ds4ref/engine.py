@@ -172,13 +172,12 @@ class Engine:
     @property
     def streams(self) -> str:
         """Return how streams go from worker to worker of a cluster; "f32", unrounded, also on one machine."""
-        return getattr(self.model, "streams", "f32")
+        return self.model.streams
 
     @property
     def cluster(self) -> list[dict[str, Any]] | None:
         """Return the workers that have the layers (``cluster.model.ClusterModel.places``), None on one machine."""
-        places = getattr(self.model, "places", None)
-        return None if places is None else places()
+        return self.model.places()
 
     def steered(self, steering: Steering | None) -> Engine:
         """Return an engine of the same weights that is steered so, or not at all; it drafts nothing.
@@ -246,9 +245,7 @@ class Engine:
         if not isinstance(ctx, Integral):
             raise UsageError(f"ctx is {_shown(ctx)}: a number of tokens is needed")
         try:
-            session = Session(self.model, ctx)
-            session.speculation = None if self.drafts is None else self.drafts.speculation()
-            return session
+            return Session(self.model, ctx) if self.drafts is None else self.drafts.session(ctx)
         except MemoryError as e:
             raise BackendError(f"no memory for a context of {ctx} tokens: {e}") from e
 

@@ -14,7 +14,8 @@ A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with 
         PayloadError        a saved session that cannot be loaded
       Cancelled             stopped by the caller; the session is still consistent
       BackendError          a backend that is unknown or cannot run here
-      ClusterError          a worker that died, hangs or has another file; sessions go on when it is back
+      TransientError        a failure that left everything as it was
+        ClusterError        a worker that died, hangs or has another file; sessions go on when it is back
       TargetError           an engine reached over HTTP or a command failed
       DataError             results, vectors or stores that cannot be read or written
 """
@@ -89,7 +90,11 @@ class BackendError(Ds4Error):
     """A backend that is unknown or cannot run on this machine."""
 
 
-class ClusterError(Ds4Error):
+class TransientError(Ds4Error):
+    """A failure after which everything is as it was before: the same may be tried again."""
+
+
+class ClusterError(TransientError):
     """A worker of a cluster that died, does not answer or cannot take its layers.
 
     Sessions stay at their last finished pass; the next use of one asks the workers again. ``Session.tokens`` says

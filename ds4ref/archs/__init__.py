@@ -96,10 +96,38 @@ class Model(Protocol):
     ops: Backend
     numerics: Numerics
     experts: Any
-    steering: Directions | None
+    steering: Directions | None = None
     """What the half layers are steered with; set before the first session, on a copy (``Engine.steered``)."""
-    closed: bool
+    closed: bool = False
     """Whether the engine was closed: its sessions say so."""
+    streams: str = "f32"
+    """How streams go from worker to worker of a cluster; "f32": unrounded, also on one machine."""
+
+    def places(self) -> list[dict[str, Any]] | None:
+        """Return the workers that have the layers, None on one machine."""
+        return None
+
+    def decoder(self, *caches: Any) -> Any:
+        """Return what replays passes of a few tokens for these caches, None for the usual one (``decode.Decoder``)."""
+        return None
+
+    def last(self, X: Any, count: int) -> Any:
+        """Copy the streams of the last ``count`` tokens, so that the memory of the others is released."""
+        return self.ops.upload(self.ops.host(X[-count:]).copy())
+
+    def save(self, file: BinaryIO | str | os.PathLike[str], tokens: Sequence[int], logits: np.ndarray, cache: Any):
+        """Write a session (tokens, last logits, cache) to a path or an open file."""
+
+    def load(self, file: BinaryIO | str | os.PathLike[str], cache: Any) -> tuple[list[int], np.ndarray]:
+        """Read a session into an empty cache and return its tokens and logits (vocab,); raise PayloadError for a bad
+        file."""
+
+    def saved_bytes(self, tokens: int) -> int:
+        """Return the size in bytes of a saved session of ``tokens`` tokens."""
+
+    def close(self) -> None:
+        """Stop reading experts."""
+        self.experts.close()
 
     def cache(self, ctx: int, exact: bool = False) -> Any:
         """Return an empty cache for ``ctx`` tokens; ``exact`` stores all cached values in float32."""
@@ -124,16 +152,6 @@ class Model(Protocol):
 
         Both arrays must be results of ops other than ``embed``. ``ds4ref.decode`` seals the recording.
         """
-
-    def save(self, file: BinaryIO | str | os.PathLike[str], tokens: Sequence[int], logits: np.ndarray, cache: Any):
-        """Write a session (tokens, last logits, cache) to a path or an open file."""
-
-    def load(self, file: BinaryIO | str | os.PathLike[str], cache: Any) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty cache and return its tokens and logits (vocab,); raise PayloadError for a bad
-        file."""
-
-    def saved_bytes(self, tokens: int) -> int:
-        """Return the size in bytes of a saved session of ``tokens`` tokens."""
 
 
 class Arch(Protocol):

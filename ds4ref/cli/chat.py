@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..console.common import Interrupt, Progress, read_text, say
 from ..console.model import open_engine
 from ..console.options import integer, printable
-from ..errors import Cancelled, ClusterError, ContextError, Ds4Error, SessionError, UsageError
+from ..errors import Cancelled, ContextError, Ds4Error, SessionError, TransientError, UsageError
 from ..generate import Generation, Timing, check_fits, prefill
 from ..sampling import fresh_seed
 from .oneshot import make_sampler, report
@@ -163,7 +163,7 @@ class Chat(Talk):
             failure = f"{error}; enlarge it with /ctx N"
         except (Ds4Error, MemoryError) as error:
             failure = str(error) or "not enough memory"
-            if not isinstance(error, ClusterError):  # then the session is as it was
+            if not isinstance(error, TransientError):
                 self.session.invalidate()
         except KeyboardInterrupt:  # a second Ctrl-C may strike in the middle of anything
             self.session.invalidate()

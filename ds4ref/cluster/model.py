@@ -250,6 +250,10 @@ class ClusterModel:
         """Return a decoder for a timeline, None where the stages cannot record."""
         return ClusterDecoder(self, *caches) if self._records else None
 
+    def last(self, X: Output, count: int) -> Output:
+        """Return the streams of the last ``count`` tokens, which stay where they are."""
+        return X[-count:]
+
     def forward(
         self, ids: np.ndarray, cache: ClusterCache, hooks: Any = None, cancel: Callable[[], bool] | None = None
     ) -> Output:

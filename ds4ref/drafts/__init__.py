@@ -9,7 +9,7 @@ the random numbers of plain decode.
     speculation.py  which draft is tried, and how deep
     estimates.py    running estimates of acceptance, and of the time of a pass, for that
 
-Verification is the session's; a pass of several rows is the decoder's.
+    session.py      the session that verifies them; a pass of several rows is the decoder's
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from ..engine_options import DRAFTS, Drafting
 from ..errors import UsageError
 from .estimates import PassTimes
 from .lookup import Lookup
+from .session import DraftingSession
 from .speculation import Counts, Speculation
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Drafts:
             raise UsageError(f"unknown drafts {wanted.kind!r}: choose from {', '.join(DRAFTS)}")
         if wanted.kind == "mtp" and wanted.mtp is None:
             raise UsageError("drafts of the block for multi-token prediction need its file: --mtp FILE")
-        self.wanted, self.block = wanted, None
+        self.model, self.wanted, self.block = model, wanted, None
         self.counts, self.times = Counts(), PassTimes()
         if getattr(model.ops, "recorded_rows", 1) < 2:
             raise UsageError(f"backend {model.ops.name} evaluates one token a pass: drafts gain nothing")
@@ -37,8 +38,8 @@ class Drafts:
 
             self.block = Block.open(wanted.mtp, model)
 
-    def speculation(self) -> Speculation:
-        """Return what chooses drafts for a new session."""
+    def session(self, ctx: int) -> DraftingSession:
+        """Return a new, empty session for ``ctx`` tokens that drafts."""
         drafts: list[Draft] = []
         if self.block is not None:
             from .mtp import Mtp
@@ -47,7 +48,8 @@ class Drafts:
         if self.wanted.kind != "mtp":
             drafts.append(Lookup())
         wanted = self.wanted
-        return Speculation(drafts, wanted.depth, wanted.most, counts=self.counts, times=self.times)
+        speculation = Speculation(drafts, wanted.depth, wanted.most, counts=self.counts, times=self.times)
+        return DraftingSession(self.model, ctx, speculation)
 
     def facts(self) -> dict[str, Any]:
         """Return what the drafts of all sessions did, for reports."""

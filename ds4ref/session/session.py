@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -19,10 +19,7 @@ from .. import sampling
 from ..archs import Model
 from ..costs import prefill_chunk
 from ..decode import MOST_RANKS, RANKS, Decoder, Rows, TokenOutputs
-from ..errors import Cancelled, ClusterError, ContextError, SessionError, TokenError
-
-if TYPE_CHECKING:
-    from ..drafts.speculation import Speculation
+from ..errors import Cancelled, ContextError, SessionError, TokenError, TransientError
 
 Progress = Callable[[int, int], None]
 Cancel = Callable[[], bool]
@@ -59,15 +56,12 @@ class Snapshot:
 
 
 class Session:
-    """One timeline of a model, created by ``Engine.session``.
+    """One timeline of a model, created by ``Engine.session``; ``drafts.session`` has one that drafts tokens."""
 
-    With ``speculation`` set, a session evaluates drafted tokens together with the token that is appended, in one pass;
-    if they are appended next, that costs nothing more. Nothing else changes: all outputs are to the bit those of a
-    session without.
-    """
-
-    speculation: Speculation | None = None
-    """What drafts tokens for this session alone, or None."""
+    @property
+    def _window(self) -> int:
+        """Return the number of the newest tokens whose streams are always kept."""
+        return 1
 
     def __init__(self, model: Model, ctx: int):
         if ctx < 1:
@@ -86,7 +80,7 @@ class Session:
         self._ahead: list[int]
         """Tokens of the rows after ``_row``: in the cache, but not in the timeline unless they are appended."""
         self._drafted: bool
-        """Whether the last pass had drafts that the speculation has not heard of again."""
+        """Whether the last pass had drafts that were not settled."""
         self._stale: bool
         """Whether the cache is of tokens that are gone."""
         self.invalidate()
@@ -159,14 +153,6 @@ class Session:
         streams = self.model.ops.host(self._streams[-1:])
         return streams if self._replayed is None else streams.copy()
 
-    def _last(self, X: Any, count: int = 1) -> Any:
-        """Copy the streams of the last ``count`` tokens, releasing the memory of the others.
-
-        Those that are still being computed elsewhere (``cluster``) stay there.
-        """
-        ops = self.model.ops
-        return X[-count:] if hasattr(X, "fetch") else ops.upload(ops.host(X[-count:]).copy())
-
     def _head(self, X: Any, pos0: int) -> np.ndarray:
         return self.model.ops.host(self.model.logits(X, pos0, self.hooks))
 
@@ -194,8 +180,7 @@ class Session:
 
     def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
         """Continue from another cache; recordings of the old one are dropped."""
-        if self.speculation is not None:
-            self.speculation.truncate(0)
+        self._truncated(0)
         self._timeline, self._decoder = cache, Decoder.of(self.model, cache)
         self._tokens, self._stale = tokens, False
         self._set_outputs(None, logits)
@@ -208,11 +193,10 @@ class Session:
         return self._timeline
 
     def _settle(self) -> None:
-        """Drop the rows ahead, and tell the speculation how many of its drafts were right."""
+        """Drop the rows ahead, and note how many drafts were right."""
         if self._drafted:
             self._drafted = False
-            if self.speculation is not None:
-                self.speculation.settled(max(self._row, 0))
+            self._settled(max(self._row, 0))
         if self._ahead:
             self._ahead = []
             self._timeline.rewind(self.pos)
@@ -279,31 +263,32 @@ class Session:
             made, begun = self._decoder.made, time.perf_counter()
             try:
                 (rows,) = self._decoder.run(tokens)
-            except ClusterError:
-                raise  # the timeline is as it was
+            except TransientError:
+                raise
             except BaseException:
                 self._give_up()
                 raise
-            if self.speculation is not None and made == self._decoder.made:
-                self.speculation.passed(len(tokens), time.perf_counter() - begun)
+            if made == self._decoder.made:
+                self._passed(len(tokens), time.perf_counter() - begun)
             self.take(rows, tokens)
         self._tokens.append(self._ahead.pop(0))
         self._set_row(self._row + 1)
 
+    # --- what a session that drafts does more (``drafts.session``)
+
     def _drafts(self, token: int, most: int) -> list[int]:
-        """Return tokens to evaluate in one pass with the next token of the timeline, in the hope that they follow
-        it."""
-        room = min(most, self.ctx - self.pos - 1)
-        if self.speculation is None or room < 1:
-            return []
-        streams = self._streams
-        if self._rows is not None:  # of the whole pass
-            streams = self._rows.streams[: self._row + 1]
-        self._tokens.append(token)
-        try:
-            return self.speculation.propose(self._tokens, streams, room)
-        finally:
-            self._tokens.pop()
+        """Return at most ``most`` tokens to evaluate in one pass with the next ``token``, in the hope that they
+        follow it."""
+        return []
+
+    def _passed(self, rows: int, seconds: float) -> None:
+        """Note the time of a pass for which no recording had to be made."""
+
+    def _settled(self, accepted: int) -> None:
+        """Note how many drafted tokens were appended."""
+
+    def _truncated(self, pos: int) -> None:
+        """Note that the tokens from position ``pos`` on are gone."""
 
     # --- one pass for several sessions (``together``)
 
@@ -321,7 +306,7 @@ class Session:
         self._settle()
         _ = self.logits
         if self._streams is not None:
-            self._streams = self._last(self._streams)
+            self._streams = self.model.last(self._streams, 1)
         self._rows = None
         return self._timeline, RANKS if self._decoder is None else self._decoder.ranks
 
@@ -392,8 +377,7 @@ class Session:
             raise SessionError(f"cannot rewind from {self.pos} to {pos} tokens: too far back")
         self._cache.rewind(target)
         again, self._tokens = self._tokens[target:pos], self._tokens[:target]
-        if self.speculation is not None:
-            self.speculation.truncate(target)
+        self._truncated(target)
         self._set_outputs(self._streams[:known] if known > 0 else None, None)
         for token in again:
             self.append(token)
@@ -407,17 +391,16 @@ class Session:
             assert frontier is not None
             self._cache.reset(frontier)
             raise
-        except ClusterError:
-            raise  # the timeline is as it was
+        except TransientError:
+            raise
         except BaseException:
             self._give_up()
             raise
         self._tokens.extend(int(t) for t in tokens)
-        kept = 1 if self.speculation is None else self.speculation.window
-        kept = len(X) if len(X) <= max(STREAMS_KEPT, kept) else kept
+        kept = len(X) if len(X) <= max(STREAMS_KEPT, self._window) else self._window
         # On the host results of a pass share its memory, and one that outlives it would keep all of that.
         own = kept == len(X) and not isinstance(X, np.ndarray)
-        self._set_outputs(X if own else self._last(X, kept), None)
+        self._set_outputs(X if own else self.model.last(X, kept), None)
         return X
 
     def _check(self, tokens: Sequence[int], start: int) -> None:
@@ -491,8 +474,7 @@ class Session:
             raise ContextError(f"a snapshot of {len(snapshot.tokens)} tokens does not fit the context of {self.ctx}")
         self._renew()
         self._cache.reset(snapshot.cache)
-        if self.speculation is not None:
-            self.speculation.truncate(self.common_prefix(snapshot.tokens))
+        self._truncated(self.common_prefix(snapshot.tokens))
         self._tokens = list(snapshot.tokens)
         self._set_outputs(None, snapshot.logits.copy())
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ds4ref.drafts.session import DraftingSession
 from ds4ref.engine import Engine
 from ds4ref.session.session import Session
 from tests.marking import sampled
@@ -37,11 +38,11 @@ def alone(engine: Engine, prompts: list[list[int]]) -> list[list[tuple[int, np.n
     return found
 
 
-def started(engine: Engine, prompt: Sequence[int], **more: Any) -> Session:
-    session = engine.session(CTX)
+def started(engine: Engine, prompt: Sequence[int], speculation: Any = None, ctx: int = CTX) -> Session:
+    session = engine.session(ctx) if speculation is None else DraftingSession(engine.model, ctx, speculation)
     session.sync(prompt)
-    for name, value in more.items():
-        setattr(session, name, value)
+    if speculation is not None:
+        speculation.cut.clear()
     return session
 
 
@@ -115,9 +116,8 @@ def counted(session: Session) -> list[int]:
 
 def test_drafts_stay_within_the_context(engine: Engine, prompts: list, alone: list) -> None:
     best = [token for token, _ in alone[2]]
-    session = engine.session(len(prompts[2]) + 4)
-    session.sync(prompts[2])
-    told = session.speculation = Told(prompts[2], best, 7)  # type: ignore[assignment]
+    told = Told(prompts[2], best, 7)
+    session = started(engine, prompts[2], told, ctx=len(prompts[2]) + 4)
     for token, logits in alone[2][:4]:
         np.testing.assert_array_equal(session.logits, logits)
         session.append(token)
@@ -149,7 +149,7 @@ def test_a_failing_drafter_harms_nothing(engine: Engine, prompts: list, alone: l
     session = started(engine, prompts[0], speculation=Broken(prompts[0], [], 3))
     with pytest.raises(RuntimeError, match="broken"):
         session.append(alone[0][0][0])
-    session.speculation = None
+    session._drafts = lambda token, most: []  # type: ignore[method-assign]
     for token, logits in alone[0][:9]:
         np.testing.assert_array_equal(session.logits, logits)
         session.append(token)

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ds4ref.drafts.session import DraftingSession
 from ds4ref.engine import Engine
 from ds4ref.errors import ContextError, SessionError
 from ds4ref.session.session import Session, Snapshot
@@ -73,7 +74,8 @@ class Sequences(RuleBasedStateMachine):
     @initialize(target=snapshots, starts=st.tuples(*[st.sampled_from(STARTS)] * 3))
     def begin(self, starts: tuple[int, ...]) -> Any:
         self.together = self.engine.together()
-        self.sessions = [self.engine.session(CTX) for _ in starts]
+        nothing: Any = Told(self.text, 0, 1)
+        self.sessions = [DraftingSession(self.engine.model, CTX, nothing) for _ in starts]
         self.tokens = [self.text[:start] for start in starts]
         self.floor = list(starts)
         for session, start in zip(self.sessions, starts, strict=True):
@@ -140,8 +142,7 @@ class Sequences(RuleBasedStateMachine):
 
     @rule(which=which, depth=st.integers(0, 7), wrong=st.sampled_from([1, 3, 7, 1000]))
     def draft(self, which: int, depth: int, wrong: int) -> None:
-        told: Any = Told(self.text, depth, wrong) if depth else None
-        self.sessions[which].speculation = told
+        self.sessions[which].speculation = Told(self.text, depth, wrong)  # type: ignore[assignment]
 
     @rule(right=st.tuples(st.booleans(), st.booleans(), st.booleans()), taken=st.tuples(*[st.booleans()] * 3))
     def share_a_pass(self, right: tuple[bool, ...], taken: tuple[bool, ...]) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ... import archs
 from ...errors import Cancelled
 from ...numerics import Numerics
 from ..experts import ExpertUse
 from ..inputs import Inputs, blank
-from ..steering import Directions
 from . import attention, head, moe, payload
 from .cache import Cache
 from .chunk import Chunk, Plan, plan
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from ...residency.resident import ResidentExperts
 
 
-class Model:
+class Model(archs.Model):
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
-
-    steering: Directions | None = None
-    closed = False
 
     def __init__(
         self,
@@ -101,10 +98,6 @@ class Model:
         """Compute logits (T, V) float32, an array of the backend, of streams X (T, C, D) of tokens from position
         ``pos0`` on."""
         return head.logits(Chunk(self, [0] * len(X), pos0, Plan({}, 0), hooks), self.weights, X)
-
-    def close(self) -> None:
-        """Stop reading experts."""
-        self.experts.close()
 
     # --- saved sessions
 

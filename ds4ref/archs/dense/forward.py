@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ... import archs
 from ...errors import Cancelled
 from ...numerics import Numerics
 from ..experts import ExpertUse
 from ..inputs import Inputs, blank
-from ..steering import Directions
 from . import blocks, payload
 from .cache import Cache
 from .chunk import Chunk, Hooks
@@ -55,11 +55,8 @@ def of_family(mode: Numerics) -> Numerics:
     return mode._replace(kv_fp8=False, kv_f16=rounds, indexer_qat=False, route_floor=False, rope=rope)
 
 
-class Model:
+class Model(archs.Model):
     """The immutable part of a model: shape, weights, ops, numerics. Shared by all sessions."""
-
-    steering: Directions | None = None
-    closed = False
 
     def __init__(
         self,
@@ -115,10 +112,6 @@ class Model:
         """Compute logits (T, V) float32, an array of the backend, of the residual stream (T, D) of tokens from ``pos0``
         on."""
         return blocks.logits(Chunk(self, [0] * len(X), pos0, hooks), self.weights, X)
-
-    def close(self) -> None:
-        """Stop reading experts."""
-        self.experts.close()
 
     # --- saved sessions
 

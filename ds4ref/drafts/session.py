@@ -1,0 +1,45 @@
+"""A session that drafts: drafted tokens are evaluated with the token that is appended, in one pass.
+
+If they are appended next, that costs nothing more. Nothing else changes: all outputs are to the bit those of a session
+without drafts.
+"""
+
+from __future__ import annotations
+
+from ..archs import Model
+from ..session.session import Session
+from .speculation import Speculation
+
+
+class DraftingSession(Session):
+    """A session of ``Engine.session`` whose tokens ``speculation`` drafts for this session alone."""
+
+    def __init__(self, model: Model, ctx: int, speculation: Speculation):
+        self.speculation = speculation
+        super().__init__(model, ctx)
+
+    @property
+    def _window(self) -> int:
+        return self.speculation.window
+
+    def _drafts(self, token: int, most: int) -> list[int]:
+        room = min(most, self.ctx - self.pos - 1)
+        if room < 1:
+            return []
+        streams = self._streams
+        if self._rows is not None:  # of the whole pass
+            streams = self._rows.streams[: self._row + 1]
+        self._tokens.append(token)
+        try:
+            return self.speculation.propose(self._tokens, streams, room)
+        finally:
+            self._tokens.pop()
+
+    def _passed(self, rows: int, seconds: float) -> None:
+        self.speculation.passed(rows, seconds)
+
+    def _settled(self, accepted: int) -> None:
+        self.speculation.settled(accepted)
+
+    def _truncated(self, pos: int) -> None:
+        self.speculation.truncate(pos)

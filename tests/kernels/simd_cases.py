@@ -3,6 +3,7 @@
 import numpy as np
 
 from ds4ref.kernels.formats import FORMATS
+from tests.kernels import reference
 
 BYTE_SCALES = ("MXFP4", "F8_E4M3")
 """Formats whose first byte is an exponent."""
@@ -34,36 +35,13 @@ def random_rows(fmt, rows, n, rng, codes=None):
     return blocks.reshape(rows, -1)
 
 
-def round_a8(x):
-    """docs/explanation/model.md 10.2 literally, in float32: codes (n,) int8, scales (n/32,) float32."""
-    blocks = np.asarray(x, np.float32).reshape(-1, 32)
-    d = np.abs(blocks).max(axis=1) / np.float32(127)
-    with np.errstate(divide="ignore"):
-        inverse = np.where(d != 0, np.float32(1) / d, np.float32(0)).astype(np.float32)
-    codes = np.clip(np.rint(blocks * inverse[:, None]), -128, 127).astype(np.int8)
-    return codes.ravel(), d
-
-
-def round_q8k(x):
-    """docs/explanation/model.md 10.2 literally: codes (n,) int8, d (n/256,) float32, sums (n/16,) int16."""
-    blocks = np.asarray(x, np.float32).reshape(-1, 256)
-    peak = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(axis=1)]
-    with np.errstate(divide="ignore"):
-        inverse = np.where(peak != 0, np.float32(-127) / peak, np.float32(0)).astype(np.float32)
-        d = np.where(inverse != 0, np.float32(1) / inverse, np.float32(0)).astype(np.float32)
-    codes = np.clip(np.rint(blocks * inverse[:, None]), -128, 127).astype(np.int8)
-    return codes.ravel(), d, codes.reshape(-1, 16).sum(axis=1, dtype=np.int16)
-
-
 def rounded(act, x):
     """The activations as the kernel sees them, float64."""
-    if act == "a8":
-        codes, d = round_a8(x)
-        return codes * np.repeat(d.astype(np.float64), 32)
-    if act == "q8k":
-        codes, d, _ = round_q8k(x)
-        return codes * np.repeat(d.astype(np.float64), 256)
-    return np.asarray(x, np.float64)
+    x = np.asarray(x, np.float32 if act in ("a8", "q8k") else np.float64)
+    if act not in ("a8", "q8k"):
+        return x
+    codes, scales, *_ = getattr(reference, f"quantize_{act}")(x[None])
+    return codes[0] * np.repeat(scales[0].astype(np.float64), x.size // scales.size)
 
 
 def run(kernel, raw, x, first=0, last=None):

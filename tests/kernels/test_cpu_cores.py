@@ -138,22 +138,10 @@ def test_a_macs_threads_are_its_performance_cores(tmp_path: Path, mac):
     assert available_cores(tmp_path) == 8 and system.usable_cores() == 12
 
 
-def test_an_intel_mac_has_one_kind_of_cores(tmp_path: Path, mac):
-    mac({})
-    assert available_cores(tmp_path) == 12
-
-
 def test_sysctl_reads_texts_and_numbers_of_both_sizes(mac):
     mac({"a": b"Apple M1\0", "b": (7).to_bytes(8, sys.byteorder), "c": (-1 & 0xFFFFFFFF).to_bytes(4, sys.byteorder)})
     assert system.sysctl("a") == b"Apple M1\0" and system.sysctl("d") == b"" and system.sysctl_number("d") is None
     assert (system.sysctl_number("b"), system.sysctl_number("c")) == (7, 0xFFFFFFFF)
-
-
-def test_elsewhere_there_is_no_sysctl(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(system, "_libc", lambda: pytest.fail("asked"))
-    assert system.sysctl("hw.memsize") == b""
-    system.prefer_performance_cores()
 
 
 def test_workers_ask_for_performance_cores(mac):

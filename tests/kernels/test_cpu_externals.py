@@ -47,12 +47,6 @@ def test_a_call_of_libm_ends_the_build(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not list(tmp_path.iterdir()), "no object is left to be loaded"
 
 
-def test_a_call_that_is_allowed_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(build, "entries", lambda group: {"planted": planted("log2f")})
-    build.build(tmp_path, 0, 1)
-    assert externals(tmp_path / "0.o") == {"log2f"} <= build.ALLOWED_EXTERNALS
-
-
 def test_an_intrinsic_becomes_a_call_in_machine_code_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """So the build, which looks at modules, does not see it: the next test has to."""
     monkeypatch.setattr(build, "entries", lambda group: {"planted": planted("llvm.exp.f32")})

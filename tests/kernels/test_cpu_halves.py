@@ -80,15 +80,3 @@ def test_every_half_and_what_lies_between(plain: bool):
     assert done.returncode == 0, done.stderr[-2000:]
     if plain:
         assert done.stdout == "C False\n"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="feature strings of x86-64")
-def test_every_kernel_without_f16c(tmp_path: Path):
-    """The whole library compiles for a plain x86-64 and does what the reference does."""
-    environment = dict(os.environ, **PLAIN, PYTHONPATH=str(ROOT), DS4_TEST_CACHE_DIR=str(tmp_path))
-    files = [str(HERE / name) for name in ("test_cpu_ops.py", "test_cpu_rounding.py", "test_ops.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert " passed" in done.stdout

@@ -118,18 +118,10 @@ def test_workers_sleep_when_idle_and_wake():
     assert np.array_equal(out, x.astype(np.float16).astype(np.float32))
 
 
-@pytest.mark.parametrize("count", [0, -1, 10_000])
-def test_thread_count_is_checked(count: int):
-    with pytest.raises(ValueError, match=r"1\.\.256"):
-        cpu.threads = count
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity masks on this system")
-def test_thread_count_follows_the_affinity_mask():
-    core = min(os.sched_getaffinity(0))
-    one = f"import os; os.sched_setaffinity(0, [{core}])"
-    run = script(f"{one}; from ds4ref.kernels.cpu import CPU; print(CPU().threads)")
-    assert run.communicate(timeout=60)[0].strip() == "1"
+def test_thread_count_is_checked():
+    for count in (0, -1, 257):
+        with pytest.raises(ValueError, match=r"1\.\.256"):
+            cpu.threads = count
 
 
 def test_control_c_between_ops():

@@ -1,6 +1,5 @@
 """Memory of large results that is used again while others are in use."""
 
-import gc
 import threading
 
 import numpy as np
@@ -53,31 +52,6 @@ def test_no_more_memory_is_taken_than_was_lent_at_once() -> None:
     assert (memory.kept, memory.lent) == (0, 7 * LEAST)
 
 
-def test_nothing_is_kept_when_nothing_is_lent() -> None:
-    memory = Memory()
-    for _ in range(2):
-        arrays = [memory.empty((n * ROW,), np.float32) for n in (1, 2, 3)]
-        arrays.pop(0)
-        assert (memory.kept, memory.lent) == (LEAST, 5 * LEAST)
-        arrays.clear()
-        assert (memory.kept, memory.lent) == (0, 0)
-
-
-def test_the_collector_gives_back_what_a_circle_holds() -> None:
-    memory = Memory()
-    circle: list = [memory.empty((ROW,), np.float32)]
-    circle.append(circle)
-    del circle
-    gc.collect()
-    assert memory.lent == 0
-
-
-def test_small_arrays_are_numpys_own() -> None:
-    memory = Memory()
-    small = memory.empty((ROW - 1,), np.float32)
-    assert small.base is None and memory.lent == 0
-
-
 def test_memory_that_is_not_to_be_had_is_not_counted() -> None:
     memory = Memory()
     with pytest.raises(MemoryError):
@@ -85,19 +59,6 @@ def test_memory_that_is_not_to_be_had_is_not_counted() -> None:
     assert (memory.kept, memory.lent) == (0, 0)
     arrays = [memory.empty((ROW,), np.float32) for _ in range(2)]
     arrays.clear()
-    assert (memory.kept, memory.lent) == (0, 0)
-
-
-def test_what_comes_back_while_somebody_takes_is_counted_by_him() -> None:
-    """As when the collector runs within ``empty``: the lock is taken, by the same thread."""
-    memory = Memory()
-    first, second = memory.empty((ROW,), np.float32), memory.empty((ROW,), np.float32)
-    with memory._lock:
-        del first
-        assert memory.kept == 0
-    third = memory.empty((2 * ROW,), np.float32)
-    assert (memory.kept, memory.lent) == (LEAST, 3 * LEAST)
-    del second, third
     assert (memory.kept, memory.lent) == (0, 0)
 
 

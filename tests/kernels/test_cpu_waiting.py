@@ -14,11 +14,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from llvmlite import binding, ir
 
 from ds4ref.kernels.cpu import workers
 from ds4ref.kernels.cpu.abi import POOL_BYTES, POOL_IDLE, POOL_IDLE_NAP, POOL_NAP, POOL_SPIN, SLOT
-from ds4ref.kernels.cpu.tasks import lang
 from ds4ref.kernels.cpu.tasks.sync import wait_until
 
 THREADS = Path("/proc/self/task")
@@ -73,23 +71,6 @@ def test_a_long_wait_is_slept_away():
     assert waits.slept >= NAPS
 
 
-@needs_counts
-@pytest.mark.parametrize(("spin", "nap"), [(FOR_EVER, FOR_EVER), (0, FOR_EVER)], ids=["spins", "yields"])
-def test_before_its_time_nobody_naps(spin: int, nap: int):
-    looks = iter(range(50))
-    waits = Counted(limited(spin, nap))
-    waits.wait(lambda slept: next(looks, None) is None)
-    # starting a thread and looking at the interpreter's lock may sleep a few times
-    assert waits.slept < 10
-
-
-@needs_counts
-def test_where_the_clock_stands_still_a_wait_is_all_naps():
-    waits = Counted(limited(0, 0))
-    waits.wait(lambda slept: slept >= NAPS)
-    assert waits.slept >= NAPS
-
-
 def clocks(monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
     """Clocks that agree: each look takes 80 ns, of which one in three is interrupted for 3 us."""
     now, looks = [10**12], [0]
@@ -112,11 +93,6 @@ def test_the_rate_of_the_clock_is_measured(monkeypatch: pytest.MonkeyPatch, rate
     assert workers.tick_rate.__wrapped__() == pytest.approx(rate, rel=1e-3)
 
 
-def test_a_clock_that_goes_back_counts_as_standing_still(monkeypatch: pytest.MonkeyPatch):
-    clocks(monkeypatch, -0.5)
-    assert workers.tick_rate.__wrapped__() == 0
-
-
 def test_a_pool_knows_its_limits_in_ticks(monkeypatch: pytest.MonkeyPatch):
     pool = workers.Workers(2)
     pool.load()
@@ -125,21 +101,3 @@ def test_a_pool_knows_its_limits_in_ticks(monkeypatch: pytest.MonkeyPatch):
     pool.close()
     words = (POOL_SPIN, POOL_NAP, POOL_IDLE_NAP, POOL_IDLE)
     assert [pool._words[word // SLOT] for word in words] == [4800, 24_000, 12_000, 960_000]
-
-
-def test_aarch64_spins_on_an_instruction_barrier(monkeypatch: pytest.MonkeyPatch):
-    """ "yield" does nothing on its cores: a spin would be over too soon, and load the line it polls."""
-    try:
-        binding.initialize_all_targets()
-        binding.initialize_all_asmprinters()
-        target = binding.Target.from_triple("arm64-apple-macosx")
-    except RuntimeError:
-        pytest.skip("this LLVM has no AArch64 target")
-    monkeypatch.setattr(lang, "IS_X86", False)
-    monkeypatch.setattr(lang, "IS_AARCH64", True)
-    module = ir.Module()
-    builder = ir.IRBuilder(ir.Function(module, ir.FunctionType(ir.VoidType(), []), "spin").append_basic_block())
-    lang._spin_hint(builder, [])
-    builder.ret_void()
-    code = target.create_target_machine().emit_assembly(binding.parse_assembly(str(module)))
-    assert re.search(r"^\s+isb(\s|$)", code, re.MULTILINE) and "yield" not in code

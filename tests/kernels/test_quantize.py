@@ -77,19 +77,11 @@ def test_importance_lowers_the_error_it_weighs(fmt, kind):
 
 @pytest.mark.parametrize("fmt", BLOCKED)
 def test_neither_threads_nor_neighbours_change_a_row(fmt):
-    x, given = weights(70, 2048, seed=4, kind="heavy"), importance(2048)
+    cols = 352 if FORMATS[fmt].block_elems == 32 else 2048
+    x, given = weights(300, cols, seed=4, kind="heavy"), importance(cols)
     whole = quantize(fmt, x, given, threads=3)
     np.testing.assert_array_equal(whole, quantize(fmt, x, given))
     np.testing.assert_array_equal(whole[40:43], quantize(fmt, x[40:43], given))
-
-
-@pytest.mark.parametrize("fmt", [fmt for fmt in BLOCKED if FORMATS[fmt].block_elems == 32])
-def test_rows_of_any_number_of_blocks(fmt):
-    x, given = weights(3, 352), importance(352)
-    raw = quantize(fmt, x, given)
-    assert raw.shape == (3, FORMATS[fmt].row_bytes(352))
-    np.testing.assert_array_equal(raw[1:2], quantize(fmt, x[1:2], given))
-    assert np.abs(decoded(fmt, raw) - x).max() < 0.03
 
 
 @pytest.mark.parametrize("fmt", SEARCHED)
@@ -110,14 +102,6 @@ def test_odd_blocks(fmt, given):
     assert (np.abs(values - x).max(axis=1) <= 1.05 * np.abs(x).max(axis=1)).all()
     if fmt != "IQ2_XXS":  # whose three magnitudes only come close
         np.testing.assert_allclose(values[1:3], x[1:3], rtol=4e-3)
-
-
-@pytest.mark.parametrize("fmt", SEARCHED)
-def test_importance_of_nothing_is_importance_of_all(fmt):
-    x = weights(4, 512)
-    nothing, even = np.zeros(512, np.float32), np.ones(512, np.float32)
-    close = [np.square(decoded(fmt, quantize(fmt, x, imp)) - x).sum() for imp in (nothing, even)]
-    assert close[0] == pytest.approx(close[1], rel=1e-3)
 
 
 def _scales(kind: Format, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

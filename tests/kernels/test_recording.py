@@ -43,11 +43,6 @@ def test_places_in_use_at_a_time_do_not_overlap(seed: int) -> None:
     assert total == wanted
 
 
-def test_one_after_the_other_share_a_place() -> None:
-    offsets, total = _share({0: (0, 1), 1: (1, 2), 2: (2, 3)}, [100, 300, 100])
-    assert offsets == {0: 0, 1: 128, 2: 0} and total == 512
-
-
 # ---- behaviour
 
 
@@ -152,25 +147,6 @@ def test_packed_inputs_and_groups_are_made_once() -> None:
     wanted += [cpu.expert_linear(x, ids, w, "a8") for w in (stack, next_stack)]
     for got, want in zip(recording.outputs, wanted, strict=True):
         assert np.array_equal(got, want)
-
-
-def test_what_was_packed_is_not_what_was_written_since() -> None:
-    """Two results of one op never lie at one address while a recording is made, so no memory is taken for another."""
-    w, recording = matrix("Q8_0", 40, 256), cpu.record()
-    results, xs = [], [normal(seed, 1, 256) for seed in range(5)]
-    for x in xs:
-        results.append(recording.linear(recording.scale(x, 2.0), w, "a8"))
-    recording.seal(*results)
-    recording.replay()
-    for x, got in zip(xs, recording.outputs, strict=True):
-        assert np.array_equal(got, cpu.linear(2 * x, w, "a8"))
-
-
-def test_an_empty_recording() -> None:
-    recording = cpu.record()
-    recording.seal()
-    recording.replay()
-    assert recording.outputs == [] and recording.length == 0
 
 
 def test_advice_names_whole_experts_and_no_more_than_is_used() -> None:

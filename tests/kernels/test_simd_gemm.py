@@ -88,28 +88,6 @@ def test_a_token_does_not_depend_on_the_others(fmt, act):
         assert (product(GEMMS[fmt, act], raw, np.ascontiguousarray(x[some])) == together[some]).all()
 
 
-@needs_tiles
-@pytest.mark.parametrize("fmt, act", sampled(GEMMS, 4))
-def test_rows_in_parts(fmt, act):
-    rng = np.random.default_rng(2)
-    raw, x = np.ascontiguousarray(random_rows(fmt, 11, 512, rng)), inputs(6, 512, rng)
-    whole = product(GEMMS[fmt, act], raw, x)
-    part = product(GEMMS[fmt, act], raw, x, 3, 9)
-    assert np.isnan(part[:, [0, 1, 2, 9, 10]]).all()
-    assert (part[:, 3:9] == whole[:, 3:9]).all()
-
-
-@needs_tiles
-@pytest.mark.parametrize("fmt, act", [key for key in GEMMS if FORMATS[key[0]].block_elems > 1])
-def test_extreme_codes(fmt, act):
-    for codes in (0x00, 0x7F, 0x80, 0xFF):
-        raw = np.ascontiguousarray(random_rows(fmt, 4, 768, np.random.default_rng(codes), codes))
-        x = np.stack([np.ones(768), -np.ones(768), np.where(np.arange(768) % 2, 1, -1)]).astype(np.float32)
-        weights = FORMATS[fmt].dequantize(raw).astype(np.float64)
-        bound = 6e-7 * 768 * np.abs(weights).max(axis=1) + 1e-37  # equal addends all round the same way
-        assert (np.abs(product(GEMMS[fmt, act], raw, x) - x @ weights.T) <= bound).all()
-
-
 def small_floats(fmt):
     """Rows that have every code of a format at every scale, (256 or 512, a chunk); no code is NaN."""
     layout, count = FORMATS[fmt].layout, 128 // FORMATS[fmt].block_elems
@@ -142,19 +120,6 @@ def test_blocks_are_decoded_to_the_bit(fmt):
         out = product(float_gemm(kind), raw, x)
         np.testing.assert_array_equal(out[:, finite], weights[finite, i : i + 4].T)
         assert not np.isfinite(out[:, ~finite]).any()
-
-
-@needs_tiles
-def test_a_code_that_is_no_number_spoils_its_row_alone():
-    raw = np.ascontiguousarray(random_rows("F8_E4M3", 7, 256, np.random.default_rng(1)))
-    raw[4, 129 + 77] = 0xFF
-    out = product(GEMMS["F8_E4M3", "float"], raw, np.ones((3, 256), np.float32))
-    assert np.isnan(out[:, 4]).all() and np.isfinite(np.delete(out, 4, axis=1)).all()
-
-
-def test_pairs():
-    """Tiers with tiles have them for every pair that has a row kernel; elsewhere the row kernels do the work."""
-    assert set(GEMMS) == (set(KERNELS) if TILED else set())
 
 
 READ = [("Q8_0", "a8"), ("Q4_K", "q8k"), ("Q2_K", "q8k"), ("F16", "float")]

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import llvmlite.binding as llvm
 import pytest
 
 from ds4ref.kernels.cpu.simd import tiers
@@ -42,45 +41,6 @@ def test_a_missing_tier_is_refused():
         choose("N", AVX512)
     with pytest.raises(TierError, match="valid values are A, B, N, C"):
         choose("avx2", AVX512)
-
-
-LOWER = """
-import llvmlite.binding as llvm
-from numba import int64
-from ds4ref.kernels.cpu.simd import KERNELS, vec
-vec.Emit.native_half = True  # as on AArch64
-llvm.initialize_all_targets()
-llvm.initialize_all_asmprinters()
-triple = "aarch64-unknown-linux-gnu"
-machine = llvm.Target.from_triple(triple).create_target_machine(cpu="neoverse-n1", opt=3)
-for key, kernel in KERNELS.items():
-    for function, arguments in ((kernel.pack, 3), *((rows, 6) for rows in kernel.rows.values())):
-        signature = (int64,) * arguments
-        function.compile(signature)
-        module = llvm.parse_assembly(function.inspect_llvm()[signature])
-        foreign = [f.name for f in module.functions if f.name.startswith("llvm.x86")]
-        assert not foreign, foreign
-        module.triple, module.data_layout = triple, str(machine.target_data)
-        text = machine.emit_assembly(module)
-        assert "fmla" in text or function is kernel.pack, key
-print("lowered")
-"""
-
-
-@pytest.mark.slow
-def test_portable_tier_lowers_for_aarch64():
-    """LLVM turns tier C's code into AArch64 code. (On some legal inputs it runs for ever instead.)"""
-    if TIER_FORCED:
-        pytest.skip("already inside a forced tier")
-    try:
-        llvm.initialize_all_targets()
-        llvm.Target.from_triple("aarch64-unknown-linux-gnu")
-    except RuntimeError:
-        pytest.skip("this LLVM has no AArch64 target")
-    environment = dict(os.environ, DS4_SIMD_TIER="C", PYTHONPATH=str(ROOT))
-    command = [sys.executable, "-c", LOWER]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
-    assert done.stdout.strip() == "lowered", done.stderr[-2000:]
 
 
 # Features Numba compiles for, so that an instruction above the tier cannot be hidden by this machine having it.

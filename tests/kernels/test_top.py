@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ds4ref import sampling
-from ds4ref.kernels.ops import LEAST, MOST_RANKED
+from ds4ref.kernels.ops import LEAST
 
 from . import cpu, reference
 from .cuda.device import cuda
@@ -75,27 +75,3 @@ def test_ranks_are_those_that_are_drawn_by(n: int, k: int, ops: Any) -> None:
         for found, logits in zip(ids, x, strict=True):
             np.testing.assert_array_equal(found, sampling._best_ids(logits, k))
         same(values, ids, x)
-
-
-@every_backend
-def test_a_winner_is_found_wherever_it_is(ops: Any) -> None:
-    n = 1025
-    x = np.random.default_rng(1).standard_normal((n, n)).astype(np.float32)
-    x[np.arange(n), np.arange(n)] = 9
-    assert ops.top(x, 1)[1][:, 0].tolist() == list(range(n))
-
-
-@pytest.mark.parametrize("k", [0, -1, 6, MOST_RANKED + 1])
-@every_backend
-def test_as_many_as_there_are_at_most(k: int, ops: Any) -> None:
-    x = np.zeros((2, 5 if k < 9 else 2 * MOST_RANKED), np.float32)
-    with pytest.raises(ValueError, match="top"):
-        ops.top(x, k)
-    with pytest.raises(ValueError, match="top"):
-        ops.top(x[0], 1)
-
-
-@every_backend
-def test_of_no_rows_nothing(ops: Any) -> None:
-    values, ids = ops.top(np.empty((0, 5), np.float32), 3)
-    assert values.shape == ids.shape == (0, 3)

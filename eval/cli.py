@@ -75,10 +75,7 @@ def evaluate(job: Job, args: Namespace, command: Sequence[str]) -> int:
         ctx = args.ctx or _ctx(target, job)
         _announce(job, target, len(wanted) - len(todo), len(wanted))
         try:
-            if args.scheduler is not None or args.workers is not None:
-                _fanned(job, args, log, todo, len(wanted), ctx, signals)
-            else:
-                _alone(job, args, target, log, todo, len(wanted), ctx, signals)
+            _ask(job, args, target, log, todo, len(wanted), ctx, signals)
         except BaseException as failure:  # report the samples so far in any case
             error = failure
         for note in target.notes():
@@ -155,11 +152,11 @@ def _announce(job: Job, target: Target, done: int, total: int) -> None:
         )
 
 
-def _alone(
+def _ask(
     job: Job, args: Namespace, target: Target, log: Writer, todo: list[Key], total: int, ctx: int | None,
     signals: Signals,
 ) -> None:  # fmt: skip
-    """Run in this process, with or without the screen."""
+    """Ask all questions, with or without the screen."""
     from .runner import Runner
 
     def make(listen: Callable[[Event], Any]) -> Runner:
@@ -174,33 +171,14 @@ def _alone(
         show(make, job.asked, job.epochs, log, title=f"{job.pack.name} on {target.name}", pause_s=args.pause_ms / 1e3,
              signals=signals)  # fmt: skip
         return
-    with Progress("samples") as progress:
-        runner = make(_plain(job, args, total, total - len(todo), progress))
-        with signals.does(runner.stop):
-            runner.run()
-
-
-def _plain(job: Job, args: Namespace, total: int, done: int, progress: Progress) -> Callable[[Event], None]:
     from .plain import Plain
 
-    questions = {q.id: q for q in job.pack.questions}
-    return Plain(questions, total, done, progress, sys.stderr if args.json else sys.stdout)
-
-
-def _fanned(
-    job: Job, args: Namespace, log: Writer, todo: list[Key], total: int, ctx: int | None, signals: Signals
-) -> None:
-    """Run over the workers of a Dask cluster."""
-    from .fanned import fan
-
     with Progress("samples") as progress:
-        listen = _plain(job, args, total, total - len(todo), progress)
-
-        def tell(text: str) -> None:
-            progress.clear()
-            say(PROG, text)
-
-        fan(job, args, log, todo, listen, tell, signals, ctx)
+        out = sys.stderr if args.json else sys.stdout
+        questions = {q.id: q for q in job.pack.questions}
+        runner = make(Plain(questions, total, total - len(todo), progress, out))
+        with signals.does(runner.stop):
+            runner.run()
 
 
 # ----------------------------------------------------------------------------------------------------- the end

@@ -9,24 +9,18 @@ name that finds the line.
 
 The notes depend on seed, sizes and the tokenizer that measures them, and on nothing else: the only draws are those of
 ``random.Random(text).random()``, which Python promises to keep.
-
-    python -m ds4ref.eval.long_pack FILE.jsonl 4096,16384 0 MODEL.gguf      the same questions for several engines
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from ds4ref.console.options import integer, integers
 from ds4ref.errors import DataError
 
 from . import packs
@@ -206,25 +200,3 @@ def _shuffled(rng: random.Random, values: Sequence[T]) -> list[T]:
         j = _below(rng, i + 1)
         mixed[i], mixed[j] = mixed[j], mixed[i]
     return mixed
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the pack as a file; return the exit code."""
-    made = argparse.ArgumentParser(description="Write pack long as a file, to ask several engines the same.")
-    made.add_argument("file", metavar="FILE.jsonl", type=Path)
-    made.add_argument("sizes", metavar="LIST", nargs="?", type=integers(LEAST, MOST), default=list(SIZES))
-    made.add_argument("seed", metavar="SEED", nargs="?", type=integer(0), default=0)
-    made.add_argument("model", metavar="MODEL.gguf", nargs="?", help="whose tokenizer measures; without one: estimated")
-    args = made.parse_args(argv)
-    if args.model is None:
-        packs.write(make(args.sizes, None, args.seed), args.file)
-        return 0
-    from ds4ref.targets.local import LocalTarget
-
-    with LocalTarget.open(args.model) as target:
-        packs.write(make(args.sizes, lambda text: len(target.tokenize(text)), args.seed), args.file)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -119,8 +119,6 @@ def build_parser() -> Parser:
     g.add_argument("--replay", metavar="LOG", help="play a finished run again, on the screen or with --plain (latest)")
     g.add_argument("--speed", metavar="X", type=number(0.01, 10_000), help="with --replay: speed factor (1)")
     add(g, "--concurrency", type=integer(1, 1024), default=1, help="concurrent requests (1)")
-    add(g, "--scheduler")
-    add(g, "--workers", help="number of local processes, through Dask")
     g.add_argument("--plain", action="store_true", help="one line per sample instead of the screen")
     g.add_argument("--pause-ms", metavar="N", type=integer(0, 60_000), default=350,
                    help="pause of the screen on a result (350)")  # fmt: skip

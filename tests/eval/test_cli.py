@@ -139,15 +139,6 @@ def test_the_list_of_questions(capsys):
     assert len(lines) == 1 + 18 and all("security" in line for line in lines[1:])
 
 
-@pytest.mark.thorough
-def test_samples_spread_over_processes_are_the_same(path, tmp_path, capsys, model):
-    assert main([*model, "-o", str(path), "--limit", "4", "--plain", "--no-store"]) == 0
-    spread = tmp_path / "spread.jsonl"
-    assert main([*model, "-o", str(spread), "--limit", "4", "--plain", "--no-store", "--workers", "2"]) == 0
-    assert grades(spread) == grades(path)
-    assert "dashboard" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], 3))
 def test_every_signal_still_gives_the_report(path, number, model):
     command = [*RUN, *model[:-2], "-o", str(path), "--plain", "--no-store"]

@@ -25,14 +25,15 @@ def test_a_run_has_a_row_for_each_sample(store, tmp_path):
     log = made.write(tmp_path / "run.jsonl", ["rwamfs", "rrrrrr"])
     run = store.run(keep(store, log, "a label"))
     assert (run.kind, run.label, run.status, run.rows) == ("eval", "a label", "complete", 12)
-    assert run.fact("pack", "digest") == log.header.pack["digest"] and run.fact("pack", "questions") == 6
-    assert run.fact("settings", "tokens") == 16000 and run.fact("log") == str(tmp_path / "run.jsonl")
-    assert run.fact("model", "name") == "model q4" and run.fact("model", "sha256") == "ab" * 32
-    assert (
-        run.fact("numerics") == "ds4"
-        and run.fact("machine", "cpu") == "a processor"
-        and run.created == "2026-11-22T10:00:00Z"
-    )
+    facts = {"digest": run.fact("pack", "digest"), "questions": run.fact("pack", "questions"),
+             "tokens": run.fact("settings", "tokens"), "log": run.fact("log"), "model": run.fact("model", "name"),
+             "sha256": run.fact("model", "sha256"), "numerics": run.fact("numerics"),
+             "cpu": run.fact("machine", "cpu"), "created": run.created}  # fmt: skip
+    assert facts == {
+        "digest": log.header.pack["digest"], "questions": 6, "tokens": 16000, "log": str(tmp_path / "run.jsonl"),
+        "model": "model q4", "sha256": "ab" * 32, "numerics": "ds4", "cpu": "a processor",
+        "created": "2026-11-22T10:00:00Z",
+    }  # fmt: skip
     assert run.fact("summary") == json.loads(json.dumps(summary(log).to_json()))
     first, _, _, _, failed, stopped = store.rows(run.id)[:6]
     assert first == {
@@ -42,7 +43,6 @@ def test_a_run_has_a_row_for_each_sample(store, tmp_path):
         "finish": "stop", "close": "natural", "thought": True, "difficulty": "hard",
     }  # fmt: skip
     assert (failed["outcome"], failed["status"], stopped["status"]) == (None, "failed", "stopped")
-    assert not any("prompt" in row or "output" in row for row in store.rows(run.id))
 
 
 def test_the_score_is_that_of_the_summary(store, tmp_path):
@@ -53,18 +53,17 @@ def test_the_score_is_that_of_the_summary(store, tmp_path):
     assert {s.name: s.interval for s in summary(log).sources} == groups
 
 
-def test_a_log_can_be_read_without_ds4_eval(tmp_path):
+def test_a_log_can_be_read_without_ds4_eval(store, tmp_path):
     log = made.write(tmp_path / "run.jsonl", ["rwamfs", "rr r r"])
-    again = made.sample(log.header.questions[1], "right")
+    late = [made.sample(log.header.questions[1], "right"), made.sample(log.header.questions[0], "wrong", 3)]
     with open(log.path, "ab") as file:
-        file.write(logs.msgspec.json.encode(again) + b'\n\n{"id": "torn')
+        file.write(b"\n".join(map(logs.msgspec.json.encode, late)) + b'\n\n{"note": "x"}\n{"id": "torn')
     log = logs.read(log.path)
     facts, rows = evals.read_log(log.path)
-    assert rows == rows_of(log) and len(rows) == 10 and log.samples[-1].id == "science-001"
+    assert rows == rows_of(log) and len(rows) == 11 and facts["epochs"] == 3, "more than the header says"
     places = [(row["epoch"], row["id"][-3:]) for row in rows]
     assert places == sorted(places), "in the order of the pack, not in which they were made"
-    with Store.open(tmp_path / "s.sqlite") as store:
-        kept = store.run(keep(store, log)).facts
+    kept = store.run(keep(store, log)).facts
     assert {name: value for name, value in kept.items() if name != "summary"} == json.loads(json.dumps(facts))
     assert evals.SCHEMA == logs.SCHEMA
     q = log.header.questions[1]
@@ -76,24 +75,15 @@ def test_a_log_that_went_on_stays_one_run(store, tmp_path):
     log = made.write(path, ["rw s"])
     number = keep(store, log, "first", status="stopped", tags=["q4"])
     store.add("bench", {}, [])
-    header = log.header
-    with logs.Writer.resume(path, header) as writer:
+    with logs.Writer.resume(path, log.header) as writer:
         for i in (2, 3):
-            writer.add(made.sample(header.questions[i], "right"))
+            writer.add(made.sample(log.header.questions[i], "right"))
     assert keep(store, logs.read(path)) == number
     run = store.run(number)
     assert (run.status, run.label, run.tags, run.rows) == ("complete", "first", ("q4",), 4)
     assert run.fact("summary", "score") == 0.75
     other = made.write(tmp_path / "other.jsonl", ["rw s"], facts={"created": "2026-11-23T10:00:00Z"})
     assert keep(store, other) != number
-
-
-def test_more_epochs_than_the_header_says(store, tmp_path):
-    path = tmp_path / "run.jsonl"
-    log = made.write(path, ["rw"])
-    with logs.Writer.resume(path, log.header) as writer:
-        writer.add(made.sample(log.header.questions[0], "wrong", 3))
-    assert store.run(keep(store, logs.read(path))).fact("epochs") == evals.read_log(path)[0]["epochs"] == 3
 
 
 @pytest.mark.parametrize(
@@ -110,37 +100,21 @@ def test_whether_a_log_is_whole(tmp_path, epochs, selection, status):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("change", "message"),
     [
-        (b"", ":1: not a log of ds4-eval"),
-        (b"hello\n", ":1: not a log of ds4-eval"),
-        (b"[]\n", ":1: not a log of ds4-eval"),
-        (b'{"schema": "ds4-eval-log-v9"}\n', "not a log of ds4-eval, or of another version"),
-        (b'{"schema": "ds4-eval-log-v1"}\n', ":1: not the header"),
+        (lambda data: b"", ":1: not a log of ds4-eval"),
+        (lambda data: b"[]\n", ":1: not a log of ds4-eval"),
+        (lambda data: b'{"schema": "ds4-eval-log-v9"}\n', "not a log of ds4-eval, or of another version"),
+        (lambda data: b'{"schema": "ds4-eval-log-v1"}\n', ":1: not the header"),
+        (lambda data: data + b"{\n", ":3: a damaged line"),
+        (lambda data: data + b'{"id": "maths-000"}\n', ":3: not a sample"),
+        (lambda data: data + b'{"id": "x"}\n', ":3: not a sample"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path, text, message):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(text)
+def test_what_is_no_log_or_damaged_is_refused(tmp_path, change, message):
+    path = tmp_path / "run.jsonl"
+    made.write(path, ["r"])
+    path.write_bytes(change(path.read_bytes()))
     with pytest.raises(DataError) as error:
         evals.read_log(path)
-    assert message in str(error.value)
-    with pytest.raises(DataError, match="No such file"):
-        evals.read_log(tmp_path / "none.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{\n", ":3: a damaged line"),
-        ('{"id": "maths-000"}\n', ":3: not a sample"),
-        ('{"id": "x"}\n', ":3: not a sample"),
-    ],
-)
-def test_damage_is_named_by_its_line(tmp_path, line, message):
-    log = made.write(tmp_path / "run.jsonl", ["r"])
-    with open(log.path, "a") as file:
-        file.write(line)
-    with pytest.raises(DataError) as error:
-        evals.read_log(log.path)
     assert message in str(error.value)

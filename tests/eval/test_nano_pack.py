@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.eval import library, nano_pack, packs
+from ds4ref.eval import library, packs
 from ds4ref.eval import log as logs
 from ds4ref.eval.calls import call_of
 from ds4ref.eval.grading import grade
@@ -23,6 +23,8 @@ from ds4ref.reports.sources import read_file
 from ds4ref.targets import Ability, Completion, Finish, Target
 from ds4ref.text.chat import render
 
+from . import nano_pack
+
 ITEMS = nano_pack.items()
 PACK = nano_pack.make()
 BOTH = list(zip([item for item, _ in ITEMS], PACK.questions, strict=True))
@@ -32,7 +34,7 @@ BOTH = list(zip([item for item, _ in ITEMS], PACK.questions, strict=True))
 def test_the_file_is_what_the_generator_makes(tmp_path):
     packs.write(PACK, tmp_path / "nano.jsonl")
     made = (tmp_path / "nano.jsonl").read_bytes()
-    assert library.files()["nano"].read_bytes() == made, "make it anew: python -m ds4ref.eval.nano_pack"
+    assert library.files()["nano"].read_bytes() == made, "make it anew: python -m tests.eval.nano_pack"
 
 
 def test_every_skill_is_there_from_the_beginning_and_every_depth_as_stated():

@@ -4,7 +4,7 @@ Every question is one that the model was trained to answer, drawn with a seed th
 (``ds4ref.nano.skills.held_out``); its key is computed. Facts are those that it learned by heart, asked once more. The
 random model (``ds4 nano random``) answers none but by chance.
 
-    python -m ds4ref.eval.nano_pack eval/questions/nano.jsonl      makes the same file every time, in seconds
+    python -m tests.eval.nano_pack eval/questions/nano.jsonl      makes the same file every time, in seconds
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from ds4ref.eval import packs
+from ds4ref.eval.calls import call_text
+from ds4ref.eval.packs import Header, Kind, Pack, Question
 from ds4ref.nano.skills import Item, held_out
-
-from . import packs
-from .calls import call_text
-from .packs import Header, Kind, Pack, Question
 
 SEED = 24
 SETTINGS: dict[str, int | float | str] = {

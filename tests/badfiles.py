@@ -189,10 +189,6 @@ def _pairs_apart(draft: Draft, tensor: Stored) -> np.ndarray:
     return (np.arange(heads)[:, None] * head + order).ravel()
 
 
-def _rotated(_: Draft, tensor: Stored) -> np.ndarray:
-    return np.roll(np.arange(len(tensor.rows)), 1)
-
-
 def _compressor_halves(draft: Draft) -> None:
     for n, ratio in enumerate(draft["attention.compress_ratios"][: draft.layers]):
         for role in ("attn_compressor_kv", "attn_compressor_gate") if ratio == 4 else ():
@@ -205,10 +201,6 @@ def _interleaved(draft: Draft) -> None:
     for gate, up in zip(draft.every("ffn_gate_exps"), draft.every("ffn_up_exps"), strict=True):
         fused = np.concatenate((gate.experts, up.experts), axis=1)
         gate.rows, up.rows = (fused[:, i::2].reshape(gate.rows.shape).copy() for i in (0, 1))
-
-
-def _groups_reversed(draft: Draft, tensor: Stored) -> np.ndarray:
-    return np.arange(len(tensor.rows)).reshape(draft["attention.output_group_count"], -1)[::-1].ravel()
 
 
 def _experts_rolled(role: str) -> Callable[[Draft], None]:
@@ -279,17 +271,6 @@ def _tail_missing(role: str) -> Callable[[Draft], None]:
     return change
 
 
-def _block_late(role: str) -> Callable[[Draft], None]:
-    """The last such tensor's bytes start one block late."""
-
-    def change(draft: Draft) -> None:
-        tensor = draft.every(role)[-1]
-        size = tensor.blocks.dtype.itemsize
-        tensor.rows = np.roll(tensor.rows.ravel(), size).reshape(tensor.rows.shape)
-
-    return change
-
-
 # --- metadata
 
 
@@ -299,14 +280,6 @@ def _key(key: str, change: Callable[[Any], Any]) -> Callable[[Draft], None]:
 
 def _to(value: Any) -> Callable[[Any], Any]:
     return lambda _: value
-
-
-def _one_ratio(draft: Draft) -> None:
-    """The last ratio-4 layer declared without compression; its compressor is then never read."""
-    ratios = list(draft["attention.compress_ratios"])
-    at = max(n for n, ratio in enumerate(ratios[: draft.layers]) if ratio == 4)
-    ratios[at] = 0
-    draft.set("attention.compress_ratios", ratios)
 
 
 def _one_expert_fewer(draft: Draft) -> None:
@@ -327,78 +300,40 @@ def _one_limit(values: Iterable[float]) -> list[float]:
 _LIST = [
     # names exchanged
     BadFile("gate_up_swapped", "routed experts: gate and up exchanged", _roles("ffn_gate_exps", "ffn_up_exps")),
-    BadFile("gate_up_shared_swapped", "shared expert: gate and up exchanged",
-            _roles("ffn_gate_shexp", "ffn_up_shexp")),
     BadFile("norms_swapped", "attn_norm and ffn_norm exchanged", _roles("attn_norm", "ffn_norm")),
     BadFile("mixings_swapped", "hyper-connections of the two halves exchanged",
             _all(*(_roles(f"hc_attn_{part}", f"hc_ffn_{part}") for part in ("fn", "base", "scale")))),
-    BadFile("mixing_bases_swapped", "hc_attn_base and hc_ffn_base exchanged", _roles("hc_attn_base", "hc_ffn_base")),
     BadFile("compressor_swapped", "compressor: values and gate exchanged",
             _roles("attn_compressor_kv", "attn_compressor_gate")),
-    BadFile("indexer_compressor_swapped", "indexer's compressor: values and gate exchanged",
-            _roles("indexer_compressor_kv", "indexer_compressor_gate")),
     BadFile("layers_exchanged", "two layers of one kind exchanged", _layers_exchanged),
     *(
         BadFile(f"{role}_wrong_layer", f"{role} of one layer is that of another", _wrong_layer(role))
-        for role in ("attn_q_a_norm", "attn_kv_a_norm", "attn_sinks", "attn_q_b", "attn_output_b", "ffn_up_exps",
-                     "ffn_down_shexp", "ffn_gate_inp", "attn_compressor_ape", "indexer.attn_q_b", "hc_ffn_scale")
+        for role in ("attn_sinks", "attn_output_b", "ffn_up_exps", "attn_compressor_ape", "hc_ffn_scale")
     ),
     # rows in another order
-    BadFile("rope_rows_q", "query rows ordered for half-split rope", _reordered("attn_q_b", _pairs_apart)),
-    BadFile("rope_rows_kv", "key-value rows ordered for half-split rope", _reordered("attn_kv", _pairs_apart)),
     BadFile("rope_rows_both", "query and key-value rows ordered for half-split rope",
             _all(_reordered("attn_q_b", _pairs_apart), _reordered("attn_kv", _pairs_apart))),
     BadFile("compressor_halves", "ratio 4: halves of the compressor's rows exchanged", _compressor_halves),
     BadFile("gate_up_interleaved", "fused gate|up taken apart by even and odd rows", _interleaved),
-    BadFile("o_groups_reversed", "output projection: groups in reverse order",
-            _reordered("attn_output_a", _groups_reversed)),
     BadFile("experts_rolled", "routed experts: gate matrices off by one expert", _experts_rolled("ffn_gate_exps")),
-    BadFile("router_rolled", "router: rows off by one expert", _reordered("ffn_gate_inp", _rotated)),
     BadFile("hash_table_transposed", "routing table of the hash layers read in the other order", _table_transposed),
-    BadFile("embedding_rolled", "token embedding off by one row", _top_rotated("token_embd.weight")),
     BadFile("output_rolled", "output matrix off by one row", _top_rotated("output.weight")),
     # values
     BadFile("q8_scale", "scales of one Q8_0 matrix x 1.1", _scaled("attn_output_b", 1.1, 1)),
     BadFile("expert_scale", "scales of one expert x 1.1", _scaled("ffn_down_exps", 1.1, 3, expert=2)),
     BadFile("ape_zero", "compressor position biases 0", _values("attn_compressor_ape", np.zeros_like)),
-    BadFile("sinks_zero", "attention sinks 0", _values("attn_sinks", np.zeros_like)),
-    BadFile("bias_zero", "selection bias of the router 0", _bias(np.zeros_like)),
     BadFile("bias_negated", "selection bias of the router with the other sign", _bias(np.negative)),
     BadFile("norm_minus_one", "key-value norm stored as weight - 1", _values("attn_kv_a_norm", lambda w: w - 1)),
-    BadFile("norm_ones", "query low-rank norm all 1", _values("attn_q_a_norm", np.ones_like)),
-    BadFile("norms_f16_bits", "ffn_norm cut to 10 bits of mantissa",
-            _values("ffn_norm", lambda w: w.astype(np.float16).astype(np.float32))),
     BadFile("tail_missing", "the last quarter of one matrix is 0", _tail_missing("ffn_up_exps")),
-    BadFile("block_late", "one matrix starts a block late", _block_late("attn_q_b")),
     # metadata
     BadFile("freq_base", "rope base x 10", _key("rope.freq_base", lambda base: base * 10)),
-    BadFile("compress_freq_base", "compressed rope base that of the other layers",
-            lambda draft: draft.set("attention.compress_rope_freq_base", draft["rope.freq_base"])),
     BadFile("yarn_factor", "YaRN factor 4", _key("rope.scaling.factor", _to(4.0))),
-    BadFile("yarn_off", "YaRN factor 1", _key("rope.scaling.factor", _to(1.0))),
-    BadFile("beta_fast_8", "YaRN beta_fast 8", _key("rope.scaling.yarn_beta_fast", _to(8.0))),
     BadFile("original_context", "YaRN original context 4096", _key("rope.scaling.original_context_length", _to(4096))),
     BadFile("window", "sliding window + 8", _key("attention.sliding_window", lambda n: n + 8)),
     BadFile("expert_used", "one expert fewer", _one_expert_fewer),
     BadFile("route_scale_1", "route scale 1", _key("expert_weights_scale", _to(1.0))),
-    BadFile("route_scale_2.5", "route scale 2.5", _key("expert_weights_scale", _to(2.5))),
-    BadFile("sinkhorn_4", "4 Sinkhorn rounds", _key("hyper_connection.sinkhorn_iterations", _to(4))),
-    BadFile("rms_eps", "RMS norm eps 1e-3", _key("attention.layer_norm_rms_epsilon", _to(1e-3))),
-    BadFile("indexer_topk", "indexer top-k halved", _key("attention.indexer.top_k", lambda k: k // 2)),
-    BadFile("one_ratio", "one compressed layer declared uncompressed", _one_ratio),
-    BadFile("clamp_7", "expert clamp 7", _key("swiglu_clamp_exp", lambda limits: [7.0] * len(limits))),
     BadFile("clamp_one_layer", "expert clamp 7 in the first layer", _key("swiglu_clamp_exp", _one_limit)),
-    BadFile("hash_layers", "one hash layer fewer", _key("hash_layer_count", lambda n: n - 1)),
 ]  # fmt: skip
 
 BAD = {bad.name: bad for bad in _LIST}
 """All of them by name."""
-
-LLAMA_ONLY = [
-    BadFile("gating_sigmoid", "expert_gating_func says sigmoid", _key("expert_gating_func", _to(2))),
-    BadFile("gating_softmax", "expert_gating_func says softmax", _key("expert_gating_func", _to(1))),
-    BadFile("weights_not_normalised", "expert_weights_norm says no", _key("expert_weights_norm", _to(False))),
-    BadFile("scaling_linear", "rope.scaling.type says linear", _key("rope.scaling.type", _to("linear"))),
-    BadFile("scaling_none", "rope.scaling.type says none", _key("rope.scaling.type", _to("none"))),
-]
-"""Keys that llama.cpp reads and this engine does not, or refuses."""

@@ -286,25 +286,6 @@ class Oracle:
         rate = config.compress_rates["compressed_sparse_attention"]
         return trace.margin(rate, config.index_topk, config.num_experts_per_tok, bias)
 
-    def layer(self, index: int, stream: np.ndarray, ids: Sequence[int]) -> np.ndarray:
-        """One layer alone on ``stream`` (T, C * D), positions 0..T-1: its output stream (T, C * D)."""
-        config, net = self.config, self.model.model
-        x = torch.from_numpy(np.ascontiguousarray(stream)).reshape(1, len(ids), config.hc_mult, config.hidden_size)
-        positions = torch.arange(len(ids))[None]
-        late = positions[0][None, :] > positions[0][:, None]
-        early = positions[0][None, :] <= positions[0][:, None] - config.sliding_window
-        mask = torch.zeros(len(ids), len(ids)).masked_fill(late | early, torch.finfo(torch.float32).min)[None, None]
-        with torch.inference_mode():
-            rope = {kind: net.rotary_emb(x, position_ids=positions, layer_type=kind) for kind in ("main", "compress")}
-            out = net.layers[index](
-                x,
-                position_embeddings=rope,
-                position_ids=positions,
-                attention_mask=mask,
-                input_ids=torch.tensor([list(ids)]),
-            )
-        return out.reshape(len(ids), -1).numpy().copy()
-
 
 def _materialise_rope(model: DeepseekV4ForCausalLM, config: DeepseekV4Config) -> None:
     """Rope frequencies are non-persistent buffers, so no checkpoint fills them: build them where data is real."""

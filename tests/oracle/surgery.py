@@ -39,8 +39,8 @@ ROPE = modeling.DeepseekV4RotaryEmbedding
 
 
 @dataclass(frozen=True)
-class Patient:
-    """Hugging Face's model with one mistake: ``with patient.apply(oracle): oracle.logits(ids)``."""
+class Bug:
+    """Hugging Face's model with one mistake: ``with bug.apply(oracle): oracle.logits(ids)``."""
 
     name: str
     says: str

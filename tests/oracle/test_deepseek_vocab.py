@@ -16,7 +16,6 @@ import pytest
 
 from ds4ref.text.splits import split_unicode
 from ds4ref.text.tokenizer import Tokenizer
-from tests.growth import cpu_seconds, grows_linearly
 from tests.oracle.conftest import missing
 
 pytestmark = pytest.mark.oracle
@@ -97,16 +96,6 @@ def test_languages_and_notations(tok, oracle, name):
     check(tok, oracle, TEXTS[name])
 
 
-def test_source_and_prose_of_this_machine(tok, oracle):
-    """Real text of some size: the standard library's sources and this repository's own files."""
-    root = Path(__file__).parents[2]
-    files = [*sorted(root.glob("**/*.md"))[:40], *sorted(root.glob("**/*.py"))[:40]]
-    files += [Path(json.__file__).parent / "decoder.py", Path(string.__file__), Path(random.__file__)]
-    for path in files:
-        if "site-packages" not in path.parts and path.stat().st_size < 300_000:
-            check(tok, oracle, path.read_text("utf-8", "replace"))
-
-
 def known(code: int) -> bool:
     """Assigned for every Unicode version involved: the libraries' tables are of different years."""
     return unicodedata.category(chr(code)) not in ("Cn", "Cs")
@@ -116,25 +105,7 @@ def test_random_mixtures(tok, oracle):
     rng = random.Random(20260504)
     codes = [code for code in range(0x110000) if known(code)]
     low = [code for code in codes if code < 0x3100]
-    atoms = [
-        "  ",
-        "\n",
-        "\r\n",
-        " ",
-        "12",
-        "9",
-        "a",
-        "The",
-        "'s",
-        "...",
-        "!",
-        "中",
-        "の",
-        "\u00a0",
-        "é",
-        "\u0301",
-        "😀",
-    ]
+    atoms = ["  ", "\n", "\r\n", " ", "12", "9", "The", "'s", "...", "!", "中", "の", "\u00a0", "é", "\u0301", "😀"]
     for _ in range(3000):
         parts = []
         for _ in range(rng.randrange(1, 14)):
@@ -172,15 +143,6 @@ def test_ds4_split_agrees_on_ascii_text(tables, oracle):
     for name in ("english", "code", "c"):
         text = "".join(c for c in TEXTS[name] if c.isascii())
         assert ds4.encode(text) == oracle.encode(text, add_special_tokens=False).ids
-
-
-def test_building_and_encoding_are_quick(tables):
-    """Building is about two passes over the tables; a text of a megabyte takes time in proportion."""
-    tokens, merges = tables[:2]
-    one_pass = cpu_seconds(lambda: {token: at for at, token in enumerate([*tokens, *merges])})
-    assert cpu_seconds(lambda: Tokenizer(*tables), 2) < 200 * one_pass
-    tok = Tokenizer(*tables)
-    assert grows_linearly(lambda times: tok.encode(TEXTS["english"] * times), 600)
 
 
 def test_a_published_folder_gives_the_same_tables(definition, tables, tmp_path):

@@ -1,4 +1,4 @@
-"""Foreign engines as patients of ``ds4-vectors diagnose``: Hugging Face and llama.cpp, right and with mistakes."""
+"""Foreign engines as bugs of ``ds4-vectors diagnose``: Hugging Face and llama.cpp, right and with mistakes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..stored import stored
 IDS = PROMPTS["text"]()[:144]
 BARS = {"float32": 0.95, "float16": 0.95, "bfloat16": 0.9, "csv": 0.9, "top20": 0.8}
 EVERY = 3
-"""Of the patients, each third: all of them are in vectors.md, by the archives of ``tests.oracle.patients``."""
+"""Of the bugs, each third: all of them are in vectors.md, by the archives of ``tests.oracle.bugs``."""
 
 
 def diagnosed(capsys: pytest.CaptureFixture[str], path: Path, *more: str) -> tuple[int, dict[str, Any]]:
@@ -40,19 +40,19 @@ def library(_model_cache: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def patients(load_oracle: Any) -> dict[str, np.ndarray]:
+def bugs(load_oracle: Any) -> dict[str, np.ndarray]:
     """Logits of Hugging Face with one fault of the library at a time, those above float noise."""
-    from .patients import LIBRARY_PATIENTS
+    from .bugs import LIBRARY_BUGS
 
     oracle = load_oracle(diagnostic_path())
     clean, found = oracle.logits(IDS), {}
-    for patient in LIBRARY_PATIENTS[::EVERY]:
-        if LIBRARY[patient.name].quiet:
+    for bug in LIBRARY_BUGS[::EVERY]:
+        if LIBRARY[bug.name].quiet:
             continue
-        with patient.apply(oracle):
+        with bug.apply(oracle):
             logits = oracle.logits(IDS)
         if np.abs(logits - clean).max() > 1e-3:
-            found[patient.name] = logits
+            found[bug.name] = logits
     return found
 
 
@@ -86,38 +86,38 @@ def test_right_float_engines_are_exact(load_oracle, tmp_path, seed) -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("way", list(BARS))
-def test_mistakes_in_hugging_face_are_named(library, patients, tmp_path, way) -> None:
+def test_mistakes_in_hugging_face_are_named(library, bugs, tmp_path, way) -> None:
     """Not our engine's mistakes, nor its noise; and however the numbers were kept."""
     wrong, missed = [], []
-    for name, logits in patients.items():
+    for name, logits in bugs.items():
         found = diagnose(library, stored(tmp_path, way, IDS, logits), library.engine.tokenizer.bos)
         assert not found.clean, name
         if name not in found.faults:
             (wrong if found.fault else missed).append(f"{name}: {found.fault or found.verdict}")
-    assert len(patients) >= 20
+    assert len(bugs) >= 20
     assert not wrong, wrong
-    assert len(missed) <= (1 - BARS[way]) * len(patients) + 0.5, missed
+    assert len(missed) <= (1 - BARS[way]) * len(bugs) + 0.5, missed
 
 
 @pytest.mark.slow  # open questions take a thousand runs: minutes, under -m slow with the oracle installed
 @pytest.mark.parametrize("way", ["float32", "top20"])
 def test_mistakes_that_the_library_lacks(library, load_oracle, tmp_path, way) -> None:
     """No name of the library, and no acquittal of what changes the best token or moves more than the verdict's size."""
-    from .patients import OUTSIDE_PATIENTS
+    from .bugs import OUTSIDE_BUGS
 
     oracle = load_oracle(diagnostic_path())
     clean = oracle.logits(IDS)
     right = log_softmax(clean)
     bad = []
-    for patient in OUTSIDE_PATIENTS[1 :: 4 * EVERY]:
-        with patient.apply(oracle):
+    for bug in OUTSIDE_BUGS[1 :: 4 * EVERY]:
+        with bug.apply(oracle):
             logits = oracle.logits(IDS)
         found = diagnose(library, stored(tmp_path, way, IDS, logits), library.engine.tokenizer.bos)
         effect = float(np.sqrt(np.mean((log_softmax(logits) - right) ** 2)))
         flips = bool((logits.argmax(axis=1) != clean.argmax(axis=1)).any())
         named = found.fault is not None and found.fault not in FAMILIES and found.parameter is None
         if named or (found.clean and found.sight and (flips or effect > found.sight["size"])):
-            bad.append(f"{patient.name}: {found.fault or found.verdict}, effect {effect:.1e}")
+            bad.append(f"{bug.name}: {found.fault or found.verdict}, effect {effect:.1e}")
     assert not bad, bad
 
 

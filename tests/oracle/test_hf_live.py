@@ -180,18 +180,6 @@ def worst_layer(got: Forced, name: str, wanted: list[np.ndarray]) -> tuple[float
     return worst, where
 
 
-def test_each_layer_alone(drawn: Drawn, engine: Engine) -> None:
-    """Teacher forcing: Hugging Face's layer input into our layer, our output against Hugging Face's."""
-    length = longest(engine.backend)
-    trace = drawn.traces[length]
-    session = engine.session(length + 1)
-    session.hooks = forced = Forced(trace, halves=False)
-    session.extend(drawn.ids[length])
-    worst, where = worst_layer(forced, "hc_ffn_post", [trace.after(n) for n in range(drawn.shape.n_layers)])
-    print(where)
-    assert worst <= LAYER_BAR, where
-
-
 def test_each_half_layer_alone(drawn: Drawn, engine: Engine) -> None:
     """The same with both halves forced, which tells an attention error from an ffn error."""
     length = longest(engine.backend)

@@ -231,14 +231,3 @@ def test_the_embedded_model_published_and_quantized(deepseek: dict[str, Any], ll
     with Engine.open(deepseek[recipe]) as engine:
         ids = engine.tokenizer.encode(prose(3000, 4))[:150]
     agree(deepseek[recipe], ids, llama, 0.1, 2e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_slice_of_flash_dimensions_quantized(tmp_path: Path, llama: Any, recipe: str) -> None:
-    """Flash's own widths, every kind of layer, few experts: 1 GB of FP8 and FP4 in. With 4,096 inputs and more a code
-    or two of a token fall on the other side of a rounding, so half layers are farther apart; single ops are not."""
-    published = tmp_path / "published"
-    assert nano(["checkpoint", str(published), "--layers", "4", "--n-experts", "8"]) == 0
-    out = make(tmp_path, published, prose(2000, 5), recipe, "64")
-    agree(out, list(range(20, 60)), llama, 0.1, 2e-3, "cpu")

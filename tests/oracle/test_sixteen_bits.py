@@ -23,20 +23,14 @@ pytestmark = pytest.mark.oracle
 Change = Callable[[Any], AbstractContextManager[Any]]
 
 
-def loaded(dtype: str, folder: Path) -> Any:
-    """The oracle in float32, wholly in another type, or as ``from_pretrained(dtype=...)`` has it ("mixed")."""
+def loaded(dtype: str) -> Any:
+    """The oracle in float32, or wholly in another type."""
     import torch
-    from transformers import DeepseekV4ForCausalLM
 
     from .hf import Oracle
 
     oracle = Oracle.load(embedded_path("f16"))
-    if dtype == "mixed":
-        oracle.model.save_pretrained(folder / "model")
-        how = {"attn_implementation": "eager", "experts_implementation": "eager"}
-        model = DeepseekV4ForCausalLM.from_pretrained(folder / "model", dtype=torch.bfloat16, **how)
-        oracle.model = model.eval().requires_grad_(False)
-    elif dtype != "float32":
+    if dtype != "float32":
         oracle.model = oracle.model.to(getattr(torch, dtype))
     return oracle
 
@@ -131,9 +125,7 @@ RIGHT: dict[str, tuple[str, Change, str]] = {
     "float32": ("float32", nullcontext, "exact"),
     "bfloat16": ("bfloat16", nullcontext, "bfloat16"),
     "float16": ("float16", nullcontext, "float16"),
-    "bfloat16, as loaded": ("mixed", nullcontext, "bfloat16"),
     "autocast to bfloat16": ("float32", autocast("bfloat16"), "bfloat16"),
-    "autocast to float16": ("float32", autocast("float16"), "float16"),
     "attention in bfloat16": ("float32", half_attention, "undecided"),  # its logits are float32: no evidence of 16 bits
 }
 
@@ -141,7 +133,7 @@ RIGHT: dict[str, tuple[str, Change, str]] = {
 def ran(tmp_path: Path, dtype: str, change: Change) -> Any:
     """The dump of an engine and its token ids."""
     ids = own_ids(engine(path=embedded_path("f16")), 200)
-    oracle = loaded(dtype, tmp_path)
+    oracle = loaded(dtype)
     with change(oracle):
         return dumped(oracle, ids, tmp_path), ids
 
@@ -162,13 +154,10 @@ def test_right_engines_are_told_so(name: str, tmp_path: Path) -> None:
 ROWS: dict[str, tuple[Change, str, list[int], str]] = {
     # mistake: what is changed, point that is blamed, its rows, types in which its size is beyond rounding
     "one query misses keys": (missed([64]), "kqv_back", [64], "float32 bfloat16 float16"),
-    "three queries miss keys": (missed([64, 128, 190]), "kqv_back", [64, 128, 190], "float32 bfloat16 float16"),
     "every 50th query without its sink": (sinkless([49, 99, 149, 199]), "kqv_back", [49, 99, 149, 199], "float32"),
     "a row of queries": (off("self_attn.q_b_proj", 64, 0.12), "Qraw", [64], "float32 bfloat16 float16"),
-    "the first row of keys": (off("self_attn.kv_proj", 0, 0.12), "KVraw", [0], "float32 bfloat16 float16"),
     "the last row of attention": (off("o_b_proj", 199, 0.12), "attn_out", [199], "float32 bfloat16 float16"),
     "a row of attention, 1e-4": (off("o_b_proj", 64, 1e-4), "attn_out", [64], "float32"),
-    "a row of experts": (off("mlp.experts", 100, 0.12), "ffn_moe_out", [100], "float32 bfloat16 float16"),
     "a row of logits": (off("lm_head", 30, 0.05), "result_output", [30], "float32 bfloat16 float16"),
 }
 

@@ -1,5 +1,5 @@
 """What faults of the library do, at their edges: where a mistake begins, what it reads instead, and by chunks as at
-once. That they mean what they say is held against Hugging Face's code (tests/oracle/test_patients.py)."""
+once. That they mean what they say is held against Hugging Face's code (tests/oracle/test_bugs.py)."""
 
 from __future__ import annotations
 

@@ -14,10 +14,16 @@ from __future__ import annotations
 
 import random
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from .words import GRAMMAR, NAMES, WORDS
+_TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+WORDS: dict[str, list[str]] = {symbol: words.split() for symbol, words in _TABLES["words"].items()}
+GRAMMAR: dict[str, list[str]] = _TABLES["grammar"]
+NAMES = WORDS["name"]
 
 _UNITS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
@@ -51,7 +57,6 @@ class Writer:
 
     def __init__(self, seed: int):
         self._random = random.Random(seed)
-        self._words = {symbol: tuple(words.split()) for symbol, words in WORDS.items()} | {"name": tuple(NAMES)}
 
     def below(self, n: int) -> int:
         """Return a random number in 0..n-1."""
@@ -71,8 +76,8 @@ class Writer:
         return _ARTICLE.sub(r"\1n ", _SYMBOL.sub(replace, template))
 
     def _one(self, symbol: str, fixed: Mapping[str, str]) -> str:
-        if symbol in self._words:
-            words = self._words[symbol]
+        if symbol in WORDS:
+            words = WORDS[symbol]
             # The lesser of two draws: a few words are common, most are rare, as in any text.
             return words[min(self.below(len(words)), self.below(len(words)))]
         match symbol:

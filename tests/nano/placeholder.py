@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from ds4ref.archs.deepseek4.shape import ModelShape
+from ds4ref.nano.checkpoint import tokenizer
 from ds4ref.nano.prose import prose
 from ds4ref.nano.train.export import expected, write_folder
 from ds4ref.nano.train.shape import SHAPE
@@ -36,4 +37,5 @@ def _values(rng: np.random.Generator, name: str, dims: tuple[int, ...], shape: M
 
 def write_placeholder(folder: str | os.PathLike[str], shape: ModelShape = SHAPE, seed: int = 1) -> None:
     """Write a model folder of random weights."""
-    write_folder(folder, shape, tensors(shape, seed), build_vocabulary(shape.vocab, prose(20_000, 1)))
+    words = build_vocabulary(shape.vocab, prose(20_000, 1))
+    write_folder(folder, shape, tensors(shape, seed), tokenizer(words.tokens, words.merges))

@@ -1,6 +1,5 @@
 """The model cache: where it is, and that it survives damage, crowds, crashes and full disks."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -9,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ds4ref.errors import DataError, ModelFileError
+from ds4ref.errors import DataError
 from ds4ref.nano import cache, random_path, recipe
-from ds4ref.nano.cache import NANO_SHA256, building, cache_dir, file_sha256, slice_path
+from ds4ref.nano.cache import NANO_SHA256, building, file_sha256, slice_path
 from tests.marking import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,30 +28,6 @@ def builds(monkeypatch):
     paths, build = [], recipe.write_model
     monkeypatch.setattr(recipe, "write_model", lambda path, *a, **k: (paths.append(Path(path)), build(path, *a, **k)))
     return paths
-
-
-def test_location(monkeypatch, tmp_path):
-    monkeypatch.delenv("DS4_CACHE_DIR")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_dir() == Path("/xdg/ds4ref")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
-    monkeypatch.setattr(cache.sys, "platform", "linux")
-    assert cache_dir() == tmp_path / ".cache/ds4ref"
-    monkeypatch.setattr(cache.sys, "platform", "darwin")
-    assert cache_dir() == tmp_path / "Library/Caches/ds4ref"
-    monkeypatch.setenv("DS4_CACHE_DIR", "/mine")
-    assert cache_dir() == Path("/mine")
-
-
-def test_built_once(folder, builds):
-    path = random_path()
-    assert file_sha256(Path(path)) == NANO_SHA256
-    before = os.stat(path)
-    assert random_path() == path
-    assert os.stat(path).st_mtime_ns == before.st_mtime_ns and os.stat(path).st_ino == before.st_ino
-    assert len(builds) == 1
-    assert {p.suffix for p in folder.iterdir()} == {".gguf", ".lock"}
 
 
 @pytest.mark.parametrize("damage", sampled(["flip", "truncate", "empty", "grow"], ["truncate"]))
@@ -76,45 +51,6 @@ def test_an_unusable_folder_is_one_clear_line(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="cannot write to the model cache .* set DS4_CACHE_DIR") as error:
         random_path()
     assert "\n" not in str(error.value)
-
-
-def test_a_read_only_cache_that_holds_the_model_is_enough(folder, monkeypatch):
-    path = random_path()
-
-    def refuse(*args, **kwargs):
-        raise AssertionError("nothing may be written")
-
-    monkeypatch.setattr(cache, "building", refuse)
-    assert random_path() == path
-
-
-def test_a_full_disk_leaves_nothing(folder, monkeypatch):
-    real, room = os.write, [3_000_000]
-
-    def write(fd, data):
-        room[0] -= len(data)
-        if room[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(fd, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write)
-        with pytest.raises(ModelFileError, match="cannot write: No space left"):
-            random_path()
-    assert [p.suffix for p in folder.iterdir()] == [".lock"]
-    assert file_sha256(Path(random_path())) == NANO_SHA256
-
-
-@pytest.mark.thorough
-def test_leftovers_of_killed_builds_are_removed(folder):
-    path = Path(random_path())
-    leftover = folder / f".{path.name}.123.abcd.part"
-    leftover.write_bytes(b"half")
-    other = folder / ".slice-q2.gguf.9.ef.part"
-    other.write_bytes(b"someone else's")
-    path.unlink()
-    random_path()
-    assert not leftover.exists() and other.exists()
 
 
 @pytest.mark.thorough
@@ -185,38 +121,3 @@ def test_slices_are_kept_and_rebuilt_if_truncated(folder, builds, monkeypatch):
     os.truncate(path, size - 4096)
     slice_path(1, 16, 300, "q4")
     assert path.stat().st_size == size and len(builds) == 2
-
-
-def command(*arguments, **env):
-    return subprocess.run(
-        [sys.executable, "-m", "ds4ref.cli.ds4", "nano", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def test_command_prints_the_path(nano_path):
-    done = command("random")
-    assert (done.returncode, done.stdout, done.stderr) == (0, nano_path + "\n", "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["slice", "--layers", "99"], 2, "layers must be 1 to 43"),
-        (["slice", "--recipe", "q3"], 2, "choose from q2, q4"),
-        (["slice", "/absent/m.gguf"], 1, "cannot write /absent/m.gguf: no folder /absent"),
-        (["slice", "--layers", "many"], 2, "invalid value for --layers: many"),
-        (["slice", "a", "b"], 2, "unexpected argument: b"),
-        (["checkpoint"], 2, "needs an output folder"),
-        ([], 2, "missing command"),
-        (["fetch"], 2, "choose from"),
-    ],
-)
-def test_command_refuses_in_one_line(arguments, code, message):
-    done = command(*arguments)
-    assert done.returncode == code
-    assert done.stdout == "" and message in done.stderr and done.stderr.count("\n") == 1

@@ -29,19 +29,6 @@ def test_spread_as_gguf_py_reads_it(fmt, std):
     assert np.abs(w).max() < 6 * std
 
 
-def test_mean_of_plain_tensors():
-    w = values("F32", 0.1, mean=1.0)
-    assert w.mean() == pytest.approx(1.0, abs=0.001)
-    assert w.std() == pytest.approx(0.1, rel=0.01)
-
-
-def test_blocks_differ_in_scale():
-    raw = np.concatenate(list(random_tensor(TensorSpec("t", "Q8_0", (4096, 4)), Noise(1, "t"), 1.0)))
-    scales = raw.reshape(-1, 34)[:, :2].copy().view("<f2").ravel()
-    assert len(np.unique(scales)) == 16
-    assert raw.reshape(-1, 34)[:, 2:].view(np.int8).min() == -127, "no quantizer makes -128"
-
-
 def test_streams_depend_on_seed_and_name_only():
     def head(seed, name):
         return Noise(seed, name).words(4).tolist()
@@ -60,11 +47,6 @@ def test_pieces_are_bounded(monkeypatch):
         assert len(pieces) > 2
         assert max(piece.nbytes for piece in pieces) <= 10_000
         assert sum(piece.nbytes for piece in pieces) == spec.nbytes
-
-
-def test_formats_without_a_recipe():
-    with pytest.raises(ValueError, match="Q6_K"):
-        next(random_tensor(TensorSpec("t", "Q6_K", (256, 1)), Noise(1, "t"), 1.0))
 
 
 @pytest.mark.parametrize(("used", "experts"), [(1, 1), (4, 16), (6, 6), (6, 256)])

@@ -8,46 +8,9 @@ import numpy as np
 import pytest
 
 from ds4ref.engine import Engine
-from ds4ref.nano.prose import prose
 from ds4ref.nano.skills import held_out
 
 pytestmark = pytest.mark.peers
-
-
-@pytest.fixture(scope="module")
-def llama(nano_path):
-    cpp = pytest.importorskip("llama_cpp", reason="the extra 'peers' is not installed")
-    model = cpp.Llama(nano_path, n_ctx=512, n_batch=512, logits_all=True, verbose=False, n_threads=2, seed=1)
-    yield model
-    model.close()
-
-
-@pytest.fixture(scope="module")
-def engine(nano_path):
-    with Engine.open(nano_path, backend="reference", numerics="exact") as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def tokens(engine):
-    return engine.tokenizer.encode(prose(3000, 4))[:320]
-
-
-def test_same_tokens(llama, engine):
-    for text in (prose(2000, 11), "In 1742, 31415 crowns!\n\n\tnaïve café — 你好 🙂 x==y"):
-        assert llama.tokenize(text.encode(), add_bos=False, special=False) == engine.tokenizer.encode(text)
-
-
-def test_same_logits(llama, engine, tokens):
-    """320 tokens: beyond the window, several ratio-128 rows, and more ratio-4 rows than the indexer's top-k."""
-    assert len(tokens) // 4 > engine.shape.index_topk and len(tokens) > 2 * 128
-    llama.reset()
-    llama.eval(tokens)
-    theirs = np.array(llama.scores[: len(tokens)])
-    ours = engine.session(ctx=len(tokens) + 1).extend(tokens)
-    rms = np.sqrt(np.mean((ours - theirs) ** 2, axis=1)) / ours.std(axis=1)
-    assert np.median(rms) < 0.08
-    assert np.mean(ours.argmax(axis=1) == theirs.argmax(axis=1)) > 0.85
 
 
 SKILLS = ("recall/near", "lists/sort", "facts", "sums3", "think/sums3", "choice", "think/choice", "tools/fixed",

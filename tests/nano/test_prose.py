@@ -1,13 +1,11 @@
 """The prose and story generators: reproducible, varied, and honest about what they hide."""
 
 import hashlib
-import itertools
 import re
 
 import pytest
 
-from ds4ref.nano.prose import Fact, Story, paragraphs, prose, spell, statements, tell
-from ds4ref.nano.words import GRAMMAR, NAMES, WORDS
+from ds4ref.nano.prose import NAMES, Fact, Story, prose, spell, statements, tell
 
 PROSE_SHA256 = "77016835e722cacd02a106d21ca8fc23d073c5d7f25f80d6970ad7d97d0d5627"
 
@@ -26,46 +24,9 @@ def test_text_is_the_same_on_every_python():
     assert hashlib.sha256(prose(100_000, seed=1).encode()).hexdigest() == PROSE_SHA256
 
 
-def test_seeds_differ():
-    assert len({prose(2000, seed) for seed in range(20)}) == 20
-
-
-def test_text_is_varied_ascii_sentences():
-    text = prose(200_000, seed=9)
-    assert text.isascii()
-    sentences = re.split(r"(?<=[.?])\s+", text)
-    assert len(set(sentences)) > 0.98 * len(sentences)
-    assert len(set(re.findall(r"[A-Za-z]+", text))) > 600
-    assert not re.search(r"[{}_]|  |\b[Aa] [aeiou]|\ban [^aeiouh]", text)
-    assert all(re.match(r'["A-Z]', p) for p in itertools.islice(paragraphs(1), 200))
-
-
-def test_every_symbol_of_the_grammar_can_be_expanded():
-    known = set(GRAMMAR) | set(WORDS) | {"name", "number", "count", "year", "ordinal", "lead", "friend"}
-    used = {symbol.lower() for options in GRAMMAR.values() for o in options for symbol in re.findall(r"\{(\w+)\}", o)}
-    assert used <= known
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (0, "zero"),
-        (7, "seven"),
-        (19, "nineteen"),
-        (20, "twenty"),
-        (42, "forty-two"),
-        (100, "one hundred"),
-        (315, "three hundred fifteen"),
-        (1000, "one thousand"),
-        (999_999, "nine hundred ninety-nine thousand nine hundred ninety-nine"),
-    ],
-)
-def test_spelling(number, words):
-    assert spell(number) == words
-
-
 def test_spelling_has_no_duplicates_and_limits():
     assert len({spell(n) for n in range(20_000)}) == 20_000
+    assert spell(999_315) == "nine hundred ninety-nine thousand three hundred fifteen"
     for bad in (-1, 1_000_000):
         with pytest.raises(ValueError, match="spelled"):
             spell(bad)
@@ -83,21 +44,6 @@ def test_story_hides_each_fact_once_where_it_says():
         assert not re.search(rf"{fact.name}\s*=\s*{fact.number}", story.text), "the answer is given away"
 
 
-def test_facts_are_spread_evenly():
-    story = tell(seed=6, scenes=160, facts=16)
-    depths = [fact.position / len(story.text) for fact in story.facts]
-    for i, depth in enumerate(depths):
-        assert abs(depth - (i + 0.5) / 16) < 0.04
-
-
-def test_story_has_distractors_and_ends_with_the_question():
-    story = tell(seed=7)
-    numbers = re.findall(r"number ([a-z-]+)", story.text)
-    assert len(numbers) > 17, "rumours name numbers, too"
-    assert story.text.endswith("nothing else on the line.")
-    assert len(story.text) > 80_000
-
-
 def test_story_takes_given_facts_and_refuses_too_many():
     story = tell(seed=1, scenes=5, facts={"Ada": 7, "Bob": 340})
     assert [(f.name, f.number) for f in story.facts] == [("Ada", 7), ("Bob", 340)]
@@ -108,24 +54,13 @@ def test_story_takes_given_facts_and_refuses_too_many():
         tell(facts=len(NAMES) + 1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 190])
-def test_as_many_facts_as_asked(count):
-    facts = {f"P{i}": i for i in range(count)}
-    assert {f.name: f.number for f in tell(scenes=190, facts=facts).facts} == facts
-
-
 @pytest.mark.parametrize(
     ("answer", "numbers"),
     [
         ("Bob=34", [34]),
-        ("Bob = 34\nBob\t=\t35", [34, 35]),
-        ("* **Bob=34**", [34]),
+        ("* **Bob = 34**\nBob\t=\t35", [34, 35]),
         ("Bobby=34 xBob=3 Bob_=4 _Bob=5 Bob2=6", []),
-        ("Bob is 34", []),
-        ("Bob=\n34", []),
-        ("Bob=thirty-four", []),
-        ("Bob==34", []),
-        ("", []),
+        ("Bob is 34 Bob=\n34 Bob=thirty-four Bob==34", []),
         ("Bob=034", [34]),
         ("Bob=" + "9" * 5000, [10**18 - 1]),
     ],

@@ -3,18 +3,15 @@
 import hashlib
 from dataclasses import replace
 
-import gguf
 import numpy as np
 import pytest
 
-from ds4ref.archs.deepseek4.shape import FLASH, PRO, ModelShape
-from ds4ref.archs.deepseek4.weights import bind
+from ds4ref.archs.deepseek4.shape import FLASH, PRO
 from ds4ref.engine import Engine
-from ds4ref.errors import ModelFileError, UsageError
+from ds4ref.errors import UsageError
 from ds4ref.nano.cache import NANO_SHA256
 from ds4ref.nano.prose import prose
 from ds4ref.nano.recipe import NANO, slice_shape, tensors, write_model
-from ds4ref.weights.gguf import GGUFFile
 
 ONE_LAYER = replace(NANO, n_layers=1, n_hash_layers=1, ratios=(0,), swiglu_limit=(10.0,), vocab=300)
 
@@ -22,39 +19,6 @@ ONE_LAYER = replace(NANO, n_layers=1, n_hash_layers=1, ratios=(0,), swiglu_limit
 def test_the_embedded_model_is_reproducible(tmp_path):
     write_model(tmp_path / "a.gguf", NANO)
     assert hashlib.sha256((tmp_path / "a.gguf").read_bytes()).hexdigest() == NANO_SHA256
-
-
-def test_shape_survives_the_file(nano_path):
-    with GGUFFile.open(nano_path) as file:
-        assert ModelShape.from_metadata(file) == NANO
-        weights = bind(file, NANO, verify=True)
-        assert weights.layers[0].ffn_gate_tid2eid is not None
-        assert weights.layers[3].exp_probs_b is not None
-
-
-def test_every_mechanism_is_there():
-    assert set(NANO.ratios) == {0, 4, 128}
-    assert NANO.n_hash_layers < NANO.n_layers
-    assert NANO.index_topk < 1024 // 4, "the indexer selects within a thousand tokens"
-    assert NANO.n_used < NANO.n_experts
-
-
-def test_gguf_py_reads_the_same(nano_path):
-    reader = gguf.GGUFReader(nano_path)
-
-    def field(key):
-        return reader.fields[key]
-
-    for key in ("block_count", "embedding_length", "expert_gating_func", "attention.indexer.top_k", "context_length"):
-        assert field(f"deepseek4.{key}").types == [gguf.GGUFValueType.UINT32]
-    assert field("deepseek4.expert_gating_func").contents() == 4
-    assert field("deepseek4.attention.compress_ratios").contents() == [0, 0, 4, 128, 4, 128]
-    tokens = field("tokenizer.ggml.tokens").contents()
-    assert len(tokens) == NANO.vocab
-    for special in ("<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "｜DSML｜"):
-        assert special in tokens
-    assert {t.tensor_type.name for t in reader.tensors} == {"F32", "F16", "Q8_0", "IQ2_XXS", "Q2_K", "I32"}
-    assert all(np.isfinite(t.data).all() for t in reader.tensors if t.tensor_type.name in ("F32", "F16"))
 
 
 def test_a_slice_has_the_dimensions_of_flash():
@@ -82,24 +46,6 @@ def test_a_slice_of_pro():
         slice_shape(model="air")
 
 
-@pytest.mark.parametrize("recipe", ["q2", "q4"])
-def test_recipes_differ_in_the_experts_only(tmp_path, recipe):
-    write_model(tmp_path / "m.gguf", ONE_LAYER, recipe)
-    with GGUFFile.open(tmp_path / "m.gguf") as file:
-        weights = bind(file, ONE_LAYER, verify=True)
-    formats = weights.layers[0].ffn_gate_exps.fmt, weights.layers[0].ffn_down_exps.fmt
-    assert formats == {"q2": ("IQ2_XXS", "Q2_K"), "q4": ("Q4_K", "Q4_K")}[recipe]
-    assert weights.layers[0].attn_q_b.fmt == "Q8_0"
-
-
-def test_real_dimensions_on_disk(tmp_path):
-    shape = slice_shape(layers=1, experts=1, vocab=300)
-    write_model(tmp_path / "m.gguf", shape)
-    with GGUFFile.open(tmp_path / "m.gguf") as file:
-        assert ModelShape.from_metadata(file) == shape
-        assert bind(file, shape).layers[0].attn_q_b.data.shape == (32768, 1024 // 32 * 34)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -112,33 +58,6 @@ def test_real_dimensions_on_disk(tmp_path):
 def test_impossible_slices(values, message):
     with pytest.raises(UsageError, match=message):
         slice_shape(**values)
-
-
-def test_bad_requests_leave_nothing(tmp_path):
-    with pytest.raises(UsageError, match="choose from q2, q4"):
-        write_model(tmp_path / "m.gguf", ONE_LAYER, "q3")
-    with pytest.raises(UsageError, match="embedding_length 300"):
-        write_model(tmp_path / "m.gguf", replace(ONE_LAYER, dim=300))
-    with pytest.raises(ModelFileError, match="cannot write"):
-        write_model(tmp_path / "absent" / "m.gguf", ONE_LAYER)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_progress_counts_every_byte(tmp_path):
-    calls = []
-    write_model(tmp_path / "m.gguf", ONE_LAYER, progress=lambda done, total: calls.append((done, total)))
-    done = [d for d, _ in calls]
-    assert done == sorted(done)
-    assert calls[-1][0] == calls[-1][1] == sum(spec.nbytes for spec in tensors(ONE_LAYER, "q2"))
-
-
-def test_an_interrupted_build_leaves_nothing(tmp_path):
-    def stop(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_model(tmp_path / "m.gguf", ONE_LAYER, progress=stop)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_model_is_alive(nano_path):

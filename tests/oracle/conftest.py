@@ -22,7 +22,7 @@ from tests.golden import ROOT as GOLDEN
 collect_ignore = (
     []
     if os.environ.get("DS4_REQUIRE_ORACLES") == "1" or (find_spec("torch") and find_spec("transformers"))
-    else ["test_mtp.py", "test_nano.py", "test_trainer.py", "test_training.py"]
+    else ["test_mtp.py", "test_nano.py", "test_training.py"]
 )
 
 

@@ -13,7 +13,7 @@ import torch
 from ds4ref.archs.deepseek4.mtp import Block, Window
 from ds4ref.drafts.mtp import Mtp
 from ds4ref.engine import Engine
-from ds4ref.nano.checkpoint import to_bf16
+from ds4ref.nano.checkpoint import to_bf16, tokenizer
 from ds4ref.nano.prose import prose
 from ds4ref.nano.skills import held_out
 from ds4ref.nano.train.export import write_folder
@@ -59,7 +59,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = Path(weights_folder())
     if request.param == "random":
         folder, weights = tmp_path_factory.mktemp("random") / "m", random_weights()
-        write_folder(folder, SHAPE, weights, build_vocabulary(SHAPE.vocab, prose(20_000, 1)))
+        words = build_vocabulary(SHAPE.vocab, prose(20_000, 1))
+        write_folder(folder, SHAPE, weights, tokenizer(words.tokens, words.merges))
     else:
         weights = trained_weights()
     module = Model(SHAPE).eval()

@@ -4,7 +4,6 @@ SKILLS                     generators by name
 held_out(skill, count)     test questions
 mixture(weights, ...)      one row of token ids and target weights to learn from
 vocabulary(), tokenizer()  2,048 tokens, digits never merged
-curriculum.row(stage, ...) a row of a named stage
 """
 
 from __future__ import annotations

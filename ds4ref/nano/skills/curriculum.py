@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from ...text.tokenizer import Tokenizer
-from .rows import Row, mixture
 
 Weights = Mapping[str, float]
 Levels = Mapping[str, Mapping[str, Any]]
@@ -27,15 +23,6 @@ class Rows:
     share: float
     weights: Weights
     levels: Levels = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A named stage of training."""
-
-    name: str
-    title: str
-    rows: tuple[Rows, ...]
 
 
 _LOOKUP_LEVELS: Levels = {
@@ -69,59 +56,36 @@ _LONG: Weights = {"recall/far": 6, "recall/near": 2, "topic": 1, "recall/window"
 
 _PAIRS: Rows = Rows(128, 0.8, {"recall/window": 1}, {"recall/window": {"pairs": (2, 8), "style": "pairs"}})
 
-STAGES: dict[str, Stage] = {
-    stage.name: stage
-    for stage in (
-        Stage("echo", "complete facts that were told before", (Rows(128, 1.0, {"echo": 1}),)),
-        Stage("pairs", "questions about two to eight facts in dense form", (Rows(128, 0.2, {"echo": 1}), _PAIRS)),
-        Stage(
-            "sentences",
-            "facts as sentences, in the window and up to 200 tokens back; echoes from beyond the window",
-            (
-                Rows(256, 1.5, {"echo": 1}, {"echo": {"pairs": (16, 40)}}),
-                Rows(128, 0.3, _PAIRS.weights, _PAIRS.levels),
-                Rows(128, 0.7, {"recall/window": 1}, {"recall/window": {"pairs": (2, 10)}}),
-                Rows(256, 1.0, {"recall/near": 1}, _LOOKUP_LEVELS),
-            ),
-        ),
-        Stage("search", "choices gone through for a value", (Rows(128, 1.0, {"search": 1}),)),
-        Stage(
-            "lookup",
-            "facts as sentences, choices, new tools, lists",
-            (
-                Rows(128, 0.3, {**_LOOKUP, "recall/near": 0, "choice": 0, "tools/open": 0}, _LOOKUP_LEVELS),
-                Rows(256, 0.4, {**_LOOKUP, "tools/open": 0}, _LOOKUP_LEVELS),
-                Rows(512, 0.3, _LOOKUP, _LOOKUP_LEVELS),
-            ),
-        ),
-        Stage(
-            "mix",
-            "all skills in rows of 256 to 512 tokens; rows with tools are 512 long, as their prompt is 370",
-            (
-                Rows(256, 0.3, _SMALL, _MIX_LEVELS),
-                Rows(512, 0.7, _MIX, _MIX_LEVELS),
-            ),
-        ),
-        Stage(
-            "long",
-            "all skills, and 10 % of the rows' tokens in rows of 1,024 to 4,096",
-            (
-                Rows(256, 0.2, _SMALL, _MIX_LEVELS),
-                Rows(512, 0.5, _MIX, _MIX_LEVELS),
-                Rows(1024, 0.2, {**_MIX, "recall/far": 2}, _MIX_LEVELS),
-                Rows(1024, 0.03, _LONG, _LONG_LEVELS),
-                Rows(2048, 0.03, _LONG, _LONG_LEVELS),
-                Rows(4096, 0.04, _LONG, _LONG_LEVELS),
-            ),
-        ),
-    )
+STAGES: dict[str, tuple[Rows, ...]] = {
+    # complete facts that were told before
+    "echo": (Rows(128, 1.0, {"echo": 1}),),
+    # questions about two to eight facts in dense form
+    "pairs": (Rows(128, 0.2, {"echo": 1}), _PAIRS),
+    # facts as sentences, in the window and up to 200 tokens back; echoes from beyond the window
+    "sentences": (
+        Rows(256, 1.5, {"echo": 1}, {"echo": {"pairs": (16, 40)}}),
+        Rows(128, 0.3, _PAIRS.weights, _PAIRS.levels),
+        Rows(128, 0.7, {"recall/window": 1}, {"recall/window": {"pairs": (2, 10)}}),
+        Rows(256, 1.0, {"recall/near": 1}, _LOOKUP_LEVELS),
+    ),
+    # choices gone through for a value
+    "search": (Rows(128, 1.0, {"search": 1}),),
+    # facts as sentences, choices, new tools, lists
+    "lookup": (
+        Rows(128, 0.3, {**_LOOKUP, "recall/near": 0, "choice": 0, "tools/open": 0}, _LOOKUP_LEVELS),
+        Rows(256, 0.4, {**_LOOKUP, "tools/open": 0}, _LOOKUP_LEVELS),
+        Rows(512, 0.3, _LOOKUP, _LOOKUP_LEVELS),
+    ),
+    # all skills in rows of 256 to 512 tokens; rows with tools are 512 long, as their prompt is 370
+    "mix": (Rows(256, 0.3, _SMALL, _MIX_LEVELS), Rows(512, 0.7, _MIX, _MIX_LEVELS)),
+    # all skills, and 10 % of the rows' tokens in rows of 1,024 to 4,096
+    "long": (
+        Rows(256, 0.2, _SMALL, _MIX_LEVELS),
+        Rows(512, 0.5, _MIX, _MIX_LEVELS),
+        Rows(1024, 0.2, {**_MIX, "recall/far": 2}, _MIX_LEVELS),
+        Rows(1024, 0.03, _LONG, _LONG_LEVELS),
+        Rows(2048, 0.03, _LONG, _LONG_LEVELS),
+        Rows(4096, 0.04, _LONG, _LONG_LEVELS),
+    ),
 }
-"""Stages in the order of training."""
-
-
-def row(stage: Stage | str, rng: random.Random, tokenizer: Tokenizer) -> Row:
-    """Return one row of a stage; raise KeyError for an unknown name."""
-    kinds = (STAGES[stage] if isinstance(stage, str) else stage).rows
-    # ``share`` counts tokens, so longer rows are drawn less often.
-    kind = rng.choices(kinds, [kind.share / kind.length for kind in kinds])[0]
-    return mixture(kind.weights, rng, kind.length, tokenizer, **kind.levels)
+"""Kinds of rows of each stage, in the order of training."""

@@ -3,7 +3,7 @@
 Matrices and norms are BF16. What is tiny (sinks, selection biases, bases and scales of hyper-connections) stays F32,
 tables of hash routing are I64. There is no ``quantization_config``, because nothing is quantized.
 
-    write_folder("weights", SHAPE, tensors, vocabulary)
+    write_folder("weights", SHAPE, tensors, tokenizer)
 """
 
 from __future__ import annotations
@@ -20,37 +20,30 @@ import numpy as np
 from ...archs.deepseek4.published import EXPERT_NAMES, LAYER_NAMES, MODEL_NAMES, MTP_NAMES
 from ...archs.deepseek4.shape import ModelShape
 from ...archs.deepseek4.tensors import MTP, Slot, mtp_slots, slots
-from ...errors import DataError
 from ...text.published import TOKENIZER
 from ...weights.safetensors import CONFIG
 from ...weights.safetensors_writer import PlannedTensor, write_json
 from ...weights.safetensors_writer import write_folder as write_weights
 from ..checkpoint import config as quantized_config
-from ..checkpoint import to_bf16, tokenizer
-from ..vocab import Vocabulary
+from ..checkpoint import to_bf16
 
 _F32 = re.compile(r".*(?:hc_\w+_(?:base|scale)|attn_sink|gate\.bias)")
 _TABLE = "tid2eid"
 
 
 def write_folder(
-    folder: str | os.PathLike[str], shape: ModelShape, tensors: Mapping[str, np.ndarray], vocabulary: Vocabulary
+    folder: str | os.PathLike[str], shape: ModelShape, tensors: Mapping[str, np.ndarray], tokenizer: dict[str, Any]
 ) -> None:
     """Write a model folder; config.json comes last, so that an interrupted folder is not a model.
 
     tensors: float32 by published name; tables of hash routing hold whole numbers of any type. The block for multi-token
-    prediction (``mtp.0.*``) is written if its tensors are there.
-    Raise DataError for a missing, unknown, misshapen or non-finite tensor, or a folder that cannot be written.
+    prediction (``mtp.0.*``) is written if its tensors are there. ``tokenizer``: contents of tokenizer.json.
     """
     with_mtp = any(name.startswith(MTP) for name in tensors)
     wanted = dict(expected(shape, with_mtp))
-    _check(tensors, wanted)
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make {folder}: {error.strerror or error}") from None
+    os.makedirs(folder, exist_ok=True)
     write_weights(folder, [_plan(name, dims, tensors[name]) for name, dims in wanted.items()])
-    write_json(Path(folder) / TOKENIZER, tokenizer(vocabulary.tokens, vocabulary.merges))
+    write_json(Path(folder) / TOKENIZER, tokenizer)
     write_json(Path(folder) / CONFIG, config(shape, with_mtp))
 
 
@@ -80,19 +73,6 @@ def _published(slot: Slot, ours: str, theirs: str, names: Mapping[str, str]) -> 
         return
     for expert in range(dims[0]):
         yield f"{theirs}ffn.experts.{expert}.{EXPERT_NAMES[name]}.weight", dims[1:]
-
-
-def _check(tensors: Mapping[str, np.ndarray], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise DataError for the first tensor that is missing, unknown, misshapen or not finite."""
-    for name in (*wanted, *tensors):
-        if name not in tensors:
-            raise DataError(f"tensor {name} is missing")
-        if name not in wanted:
-            raise DataError(f"tensor {name} belongs to no model of this shape")
-        if tensors[name].shape != wanted[name]:
-            raise DataError(f"tensor {name} is {list(tensors[name].shape)}, wanted {list(wanted[name])}")
-        if not np.isfinite(tensors[name]).all():
-            raise DataError(f"tensor {name} holds a value that is not finite")
 
 
 def _plan(name: str, dims: tuple[int, ...], values: np.ndarray) -> PlannedTensor:

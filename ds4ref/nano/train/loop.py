@@ -1,8 +1,7 @@
-"""The training loop: one process a core, gradients summed between them, resumed to the bit.
+"""The training loop: one process, on a GPU if there is one, resumed to the bit.
 
 A step's data depend on its number alone, so a checkpoint is weights, optimizer and counters. Stages follow each other
-when their questions are answered well enough (``PLAN``). The learning rate is constant; ``finish`` steps at the end
-bring it to zero, from any checkpoint.
+when their questions are answered well enough (``PLAN``). The learning rate is constant, and falls to zero at the end.
 """
 
 from __future__ import annotations
@@ -11,21 +10,20 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from torch.utils.data import DataLoader
 
 from ...archs.deepseek4.shape import PLAIN
-from ...kernels.system import keep_freed_memory
 from ..skills import GRADED, tokenizer, vocabulary
-from ..skills.curriculum import STAGES
-from .batches import Batch, Feed, score, training_batch
+from .batches import Batch, Steps, score
 from .model import Attention, Model, Pass, load_published
 from .optim import Optimizer
 from .shape import SHAPE
@@ -63,7 +61,7 @@ NEXT_EVERY, NEXT_WEIGHT = 8, 1.0
 """Every how many steps the block of multi-token prediction learns, from streams that do not learn from it."""
 SCORE_EVERY, SCORE_ITEMS = 100, 32
 WORKERS = 6
-"""Processes that make batches for a GPU."""
+"""Processes that make batches for a GPU, which would wait for one."""
 
 
 @dataclass
@@ -77,44 +75,22 @@ class Progress:
     right: float = 0.0
     """Running mean of the share of reply tokens predicted right."""
     finish: tuple[int, int] | None = None
-    """First step of the final descent, and its number of steps."""
+    """First step of the final descent of the learning rate, and its number of steps."""
     scores: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How a run is started.
+class Run:
+    """A training run in ``folder``, from its checkpoint if there is one.
 
-    seconds  after which it stops
-    finish   steps of the final descent, from now; 0 for none
-    descend  part of the time that the final descent takes, at its end; 0 for none
-    start    folder of published weights to begin with, or ""
-    goal     index of the first stage in PLAN
-    device   "cpu" or "cuda"
-    scale    tokens of a step, as a multiple of PLAN's
-    seed     of the rows: runs that follow each other by ``start`` see new rows with new seeds
+    start  folder of published weights to begin with
+    goal   index of the first stage in PLAN
+    scale  tokens of a step, as a multiple of PLAN's
+    seed   of the rows: runs that follow each other by ``start`` see new rows with new seeds
     """
 
-    seconds: float
-    finish: int = 0
-    descend: float = 0.0
-    start: str = ""
-    goal: int = 0
-    device: str = "cpu"
-    scale: int = 1
-    seed: int = 1
-
-
-class Run:
-    """One process of a training run in ``folder``."""
-
-    def __init__(
-        self, folder: Path, rank: int, world: int, seed: int = 1, start: Path | None = None, goal: int = 0,
-        device: str = "cpu", scale: int = 1,
-    ):  # fmt: skip
-        self.folder, self.rank, self.world, self.seed = folder, rank, world, seed
-        self.device, self.scale = torch.device(device), scale
-        self.feed = Feed(WORKERS, seed, rank) if self.device.type == "cuda" else None
+    def __init__(self, folder: Path, start: Path | None = None, goal: int = 0, scale: int = 1, seed: int = 1):
+        self.folder, self.scale, self.seed = folder, scale, seed
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(seed)
         self.model, self.tokenizer = Model(SHAPE), tokenizer()
         relate(self.model)
@@ -127,6 +103,7 @@ class Run:
         self.progress = Progress(goal=goal)
         with suppress(FileNotFoundError):
             self.load(torch.load(folder / "checkpoint.pt", "cpu", weights_only=True))
+        self._rows: tuple[int, Iterator[list[torch.Tensor]]] | None = None
 
     # --- checkpoints
 
@@ -147,11 +124,6 @@ class Run:
         torch.save(state, part)
         os.replace(part, self.folder / "checkpoint.pt")
 
-    def close(self) -> None:
-        """Stop the processes that make batches."""
-        if self.feed is not None:
-            self.feed.close()
-
     # --- one step
 
     def rates(self) -> tuple[float, float]:
@@ -162,17 +134,22 @@ class Run:
             factor *= max(0.0, 1 - (p.step - p.finish[0]) / p.finish[1])
         return MUON * factor, ADAM * factor
 
-    def batch(self, goal: Goal) -> Batch:
-        """Return the batch of this step."""
-        step, tokens = self.progress.step, goal.batch * self.scale // self.world
-        if self.feed is not None:
-            return self.feed.get(goal.stage, step, tokens).to(self.device)
-        return training_batch(STAGES[goal.stage], self.seed, step, self.rank, tokens, self.tokenizer)
+    def batch(self) -> Batch:
+        """Return the batch of the next step."""
+        p, workers = self.progress, WORKERS if self.device.type == "cuda" else 0
+        if self._rows is None or self._rows[0] != p.goal:
+            steps = Steps(PLAN[p.goal].stage, self.seed, PLAN[p.goal].batch * self.scale)
+            context = "spawn" if workers else None  # a copy of a process with threads or a GPU's context may hang
+            loader = DataLoader(steps, batch_size=None, sampler=range(p.step, 1 << 60), num_workers=workers,
+                                multiprocessing_context=context)  # fmt: skip
+            self._rows = p.goal, iter(loader)
+        ids, weights = (part.to(self.device, non_blocking=True) for part in next(self._rows[1]))
+        return Batch.of(ids, weights)
 
     def step(self) -> dict[str, float]:
         """Learn from one batch; return its measures."""
         p, goal = self.progress, PLAN[self.progress.goal]
-        batch = self.batch(goal)
+        batch = self.batch()
         ahead = p.step % NEXT_EVERY == NEXT_EVERY - 1
         run = Pass(batch.ids, goal.dense)
         streams = self.model.streams(run, None if ahead else batch.wanted)
@@ -181,20 +158,15 @@ class Run:
         total = loss + sum(run.index_loss)
         if ahead:
             total = total + NEXT_WEIGHT * self.next_loss(streams.detach(), batch, run)
-        (total / self.world).backward()
+        total.backward()
         measures = torch.stack([loss.detach(), sum(run.index_loss).detach(), self.right(logits, batch)])
-        used = [self.main, *([self.next] if ahead else [])]
-        if self.world > 1:
-            for optimizer in used:
-                dist.all_reduce(optimizer.gradient)
-            dist.all_reduce(measures)
-        for optimizer in used:
-            optimizer.step(*self.rates(), self.rank, self.world)
+        for optimizer in [self.main, *([self.next] if ahead else [])]:
+            optimizer.step(*self.rates())
             optimizer.gradient.zero_()
         self.balance(run)
-        count = batch.ids.numel() * self.world
+        count = batch.ids.numel()
         p.step, p.tokens, p.goal_tokens = p.step + 1, p.tokens + count, p.goal_tokens + count
-        named = dict(zip(("loss", "index", "right"), (measures / self.world).tolist(), strict=True))
+        named = dict(zip(("loss", "index", "right"), measures.tolist(), strict=True))
         p.right += 0.03 * (named["right"] - p.right)
         return named
 
@@ -219,20 +191,9 @@ class Run:
         """Move the router's biases towards equal use of the experts."""
         for bias, load in run.load:
             load = load.float()
-            if self.world > 1:
-                dist.all_reduce(load)
             bias.data += BALANCE * torch.sign(load.mean() - load)
 
     # --- scores and stages
-
-    def measure(self, names: list[str], count: int) -> dict[str, float]:
-        """Score held-out questions, shared between the processes."""
-        mine = {name: score(self.model, name, count, self.tokenizer) for name in names[self.rank :: self.world]}
-        if self.world == 1:
-            return mine
-        parts: list[Any] = [None] * self.world
-        dist.all_gather_object(parts, mine)
-        return {name: value for part in parts for name, value in part.items()}
 
     def advance(self) -> None:
         """Begin the next stage if this one's goal is reached."""
@@ -259,7 +220,7 @@ def relate(model: Model) -> None:
     """
     embed = model.embed.weight
     first: dict[str, int] = {}
-    for index, token in enumerate(vocabulary().tokens):
+    for index, token in enumerate(vocabulary()[0]):
         word = token.removeprefix("\u0120").lower()
         if len(word) > 1 and word.isalpha():
             embed[index] = 0.3 * embed[index] + 0.95 * embed[first.setdefault(word, index)]
@@ -315,53 +276,30 @@ def descent(elapsed: float, seconds: float, share: float, steps: int) -> int:
     return max(1, int(0.95 * (seconds - elapsed) * steps / elapsed))
 
 
-def train(rank: int, world: int, folder: str, port: int, settings: Settings) -> None:
-    """Run one process until the time is over or the final descent has ended."""
-    if settings.device == "cuda":
-        torch.set_float32_matmul_precision("high")
-    else:
-        keep_freed_memory()
-        torch.set_num_threads(1)
-    if world > 1:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    start = Path(settings.start) if settings.start else None
-    run = Run(
-        Path(folder), rank, world, settings.seed, start, settings.goal, device=settings.device, scale=settings.scale
-    )
+def train(run: Run, seconds: float, descend: float = 0.0) -> None:
+    """Train until the time is over; the last ``descend`` of it, a share, brings the learning rate to zero."""
+    torch.set_float32_matmul_precision("high")
     p, first = run.progress, run.progress.step
-    if settings.finish:
-        p.finish = (p.step, settings.finish)
     begun = last = time.monotonic()
-    parent = os.getppid()  # a process whose parent was killed stops
-    log = open(Path(folder) / "log.jsonl", "a") if rank == 0 else None
-    while True:
-        before = time.monotonic()
-        line: dict[str, Any] = run.step()
-        line |= {"step": p.step, "tokens": p.tokens, "stage": PLAN[p.goal].stage, "seconds": time.monotonic() - before}
-        ended = p.finish is not None and p.step >= sum(p.finish)
-        goal = PLAN[p.goal]
-        if p.step % (SCORE_EVERY * (1 if goal.exercise else settings.scale)) == 0 or ended:
-            few = goal.exercise and p.step % (10 * SCORE_EVERY)
-            p.scores |= run.measure([*goal.scores] if few else [*GRADED], SCORE_ITEMS)
-            line["scores"] = dict(p.scores)
-            run.advance()
-        elapsed = time.monotonic() - begun
-        state = torch.tensor([float(ended or elapsed > settings.seconds or os.getppid() != parent), elapsed])
-        if world > 1:
-            dist.broadcast(state, 0)
-        over, elapsed = state.tolist()
-        if settings.descend and p.finish is None:
-            steps = descent(elapsed, settings.seconds, settings.descend, p.step - first)
-            p.finish = (p.step, steps) if steps else None
-        if rank == 0:
-            assert log is not None
-            shown = {name: round(value, 4) if isinstance(value, float) else value for name, value in line.items()}
-            print(json.dumps(shown), file=log, flush=True)
+    with open(run.folder / "log.jsonl", "a") as log:
+        over = False
+        while not over:
+            line: dict[str, Any] = run.step()
+            goal = PLAN[p.goal]
+            line |= {"step": p.step, "tokens": p.tokens, "stage": goal.stage}
+            ended = p.finish is not None and p.step >= sum(p.finish)
+            if p.step % (SCORE_EVERY * (1 if goal.exercise else run.scale)) == 0 or ended:
+                few = goal.exercise and p.step % (10 * SCORE_EVERY)
+                names = goal.scores if few else GRADED
+                p.scores |= {name: score(run.model, name, SCORE_ITEMS, run.tokenizer) for name in names}
+                line["scores"] = dict(p.scores)
+                run.advance()
+            elapsed = time.monotonic() - begun
+            if descend and p.finish is None:
+                steps = descent(elapsed, seconds, descend, p.step - first)
+                p.finish = (p.step, steps) if steps else None
+            over = ended or elapsed > seconds
+            print(json.dumps(line), file=log, flush=True)
             if over or time.monotonic() - last > 120:
                 run.save()
                 last = time.monotonic()
-        if over:
-            run.close()
-            if log is not None:
-                log.close()
-            return

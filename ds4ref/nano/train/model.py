@@ -1,4 +1,4 @@
-"""DeepSeek V4 as a torch module for training: whole sequences at once, batched, fused where that pays.
+"""DeepSeek V4 as a torch module for training: whole sequences at once, batched.
 
 The names of its parameters are those of DeepSeek's published checkpoint, but for the routed experts, which are stacked
 (``ffn.experts.w13``: gate and up; ``ffn.experts.w2``); ``published`` and ``load_published`` convert. The mathematics
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from ...archs.deepseek4.rope import RopeTables
 from ...archs.deepseek4.shape import CSA, PLAIN, ModelShape
-from . import fused
 
 HIDDEN = -1e30
 """Score of what attention must not see."""
@@ -47,9 +46,7 @@ class Norm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda:
-            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-        return fused.Norm.apply(x.reshape(-1, x.shape[-1]), self.weight, self.eps).reshape(x.shape)
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
 class Linear(nn.Module):
@@ -100,11 +97,6 @@ class HyperConnection(nn.Module):
         self.base = nn.Parameter(torch.cat([reads, 0.3 * torch.randn(c), comb.flatten()]))
 
     def pre(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if not x.is_cuda and self.streams == fused.STREAMS:
-            return fused.HyperPre.apply(x, self.fn, self.scale, self.base, self.rms_eps, self.hc_eps, self.iters)
-        return self.plain_pre(x)
-
-    def plain_pre(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         c = self.streams
         mix = F.rms_norm(x.flatten(1), (x[0].numel(),), eps=self.rms_eps) @ self.fn.T
         scale = torch.cat([part.expand(n) for part, n in zip(self.scale, (c, c, c * c), strict=True)])
@@ -118,8 +110,6 @@ class HyperConnection(nn.Module):
         return (pre[..., None] * x).sum(1), post, comb
 
     def post(self, x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-        if not x.is_cuda and self.streams == fused.STREAMS:
-            return fused.HyperPost.apply(x, y, post, comb)
         return post[..., None] * y[:, None] + comb.transpose(1, 2) @ x
 
 
@@ -310,24 +300,10 @@ class Experts(nn.Module):
         picked = picked / (picked.sum(-1, keepdim=True) + 1e-20) * s.route_scale
         shared = self.shared_experts
         out = shared.w2(self._swiglu(shared.w1(x), shared.w3(x)))
-        # On a GPU, computing all experts for all tokens costs less than waiting for who goes where.
-        return out + (self.dense_routed if x.is_cuda else self.routed)(x, chosen, picked)
-
-    def routed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted sum (N, D) of the ``chosen`` experts (N, K) of each token."""
-        out = torch.zeros_like(x)
-        for expert in range(self.shape.n_experts):
-            token, slot = (chosen == expert).nonzero(as_tuple=True)
-            gate, up = (x[token] @ self.experts.w13[expert].T).chunk(2, -1)
-            mid = self._swiglu(gate, up) * weights[token, slot, None]
-            out = out.index_add(0, token, mid @ self.experts.w2[expert].T)
-        return out
-
-    def dense_routed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Return the same, with products of zero for the experts that a token did not choose."""
-        shares = x.new_zeros(len(x), self.shape.n_experts).scatter(-1, chosen, weights)
+        # Computing all experts for all tokens costs less than waiting for who goes where.
+        shares = x.new_zeros(len(x), s.n_experts).scatter(-1, chosen, picked)
         gate, up = (x @ self.experts.w13.transpose(1, 2)).chunk(2, -1)
-        return (self._swiglu(gate, up) * shares.T[..., None] @ self.experts.w2.transpose(1, 2)).sum(0)
+        return out + (self._swiglu(gate, up) * shares.T[..., None] @ self.experts.w2.transpose(1, 2)).sum(0)
 
 
 class Block(nn.Module):

@@ -1,8 +1,7 @@
-"""The optimizer: Muon for matrices inside the network, Adam for the rest; work shared between processes.
+"""The optimizer: Muon for matrices inside the network, Adam for the rest.
 
 Muon (Jordan et al., 2024): a matrix moves along its momentum with all singular values set to about one. The step is
-scaled to a root mean square of 0.2 (Liu et al., 2025), so that one learning rate suits all sizes. Every process holds
-the whole state; each orthogonalizes every ``world``-th matrix, and the sum over processes gives all of them to all.
+scaled to a root mean square of 0.2 (Liu et al., 2025), so that one learning rate suits all sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 RMS, MOMENTUM, STEPS = 0.2, 0.95, 5
@@ -56,7 +54,7 @@ class Optimizer:
         self.gradient, flat = zeros(total), zeros(total)
         self.momentum, self.update = zeros(inner), zeros(inner)
         self.first, self.second = zeros(total - inner), zeros(total - inner)
-        self.groups: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        self.groups: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
         at = 0
         for name, p in named:
             piece = slice(at, at + p.numel())
@@ -70,26 +68,23 @@ class Optimizer:
 
     def _enter(self, name: str, p: nn.Parameter, piece: slice) -> None:
         """Group a parameter's matrices by size, stacks and pairs of matrices cut apart."""
-        pairs = [(self.momentum[piece].view(p.shape), self.update[piece].view(p.shape))]
-        if p.ndim == 3:
-            pairs = [(m, u) for momentum, update in pairs for m, u in zip(momentum, update, strict=True)]
-        if name.endswith("w13"):
-            pairs = [half for m, u in pairs for half in zip(m.chunk(2), u.chunk(2), strict=True)]
-        for m, u in pairs:
-            self.groups[min(m.shape), max(m.shape)].append((m, u))
+        update = self.update[piece].view(p.shape)
+        for matrix in update if p.ndim == 3 else [update]:
+            for part in matrix.chunk(2) if name.endswith("w13") else [matrix]:
+                self.groups[min(part.shape), max(part.shape)].append(part)
 
-    def step(self, muon_rate: float, adam_rate: float, rank: int = 0, world: int = 1) -> None:
-        """Move the parameters; ``gradient`` is the sum of all processes already."""
+    def step(self, muon_rate: float, adam_rate: float) -> None:
+        """Move the parameters."""
         self.steps += 1
         n = len(self.momentum)
         gradient = self.gradient[:n]
         self.momentum.mul_(MOMENTUM).add_(gradient)
         ahead = gradient + MOMENTUM * self.momentum
         self.update.copy_(ahead)
-        for pairs in self.groups.values():
-            self._orthogonalize([u for _, u in pairs], rank, world)
-        if world > 1:
-            dist.all_reduce(self.update)
+        for (_, longest), updates in self.groups.items():
+            wide = [u if u.shape[0] <= u.shape[1] else u.T for u in updates]
+            for update, result in zip(wide, orthogonal(torch.stack(wide)), strict=True):
+                update.copy_(result * longest**0.5 * RMS)
         self.inner.mul_(1 - muon_rate * self.decay).add_(self.update, alpha=-muon_rate)
 
         gradient = self.gradient[n:]
@@ -97,19 +92,6 @@ class Optimizer:
         self.second.lerp_(gradient.square(), 1 - BETAS[1])
         size = (self.second / (1 - BETAS[1] ** self.steps)).sqrt_().add_(EPS)
         self.outer.addcdiv_(self.first, size, value=-adam_rate / (1 - BETAS[0] ** self.steps))
-
-    @staticmethod
-    def _orthogonalize(updates: list[Tensor], rank: int, world: int) -> None:
-        mine = updates[rank::world]
-        for index, update in enumerate(updates):
-            if index % world != rank:
-                update.zero_()
-        if not mine:
-            return
-        wide = [u if u.shape[0] <= u.shape[1] else u.T for u in mine]
-        size = max(mine[0].shape) ** 0.5 * RMS
-        for update, result in zip(wide, orthogonal(torch.stack(wide)), strict=True):
-            update.copy_(result * size)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside the model's weights."""

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from ...text.published import vocabulary as published_vocabulary
 from ...text.tokenizer import Tokenizer
 from ...weights.safetensors import Checkpoint
-from ..trained import FOLDER
 from . import arithmetic, choice, english, lists, recall, tools, topic, world
 from .base import Skill
 
@@ -28,7 +28,7 @@ GRADED = tuple(name for name, skill in SKILLS.items() if skill.raw is None and n
 @cache
 def vocabulary() -> tuple[list[str], list[str]]:
     """Return the tokens and merges that every skill's words are in."""
-    with Checkpoint.open(FOLDER) as checkpoint:
+    with Checkpoint.open(Path(__file__).parents[1] / "weights") as checkpoint:
         return published_vocabulary(checkpoint)
 
 

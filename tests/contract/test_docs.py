@@ -42,7 +42,7 @@ def help_of(*command: str) -> str:
 def commands(page: Path) -> list[list[str]]:
     """Command lines of ours in code blocks: words without comments."""
     lines = [line.strip().removeprefix("$ ").removeprefix(".venv/bin/") for line in page.read_text().splitlines()
-             if line.startswith("    ") or line.startswith("ds4")]  # fmt: skip
+             if line.startswith(("    ", "ds4"))]  # fmt: skip
     return [re.split(r"\s{3,}|\s+\(|;|\s#", line)[0].split() for line in lines if line.split(" ")[0] in SCRIPTS]
 
 

@@ -23,7 +23,7 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.diagnosis import Diagnosis, diagnose
 from ds4ref.test_vectors.diagnosis.calibration import FEATURES, PATH, kind_of, probability, vector
-from ds4ref.test_vectors.diagnosis.outside import slips
+from ds4ref.test_vectors.diagnosis.outside import outside_bugs
 from ds4ref.variants import LIBRARY, MODE_NAMES, ROUNDING
 
 from .patients import KINDS, LENGTHS, MODES_ALONE, Patient, draw, library_of
@@ -42,7 +42,7 @@ def outcome(patient: Patient, diagnosis: Diagnosis) -> dict[str, Any]:
         "size": patient.size, "effect": patient.effect, "flips": patient.flips, "positions": len(patient.seen.rows),
         "top": None if patient.seen.full else patient.seen.logprobs.shape[1], "stored": patient.seen.stored,
         "verdict": diagnosis.verdict, "fault": diagnosis.fault, "parameter": diagnosis.parameter,
-        "seen_from": None if diagnosis.sight is None else diagnosis.sight["size"], "features": diagnosis.features,
+        "seen_from": None if diagnosis.limit is None else diagnosis.limit["size"], "features": diagnosis.features,
         "right": right(patient, diagnosis),
     }  # fmt: skip
 
@@ -59,7 +59,7 @@ def right(patient: Patient, diagnosis: Diagnosis) -> bool:
         return patient.kind == "outside"
     if diagnosis.verdict == "undecided":
         return patient.kind != "clean"
-    size = 0.0 if diagnosis.sight is None else float(diagnosis.sight["size"])
+    size = 0.0 if diagnosis.limit is None else float(diagnosis.limit["size"])
     return patient.kind == "clean" or (patient.effect <= size and not patient.flips)
 
 
@@ -88,9 +88,14 @@ def priors(engine: Engine) -> dict[str, Any]:
     """
     kind_share = 1 / len(KINDS)
     modes = MODES_ALONE + (1 - MODES_ALONE) * len(MODE_NAMES) / len(ROUNDING)
-    outside = len(slips(library_of(engine, LENGTHS[0], 0), engine.tokenizer.bos))
+    outside = len(outside_bugs(library_of(engine, LENGTHS[0], 0), engine.tokenizer.bos))
     inside = len(LIBRARY) / (len(LIBRARY) + outside)
-    kinds = {"clean": kind_share, "fault": kind_share * inside, "slip": kind_share * (1 - inside), "family": kind_share}
+    kinds = {
+        "clean": kind_share,
+        "fault": kind_share * inside,
+        "outside": kind_share * (1 - inside),
+        "family": kind_share,
+    }
     kinds |= dict.fromkeys(("part", "late", "pair", "none"), kind_share / 4)
     return {
         "sets": {"mode": round(modes, 4), "rounding": round(1 - modes, 4)},

@@ -1,4 +1,4 @@
-"""Record vectors, that is, prompts with an engine's greedy answers and their log probabilities; resumable.
+"""``ds4-vectors capture``: record an engine's greedy answers to prompts, with their log probabilities.
 
 Thinking is off, and each prompt is repeated. Every case is written when it is complete, so a killed capture loses at
 most one case, and running it again resumes it. The directory is marked partial until every case is recorded, and is
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from ds4ref.console.common import Progress
+from ds4ref.console.flags import add
+from ds4ref.console.options import integer, parsed
+from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Request, Target
 
+from .cases import PromptCase, read_cases, read_prompts, single_path
 from .schema import (
     CASE_SCHEMA,
     MANIFEST_SCHEMA,
@@ -26,15 +30,6 @@ from .schema import (
     record,
     sha256,
 )
-
-
-@dataclass(frozen=True)
-class PromptCase:
-    """A prompt to record; ``ctx``: context size in tokens."""
-
-    id: str
-    text: str
-    ctx: int = 16384
 
 
 def start(
@@ -165,3 +160,60 @@ def _folder_name(folder: str) -> str:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run ``ds4-vectors capture DIR``; return the exit code."""
+    flags = parser("ds4-vectors capture", "Record greedy continuations, thinking off. If interrupted, run the same "
+                   "command to resume. A complete directory is never changed.", "DIR [--prompts FILE] [options]",
+                   "vectors/mine --prompts prompts.jsonl --target local:model.gguf -n 16",
+                   "vectors/served --prompts prompts.jsonl --target http://127.0.0.1:8080/v1 --repeat 5",
+                   "vectors/official --prompts prompts.jsonl --target https://api.deepseek.com \\\n"
+                   "      --model-name deepseek-v4-flash --key-env DEEPSEEK_API_KEY")  # fmt: skip
+    flags.add_argument("folder", nargs="*", metavar="DIR", help="directory to record into")
+    add(flags, "--prompts", help='JSON lines {"id": ..., "prompt": ..., "ctx": ...} (four of our own)')
+    add(flags, "--tokens", type=integer(1, 4096), default=4, help="tokens to record per prompt (4)")
+    flags.add_argument(
+        "--top-logprobs", metavar="K", type=integer(1, 128), default=20, help="alternatives per token (20)"
+    )
+    add(
+        flags,
+        "--repeat",
+        type=integer(1, 100),
+        default=3,
+        help="answers per prompt; check accepts differences up to their spread (3)",
+    )
+    add(flags, "--system", default="", help="system prompt (none)")
+    add(flags, "--json")
+    add_target(flags)
+    args = parsed(flags, argv)
+    if args is None:
+        return 0
+    folder = single_path(args.folder, "a directory to record into")
+    prompts = read_prompts(args.prompts)
+    with target_of(args, args.target) as target:
+        vectors = start(folder, target, prompts, max_tokens=args.tokens, top_logprobs=args.top_logprobs,
+                        repetitions=args.repeat, system=args.system)  # fmt: skip
+        with Progress("recording") as progress:
+            done = record_missing(vectors, target, progress)
+        notes = report_notes("ds4-vectors", target)
+    table, lost = [], 0
+    for item in read_cases(folder):
+        fork, steps = forks(item.case), item.case.repetitions[0].steps
+        lost += sum(not step.token.raw for step in steps)
+        table.append(
+            (item.case.id, str(len(steps)), number_text(spread(item.case)), "-" if fork is None else str(fork))
+        )
+    note = f"\n{lost} steps have a token whose bytes the server did not return: steps from there on cannot be compared"
+    finish({"folder": folder, "recorded": done, "cases": len(table), "complete": vectors.manifest.complete,
+            "steps_without_bytes": lost, "notes": notes}, args.json,
+           rows(("case", "steps", "spread", "first fork"), table) + (note if lost else ""))  # fmt: skip
+    return 0
+
+
+def number_text(value: float | None) -> str:
+    """Format a value of a table; "-" for None."""
+    return "-" if value is None else f"{value:.3g}"

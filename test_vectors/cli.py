@@ -11,8 +11,8 @@ Each command prints a table for people, or with --json one line of JSON and noth
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from importlib import import_module
 
 from ds4ref.console.common import run
 from ds4ref.console.options import unknown_command
@@ -23,11 +23,8 @@ PROG = "ds4-vectors"
 COMMANDS = {
     "capture": "record greedy continuations with their top log probabilities from any engine",
     "check": "compare an engine with recorded vectors, step by step, teacher-forced",
-    "list": "show the contents of a directory of vectors (or an official.vec)",
-    "convert": "convert between our vectors and ds4's official.vec and JSON captures",
+    "convert": "write vectors as ds4's official.vec",
     "diff": "compare full logits: two files, or two engines on token ids",
-    "freeze": "save an engine's logits as a golden file",
-    "golden": "compare an engine with a golden file",
     "diagnose": "identify the rounding mode or the bug behind another engine's logits",
     "trace": "record intermediate tensors, and find the first wrong op in another engine's",
     "model": "print the file of the diagnostic model, or write its prompts",
@@ -38,9 +35,8 @@ COMMANDS = {
     "damage": "quantization error by op, and whether quantization explains it",
     "doctor": "is my engine right? run all checks, write a report",
 }
-
-RENAMED = {"facts": "recall"}
-"""Former names of commands."""
+MODULES = {"trace": "trace.command", "doctor": "doctor.command"}
+"""Modules of commands that do not lie in the module of their name; each has a function ``run``."""
 
 
 def usage() -> str:
@@ -54,29 +50,6 @@ def usage() -> str:
     )
 
 
-def _command(name: str) -> Callable[[Sequence[str]], int]:
-    """Import the command's module and return its function."""
-    if name in ("capture", "check", "list", "convert"):
-        from . import cli_vectors as module
-    elif name == "diagnose":
-        from . import cli_diagnose as module  # type: ignore[no-redef]
-    elif name in ("diff", "freeze", "golden", "model"):
-        from . import cli_logits as module  # type: ignore[no-redef]
-    elif name == "many":
-        from ds4ref.console.many import Tool, many
-
-        return partial(many, Tool(PROG, "ds4ref.test_vectors.cli", ("output", "o", "out", "junit"), ("--json",)))
-    elif name == "doctor":
-        from . import cli_doctor as module  # type: ignore[no-redef]
-    elif name == "damage":
-        from . import cli_damage as module  # type: ignore[no-redef]
-    elif name == "trace":
-        from .trace import cli_trace as module  # type: ignore[no-redef]
-    else:
-        from . import cli_quality as module  # type: ignore[no-redef]
-    return getattr(module, "show" if name == "list" else name)
-
-
 def body(argv: Sequence[str]) -> int:
     """Run the command that ``argv`` names; return the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
@@ -85,10 +58,14 @@ def body(argv: Sequence[str]) -> int:
     if argv[0] == "--version":
         print(f"{PROG} {__version__} (ds4ref)")
         return 0
-    argv = [RENAMED.get(argv[0], argv[0]), *argv[1:]]
     if argv[0] not in COMMANDS:
         raise unknown_command(argv[0], COMMANDS)
-    return _command(argv[0])(argv[1:])
+    if argv[0] == "many":
+        from ds4ref.console.many import Tool, many
+
+        return many(Tool(PROG, "ds4ref.test_vectors.cli", ("output", "o", "out", "junit"), ("--json",)), argv[1:])
+    module = import_module(f"ds4ref.test_vectors.{MODULES.get(argv[0], argv[0])}")
+    return int(module.run(argv[1:]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,6 @@
 """Read the simplest dumps of an engine: ds4's JSON dumps, and raw arrays of float32.
 
     {"source": "ds4", "prompt_tokens": n, "steps": [{"selected": {...}, "top_logprobs": [...]}]}    --dump-logprobs
-    {"schema": "ds4-official-logprobs-v1", "prompt": "...", "steps": [...]}           a capture of ds4's fetcher
     {"prompt_tokens": n, "logits": [...]}      one row of logits, or a list of rows; optionally "ids" or "rows"
     .bin .raw .f32                             rows of float32, little-endian, without a header
 
@@ -21,9 +20,7 @@ import numpy as np
 
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets.command import Dump, read_dump
-from ds4ref.text.vocabulary import ids_by_bytes
 
-from .legacy import JSON_SCHEMA, Capture, read_capture
 from .observation import MAX_ID, Observation, from_logits, from_top
 
 if TYPE_CHECKING:
@@ -38,11 +35,6 @@ def is_dump(data: Any) -> bool:
     return isinstance(steps, list) and "schema" not in data and all(isinstance(s, dict) for s in steps)
 
 
-def is_capture(data: Any) -> bool:
-    """Return whether JSON data is a capture of ds4's fetcher."""
-    return isinstance(data, dict) and data.get("schema") == JSON_SCHEMA
-
-
 def is_logits(data: Any) -> bool:
     """Return whether JSON data holds rows of logits."""
     return isinstance(data, dict) and isinstance(data.get("logits"), list)
@@ -51,12 +43,10 @@ def is_logits(data: Any) -> bool:
 def read_json(
     path: str, data: Any, ids: Ids, tokenizer: Tokenizer | None, prompt: tuple[str, str] | None, vocab: int | None
 ) -> Observation:
-    """Convert JSON data of one of the three forms at the top of this module to an observation.
+    """Convert JSON data of one of the two forms at the top of this module to an observation.
 
     ``prompt``: (system, user) text, for a dump without a prompt.
     """
-    if is_capture(data):
-        return _from_capture(read_capture(path), path, ids, tokenizer, vocab)
     if is_logits(data):
         return _from_logit_rows(path, data, ids, tokenizer, prompt, vocab)
     dump = load(path)
@@ -128,29 +118,6 @@ def _from_greedy(
         raise DataError(f"{path}: the prompt is empty")
     start = len(before) - 1
     return from_top([*before, *chosen[:-1]], [(start + i, top) for i, top in enumerate(tops)], vocab)
-
-
-def _from_capture(
-    recording: Capture, path: str, ids: Ids, tokenizer: Tokenizer | None, vocab: int | None
-) -> Observation:  # fmt: skip
-    """Convert a capture, mapping its tokens' bytes to ids up to the first that the tokenizer lacks."""
-    if recording.degenerate:
-        raise DataError(f"{path} contains no log probabilities: only 0 for the chosen token and -9999 for all others")
-    if tokenizer is None:
-        raise UsageError(f"{path} has token bytes but no token ids: a model with a tokenizer is required")
-    known = ids_by_bytes(tokenizer)
-    before = list(ids) if ids is not None else _encode_prompt(path, tokenizer, (recording.system, recording.prompt))
-    count = recording.repetition.prompt_tokens
-    if ids is None and count is not None and count != len(before):
-        raise DataError(f"{path}: the prompt had {count} tokens, its text makes {len(before)}")
-    chosen, tops = [], []
-    for step in recording.repetition.steps:
-        tops.append([(known[t.raw], t.logprob) for t in step.top if t.raw in known])
-        number = known.get(step.token.raw)
-        chosen.append(-1 if number is None else number)
-        if number is None:
-            break
-    return _from_greedy(path, before, chosen, tops, vocab)
 
 
 def _from_logit_rows(

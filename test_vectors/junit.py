@@ -1,12 +1,25 @@
-"""Results of a check as JUnit XML, the format that CI systems display."""
+"""Files that a check writes: every step as JSON, and JUnit XML, the format that CI systems display."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from ds4ref.console.common import atomic_output
 
 from .verdicts import CaseResult
+
+
+def write_results(args: Namespace, result: Mapping[str, Any], results: Sequence[CaseResult]) -> None:
+    """Write the files that --out and --junit name."""
+    if args.out:
+        with atomic_output(args.out) as out:
+            out.write((json.dumps({**result, "results": [r.to_json() for r in results]}, indent=1) + "\n").encode())
+    if args.junit:
+        with atomic_output(args.junit) as out:
+            out.write(report(results, "ds4-vectors"))
 
 
 def report(results: Sequence[CaseResult], name: str) -> bytes:
@@ -14,6 +27,8 @@ def report(results: Sequence[CaseResult], name: str) -> bytes:
 
     Expected divergences and incomparable cases count as skipped, with their reason.
     """
+    from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
     suite = TestSuite(name)
     for result in results:
         case = TestCase(result.id, classname=name, time=result.seconds)

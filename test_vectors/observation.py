@@ -13,8 +13,9 @@ import numpy as np
 
 from ds4ref.errors import DataError
 
+from .finding import Finding
 from .storage import SILENT, decimals, variance, written
-from .tables import BROKEN, WARN, Finding, padding, scale, shape_problem
+from .tables import BROKEN, WARN, padding, scale, shape_problem
 
 Ids = Sequence[int] | np.ndarray
 MAX_ID = 2**31 - 1

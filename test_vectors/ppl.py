@@ -1,4 +1,4 @@
-"""Perplexity by depth, and likelihood of given continuations, with standard errors.
+"""``ds4-vectors ppl``: perplexity by depth, with standard errors.
 
 Short vectors cannot reveal long-context faults, so a text is scored in windows that end at several depths: the tokens
 of a window are predicted from everything before them. Errors of neighbouring tokens are correlated, so standard errors
@@ -10,20 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ds4ref.console.common import EXIT_INTERRUPTED, Progress, read_text, say
+from ds4ref.console.flags import add
+from ds4ref.console.options import integer, parsed
+from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, TargetError, UsageError
 from ds4ref.targets import Ability, Prompt, Request, Step, Target
 from ds4ref.targets.local import LocalTarget
 
-if TYPE_CHECKING:
-    from ds4ref.runs.stats import Interval
+from .record import PROG, add_store, describe, keep, opened, text_digest
 
+DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+ECHO_NOTE = (
+    "\nunreliable: the log probabilities this server echoes differ from those it returns for the same "
+    "prefixes (docs/reference/vectors.md)"
+)
 BLOCK = 64
-TIE = 1e-9
-"""Largest difference in nats at which two cases count as tied."""
 ECHO_TOP, PROBES = 5, 5
 """An echo is verified at PROBES places of the text, by ECHO_TOP alternatives each."""
 WARM = 32
@@ -153,68 +159,75 @@ def echo_agrees(target: Target, steps: Sequence[Step]) -> bool | None:
     return float(np.median(shares)) >= 0.5 if shares else None
 
 
-@dataclass(frozen=True)
-class PairedScores:
-    """Paired NLL of two targets A and B on the same continuations, in nats per token; lower is better.
-
-    Cases are the independent samples (tokens of one answer are not).
-
-    cases     number of cases
-    tokens    number of tokens in all cases
-    a, b      mean NLL of each target
-    interval  B - A with its 95 % interval
-    wins      numbers of cases that B wins, A wins, and ties
-    sign_p    p-value of the sign test over cases
-    """
-
-    cases: int
-    tokens: int
-    a: float
-    b: float
-    interval: Interval
-    wins: tuple[int, int, int]
-    sign_p: float
-
-    @property
-    def delta(self) -> float:
-        """Return the mean difference B - A, in nats per token."""
-        return self.interval.estimate
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object for the report; an unknown interval is null."""
-        ci95 = [self.interval.low, self.interval.high] if self.interval.known else None
-        return {"cases": self.cases, "tokens": self.tokens, "avg_nll_a": self.a, "avg_nll_b": self.b,
-                "delta": self.delta, "ci95": ci95, "method": self.interval.method, "wins_b_a_ties": list(self.wins),
-                "sign_p": self.sign_p}  # fmt: skip
+# ------------------------------------------------------------------------------------------------------- the command
 
 
-def paired(a: Sequence[tuple[float, int]], b: Sequence[tuple[float, int]]) -> PairedScores:
-    """Compare (summed nll, tokens) of each case under A and B; UsageError unless cases and token counts agree."""
-    if len(a) != len(b) or not a or any(x[1] != y[1] for x, y in zip(a, b, strict=True)):
-        raise UsageError("the two sides must score the same tokens of the same cases")
-    from ds4ref.runs.stats import sign_test, weighted_interval
-
-    counts = np.array([n for _, n in a], float)
-    sums = np.array([[x for x, _ in a], [y for y, _ in b]])
-    difference = sums[1] - sums[0]
-    b_better, b_worse = int((difference < -TIE).sum()), int((difference > TIE).sum())
-    total = counts.sum()
-    return PairedScores(
-        len(a),
-        int(total),
-        float(sums[0].sum() / total),
-        float(sums[1].sum() / total),
-        weighted_interval(difference, counts),
-        (b_better, b_worse, len(a) - b_better - b_worse),
-        sign_test(difference, TIE),
+def run(argv: Sequence[str]) -> int:
+    """Run ``ds4-vectors ppl``; return the exit code."""
+    flags = parser("ds4-vectors ppl", "Perplexity of a text at several depths.", "[--text FILE] [options]",
+                   "--target local:model.gguf --depths all",
+                   "--text book.txt --depths 512,8192 --target http://127.0.0.1:8080/v1")  # fmt: skip
+    add(flags, "--text", help="text to score (generated prose)")
+    add(
+        flags,
+        "--depths",
+        default="512,1024,2048,4096",
+        help=("comma-separated depths in tokens, or all: 512 to 64k (512,1024,2048,4096)"),
     )
+    flags.add_argument("--window", metavar="N", type=integer(8), default=256, help="tokens scored at each depth (256)")
+    add(flags, "--json")
+    add_store(flags)
+    add_target(flags)
+    args = parsed(flags, argv)
+    if args is None:
+        return 0
+    depths = read_depths(args.depths)
+    with opened(args) as store, target_of(args, args.target) as target, Progress("scored") as progress:
+        room = min(depths[-1], args.ctx or depths[-1])
+        text = _text(args.text, room)
+        scored = score(target, text, room, progress)
+        progress.clear()
+        identity = target.identity()
+        report_notes("ds4-vectors", target)
+        scores = by_depth(scored.nll, depths, args.window)
+        reached = len(scored.nll) + 1
+        missing = [depth for depth in depths if depth > reached]
+        why = (
+            "stopped" if scored.stopped else f"--ctx is {room}" if reached == room else f"the text has {reached} tokens"
+        )
+        if missing:
+            say(PROG, f"{why}: depths not reached: {', '.join(map(str, missing))}")
+        if not scores and not scored.stopped:
+            raise UsageError(f"{why}, fewer than the smallest depth {depths[0]}")
+        store_rows = [{"id": f"depth {d.depth}", "verdict": f"ppl {d.ppl:.4f}", "passed": True, "tokens": d.tokens,
+                       "nll": d.nll * d.tokens} for d in scores]  # fmt: skip
+        if scores:
+            keep(store, ["ppl", *argv], describe(target, store), store_rows, prompt_sha256=text_digest([text]),
+                 label=args.label or "ppl", status="stopped" if scored.stopped else "complete")  # fmt: skip
+    table = [(str(d.depth), str(d.tokens), f"{d.nll:.4f}", f"{d.stderr:.4f}", f"{d.ppl:.4f}") for d in scores]
+    note = ECHO_NOTE if scored.echo_agrees is False else ""
+    finish({"target": identity, "depths": [d.to_json() for d in scores], "tokens": reached, "not_reached": missing,
+            "stopped": scored.stopped, "echo_agrees": scored.echo_agrees},
+           args.json, rows(("depth", "tokens", "nll", "+-", "ppl"), table) + note)  # fmt: skip
+    return EXIT_INTERRUPTED if scored.stopped else 0
 
 
-def continuation_nll(target: Target, prompt: Prompt, continuation: Sequence[bytes]) -> tuple[float, int]:
-    """Return (summed nll, tokens) of a continuation; TargetError if the target does not give a token's probability."""
-    steps = target.score(prompt, continuation, 20)
-    values = [step.token.logprob for step in steps]
-    if any(value is None for value in values):
-        at = values.index(None)
-        raise TargetError(f"{target.name} returned no log probability for step {at}: the token is not in its top list")
-    return -sum(v for v in values if v is not None), len(values)
+def read_depths(text: str) -> list[int]:
+    """Parse "all" or comma-separated token counts into ascending distinct numbers; UsageError if malformed."""
+    if text == "all":
+        return [*DEPTHS]
+    try:
+        depths = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise UsageError(f"--depths is a comma-separated list of token counts, not {text[:40]!r}") from None
+    if depths[0] < 40 or depths[-1] > 1 << 20:
+        raise UsageError("depths must be 40 to 1048576 tokens")
+    return depths
+
+
+def _text(path: str | None, depth: int) -> str:
+    if path is not None:
+        return read_text(path, "text")
+    from ds4ref.nano.prose import prose
+
+    return prose(depth * 6)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .finding import Finding
 from .observation import Observation
 from .storage import written
 from .tables import (
@@ -16,7 +17,6 @@ from .tables import (
     REFUSE,
     TELLING,
     WARN,
-    Finding,
     chosen_positions,
     name_positions,
     of_table,
@@ -46,7 +46,8 @@ def preflight(observation: Observation, vocab: int | None = None) -> list[Findin
     stored = _storage(observation)
     findings += [] if stored is None else [stored]
     order = (REFUSE, BROKEN, WARN)
-    return sorted(dict.fromkeys(findings), key=lambda f: order.index(f.severity))
+    unique = [f for i, f in enumerate(findings) if f not in findings[:i]]
+    return sorted(unique, key=lambda f: order.index(f.outcome))
 
 
 def _ids(observation: Observation, vocab: int | None) -> list[Finding]:

@@ -61,7 +61,7 @@ def read(
     kind = Path(path).suffix.lower()
     if kind in (".json", ".jsonl"):
         data = _json(path)
-        if dumps.is_dump(data) or dumps.is_capture(data) or dumps.is_logits(data):
+        if dumps.is_dump(data) or dumps.is_logits(data):
             return dumps.read_json(path, data, ids, tokenizer, prompt, vocab)
         return _read_top(path, data, ids, vocab)
     if kind in RAW:

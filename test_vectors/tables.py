@@ -3,11 +3,11 @@
     findings = of_table(table, positions)
     shape_problem(...), scale(table)        used before there is an Observation
 
-A finding has a severity:
+The outcome of a finding is one of:
 
-    refuse   no logits at all, or of another model: no conclusion is possible
-    broken   the engine's output, or its dump, is wrong at these positions, for any model
-    warn     usable, but something was repaired, or the form of the data hides something
+    REFUSE   no logits at all, or of another model: no conclusion is possible
+    BROKEN   the engine's output, or its dump, is wrong at these positions, for any model
+    WARN     usable, but something was repaired, or the form of the data hides something
 
 Nothing here knows the model; checks that need one are in ``diagnosis``.
 """
@@ -17,13 +17,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from .finding import Finding, Outcome
 from .storage import SILENT
 
-REFUSE, BROKEN, WARN = "refuse", "broken", "warn"
+REFUSE, BROKEN, WARN = Outcome.FAILED, Outcome.WRONG, Outcome.UNSURE
 
 SUM = 0.02
 """Allowed distance from 1 of a row's sum of probabilities. Storage causes 5e-4 in float16, 5e-3 in bfloat16, and
@@ -37,32 +37,9 @@ BLOCK = 64
 """Rows processed at once."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One defect of the data, or remark about it.
-
-    name       short name for JSON
-    says       one plain sentence without a full stop
-    severity   REFUSE, BROKEN or WARN
-    positions  positions in the token list that it concerns; empty: all
-    tokens     token ids that it concerns; empty: all
-    """
-
-    name: str
-    says: str
-    severity: str
-    positions: tuple[int, ...] = ()
-    tokens: tuple[int, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object for the report."""
-        return {"name": self.name, "says": self.says, "severity": self.severity, "positions": list(self.positions),
-                "tokens": list(self.tokens)}  # fmt: skip
-
-
 def refused(findings: Sequence[Finding]) -> Finding | None:
     """Return the first finding that makes the data useless, None if there is none."""
-    return next((f for f in findings if f.severity == REFUSE), None)
+    return next((f for f in findings if f.outcome is REFUSE), None)
 
 
 def shape_problem(shape: tuple[int, ...], tokens: int, positions: int, vocab: int | None) -> str | None:

@@ -3,15 +3,15 @@
 Two engines that are right differ by noise, and noise reverses two tokens the more rarely, the further they lie apart. A
 verifier that accepts wrong drafts does not care how far apart they are. So two explanations of the tokens that are not
 the best are compared by their likelihood: noise alone, P(not the best) = exp(-lead / 3) / 2 / (1 + lead / scale), which
-allows for rare jumps as an expert chosen otherwise makes them (a logistic curve does not, and accuses right engines:
-docs/LOG.md); and noise with a share of tokens that are wrong whatever the lead (the lapses of psychometric functions).
-Leads and scale are in nats.
+allows for rare jumps as an expert chosen otherwise makes them (a logistic curve does not, and accuses right engines);
+and noise with a share of tokens that are wrong whatever the lead (the lapses of psychometric functions). Leads and
+scale are in nats.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,11 +21,6 @@ from .verdicts import CaseResult
 
 ODDS = math.log(1e4)
 """Log likelihood ratio from which tokens are called wrong and not noise."""
-
-PERIODS = range(2, 17)
-RARE = 1e-3
-FEWEST = 5
-"""Fewest wrong tokens of which a place in the pass is told."""
 
 _SCALES = np.geomspace(1e-4, 3.0, 60)
 _REACH = 3.0
@@ -48,43 +43,22 @@ class Lapses:
     noise_alone: float
 
 
-@dataclass(frozen=True)
-class Place:
-    """Counts by row in the pass: row r of ``rows`` has ``tokens[r]`` tokens, ``wrong[r]`` of them wrong.
-
-    told  whether the engine told its passes; else ``rows`` was found, counted from each answer's first token
-    p     probability of such a table by chance, all tries together; 1 for fewer than FEWEST wrong tokens
-    """
-
-    rows: int
-    tokens: list[int]
-    wrong: list[int]
-    told: bool
-    p: float
-
-    @property
-    def shows(self) -> bool:
-        """Return whether wrong tokens keep to places in the pass, beyond chance."""
-        return self.p < RARE
-
-
-@dataclass(frozen=True)
+@dataclass
 class Judgement:
     """The verdict over all answers.
 
-    verdict  "right"; "verifier" (wrong, and where drafts are); "elsewhere" (wrong before any draft, and at no place of
-             a pass more than at others); "undecided" (noise would explain it); "nothing" (nothing could be compared)
-    says     the verdict in words, with what could not be seen
+    verdict  "right"; "verifier" (wrong, but never before a draft); "elsewhere" (wrong also where no draft precedes);
+             "undecided" (noise would explain it); "nothing" (nothing could be compared)
     tokens   tokens compared; ``first`` of them are the first of an answer, which no draft precedes
     best     tokens that are the judge's best
     flips    tokens below it by no more than the floor
     wrong    tokens below it by more; ``wrong_first`` of them are the first of an answer
     close    tokens at which the judge's best leads by no more than the floor, where a wrong token is no mistake
     worst    (answer, index, nats) of the widest gap; nats are the least if the token is not listed; None without a gap
+    says     the verdict in words, with what could not be seen
     """
 
     verdict: str
-    says: str
     tokens: int
     first: int
     best: int
@@ -94,48 +68,39 @@ class Judgement:
     close: int
     worst: tuple[str, int, float] | None
     lapses: Lapses
-    place: Place | None
+    says: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the verdict."""
         return asdict(self)
 
 
-def weigh(
-    results: Sequence[CaseResult], floor: float, passes: Mapping[str, Sequence[int]] | None = None, known: bool = False
-) -> Judgement:
+def weigh(results: Sequence[CaseResult], floor: float, known: bool = False) -> Judgement:
     """Judge forced cases.
 
-    floor   gap in nats that is no mistake, the one the cases were judged with
-    passes  number of tokens of each pass by case id
-    known   whether noise is known to stay below the floor: then any token below it is wrong
+    floor  gap in nats that is no mistake, the one the cases were judged with
+    known  whether noise is known to stay below the floor: then any token below it is wrong
     """
     compared = [(r.id, s) for r in results for s in r.steps if s.verdict != "incomparable"]
     steps = [s for _, s in compared]
-    first = [s for s in steps if s.index == 0]
     wrong = [s for s in steps if s.verdict == "mismatch"]
     off = [(name, s) for name, s in compared if s.verdict != "match"]
     top = max(off, key=lambda pair: pair[1].lead or 0.0, default=None)
-    where: Place | None = None
     lapses = fit([s.lead for s in steps], [s.verdict != "match" for s in steps])
-    counted = {
-        "tokens": len(steps), "first": len(first), "best": len(steps) - len(off), "flips": len(off) - len(wrong),
-        "wrong": len(wrong), "wrong_first": sum(s.verdict == "mismatch" for s in first),
-        "close": sum(s.lead is not None and s.lead <= floor for s in steps),
-        "worst": None if top is None else (top[0], top[1].index, top[1].lead or 0.0),
-    }  # fmt: skip
-    if not steps:
-        verdict = "nothing"
-    elif not wrong:
-        verdict = "right"
+    wrong_first = sum(s.index == 0 for s in wrong)
+    if not wrong:
+        verdict = "right" if steps else "nothing"
     elif lapses.odds < ODDS and not known:
         verdict = "undecided"
     else:
-        where = place(results, passes or {})
-        by_place = where is not None and where.shows
-        verdict = "elsewhere" if counted["wrong_first"] and not by_place else "verifier"
-    made = Judgement(verdict, "", **counted, lapses=lapses, place=where)  # type: ignore[arg-type]
-    return Judgement(**{**vars(made), "says": _words(made, floor, known)})
+        verdict = "elsewhere" if wrong_first else "verifier"
+    made = Judgement(
+        verdict, len(steps), sum(s.index == 0 for s in steps), len(steps) - len(off), len(off) - len(wrong), len(wrong),
+        wrong_first, sum(s.lead is not None and s.lead <= floor for s in steps),
+        None if top is None else (top[0], top[1].index, top[1].lead or 0.0), lapses,
+    )  # fmt: skip
+    made.says = _words(made, floor, known)
+    return made
 
 
 def fit(leads: Sequence[float | None], off: Sequence[bool]) -> Lapses:
@@ -156,39 +121,6 @@ def fit(leads: Sequence[float | None], off: Sequence[bool]) -> Lapses:
     return Lapses(
         float(_SCALES[both[0]]), float(shares[both[1]]), float(table[both] - table[alone, 0]), float(_SCALES[alone])
     )
-
-
-def place(results: Sequence[CaseResult], passes: Mapping[str, Sequence[int]]) -> Place | None:
-    """Return where in the pass wrong tokens sit; None if passes are not told and no period stands out.
-
-    Periods of 2 to 16 tokens are tried, which show where every draft is accepted.
-    """
-    told = {name: [at for size in sizes for at in range(size)] for name, sizes in passes.items()}
-    if told and all(len(told.get(r.id, ())) == len(r.steps) for r in results):
-        return _counted(results, max(map(max, filter(None, told.values())), default=0) + 1, told, 1)
-    periods = (_counted(results, period, None, len(PERIODS)) for period in PERIODS)
-    return min((found for found in periods if found.shows), key=lambda found: found.p, default=None)
-
-
-def _counted(results: Sequence[CaseResult], rows: int, told: Mapping[str, Sequence[int]] | None, tries: int) -> Place:
-    tokens, wrong = [0] * rows, [0] * rows
-    for result in results:
-        for step in result.steps:
-            if step.verdict != "incomparable":
-                row = step.index % rows if told is None else told[result.id][step.index]
-                tokens[row] += 1
-                wrong[row] += step.verdict == "mismatch"
-    return Place(rows, tokens, wrong, told is not None, _chance(tokens, wrong, tries))
-
-
-def _chance(tokens: Sequence[int], wrong: Sequence[int], tries: int) -> float:
-    """Return the probability of so uneven a spread by chance (chi-square), in one of ``tries`` tables."""
-    from scipy.stats import chi2_contingency
-
-    table = np.array([(all_ - bad, bad) for all_, bad in zip(tokens, wrong, strict=True) if all_])
-    if len(table) < 2 or sum(wrong) < FEWEST or sum(wrong) == sum(tokens):
-        return 1.0
-    return min(1.0, float(chi2_contingency(table, correction=False).pvalue) * tries)
 
 
 def _words(j: Judgement, floor: float, known: bool) -> str:
@@ -218,18 +150,9 @@ def _words(j: Judgement, floor: float, known: bool) -> str:
             f"{start} {j.wrong_first} of {j.first} answers begin with one, before any draft: the model, the prompt's "
             "tokens, sampling or the forward pass differ. Fix that first; this run cannot judge the verifier."
         )
-    where = ""
-    if j.place is not None:
-        at = ", ".join(f"{bad} of {tokens}" for bad, tokens in zip(j.place.wrong, j.place.tokens, strict=True))
-        kind = "By position in the pass" if j.place.told else f"They repeat every {j.place.rows} tokens, by place"
-        where = f" {kind}: {at} (chance: {j.place.p:.2g})."
-    if not j.wrong_first:
-        chance = (1.0 - j.wrong / j.tokens) ** j.first
-        where += (
-            f" The first tokens, before any draft, are right in all {j.first} answers (p without draft "
-            f"influence: {chance:.2g})."
-        )
+    chance = (1.0 - j.wrong / j.tokens) ** j.first
     return (
-        f"{start}{where} Either it accepts wrong drafts, or decode differs from prefill: rerun with drafts off; "
-        "if that passes, the verifier is at fault."
+        f"{start} The first tokens, before any draft, are right in all {j.first} answers (p without draft "
+        f"influence: {chance:.2g}). Either it accepts wrong drafts, or decode differs from prefill: rerun with drafts "
+        "off; if that passes, the verifier is at fault."
     )

@@ -69,7 +69,7 @@ def test_data_is_found_from_another_folder(installed, tmp_path):
     code = """
 import ds4ref, sys
 from ds4ref.console.page import Page, render
-from ds4ref.test_vectors.cli_vectors import read_prompts
+from ds4ref.test_vectors.cases import read_prompts
 from ds4ref.test_vectors.diagnosis import calibration
 from ds4ref.test_vectors.doctor import page
 from ds4ref.test_vectors.trace import names

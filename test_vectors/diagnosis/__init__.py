@@ -13,7 +13,7 @@ prompts       mistakes in tokenizing a prompt or rendering its chat template
 calibration   priors, and the confidence of a verdict
 posterior     prior times likelihood, and the rule that chooses the verdict
 decide        the verdict in words
-sight         detection limit of a verdict without a mistake
+limit         detection limit of a verdict without a mistake
 verdict       fields of the result
 files         differences between two model files
 """

@@ -23,7 +23,7 @@ from ds4ref.variants.scoped import ScopedFault, Where
 from ..observation import Observation
 from .evidence import DRIFT, LIMIT, SHORTEST, Fit, Reference, log_student, seen_through, squares, stretches, tail_cost
 from .onsets import change_point
-from .outside import slips
+from .outside import outside_bugs
 from .signatures import REPLICAS, Pass, Signatures
 
 TIE = 1e-4
@@ -51,7 +51,7 @@ class Idea:
     """A possible explanation whose run is not yet computed.
 
     kind        "mode", "rounding": a rounding set without a mistake; "fault", "family", "part", "late", "pair": a
-                mistake in the forward pass; "slip": a mistake outside it
+                mistake in the forward pass; "outside": a mistake outside it
     mode        name of the rounding set, with or without a mistake
     name        name of the mistake, "" without one
     says        one line that describes the mistake, or the rounding set without one
@@ -305,13 +305,13 @@ class Case:
         says = f"{LIBRARY[one].says}; and {LIBRARY[two].says}"
         return Idea(kind="pair", mode=mode, name=f"{one} + {two}", says=says, faults=(LIBRARY[one], LIBRARY[two]))
 
-    def slips(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
+    def outside(self, mode: str, only: Sequence[str] | None = None) -> Iterator[Candidate]:
         """Yield candidates for mistakes outside the forward pass that predict at least one observed number."""
-        for slip in slips(self.library, self.bos):
-            if only is None or slip.name in only:
-                rows = seen_through(self.seen, slip.make(self.library, mode, self.seen))
+        for bug in outside_bugs(self.library, self.bos):
+            if only is None or bug.name in only:
+                rows = seen_through(self.seen, bug.make(self.library, mode, self.seen))
                 if not np.isnan(rows).all():
-                    yield self.candidate(Idea(kind="slip", mode=mode, name=slip.name, says=slip.says), rows)
+                    yield self.candidate(Idea(kind="outside", mode=mode, name=bug.name, says=bug.says), rows)
 
     # --- ties
 
@@ -322,7 +322,7 @@ class Case:
         order; near ties fall either way in runs with more noise than usual. ``own``: noise that decides where the
         misfit begins, if not that of the rounding set.
         """
-        first = None if c.coarse or c.kind == "slip" or c.fit.misfit < LIMIT else self.first_beyond(c, own)
+        first = None if c.coarse or c.kind == "outside" or c.fit.misfit < LIMIT else self.first_beyond(c, own)
         if first is None:
             return c
         at = int(np.searchsorted(self.seen.rows, first))
@@ -372,7 +372,7 @@ class Case:
 
     def runs(self, c: Candidate) -> list[np.ndarray]:
         """Return noisy runs of engines for which the candidate is true, (R, K) each, without storage rounding."""
-        if c.kind == "slip":
+        if c.kind == "outside":
             return [run + c.rows - self.reference(c.mode).predicted for run in self.replicas(Pass(c.mode))]
         return self.replicas(c.run)
 

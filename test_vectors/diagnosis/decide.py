@@ -25,10 +25,10 @@ from . import fitting
 from .calibration import confidence
 from .case import CLIP, Candidate, Case
 from .evidence import LIMIT, squares, tail_cost
+from .limit import detection_limit
 from .onsets import change_point, narrowed
 from .posterior import ACCUSED, Posterior
 from .search import Progress, search
-from .sight import sight
 from .signatures import Signatures
 from .verdict import Diagnosis
 
@@ -101,7 +101,7 @@ class _Judge:
         self.case, self.posterior, self.computes = case, posterior, computes
 
     def verdict(self) -> Diagnosis:
-        """The decision, with ranking and sight, without confidence."""
+        """The decision, with ranking and detection limit, without confidence."""
         mistake = self.posterior.proven()
         if mistake is not None:
             return self.named(mistake)
@@ -173,9 +173,9 @@ class _Judge:
         result = self.result(c.mode, c, c.says)
         result.first_position = None
         mode = "exact" if c.mode in COMPUTING else c.mode  # which has no roundings of its own
-        others = [o for o in self.posterior.candidates if o.mode == mode and o.kind in ("fault", "family", "slip")]
-        visible = sight(self.case, c, others)
-        result.sight = visible.to_json()
+        others = [o for o in self.posterior.candidates if o.mode == mode and o.kind in ("fault", "family", "outside")]
+        visible = detection_limit(self.case, c, others)
+        result.limit = visible.to_json()
         result.notes += visible.sentences()
         _note_tie(result, c)
         if c.fit.shift > np.log(3):

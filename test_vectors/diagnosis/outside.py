@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..observation import Observation, log_softmax
-from .prompts import MISTAKES, PromptSlip, places
+from .prompts import MISTAKES, PromptBug, places
 from .signatures import Signatures
 
 COVERED = 0.8
@@ -19,7 +19,7 @@ COVERED = 0.8
 
 
 @dataclass(frozen=True)
-class OutsideSlip:
+class OutsideBug:
     """A mistake of an engine outside its forward pass, such as a missing BOS token or shifted output rows.
 
     make  returns log probabilities (T, V) for the observed tokens, given library, rounding set and observation; rows
@@ -86,7 +86,7 @@ def _scaled(library: Signatures, mode: str, seen: Observation) -> np.ndarray:
     return log_softmax(rows * slope).astype(np.float32)
 
 
-def _misread(mistake: PromptSlip) -> Callable[[Signatures, str, Observation], np.ndarray]:
+def _misread(mistake: PromptBug) -> Callable[[Signatures, str, Observation], np.ndarray]:
     """Predict an engine that was fed other ids for the same prompt; nothing unless ``COVERED`` of the rows can be found
     again, because a candidate that predicts little explains nothing."""
 
@@ -109,20 +109,20 @@ def _misread(mistake: PromptSlip) -> Callable[[Signatures, str, Observation], np
     return make
 
 
-def slips(library: Signatures, bos: int | None) -> list[OutsideSlip]:
+def outside_bugs(library: Signatures, bos: int | None) -> list[OutsideBug]:
     """Return the mistakes that apply to this model and these tokens; ``bos`` is None if the file has no tokenizer."""
     every = [
-        OutsideSlip("first_token_dropped", "first token of the prompt missing", _first_dropped),
-        OutsideSlip("rows_late", "each row holds the distribution of the token before", _shifted(1)),
-        OutsideSlip("rows_early", "each row holds the distribution of the token after", _shifted(-1)),
-        OutsideSlip("ids_up", "token ids one too high in the output", _columns(1)),
-        OutsideSlip("ids_down", "token ids one too low in the output", _columns(-1)),
-        OutsideSlip("scaled", "logits scaled by a constant (a temperature was applied)", _scaled),
+        OutsideBug("first_token_dropped", "first token of the prompt missing", _first_dropped),
+        OutsideBug("rows_late", "each row holds the distribution of the token before", _shifted(1)),
+        OutsideBug("rows_early", "each row holds the distribution of the token after", _shifted(-1)),
+        OutsideBug("ids_up", "token ids one too high in the output", _columns(1)),
+        OutsideBug("ids_down", "token ids one too low in the output", _columns(-1)),
+        OutsideBug("scaled", "logits scaled by a constant (a temperature was applied)", _scaled),
     ]
     if bos is not None and library.ids[0] != bos:
-        every.append(OutsideSlip("bos_added", "a beginning-of-sentence token was put before the prompt",
+        every.append(OutsideBug("bos_added", "a beginning-of-sentence token was put before the prompt",
                              _prepended(bos, "bos_added")))  # fmt: skip
     if bos is not None:
-        every += [OutsideSlip(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
-    every.append(OutsideSlip("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
+        every += [OutsideBug(mistake.name, mistake.says, _misread(mistake)) for mistake in MISTAKES]
+    every.append(OutsideBug("first_token_doubled", "first token of the prompt twice (double BOS)", _doubled))
     return every

@@ -27,7 +27,7 @@ from .calibration import log_prior
 from .case import CLIP, Candidate, Case, parts_of
 from .evidence import FLOAT_FLOOR, LIMIT, WEIGHT, Fit, Reference, limit_of, log_student, projection, squares
 from .fitting import value_of
-from .outside import slips
+from .outside import outside_bugs
 
 ACCUSED = float(np.log(1000.0))
 """Log odds over every clean set required to name a mistake: one correct engine in a thousand may be called wrong."""
@@ -49,11 +49,11 @@ class Posterior:
         self.case = case
         self.candidates: list[Candidate] = []
         shape = case.library.engine.shape
-        faults, around = len(LIBRARY), len(slips(case.library, case.bos))
+        faults, around = len(LIBRARY), len(outside_bugs(case.library, case.bos))
         parts = sum(len(parts_of(fault, scopes(shape))) for fault in LIBRARY.values())
         members = sum(len(family.grid(shape)) for family in case.library.families.values())
         self._counts = {
-            "clean": 1, "fault": faults, "slip": around, "family": members, "part": parts,
+            "clean": 1, "fault": faults, "outside": around, "family": members, "part": parts,
             "late": faults * len(case.library.ids), "pair": faults * (faults - 1) / 2,
         }  # fmt: skip
         # computed at most once for each candidate
@@ -80,7 +80,7 @@ class Posterior:
 
     def misfit(self, c: Candidate) -> float:
         """Return a candidate's misfit by the noise of its rounding set or of its own runs, whichever is smaller."""
-        if c.clean or c.kind == "slip" or c.fit.misfit < LIMIT:
+        if c.clean or c.kind == "outside" or c.fit.misfit < LIMIT:
             return c.fit.misfit
         return min(c.fit.misfit, self.own(c).misfit)
 
@@ -190,7 +190,7 @@ class Posterior:
             )
         if not c.clean and c.mode not in MODE_NAMES and modes and not same:
             return False
-        if not c.clean and c.kind != "slip" and not self._moves(c, ref):
+        if not c.clean and c.kind != "outside" and not self._moves(c, ref):
             return False
         limit = limit_of(max(len(same), 1))
         return all(self._lies_at(c, ref, other.rows, limit) for other in same)

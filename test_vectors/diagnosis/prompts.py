@@ -23,7 +23,7 @@ Make = Callable[[Tokenizer, list[int]], list[int]]
 
 
 @dataclass(frozen=True)
-class PromptSlip:
+class PromptBug:
     """One mistake of a tokenizer or template; ``make`` maps right token ids to wrong ones."""
 
     name: str
@@ -103,13 +103,13 @@ def _as_text(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 MISTAKES = [
-    PromptSlip("space_added", "tokenizer: a space was put before the text",
+    PromptBug("space_added", "tokenizer: a space was put before the text",
                _texts(lambda t, text: t.encode(b" " + text))),
-    PromptSlip("digits_apart", "tokenizer: digits one by one, not in groups of three", _texts(_digits_apart)),
-    PromptSlip("no_merges", "tokenizer: bytes are not merged", _texts(_unmerged)),
-    PromptSlip("markers_as_text", "template: control tokens were fed as plain text", _as_text),
-    PromptSlip("think_open", "template: <think> where thinking is off", _think(lambda t: [t.assistant, t.think_open])),
-    PromptSlip("think_missing", "template: </think> missing", _think(lambda t: [t.assistant])),
-    PromptSlip("newline_added", "template: a line feed before the assistant marker",
+    PromptBug("digits_apart", "tokenizer: digits one by one, not in groups of three", _texts(_digits_apart)),
+    PromptBug("no_merges", "tokenizer: bytes are not merged", _texts(_unmerged)),
+    PromptBug("markers_as_text", "template: control tokens were fed as plain text", _as_text),
+    PromptBug("think_open", "template: <think> where thinking is off", _think(lambda t: [t.assistant, t.think_open])),
+    PromptBug("think_missing", "template: </think> missing", _think(lambda t: [t.assistant])),
+    PromptBug("newline_added", "template: a line feed before the assistant marker",
             _think(lambda t: [*t.encode(b"\n"), t.assistant, t.think_close])),
 ]  # fmt: skip

@@ -246,8 +246,8 @@ class Search:
             return
         self.bases.append(mode)
         self._clean(mode)
-        self._say(f"slips in {mode}")
-        self._add(self.case.slips(mode))
+        self._say(f"mistakes outside the pass in {mode}")
+        self._add(self.case.outside(mode))
         self._computed(self.case.fault(mode, name) for name in self._names(mode))
         if not ROUNDING[mode].coarse:
             self._untie_library([c for c in self.posterior.candidates if c.mode == mode])
@@ -285,7 +285,7 @@ class Search:
 
     def _elsewhere(self) -> None:
         """What explains most, once more in the rounding sets that are no modes."""
-        wrong = [c for c in self.posterior.ranked(clean=False) if c.kind in ("fault", "slip", "family")]
+        wrong = [c for c in self.posterior.ranked(clean=False) if c.kind in ("fault", "outside", "family")]
         names = list(dict.fromkeys(c.name for c in wrong if c.kind != "family"))[:LEADING]
         best: dict[str, Candidate] = {}
         for c in wrong:
@@ -297,7 +297,7 @@ class Search:
         constants = [c for c in leaders if c.kind == "family"]
         for mode in modes:
             if mode not in self.bases:
-                self._add(self.case.slips(mode, names))
+                self._add(self.case.outside(mode, names))
                 self._computed(self.case.fault(mode, name) for name in names if name in self._names(mode))
             if mode not in self.fitted:
                 self._computed(

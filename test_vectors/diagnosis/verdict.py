@@ -27,7 +27,7 @@ class Diagnosis:
     parameter       of a mistake with a numeric parameter: name, value, low, high (90 % interval), right
     residue         rms in nats of the difference that the mistake leaves, if more than float noise
     stored          inferred storage precision of the observed numbers
-    sight           detection limit of a verdict without a mistake, as JSON
+    limit           detection limit of a verdict without a mistake, as JSON
     features        features from which the confidence was computed
     next            commands that would tell more
     stopped         how many candidates were compared if the search was stopped early; None if it was not
@@ -49,7 +49,7 @@ class Diagnosis:
     parameter: dict[str, Any] | None = None
     residue: float | None = None
     stored: str = ""
-    sight: dict[str, Any] | None = None
+    limit: dict[str, Any] | None = None
     next: list[str] = field(default_factory=list)
     features: dict[str, float] = field(default_factory=dict)
     stopped: int | None = None
@@ -61,7 +61,7 @@ class Diagnosis:
             "first_position": self.first_position, "ranking": self.ranking, "mode": self.mode, "says": self.says,
             "agrees_with": self.agrees_with, "agrees_until": self.agrees_until, "positions": self.positions,
             "faults": self.faults, "parameter": self.parameter, "residue": self.residue, "stored": self.stored,
-            "sight": self.sight, "notes": self.notes, "next": self.next, "stopped": self.stopped,
+            "limit": self.limit, "notes": self.notes, "next": self.next, "stopped": self.stopped,
         }  # fmt: skip
 
     @property

@@ -80,10 +80,15 @@ class ExamContext:
         return {} if self.tokenizer is None else ids_by_bytes(self.tokenizer)
 
     @property
+    def declared(self) -> str | None:
+        """Return the rounding set that the target names; None if it names none."""
+        name = str(self.target.identity().get("numerics") or "")
+        return name if name in ROUNDING else None
+
+    @property
     def rounding(self) -> str | None:
         """Return the rounding set whose noise to expect: as diagnosed, else as the target names it, else the hint."""
-        declared = str(self.target.identity().get("numerics") or "")
-        return self.mode or (declared if declared in ROUNDING else self.hint)
+        return self.mode or self.declared or self.hint
 
     @property
     def local(self) -> LocalTarget | None:
@@ -128,5 +133,5 @@ class ExamContext:
             return None, str(error)
 
     def token(self, number: int) -> tuple[bytes, int]:
-        """Return a token of the model as (bytes, id), the form that ``findings.row`` takes."""
+        """Return a token of the model as (bytes, id), the form that ``finding.row`` takes."""
         return (b"?" if self.tokenizer is None else self.tokenizer.token_bytes(number)), number

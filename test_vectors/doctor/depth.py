@@ -1,8 +1,7 @@
-"""Long context: recall of facts by their depth in a long prompt, and prompts that end around prefill chunk edges.
+"""Long context: prompts that end around prefill chunk edges, and recall of facts in a long story.
 
 Recall is a property of engine and model together. So a short story is asked first: if the model finds no facts there
-(random weights, or an engine that is wrong anyway), no conclusion is drawn from long stories. The trained embedded
-model knows no stories; it is asked what it was trained for (``skills``).
+(random weights, or an engine that is wrong anyway), no conclusion is drawn from the long one.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import time
 from ds4ref.errors import Ds4Error
 
 from .. import recall
-from . import skills
+from ..finding import Outcome
 from .case import ExamContext
-from .findings import Outcome, Stage
+from .examination import Stage
 from .repeat import edges
 
 SHORT, USUAL, LONG = 4, 24, 190
@@ -36,9 +35,6 @@ def depth(case: ExamContext, stage: Stage) -> None:
     if case.out_of_time:
         stage.add("facts", Outcome.SKIPPED, "out of time")
         return
-    if skills.has_skills(case):
-        skills.check(case, stage)
-        return
     scenes = LONG if case.long else USUAL
     command = f"ds4-vectors recall --scenes {scenes} --target {case.spec or case.target.name}"
     try:
@@ -52,15 +48,11 @@ def _recall(case: ExamContext, stage: Stage, scenes: int, command: str) -> None:
     start = time.monotonic()
     short = recall.ask(case.target, recall.make(1, SHORT, SHORT), 120)
     took = time.monotonic() - start
-    figures: dict[str, str | int] = {"short story": _score(short)}
+    figures: dict[str, str | int] = {"short story": f"{short.right} of {short.facts}"}
     if short.score < ABLE:
         stage.add("facts", Outcome.UNSURE, f"{short.right} of {short.facts} facts recalled from a short story: "
                   "the model cannot do it, or the engine is wrong already here", figures=figures,
-                  sight="long prompts were not tested")  # fmt: skip
-        return
-    if case.quick:
-        stage.add("facts", Outcome.OK, f"{_score(short)} in a short story", figures=figures)
-        stage.add("facts, long", Outcome.SKIPPED, "not with --quick", next=[command])
+                  limit="long prompts were not tested")  # fmt: skip
         return
     # prefill grows with the square of the length in the worst case, with the length in the best
     while scenes > 2 * SHORT and took * (scenes / SHORT) > max(case.seconds_left, 0.0):
@@ -70,30 +62,21 @@ def _recall(case: ExamContext, stage: Stage, scenes: int, command: str) -> None:
         return
     case.progress(f"facts in a story of {scenes} scenes")
     long = recall.ask(case.target, recall.make(2, scenes, min(16, scenes)), recall.MAX_TOKENS)
-    figures |= {"long story": _score(long), "scenes": scenes}
+    figures |= {"long story": f"{long.right} of {long.facts}", "scenes": scenes}
     figures |= {f"quarter {i + 1}": f"{right} of {n}" for i, (n, right) in enumerate(long.by_depth)}
-    notes = ["the answer hit the token limit: facts may be missing because of that"] if long.finish == "length" else []
+    tokens = "" if long.prompt_tokens is None else f", {long.prompt_tokens:,} tokens"
+    says = f"{long.right} of {long.facts} in a long story{tokens}"
     if long.score >= GOOD:
-        stage.add("facts", Outcome.OK, f"{_score(long)} in a long story", figures=figures, notes=notes)
+        stage.add("facts", Outcome.OK, says, figures=figures)
         return
     from scipy.stats import fisher_exact
 
     table = [[long.right, long.facts - long.right], [short.right, short.facts - short.right]]
     p = float(fisher_exact(table, alternative="less").pvalue)
-    figures["p-value of the drop"] = f"{p:.2g}"
+    notes = ["the answer hit the token limit: facts may be missing because of that"] if long.finish == "length" else []
     lost = p < RARE and not notes
-    summary = f"{_score(long)} in a long story, {_score(short)} in a short one"
     more = "recall is lost in long prompts" if lost else "too few facts, or a weak model: inconclusive"
-    stage.add(
-        "facts",
-        Outcome.UNEXPLAINED if lost else Outcome.UNSURE,
-        f"{summary}: {more}",
-        figures=figures,
-        notes=notes,
-        next=[command, "Compare with a known-good engine on the same model: recall also depends on the model"],
-    )
-
-
-def _score(result: recall.Recall) -> str:
-    length = "" if result.prompt_tokens is None else f", {result.prompt_tokens:,} tokens"
-    return f"{result.right} of {result.facts}{length}"
+    stage.add("facts", Outcome.UNEXPLAINED if lost else Outcome.UNSURE,
+              f"{says}, {short.right} of {short.facts} in a short one: {more}",
+              figures=figures | {"p-value of the drop": f"{p:.2g}"}, notes=notes,
+              next=[command, "Compare with a known-good engine on the same model"])  # fmt: skip

@@ -7,21 +7,22 @@ unchanged.
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ds4ref.errors import DataError, Ds4Error
 from ds4ref.targets import Ability
 from ds4ref.variants import ROUNDING, SETS
 
-from ..cli_diagnose import run_diagnosis
+from ..diagnose import run_diagnosis
 from ..diagnosis.prompts import MISTAKES
 from ..elicit import elicit
+from ..finding import Finding, Outcome, row
 from ..observation import OtherModel
 from ..trace.plan import planned
 from .case import ExamContext
-from .findings import OTHER, Check, Outcome, Stage, row
+from .examination import OTHER, Stage
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
@@ -32,6 +33,8 @@ AGREES = 4
 """Positions that must agree with a rounding set before its noise is assumed for the target."""
 IN_THE_PROMPT = frozenset({m.name for m in MISTAKES} | {"bos_added", "first_token_dropped", "first_token_doubled"})
 """Names of mistakes in the prompt rather than in the model."""
+OUTCOMES = {"broken": Outcome.WRONG, "file": Outcome.WRONG, "fault": Outcome.WRONG, "unknown": Outcome.UNEXPLAINED}
+"""Outcome by verdict; of a rounding set it is OK, of any other verdict UNSURE."""
 
 
 def numbers(case: ExamContext, stage: Stage) -> None:
@@ -42,17 +45,12 @@ def numbers(case: ExamContext, stage: Stage) -> None:
     took = 0.0
     for name in chosen:
         if name != "mixed" and case.seconds_left < took:
-            stage.add(
-                name,
-                Outcome.SKIPPED,
-                "out of time",
-                next=[f"ds4-vectors diagnose {_target_options(case)} --prompt {name}"],
-            )
+            stage.add(name, Outcome.SKIPPED, "out of time", next=[_command(case, name)])
             continue
         start = time.monotonic()
         _diagnose_prompt(case, stage, name, chat=False)
         took = time.monotonic() - start
-    answers = {c.figures.get("verdict"): c for c in stage.checks if c.outcome is Outcome.OK}
+    answers = {c.figures["verdict"]: c for c in stage.checks if c.outcome is Outcome.OK}
     if len(answers) == 1 and not any(c.outcome.spoils for c in stage.checks):
         case.mode = str(next(iter(answers)))
     elif len(answers) > 1:
@@ -65,7 +63,7 @@ def chat(case: ExamContext, stage: Stage) -> None:
     if case.quick or not _possible(case, stage, "numbers after a chat"):
         return
     check = _diagnose_prompt(case, stage, "short", chat=True)
-    if check.outcome is Outcome.WRONG and not set(str(check.figures.get("fault")).split(", ")) & IN_THE_PROMPT:
+    if check.outcome is Outcome.WRONG and check.figures.get("fault") not in IN_THE_PROMPT:
         check.outcome = Outcome.UNSURE
         check.says = f"the logits are wrong, but not because of the template: {check.says}"
 
@@ -75,20 +73,29 @@ def _possible(case: ExamContext, stage: Stage, name: str) -> bool:
         stage.add(name, Outcome.IMPOSSIBLE, OTHER,
                   next=["Load the diagnostic model into the engine (ds4-vectors model prints its file), or give the "
                         "target's model with -m MODEL.gguf"])  # fmt: skip
-        return False
-    if not case.logprobs and not case.target.can(Ability.FULL_LOGITS):
+    elif not case.logprobs and not case.target.can(Ability.FULL_LOGITS):
         stage.add(name, Outcome.IMPOSSIBLE, "the target returns no log probabilities", next=[
             "ds4-vectors diagnose --logits FILE reads the engine's dumps (.npz, .npy, .csv, .json)"])  # fmt: skip
-        return False
-    return True
+    else:
+        return True
+    return False
 
 
-def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -> Check:
+def _command(case: ExamContext, prompt: str, chat: bool = False) -> str:
+    """Return the command that asks the same target."""
+    target = shlex.quote(case.spec or case.target.name)
+    return f"ds4-vectors diagnose -m {shlex.quote(case.engine.path)} --target {target} --prompt {prompt}" + (
+        " --chat" if chat else ""
+    )
+
+
+def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -> Finding:
     name = f"after a chat ({prompt})" if chat else prompt
     case.progress(f"diagnosis of {name}")
     cancel = case.limit.cancel
     try:
         observation = elicit(case.target, case.engine, None, prompt, chat, case.echo_early, cancel)
+        diagnosis = run_diagnosis(case.engine, observation, False, case.their_model, cancel)
     except OtherModel:
         return stage.add(name, Outcome.IMPOSSIBLE, OTHER)
     except DataError as error:
@@ -96,86 +103,37 @@ def _diagnose_prompt(case: ExamContext, stage: Stage, prompt: str, chat: bool) -
         return stage.add(name, Outcome.FAILED, f"unusable answer: {error}")
     except Ds4Error as error:
         return stage.add(name, Outcome.IMPOSSIBLE if chat else Outcome.FAILED, str(error))
-    try:
-        diagnosis = run_diagnosis(case.engine, observation, False, case.their_model, cancel)
-    except DataError as error:
-        # the answer does not belong to the model, or holds no numbers
-        return stage.add(name, Outcome.FAILED, f"cannot be diagnosed: {error}")
-    return add_diagnosis(case, stage, name, diagnosis, observation, prompt, chat)
+    return add_diagnosis(case, stage, name, diagnosis, observation, _command(case, prompt, chat))
 
 
 def add_diagnosis(
-    case: ExamContext,
-    stage: Stage,
-    name: str,
-    diagnosis: Diagnosis,
-    observation: Observation,
-    prompt: str = "",
-    chat: bool = False,
-) -> Check:
-    """Add a diagnosis to the stage as a check; fields that not every diagnosis has are left out if empty."""
-    whole = diagnosis.to_json()
-    fault = ", ".join(diagnosis.fault) if isinstance(diagnosis.fault, list | tuple) else diagnosis.fault
-    command = f"ds4-vectors diagnose {_target_options(case)} --prompt {prompt}{' --chat' if chat else ''} --thorough"
-    figures: dict[str, Any] = {
-        "verdict": diagnosis.verdict, "fault": fault, "confidence": round(float(diagnosis.confidence), 4),
-        "positions": len(observation.rows),
+    case: ExamContext, stage: Stage, name: str, diagnosis: Diagnosis, observation: Observation, command: str
+) -> Finding:
+    """Add a diagnosis to the stage as a finding; ``command``: makes the diagnosis again."""
+    declared, first, until = case.declared, diagnosis.first_position, diagnosis.agrees_until
+    figures = {
+        "verdict": diagnosis.verdict, "fault": diagnosis.fault, "confidence": round(float(diagnosis.confidence), 4),
+        "positions": len(observation.rows), "first_position": first, "agrees_with": diagnosis.agrees_with,
+        "agrees_until": until,
         "numbers": "full logits" if observation.full else f"top {observation.logprobs.shape[1]}",
     }  # fmt: skip
-    figures |= {key: whole[key] for key in ("first_position", "agrees_with", "agrees_until", "distance")
-                if isinstance(whole.get(key), int | float | str)}  # fmt: skip
-    figures = {key: value for key, value in figures.items() if value is not None}
-    notes, steps = _as_lines(diagnosis.notes), _as_lines(whole.get("next"))
-    sight = "; ".join(_as_lines((whole.get("sight") or {}).get("says")))
-    where = []
-    first = whole.get("first_position")
-    base, until = whole.get("agrees_with"), whole.get("agrees_until")
-    if base in ROUNDING and isinstance(until, int) and int((observation.rows < until).sum()) >= AGREES:
-        case.hint = str(base)
-    if diagnosis.verdict in SETS:
-        outcome, says = Outcome.OK, f"{diagnosis.verdict}: {diagnosis.says}"
-        declared = str(case.target.identity().get("numerics") or "")
-        if declared in ROUNDING and declared != diagnosis.verdict:
-            notes = [*notes, f"the target reports mode {declared}"]
-        sight = sight or "bugs that change the logits by less than this mode's noise are not detectable"
-    elif diagnosis.verdict in ("broken", "file"):
-        outcome, says = Outcome.WRONG, diagnosis.says
-    elif diagnosis.verdict == "fault":
-        outcome, says = Outcome.WRONG, f"{fault}: {diagnosis.says}"
-        steps = [*steps, command]
+    if diagnosis.agrees_with in ROUNDING and until is not None and (observation.rows < until).sum() >= AGREES:
+        case.hint = diagnosis.agrees_with
+    notes, steps = list(diagnosis.notes), list(diagnosis.next)
+    limit = "; ".join((diagnosis.limit or {}).get("says", ()))
+    outcome = Outcome.OK if diagnosis.verdict in SETS else OUTCOMES.get(diagnosis.verdict, Outcome.UNSURE)
+    if outcome is Outcome.OK:
+        limit = limit or "bugs that change the logits by less than this mode's noise are not detectable"
+        notes += [f"the target reports mode {declared}"] if declared not in (None, diagnosis.verdict) else []
     elif diagnosis.verdict == "unknown":
-        outcome = Outcome.UNEXPLAINED
-        says = f"{diagnosis.says}: no known rounding mode or bug explains these logits"
         exactly = diagnosis.mode in ROUNDING and not ROUNDING[diagnosis.mode].coarse
-        plan = planned(case.engine.shape, observation.ids.tolist(), diagnosis.first_position, exactly)
-        steps = [*steps, command if plan is None else f"{plan.text()}; next command: {command}"]
-    else:
-        outcome, says = Outcome.UNSURE, f"{diagnosis.verdict}: {diagnosis.says}"
-        steps = steps or [command]
-    if outcome is not Outcome.OK and isinstance(first, int) and 0 <= first < len(observation.ids):
+        plan = planned(case.engine.shape, observation.ids.tolist(), first, exactly)
+        steps += [] if plan is None else [plan.text()]
+    if outcome is not Outcome.OK and (diagnosis.verdict == "fault" or not steps):
+        steps.append(command)
+    where = []
+    if outcome is not Outcome.OK and first is not None:
         where = [(f"first deviation after token {first}", row([case.token(int(i)) for i in observation.ids], first))]
-    return stage.add(name, outcome, says, figures=figures, notes=notes, next=steps, sight=sight, where=where)
-
-
-def _target_options(case: ExamContext) -> str:
-    """Return the options with which ``diagnose`` asks the same target."""
-    import shlex
-
-    return f"-m {shlex.quote(case.engine.path)} --target {shlex.quote(case.spec or case.target.name)}"
-
-
-def _as_lines(value: Any) -> list[str]:
-    """Return a field of a diagnosis as lines: a string, a list, a dict of named values, or nothing."""
-    if value is None or value == "" or value is False:
-        return []
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [f"{key}: {', '.join(_as_lines(each)) or 'none'}" for key, each in value.items()]
-    if isinstance(value, Iterable):
-        lines = []
-        for each in value:
-            joined = isinstance(each, list | tuple | dict)
-            lines += [", ".join(_as_lines(each))] if joined else _as_lines(each)
-        return lines
-    return [f"{value:.4g}" if isinstance(value, float) else str(value)]
+    says = f"{diagnosis.fault or diagnosis.verdict}: {diagnosis.says}"
+    return stage.add(name, outcome, says, figures={key: value for key, value in figures.items() if value is not None},
+                     notes=notes, next=steps, limit=limit, where=where)  # fmt: skip

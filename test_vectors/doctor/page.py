@@ -1,4 +1,4 @@
-"""Write the report of an examination: self-contained HTML, the same as Markdown, and JSON.
+"""Write the report of an examination: self-contained HTML, and JSON.
 
 Text from the target is untrusted: it is escaped, made printable, and the API key is removed in case a server sent it
 back.
@@ -7,8 +7,6 @@ back.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,11 @@ from ds4ref.console.common import atomic_output, check_output
 from ds4ref.errors import DataError
 from ds4ref.version import __version__
 
-from .findings import Examination, Outcome, ShownToken, plain
+from ..finding import OPEN, Outcome, plain
+from .examination import Examination
 
-FILES = ("doctor.html", "doctor.md", "doctor.json")
-SIGNS = {
-    Outcome.WRONG: "\u2717", Outcome.UNEXPLAINED: "?!", Outcome.FAILED: "!", Outcome.UNSURE: "?",
-    Outcome.DEPENDS: "~", Outcome.OK: "\u2713", Outcome.IMPOSSIBLE: "\u2013", Outcome.SKIPPED: "\u00b7",
-}  # fmt: skip
+FILES = ("doctor.html", "doctor.json")
+SIGNS = dict(zip(Outcome, "\u2717\u203d!?~\u2713\u2013\u00b7", strict=True))
 
 
 def prepare(folder: str) -> None:
@@ -36,11 +32,10 @@ def prepare(folder: str) -> None:
 
 
 def write(examination: Examination, folder: str, secret: str = "") -> list[str]:
-    """Write all three files, each atomically, without the API key ``secret``; return their paths."""
+    """Write both files, each atomically, without the API key ``secret``; return their paths."""
     whole = json.dumps(examination.to_json(), ensure_ascii=False, indent=1)
-    texts = (render("doctor.html.j2", examination), render("doctor.md.j2", examination), whole + "\n")
     written = []
-    for name, text in zip(FILES, texts, strict=True):
+    for name, text in zip(FILES, (render(examination), whole + "\n"), strict=True):
         path = str(Path(folder, name))
         with atomic_output(path) as out:
             out.write(without(text, secret).encode("utf-8", "replace"))
@@ -49,51 +44,28 @@ def write(examination: Examination, folder: str, secret: str = "") -> list[str]:
 
 
 def without(text: str, secret: str) -> str:
-    """Return the text with the API key replaced by ***, also in its forms escaped for HTML, JSON and Markdown."""
+    """Return the text with the API key replaced by ***, also in its forms escaped for HTML and JSON."""
     from markupsafe import escape
 
-    for form in {secret, str(escape(secret)), json.dumps(secret)[1:-1], cell(secret)} if secret else ():
+    for form in {secret, str(escape(secret)), json.dumps(secret)[1:-1]} if secret else ():
         text = text.replace(form, "***")
     return text
 
 
-def render(template: str, examination: Examination) -> str:
-    """Render a template of this package for the examination."""
+def render(examination: Examination) -> str:
+    """Render the page of the examination."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    env = Environment(
-        loader=PackageLoader("ds4ref.test_vectors.doctor"),
-        autoescape=template.endswith(".html.j2"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    env.filters |= {"line": line, "cell": cell, "figure": figure, "code": code, "shown_tokens": shown_tokens}
-    return env.get_template(template).render(e=examination, signs=SIGNS, version=__version__, outcomes=list(Outcome))
+    env = Environment(loader=PackageLoader("ds4ref.test_vectors.doctor"), autoescape=True, undefined=StrictUndefined,
+                      trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
+    env.filters |= {"line": line, "figure": figure}
+    template = env.get_template("doctor.html.j2")
+    return template.render(e=examination, signs=SIGNS, version=__version__, unseen=list(examination.checks(*OPEN)))
 
 
 def line(value: Any) -> str:
     """Return untrusted text as one line of printable characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
-
-
-def cell(value: Any) -> str:
-    """Return untrusted text as one line escaped for Markdown, also inside a table."""
-    return re.sub(r"([\\`*_{}\[\]<>|~#!&])", r"\\\1", line(value))
-
-
-def code(value: Any) -> str:
-    """Return a Markdown code span, fenced by one more backtick than the longest run in the text."""
-    text = line(value).replace("|", "\u2223") or " "
-    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
-
-
-def shown_tokens(row: Sequence[ShownToken]) -> str:
-    """Return tokens as Markdown code spans; the marked one is bold."""
-    return " ".join(f"**{code(p.text)}**" if p.marked else code(p.text) for p in row)
 
 
 def figure(value: Any) -> str:

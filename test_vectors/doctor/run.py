@@ -14,9 +14,10 @@ from ds4ref.errors import Ds4Error
 from ds4ref.runs.provenance import stamp
 from ds4ref.version import __version__
 
-from . import batches, depth, numbers, preflight, prompts, repeat
+from ..finding import Outcome
+from . import depth, numbers, preflight, prompts, repeat
 from .case import ExamContext
-from .findings import Examination, Outcome, Stage
+from .examination import Examination, Stage
 from .limits import Limit, OutOfTime
 
 MORE_TIME = "use --budget S to allow S seconds per stage, or --only STAGE to run one stage"
@@ -42,7 +43,7 @@ STEPS = (
               numbers.numbers),
     StageSpec("determinism", "Run to run", "Does the same request give the same answer?", repeat.determinism),
     StageSpec("ways", "Prefill and decode", "Do prefill and token-by-token decode give the same logits?", repeat.ways),
-    StageSpec("batch", "One and many", "Does a request get the same answer alone and in a batch?", batches.batch),
+    StageSpec("batch", "One and many", "Does a request get the same answer alone and in a batch?", repeat.batch),
     StageSpec("depth", "Long context", "Does it recall distant text and join prefill chunks correctly?", depth.depth,
               quick=False),
 )  # fmt: skip
@@ -95,7 +96,7 @@ def examine(case: ExamContext, only: Collection[str] = (), skip: Collection[str]
         stage = Stage(step.name, step.title, step.asks)
         examination.stages.append(stage)
         why = _skip_reason(step, only, skip, case.quick)
-        if examination.interrupted or why:
+        if examination.signum or why:
             stage.add(step.name, Outcome.SKIPPED, why or "interrupted before it began")
             stage.done = bool(why)
             continue
@@ -158,12 +159,9 @@ def _identity(case: ExamContext) -> dict[str, object]:
 
 def provenance(case: ExamContext, examination: Examination) -> list[tuple[str, str]]:
     """Return (name, value) facts needed to judge or repeat the examination; the machine without its host name."""
-    record, engine = stamp([examination.command]), case.engine
+    record, engine, identity = stamp([examination.command]), case.engine, examination.identity
     machine, commit = record["machine"], record["commit"]
-    memory = machine.get("memory_bytes")
-    size = f"{memory / 2**30:.0f} GiB" if memory else None
-    hardware = (machine.get("cpu"), f"{machine.get('cores')} cores", size, machine.get("system"))
-    identity = examination.identity
+    hardware = (machine.get("cpu"), f"{machine.get('cores')} cores", machine.get("system"))
     facts = {
         "date": record["created"][:16].replace("T", " ") + " UTC",
         "target": examination.target,
@@ -173,7 +171,7 @@ def provenance(case: ExamContext, examination: Examination) -> list[tuple[str, s
         "numerics, backend": ", ".join(str(v) for v in (identity.get("numerics"), identity.get("backend")) if v),
         "digest": identity.get("digest"),
         "compared with": f"{engine.shape.name or 'a model'}, {engine.source.size:,} bytes",
-        "ds4ref": f"{__version__}" + (f", commit {commit[:12]}{commit[40:]}" if commit else ""),
+        "ds4ref": __version__ + (f", commit {commit[:12]}{commit[40:]}" if commit else ""),
         "machine of ds4ref": ", ".join(str(value) for value in hardware if value),
         "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
         "command": examination.command,

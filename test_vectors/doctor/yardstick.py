@@ -24,8 +24,8 @@ import numpy as np
 from ds4ref.engine import Engine
 from ds4ref.variants import MODE_NAMES, ROUNDING, Runner
 
+from ..finding import Outcome, counted
 from ..observation import log_softmax
-from .findings import Outcome, counted
 
 RUNS = 4
 """Number of runs of the model, the first without noise."""
@@ -84,7 +84,7 @@ class Yardstick:
             )
         return Outcome.OK, f"{figure}: within float noise"
 
-    def sight(self, count: int) -> str:
+    def limit(self, count: int) -> str:
         """Return a sentence on the differences that a comparison of ``count`` positions can detect."""
         return (f"reported as wrong above {self.far(count):.2g} nats rms, or {self.apart:.2g} at one position; "
                 f"detection limit {self.near(count):.2g} ({self.of})")  # fmt: skip
@@ -115,25 +115,25 @@ def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(one.any(axis=1), np.inf, np.where(count > 0, rms_by_position, np.nan))
 
 
-def measure(engine: Engine, ids: Sequence[int], mode: str | None, top: int | None = None, last: int = 0) -> Yardstick:
+def measure(engine: Engine, ids: Sequence[int], mode: str | None, top: int | None = None) -> Yardstick:
     """Measure a yardstick from ``RUNS`` runs of ``engine``'s model in rounding set ``mode``.
 
     With mode None, differences beyond the widest mode's noise are wrong and those within exact's noise are clean.
-    ``top``: compare only the best tokens of the clean run; ``last``: compare only the last positions (0: all).
+    ``top``: compare only the best tokens of the clean run.
     """
     runner = Runner(engine)
     if mode in ROUNDING:
-        pairs = _pairs(runner, ids, str(mode), top, last)
+        pairs = _pairs(runner, ids, str(mode), top)
         return Yardstick(pairs, f"measured on pairs of noisy runs of the model in {mode}")
-    low = _pairs(runner, ids, "exact", top, last)
-    widest = max((_pairs(runner, ids, each, top, last) for each in MODE_NAMES if each != "exact"), key=level)
+    low = _pairs(runner, ids, "exact", top)
+    widest = max((_pairs(runner, ids, each, top) for each in MODE_NAMES if each != "exact"), key=level)
     return Yardstick(widest, "measured on noisy runs of the model in its noisiest mode (the target's is unknown)", low)
 
 
-def _pairs(runner: Runner, ids: Sequence[int], mode: str, top: int | None, last: int) -> np.ndarray:
+def _pairs(runner: Runner, ids: Sequence[int], mode: str, top: int | None) -> np.ndarray:
     runs = [runner.run(ids, mode)[0]]
     runs += [runner.run(ids, mode, noise=np.random.default_rng(seed))[0] for seed in range(1, RUNS)]
-    rows = [log_softmax(run[-last:]) for run in runs]
+    rows = [log_softmax(run) for run in runs]
     if top:
         best = np.argsort(-rows[0], axis=1, kind="stable")[:, :top]
         rows = [np.take_along_axis(each, best, axis=1) for each in rows]

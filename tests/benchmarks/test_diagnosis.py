@@ -14,7 +14,7 @@ from ds4ref.engine import Engine
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.test_vectors.diagnosis import Diagnosis
 from ds4ref.test_vectors.diagnosis.calibration import PATH, probability
-from ds4ref.test_vectors.diagnosis.outside import slips
+from ds4ref.test_vectors.diagnosis.outside import outside_bugs
 from ds4ref.variants import LIBRARY
 from ds4ref.variants.families import FAMILIES
 
@@ -54,7 +54,7 @@ def test_a_verdict_is_right_or_not() -> None:
         return Patient(0, kind, "ds4", ("a",), None, effect, flips, None, None)  # type: ignore[arg-type]
 
     clean = said("ds4")
-    clean.sight = {"size": 0.1}
+    clean.limit = {"size": 0.1}
     assert right(patient("clean"), clean) and right(patient("outside", 0.05), clean)
     assert not right(patient("outside", 0.2), clean) and not right(patient("outside", 0.05, True), clean)
     assert right(patient("library"), said("fault", "a")) and not right(patient("library"), said("fault", "b"))
@@ -97,7 +97,7 @@ def engine(_model_cache):
 
 def test_every_mistake_outside_the_model_is_tried(engine) -> None:
     tried = [(name, library, seen) for name, library, seen in outside(engine, "exact", 1)]
-    known = {v.name for v in slips(tried[0][1], engine.tokenizer.bos)}
+    known = {v.name for v in outside_bugs(tried[0][1], engine.tokenizer.bos)}
     assert {name for name, _, _ in tried} == known - {"digits_apart"}  # no token here has several digits
     assert all(len(seen.rows) == len(seen.logprobs) for _, _, seen in tried)
 

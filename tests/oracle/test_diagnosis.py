@@ -81,7 +81,7 @@ def test_right_float_engines_are_exact(load_oracle, tmp_path, seed) -> None:
         for name, logits in builds(load_oracle(path), ids):
             found = diagnose(library, from_logits(ids, logits))
             assert (found.verdict, found.fault, found.first_position) == ("exact", None, None), (name, found.notes)
-            assert found.sight is not None and found.sight["size"] > found.sight["noise"]
+            assert found.limit is not None and found.limit["size"] > found.limit["noise"]
 
 
 @pytest.mark.oracle
@@ -116,7 +116,7 @@ def test_mistakes_that_the_library_lacks(library, load_oracle, tmp_path, way) ->
         effect = float(np.sqrt(np.mean((log_softmax(logits) - right) ** 2)))
         flips = bool((logits.argmax(axis=1) != clean.argmax(axis=1)).any())
         named = found.fault is not None and found.fault not in FAMILIES and found.parameter is None
-        if named or (found.clean and found.sight and (flips or effect > found.sight["size"])):
+        if named or (found.clean and found.limit and (flips or effect > found.limit["size"])):
             bad.append(f"{bug.name}: {found.fault or found.verdict}, effect {effect:.1e}")
     assert not bad, bad
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-from ds4ref.test_vectors.doctor.findings import Examination, Outcome, Stage
+from ds4ref.test_vectors.diagnosis import Diagnosis
+from ds4ref.test_vectors.doctor.examination import Examination, Stage
+from ds4ref.test_vectors.finding import Outcome
 
 
 def examination(*outcomes: Outcome, stage: str = "numbers", **more) -> Examination:
@@ -14,7 +14,5 @@ def examination(*outcomes: Outcome, stage: str = "numbers", **more) -> Examinati
     return Examination("http://127.0.0.1:1/v1", [("date", "today")], {"kind": "http"}, "ds4-vectors doctor x", [made])
 
 
-def diagnosis(verdict: str, fault=None, notes=(), **more):
-    whole = {"verdict": verdict, "fault": fault, **more}
-    return SimpleNamespace(verdict=verdict, fault=fault, confidence=0.97, says="words", notes=list(notes),
-                           mode="exact", first_position=more.get("first_position"), to_json=lambda: whole)  # fmt: skip
+def diagnosis(verdict: str, fault=None, first_position=None, **more) -> Diagnosis:
+    return Diagnosis(verdict, fault, 0.97, first_position, "exact", "words", **more)

@@ -12,15 +12,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from ds4ref.cli import ds4
-from ds4ref.errors import TargetError
+from ds4ref.errors import TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
-from ds4ref.targets import Prompt, Request, Step, Token
+from ds4ref.runs.stats import weighted_interval
+from ds4ref.targets import Ability, Prompt, Request, Step, Token
 from ds4ref.targets.local import LocalTarget
-from ds4ref.test_vectors import cli
-from ds4ref.test_vectors.legacy import VecCase, read_vec, write_vec
-from ds4ref.test_vectors.ppl import block_error, by_depth, echo_agrees, paired
+from ds4ref.test_vectors import cli, nll
+from ds4ref.test_vectors.nll import continuation_nll, paired
+from ds4ref.test_vectors.official import VecCase, read_vec, write_vec
+from ds4ref.test_vectors.ppl import block_error, by_depth, echo_agrees, score
 from ds4ref.test_vectors.recall import ask, grade, make
 from tests.marking import sampled
 
@@ -93,14 +96,8 @@ def official(tmp_path, greedy) -> Path:
 @pytest.mark.parametrize(
     "form", sampled(["official.vec", "", "official"], 3), ids=["vec", "fetcher's folder", "captures"]
 )
-def test_the_five_official_cases_are_listed_and_checked(official, nano_path, tmp_path, capsys, form) -> None:
+def test_the_five_official_cases_are_checked(official, nano_path, tmp_path, capsys, form) -> None:
     path = str(official / form)
-    code, listed = run(capsys, "list", path)
-    assert code == 0 and {c["id"]: c["steps"] for c in listed["cases"]} == {n: c for n, (_, c, _) in OFFICIAL.items()}
-    assert not any(c["steps_with_distribution"] for c in listed["cases"])
-    reasons = {c["id"]: c["expected_divergence"] for c in listed["cases"] if c["expected_divergence"]}
-    assert list(reasons) == ["long_memory_archive"] and "FP4 indexer" in reasons["long_memory_archive"]
-
     target = f"local:{nano_path}?backend=cpu&numerics=exact"
     junit = tmp_path / "junit.xml"
     for profile in ("margin", "ds4"):
@@ -134,13 +131,12 @@ def test_capture_convert_and_back(nano_path, tmp_path, capsys) -> None:
     prompts, folder = tmp_path / "p.jsonl", str(tmp_path / "v")
     prompts.write_text(json.dumps({"id": "one", "prompt": "A line\u2028separator"}, ensure_ascii=False) + "\n")
     assert run(capsys, "capture", folder, "--prompts", str(prompts), "--target", target, "-n", "3")[0] == 0
-    for name in ("a.vec", "captures"):
-        goal = str(tmp_path / name)
-        assert run(capsys, "convert", folder, goal)[0] == 0
-        assert run(capsys, "convert", folder, goal)[0] == 2  # never refreshed in place
-        code, found = run(capsys, "check", goal, "--target", target)
-        assert code == 0 and found["verdicts"] == {"match": 1}
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.vec", "captures", "p.jsonl", "prompts", "v"]
+    goal = str(tmp_path / "a.vec")
+    assert run(capsys, "convert", folder, goal)[0] == 0
+    assert run(capsys, "convert", folder, goal)[0] == 2  # never refreshed in place
+    code, found = run(capsys, "check", goal, "--target", target)
+    assert code == 0 and found["verdicts"] == {"match": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.vec", "p.jsonl", "prompts", "v"]
 
 
 def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
@@ -156,8 +152,6 @@ def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
                  ["nll", str(folder), "--target", target, "--other", target]):  # fmt: skip
         assert run(capsys, *argv)[0] == 1
     assert not (tmp_path / "x.vec").exists()
-    code, listed = run(capsys, "list", str(folder))
-    assert code == 0 and listed["partial"] and len(listed["cases"]) == 1
     assert run(capsys, "check", str(folder), "--target", target, "--allow-partial")[0] == 0
     # a manifest that claims to be complete and is not
     manifest["complete"] = True
@@ -167,7 +161,7 @@ def test_partial_captures_are_no_vectors(nano_path, tmp_path, capsys) -> None:
 
 def test_a_check_that_compared_nothing_is_not_passed(official, tmp_path, capsys, monkeypatch) -> None:
     silent = Scripted([], forced=[Step(Token(b"?"))] * 4)
-    monkeypatch.setattr("ds4ref.test_vectors.cli_vectors.target_of", lambda *a: silent)
+    monkeypatch.setattr("ds4ref.test_vectors.check.target_of", lambda *a: silent)
     code, found = run(capsys, "check", str(official / "official.vec"), "--only", "short_code_completion")
     assert code == 1 and found["verdicts"] == {"incomparable": 1} and not found["passed"]
 
@@ -175,39 +169,27 @@ def test_a_check_that_compared_nothing_is_not_passed(official, tmp_path, capsys,
 # ------------------------------------------------------------------------------------------------------- perplexity
 
 
-def test_a_uniform_engine_has_the_vocabulary_as_perplexity() -> None:
-    found = by_depth(np.full(1999, math.log(512)), [512, 2000, 4000], 256)
-    assert [d.depth for d in found] == [512, 2000] and all(d.ppl == pytest.approx(512) for d in found)
-    assert all(d.stderr == pytest.approx(0, abs=1e-9) and d.tokens == 256 for d in found)
-
-
 def test_windows_end_at_their_depth_and_leave_the_start_out() -> None:
-    nll = np.zeros(999)
-    nll[99:199] = 1.0  # tokens 100 to 199
-    assert [d.nll for d in by_depth(nll, [100, 200, 300], 100)] == [0.0, 1.0, 0.0]
-    assert by_depth(nll, [40], 256)[0].tokens == 8  # the first 32 are context only
-
-
-def test_unknown_tokens_are_not_left_out_of_the_mean() -> None:
-    nll = np.ones(999)
-    nll[450] = math.nan
+    nats = np.zeros(999)
+    nats[99:199] = 1.0  # tokens 100 to 199
+    assert [d.nll for d in by_depth(nats, [100, 200, 300, 1001], 100)] == [0.0, 1.0, 0.0]
+    assert by_depth(nats, [32, 33, 40], 256)[-1].tokens == 8  # the first 32 are context only
+    (uniform,) = by_depth(np.full(1999, math.log(512)), [2000], 256)
+    assert uniform.ppl == pytest.approx(512) and uniform.stderr == pytest.approx(0, abs=1e-9)
+    assert by_depth(np.full(99, 800.0), [100], 10)[0].ppl == math.inf
+    nats[450] = math.nan
     with pytest.raises(TargetError, match="1 of the 256 tokens before depth 512 have no log probability"):
-        by_depth(nll, [512], 256)
+        by_depth(nats, [512], 256)
 
 
-def test_the_error_of_two_blocks() -> None:
+def test_errors_are_those_of_blocks() -> None:
     """Their means are 1 and 3: standard deviation sqrt(2), error 1; what is left over at the end does not count."""
     values = np.r_[np.tile([0.0, 2.0], 32), np.full(64, 3.0), np.full(63, 99.0)]
     assert block_error(values, 64) == pytest.approx(1.0)
     assert block_error(np.arange(16.0)) == pytest.approx(math.sqrt(24 / 8)), "a short series: eight blocks of two"
     assert math.isnan(block_error(np.ones(1)))
-
-
-def test_block_errors_see_correlation() -> None:
-    rng = np.random.default_rng(0)
-    independent = rng.standard_normal(6400)
-    assert block_error(independent) == pytest.approx(1 / 80, rel=0.2)
-    assert block_error(np.repeat(rng.standard_normal(100), 64)) == pytest.approx(1 / 10, rel=0.2)
+    correlated = np.repeat(np.random.default_rng(0).standard_normal(100), 64)
+    assert block_error(correlated) == pytest.approx(1 / 10, rel=0.2)
 
 
 def test_ppl_of_the_embedded_model(nano_path, capsys) -> None:
@@ -217,6 +199,15 @@ def test_ppl_of_the_embedded_model(nano_path, capsys) -> None:
     assert all(d["ppl"] > 1 and d["nll_stderr"] > 0 for d in found["depths"])
     assert run(capsys, "ppl", "--depths", "3", "--target", target)[0] == 2
     assert run(capsys, "ppl", "--target", f"command:ds4 -m {nano_path}")[0] == 2  # it cannot score
+
+
+def test_a_text_is_scored_from_its_second_token_on() -> None:
+    target = Scripted([], forced=())
+    target.abilities = frozenset(Ability)
+    target.score_text = lambda text, top: [Step(Token(b"x", value)) for value in (None, -0.5, None, -2.0)]
+    found = score(target, "text", None)
+    assert found.nll.tolist() == pytest.approx([0.5, math.nan, 2.0], nan_ok=True) and found.echo_agrees is None
+    assert (found.length, found.stopped, len(score(target, "text", 2).nll)) == (4, False, 1)
 
 
 class Echo(Scripted):
@@ -245,12 +236,24 @@ def test_an_echo_that_is_off_by_one_is_noticed(shift, agrees) -> None:
 
 
 def test_paired_statistics() -> None:
-    same = paired([(3.0, 4), (5.0, 8)], [(3.0, 4), (5.0, 8)])
-    assert (same.delta, same.interval.low, same.interval.high, same.wins, same.sign_p) == (0, 0, 0, (0, 0, 2), 1.0)
-    # 54 wins of 100 are no evidence
-    b = [(1.0 - (1 if i < 54 else -1) * 1e-3, 1) for i in range(100)]
-    found = paired([(1.0, 1)] * 100, b)
-    assert found.sign_p == pytest.approx(0.484, abs=1e-3) and found.wins == (54, 46, 0)
+    a, b = [(8.0, 4), (9.0, 3), (10.0, 2)], [(6.0, 4), (9.0, 3), (11.0, 2)]
+    found = paired(a, b)
+    assert (found.a, found.b, found.delta) == pytest.approx((27 / 9, 26 / 9, -1 / 9))
+    assert (found.cases, found.tokens, found.wins, found.sign_p) == (3, 9, (1, 1, 1), 1.0)
+    assert found.interval == weighted_interval([-2.0, 0.0, 1.0], [4, 3, 2]), "the one that ds4-report uses"
+    assert paired(a[:2], b[:2]).to_json()["ci95"] is None and paired(a[:2], a[:2]).to_json()["ci95"] == [0, 0]
+    assert paired([(1.0, 1)] * 10, [(0.5, 1)] * 8 + [(1.5, 1)] * 2).sign_p == pytest.approx(binomtest(8, 10).pvalue)
+    for wrong in ([(6.0, 4)], [(6.0, 4), (9.0, 3), (11.0, 3)]):
+        with pytest.raises(UsageError, match="same tokens of the same cases"):
+            paired(a, wrong)
+
+
+def test_the_likelihood_of_an_answer_is_the_sum_of_its_tokens() -> None:
+    known = Scripted([], forced=[Step(Token(b"A", -0.5)), Step(Token(b"B", -1.25))])
+    assert continuation_nll(known, Prompt.chat("?"), [b"A", b"B"]) == (1.75, 2)
+    lost = Scripted([], forced=[Step(Token(b"A", -0.5)), Step(Token(b"B", None))])
+    with pytest.raises(TargetError, match="step 1"):
+        continuation_nll(lost, Prompt.chat("?"), [b"A", b"B"])
 
 
 @pytest.mark.thorough
@@ -287,6 +290,7 @@ def test_facts_are_graded_by_depth() -> None:
     answer = "\n".join(f"{n}={v + (1 if n == late[-1] else 0)}" for n, v in right.items() if n != late[0])
     found = grade(story, answer)
     assert found.right == 10 and found.missing == [late[0]] and list(found.wrong) == [late[-1]]
+    assert (found.score, found.facts) == (10 / 12, 12)
     assert sum(n for n, _ in found.by_depth) == 12 and sum(ok for _, ok in found.by_depth[:2]) == 12 - len(late)
     low, high = found.interval()
     assert low < found.score < high
@@ -305,17 +309,6 @@ def test_facts_ask_a_target_and_set_the_exit_code(tmp_path, capsys, monkeypatch)
     assert run(capsys, *argv, "--fail-below", "0.7") == (0, {**unjudged, "passed": True})
     code, found = run(capsys, *argv, "--fail-below", "0.8")
     assert code == 1 and found["score"] == 0.75 and not found["passed"]
-
-
-def test_facts_say_passed_only_of_a_bar_that_was_met(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.undo()
-    path = tmp_path / "answer.txt"
-    path.write_text("nothing of the kind\n")
-    argv = ["recall", "--scenes", "20", "--facts", "2", "--answer", str(path)]
-    for bar, code, says in ((None, 0, "no pass mark: --fail-below not given"), ("0.5", 1, "not passed: below 0.5"),
-                            ("0", 0, "passed")):  # fmt: skip
-        assert cli.main(argv if bar is None else [*argv, "--fail-below", bar]) == code
-        assert capsys.readouterr().out.splitlines()[-1] == says
 
 
 # ------------------------------------------------------------------------------------------------ interrupted, cut
@@ -363,16 +356,14 @@ def test_an_interrupted_ppl_keeps_the_depths_it_reached(nano_path, capsys, monke
 
 
 def four_cases():
-    answer = SimpleNamespace(steps=[Step(Token(b"a")), Step(Token(b"b"))])
-    return [SimpleNamespace(case=SimpleNamespace(id=f"c{i}", repetitions=[answer]), prompt=f"prompt {i}", system="")
-            for i in range(4)]  # fmt: skip
+    return [SimpleNamespace(case=SimpleNamespace(id=f"c{i}"), prompt=f"prompt {i}", system="", tokens=[b"a", b"b"],
+                            chat=Prompt.chat(f"prompt {i}")) for i in range(4)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("at", "code", "rows"), [(3, 130, [2]), (6, 130, [4, 1]), (9, 0, [4, 4])])
 def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch, private_data, at, code, rows) -> None:
     """Of four cases under two engines; the interruption is at the ``at``-th scoring."""
     from ds4ref.runs.store import Store
-    from ds4ref.test_vectors import cli_quality
 
     class Counting(Scripted):
         def score(self, prompt, continuation, top_logprobs=0):
@@ -382,8 +373,8 @@ def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch,
             return [Step(Token(raw, -0.5 if len(calls) < 5 else -0.375)) for raw in continuation]
 
     calls: list = []
-    monkeypatch.setattr(cli_quality, "items", lambda path: four_cases())
-    monkeypatch.setattr(cli_quality, "target_of", lambda args, spec: Counting([Step(Token(b"x"))], forced=()))
+    monkeypatch.setattr(nll, "read_cases", lambda path: four_cases())
+    monkeypatch.setattr(nll, "target_of", lambda args, spec: Counting([Step(Token(b"x"))], forced=()))
     found_code, found = run(capsys, "nll", "vectors", "--target", "one", "--other", "two")
     assert found_code == code
     if len(rows) > 1:
@@ -397,7 +388,6 @@ def test_an_interrupted_nll_keeps_what_was_scored(tmp_path, capsys, monkeypatch,
 
 def test_a_failure_in_nll_keeps_what_was_scored(capsys, monkeypatch, private_data) -> None:
     from ds4ref.runs.store import Store
-    from ds4ref.test_vectors import cli_quality
 
     class Failing(Scripted):
         def score(self, prompt, continuation, top_logprobs=0):
@@ -405,8 +395,8 @@ def test_a_failure_in_nll_keeps_what_was_scored(capsys, monkeypatch, private_dat
                 raise TargetError("gone")
             return [Step(Token(raw, -0.5)) for raw in continuation]
 
-    monkeypatch.setattr(cli_quality, "items", lambda path: four_cases())
-    monkeypatch.setattr(cli_quality, "target_of", lambda args, spec: Failing([Step(Token(b"x"))], forced=()))
+    monkeypatch.setattr(nll, "read_cases", lambda path: four_cases())
+    monkeypatch.setattr(nll, "target_of", lambda args, spec: Failing([Step(Token(b"x"))], forced=()))
     assert cli.main(["nll", "vectors", "--target", "one", "--other", "two"]) == 1
     assert "gone" in capsys.readouterr().err
     with Store.open(private_data / "runs.sqlite") as store:
@@ -430,13 +420,12 @@ def test_help_needs_no_engine() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def test_stdout_is_for_people_or_for_machines(official, capsys, monkeypatch) -> None:
+def test_stdout_is_for_people_or_for_machines(official, tmp_path, capsys, monkeypatch) -> None:
     """Text unless --json asks for one line of it, which then is alone."""
     monkeypatch.undo()
-    path = str(official / "official.vec")
-    assert cli.main(["list", path]) == 0
-    text = capsys.readouterr().out
-    assert len(text.splitlines()) > 2 and "{" not in text
-    assert cli.main(["list", path, "--json"]) == 0
+    goal = str(tmp_path / "a.vec")
+    assert cli.main(["convert", str(official / "official.vec"), goal]) == 0
+    assert "{" not in capsys.readouterr().out
+    assert cli.main(["convert", str(official / "official.vec"), str(tmp_path / "b.vec"), "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["path"] == path
+    assert json.loads(line)["cases"] == 5

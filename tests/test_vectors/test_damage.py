@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -291,15 +290,11 @@ def test_models_of_different_shapes_are_refused(files, capsys):
     assert "not the same model" in capsys.readouterr().err
 
 
-def test_the_table_and_the_picture(files, tmp_path, capsys):
+def test_the_table(files, capsys):
     command = ["damage", str(files["published"]), str(files["q2"]), "--token-ids", str(files["ids"])]
-    assert main([*command, "--plot", str(tmp_path / "d.svg")]) == 0
+    assert main(command) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in ("gate", "IQ2_XXS", "shared", "attention-proj", "logits: KL", "verdict: quant"))
-    picture = (tmp_path / "d.svg").read_text()
-    assert picture.count("<path") > 20
-    ticks = re.findall(r"<!-- ([\d.]+|head) -->", picture)
-    assert "head" in ticks and not any("." in tick for tick in ticks), "layers are whole numbers"
     assert main([*command, "--all"]) == 0
     assert "ffn_moe_weighted_swiglu" in capsys.readouterr().out
 

@@ -6,8 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax as scipys
+from scipy.stats import entropy
 
+from ds4ref.errors import DataError
 from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.diff import differences
 from ds4ref.test_vectors.observation import log_softmax
 
 pytestmark = pytest.mark.usefixtures("both")
@@ -129,12 +133,30 @@ def test_positions_that_cannot_be(diff, rows) -> None:
     assert code == 1 and out == "" and err.count("\n") == 1 and "position" in err
 
 
-def test_a_golden_file_is_not_compared_with_other_positions(tmp_path, capsys) -> None:
-    from ds4ref.test_vectors.logits import freeze
+def test_differences_are_those_of_the_definitions() -> None:
+    b = LOGITS + RNG.normal(0, 0.3, LOGITS.shape).astype(np.float32)
+    rows = np.arange(20) + 3
+    found = differences(LOGITS, b, rows)
+    one, two = LOGITS.astype(np.float64), b.astype(np.float64)
+    assert found.max == pytest.approx(abs(one - two).max(axis=1))
+    assert found.rms == pytest.approx(np.sqrt(((one - two) ** 2).mean(axis=1)))
+    assert found.kl == pytest.approx(entropy(np.exp(scipys(one, axis=1)), np.exp(scipys(two, axis=1)), axis=1))
+    assert found.same_top.tolist() == (one.argmax(axis=1) == two.argmax(axis=1)).tolist()
+    best = [(set(np.argsort(-x)[:5]), set(np.argsort(-y)[:5])) for x, y in zip(one, two, strict=True)]
+    assert found.overlap == pytest.approx([len(x & y) / 5 for x, y in best])
+    said = found.summary(0.1)
+    assert said["rms"] == pytest.approx(np.sqrt(((one - two) ** 2).mean())), "over all values, not over rows"
+    assert said["worst_position"] == rows[int(found.max.argmax())] and said["kl"] == pytest.approx(found.kl.mean())
+    limit = float(found.max[4])
+    assert found.first_bad(limit) == next((r for r, m in zip(rows, found.max, strict=True) if m > limit), None)
+    with pytest.raises(DataError, match="cannot be compared"):
+        differences(LOGITS, LOGITS[:3])
 
-    freeze(str(tmp_path / "g.npz"), IDS[:15], LOGITS[:15], {})
-    golden = ["golden", str(tmp_path / "g.npz"), str(tmp_path / "x.npz")]
-    np.savez(tmp_path / "x.npz", logits=LOGITS[:15], rows=np.arange(5, 20))
-    assert cli.main(golden) == 1 and "does not hold the 15 positions" in capsys.readouterr().err
-    np.savez(tmp_path / "x.npz", logits=LOGITS[:15])
-    assert cli.main(golden) == 0
+
+def test_a_token_masked_on_both_sides_is_no_difference() -> None:
+    a, b = LOGITS.copy(), LOGITS.copy()
+    a[:, 4] = b[:, 4] = -np.inf
+    found = differences(a, b)
+    assert not found.max.any() and not found.kl.any() and found.same_top.all() and (found.overlap == 1).all()
+    b[2, 4] = 0.0
+    assert differences(a, b).first_bad(100.0) == 2

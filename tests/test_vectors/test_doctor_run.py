@@ -16,10 +16,10 @@ from ds4ref.engine import Engine
 from ds4ref.errors import TargetError, UsageError
 from ds4ref.nano.diagnostic import diagnostic_path
 from ds4ref.targets import Ability, Delta
-from ds4ref.test_vectors import cli, cli_doctor
-from ds4ref.test_vectors.doctor import limits, numbers, page, run
+from ds4ref.test_vectors import cli
+from ds4ref.test_vectors.doctor import command, limits, numbers, page, run
 from ds4ref.test_vectors.doctor.case import ExamContext
-from ds4ref.test_vectors.doctor.findings import Outcome, ShownToken
+from ds4ref.test_vectors.finding import Outcome, ShownToken
 
 from ..badfiles import Draft
 from .examined import diagnosis, examination
@@ -102,7 +102,7 @@ def test_time_that_ran_out_is_told(engine, quiet, monkeypatch) -> None:
 
 
 def doctored(monkeypatch, target) -> None:
-    monkeypatch.setattr(cli_doctor, "target_of", lambda args, spec: target)
+    monkeypatch.setattr(command, "target_of", lambda args, spec: target)
 
 
 def test_a_key_of_the_targets_file_is_named(engine, quiet, monkeypatch, tmp_path, capsys) -> None:
@@ -124,10 +124,7 @@ def test_ctrl_c_writes_the_page_of_what_is_done(engine, quiet, monkeypatch, tmp_
     assert whole["interrupted"] and not whole["passed"] and not whole["complete"]
     by_name = {s["name"]: s for s in whole["stages"]}
     assert by_name["preflight"]["done"] and by_name["batch"]["checks"][0]["says"] == "interrupted before it began"
-    assert (
-        "Interrupted" in (tmp_path / "doctor.html").read_text()
-        and "Interrupted" in (tmp_path / "doctor.md").read_text()
-    )
+    assert "Interrupted" in (tmp_path / "doctor.html").read_text()
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["complete"] is False
 
 
@@ -179,7 +176,7 @@ def test_a_stage_ends_when_its_time_is_up_whatever_it_does(engine, quiet, impati
     assert [(c.name, c.outcome, c.says) for c in ways.checks] == [
         ("first", Outcome.OK, "kept"), ("rest of the stage", Outcome.SKIPPED, "out of time"),
     ]  # fmt: skip
-    assert not ways.done and batch.done and not found.interrupted and "--budget" in ways.checks[1].next[0]
+    assert not ways.done and batch.done and not found.signum and "--budget" in ways.checks[1].next[0]
     assert "6/8 W: waiting for Godot (" in capsys.readouterr().err, "where there is no terminal, too"
     assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
@@ -261,7 +258,7 @@ def test_help(capsys) -> None:
     out = capsys.readouterr().out
     assert "examples:" in out and "--only" in out and "Exit code 0" in out
     with pytest.raises(UsageError):
-        cli_doctor.doctor([])
+        command.run([])
 
 
 # ---------------------------------------------------------------------------------------------------- pages
@@ -271,24 +268,15 @@ HOSTILE = "<script>alert(1)</script> | `x` \x1b[31m\n# head [a](http://b)"
 
 
 def test_the_page_needs_nothing_and_trusts_nothing(tmp_path) -> None:
-    found = examination(Outcome.WRONG, figures={HOSTILE: HOSTILE}, notes=[HOSTILE], next=[HOSTILE], sight=HOSTILE,
+    found = examination(Outcome.WRONG, figures={HOSTILE: HOSTILE}, notes=[HOSTILE], next=[HOSTILE], limit=HOSTILE,
                         where=[(HOSTILE, [ShownToken(HOSTILE, 3, True), ShownToken("b")])])  # fmt: skip
     found.target, found.facts = HOSTILE, [("command", HOSTILE)]
     page.write(found, str(tmp_path))
-    html, text = (tmp_path / "doctor.html").read_text(), (tmp_path / "doctor.md").read_text()
-    assert "<script" not in html and "\x1b" not in html + text and 'class="marked" title="id 3"' in html
+    html = (tmp_path / "doctor.html").read_text()
+    assert "<script" not in html and "\x1b" not in html and 'class="marked" title="id 3"' in html
     assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == {"data:,", "#numbers"}
     assert "url(" not in html and "@import" not in html and "prefers-color-scheme: dark" in html
-    rows = [line for line in text.splitlines() if line.startswith("| Numbers")]
-    assert len(rows) == 1 and len(re.findall(r"(?<!\\)\|", rows[0])) == 5, "nothing foreign makes a column"
-    outside = re.sub(r"(`+).*?\1", "", text)
-    assert not re.search(r"(?<!\\)<script", outside) and not re.search(r"(?<!\\)\[a(?<!\\)\]", outside)
     assert json.loads((tmp_path / "doctor.json").read_text())["target"] == HOSTILE
-
-
-def test_code_spans_hold_any_text() -> None:
-    assert page.code("a") == "`a`" and page.code("a``b") == "```a``b```" and page.code("`") == "`` ` ``"
-    assert page.code("") == "` `" and "|" not in page.code("a|b")
 
 
 def test_a_key_that_was_sent_back_is_taken_out(tmp_path) -> None:
@@ -298,7 +286,7 @@ def test_a_key_that_was_sent_back_is_taken_out(tmp_path) -> None:
     for name in page.FILES:
         text = (tmp_path / name).read_text()
         assert "***" in text
-        for form in (secret, "s&#34;e&lt;c|r&amp;e_t", 's\\"e<c|r&e_t', 's"e\\<c\\|r\\&e\\_t'):
+        for form in (secret, "s&#34;e&lt;c|r&amp;e_t", 's\\"e<c|r&e_t'):
             assert form not in text, name
     assert page.without("text", "") == "text"
 

@@ -16,9 +16,9 @@ from ds4ref.targets.local import LocalTarget
 from ds4ref.test_vectors import cli
 from ds4ref.test_vectors.doctor import numbers, repeat
 from ds4ref.test_vectors.doctor.case import ExamContext
-from ds4ref.test_vectors.doctor.findings import Check, Examination, Outcome, Stage
-from ds4ref.test_vectors.doctor.repeat import AnswerComparison, batch_effect
+from ds4ref.test_vectors.doctor.examination import Examination, Stage
 from ds4ref.test_vectors.doctor.run import examine
+from ds4ref.test_vectors.finding import Finding, Outcome
 from ds4ref.variants import LIBRARY
 from tests.marking import sampled
 
@@ -39,7 +39,7 @@ def outcomes(found: Examination) -> dict[str, Outcome]:
     return {stage.name: stage.outcome for stage in found.stages}
 
 
-def check(found: Examination, stage: str, name: str) -> Check:
+def check(found: Examination, stage: str, name: str) -> Finding:
     return next(c for s, c in found.checks() if s.name == stage and c.name == name)
 
 
@@ -73,11 +73,11 @@ def test_this_engine_agrees_with_itself_in_every_mode(engine, mode) -> None:
     assert set(outcomes(found).values()) == {Outcome.OK, Outcome.SKIPPED}
     ways = check(found, "ways", "prompt against token by token")
     # 48 tokens one by one may be other kernels than 48 at once: no further apart than noise
-    if ways.figures["rms, nats"]:  # a processor whose kernels add in one order has no noise
-        assert "within float noise" in ways.says and f"of the model in {mode}" in ways.sight
+    if ways.figures["largest, nats"]:  # a processor whose kernels add in one order has no noise
+        assert "within float noise" in ways.says and f"of the model in {mode}" in ways.limit
     else:
         assert "identical at" in ways.says
-    assert 0 <= ways.figures["rms, nats"] < (1e-4 if mode == "exact" else 1.0)
+    assert 0 <= ways.figures["largest, nats"] < (1e-3 if mode == "exact" else 4.0)
 
 
 def test_a_decode_that_is_not_the_prefill(engine) -> None:
@@ -177,8 +177,7 @@ def test_a_right_server(engine, tmp_path, capsys) -> None:
     checks = {f"{s['name']}/{c['name']}": c for s in whole["stages"] for c in s["checks"]}
     assert checks["numbers/mixed"]["figures"]["verdict"] == "exact"
     assert "by the echoed tokens" in checks["tokenizer/digits"]["says"]
-    assert checks["preflight/context"]["figures"] == {"max_model_len": 4096}
-    assert checks["ways/echo against shorter prompts"]["figures"]["positions"] >= 4
+    assert checks["ways/prompt against continuation"]["figures"]["positions"] >= 4
 
 
 @pytest.mark.thorough
@@ -241,27 +240,6 @@ def test_what_depends_on_a_cache_of_prompts_is_no_mistake(engine, wrong, outcome
     assert (found.passed, "batch or cache" in found.verdict) == (outcome is Outcome.DEPENDS,) * 2
 
 
-@pytest.mark.parametrize(
-    ("rms", "fork", "margin", "effect"),
-    [
-        ([0.006, 0.002], None, None, 0.006),
-        ([0.3, 0.0], None, None, 0.3),
-        ([0.31, 0.0], None, None, None),  # more than check allows an engine of unknown rounding
-        ([0.002, 0.01], 1, 0.048, 0.01),  # 8 times what the other positions differ
-        ([0.002, 0.01], 1, 0.049, None),
-        ([0.01], 0, 0.0008, 0.01),  # nothing else to compare with: float noise
-        ([0.01], 0, 0.0009, None),
-        ([0.002, 0.01], 1, None, None),
-        ([0.002, np.inf], None, None, None),
-        ([np.nan], None, None, None),
-    ],
-)
-def test_how_much_a_batch_may_change(rms, fork, margin, effect) -> None:
-    answer = AnswerComparison(np.array(rms), fork, margin, False)
-    other = AnswerComparison(np.array([0.006 if len(rms) > 1 else np.nan]), None, None, False)
-    assert batch_effect(answer, [answer, other]) == effect
-
-
 @pytest.mark.thorough
 def test_a_server_that_thinks_by_default_is_told_not_to(engine) -> None:
     """Chats and plain prompts: ds4's server samples while it thinks, whatever the temperature."""
@@ -291,7 +269,7 @@ def test_where_the_rounding_is_not_known_less_is_claimed(engine) -> None:
 def test_the_template_page_names_what_fits(engine, tmp_path, capsys) -> None:
     with Endpoint(engine, "newline_added") as server:
         doctor(capsys, server.url, "--quick", "--only", "template", "-o", str(tmp_path))
-    assert "a line feed before the assistant marker" in (tmp_path / "doctor.md").read_text()
+    assert "a line feed before the assistant marker" in (tmp_path / "doctor.html").read_text()
 
 
 def test_the_first_difference_of_tokens_is_shown(engine, tmp_path, capsys) -> None:

@@ -114,35 +114,6 @@ def test_the_prompts_text_through_the_tokenizer(tmp_path, tokenizer) -> None:
     assert read(row, None, tokenizer=tokenizer, prompt=("Be brief.", "The mill?")).ids.tolist() == ids
 
 
-def test_a_capture_of_ds4s_fetcher(tmp_path, tokenizer) -> None:
-    """Its tokens are bytes: ids come from the vocabulary, and a token that is not in it ends what can be used."""
-    from ds4ref.text.chat import encode_chat_prompt
-
-    ids = encode_chat_prompt(tokenizer, "", "Hi", "none")
-    pieces = tokenizer.encode("The mill stood")[:2]
-
-    def entry(raw: bytes, p: float) -> dict:
-        return {"token": {"text": "?", "bytes": list(raw)}, "logprob": p}
-
-    chosen = [*map(tokenizer.token_bytes, pieces), b"no token of any vocabulary", tokenizer.token_bytes(pieces[0])]
-    steps = [{"step": i, **entry(raw, -0.5), "top_logprobs": [entry(raw, -0.5), entry(b"A", -1.0)]}
-             for i, raw in enumerate(chosen)]  # fmt: skip
-    capture = {"schema": "ds4-official-logprobs-v1", "model": "m", "id": "x", "prompt": "Hi", "steps": steps,
-               "usage": {"prompt_tokens": len(ids)}}  # fmt: skip
-    seen = read(saved(tmp_path / "c.json", capture), None, tokenizer=tokenizer)
-    assert seen.ids.tolist() == [*ids, *pieces]
-    assert seen.rows.tolist() == [len(ids) - 1, len(ids), len(ids) + 1]
-    assert seen.support[:2, 0].tolist() == pieces and seen.logprobs[2, 0] == -1.0 and len(seen.rows) == 3
-    with pytest.raises(DataError, match="the prompt had 9999 tokens"):
-        read(saved(tmp_path / "d.json", capture | {"usage": {"prompt_tokens": 9999}}), None, tokenizer=tokenizer)
-    with pytest.raises(UsageError, match="a model with a tokenizer is required"):
-        read(str(tmp_path / "c.json"), None)
-    for entry_ in steps:
-        entry_["top_logprobs"][1]["logprob"] = -9999.0
-    with pytest.raises(DataError, match="contains no log probabilities"):
-        read(saved(tmp_path / "e.json", capture), None, tokenizer=tokenizer)
-
-
 def test_ids_as_ds4_prints_them(tmp_path) -> None:
     path = tmp_path / "ids.txt"
     path.write_text("[5, 12, 300]\n     5  A\n    12  \n    13  a piece with a break\n   300  B\n")
@@ -211,18 +182,6 @@ def run(capsys, *argv: str) -> tuple[int, dict, str]:
     code = cli.main([*argv])
     out, err = capsys.readouterr()
     return code, json.loads(out.strip().splitlines()[-1]) if out.strip() else {}, err
-
-
-def test_a_dump_is_listed_and_no_more(tmp_path, capsys) -> None:
-    path = saved(tmp_path / "one.json", DUMP)
-    for where in (path, str(tmp_path)):
-        code, found, _ = run(capsys, "list", where)
-        (case,) = found["cases"]
-        assert code == 0 and (case["id"], case["ctx"], case["steps"], case["steps_with_distribution"]) == (
-            "one", 4096, 3, 2)  # fmt: skip
-    for argv in (["check", path], ["convert", path, str(tmp_path / "x.vec")], ["nll", path, "--other", "local"]):
-        code, _, err = run(capsys, *argv)
-        assert code == 1 and "a dump without its prompt" in err and err.count("\n") == 1
 
 
 @pytest.mark.thorough

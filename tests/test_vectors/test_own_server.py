@@ -22,8 +22,8 @@ from ds4ref.server.timelines import Timelines
 from ds4ref.server.worker import Worker
 from ds4ref.test_vectors import cli
 
-LOGITS_ALONE = {"diff", "freeze", "golden"}
-"""Commands for full logits, which no server gives."""
+LOGITS_ALONE = {"diff"}
+"""For full logits, which no server gives."""
 
 RUNS = {
     "capture": ["capture {dir}/v --prompts {prompts} -n 6 --repeat 2 --target {url}"],

@@ -35,7 +35,7 @@ def candidate(kind: str, mode: str = "exact", name: str = "", score: float = 0.0
 @pytest.fixture
 def posterior(monkeypatch) -> Posterior:
     """Of a case whose Bayes factors are differences of scores."""
-    monkeypatch.setattr(module, "slips", lambda library, bos: [None] * 15)
+    monkeypatch.setattr(module, "outside_bugs", lambda library, bos: [None] * 15)
     library = SimpleNamespace(
         engine=SimpleNamespace(shape=shape()), ids=range(200), more={}, families=FAMILIES, family=FAMILIES.__getitem__
     )
@@ -59,9 +59,9 @@ def test_shares_are_distributions_and_say_where_they_come_from() -> None:
 def test_a_prior_is_the_share_of_its_set_and_of_its_kind(posterior) -> None:
     assert log_prior("kinds", "fault", 4) == pytest.approx(math.log(PRIORS["kinds"]["fault"] / 4))
     mode, other = (math.log(PRIORS["sets"][kind] / n) for kind, n in (("mode", 3), ("rounding", 10)))
-    slip = math.log(PRIORS["kinds"]["slip"] / 15)
-    assert posterior.log_prior(candidate("slip", "qat")) == pytest.approx(mode + slip)
-    assert posterior.log_prior(candidate("slip", "bf16")) == pytest.approx(other + slip)
+    slip = math.log(PRIORS["kinds"]["outside"] / 15)
+    assert posterior.log_prior(candidate("outside", "qat")) == pytest.approx(mode + slip)
+    assert posterior.log_prior(candidate("outside", "bf16")) == pytest.approx(other + slip)
     order = ["mode", "fault", "family", "part", "pair", "late"]
     priors = [posterior.log_prior(candidate(kind)) for kind in order]
     assert priors == sorted(priors, reverse=True)

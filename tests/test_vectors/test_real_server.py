@@ -103,7 +103,7 @@ def test_ppl_runs_and_says_that_this_echo_cannot_be_trusted(server, tmp_path, ca
 
 
 def test_facts(server, capsys) -> None:
-    argv = ["facts", "--scenes", "2", "--facts", "1", "--max-tokens", "4", "--target", server]
+    argv = ["recall", "--scenes", "2", "--facts", "1", "--max-tokens", "4", "--target", server]
     code, found = run(capsys, *argv, "--min-score", "0")
     assert code == 0 and found["facts"] == 1 and found["prompt_tokens"] > 100
 

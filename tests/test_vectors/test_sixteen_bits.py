@@ -76,7 +76,7 @@ def test_an_engine_that_computes_in_16_bits(trained, computes, fault, clean) -> 
     found = diagnose(signatures, from_logits(signatures.ids, logits))
     assert found.clean is clean, (found.verdict, found.notes)
     if clean:
-        assert found.verdict == computes and 0.002 < found.sight["size"] < 0.5
+        assert found.verdict == computes and 0.002 < found.limit["size"] < 0.5
         wide = logits + np.random.default_rng(0).normal(0, 1e-5, logits.shape)  # no longer of that type
         assert not diagnose(signatures, from_logits(signatures.ids, wide)).clean
         assert diagnose(signatures, from_logits(signatures.ids, wide), computes=computes).verdict == computes

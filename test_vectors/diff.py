@@ -1,8 +1,10 @@
-"""Commands on full logits: diff, freeze, golden; and model, which prints the diagnostic model's path."""
+"""``ds4-vectors diff``: compare logits at all positions, of files or of targets.
+
+result = differences(a, b)          per position: max, rms, KL, top-1, top-k overlap
+"""
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,36 +12,109 @@ from typing import Any
 
 import numpy as np
 
-from ds4ref.console.common import check_output
 from ds4ref.console.flags import add
-from ds4ref.console.options import integer, number, parsed
-from ds4ref.console.tool import add_target, finish, parser, required, rows, target_of
+from ds4ref.console.options import number, parsed
+from ds4ref.console.tool import add_target, finish, parser, rows, target_of
 from ds4ref.errors import DataError, UsageError
 from ds4ref.targets import Ability
 
-from .logits import Differences, check, differences, load
-from .logits import freeze as freeze_logits
-from .observation import to_logprobs
+from .observation import Ids, log_softmax, to_logprobs
 from .reading import FILES, RAW, read_ids, read_table
 from .tables import BROKEN, of_table, padding, refused
 
-# ------------------------------------------------------------------------------------------------- diff, golden
+TOP_K = 5
 
 
-def diff(argv: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class Differences:
+    """Comparison of B with A at R positions; arrays are (R,).
+
+    rows        positions in the token list
+    max, rms    of logit differences, or of log probability differences where only those are known
+    kl          KL(A || B) in nats over the known support
+    same_top    whether the best token agrees; False where either row holds a NaN
+    overlap     share of A's TOP_K best tokens that are among B's TOP_K
+    """
+
+    rows: np.ndarray
+    max: np.ndarray
+    rms: np.ndarray
+    kl: np.ndarray
+    same_top: np.ndarray
+    overlap: np.ndarray
+
+    def first_bad(self, atol: float) -> int | None:
+        """Return the first position whose largest difference exceeds ``atol`` or is NaN; None if there is none."""
+        bad = np.flatnonzero(~(self.max <= atol))
+        return int(self.rows[bad[0]]) if len(bad) else None
+
+    def summary(self, atol: float) -> dict[str, Any]:
+        """Return the summary over all positions; None for values that were not compared or are not finite.
+
+        ``non_finite``: number of positions whose difference is not finite; ``atol``: tolerance for ``first_bad``.
+        """
+        finite = bool(np.isfinite(self.max).all())
+        return {
+            "positions": len(self.rows),
+            "non_finite": int((~np.isfinite(self.max)).sum()),
+            "max": float(self.max.max()) if finite else None,
+            "rms": float(np.sqrt(np.mean(self.rms**2))) if finite else None,
+            "kl": float(self.kl.mean()) if finite else None,
+            "top1": float(self.same_top.mean()),
+            "overlap": float(self.overlap.mean()),
+            "worst_position": int(self.rows[int(np.argmax(np.where(np.isfinite(self.max), self.max, np.inf)))]),
+            "first_bad": self.first_bad(atol),
+            "atol": atol,
+        }
+
+
+def differences(a: np.ndarray, b: np.ndarray, rows: Ids | None = None) -> Differences:
+    """Compare logits a and b (R, V); DataError unless the shapes agree."""
+    if a.shape != b.shape or a.ndim != 2:
+        raise DataError(f"logits of shapes {a.shape} and {b.shape} cannot be compared")
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    at = np.arange(len(a)) if rows is None else np.asarray(rows)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # equal infinities (a token masked on both sides) are no difference
+        difference = np.where(a == b, 0.0, np.abs(a - b))
+        p, q = log_softmax(a), log_softmax(b)
+        weight = np.exp(p)
+        kl = np.where(weight > 0, weight * (p - q), 0.0).sum(axis=1)
+    k = min(TOP_K, a.shape[1]) if a.size else 0
+    best_a, best_b = _best(a, k), _best(b, k)
+    overlap = (best_a[:, :, None] == best_b[:, None, :]).any(axis=2).mean(axis=1) if k else np.zeros(len(a))
+    same = (best_a[:, 0] == best_b[:, 0]) if k else np.zeros(len(a), bool)
+    same &= ~(np.isnan(a).any(axis=1) | np.isnan(b).any(axis=1))
+    return Differences(
+        at, difference.max(axis=1, initial=0.0), np.sqrt((difference**2).mean(axis=1)) if k else np.zeros(len(a)),
+        np.maximum(kl, 0.0), same, overlap,
+    )  # fmt: skip
+
+
+def _best(x: np.ndarray, k: int) -> np.ndarray:
+    """Return the ids of the k best tokens of each row, ties to the lower id; NaN counts as worst."""
+    return np.argsort(-np.where(np.isnan(x), -np.inf, x), axis=1, kind="stable")[:, :k]
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+
+
+def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors diff A B``; return the exit code."""
     flags = parser("ds4-vectors diff", "Compare logits at all positions: files (.npz with ids and logits, .npy, .csv) "
                    "or targets; targets need --token-ids.", "A B [options]",
                    "mine.npz theirs.npz --fail",
                    "local:m.gguf?numerics=exact local:m.gguf?numerics=qat --token-ids ids.json",
-                   "golden.npz theirs.npz --key hf --key-b logits")  # fmt: skip
+                   "golden.npz local:m.gguf --fail",
+                   "theirs.npz mine.npz --key hf --key-b logits")  # fmt: skip
     flags.add_argument("sides", nargs="*", metavar="A B", help="a file of logits or a target")
     add(flags, "--token-ids")
     add(flags, "--key", help="name of the array in A's .npz (logits)")
     flags.add_argument("--key-b", metavar="NAME", help="name of the array in B's .npz (same as --key)")
     add(flags, "--atol", type=number(0, 1000000.0), default=0.001, help="largest difference allowed (0.001)")
     add(flags, "--fail", help="exit 1 if any position exceeds --atol")
-    _add_json_and_target(flags)
+    add(flags, "--json")
+    add_target(flags)
     args = parsed(flags, argv)
     if args is None:
         return 0
@@ -57,7 +132,7 @@ def diff(argv: Sequence[str]) -> int:
         if useless is not None:
             raise DataError(f"{spec}: {useless.says}")
         notes += [f"{name}: {finding.says}" for finding in findings]
-        broken |= any(finding.severity == BROKEN for finding in findings)
+        broken |= any(finding.outcome is BROKEN for finding in findings)
     shared, in_a, in_b = np.intersect1d(a.rows, b.rows, return_indices=True)
     if not len(shared):
         raise DataError("A and B share no positions")
@@ -66,8 +141,18 @@ def diff(argv: Sequence[str]) -> int:
         notes.append(f"A has {len(a.rows)} positions, B {len(b.rows)}: compared the {len(shared)} they share")
     logits_a, logits_b, more = _same_scale(a.logits[in_a], b.logits[in_b])
     names = {"a": args.sides[0], "b": args.sides[1], **only}
-    return _report(args, differences(logits_a, logits_b, shared), names, args.fail, [*notes, *more],
-                   whole=not broken and not any(only.values()))  # fmt: skip
+    result: dict[str, Any] = {**names, **differences(logits_a, logits_b, shared).summary(args.atol)}
+    notes += more
+    if result["non_finite"]:
+        places = f"{result['non_finite']} of {result['positions']} positions"
+        notes.append(f"NaN or infinite difference at {places}, first at {result['worst_position']}")
+    show = [(k, _formatted(result[k], bool(result["non_finite"]) and k in ("max", "rms", "kl"))) for k in
+            ("positions", "max", "rms", "kl", "top1", "overlap", "worst_position", "first_bad")]  # fmt: skip
+    # what is incomplete or broken cannot pass
+    result["passed"] = result["first_bad"] is None and not broken and not any(only.values())
+    result["notes"] = notes
+    finish(result, args.json, "\n".join([rows(("measure", "value"), show), *(f"note: {note}" for note in notes)]))
+    return 0 if result["passed"] or not args.fail else 1
 
 
 def _same_scale(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -84,67 +169,6 @@ def _same_scale(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, l
     names = {"log": "log probabilities", "log10": "logarithms to base 10", "log2": "logarithms to base 2"}
     scales = f"A holds {names.get(kind_a, kind_a)}, B {names.get(kind_b, kind_b)}"
     return logs_a, logs_b, [*notes, f"{scales}: both converted to natural log probabilities"]
-
-
-def golden(argv: Sequence[str]) -> int:
-    """Run ``ds4-vectors golden FILE``; return the exit code."""
-    flags = parser("ds4-vectors golden", "Compare an engine, or a file of logits, with a golden file.",
-                   "FILE [LOGITS] [options]",
-                   "golden.npz --target local:m.gguf", "golden.npz theirs.npz --atol 0.01")  # fmt: skip
-    flags.add_argument("files", nargs="*", metavar="FILE [LOGITS]", help="the golden file; logits instead of a target")
-    add(flags, "--atol", type=number(0, 1000000.0), default=0.001, help="largest difference allowed (0.001)")
-    _add_json_and_target(flags)
-    add_target(flags)
-    args = parsed(flags, argv)
-    if args is None:
-        return 0
-    if len(args.files) not in (1, 2):
-        raise UsageError("name a golden file")
-    frozen = load(args.files[0])
-    if len(args.files) == 2:
-        side, name = _logits_file(args.files[1], frozen.ids.tolist(), "logits"), args.files[1]
-        if not np.array_equal(side.rows, np.arange(len(frozen.ids))):
-            raise DataError(f"{name} does not hold the {len(frozen.ids)} positions of the golden file")
-        logits = side.logits
-    else:
-        with target_of(args, args.target) as target:
-            target.require(Ability.FULL_LOGITS, needed_for="golden")
-            logits, name = target.logits(frozen.ids.tolist()), target.name
-    return _report(args, check(frozen, logits), {"golden": args.files[0], "against": name}, True)
-
-
-def freeze(argv: Sequence[str]) -> int:
-    """Run ``ds4-vectors freeze OUT --token-ids IDS``; return the exit code."""
-    flags = parser("ds4-vectors freeze", "Save an engine's logits as a golden file. Never overwrites a file.",
-                   "OUT.npz --token-ids IDS.json [options]",
-                   "golden.npz --token-ids ids.json --target local:m.gguf?numerics=exact",
-                   "small.npz --token-ids ids.json --target local:m.gguf --top 20")  # fmt: skip
-    flags.add_argument("out", nargs="*", metavar="OUT.npz", help="file to write")
-    add(flags, "--token-ids")
-    add(flags, "--top", type=integer(0), default=0, help="save only the top K tokens of each position")
-    add(flags, "--json")
-    add_target(flags)
-    args = parsed(flags, argv)
-    if args is None:
-        return 0
-    if len(args.out) != 1:
-        raise UsageError("name one output file")
-    required(args, "token-ids")
-    check_output(args.out[0])
-    ids = read_ids(args.token_ids)
-    with target_of(args, args.target) as target:
-        target.require(Ability.FULL_LOGITS, needed_for="freeze")
-        identity = target.identity()
-        freeze_logits(args.out[0], ids, target.logits(ids), {"target": identity}, args.top)
-    finish({"file": args.out[0], "tokens": len(ids), "top": args.top, "target": identity}, args.json,
-           f"{len(ids)} positions written to {args.out[0]}")  # fmt: skip
-    return 0
-
-
-def _add_json_and_target(flags: Any) -> None:
-    add(flags, "--json")
-    if flags.prog.endswith("diff"):
-        add_target(flags)
 
 
 @dataclass(frozen=True)
@@ -196,49 +220,7 @@ def _side(args: Namespace, spec: str, ids: Sequence[int] | None, key: str) -> Lo
     return LogitsTable(logits, np.arange(len(logits)), ids)
 
 
-def _report(
-    args: Namespace, comparison: Differences, names: dict[str, Any], strict: bool, notes: Sequence[str] = (),
-    whole: bool = True,
-) -> int:  # fmt: skip
-    """Print the comparison and return the exit code; without ``whole`` (incomplete or broken data) it cannot pass."""
-    result = {**names, **comparison.summary(args.atol)}
-    if result["non_finite"]:
-        places = f"{result['non_finite']} of {result['positions']} positions"
-        notes = [*notes, f"NaN or infinite difference at {places}, first at {result['worst_position']}"]
-    show = [(k, _formatted(result[k], bool(result["non_finite"]) and k in ("max", "rms", "kl"))) for k in
-            ("positions", "max", "rms", "kl", "top1", "overlap", "worst_position", "first_bad")]  # fmt: skip
-    ok = result["first_bad"] is None and whole
-    result["passed"], result["notes"] = ok, list(notes)
-    finish(result, args.json, "\n".join([rows(("measure", "value"), show), *(f"note: {note}" for note in notes)]))
-    return 0 if ok or not strict else 1
-
-
 def _formatted(value: Any, lost: bool) -> str:
     if value is None:
         return "not a number" if lost else "-"
     return f"{value:.3e}" if isinstance(value, float) else str(value)
-
-
-def model(argv: Sequence[str]) -> int:
-    """Run ``ds4-vectors model``; return the exit code."""
-    flags = parser("ds4-vectors model", "Print the file of the diagnostic model, building it if necessary.",
-                   "[--write-prompts DIR]", "--write-prompts prompts")  # fmt: skip
-    flags.add_argument("--write-prompts", metavar="DIR", help="also write the prompt set there, as NAME.ids.json")
-    add(flags, "--json")
-    args = parsed(flags, argv)
-    if args is None:
-        return 0
-    from ds4ref.files import atomic_write
-    from ds4ref.nano.diagnostic import PROMPTS, diagnostic_path
-
-    path, written = diagnostic_path(), {}
-    if args.write_prompts:
-        import os
-
-        os.makedirs(args.write_prompts, exist_ok=True)
-        for name, make in PROMPTS.items():
-            written[name] = os.path.join(args.write_prompts, f"{name}.ids.json")
-            with atomic_write(written[name]) as out:
-                out.write((json.dumps(make()) + "\n").encode())
-    finish({"model": path, "prompts": written}, args.json, path)
-    return 0

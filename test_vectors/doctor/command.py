@@ -16,10 +16,12 @@ from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
 from ds4ref.weights.gguf import GGUFFile
 
+from ..finding import OPEN
+
 PROG = "ds4-vectors doctor"
 SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
 against decode, one request against many, long context. Every stage says what it found, what it could not test and what
-to do next; -o DIR writes a report to attach to an issue (doctor.html, doctor.md, doctor.json).
+to do next; -o DIR writes a report to attach to an issue (doctor.html, doctor.json).
 
 The target should have loaded the diagnostic model (ds4-vectors model prints its file) or the one given with -m.
 Exit code 0: nothing wrong found in what could be tested. 1: something is wrong or unexplained, a check hit an error,
@@ -28,7 +30,7 @@ or the logits could not be compared. 2: usage. 130: Ctrl-C, 143: SIGTERM; the re
 
 def stages(text: str) -> list[str]:
     """Parse a comma-separated list of stages; ArgumentTypeError for an unknown one."""
-    from .doctor.run import NAMES
+    from .run import NAMES
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in NAMES]
@@ -37,7 +39,7 @@ def stages(text: str) -> list[str]:
     return names
 
 
-def doctor(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors doctor TARGET``; return the exit code."""
     flags = parser(PROG, SAYS, "TARGET [-m MODEL.gguf] [-o DIR] [options]",
                    "http://127.0.0.1:8080/v1 -o report      (a server that has loaded the diagnostic model)",
@@ -55,7 +57,7 @@ def doctor(argv: Sequence[str]) -> int:
         "--out",
         metavar="DIR",
         dest="out",
-        help="write doctor.html, doctor.md and doctor.json there",
+        help="write doctor.html and doctor.json there",
     )
     add(flags, "--only", metavar="A,B", type=stages, default=[], help="run only these stages, after pre-flight")
     add(flags, "--skip", metavar="A,B", type=stages, default=[], help="skip these stages")
@@ -80,7 +82,7 @@ def doctor(argv: Sequence[str]) -> int:
     if args.quick and args.long:
         raise UsageError("--quick and --long cannot be combined")
     if args.out:
-        from .doctor.page import prepare
+        from .page import prepare
 
         prepare(args.out)
     return _examine(args, spec, shlex.join([*PROG.split(), *argv]))
@@ -103,10 +105,9 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     from ds4ref.engine import Engine
     from ds4ref.nano.diagnostic import diagnostic_path
 
-    from .doctor.case import ExamContext
-    from .doctor.findings import plain
-    from .doctor.page import line, without, write
-    from .doctor.run import examine
+    from .case import ExamContext
+    from .page import line, without, write
+    from .run import examine
 
     if args.their_model is not None:
         GGUFFile.open(args.their_model).close()
@@ -124,21 +125,22 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     lines = [examination.verdict, "", _left_aligned(("stage", "result", "finding"), table)]
     lines += [
         "",
-        *(f"not tested   {title}: {line(check.name)}: {line(check.says)}" for title, check in examination.unseen),
+        *(
+            f"not tested   {stage.title}: {line(check.name)}: {line(check.says)}"
+            for stage, check in examination.checks(*OPEN)
+        ),
     ]
     lines += [f"next         {line(step)}" for step in examination.steps[:5]]
     lines += [f"report       {path}" for path in written]
-    whole = json.dumps(plain({**examination.summary(), "files": written}), ensure_ascii=False)
+    whole = json.dumps({**examination.summary(), "files": written}, ensure_ascii=False)
     finish(json.loads(without(whole, secret)), args.json, without("\n".join(lines), secret))
-    if examination.interrupted:
+    if examination.signum:
         return 128 + examination.signum
     return 0 if examination.passed else 1
 
 
 def _left_aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Return a table with left-aligned columns."""
-    widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head) - 1)]
-    out = []
-    for row in (head, ["-" * w for w in (*widths, len(head[-1]))], *body):
-        out.append("  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]]))
-    return "\n".join(out)
+    widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head) - 1)] + [len(head[-1])]
+    lines = [head, ["-" * width for width in widths], *body]
+    return "\n".join("  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in lines)

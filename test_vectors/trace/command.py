@@ -29,7 +29,7 @@ examples:
   ds4-vectors trace blame theirs.npz --token-ids ids.json --names llama.cpp"""
 
 
-def trace(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors trace COMMAND``; return the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(USAGE + "\n")
@@ -54,11 +54,11 @@ def record(argv: Sequence[str]) -> int:
     required(args, "token-ids", "output")
     check_output(args.output)
     ids = read_ids(args.token_ids)
-    from .record import record as run
+    from .record import record as recorded
     from .record import write
 
     with _engine(args, args.numerics or "exact") as engine, Progress("recording layers") as progress:
-        tensors, manifest = run(engine, ids, _layers(args.layers),
+        tensors, manifest = recorded(engine, ids, _layers(args.layers),
                                 cancel=lambda layer: progress(layer + 1, engine.shape.n_layers))  # fmt: skip
         write(args.output, tensors, manifest)
     size = sum(array.nbytes for array in tensors.values())

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ds4ref.console.common import Progress, atomic_output, check_output
+from ds4ref.console.common import Progress
 from ds4ref.console.flags import add
 from ds4ref.console.model import add_engine, engine_options
 from ds4ref.console.options import integer, parsed
@@ -28,18 +28,17 @@ ROW = "differs by more than the format's rounding, the other rows do not (a bug 
 MISREAD = "is misread: kernel, dequantizer and quantizer disagree about its format (a bug in the engine)"
 
 
-def damage(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors damage A B``; return the exit code."""
     flags = parser("ds4-vectors damage",
                    "Measure the error of quantization: run the same tokens through A, the unquantized model, and B, "
                    "the quantized one, every op of B on A's values. Exit code 1 if an error is a bug instead.",
                    "A B [options]",
-                   "model/ model-q2.gguf", "bf16.gguf q4.gguf --token-ids ids.json --plot damage.svg")  # fmt: skip
+                   "model/ model-q2.gguf", "bf16.gguf q4.gguf --token-ids ids.json")  # fmt: skip
     flags.add_argument("models", nargs="*", metavar="A B", help="two model files or folders")
     add(flags, "--token-ids", help="JSON list of token ids (random ones)")
     add(flags, "--tokens", type=integer(2, 4096), default=64, help="number of random token ids (64)")
     add(flags, "--seed", default=0, help="seed of the random token ids (0)")
-    add(flags, "--plot", help="plot the error by layer and family (.svg, .png, .pdf)")
     flags.add_argument(
         "--all", action="store_true", help="print every op of every layer instead of one line per family"
     )
@@ -50,8 +49,6 @@ def damage(argv: Sequence[str]) -> int:
         return 0
     if len(args.models) != 2:
         raise UsageError(f"name two models, A and B, not {len(args.models)}")
-    if args.plot is not None:
-        check_output(args.plot)
     from ds4ref.engine import Engine
     from ds4ref.variants.quantized import compare, divergence
 
@@ -63,8 +60,6 @@ def damage(argv: Sequence[str]) -> int:
             readings = list(compare(a, b, ids, points, lambda n: progress(n, a.shape.n_layers)))
         logits = divergence(a.logits(ids), b.logits(ids))
     bugs = [reading for reading in readings if reading.verdict in BUGS]
-    if args.plot is not None:
-        _plot(args.plot, readings)
     result = {
         "a": args.models[0], "b": args.models[1], "tokens": len(ids), "numerics": args.numerics, "logits": logits,
         "verdict": bugs[0].verdict if bugs else "quantization",
@@ -138,40 +133,3 @@ def _page(readings: list[Reading], bugs: list[Reading], logits: dict[str, float]
 
 def _layer(layer: int) -> str:
     return "head" if layer < 0 else f"layer {layer}"
-
-
-def _plot(path: str, readings: list[Reading]) -> None:
-    """Plot the largest error of each family by layer, on a logarithmic axis, with rings around wrong ones."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    from ds4ref.console.plots import GRID, INK
-
-    last = 1 + max(r.layer for r in readings)
-    curves: dict[str, dict[int, Any]] = defaultdict(dict)
-    for reading in readings:
-        if reading.family and reading.error > 0:
-            at = last if reading.layer < 0 else reading.layer
-            worst = curves[reading.family].get(at)
-            if worst is None or reading.error > worst.error:
-                curves[reading.family][at] = reading
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for family, by_layer in curves.items():
-        places = sorted(by_layer)
-        (line,) = axes.plot(places, [by_layer[p].error for p in places], marker="o", markersize=3, label=family)
-        wrong = [p for p in places if by_layer[p].verdict in BUGS]
-        axes.plot(
-            wrong, [by_layer[p].error for p in wrong], "o", markersize=11, fillstyle="none", color=line.get_color()
-        )
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: "head" if at == last else f"{at:.0f}"))
-    axes.set_xlabel("layer", color=INK)
-    axes.set_ylabel("relative error on the unquantized model's values", color=INK)
-    axes.grid(color=GRID)
-    if curves:
-        axes.legend(fontsize="small")
-    kind = path.rpartition(".")[2].lower()
-    with atomic_output(path) as out:
-        figure.savefig(out, format=kind if kind in ("svg", "png", "pdf") else "svg")

@@ -19,7 +19,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Sight:
+class DetectionLimit:
     """Detection limit of a clean verdict.
 
     noise      rms difference of a correct engine, nats
@@ -67,7 +67,7 @@ def _short(x: float) -> float:
     return float(f"{x:.3g}")
 
 
-def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
+def detection_limit(case: Case, clean: Candidate, others: list[Candidate]) -> DetectionLimit:
     """Measure the detection limit of the rounding set ``clean``; ``others`` are candidates with a mistake in that set.
 
     What a run of the first tokens refused would have been seen; its effect is that at the first rows.
@@ -99,7 +99,7 @@ def sight(case: Case, clean: Candidate, others: list[Candidate]) -> Sight:
     hidden.sort(key=lambda item: item[1])
     # flips of steps hide more than the noise's size tells: no claim below what was in fact let pass
     size = max([size, *(effect for _, effect in hidden)])
-    return Sight(
+    return DetectionLimit(
         noise, size, tuple(name for name, _ in seen), tuple(hidden), seen[0] if seen else None,
         len(case.seen.rows), _wanted(levels, spread, ref.own.shape[1]),
     )  # fmt: skip

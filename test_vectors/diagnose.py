@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from argparse import ArgumentTypeError, Namespace
@@ -11,17 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ds4ref.console.common import Interrupt, Progress, check_output, read_text, say
+from ds4ref.console.common import Interrupt, Progress, read_text, say
 from ds4ref.console.flags import add
 from ds4ref.console.model import engine_options
 from ds4ref.console.options import choice, integer, parsed
 from ds4ref.console.tool import add_target, finish, parser, report_notes, rows, target_of
 from ds4ref.errors import DataError, UsageError
 
+from .finding import Finding
 from .observation import Observation, OtherModel
 from .preflight import preflight
 from .reading import read, read_ids
-from .tables import BROKEN, Finding, refused
+from .tables import BROKEN, refused
 
 if TYPE_CHECKING:
     from ds4ref.engine import Engine
@@ -49,7 +49,7 @@ DeepSeek V4 is compared with all known mistakes; dense models with rounding sets
 other steering flags apply to --target local."""
 
 
-def diagnose(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run ``ds4-vectors diagnose``; return the exit code."""
     made = parser("ds4-vectors diagnose", DIAGNOSE, "[-m MODEL.gguf] --logits FILE [--token-ids IDS.json] [options]",
                   "-m model.gguf --token-ids ids.json --logits theirs.npz",
@@ -78,7 +78,6 @@ def diagnose(argv: Sequence[str]) -> int:
     made.add_argument("--thorough", action="store_true",
                       help="also try single layers, more roundings and pairs of mistakes (minutes)")  # fmt: skip
     add(made, "--json")
-    made.add_argument("--details", metavar="FILE", help="write the whole diagnosis as JSON")
     add_target(made, default=None)
     args = parsed(made, argv)
     if args is None:
@@ -87,8 +86,6 @@ def diagnose(argv: Sequence[str]) -> int:
         raise UsageError("one of --logits and --target is needed")
     if args.chat and args.target is None:
         raise UsageError("--chat goes with --target")
-    if args.details:
-        check_output(args.details)
     given = None if args.token_ids is None else read_ids(args.token_ids)
     if args.prompt_file is not None and args.logits is None:
         raise UsageError("--prompt-file goes with --logits")
@@ -125,11 +122,6 @@ def diagnose(argv: Sequence[str]) -> int:
     if plan is not None:
         whole["dump"] = plan.to_json()
         text += "\n\n" + f"next step    {plan.text(f'-m {args.model}' if args.model else '', args.token_ids or '')}"
-    if args.details:
-        from ds4ref.console.common import atomic_output
-
-        with atomic_output(args.details) as out:
-            out.write((json.dumps(whole, indent=1) + "\n").encode())
     finish(whole, args.json, text)
     if interrupt.requested:
         return 128 + interrupt.signum
@@ -192,7 +184,7 @@ def run_diagnosis(
         raise DataError(useless.says)
     if seen.support is None and seen.logprobs.shape[1] != vocab:
         raise DataError(f"the logits are {seen.logprobs.shape[1]} wide, the model's vocabulary is {vocab}")
-    broken = [finding for finding in findings if finding.severity == BROKEN]
+    broken = [finding for finding in findings if finding.outcome is BROKEN]
     with Trying() as trying:
         library = Signatures(engine, seen.ids.tolist(), directions)
 
@@ -292,7 +284,7 @@ def _of_their_file(
             return None, ["their engine is also wrong on its own file: " + (theirs.fault or theirs.verdict), *lines]
         if np.array_equal(there.get(theirs.verdict).logprobs, library.get(theirs.verdict).logprobs):
             return None, lines  # what differs is not used
-    theirs.mode, theirs.verdict, theirs.sight = theirs.verdict, "file", None
+    theirs.mode, theirs.verdict, theirs.limit = theirs.verdict, "file", None
     theirs.says = "their engine is right about the file it reads, which is not this one"
     theirs.notes = [*lines, *theirs.notes]
     return theirs, []

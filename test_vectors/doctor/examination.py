@@ -1,0 +1,159 @@
+"""Findings of an examination, in a form that cannot claim more than was measured.
+
+A ``Stage`` is a group of findings, an ``Examination`` all stages. At best, a check found nothing wrong in what it
+looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..finding import OPEN, Finding, Outcome, counted, plain
+
+SCHEMA = "ds4-doctor-v1"
+OTHER = "not compared: the server serves another model"
+
+
+@dataclass
+class Stage:
+    """The findings of one stage, added as it runs, so that an interrupted stage keeps what it has."""
+
+    name: str
+    title: str
+    asks: str
+    checks: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    done: bool = False
+
+    def add(self, name: str, outcome: Outcome, says: str, **more: Any) -> Finding:
+        """Append a new finding and return it; ``more``: further fields of Finding."""
+        self.checks.append(Finding(name, says, outcome, **more))
+        return self.checks[-1]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the worst outcome of the stage's checks; SKIPPED if it has none."""
+        return min((c.outcome for c in self.checks), key=lambda o: o.rank, default=Outcome.SKIPPED)
+
+    @property
+    def says(self) -> str:
+        """Return the sentence of the first check with the stage's outcome, and how many others share that outcome."""
+        same = [c for c in self.checks if c.outcome is self.outcome]
+        if not same:
+            return "not run"
+        more = f"; and {counted(len(same) - 1, 'check')} with the same result" if len(same) > 1 else ""
+        return f"{same[0].name}: {same[0].says}{more}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object for doctor.json."""
+        return {"name": self.name, "title": self.title, "outcome": self.outcome.value, "done": self.done,
+                "seconds": round(self.seconds, 2), "checks": [c.to_json() for c in self.checks]}  # fmt: skip
+
+
+@dataclass
+class Examination:
+    """All stages of an examination, and its provenance.
+
+    target       the target as named in the report
+    facts        provenance as (name, value), in order of display
+    identity     what the target says about itself
+    command      the command line that ran the examination
+    stages       in the order in which they ran
+    signum       signal that ended the examination (Ctrl-C, SIGTERM); 0 if none did
+    """
+
+    target: str
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    identity: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    stages: list[Stage] = field(default_factory=list)
+    signum: int = 0
+
+    def checks(self, *outcomes: Outcome) -> Iterator[tuple[Stage, Finding]]:
+        """Yield every finding, or those with one of ``outcomes``, with its stage."""
+        for stage in self.stages:
+            for check in stage.checks:
+                if not outcomes or check.outcome in outcomes:
+                    yield stage, check
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the worst outcome of all stages."""
+        return min((s.outcome for s in self.stages), key=lambda o: o.rank, default=Outcome.SKIPPED)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every stage ran to its end and every check could be answered."""
+        return not self.signum and all(s.done for s in self.stages) and not any(self.checks(*OPEN))
+
+    @property
+    def diagnosed(self) -> bool | None:
+        """Return whether the numbers were compared with the model; None if that stage was not requested."""
+        outcomes = {c.outcome for s in self.stages if s.name == "numbers" for c in s.checks}
+        if outcomes <= {Outcome.SKIPPED}:
+            return None
+        return bool(outcomes & {Outcome.OK, Outcome.UNSURE, Outcome.UNEXPLAINED, Outcome.WRONG})
+
+    @property
+    def passed(self) -> bool:
+        """Return whether at least one check found nothing wrong and none found a mistake or failed.
+
+        The examination must not have been interrupted either, and the numbers, if requested, must have been compared.
+        """
+        spoilt = any(check.outcome.spoils for _, check in self.checks()) or self.diagnosed is False or self.signum
+        return not spoilt and any(self.checks(Outcome.OK))
+
+    @property
+    def verdict(self) -> str:
+        """Return the sentence at the top of the page."""
+        counts = {o: counted(sum(1 for _ in self.checks(o)), "check") for o in Outcome if any(self.checks(o))}
+        clean = counts.get(Outcome.OK, "0 checks")
+        if Outcome.WRONG in counts:
+            return f"Something is wrong, in {counts[Outcome.WRONG]}."
+        if Outcome.UNEXPLAINED in counts:
+            return (f"No known bug was found, but {counts[Outcome.UNEXPLAINED]} found differences that nothing known "
+                    "explains.")  # fmt: skip
+        if Outcome.FAILED in counts:
+            return f"No verdict: {counts[Outcome.FAILED]} ended in an error."
+        if self.signum:
+            return f"No verdict: interrupted. Nothing wrong was found until then ({clean})."
+        if self.diagnosed is False and any(check.says == OTHER for _, check in self.checks(Outcome.IMPOSSIBLE)):
+            return f"No verdict: {OTHER}."
+        if self.diagnosed is False:
+            return "No verdict: this target does not expose the log probabilities needed to compare it with the model."
+        if Outcome.OK not in counts:
+            return "No verdict: nothing could be tested."
+        depends = " Its output depends on its batch or cache." if Outcome.DEPENDS in counts else ""
+        rest = "" if self.complete else " Untested parts are listed below."
+        return f"Nothing wrong was found in what could be tested ({clean}).{depends}{rest}"
+
+    @property
+    def limits(self) -> list[tuple[str, str]]:
+        """Return the detection limits of the checks that found nothing wrong: (names of the checks, their limit)."""
+        names: dict[str, list[str]] = {}
+        for stage, check in self.checks(Outcome.OK):
+            if check.limit:
+                names.setdefault(check.limit, []).append(f"{stage.title}, {check.name}")
+        return [("; ".join(each), limit) for limit, each in names.items()]
+
+    @property
+    def steps(self) -> list[str]:
+        """Return the next steps for the reader, those of the worst findings first, without duplicates."""
+        ordered = sorted((check for _, check in self.checks()), key=lambda check: check.outcome.rank)
+        return list(dict.fromkeys(step for check in ordered for step in check.next))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object for doctor.json."""
+        return {
+            "schema": SCHEMA, **self.summary(), "interrupted": bool(self.signum), "command": self.command,
+            "identity": plain(self.identity), "facts": dict(self.facts),
+            "stages": [s.to_json() for s in self.stages], "next": self.steps,
+            "not_seen": [f"{stage.title}: {check.name}: {check.says}" for stage, check in self.checks(*OPEN)],
+        }  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary for the command's line of JSON."""
+        return {"target": self.target, "verdict": self.verdict, "outcome": self.outcome.value, "passed": self.passed,
+                "complete": self.complete, "stages": {s.name: s.outcome.value for s in self.stages}}  # fmt: skip

@@ -1,0 +1,129 @@
+"""One finding of any check: what was looked at, how it ended, where, the evidence, and what to do next."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+class Outcome(enum.Enum):
+    """Outcome of a check, worst first; the value is its name in JSON. There is no outcome "right"."""
+
+    WRONG = "wrong"
+    UNEXPLAINED = "unexplained"
+    FAILED = "failed"
+    UNSURE = "unsure"
+    DEPENDS = "depends"
+    OK = "ok"
+    IMPOSSIBLE = "impossible"
+    SKIPPED = "skipped"
+
+    @property
+    def words(self) -> str:
+        """Return the outcome in words for the report."""
+        return WORDS[self]
+
+    @property
+    def rank(self) -> int:
+        """Return the place among outcomes, the worst first."""
+        return RANKS[self]
+
+    @property
+    def spoils(self) -> bool:
+        """Return whether this outcome makes an examination fail."""
+        return self in (Outcome.WRONG, Outcome.UNEXPLAINED, Outcome.FAILED)
+
+
+WORDS = dict(zip(Outcome, (
+    "wrong", "unexplained", "error", "inconclusive", "depends on its batch or cache", "nothing wrong found",
+    "not supported", "not run",
+), strict=True))  # fmt: skip
+RANKS = {outcome: rank for rank, outcome in enumerate(Outcome)}
+OPEN = (Outcome.FAILED, Outcome.UNSURE, Outcome.IMPOSSIBLE, Outcome.SKIPPED)
+"""Outcomes that are no answer."""
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token as displayed in the report; ``marked``: the token that the finding is about."""
+
+    text: str
+    id: int | None = None
+    marked: bool = False
+
+
+@dataclass
+class Finding:
+    """One question with its answer.
+
+    name       short name
+    says       the answer in one plain sentence without a full stop
+    outcome    how it ended
+    positions  positions in the token list that it concerns; empty: all
+    tokens     token ids that it concerns; empty: all
+    figures    measured values by name
+    where      labelled rows of tokens that show the place
+    notes      remarks for the reader
+    next       commands or steps for the reader
+    limit      detection limit: which differences could have been seen and which not
+    """
+
+    name: str
+    says: str
+    outcome: Outcome
+    positions: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+    where: list[tuple[str, list[ShownToken]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+    limit: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object for a report."""
+        rows = [{"row": label, "tokens": [vars(token) for token in tokens]} for label, tokens in self.where]
+        return plain(vars(self) | {"outcome": self.outcome.value, "where": rows})
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 check", "2 checks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to strict JSON types: no NaN or infinity, arrays or bytes."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def distinct(raw: bytes) -> bool:
+    """Whether bytes identify a token: an API of text gives '' or U+FFFD for all bytes that are no text."""
+    return bool(raw) and b"\xef\xbf\xbd" not in raw
+
+
+def visible(raw: bytes) -> str:
+    """Return a token's bytes as visible text: spaces and line feeds as symbols, unprintable characters escaped."""
+    text = raw.decode("utf-8", "backslashreplace").replace(" ", "\u2423").replace("\n", "\u21b5")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def row(tokens: Sequence[tuple[bytes, int | None]], at: int, around: int = 6) -> list[ShownToken]:
+    """Return the tokens within ``around`` of position ``at``, the token at ``at`` marked."""
+    first, last = max(0, at - around), at + around + 1
+    shown = [ShownToken(visible(raw), number, first + i == at) for i, (raw, number) in enumerate(tokens[first:last])]
+    more = ShownToken("\u2026")
+    return [*([more] if first else []), *shown, *([more] if last < len(tokens) else [])]

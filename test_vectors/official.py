@@ -1,0 +1,254 @@
+"""Read and write ds4's own vector files: ``official.vec``, and its fetcher's JSON captures (docs/reference/vectors.md).
+
+The API behind them reported 0 for the chosen token and -9999 for the others: they hold tokens, but no distribution.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from ds4ref.errors import DataError
+
+from .schema import RecordedCase, Repetition, StepRecord, TokenRecord
+
+HEADER = (
+    "# ds4-official-logprob-vectors-v1",
+    "# case <id> <ctx> <steps> <prompt path>",
+    "# step <index> <chosen token, hex> <alternatives>",
+    "# top <token, hex> <logprob>",
+)
+MANIFEST_SCHEMA = "ds4-test-vector-manifest-v1"
+MAX_PATH, MAX_STEPS, MAX_TOP, MAX_LINE = 511, 16, 32, 2048
+DEGENERATE = -1000.0
+"""Log probabilities at or below it mean "none"."""
+
+KNOWN_DIVERGENCE = {
+    "long_memory_archive": "the public API and ds4's graph disagree after the FP4 indexer change (ds4's own note)",
+}
+"""Cases of ds4's set on which correct engines are expected to differ."""
+
+CTX = 16384
+SET_CTX = {"short_code_completion": 4096, "short_reasoning_plain": 4096}
+"""Context sizes of ds4's own cases, which its captures do not contain; all other cases have CTX."""
+
+Steps = tuple[tuple[bytes, tuple[tuple[bytes, float], ...]], ...]
+_HEX, _NUMBER = r"((?:[0-9a-f]{2}){1,128})", r"([0-9]{1,10})"
+_LINES = {
+    "case": rf"case ([A-Za-z0-9][A-Za-z0-9_.-]{{0,94}}) {_NUMBER} {_NUMBER} (\S{{1,{MAX_PATH}}})",
+    "step": rf"step {_NUMBER} {_HEX} {_NUMBER}",
+    "top": rf"top {_HEX} (-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)",
+    "end": "end",
+}
+_FORMS = {
+    "case": "case ID CTX STEPS PROMPT", "step": "step INDEX HEX ALTERNATIVES", "top": "top HEX LOGPROB", "end": "end",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class VecCase:
+    """One case of an official.vec; each of ``steps`` is (chosen bytes, [(bytes, logprob)])."""
+
+    id: str
+    ctx: int
+    prompt_path: str
+    steps: Steps
+
+    def repetition(self) -> Repetition:
+        """Convert the steps to a recorded answer."""
+        steps = []
+        for chosen, top in self.steps:
+            alternatives = [TokenRecord(list(raw), logprob) for raw, logprob in top]
+            own = next((t.logprob for t in alternatives if t.raw == chosen), None)
+            steps.append(StepRecord(TokenRecord(list(chosen), own), alternatives))
+        return Repetition(steps, "length")
+
+
+class _Reader:
+    """Lines of a .vec without comments and blank lines."""
+
+    def __init__(self, data: bytes, where: str):
+        self.where, self.number, self._lines = where, 0, data.split(b"\n")
+
+    def next(self, kind: str) -> tuple[str, ...] | None:
+        """Return the fields of the next line, which must be of this kind; None at the end, if a case may follow."""
+        while self.number < len(self._lines):
+            line = self._lines[self.number]
+            self.number += 1
+            if len(line) > MAX_LINE:
+                raise self.error(f"a line of {len(line)} bytes; the maximum is {MAX_LINE}")
+            text = b" ".join(line.split()).decode("utf-8", "backslashreplace")
+            if text and not text.startswith("#"):
+                match = re.fullmatch(_LINES[kind], text)
+                if match is None:
+                    raise self.error(f'expected "{_FORMS[kind]}"')
+                return match.groups()
+        if kind == "case":
+            return None
+        raise self.error(f'"{_FORMS[kind]}" is missing')
+
+    def count(self, text: str, low: int, high: int, name: str) -> int:
+        """Return a number within its bounds."""
+        if not low <= int(text) <= high:
+            raise self.error(f"{name} must be {low} to {high}, not {text}")
+        return int(text)
+
+    def error(self, why: str) -> DataError:
+        return DataError(f"{self.where}: line {self.number}: {why}")
+
+
+def read_vec(path: str) -> list[VecCase]:
+    """Read every case of the file; DataError names an invalid line."""
+    try:
+        reader, cases = _Reader(Path(path).read_bytes(), path), []
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    while (head := reader.next("case")) is not None:
+        name, ctx, count, prompt = head
+        size = reader.count(ctx, 1, 2**31 - 1, "ctx")
+        steps = tuple(_step(reader, index) for index in range(reader.count(count, 1, MAX_STEPS, "steps")))
+        reader.next("end")
+        cases.append(VecCase(name, size, prompt, steps))
+    if not cases:
+        raise DataError(f"{path}: no case")
+    if len({case.id for case in cases}) != len(cases):
+        raise DataError(f"{path}: a case is listed twice")
+    return cases
+
+
+def _step(reader: _Reader, index: int) -> tuple[bytes, tuple[tuple[bytes, float], ...]]:
+    number, chosen, count = reader.next("step") or ()
+    if int(number) != index:
+        raise reader.error(f"step {number}, expected {index}")
+    lines = [reader.next("top") or () for _ in range(reader.count(count, 0, MAX_TOP, "alternatives"))]
+    return bytes.fromhex(chosen), tuple((bytes.fromhex(raw), float(logprob)) for raw, logprob in lines)
+
+
+def write_vec(cases: Sequence[VecCase]) -> bytes:
+    """Return the file's bytes; alternatives without a value are dropped, as ds4's generator does."""
+    out = list(HEADER)
+    for case in cases:
+        if len(case.steps) > MAX_STEPS or not case.steps:
+            raise DataError(f"case {case.id}: official.vec holds 1 to {MAX_STEPS} steps, not {len(case.steps)}")
+        if re.search(r"\s", case.prompt_path) or len(case.prompt_path) > MAX_PATH:
+            raise DataError(f"case {case.id}: the prompt path cannot be written: {case.prompt_path[:60]!r}")
+        out += ["", f"case {case.id} {case.ctx} {len(case.steps)} {case.prompt_path}"]
+        for index, (chosen, top) in enumerate(case.steps):
+            usable = [(raw, lp) for raw, lp in top if lp > DEGENERATE and raw][:MAX_TOP]
+            out.append(f"step {index} {chosen.hex()} {len(usable)}")
+            out += [f"top {raw.hex()} {logprob:.9g}" for raw, logprob in usable]
+        out.append("end")
+    return ("\n".join(out) + "\n").encode()
+
+
+def from_case(case: RecordedCase, ctx: int, prompt_path: str) -> VecCase:
+    """Convert the first repetition of a recorded case to a case of official.vec."""
+    steps = tuple(
+        (step.token.raw, tuple((t.raw, t.logprob) for t in step.top if t.logprob is not None))
+        for step in case.repetitions[0].steps
+    )
+    return VecCase(case.id, ctx, prompt_path, steps)
+
+
+# --------------------------------------------------------------------------------------------------- JSON captures
+
+
+class _Token(msgspec.Struct):
+    text: str = ""
+    data: list[Annotated[int, msgspec.Meta(ge=0, le=255)]] | None = msgspec.field(default=None, name="bytes")
+
+    @property
+    def raw(self) -> list[int]:
+        return list(self.text.encode("utf-8", "surrogateescape")) if self.data is None else self.data
+
+
+class _Top(msgspec.Struct):
+    token: _Token
+    logprob: float
+
+
+class _Step(msgspec.Struct):
+    token: _Token
+    logprob: float
+    top_logprobs: list[_Top]
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str
+
+
+class _Request(msgspec.Struct):
+    messages: list[_Message] = []
+
+
+class Capture(msgspec.Struct):
+    """One official JSON capture; fields that are not compared are left out."""
+
+    schema: Literal["ds4-official-logprobs-v1"]
+    id: str
+    prompt: str
+    model: str
+    steps: list[_Step]
+    finish_reason: str | None = None
+    created_at: str | None = None
+    usage: _Usage | None = None
+    request: _Request | None = None
+    ctx: int | None = None
+
+    @property
+    def system(self) -> str:
+        """Return the system prompt."""
+        messages = [] if self.request is None else self.request.messages
+        return next((m.content for m in messages if m.role == "system"), "")
+
+    @property
+    def context(self) -> int:
+        """Return the context size in tokens: its own, else that of ds4's set."""
+        return self.ctx if self.ctx and self.ctx > 0 else SET_CTX.get(self.id, CTX)
+
+    def repetition(self) -> Repetition:
+        """Convert the steps to a recorded answer."""
+        steps = []
+        for step in self.steps:
+            top = [TokenRecord(t.token.raw, t.logprob) for t in step.top_logprobs]
+            usable = [t for t in top if t.logprob is not None and t.logprob > DEGENERATE and t.data]
+            steps.append(
+                StepRecord(TokenRecord(step.token.raw, step.logprob), usable, [t for t in top if t not in usable])
+            )
+        used = self.usage or _Usage()
+        return Repetition(steps, self.finish_reason or "", self.model, self.created_at or "", used.prompt_tokens,
+                          used.completion_tokens, used.prompt_cache_hit_tokens)  # fmt: skip
+
+
+def is_manifest(folder: str) -> bool:
+    """Return whether the folder's manifest.json was written by ds4's fetcher."""
+    try:
+        manifest = json.loads(Path(folder, "manifest.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("schema") == MANIFEST_SCHEMA
+
+
+def read_capture(path: str) -> Capture:
+    """Read a file of schema ``ds4-official-logprobs-v1``; DataError if it is malformed."""
+    try:
+        return msgspec.convert(json.loads(Path(path).read_bytes()), Capture)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: malformed capture: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from None

@@ -1,0 +1,137 @@
+"""ds4's official.vec and its fetcher's captures: a synthetic copy in ds4's format, round trips, limits, damage."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ds4ref.errors import DataError
+from ds4ref.test_vectors.official import VecCase, from_case, read_capture, read_vec, write_vec
+from ds4ref.test_vectors.schema import CASE_SCHEMA, RecordedCase, Repetition, StepRecord, TokenRecord
+
+VEC = """# ds4-official-logprob-vectors-v1
+# synthetic
+case short_a 4096 2 prompts/short_a.txt
+  step 0 416461 1
+top 416461 0
+# between
+step 1 c3 2
+top c3 -0.5
+
+top a9 -1.25e-1
+end
+case long_memory_archive 16384 1 prompts/long.txt
+step 0 20 0
+end
+"""
+LONGEST = "# " + "x" * 2046
+SIXTEEN = "case a 1 16 p\n" + "".join(f"step {i} {'41' * 128} 0\n" for i in range(16)) + "end\n"
+
+
+def parse(tmp_path, text: str | bytes) -> list[VecCase]:
+    path = tmp_path / "official.vec"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_vec(str(path))
+
+
+def test_the_grammar(tmp_path) -> None:
+    first, second = parse(tmp_path, VEC)
+    assert first == VecCase("short_a", 4096, "prompts/short_a.txt",
+                            ((b"Ada", ((b"Ada", 0.0),)), (b"\xc3", ((b"\xc3", -0.5), (b"\xa9", -0.125)))))  # fmt: skip
+    assert second.steps == ((b" ", ()),)
+    assert parse(tmp_path, VEC.replace("\n", "\r\n")) == [first, second] == parse(tmp_path, LONGEST + "\n" + VEC)
+    assert len(parse(tmp_path, SIXTEEN)[0].steps) == 16
+
+
+@pytest.mark.parametrize("broken, why", [
+    (VEC.replace("end\n", "", 1), 'line 11: expected "end"'),
+    (VEC[: VEC.rindex("end")], '"end" is missing'),
+    (VEC.replace("step 1", "step 2", 1), "step 2, expected 1"),
+    (VEC.replace("4096 2", "4096 3"), 'line 11: expected "step'),
+    (VEC.replace("416461 1", "41646G 1", 1), "step INDEX HEX"),
+    (VEC.replace("top c3 -0.5", "top c3 nan"), "top HEX LOGPROB"),
+    (VEC.replace("4096 2", "4096 17"), "steps must be 1 to 16"),
+    (VEC.replace("c3 2", "c3 33"), "alternatives must be 0 to 32"),
+    (VEC.replace("4096 2", "0 2"), "ctx must be 1 to"),
+    (VEC.replace("short_a 4096", "../x 4096"), "case ID CTX"),
+    (VEC.replace("long_memory_archive", "short_a"), "listed twice"),
+    (SIXTEEN.replace("step 3 41", "step 3 4141"), "step INDEX HEX"),
+    ("# nothing\n", "no case"), (LONGEST + "x\n" + VEC, "the maximum is 2048"), (b"case \xff 1 1 p\n", "case ID CTX"),
+], ids=range(15))  # fmt: skip
+def test_malformed_files_name_the_line(tmp_path, broken, why) -> None:
+    with pytest.raises(DataError) as caught:
+        parse(tmp_path, broken)
+    assert why in str(caught.value) and "\n" not in str(caught.value)
+
+
+raw = st.binary(min_size=1, max_size=12)
+logprob = st.floats(-30, 0, width=32).map(lambda x: float(f"{x:.9g}"))
+step = st.tuples(raw, st.lists(st.tuples(raw, logprob), max_size=4).map(tuple))
+case = st.builds(
+    VecCase, st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True), st.integers(1, 10**6), st.just("prompts/x.txt"),
+    st.lists(step, min_size=1, max_size=16).map(tuple),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(case, min_size=1, max_size=4, unique_by=lambda c: c.id))
+def test_write_then_read_is_identity(tmp_path_factory, cases) -> None:
+    path = tmp_path_factory.mktemp("vec") / "v.vec"
+    path.write_bytes(write_vec(cases))
+    assert read_vec(str(path)) == cases
+
+
+def test_what_is_written(tmp_path) -> None:
+    """Alternatives without a value or bytes are dropped, and no more than ds4 reads are kept."""
+    found = VecCase("a", 1, "p", ((b"x", ((b"x", 0.0), (b"y", -9999.0), (b"", -1.0))),))
+    assert b"step 0 78 1\ntop 78 0\nend" in write_vec([found])
+    top = tuple((bytes([65 + i]), -float(i)) for i in range(40))
+    (read_again,) = parse(tmp_path, write_vec([VecCase("a", 1, "p", ((b"A", top), (b"C", top[:1])))]))
+    assert read_again.steps == ((b"A", top[:32]), (b"C", top[:1]))
+    steps = [StepRecord(TokenRecord([65], -0.5), [TokenRecord([65], -0.5), TokenRecord([66], None)])]
+    ours = RecordedCase(CASE_SCHEMA, "a", "", [Repetition(steps, "stop"), Repetition([], "stop")])
+    assert from_case(ours, 512, "prompts/a.txt") == VecCase("a", 512, "prompts/a.txt", ((b"A", ((b"A", -0.5),)),))
+    for bad in (VecCase("a", 1, "a b", found.steps), VecCase("a", 1, "p", ()), VecCase("a", 1, "p", found.steps * 17)):
+        with pytest.raises(DataError):
+            write_vec([bad])
+
+
+def capture_json(**changes) -> dict:
+    token = {"text": "Ada", "bytes": [65, 100, 97]}
+    other = {"text": "\u00e9"}  # no bytes: UTF-8 of the text
+    top = [{"token": token, "logprob": 0.0}, {"token": other, "logprob": -9999.0}]
+    steps = [{"step": 0, "token": token, "logprob": 0.0, "top_logprobs": top}]
+    return {"schema": "ds4-official-logprobs-v1", "model": "deepseek-v4-flash", "id": "short_a", "prompt": "Chi?",
+            "usage": {"prompt_tokens": 21}, "finish_reason": "length", "steps": steps} | changes  # fmt: skip
+
+
+@pytest.mark.parametrize("changes, ctx, system", [
+    ({}, 16384, ""), ({"id": "short_code_completion"}, 4096, ""), ({"ctx": 512}, 512, ""),
+    ({"request": {"messages": [{"role": "system", "content": "Be brief."}]}}, 16384, "Be brief."),
+])  # fmt: skip
+def test_captures_of_the_fetcher(tmp_path, changes, ctx, system) -> None:
+    """The context is not in upstream's captures: its own, or that of ds4's set."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(capture_json(**changes)))
+    found = read_capture(str(path))
+    (first,) = found.repetition().steps
+    assert first.token.raw == b"Ada" and [t.raw for t in first.top] == [b"Ada"]
+    assert [t.raw for t in first.rest] == ["\u00e9".encode()]
+    assert (found.context, found.system, found.prompt, found.repetition().prompt_tokens) == (ctx, system, "Chi?", 21)
+
+
+@pytest.mark.parametrize("broken", [
+    b"", b"[]", b"{", b"3", json.dumps(capture_json(schema="v2")).encode(), json.dumps(capture_json(steps=3)).encode(),
+    json.dumps(capture_json(steps=[{"token": {}}])).encode(),
+    json.dumps(capture_json(steps=[{"token": {"bytes": [999]}, "logprob": 0, "top_logprobs": []}])).encode(), None,
+], ids=range(9))  # fmt: skip
+def test_malformed_captures(tmp_path, broken) -> None:
+    path = tmp_path / "a.json"
+    if broken is not None:
+        path.write_bytes(broken)
+    with pytest.raises(DataError) as caught:
+        read_capture(str(path))
+    assert "\n" not in str(caught.value)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ds4ref.console.flags import add
 from ds4ref.console.model import engine_options
 from ds4ref.console.options import number, parsed
+from ds4ref.console.page import line, without
 from ds4ref.console.tool import add_target, finish, parser, target_of
 from ds4ref.errors import UsageError
 from ds4ref.targets.local import LocalTarget
@@ -21,7 +22,7 @@ from ..finding import OPEN
 PROG = "ds4-vectors doctor"
 SAYS = """Examine an engine: pre-flight, tokenizer, template, the numbers and their diagnosis, run to run, prefill
 against decode, one request against many, long context. Every stage says what it found, what it could not test and what
-to do next; -o DIR writes a report to attach to an issue (doctor.html, doctor.json).
+to do next; -o DIR writes a report to attach to an issue (doctor.html, doctor.md, doctor.json).
 
 The target should have loaded the diagnostic model (ds4-vectors model prints its file) or the one given with -m.
 Exit code 0: nothing wrong found in what could be tested. 1: something is wrong or unexplained, a check hit an error,
@@ -57,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
         "--out",
         metavar="DIR",
         dest="out",
-        help="write doctor.html and doctor.json there",
+        help="write doctor.html, doctor.md and doctor.json there",
     )
     add(flags, "--only", metavar="A,B", type=stages, default=[], help="run only these stages, after pre-flight")
     add(flags, "--skip", metavar="A,B", type=stages, default=[], help="skip these stages")
@@ -106,7 +107,7 @@ def _examine(args: Namespace, spec: str, command: str) -> int:
     from ds4ref.nano.diagnostic import diagnostic_path
 
     from .case import ExamContext
-    from .page import line, without, write
+    from .page import write
     from .run import examine
 
     if args.their_model is not None:

@@ -1,8 +1,4 @@
-"""Write the report of an examination: self-contained HTML, and JSON.
-
-Text from the target is untrusted: it is escaped, made printable, and the API key is removed in case a server sent it
-back.
-"""
+"""Write the report of an examination: one page (``ds4ref.console.page``) as HTML and Markdown, and JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ds4ref.console.common import atomic_output, check_output
+from ds4ref.console.page import Listing, Page, Section, Table, Tokens, Toned, without, write_page
 from ds4ref.errors import DataError
-from ds4ref.version import __version__
 
-from ..finding import OPEN, Outcome, plain
+from ..finding import OPEN, Finding, Outcome, plain
 from .examination import Examination
 
-FILES = ("doctor.html", "doctor.json")
-SIGNS = dict(zip(Outcome, "\u2717\u203d!?~\u2713\u2013\u00b7", strict=True))
+FILES = ("doctor.html", "doctor.md", "doctor.json")
+TONES = {Outcome.WRONG: "bad", Outcome.UNEXPLAINED: "bad", Outcome.FAILED: "bad", Outcome.OK: "good"}
+FOOTER = ("It can find bugs, but cannot prove that there are none: bugs smaller than the engine's rounding noise, or "
+          "not exercised by these prompts, go undetected.")  # fmt: skip
 
 
 def prepare(folder: str) -> None:
@@ -32,44 +30,56 @@ def prepare(folder: str) -> None:
 
 
 def write(examination: Examination, folder: str, secret: str = "") -> list[str]:
-    """Write both files, each atomically, without the API key ``secret``; return their paths."""
-    whole = json.dumps(examination.to_json(), ensure_ascii=False, indent=1)
-    written = []
-    for name, text in zip(FILES, (render(examination), whole + "\n"), strict=True):
-        path = str(Path(folder, name))
-        with atomic_output(path) as out:
-            out.write(without(text, secret).encode("utf-8", "replace"))
-        written.append(path)
-    return written
+    """Write all files, each atomically, without the API key ``secret``; return their paths."""
+    written = write_page(str(Path(folder, FILES[0])), page_of(examination), "ds4-vectors doctor", secret)
+    path = str(Path(folder, FILES[2]))
+    whole = json.dumps(examination.to_json(), ensure_ascii=False, indent=1) + "\n"
+    with atomic_output(path) as out:
+        out.write(without(whole, secret).encode("utf-8", "replace"))
+    return [*written, path]
 
 
-def without(text: str, secret: str) -> str:
-    """Return the text with the API key replaced by ***, also in its forms escaped for HTML and JSON."""
-    from markupsafe import escape
+def page_of(e: Examination) -> Page:
+    """Return the page of an examination."""
+    stages = [(stage.title, marked(stage.outcome), stage.says, f"{stage.seconds:.1f}") for stage in e.stages]
+    wrong = [f"{stage.title}, {check.name}: {check.says}" for stage, check in e.checks() if check.outcome.spoils]
+    unseen = [f"{stage.title}, {check.name} ({check.outcome.words}): {check.says}" for stage, check in e.checks(*OPEN)]
+    sections = [
+        Section("What is wrong", [Listing(wrong)]) if wrong else None,
+        Section("What to do next", [Listing(e.steps[:8], ordered=True)]) if e.steps else None,
+        Section("Stages", [Table(("stage", "result", "what was found", "s"), stages)]),
+        Section("Not tested", ["This report says nothing about these.", Listing(unseen)]) if unseen else None,
+        Section("Detection limits of the passed checks", [Table((), e.limits)]) if e.limits else None,
+        *(Section(stage.title, [stage.asks, *(section for check in stage.checks if (section := details(check)))])
+          for stage in e.stages if stage.outcome is not Outcome.SKIPPED),
+        Section("Environment", [Table((), e.facts)]),
+    ]  # fmt: skip
+    interrupted = ["Interrupted: later stages were not run."] if e.signum else []
+    return Page(f"Is {e.target} right?", [s for s in sections if s], [e.verdict, *interrupted],
+                "good" if e.passed and e.complete else TONES.get(e.outcome, "unsure") if e.outcome.spoils else "unsure",
+                FOOTER)  # fmt: skip
 
-    for form in {secret, str(escape(secret)), json.dumps(secret)[1:-1]} if secret else ():
-        text = text.replace(form, "***")
-    return text
+
+def details(check: Finding) -> Section:
+    """Return a finding with its evidence."""
+    blocks: list[Any] = [check.says]
+    for label, row in check.where:
+        shown = [Toned(t.text, "bad" if t.marked else "", "" if t.id is None else f"id {t.id}") for t in row]
+        blocks.append(Tokens(label, shown))
+    blocks += [*check.notes, *([f"Detection limit: {check.limit}"] if check.limit else [])]
+    if check.figures:
+        rows = [(str(name), figure(value)) for name, value in check.figures.items()]
+        blocks.append(Section("figures", [Table((), rows)], check.outcome.spoils))
+    return Section(Toned(f"{check.name}: {check.outcome.words}", TONES.get(check.outcome, "unsure")), blocks)
 
 
-def render(examination: Examination) -> str:
-    """Render the page of the examination."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    env = Environment(loader=PackageLoader("ds4ref.test_vectors.doctor"), autoescape=True, undefined=StrictUndefined,
-                      trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
-    env.filters |= {"line": line, "figure": figure}
-    template = env.get_template("doctor.html.j2")
-    return template.render(e=examination, signs=SIGNS, version=__version__, unseen=list(examination.checks(*OPEN)))
-
-
-def line(value: Any) -> str:
-    """Return untrusted text as one line of printable characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
+def marked(outcome: Outcome) -> Toned:
+    """Return the words of an outcome in its colour."""
+    return Toned(outcome.words, TONES.get(outcome, "unsure"))
 
 
 def figure(value: Any) -> str:
-    """Format a measured value for the report: yes or no, four significant digits, or a comma-separated list."""
+    """Format a measured value: yes or no, four significant digits, or a comma-separated list."""
     value = plain(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -79,4 +89,4 @@ def figure(value: Any) -> str:
         return ", ".join(map(figure, value)) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{key} {figure(each)}" for key, each in value.items()) or "none"
-    return "none" if value is None else line(value)
+    return "none" if value is None else str(value)

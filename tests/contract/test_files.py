@@ -75,8 +75,7 @@ def test_official_vec_both_ways() -> None:
     Path("prompts").mkdir()
     Path("prompts/greeting.txt").write_text("Greet me.")
     Path("official.vec").write_text(VEC)
-    assert run("ds4-vectors", "convert", "official.vec", "captures").code == 0
-    assert run("ds4-vectors", "convert", "captures", "back.vec", "--prompt-dir", "again").code == 0
+    assert run("ds4-vectors", "convert", "official.vec", "back.vec", "--prompt-dir", "again").code == 0
     assert Path("back.vec").read_text() == VEC.replace("prompts/greeting.txt", "again/greeting.txt")
     assert Path("again/greeting.txt").read_text() == "Greet me."
 

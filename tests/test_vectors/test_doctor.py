@@ -47,7 +47,7 @@ def engine(_model_cache):
         ([Outcome.OK, Outcome.DEPENDS], "numbers", True, True,
          "Nothing wrong was found in what could be tested (1 check). Its output"),
         ([Outcome.OK, Outcome.WRONG, Outcome.UNEXPLAINED], "numbers", False, True, "Something is wrong, in 1 check."),
-        ([Outcome.OK, Outcome.UNEXPLAINED], "numbers", False, True, "No known bug was found, but 1"),
+        ([Outcome.OK, Outcome.UNEXPLAINED], "numbers", False, True, "No known bug was found"),
         ([Outcome.OK, Outcome.FAILED], "numbers", False, False, "No verdict: 1 check ended in an error"),
         ([Outcome.IMPOSSIBLE], "numbers", False, False, "No verdict: this target does not expose the log probabilities"),
         ([Outcome.UNSURE], "numbers", False, False, "No verdict: nothing could be tested"),

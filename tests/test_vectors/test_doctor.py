@@ -49,7 +49,7 @@ def engine(_model_cache):
         ([Outcome.OK, Outcome.WRONG, Outcome.UNEXPLAINED], "numbers", False, True, "Something is wrong, in 1 check."),
         ([Outcome.OK, Outcome.UNEXPLAINED], "numbers", False, True, "No known bug was found"),
         ([Outcome.OK, Outcome.FAILED], "numbers", False, False, "No verdict: 1 check ended in an error"),
-        ([Outcome.IMPOSSIBLE], "numbers", False, False, "No verdict: this target does not expose the log probabilities"),
+        ([Outcome.IMPOSSIBLE], "numbers", False, False, "No verdict: this target does not expose"),
         ([Outcome.UNSURE], "numbers", False, False, "No verdict: nothing could be tested"),
         ([], "numbers", False, True, "No verdict"),
         ([Outcome.OK], "tokenizer", True, True, "Nothing wrong"),

@@ -1,7 +1,7 @@
 """Decode: a pass of a few tokens is recorded once and replayed for the next ones.
 
-A pass has one or a few rows (``Decoder.most_rows``): the next token of a timeline, tokens drafted to follow it, and
-those of other timelines. Its first use runs through the model's own pass with a recording backend: its ops compute
+A pass has one or a few rows (``Decoder.most_rows``): the next token of a sequence, tokens drafted to follow it, and
+those of other sequences. Its first use runs through the model's own pass with a recording backend: its ops compute
 nothing, they note steps and the steps' dependencies. For the next passes only the inputs are set (tokens, positions,
 rope angles) and the steps run as one job. The keys of the model's ``plan_rows`` select the recording: they cover what
 Python decides from the positions, such as whether a compression window closes. There is no second copy of the pass, so
@@ -61,7 +61,7 @@ class TokenOutputs(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Outputs of the T consecutive rows of one timeline in a replayed pass, as in ``TokenOutputs`` with T for 1."""
+    """Outputs of the T consecutive rows of one sequence in a replayed pass, as in ``TokenOutputs`` with T for 1."""
 
     streams: Any
     logits: Any
@@ -83,7 +83,7 @@ def record(
     recording and its inputs.
 
     The recording's outputs are values and ids of the op ``top``; it keeps streams and logits, or of a model without an
-    output head the streams alone. ``move_timelines`` the inputs to tokens and positions before each replay.
+    output head the streams alone. ``move_sequences`` the inputs to tokens and positions before each replay.
     """
     recording: Any = model.ops.record()
     streams, logits, inputs = model.record_rows(recording, caches, counts, plans)
@@ -154,8 +154,8 @@ class Decoder:
             self._recorded_for = recorded_for
 
     def _recording(self, starts: Sequence[int], counts: Sequence[int]) -> tuple[Any, Inputs]:
-        timelines = zip(self.caches, starts, counts, strict=True)
-        plans, keys = zip(*(self.model.plan_rows(cache, pos, count) for cache, pos, count in timelines), strict=True)
+        sequences = zip(self.caches, starts, counts, strict=True)
+        plans, keys = zip(*(self.model.plan_rows(cache, pos, count) for cache, pos, count in sequences), strict=True)
         key = tuple(zip(counts, keys, strict=True))
         if key in self._recordings:
             self._recordings[key] = self._recordings.pop(key)  # the newest
@@ -170,7 +170,7 @@ class Decoder:
         return sum(getattr(recording, "nbytes", 0) for recording, _ in self._recordings.values())
 
     def run(self, *tokens: Sequence[int], incoming: np.ndarray | None = None) -> list[Rows]:
-        """Advance each cache by its tokens, one or more, and return the outputs of each timeline's rows.
+        """Advance each cache by its tokens, one or more, and return the outputs of each sequence's rows.
 
         incoming: streams (T, C, D) of the layers before, for a model without the first ones; without the last ones
         (no output head) rows have streams alone.
@@ -181,7 +181,7 @@ class Decoder:
         self.last, inputs = self._recording(starts, counts)
         if incoming is not None:
             inputs.incoming = incoming  # type: ignore[attr-defined]
-        inputs.move_timelines(tokens, starts)
+        inputs.move_sequences(tokens, starts)
         with self.model.experts.passing(1):
             self.last.replay()
         if not self.last.outputs:

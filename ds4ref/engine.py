@@ -1,4 +1,4 @@
-"""An engine: a model file, a backend and a numerics mode. Immutable and shared; each session is one timeline of tokens.
+"""An engine: a model file, a backend and a numerics mode. Immutable and shared; each session is one sequence of tokens.
 
     model = Engine.open("model.gguf", numerics="exact")
     print(model.ask("Why?"))

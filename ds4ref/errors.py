@@ -8,7 +8,7 @@ A command prints ``prog: what failed: why`` for any ``Ds4Error`` and exits with 
       ModelFileError        the container: path, byte offset, reason
         ShapeError          metadata or tensors do not describe this model
       TextError             tokenizer tables, prompts, malformed markup
-      SessionError          the timeline was asked for something impossible
+      SessionError          the sequence was asked for something impossible
         ContextError        more tokens than the context holds
         TokenError          a token id outside the vocabulary
         PayloadError        a saved session that cannot be loaded

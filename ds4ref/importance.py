@@ -2,7 +2,7 @@
 
 A prompt file is text. Lines that start with ``===== DS4_IMATRIX_PROMPT`` separate prompts, as in ds4's data sets; a
 file without one is a single text. A prompt longer than the context is evaluated in pieces of that length, each from an
-empty timeline. Control tokens written in the text are encoded as such.
+empty sequence. Control tokens written in the text are encoded as such.
 
     table = collect(engine, prompts(engine, text, 2048, None, None))
     write_imatrix("importance.gguf", table)

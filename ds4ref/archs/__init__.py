@@ -52,7 +52,7 @@ class Shape(Protocol):
 
 
 class Cache(Protocol):
-    """The KV cache of one timeline (one sequence of tokens), filled up to position ``pos``."""
+    """The KV cache of one sequence of tokens, filled up to position ``pos``."""
 
     pos: int
     moves: int

@@ -1,7 +1,7 @@
-"""Append-only cache rows shared by timelines with a common prefix: track who relies on which rows, and copy on
+"""Append-only cache rows shared by sequences with a common prefix: track who relies on which rows, and copy on
 conflict.
 
-Each session and each snapshot holds a claim on the rows of its prefix; a timeline that would overwrite rows claimed by
+Each session and each snapshot holds a claim on the rows of its prefix; a sequence that would overwrite rows claimed by
 another one continues in a copy (``archs.NAME.cache``).
 """
 
@@ -16,7 +16,7 @@ from ..errors import ContextError, SessionError
 
 
 class Claim:
-    """The reliance of one timeline or snapshot on the rows of the first ``pos`` tokens."""
+    """The reliance of one sequence or snapshot on the rows of the first ``pos`` tokens."""
 
     __slots__ = ("__weakref__", "pos")
 
@@ -52,8 +52,8 @@ class Claims:
             return True
 
 
-class Timeline(ABC):
-    """Base of caches on shared rows: a timeline of ``pos`` tokens in a store with room for ``ctx``.
+class SequenceCache(ABC):
+    """Base of caches on shared rows: a sequence of ``pos`` tokens in a store with room for ``ctx``.
 
     ``moves`` counts replaced buffers, because recordings hold buffer addresses. half: rows are stored as float16.
     """
@@ -79,7 +79,7 @@ class Timeline(ABC):
         self._lay_out()
 
     def _adopt(self, store: Any, pos: int) -> None:
-        """Make ``store`` this timeline's store, with a claim on its first ``pos`` tokens."""
+        """Make ``store`` this sequence's store, with a claim on its first ``pos`` tokens."""
         self._store, self._claim = store, store.claim(pos)
         self._moved()
 

@@ -26,7 +26,7 @@ It must not hold a reference to the chunk: the cycle would keep the chunk's GPU 
 class Inputs:
     """Base of chunks: tokens ids (T,) at positions pos0 .. pos0 + T - 1, and hooks on their intermediates.
 
-    A chunk may hold the tokens of several timelines, each a chunk of its own, one of ``members``; ``pos0`` is then the
+    A chunk may hold the tokens of several sequences, each a chunk of its own, one of ``members``; ``pos0`` is then the
     first one's. ``ops`` may be a recording; the input arrays are allocated by the model's own backend.
     """
 
@@ -62,14 +62,14 @@ class Inputs:
             for array, values in zip(arrays, compute(self), strict=True):
                 fill(array, values)
 
-    def move_timelines(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """Do as ``move`` for a chunk of one or more timelines: their tokens, as many as before, and first positions."""
+    def move_sequences(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """Do as ``move`` for a chunk of one or more sequences: their tokens, as many as before, and first positions."""
         for member, ids, pos0 in zip(self.members, tokens, starts, strict=len(self.members) > 0):
             member.move(ids, pos0)
         self.move([token for ids in tokens for token in ids], starts[0])
 
-    def timelines(self) -> list[tuple[Self, slice | None]]:
-        """Return the timelines of the chunk, each as a chunk of its own, and the places of its tokens among all (None:
+    def sequences(self) -> list[tuple[Self, slice | None]]:
+        """Return the sequences of the chunk, each as a chunk of its own, and the places of its tokens among all (None:
         all of them)."""
         if not self.members:
             return [(self, None)]
@@ -122,13 +122,13 @@ class Inputs:
         return self.ops.round_f16(rows) if self.numerics.kv_f16 else rows
 
 
-def of_timeline(values: Any, places: slice | None) -> Any:
-    """Return the values of a timeline's tokens, given its places among those of all (``Inputs.timelines``)."""
+def of_sequence(values: Any, places: slice | None) -> Any:
+    """Return the values of a sequence's tokens, given its places among those of all (``Inputs.sequences``)."""
     return values if places is None else values[places]
 
 
 def into_part(joined: Any, places: slice | None) -> dict[str, Any]:
-    """Return the argument by which an op writes a timeline's part of the array ``joined``; none if that is None."""
+    """Return the argument by which an op writes a sequence's part of the array ``joined``; none if that is None."""
     return {} if joined is None else {"into": joined[places]}
 
 

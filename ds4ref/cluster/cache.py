@@ -1,4 +1,4 @@
-"""A timeline whose caches lie on the stages: what sessions use of it, its snapshots and its outputs."""
+"""A sequence whose caches lie on the stages: what sessions use of it, its snapshots and its outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .link import Link, Pending
 
 
 class Stages(Protocol):
-    """What a timeline needs of its model: instructions to the stages, and since when they are connected."""
+    """What a sequence needs of its model: instructions to the stages, and since when they are connected."""
 
     shape: ModelShape
     epoch: int
@@ -45,7 +45,7 @@ class Held:
 
 
 class Output:
-    """Streams or logits of rows [start, stop) of a timeline's last pass, which lie on the last stage."""
+    """Streams or logits of rows [start, stop) of a sequence's last pass, which lie on the last stage."""
 
     def __init__(self, cache: ClusterCache, kind: str, start: int, stop: int, serial: int | None = None):
         self.cache, self.kind, self.start, self.stop = cache, kind, start, stop
@@ -59,12 +59,12 @@ class Output:
         return Output(self.cache, self.kind, self.start + start, self.start + max(start, stop), self.serial)
 
     def fetch(self) -> np.ndarray:
-        """Return the array; raise SessionError once the timeline has had another pass."""
+        """Return the array; raise SessionError once the sequence has had another pass."""
         return self.cache.output(self)
 
 
 class ClusterCache:
-    """A timeline whose caches lie on the stages: its history, and under which key and since which connection they have
+    """A sequence whose caches lie on the stages: its history, and under which key and since which connection they have
     it."""
 
     moves = 0
@@ -87,14 +87,14 @@ class ClusterCache:
         return self._held is not None and self._held.epoch == self.model.epoch
 
     def key(self, cancel: Callable[[], bool] | None = None) -> int:
-        """Return the key under which the stages have this timeline, after making it there if they have not.
+        """Return the key under which the stages have this sequence, after making it there if they have not.
 
         Raise Cancelled between two passes: then they have not, and forget what was made.
         """
         link = self.model.link()
         if not self._current:
             self._held = None
-            held = Held(self.model, "timelines")
+            held = Held(self.model, "sequences")
             base, passes = line(self.node)
             self.model.all_stages("open", held.number, self.ctx)
             if base.end:
@@ -151,7 +151,7 @@ class ClusterCache:
         self.serial = serial  # the last pass's outputs stay
 
     def snapshot(self) -> ClusterSnapshot:
-        """Return a snapshot: the history, and what the stages keep for it, nothing where this timeline is lost."""
+        """Return a snapshot: the history, and what the stages keep for it, nothing where this sequence is lost."""
         if not self._current:  # making it again here could not be cancelled
             return ClusterSnapshot(self.model, self.node, None)
         key = self.key()
@@ -180,7 +180,7 @@ class ClusterCache:
     # --- what a payload asks of one
 
     def start(self, base: Base) -> None:
-        """Continue from a base in place of an empty timeline."""
+        """Continue from a base in place of an empty sequence."""
         self.node, self._held, self.serial, self._layer = base, None, None, None
 
     def _rows(self, layer: int) -> Any:

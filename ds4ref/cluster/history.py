@@ -1,7 +1,7 @@
-"""What a timeline consists of: a base, and the passes since. The coordinator's truth about caches that lie on workers.
+"""What a sequence consists of: a base, and the passes since. The coordinator's truth about caches that lie on workers.
 
 A token's result depends, in its last bits, on whether it was decoded or in a chunk of many. So the passes are kept as
-they were run; a worker's lost cache is made again by running the same ones. A node knows its parent: timelines and
+they were run; a worker's lost cache is made again by running the same ones. A node knows its parent: sequences and
 snapshots with a common prefix share its nodes.
 """
 
@@ -16,7 +16,7 @@ _serials = itertools.count(1)
 
 
 class Base:
-    """The beginning of a timeline: nothing, or the rows of a saved session.
+    """The beginning of a sequence: nothing, or the rows of a saved session.
 
     A saved session is read into it as into a cache (``archs.deepseek4.payload.load``): ``layers`` holds the arguments
     of ``put_compressed`` and ``put`` by layer.
@@ -43,7 +43,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """A pass of ``ids`` after ``parent``, of which the first ``kept`` are still in the timeline.
+    """A pass of ``ids`` after ``parent``, of which the first ``kept`` are still in the sequence.
 
     recorded: replayed from a recording, not run op by op
     serial: number of the pass, the same for all that keep a part of it
@@ -76,7 +76,7 @@ def back(node: Node, pos: int) -> Node:
 
 
 def line(node: Node) -> tuple[Base, list[Pass]]:
-    """Return the base of a timeline and its passes in order."""
+    """Return the base of a sequence and its passes in order."""
     passes = []
     while isinstance(node, Pass):
         passes.append(node)

@@ -4,7 +4,7 @@ A prefill chunk is given to all stages at once, and ``forward`` returns before i
 first stage while this one is on the others. So whatever follows (logits, a snapshot, a rewind) is an instruction that
 the stages carry out afterwards, in order.
 
-When a stage is lost, ClusterError is raised once; timelines stay as they were, since their ``history`` is here. The
+When a stage is lost, ClusterError is raised once; sequences stay as they were, since their ``history`` is here. The
 next use of one connects again and runs its passes again.
 """
 
@@ -89,7 +89,7 @@ class ClusterDecoder:
         try:
             result: PassResult = self.model.wait(cache.run((token,), True, self.ranks))
         except ClusterError:
-            cache.node, cache.serial = node, serial  # the token is not part of the timeline
+            cache.node, cache.serial = node, serial  # the token is not part of the sequence
             raise
         self.model.timing.token(time.perf_counter() - begun, result)
         ranked = result.value
@@ -212,7 +212,7 @@ class ClusterModel:
         """Drop what is finished or forgotten."""
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft().result()
-        gone: dict[str, list[int]] = {"timelines": [], "snapshots": []}
+        gone: dict[str, list[int]] = {"sequences": [], "snapshots": []}
         while self.garbage:
             epoch, kind, number = self.garbage.popleft()
             if epoch == self.epoch:
@@ -243,11 +243,11 @@ class ClusterModel:
     # --- a model
 
     def cache(self, ctx: int, exact: bool = False) -> ClusterCache:
-        """Return an empty timeline for ``ctx`` tokens."""
+        """Return an empty sequence for ``ctx`` tokens."""
         return ClusterCache(self, ctx)
 
     def decoder(self, *caches: ClusterCache) -> ClusterDecoder | None:
-        """Return a decoder for a timeline, None where the stages cannot record."""
+        """Return a decoder for a sequence, None where the stages cannot record."""
         return ClusterDecoder(self, *caches) if self._records else None
 
     def last(self, X: Output, count: int) -> Output:
@@ -272,7 +272,7 @@ class ClusterModel:
         payload.save(file, self.shape, cache.ctx, tokens, logits, cache)  # type: ignore[arg-type]
 
     def load(self, file: Any, cache: ClusterCache) -> tuple[list[int], np.ndarray]:
-        """Read a session into an empty timeline; its rows stay here, too, to be sent again to a new worker."""
+        """Read a session into an empty sequence; its rows stay here, too, to be sent again to a new worker."""
         base = Base(cache.ctx)
         tokens, logits = payload.load(file, self.shape, base)  # type: ignore[arg-type]
         cache.start(base)

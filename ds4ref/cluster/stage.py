@@ -59,8 +59,8 @@ class Ranked(NamedTuple):
 
 
 @dataclass
-class Timeline:
-    """A timeline's cache, the recordings of its passes, and the outputs of the last one: streams (T, C, D), and logits
+class StageSequence:
+    """A sequence's cache, the recordings of its passes, and the outputs of the last one: streams (T, C, D), and logits
     (T, V) if it was recorded."""
 
     cache: Cache
@@ -103,7 +103,7 @@ class Stage:
             self.source.close()
             raise
         self.is_first, self.is_last = weights.token_embd is not None, weights.output is not None
-        self._timelines: dict[int, Timeline] = {}
+        self._sequences: dict[int, StageSequence] = {}
         self._snapshots: dict[int, Any] = {}
         records, chunk = self.ops.record() is not None, getattr(self.ops, "prefill_chunk", None)
         self.facts = Facts(
@@ -117,29 +117,29 @@ class Stage:
         result = getattr(self, name)(*arguments, **further)
         return result, time.perf_counter() - begun
 
-    # --- timelines
+    # --- sequences
 
     def open(self, key: int, ctx: int) -> None:
-        """Begin timeline ``key`` with an empty cache for ``ctx`` tokens."""
+        """Begin sequence ``key`` with an empty cache for ``ctx`` tokens."""
         cache = self.model.cache(ctx)
-        self._timelines[key] = Timeline(cache, Decoder.of(self.model, cache))
+        self._sequences[key] = StageSequence(cache, Decoder.of(self.model, cache))
 
-    def drop(self, timelines: Sequence[int], snapshots: Sequence[int]) -> None:
-        """Forget timelines and snapshots."""
-        for key in timelines:
-            self._timelines.pop(key, None)
+    def drop(self, sequences: Sequence[int], snapshots: Sequence[int]) -> None:
+        """Forget sequences and snapshots."""
+        for key in sequences:
+            self._sequences.pop(key, None)
         for key in snapshots:
             self._snapshots.pop(key, None)
 
     def run(
         self, key: int, ids: Sequence[int], recorded: bool, ranks: int, incoming: np.ndarray | None = None
     ) -> np.ndarray | Ranked | None:
-        """Advance a timeline by ``ids``; return the streams (T, C, D) for the next stage, from the last one the ranking
+        """Advance a sequence by ``ids``; return the streams (T, C, D) for the next stage, from the last one the ranking
         of a recorded pass.
 
         incoming: streams of the stage before.
         """
-        line = self._timelines[key]
+        line = self._sequences[key]
         line.streams = line.logits = None
         if recorded and line.decoder is not None:
             line.decoder.ranks = max(ranks, line.decoder.ranks)
@@ -155,37 +155,37 @@ class Stage:
         return None
 
     def prepare(self, key: int, positions: Sequence[int]) -> int:
-        """Make the recordings of a timeline that single tokens at ``positions`` need; return the number made."""
-        decoder = self._timelines[key].decoder
+        """Make the recordings of a sequence that single tokens at ``positions`` need; return the number made."""
+        decoder = self._sequences[key].decoder
         return 0 if decoder is None else decoder.prepare(positions)
 
     def streams(self, key: int, start: int, stop: int) -> np.ndarray:
         """Return the final streams of rows of the last pass, (n, C, D)."""
-        return np.array(self.ops.host(self._timelines[key].streams[start:stop]))
+        return np.array(self.ops.host(self._sequences[key].streams[start:stop]))
 
     def logits(self, key: int, start: int, stop: int) -> np.ndarray:
         """Return the logits of rows of the last pass, (n, V)."""
-        line = self._timelines[key]
+        line = self._sequences[key]
         if line.logits is not None:
             return np.array(self.ops.host(line.logits[start:stop]))
         pos0 = line.cache.pos - len(line.streams) + start
         return self.ops.host(self.model.logits(line.streams[start:stop], pos0))
 
     def rewind(self, key: int, pos: int) -> None:
-        """Set a timeline back to ``pos``."""
-        self._timelines[key].cache.rewind(pos)
+        """Set a sequence back to ``pos``."""
+        self._sequences[key].cache.rewind(pos)
 
     def rewindable(self, key: int, pos: int) -> bool:
         """Return whether ``rewind`` is possible."""
-        return self._timelines[key].cache.rewindable(pos)
+        return self._sequences[key].cache.rewindable(pos)
 
     def snapshot(self, key: int, number: int) -> None:
-        """Keep the state of a timeline as snapshot ``number``."""
-        self._snapshots[number] = self._timelines[key].cache.snapshot()
+        """Keep the state of a sequence as snapshot ``number``."""
+        self._snapshots[number] = self._sequences[key].cache.snapshot()
 
     def reset(self, key: int, number: int) -> None:
-        """Restore a timeline from a snapshot."""
-        line = self._timelines[key]
+        """Restore a sequence from a snapshot."""
+        line = self._sequences[key]
         line.cache.reset(self._snapshots[number])
         line.streams = line.logits = None
 
@@ -193,26 +193,26 @@ class Stage:
 
     def rows(self, key: int, layer: int) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, Projections]]]:
         """Return a layer's attention rows, and by compressor its compressed rows and its open windows."""
-        cache = self._timelines[key].cache
+        cache = self._sequences[key].cache
         kinds = cache.layers[layer].projections
         return cache.raw_rows(layer), {
             kind: (np.array(cache.compressed(layer, kind)), cache.waiting(layer, kind)) for kind in kinds
         }
 
     def restart(self, key: int, pos: int) -> None:
-        """Set an empty timeline to ``pos``, for ``put``."""
-        self._timelines[key].cache.restart(pos)
+        """Set an empty sequence to ``pos``, for ``put``."""
+        self._sequences[key].cache.restart(pos)
 
     def put(self, key: int, layer: int, compressed: dict[str, np.ndarray], raw: np.ndarray, projections: dict) -> None:
         """Write a layer's rows, as ``archs.deepseek4.cache`` takes them."""
-        cache = self._timelines[key].cache
+        cache = self._sequences[key].cache
         for kind, rows in compressed.items():
             cache.put_compressed(layer, kind, rows)
         cache.put(layer, raw, {kind: Projections(*rows) for kind, rows in projections.items()})
 
     def nbytes(self, key: int) -> int:
-        """Return the bytes of a timeline's cache."""
-        return self._timelines[key].cache.nbytes
+        """Return the bytes of a sequence's cache."""
+        return self._sequences[key].cache.nbytes
 
     def counts(self) -> np.ndarray:
         """Return how often each routed expert was chosen, (layers, experts)."""
@@ -223,8 +223,8 @@ class Stage:
         self.ops.threads = count
 
     def close(self) -> None:
-        """Drop all timelines, close the model and unmap the file."""
-        self._timelines, self._snapshots = {}, {}
+        """Drop all sequences, close the model and unmap the file."""
+        self._sequences, self._snapshots = {}, {}
         self.model.close()
         self.source.close()
 

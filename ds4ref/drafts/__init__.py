@@ -32,7 +32,7 @@ class Draft(Protocol):
     def propose(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
         """Return at most ``limit`` tokens that are likely to follow ``tokens``.
 
-        tokens: the timeline, the token about to be evaluated last; a live list: neither kept nor changed.
+        tokens: the sequence, the token about to be evaluated last; a live list: neither kept nor changed.
         (len(tokens) - 1 are evaluated.)
         streams: final streams (k, C, D) of the newest k >= 1 evaluated tokens, positions len(tokens)-1-k ..
         len(tokens)-2, an array of the backend valid only during the call; or None if unknown (after a load or restore).
@@ -41,5 +41,5 @@ class Draft(Protocol):
     def truncate(self, pos: int) -> None:
         """Forget what is known of positions from ``pos`` on.
 
-        The timeline was rewound, or replaced by another (then ``pos`` is the common prefix, or 0).
+        The sequence was rewound, or replaced by another (then ``pos`` is the common prefix, or 0).
         """

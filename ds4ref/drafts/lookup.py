@@ -35,7 +35,7 @@ _NONE = -1
 
 
 class Lookup:
-    """Drafts by lookup in one timeline; ``propose`` enters the tokens that are new to it."""
+    """Drafts by lookup in one sequence; ``propose`` enters the tokens that are new to it."""
 
     name = "lookup"
 

@@ -1,4 +1,4 @@
-"""Drafts of the block for multi-token prediction (``archs.deepseek4.mtp``), for one timeline.
+"""Drafts of the block for multi-token prediction (``archs.deepseek4.mtp``), for one sequence.
 
 Each call gives the block the pairs that it has not seen, the model's streams at p with the token at p + 1; the last of
 them predicts the first draft. Further drafts follow from the block's own streams. Their rows are then taken back: the
@@ -33,7 +33,7 @@ prompt."""
 
 
 class Mtp:
-    """Drafts of one timeline by the block; implements ``Draft``.
+    """Drafts of one sequence by the block; implements ``Draft``.
 
     depth   maximum number of drafts
     margin  two drafts become one if the logits of the best two tokens for the second are closer than this, as in ds4
@@ -56,7 +56,7 @@ class Mtp:
         self._recordings: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def propose(self, tokens: Sequence[int], streams: Any, limit: int) -> list[int]:
-        """Implement ``Draft.propose``. Without streams nothing is known of the timeline: propose nothing."""
+        """Implement ``Draft.propose``. Without streams nothing is known of the sequence: propose nothing."""
         if streams is None:
             self._rows.restart(0)
             return []

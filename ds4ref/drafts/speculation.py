@@ -136,13 +136,13 @@ class _Tried:
 
 
 class Speculation:
-    """The choice of drafts of one timeline.
+    """The choice of drafts of one sequence.
 
     drafts  in order of preference; of equal promise the first is taken
     depth   0: chosen as above; 1 to 7: always so deep, for measurements
     most    most drafted tokens of a pass
     clock   seconds, for the cost of drafts
-    counts  what is counted into, and ``times`` of passes: those of all timelines of an engine (None: its own)
+    counts  what is counted into, and ``times`` of passes: those of all sequences of an engine (None: its own)
     """
 
     def __init__(

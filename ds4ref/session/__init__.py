@@ -1,1 +1,1 @@
-"""Sessions: one mutable timeline of tokens each, with caches, logits, snapshots and saved payloads."""
+"""Sessions: one mutable sequence of tokens each, with caches, logits, snapshots and saved payloads."""

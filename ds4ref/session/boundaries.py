@@ -1,8 +1,8 @@
-"""When to save a checkpoint of a timeline: ds4's rules, as plain functions of token positions.
+"""When to save a checkpoint of a sequence: ds4's rules, as plain functions of token positions.
 
 cold        the beginning of a new prompt, for other conversations that share it: up to its last user message before the
             first answer, or else nearly all of it, cut at a multiple of the chunk size
-continued   at regular intervals of a long timeline, which bounds the loss if the process dies
+continued   at regular intervals of a long sequence, which bounds the loss if the process dies
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import UsageError
 class Policy:
     """When checkpoints are made; all values are in tokens.
 
-    min_tokens   shorter timelines are neither saved nor loaded
+    min_tokens   shorter sequences are neither saved nor loaded
     cold_max     longer prompts get no cold checkpoint; 0: no prompt gets one
     interval     between continued checkpoints, rounded up to a multiple of ``align``; 0: none are made
     trim         left out at the end of a prompt, where the next prompt may differ
@@ -75,12 +75,12 @@ class Policy:
         return length if length > 0 else self.stable(len(ids))
 
     def due(self, live: int, last: int) -> bool:
-        """Return whether a timeline of ``live`` tokens, of which ``last`` are saved, needs a continued checkpoint."""
+        """Return whether a sequence of ``live`` tokens, of which ``last`` are saved, needs a continued checkpoint."""
         return bool(self.step) and live >= self.min_tokens and live // self.step > last // self.step
 
 
 class Frontiers:
-    """Tracks how many tokens of one timeline its checkpoints cover."""
+    """Tracks how many tokens of one sequence its checkpoints cover."""
 
     def __init__(self, policy: Policy, saved_tokens: int = 0):
         self.policy, self.saved_tokens = policy, saved_tokens

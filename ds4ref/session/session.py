@@ -1,4 +1,4 @@
-"""A session: one timeline of tokens with its caches and the logits of the next token.
+"""A session: one sequence of tokens with its caches and the logits of the next token.
 
 Not thread-safe. A session is valid if caches and logits correspond exactly to ``tokens``. A failed evaluation leaves
 the session at the last finished chunk (if cancelled) or invalid (after any other failure).
@@ -56,7 +56,7 @@ class Snapshot:
 
 
 class Session:
-    """One timeline of a model, created by ``Engine.session``; ``drafts.session`` has one that drafts tokens."""
+    """One sequence of a model, created by ``Engine.session``; ``drafts.session`` has one that drafts tokens."""
 
     @property
     def _window(self) -> int:
@@ -78,7 +78,7 @@ class Session:
         """Outputs of the last replayed pass; the row of the newest token is number ``_row``."""
         self._row: int
         self._ahead: list[int]
-        """Tokens of the rows after ``_row``: in the cache, but not in the timeline unless they are appended."""
+        """Tokens of the rows after ``_row``: in the cache, but not in the sequence unless they are appended."""
         self._drafted: bool
         """Whether the last pass had drafts that were not settled."""
         self._stale: bool
@@ -181,16 +181,16 @@ class Session:
     def _start(self, cache: Any, tokens: list[int], logits: np.ndarray | None = None) -> None:
         """Continue from another cache; recordings of the old one are dropped."""
         self._truncated(0)
-        self._timeline, self._decoder = cache, Decoder.of(self.model, cache)
+        self._cache_ahead, self._decoder = cache, Decoder.of(self.model, cache)
         self._tokens, self._stale = tokens, False
         self._set_outputs(None, logits)
 
     @property
     def _cache(self) -> Any:
-        """Return the cache at the timeline's end: rows ahead are dropped."""
+        """Return the cache at the sequence's end: rows ahead are dropped."""
         self.check_open()
         self._settle()
-        return self._timeline
+        return self._cache_ahead
 
     def _settle(self) -> None:
         """Drop the rows ahead, and note how many drafts were right."""
@@ -199,7 +199,7 @@ class Session:
             self._settled(max(self._row, 0))
         if self._ahead:
             self._ahead = []
-            self._timeline.rewind(self.pos)
+            self._cache_ahead.rewind(self.pos)
 
     def _set_outputs(self, streams: Any, logits: np.ndarray | None) -> None:
         """Set the outputs of the last token, and no rows ahead."""
@@ -308,7 +308,7 @@ class Session:
         if self._streams is not None:
             self._streams = self.model.last(self._streams, 1)
         self._rows = None
-        return self._timeline, RANKS if self._decoder is None else self._decoder.ranks
+        return self._cache_ahead, RANKS if self._decoder is None else self._decoder.ranks
 
     def take(self, rows: Rows, tokens: Sequence[int]) -> None:
         """Take the outputs of a pass that has advanced the cache by ``tokens``; ``append`` of the first of them then

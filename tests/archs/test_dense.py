@@ -83,7 +83,7 @@ def test_snapshots_rewinding_and_saving(family: str, mode: str, tmp_path: Path) 
         fork = [other.eval(token) for token in ids[50:55]]
         session.restore(kept)
         again = [session.eval(token) for token in ids[40:50]]
-        assert np.array_equal(again, wanted), "another timeline wrote behind the snapshot"
+        assert np.array_equal(again, wanted), "another sequence wrote behind the snapshot"
 
         session.rewind(7)
         plain.sync(ids[:7])

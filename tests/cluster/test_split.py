@@ -77,7 +77,7 @@ def test_same_bits_as_one_machine(engines: dict[str, Engine], mode: str, stages:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_token_lost_on_its_way_is_not_in_the_timeline(engines: dict[str, Engine], after: bool) -> None:
+def test_a_token_lost_on_its_way_is_not_in_the_sequence(engines: dict[str, Engine], after: bool) -> None:
     engine = engines["qat"]
     connect = Breaking(engine, "qat", 2, 0, after)
     here, there = engine.session(40), Session(ClusterModel(engine.shape, engine.model.numerics, connect), 40)
@@ -165,7 +165,7 @@ def test_lost_stages_change_nothing(engines: dict[str, Engine], step: int) -> No
     assert at > 25 and errors == 0
 
 
-def test_making_a_lost_timeline_again_can_be_cancelled(engines: dict[str, Engine]) -> None:
+def test_making_a_lost_sequence_again_can_be_cancelled(engines: dict[str, Engine]) -> None:
     """Before its first pass and between two; afterwards it is what it was."""
     engine = engines["qat"]
     ids = ids_of(engine, 120)
@@ -183,7 +183,7 @@ def test_making_a_lost_timeline_again_can_be_cancelled(engines: dict[str, Engine
     np.testing.assert_array_equal(there.logits, here.logits)
     gc.collect()
     there.eval(5)
-    assert [len(stage._timelines) for stage in there.model.link().stages] == [1, 1]
+    assert [len(stage._sequences) for stage in there.model.link().stages] == [1, 1]
 
 
 def test_what_an_engine_on_a_cluster_is(engines: dict[str, Engine]) -> None:
@@ -225,7 +225,7 @@ def test_stages_forget_what_nobody_holds(engines: dict[str, Engine]) -> None:
     gc.collect()
     Session(model, 40).sync([1, 2])
     for stage in model.link().stages:
-        assert len(stage._timelines) == 1 and not stage._snapshots
+        assert len(stage._sequences) == 1 and not stage._snapshots
 
 
 def test_only_the_bytes_of_its_layers_are_touched(nano_path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class SpeculatingSession:
         return None
 
     def start(self, tokens: Sequence[int]) -> None:
-        """Begin another timeline."""
+        """Begin another sequence."""
         self._settle()
         if self.speculation:
             self.speculation.truncate(0)

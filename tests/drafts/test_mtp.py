@@ -16,7 +16,7 @@ from ds4ref.nano import mtp_path
 from ds4ref.nano.skills import held_out
 
 LONG = 300
-"""Tokens of a timeline that goes beyond the block's ring."""
+"""Tokens of a sequence that goes beyond the block's ring."""
 
 
 @pytest.fixture(scope="module", params=["exact", "qat", "ds4"])
@@ -31,7 +31,7 @@ def block(engine: Engine) -> Block:
 
 
 @pytest.fixture(scope="module")
-def timeline(engine: Engine) -> tuple[list[int], np.ndarray]:
+def sequence(engine: Engine) -> tuple[list[int], np.ndarray]:
     """Tokens of a story and the streams of all of them."""
     text = "".join(item.prompt().text + item.answer() for item in held_out("story", 20, seed=2))
     tokens = engine.tokenizer.encode(text)[:LONG]
@@ -77,9 +77,9 @@ def unrecorded(block: Block) -> Watched:
 # --- recorded
 
 
-def test_recorded_passes_give_the_bits_of_single_ops(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
+def test_recorded_passes_give_the_bits_of_single_ops(block: Block, sequence: tuple[list[int], np.ndarray]) -> None:
     """Of one to eight new tokens and more than that, over the end of the ring, drafts in between."""
-    tokens, X = timeline
+    tokens, X = sequence
     fast, slow = Watched(block), unrecorded(block)
     end = known = 1
     for new in itertools.cycle((1, 2, 8, 3, 9, 1, 5, 4, 7, 6)):
@@ -93,9 +93,9 @@ def test_recorded_passes_give_the_bits_of_single_ops(block: Block, timeline: tup
     assert {count for count, _ in fast._recordings} == set(range(1, MOST_RECORDED + 1)) and not slow._recordings
 
 
-def test_timelines_share_no_rows(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
+def test_sequences_share_no_rows(block: Block, sequence: tuple[list[int], np.ndarray]) -> None:
     """Two drafters in turn, whose recordings come from one template, each as if it were alone."""
-    tokens, X = timeline
+    tokens, X = sequence
     pair, alone = (Watched(block), Watched(block)), (unrecorded(block), unrecorded(block))
     for end in range(1, 90):
         for shift, mtp, other in zip((0, 100), pair, alone, strict=True):
@@ -108,9 +108,9 @@ def test_timelines_share_no_rows(block: Block, timeline: tuple[list[int], np.nda
 
 
 def test_each_call_feeds_what_is_new_with_the_token_after_it(
-    block: Block, timeline: tuple[list[int], np.ndarray]
+    block: Block, sequence: tuple[list[int], np.ndarray]
 ) -> None:
-    tokens, X = timeline
+    tokens, X = sequence
     mtp = Watched(block)
     assert len(mtp.propose(tokens[:21], X[:20], 3)) == 3
     first, *rest = mtp.fed
@@ -123,9 +123,9 @@ def test_each_call_feeds_what_is_new_with_the_token_after_it(
     assert mtp.fed == [(20, [tokens[21]]), (21, tokens[22:24]), (22, [tokens[23]])]
 
 
-def test_a_gap_begins_anew(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
+def test_a_gap_begins_anew(block: Block, sequence: tuple[list[int], np.ndarray]) -> None:
     """Streams that were not given leave no hole in the window: what was before them is forgotten."""
-    tokens, X = timeline
+    tokens, X = sequence
     mtp, fresh = Watched(block), Watched(block)
     mtp.propose(tokens[:21], X[:20], 2)
     mtp.propose(tokens[:23], X[21:22], 2)
@@ -135,9 +135,9 @@ def test_a_gap_begins_anew(block: Block, timeline: tuple[list[int], np.ndarray])
     assert mtp._rows.first == 21
 
 
-def test_the_margin_is_of_the_second_of_two_drafts(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
+def test_the_margin_is_of_the_second_of_two_drafts(block: Block, sequence: tuple[list[int], np.ndarray]) -> None:
     """Not of the first, and not where there are three."""
-    tokens, X = timeline
+    tokens, X = sequence
     mtp = Watched(block)
     drafts = mtp.propose(tokens[:21], X[:20], 2)
     (_, _, _, _, first), (_, _, _, _, second) = mtp.passes
@@ -150,10 +150,10 @@ def test_the_margin_is_of_the_second_of_two_drafts(block: Block, timeline: tuple
 
 
 def test_drafting_ends_before_the_first_draft_that_is_not_sure(
-    block: Block, timeline: tuple[list[int], np.ndarray]
+    block: Block, sequence: tuple[list[int], np.ndarray]
 ) -> None:
     """The margins are those of the same drafts without a limit; what is not proposed leaves no trace."""
-    tokens, X = timeline
+    tokens, X = sequence
     mtp, free = Watched(block, sure=SURE), Watched(block)
     lengths = []
     for end in range(1, 120):
@@ -171,9 +171,9 @@ def test_drafting_ends_before_the_first_draft_that_is_not_sure(
 # --- what is taken back
 
 
-def test_drafts_leave_no_trace(block: Block, timeline: tuple[list[int], np.ndarray]) -> None:
+def test_drafts_leave_no_trace(block: Block, sequence: tuple[list[int], np.ndarray]) -> None:
     """Sixteen drafts a call, or one: the same bits next time, also where drafts run over the end of the ring."""
-    tokens, X = timeline
+    tokens, X = sequence
     many, one = Watched(block), Watched(block)
     for end in range(1, LONG - 1, 3):
         known = max(0, end - 3)
@@ -186,10 +186,10 @@ def test_drafts_leave_no_trace(block: Block, timeline: tuple[list[int], np.ndarr
 
 @pytest.mark.parametrize("back", [1, 2, 5, 64, 95, 96])
 def test_after_a_rewind_it_is_as_if_one_had_never_gone_there(
-    block: Block, timeline: tuple[list[int], np.ndarray], back: int
+    block: Block, sequence: tuple[list[int], np.ndarray], back: int
 ) -> None:
     """Other tokens and streams beyond, then ``truncate``: bits of a drafter that saw only what is left."""
-    tokens, X = timeline
+    tokens, X = sequence
     end = 150
     gone, stayed = Watched(block), Watched(block)
     for mtp in (gone, stayed):

@@ -1,4 +1,4 @@
-"""Keeping timelines of a fake model, and finding them again."""
+"""Keeping sequences of a fake model, and finding them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lengths of a timeline get a checkpoint: ds4's examples, and what they are for."""
+"""Which lengths of a sequence get a checkpoint: ds4's examples, and what they are for."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_snapshot_keeps_its_logits(engine: Engine, ids: list[int]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["exact", "ds4"], indirect=True)
-def test_one_of_two_timelines_goes_on_in_place(engine: Engine, ids: list[int]) -> None:
+def test_one_of_two_sequences_goes_on_in_place(engine: Engine, ids: list[int]) -> None:
     first, second = engine.session(CTX), engine.session(CTX)
     first.sync(ids[:200])
     snapshot = first.snapshot()

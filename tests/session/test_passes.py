@@ -125,7 +125,7 @@ def test_drafts_stay_within_the_context(engine: Engine, prompts: list, alone: li
     np.testing.assert_array_equal(session.logits, alone[2][4][1])
 
 
-def test_a_drafter_hears_what_becomes_of_the_timeline(engine: Engine, prompts: list, alone: list) -> None:
+def test_a_drafter_hears_what_becomes_of_the_sequence(engine: Engine, prompts: list, alone: list) -> None:
     best = [token for token, _ in alone[0]]
     told = Told(prompts[0], best, 2)
     session = started(engine, prompts[0], speculation=told)

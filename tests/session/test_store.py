@@ -45,7 +45,7 @@ def test_a_hit_is_counted_and_the_file_stays(tmp_path: Path) -> None:
         assert (header(tmp_path / name).hits, header(tmp_path / name).used) == (hits, int(now[0]))
 
 
-def test_short_timelines_are_neither_saved_nor_loaded(tmp_path: Path) -> None:
+def test_short_sequences_are_neither_saved_nor_loaded(tmp_path: Path) -> None:
     saved(store(tmp_path), b"12345")
     strict = store(tmp_path, policy=Policy(min_tokens=6))
     assert not strict.save(FakeSession(b"54321"), (), "cold")  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ shape, hooks, chunk, rope, hyper_connections, compressor, indexer, attention, mo
 
 Written once over the op table (``kernels.ops``) for all numerics modes: a mode switches roundings on or off at fixed
 points of the pass. ``tensors`` and ``weights`` bind a file's tensors, ``cache`` and ``payload`` hold and save the KV
-cache of a timeline, ``costs`` counts bytes and operations. docs/explanation/model.md has the formulas.
+cache of a sequence, ``costs`` counts bytes and operations. docs/explanation/model.md has the formulas.
 """
 
 from __future__ import annotations

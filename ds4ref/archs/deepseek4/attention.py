@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..inputs import into_part, of_timeline
+from ..inputs import into_part, of_sequence
 from . import compressor, hyper_connections, indexer
 from .chunk import Chunk
 from .shape import CSA
@@ -28,9 +28,9 @@ def half_layer(c: Chunk, X: np.ndarray) -> np.ndarray:
     projected = compressor.project(c, "attn", x) if c.ratio else None
     wanted = indexer.project(c, x, u, tables) if c.ratio == CSA else None
     joined = ops.array(*q.shape) if c.members else None
-    for part, places in c.timelines():
-        ops.store_rows(of_timeline(row, places), part.cache.raw, part.at())
-        o = _attend(part, of_timeline(q, places), projected, wanted, places, joined)
+    for part, places in c.sequences():
+        ops.store_rows(of_sequence(row, places), part.cache.raw, part.at())
+        o = _attend(part, of_sequence(q, places), projected, wanted, places, joined)
     o = c.tap("kqv_out", o if joined is None else joined)
     # values carry rope because keys and values are one row: take it off again at the query's position
     o = c.tap("kqv_back", ops.rope(o, *tables, inverse=True))
@@ -45,9 +45,9 @@ def _attend(
     places: slice | None,
     joined: np.ndarray | None,
 ) -> np.ndarray:
-    """Write the compressed rows that a timeline's tokens complete, and attend with its queries q (T, H, hd).
+    """Write the compressed rows that a sequence's tokens complete, and attend with its queries q (T, H, hd).
 
-    projected, wanted: results of ``project`` for the tokens of all timelines, of which these are at ``places``.
+    projected, wanted: results of ``project`` for the tokens of all sequences, of which these are at ``places``.
     joined: the result for all of them, if there are several.
     """
     ops, s, w = c.ops, c.shape, c.w

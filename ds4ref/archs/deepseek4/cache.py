@@ -1,4 +1,4 @@
-"""The caches of one timeline, per layer (docs/explanation/model.md 11.1).
+"""The caches of one sequence, per layer (docs/explanation/model.md 11.1).
 
     raw           ring of the newest positions' attention rows; attention reads the sliding window from it
     projections   rings of the compressors' projections of the newest tokens, until their windows close
@@ -6,7 +6,7 @@
 
 A ring stores position p at row p % length, so rows never move, and rewinding by a few tokens is free.
 
-Append-only rows live in a ``Store`` that timelines with a common prefix share (``archs.claims``).
+Append-only rows live in a ``Store`` that sequences with a common prefix share (``archs.claims``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...costs import prefill_chunk
-from ..claims import Claim, Claims, Timeline
+from ..claims import Claim, Claims, SequenceCache
 from .shape import CSA, PLAIN, ModelShape
 
 EMPTY_SCORE = np.float32(-1e30)
@@ -25,7 +25,7 @@ EMPTY_SCORE = np.float32(-1e30)
 11.1)."""
 
 REACH = 32
-"""Number of tokens by which a timeline can always rewind without recomputing."""
+"""Number of tokens by which a sequence can always rewind without recomputing."""
 
 
 class Store(Claims):
@@ -106,7 +106,7 @@ class CacheSnapshot(NamedTuple):
         return id(self.store), used
 
 
-class Cache(Timeline):
+class Cache(SequenceCache):
     """The caches of all layers at position ``pos``.
 
     half: compressed and indexer rows are stored as float16, which is lossless in modes that round them to float16.

@@ -80,7 +80,7 @@ class Chunk(Inputs):
     """Tokens ids (T,) at positions pos0 .. pos0 + T - 1 on their way through the model.
 
     ``at_layer`` sets ``layer``, ``ratio``, ``w`` and ``cache`` to those of the current layer. A chunk of several
-    timelines has ``members`` in place of a plan and a cache.
+    sequences has ``members`` in place of a plan and a cache.
     """
 
     layer: int
@@ -108,7 +108,7 @@ class Chunk(Inputs):
             hooks.begin(self)
 
     def at_layer(self, layer: int, w: LayerWeights, *caches: LayerCache) -> None:
-        """Set the current layer, with its weights and the cache of each timeline."""
+        """Set the current layer, with its weights and the cache of each sequence."""
         self.layer, self.ratio, self.w = layer, self.shape.ratios[layer], w
         if self.members:
             for member, cache in zip(self.members, caches, strict=True):

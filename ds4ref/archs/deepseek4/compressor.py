@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..inputs import of_timeline
+from ..inputs import of_sequence
 from .chunk import Chunk
 from .shape import CSA
 
@@ -24,8 +24,8 @@ class Projected(NamedTuple):
     gate: np.ndarray
 
     def of(self, places: slice | None) -> Projected:
-        """Return the projections of one timeline's tokens."""
-        return Projected(of_timeline(self.kv, places), of_timeline(self.gate, places))
+        """Return the projections of one sequence's tokens."""
+        return Projected(of_sequence(self.kv, places), of_sequence(self.gate, places))
 
 
 def project(c: Chunk, prefix: str, x: np.ndarray) -> Projected:
@@ -36,7 +36,7 @@ def project(c: Chunk, prefix: str, x: np.ndarray) -> Projected:
 
 
 def closed_rows(c: Chunk, prefix: str, projected: Projected) -> np.ndarray | None:
-    """Put a timeline's projections into the ring and return the rows (n, width) of windows closed by the chunk, normed
+    """Put a sequence's projections into the ring and return the rows (n, width) of windows closed by the chunk, normed
     and rotated.
 
     Return None if no window closed. ``prefix`` is "attn" or "indexer". The first row belongs to window pos0 // ratio.

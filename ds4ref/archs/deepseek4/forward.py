@@ -123,7 +123,7 @@ class Model(archs.Model):
     def record_rows(
         self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[Plan]
     ) -> tuple[Any, Any, Inputs]:
-        """Record the ops of a pass of T rows, ``counts`` tokens of each timeline; return its streams (T, C, D), its
+        """Record the ops of a pass of T rows, ``counts`` tokens of each sequence; return its streams (T, C, D), its
         logits (T, V), None without an output head, and its inputs."""
         members = [
             Chunk(self, blank(count), cache.pos, rows_plan, None, recording)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..inputs import of_timeline
+from ..inputs import of_sequence
 from . import compressor
 from .chunk import Chunk
 from .shape import CSA
@@ -29,17 +29,17 @@ class Wanted(NamedTuple):
     weights: np.ndarray | None
 
     def of(self, places: slice | None) -> Wanted:
-        """Return what one timeline's tokens ask for."""
+        """Return what one sequence's tokens ask for."""
         if self.q is None:
             return Wanted(self.projected.of(places), None, None)
-        return Wanted(self.projected.of(places), of_timeline(self.q, places), of_timeline(self.weights, places))
+        return Wanted(self.projected.of(places), of_sequence(self.q, places), of_sequence(self.weights, places))
 
 
 def project(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np.ndarray]) -> Wanted:
     """Project x (T, D) and the normed low-rank query u (T, q_rank); ``tables`` are the rope tables of the chunk."""
     ops, s, w = c.ops, c.shape, c.w
     projected = compressor.project(c, "indexer", x)
-    if not any(part.plan.scored for part, _ in c.timelines()):
+    if not any(part.plan.scored for part, _ in c.sequences()):
         return Wanted(projected, None, None)
     iq = ops.linear(u, w.indexer_attn_q_b, "float").reshape(len(x), s.index_heads, s.index_dim)
     iq = c.tap("indexer_q", c.index_rounding(ops.rope(iq, *tables)))
@@ -48,7 +48,7 @@ def project(c: Chunk, x: np.ndarray, u: np.ndarray, tables: tuple[np.ndarray, np
 
 
 def select(c: Chunk, wanted: Wanted) -> np.ndarray | None:
-    """Update a timeline's indexer rows, then select the compressed rows that each of its tokens attends to.
+    """Update a sequence's indexer rows, then select the compressed rows that each of its tokens attends to.
 
     Return row ids int32 (T, k), ascending and padded with -1, or None while every visible row fits in top-k.
     """

@@ -194,7 +194,7 @@ class Pairs(Chunk):
 
 
 class Window:
-    """The block's attention rows of the newest positions of one timeline: those of first .. pos - 1.
+    """The block's attention rows of the newest positions of one sequence: those of first .. pos - 1.
 
     A ring of two windows and some more rows: up to ``REACH`` tokens can be taken back without losing any of the window,
     and further ones leave a shorter window. No context limits it.

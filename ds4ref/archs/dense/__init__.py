@@ -6,7 +6,7 @@ Pre-norm residual blocks of grouped-query attention and a gated feed-forward or 
 2025). A ``Family`` names the differences: how rope pairs channels, whether query and key heads are normed, projections
 have biases, files may declare experts. ``published`` reads Hugging Face's folders (``windows``,
 ``published_experts``), ``weights`` binds a file's tensors, ``cache`` and ``payload`` hold and save the KV cache of a
-timeline, ``costs`` counts bytes and operations. Written over the op table alone, so every backend runs it.
+sequence, ``costs`` counts bytes and operations. Written over the op table alone, so every backend runs it.
 
     ARCH = Dense(Family("llama", halves=False, qk_norm=False))
 """

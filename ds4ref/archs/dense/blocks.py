@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..inputs import into_part, of_timeline
+from ..inputs import into_part, of_sequence
 from . import experts
 from .chunk import HEAD, Chunk
 
@@ -31,7 +31,7 @@ def embed(c: Chunk, w: Weights) -> np.ndarray:
 
 
 def attention(c: Chunk, w: LayerWeights, caches: Sequence[LayerRows], x: np.ndarray) -> np.ndarray:
-    """Return x + attention(norm(x)), (T, D), and write keys and values into each timeline's cache of the layer."""
+    """Return x + attention(norm(x)), (T, D), and write keys and values into each sequence's cache of the layer."""
     ops, s, tokens = c.ops, c.shape, len(x)
     x = c.tap("l_in", x)
     h = c.inputs(c.tap("attn_norm", ops.rms_norm(x, w.attn_norm, s.rms_eps)))
@@ -46,11 +46,11 @@ def attention(c: Chunk, w: LayerWeights, caches: Sequence[LayerRows], x: np.ndar
     k = c.tap("Kcur", c.store(ops.rope(k, *tables, halves=s.family.halves)))
     v = c.tap("Vcur", c.store(v))
     joined = ops.array(*q.shape) if c.members else None
-    for (part, places), rows in zip(c.timelines(), caches, strict=True):
+    for (part, places), rows in zip(c.sequences(), caches, strict=True):
         part.layer = c.layer
         for new, stored in ((k, rows.keys), (v, rows.values)):
-            ops.store_rows(of_timeline(new.reshape(tokens, s.kv_width), places), stored, part.at())
-        mine = of_timeline(q, places), *rows.heads(s.n_kv_heads), *part.seen(), s.attn_scale
+            ops.store_rows(of_sequence(new.reshape(tokens, s.kv_width), places), stored, part.at())
+        mine = of_sequence(q, places), *rows.heads(s.n_kv_heads), *part.seen(), s.attn_scale
         o = ops.attend(*mine, **into_part(joined, places))
     o = c.tap("kqv_out", o if joined is None else joined)
     o = c.inputs(o.reshape(tokens, s.n_heads * s.head_dim))

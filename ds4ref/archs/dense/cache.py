@@ -1,7 +1,7 @@
-"""The caches of one timeline: keys and values of every token, per layer, append-only.
+"""The caches of one sequence: keys and values of every token, per layer, append-only.
 
 The row of a position holds that token's keys (or values) of all KV heads, so the cache can rewind to any position. Rows
-live in a ``Store`` that timelines with a common prefix share (``archs.claims``).
+live in a ``Store`` that sequences with a common prefix share (``archs.claims``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..claims import Claim, Claims, Timeline
+from ..claims import Claim, Claims, SequenceCache
 from .shape import DenseShape
 
 
@@ -71,7 +71,7 @@ class CacheSnapshot(NamedTuple):
         return id(self.store), self.store.shape.kv_bytes(self.pos, 2 if self.store.half else 4)
 
 
-class Cache(Timeline):
+class Cache(SequenceCache):
     """The caches of all layers at position ``pos``. half: rows are stored as float16."""
 
     _store: Store

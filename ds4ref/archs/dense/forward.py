@@ -137,10 +137,10 @@ class Model(archs.Model):
     def record_rows(
         self, recording: Any, caches: Sequence[Cache], counts: Sequence[int], plans: Sequence[None]
     ) -> tuple[Any, Any, Inputs]:
-        """Record the ops of a pass of T rows, ``counts`` tokens of each timeline; return its residual stream (T, D),
+        """Record the ops of a pass of T rows, ``counts`` tokens of each sequence; return its residual stream (T, D),
         its logits (T, V) and its inputs."""
-        timelines = zip(caches, counts, strict=True)
-        members = [Chunk(self, blank(count), cache.pos, None, recording) for cache, count in timelines]
+        sequences = zip(caches, counts, strict=True)
+        members = [Chunk(self, blank(count), cache.pos, None, recording) for cache, count in sequences]
         c = members[0]
         if len(members) > 1:
             c = Chunk(self, blank(sum(counts)), c.pos0, None, recording, members)

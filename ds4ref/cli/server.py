@@ -117,13 +117,8 @@ def build_parser() -> Parser:
                    "conversations, MiB (1024)")  # fmt: skip
     g.add_argument("--form-thinking", metavar="N", type=integer(0), help="maximum reasoning tokens before a forced "
                    "tool call or JSON answer; needed with random weights (no limit)")  # fmt: skip
-    g.add_argument(
-        "--connections", metavar="N", type=integer(), default=512, help="maximum concurrent connections (512)"
-    )
     g.add_argument("--body-mb", metavar="N", type=integer(1, 1024), default=64, help="maximum request size, "
                    "MiB, before and after decompression (64)")  # fmt: skip
-    g.add_argument("--receive", metavar="S", type=number(0.1, 1e6), default=60.0, help="seconds to receive a request "
-                   "body (60)")  # fmt: skip
     g.add_argument("--drain", metavar="S", type=number(0, 1e6), default=30.0, help="seconds to let running answers "
                    "finish at shutdown (30)")  # fmt: skip
 
@@ -174,9 +169,8 @@ def settings(args: Namespace, key: str) -> Settings:
     limits = Limits(
         body_bytes=body,
         held_bytes=max(Limits.held_bytes, 2 * body),
-        body_seconds=args.receive,
         drain_seconds=args.drain,
-        connections=most_connections(args.connections),
+        connections=most_connections(Limits.connections),
     )
     return Settings(
         model=args.model_name,

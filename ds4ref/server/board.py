@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .turn import Event
+from .exchange import Watcher
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -14,7 +14,7 @@ RECENT = 50
 """Number of finished turns kept for the status page."""
 
 
-class Board:
+class Board(Watcher):
     """Watcher that keeps the running turns, the last finished ones, and totals."""
 
     def __init__(self) -> None:
@@ -26,9 +26,6 @@ class Board:
     def began(self, x: Exchange) -> None:
         """Add a submitted turn to the running ones."""
         self._live[id(x)] = x
-
-    def event(self, x: Exchange, event: Event) -> None:
-        """Do nothing: a turn's progress is read from its exchange."""
 
     def ended(self, x: Exchange) -> None:
         """Move a turn from the running to the finished ones and add its counts to the totals."""

@@ -23,8 +23,9 @@ from .api import Api, Refused, Reply
 from .job import Job
 from .limits import Disconnected, check_json, inflate, receive_body
 from .mailbox import Mailbox
+from .queue import Busy
 from .turn import Event, Failed, Prefill, Turn
-from .worker import Busy, Overflow
+from .worker import Overflow
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -117,8 +118,9 @@ class _Answer:
     def __init__(self, service: Service, x: Exchange, turn: Turn, reply: Reply, link: Link, mail: Mailbox, send: Any):
         self.service, self.limits = service, service.limits
         self.x, self.turn, self.reply, self.link, self.mail, self.send = x, turn, reply, link, mail, send
-        self.begun = False
-        self.over = False
+        self.begun = self.over = False
+        self.ready = False  # a failure no longer has a status of its own
+        self.body = b""
         self.spoke = mail.loop.time()
         self.rest = 0.0
 
@@ -130,71 +132,61 @@ class _Answer:
                 raise Disconnected
             if self.mail.full:
                 raise Slow
-            if self.reply.stream:
-                await self._stream(events)
-            else:
-                await self._collect(events)
+            try:
+                out = self._told(events)
+            except Refused as refused:
+                self.over = True
+                await respond(self.send, refused, self.turn.api)
+                self.x.end(refused.status, refused.message)
+                return
+            await (self._stream(out) if self.reply.stream else self._collect())
+            if self.over:
+                self.x.end(200)
 
-    async def _stream(self, events: list[Event]) -> None:
+    def _told(self, events: list[Event]) -> bytes:
+        """Pass events to the reply; return what goes out for them. Refused for what fails before anything has."""
         out = bytearray()
-        ready = self.begun
         for event in events:
             event = _or_shutdown(event)
             self.x.note(event)
             if isinstance(event, Failed):
-                if not ready:
-                    await self._refuse(self._failed(event))
-                    return
-                out += self._late(event)
-                break
-            ready = ready or isinstance(event, (Prefill, Delta))
+                if not self.ready:
+                    raise refusals.failed(self.turn.api, event, self.service.ctx)
+                return bytes(out + self._late(event))
+            self.ready = self.reply.stream and (self.ready or isinstance(event, (Prefill, Delta)))
             try:
                 out += self.reply.feed(event)
+                if isinstance(event, Delta) and event.finish:
+                    self.over = True
+                    self.body = b"" if self.reply.stream else self.reply.document()
+            except Refused:
+                raise
             except Exception:
                 log.exception("%s: an event could not be sent", self.x.id)
-                self.service.worker.abandon(self._job)
-                out += self._late(Failed("engine", "internal error"))
-                break
-            self.over = isinstance(event, Delta) and bool(event.finish)
+                assert self.x.job is not None
+                self.service.worker.abandon(self.x.job)
+                if not self.ready:
+                    raise refusals.internal() from None
+                return bytes(out + self._late(Failed("engine", "internal error")))
+        return bytes(out)
+
+    async def _stream(self, out: bytes) -> None:
         if not out and not self.over and self.mail.loop.time() - self.spoke >= self.limits.alive_seconds:
-            ready, out = True, bytearray(self.reply.alive())
-        if ready and not self.begun:
+            self.ready, out = True, self.reply.alive()
+        if self.ready and not self.begun:
             self.begun = True
-            await self._write(start(200, STREAM, {"cache-control": "no-cache", **self._times()}))
+            await self._write(start(200, STREAM, {"cache-control": "no-cache", "server-timing": self.x.timing}))
         if out or self.over:
-            await self._write({"type": "http.response.body", "body": bytes(out), "more_body": not self.over})
+            await self._write({"type": "http.response.body", "body": out, "more_body": not self.over})
         if self.x.first is not None:
             self.rest = self.spoke + PACE
-        if self.over:
-            self.x.end(200)
 
-    async def _collect(self, events: list[Event]) -> None:
+    async def _collect(self) -> None:
         self.spoke = self.mail.loop.time()
         if self.x.first is not None:
             self.rest = self.spoke + 10 * PACE
-        for event in events:
-            event = _or_shutdown(event)
-            self.x.note(event)
-            if isinstance(event, Failed):
-                await self._refuse(self._failed(event))
-                return
-            try:
-                self.reply.feed(event)
-                if isinstance(event, Delta) and event.finish:
-                    body = self.reply.document()
-                    self.over = True
-            except Refused as refused:
-                await self._refuse(refused)
-                return
-            except Exception:
-                log.exception("%s: an answer could not be sent", self.x.id)
-                self.service.worker.abandon(self._job)
-                await self._refuse(refusals.internal())
-                return
-        if self.over:
-            for message in whole(200, JSON, body, self._times()):
-                await self._write(message)
-            self.x.end(200)
+        for message in whole(200, JSON, self.body, {"server-timing": self.x.timing}) if self.over else ():
+            await self._write(message)
 
     async def _write(self, message: dict[str, Any]) -> None:
         """Send an ASGI message; Slow if the client reads nothing for too long, Disconnected if it disconnected."""
@@ -205,26 +197,11 @@ class _Answer:
         await self.send(message)
         self.spoke = self.mail.loop.time()
 
-    async def _refuse(self, refused: Refused) -> None:
-        self.over = True
-        await respond(self.send, refused, self.turn.api)
-        self.x.end(refused.status, refused.message)
-
-    def _failed(self, event: Failed) -> Refused:
-        return refusals.failed(self.turn.api, event, self.service.ctx)
-
     def _late(self, failed: Failed) -> bytes:
         self.over = True
-        self.x.note(failed) if not self.x.finish else None
+        if not self.x.finish:
+            self.x.note(failed)
         return self.reply.late_error(failed)
-
-    @property
-    def _job(self) -> Job:
-        assert self.x.job is not None
-        return self.x.job
-
-    def _times(self) -> dict[str, str]:
-        return {"server-timing": self.x.timing}
 
 
 def _or_shutdown(event: Event) -> Event:

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..targets.answer import Delta, Usage
 from .turn import Answered, Event, Failed, Prefill, Queued, Turn
@@ -27,8 +27,8 @@ LEFT = 499
 """Status recorded for a request whose client disconnected before the answer (nginx's code)."""
 
 
-class Watcher(Protocol):
-    """An observer of requests: log, metrics, status page or trace."""
+class Watcher:
+    """An observer of requests: log, metrics, status page or trace; by itself it does nothing."""
 
     def began(self, x: Exchange) -> None:
         """Handle the submission of the request's turn to the worker."""

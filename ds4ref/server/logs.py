@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..targets.answer import Delta, Finish
+from .exchange import Watcher
 from .turn import Event, Prefill, Queued
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def listen(stream: TextIO, form: str, colour: bool) -> logging.Handler:
     return handler
 
 
-class Lines:
+class Lines(Watcher):
     """Watcher that logs the progress of turns."""
 
     def __init__(self) -> None:

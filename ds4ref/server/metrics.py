@@ -11,7 +11,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from .turn import Event
+from .exchange import Watcher
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -32,28 +32,30 @@ COUNTERS = {
     "ds4_accepted_tokens": "Guessed tokens that were right",
 }
 
+COUNTED = {
+    "requests": ("Requests by what they asked for and how they ended", "api", "status"),
+    "answers": ("Answers by the reason of their end", "api", "finish"),
+    "prompt_tokens": ("Tokens of prompts, cached ones included", "api"),
+    "cached_tokens": ("Tokens of prompts that were not evaluated again", "source"),
+    "completion_tokens": ("Generated tokens", "api"),
+    "reasoning_tokens": ("Generated tokens that were thought and not said", "api"),
+}
+"""Counters of the turns that ended: what they count, and their labels."""
+
 State = Callable[[], Mapping[str, float]]
 """Type of a function that returns the current value of each of GAUGES and COUNTERS, by name."""
 
 
-class Metrics:
+class Metrics(Watcher):
     """Watcher that counts turns and their tokens and times."""
 
     def __init__(self, state: State):
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(_Gauges(state))
-        self.requests = Counter("ds4_requests", "Requests by what they asked for and how they ended",
-                                ["api", "status"], registry=registry)  # fmt: skip
-        self.finished = Counter("ds4_answers", "Answers by the reason of their end", ["api", "finish"],
-                                registry=registry)  # fmt: skip
-        self.prompt = Counter("ds4_prompt_tokens", "Tokens of prompts, cached ones included", ["api"],
-                              registry=registry)  # fmt: skip
-        self.cached = Counter("ds4_cached_tokens", "Tokens of prompts that were not evaluated again", ["source"],
-                              registry=registry)  # fmt: skip
-        self.completion = Counter("ds4_completion_tokens", "Generated tokens", ["api"], registry=registry)
-        self.reasoning = Counter("ds4_reasoning_tokens", "Generated tokens that were thought and not said", ["api"],
-                                 registry=registry)  # fmt: skip
+        self.counters = {
+            name: Counter(f"ds4_{name}", text, labels, registry=registry) for name, (text, *labels) in COUNTED.items()
+        }
         self.seconds = {
             name: Histogram(f"ds4_{name}_seconds", text, ["api"], buckets=SECONDS, registry=registry)
             for name, text in {
@@ -65,21 +67,16 @@ class Metrics:
             }.items()
         }
 
-    def began(self, x: Exchange) -> None:
-        """Do nothing: a turn is counted when it ends."""
-
-    def event(self, x: Exchange, event: Event) -> None:
-        """Do nothing: a turn is counted when it ends."""
-
     def ended(self, x: Exchange) -> None:
         """Add a finished turn's tokens, times and finish reason to the metrics."""
         api = x.api
-        self.finished.labels(api, x.finish or "none").inc()
-        self.prompt.labels(api).inc(x.prompt if x.prefill is not None else 0)
+        counters = self.counters
+        counters["answers"].labels(api, x.finish or "none").inc()
+        counters["prompt_tokens"].labels(api).inc(x.prompt if x.prefill is not None else 0)
         if x.cached:
-            self.cached.labels(x.source).inc(x.cached)
-        self.completion.labels(api).inc(x.tokens)
-        self.reasoning.labels(api).inc(x.usage.reasoning or 0)
+            counters["cached_tokens"].labels(x.source).inc(x.cached)
+        counters["completion_tokens"].labels(api).inc(x.tokens)
+        counters["reasoning_tokens"].labels(api).inc(x.usage.reasoning or 0)
         times = {"queue": x.queued, "prefill": x.prefilling, "decode": x.decoding, "request": x.lasted}
         for name, spent in times.items():
             self.seconds[name].labels(api).observe(spent)
@@ -88,7 +85,7 @@ class Metrics:
 
     def answered(self, api: str, status: int) -> None:
         """Count a finished HTTP request by endpoint name and status."""
-        self.requests.labels(api, str(status)).inc()
+        self.counters["requests"].labels(api, str(status)).inc()
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """Return (metrics, content type) in the format that the header value ``accept`` requests."""

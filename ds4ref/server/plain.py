@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..text import rawjson
 from ..version import __version__
 from .api import Refused
+from .apis.fields import members_of, typed
 from .apis.messages import Messages
+from .apis.requests import Id
 from .endpoint import JSON, body_of, translated
 from .limits import check_json, inflate
 
@@ -42,11 +43,21 @@ CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # fmt: skip
 
 
-LIST = 1 << 16
-"""Entries of a long list that are written at once: no other thread runs meanwhile."""
-
 MAX_TIMELINES = 100
 """Maximum number of cached timelines in the status document, most recently used first."""
+
+
+class Tokenize(msgspec.Struct):
+    """A request of /tokenize."""
+
+    prompt: str
+    add_special_tokens: bool | None = None
+
+
+class Detokenize(msgspec.Struct):
+    """A request of /detokenize."""
+
+    tokens: list[Id]
 
 
 class Plain:
@@ -150,15 +161,10 @@ class Plain:
         return await self._answered(request, self._tokens)
 
     def _tokens(self, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-        asked = _members(body)
-        text, bos = asked.get("prompt"), asked.get("add_special_tokens", False)
-        if not isinstance(text, str):
-            raise Refused(400, "prompt must be a string")
-        if not isinstance(bos, bool):
-            raise Refused(400, "add_special_tokens must be true or false")
+        asked = typed(members_of(body)[0], Tokenize)
         tokenizer = self.service.worker.engine.tokenizer
-        ids = tokenizer.encode_rendered(text)
-        tokens = [tokenizer.bos, *ids] if bos else ids
+        ids = tokenizer.encode_rendered(asked.prompt)
+        tokens = [tokenizer.bos, *ids] if asked.add_special_tokens else ids
         return {"tokens": tokens, "count": len(tokens), "max_model_len": self.service.ctx}
 
     async def detokenize(self, request: Request) -> Response:
@@ -166,10 +172,9 @@ class Plain:
         return await self._answered(request, self._text)
 
     def _text(self, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-        ids = _members(body).get("tokens")
-        tokenizer = self.service.worker.engine.tokenizer
-        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < len(tokenizer) for i in ids):
-            raise Refused(400, f"tokens must be a list of token ids (0..{len(tokenizer) - 1})")
+        ids, tokenizer = typed(members_of(body)[0], Detokenize).tokens, self.service.worker.engine.tokenizer
+        if max(ids, default=0) >= len(tokenizer):
+            raise Refused(400, f"tokens must be token ids (0..{len(tokenizer) - 1})")
         return {"prompt": tokenizer.decode(ids).decode("utf-8", "replace")}
 
     async def count_tokens(self, request: Request) -> Response:
@@ -264,37 +269,6 @@ def _page(html: bytes) -> Response:
     return Response(html, headers={**headers, "x-content-type-options": "nosniff"})
 
 
-def _members(body: bytes) -> dict[str, Any]:
-    """Return the members of a JSON object that are not null."""
-    return {
-        name: rawjson.string(raw) if rawjson.is_string(raw) else json.loads(raw)
-        for name, raw in rawjson.members(body.decode("utf-8-sig"))
-        if raw != "null"
-    }
-
-
 def answer(value: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return an object as JSON response: without spaces, unescaped UTF-8, a newline at the end."""
-    body = b"".join((b"{", *_encoded(value), b"}\n"))
-    return Response(body, status, headers={"content-type": JSON, **(headers or {})})
-
-
-def _encoded(value: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield an object's members as JSON; of long lists LIST entries at once, of long texts a piece."""
-    for n, (name, one) in enumerate(value.items()):
-        yield (b"," if n else b"") + _json(name) + b":"
-        if isinstance(one, list) and len(one) > LIST:
-            for at in range(0, len(one), LIST):
-                yield (b"," if at else b"[") + _json(one[at : at + LIST])[1:-1]
-            yield b"]"
-        elif isinstance(one, str) and len(one) > rawjson.PIECE:
-            yield b'"'
-            for at in range(0, len(one), rawjson.PIECE):
-                yield _json(one[at : at + rawjson.PIECE])[1:-1]
-            yield b'"'
-        else:
-            yield _json(one)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    return Response(msgspec.json.encode(value) + b"\n", status, headers={"content-type": JSON, **(headers or {})})

@@ -13,12 +13,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Full(Exception):
-    """Raised if the queue has reached its limit."""
+class Busy(Exception):
+    """Raised if the queue is full or the server is shutting down.
 
+    ``retry_after``: seconds after which to retry, None if retrying is useless.
+    """
 
-class Closed(Exception):
-    """Raised if the queue is closed."""
+    def __init__(self, message: str, retry_after: int | None):
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class FairQueue(Generic[T]):
@@ -34,12 +37,12 @@ class FairQueue(Generic[T]):
         self._closed = False
 
     def put(self, client: str, entry: T) -> None:
-        """Append an entry of ``client``; raises Full or Closed."""
+        """Append an entry of ``client``; raises Busy if the queue is full or closed."""
         with self._changed:
             if self._closed:
-                raise Closed
+                raise Busy("server shutting down", None)
             if self._size() >= self.limit:
-                raise Full
+                raise Busy(f"{self.limit} requests wait already", 5)
             self._waiting.setdefault(client, deque()).append(entry)
             self._notify_positions()
             self._changed.notify()

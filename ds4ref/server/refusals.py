@@ -9,7 +9,7 @@ from .apis.common import compact
 from .turn import Failed
 
 if TYPE_CHECKING:
-    from .worker import Busy
+    from .queue import Busy
 
 OPENAI = {401: "authentication_error", 413: "request_too_large", 500: "server_error", 503: "server_error"}
 ANTHROPIC = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",

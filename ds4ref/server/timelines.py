@@ -17,7 +17,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from ..session.boundaries import Frontiers, Policy
@@ -26,6 +26,7 @@ from ..text import protocol
 from ..text.rendered import Rendered, TextPart
 
 if TYPE_CHECKING:
+    from ..session.store import Store
     from ..text.tokenizer import Tokenizer
 
 LEAST = 16
@@ -66,35 +67,13 @@ class Start:
     source: str
 
 
-Fit = Callable[[Sequence[int], int], bool]
-
-
-class Checkpoints(Protocol):
-    """The disk cache as seen from here (implemented by ``session.store``); its methods never raise."""
-
-    policy: Policy
-
-    def load(self, session: Session, text: bytes, fit: Fit, beyond: int = 0) -> tuple[int, str] | None:
-        """Load the longest checkpoint whose text is a prefix of ``text`` with more than ``beyond`` bytes.
-
-        Returns (length of that prefix in bytes, name of the source); None if there is none, with the session unchanged.
-        ``fit(tokens, length)`` decides whether ``tokens`` may represent the first ``length`` bytes of the prompt.
-        """
-
-    def save(self, session: Session, texts: Sequence[bytes], reason: str) -> bool:
-        """Save the session so that any of ``texts`` finds it; the file is named after the first one.
-
-        Without ``texts``, the text of its tokens is used. Returns whether it was saved; a failure is harmless.
-        """
-
-
 @dataclass
 class Timelines:
     """The cached timelines of one engine, at most ``budget`` bytes, evicted least recently used first."""
 
     tokenizer: Tokenizer
     budget: int = 1 << 30
-    disk: Checkpoints | None = None
+    disk: Store | None = None
     clock: Callable[[], float] = time.monotonic
     _kept: OrderedDict[int, Timeline] = field(default_factory=OrderedDict)
     _count: int = 0

@@ -35,7 +35,7 @@ from ..text.rendered import Rendered
 from . import saving
 from .constrain import GrammarError
 from .job import Job
-from .queue import Closed, FairQueue, Full
+from .queue import FairQueue
 from .schedule import Schedule
 from .scoring import echo, step
 from .timelines import Start, Timelines, begins
@@ -59,17 +59,6 @@ SLICE = 0.1
 
 CERTAIN = 1 << 20
 """Length in characters up to which a prompt is always tokenized; a longer one may be refused by an estimate."""
-
-
-class Busy(Exception):
-    """Raised if the queue is full or the server is shutting down.
-
-    ``retry_after``: seconds after which to retry, None if retrying is useless.
-    """
-
-    def __init__(self, message: str, retry_after: int | None):
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class Overflow(Exception):
@@ -160,12 +149,7 @@ class Worker:
         with self._lock:
             self._count += 1
             job = Job(self._count, turn, prompt, ids, listen, remember, more, demanded, submitted=time.monotonic())
-        try:
-            self.queue.put(turn.client, job)
-        except Full:
-            raise Busy(f"{self.queue.limit} requests wait already", 5) from None
-        except Closed:
-            raise Busy("server shutting down", None) from None
+        self.queue.put(turn.client, job)
         return job
 
     def abandon(self, job: Job) -> None:

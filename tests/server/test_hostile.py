@@ -290,7 +290,8 @@ def test_nothing_is_left_behind(scripted):
         sock.close()
     scripted.until(lambda: open_files() <= before)
     scripted.until(lambda: not scripted.service.board.state()["live"])
-    assert scripted.service.body_budget.bytes == 0 and scripted.ask().status_code == 200
+    scripted.until(lambda: scripted.service.body_budget.bytes == 0)
+    assert scripted.ask().status_code == 200
 
 
 @pytest.mark.thorough

@@ -2,17 +2,13 @@
 
 import asyncio
 import gzip
-import itertools
-import json
 import tracemalloc
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ds4ref.server.api import Refused
-from ds4ref.server.limits import BodyBudget, Limits, check_json, inflate, measure, receive_body
+from ds4ref.server.limits import BodyBudget, Limits, check_json, inflate, receive_body
 
 SMALL = Limits(body_bytes=1000, held_bytes=1500)
 
@@ -104,70 +100,8 @@ def test_damaged_data_is_a_400(coding, damage):
 # --- JSON, before it is parsed
 
 
-def slow_measure(text: bytes):
-    """The same, character by character."""
-    depth = deepest = values = containers = 0
-    inside = escaped = False
-    for char in text.decode("latin-1"):
-        after, escaped = escaped, char == "\\" and not escaped
-        if char == '"' and not after:
-            inside = not inside
-        elif not inside and char in "[{":
-            depth, values, containers = depth + 1, values + 1, containers + 1
-            deepest = max(deepest, depth)
-        elif not inside and char in "]}":
-            depth -= 1
-        elif not inside and char == ",":
-            values += 1
-    return deepest, values + 1, containers
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_measuring_agrees_with_reading_however_it_is_cut(size, monkeypatch):
-    """Every text of up to six of these characters: backslashes and strings that a chunk's edge cuts anywhere."""
-    monkeypatch.setattr("ds4ref.server.limits._CHUNK", size)
-    for length in range(7):
-        for parts in itertools.product(b'"\\[', repeat=length):
-            assert measure(bytes(parts)) == slow_measure(bytes(parts)), bytes(parts)
-    for text in (b"[[]]],[{},{}]", b'{"a":[1,"]}"],"b":{}}', b"]}[{[", b',[,"[,",{'):
-        assert measure(text) == slow_measure(text)
-
-
-@pytest.mark.parametrize("slashes", [3, 4])
-def test_backslashes_over_the_edge_of_a_mebibyte(slashes):
-    """A count that begins anew there takes the end of a string for a quote in it: deep nesting passes, or a long text
-    is refused."""
-    text = b'["' + b"a" * ((1 << 20) - 4) + b"\\" * slashes + b'"' + b"[" * 300
-    assert measure(text)[0] == (301 if slashes == 4 else 1)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
-
-
-def depth_of(value):
-    if isinstance(value, dict):
-        return 1 + max(map(depth_of, value.values()), default=0)
-    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
-
-
-@given(JSON, st.booleans())
-def test_depth_is_that_of_the_parsed_document(value, ascii_only):
-    assert measure(json.dumps(value, ensure_ascii=ascii_only).encode())[0] == depth_of(value)
-
-
-def test_the_document_and_256_in_it():
-    check_json(b'{"x":' + b"[" * 256 + b"]" * 256 + b"}", Limits())
-    with pytest.raises(Refused, match="256"):
-        check_json(b'{"x":' + b"[" * 257 + b"]" * 257 + b"}", Limits())
-
-
 def test_a_flood_of_values_is_refused():
-    with pytest.raises(Refused, match="values"):
-        check_json(b"[" + b"1," * 1000 + b"1]", Limits(values=1000))
-    with pytest.raises(Refused, match="arrays"):
-        check_json(b"[" + b"[]," * 1000 + b"1]", Limits(containers=1000))
+    for body in (b"[" + b"1," * 1000 + b"1]", b"[" + b"[]," * 500 + b"1]", b'{"a":' * 1000 + b"1" + b"}" * 1000):
+        with pytest.raises(Refused, match="values"):
+            check_json(body, Limits(values=1000))
     check_json(b"[" + b"1," * 998 + b"1]", Limits(values=1000))
-    check_json(b"[" + b"[]," * 999 + b"1]", Limits(containers=1000))

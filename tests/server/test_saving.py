@@ -15,7 +15,7 @@ from ds4ref.engine import Engine
 from ds4ref.errors import Cancelled
 from ds4ref.generate import Timing
 from ds4ref.server import saving
-from ds4ref.server.timelines import Fit, Start, Timelines
+from ds4ref.server.timelines import Start, Timelines
 from ds4ref.server.turn import Delta, Failed, Prefill, Sampling, Turn
 from ds4ref.server.worker import Job, Worker
 from ds4ref.session import kvc
@@ -38,7 +38,7 @@ class Recorded:
         self.saved: list[tuple[str, int]] = []
         self.texts: list[tuple[bytes, ...]] = []
 
-    def load(self, session: Session, text: bytes, fit: Fit, beyond: int = 0) -> tuple[int, str] | None:
+    def load(self, session: Session, text: bytes, fit: Any, beyond: int = 0) -> tuple[int, str] | None:
         return None
 
     def save(self, session: Session, texts: Sequence[bytes], reason: str) -> bool:

@@ -12,8 +12,9 @@ from ds4ref.errors import BackendError
 from ds4ref.nano import random_path
 from ds4ref.server import worker as module
 from ds4ref.server.job import Job
+from ds4ref.server.queue import Busy
 from ds4ref.server.turn import Failed, Sampling, Turn
-from ds4ref.server.worker import Busy, Worker
+from ds4ref.server.worker import Worker
 from ds4ref.targets.answer import Delta, Finish
 from ds4ref.text.chat import Message
 

@@ -1,11 +1,11 @@
 """What logs, metrics, trace and status say of what happened."""
 
+import gzip
 import json
 import logging
 import os
 import re
 import stat
-import threading
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +14,7 @@ from ds4ref.errors import BackendError, DataError
 from ds4ref.server.logs import Json, Plain, one_line
 from ds4ref.server.trace import Trace
 
+from .conftest import post
 from .test_app import LONG, begin
 
 
@@ -111,63 +112,39 @@ def traced(serving, tmp_path):
     return server, path
 
 
+def records(path):
+    """The lines of a trace."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def test_a_record(traced):
+    """A line when the turn begins, one when it ends; who left the queue leaves none."""
     server, path = traced
     assert path.read_text() == "" and stat.S_IMODE(path.stat().st_mode) == 0o600
     server.engine.say("<think>Let me see.</think>Good d\u00e4y \U0001f600!")
     body = '{"say":"h\u00e4llo","thinking":"high"}'
-    server.client.post("/v1/echo", content=body.encode(), headers={"x-request-id": "mine"})
-    server.until(lambda: "===== end request 1 =====" in path.read_text())
-    text = path.read_text()
-    order = [
-        "===== request 1 ", "id: mine\n", "kind: chat\n", "think_mode: high\n", "temperature: 0.0\n",
-        "--- cache decision ---\ncache_source: none\ncached_tokens: 0\n",
-        f"--- raw request json ---\n{body}\n", "--- rendered prompt ---\n", "h\u00e4llo", "--- generated text ---\n",
-        "<think>Let me see.</think>Good d\u00e4y \U0001f600!", "--- parsed message ---\n", "finish: stop\n",
-        "reasoning:\nLet me see.\n", "content:\nGood d\u00e4y \U0001f600!\n", "===== end request 1 =====",
-    ]  # fmt: skip
-    at = 0
-    for part in order:
-        assert part in text[at:], part
-        at = text.index(part, at) + len(part)
-
-
-def test_records_do_not_mix(traced):
-    server, path = traced
-    server.engine.hold()
-    threads = [threading.Thread(target=server.ask, args=(f"number {i}",)) for i in range(6)]
-    for number, thread in enumerate(threads):
-        thread.start()
-        server.until(lambda n=number: len(server.worker.queue) == n)
-    server.until(lambda: "generated text" in path.read_text())  # the first is told of while it runs
-    assert path.read_text().count("===== request") == 1
-    server.engine.release()
-    for thread in threads:
-        thread.join()
-    server.until(lambda: path.read_text().count("===== end") == 6)
-    found = re.findall(r"===== (end )?request (\d+)", path.read_text())
-    starts, ends = found[::2], found[1::2]
-    assert [number for _, number in starts] == [number for _, number in ends]
-    assert not any(end for end, _ in starts) and sorted(number for _, number in starts) == list("123456")
-
-
-def test_who_left_the_queue_leaves_no_record(traced):
-    server, path = traced
+    packed = gzip.compress(body.encode())
+    server.client.post("/v1/echo", content=packed, headers={"x-request-id": "mine", "content-encoding": "gzip"})
     server.engine.hold()
     running = begin(server)
-    server.engine.held()
-    from .conftest import post
-
+    server.until(lambda: len(records(path)) == 3)
     sock = server.connect()
     sock.sendall(post("/v1/echo", b'{"say":"hi"}'))
     server.until(lambda: len(server.worker.queue) == 1)
     sock.close()
     server.until(lambda: len(server.worker.queue) == 0)
+    server.engine.fail = BackendError("the device burns")
     server.engine.release()
     running.join()
-    assert server.ask().status_code == 200
-    server.until(lambda: "end request 3" in path.read_text())
-    assert re.findall(r"===== request (\d+)", path.read_text()) == ["1", "3"]
+    server.until(lambda: len(records(path)) == 4)
+    first, last, failing, failed = records(path)
+    assert (first["event"], first["id"], first["api"], first["thinking"]) == ("begin", "mine", "chat", "high")
+    assert first["request"] == body and "h\u00e4llo" in first["prompt"] and first["sampling"]["temperature"] == 0
+    assert (first["source"], first["cached"], first["prompt_tokens"] > 0) == ("none", 0, True)
+    assert (last["event"], last["id"], last["status"], last["finish"]) == ("end", "mine", 200, "stop")
+    assert last["generated"] == "<think>Let me see.</think>Good d\u00e4y \U0001f600!"
+    assert (last["reasoning"], last["content"], last["tool_calls"]) == ("Let me see.", "Good d\u00e4y \U0001f600!", [])
+    assert failing["id"] == failed["id"] and (failed["status"], failed["error"]) == (500, "the device burns")
 
 
 def test_a_trace_that_cannot_be_written(tmp_path):

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from ..api import Refused
 from .requests import REQUESTS, Request, bad
+
+T = TypeVar("T")
 
 NEVER: frozenset[str] = frozenset()
 OFF = frozenset(("false", "[]", "{}", '""', "0", "0.0"))
@@ -144,18 +147,29 @@ def read(data: bytes, api: str) -> Request:
 
     Raises Refused (400) for what is no JSON object, a field of another type, and what this server does not do.
     """
+    text, members = members_of(data)
+    check(members, api)
+    return typed(text, REQUESTS[api])
+
+
+def members_of(data: bytes) -> tuple[str, dict[str, Raw]]:
+    """Return a request's text and the members of its JSON object; raises Refused (400) if it is none."""
     try:
         text = data.decode("utf-8-sig")
-        try:
-            members = msgspec.json.decode(text, type=dict[str, Raw])
-        except msgspec.DecodeError:
-            # msgspec refuses half a pair, which JavaScript's clients send where they cut a text
-            text = _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
-            members = msgspec.json.decode(text, type=dict[str, Raw])
-        check(members, api)
-        return msgspec.json.decode(text, type=REQUESTS[api])
     except UnicodeDecodeError as error:
         raise bad(f"the body is not UTF-8 (byte {error.start})") from None
+    try:
+        return text, msgspec.json.decode(text, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        # msgspec refuses half a pair, which JavaScript's clients send where they cut a text
+        text = _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], text)
+        return text, typed(text, dict[str, Raw])
+
+
+def typed(text: str, kind: type[T]) -> T:
+    """Parse JSON as a type; raises Refused (400), naming the field, if it does not fit."""
+    try:
+        return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
         raise bad(str(error)) from None
 

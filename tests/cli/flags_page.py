@@ -5,6 +5,7 @@ python -m tests.cli.flags_page > docs/reference/flags.md
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import io
@@ -54,19 +55,33 @@ def parsers() -> Iterator[tuple[str, options.Parser]]:
         options.Parser.parse = parse  # type: ignore[method-assign]
 
 
+SHARED = 4
+"""A flag with one text in so many commands is described once, at the top of the page."""
+
+
 def page() -> str:
     """The whole page as Markdown."""
-    parts = ["# All flags\n\nMade of the parsers (`python -m tests.cli.flags_page`); a test holds it to them.\n"]
-    for name, parser in parsers():
-        rows = []
+    rows: dict[str, dict[str, str]] = {}
+    for command, parser in parsers():
+        rows[command] = {}
         for action in parser._actions:
-            if action.help in (None, "==SUPPRESS==") or not action.option_strings:
-                continue
-            takes = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
-            text = (action.help or "").replace("|", "\\|").replace("%%", "%")
-            rows.append(f"| `{', '.join(action.option_strings)}{takes}` | {' '.join(text.split())} |")
-        if rows:
-            parts.append("\n".join([f"\n## {name}\n", "| flag | |", "|---|---|", *rows, ""]))
+            if action.help not in (None, "==SUPPRESS==") and action.option_strings:
+                takes = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+                text = (action.help or "").replace("|", "\\|").replace("%%", "%")
+                rows[command][f"`{', '.join(action.option_strings)}{takes}`"] = " ".join(text.split())
+    count = collections.Counter(row for flags in rows.values() for row in flags.items())
+    shared = [row for row in count if count[row] >= SHARED]
+    parts = ["# All flags\n\nMade of the parsers (`python -m tests.cli.flags_page`); a test holds it to them.\n"]
+    parts.append("\n## In several commands\n\n| flag | |\n|---|---|\n")
+    parts += [f"| {flag} | {text} |\n" for flag, text in shared]
+    for command, flags in rows.items():
+        own = [row for row in flags.items() if row not in shared]
+        also = ", ".join("`" + re.split("[ `]", flag)[-3 if " " in flag else -2].rstrip(",") + "`"
+                         for flag, text in flags.items() if (flag, text) in shared)  # fmt: skip
+        parts.append(f"\n## {command}\n\n")
+        if own:
+            parts += ["| flag | |\n|---|---|\n", *(f"| {flag} | {text} |\n" for flag, text in own), "\n"]
+        parts.append(f"Also: {also}.\n" if also else "")
     return "".join(parts)
 
 

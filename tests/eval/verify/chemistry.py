@@ -216,8 +216,7 @@ def competing_isotopologues_commitment(choices: Sequence[str]) -> int:
         return [*substrates, *complexes, with_h, with_d]
 
     end = rk(rates, [1.0] * 3 + [0.0] * 5, 150.0)
-    if end[6] + end[7] > 0.02:
-        raise ValueError("the conversion is not low")
+    assert end[6] + end[7] <= 0.02, "the conversion is not low"
     return nearest(choices, end[7] / (end[6] + end[7]))
 
 

@@ -16,8 +16,7 @@ _NUMBER = re.compile(
 def leading_number(text: str) -> float:
     """Return the first number in a choice; forms: plain, 3.2e-4, 3.2 x 10^-4, 7/12, 12 %, 34,500."""
     match = _NUMBER.search(text.replace("$", ""))
-    if match is None:
-        raise ValueError(f"no number in {text!r}")
+    assert match is not None, f"no number in {text!r}"
     value = float(match["mantissa"].replace(",", "").replace("\u2212", "-"))
     power = match["power"] or match["exp"]
     if power:
@@ -27,25 +26,21 @@ def leading_number(text: str) -> float:
     return value / 100.0 if match["percent"] else value
 
 
+def _only(hits: Sequence[bool], what: object) -> int:
+    assert sum(hits) == 1, f"{sum(hits)} choices fit {what}"
+    return list(hits).index(True)
+
+
 def nearest(choices: Sequence[str], value: float, rel: float = 0.02) -> int:
     """Return the index of the only choice whose leading number is within the relative distance ``rel`` of ``value``."""
-    hits = [i for i, text in enumerate(choices) if abs(leading_number(text) - value) <= rel * abs(value)]
-    if len(hits) != 1:
-        raise ValueError(f"{len(hits)} choices lie near {value:.6g}")
-    return hits[0]
+    return _only([abs(leading_number(text) - value) <= rel * abs(value) for text in choices], value)
 
 
 def with_words(choices: Sequence[str], *words: str) -> int:
     """Return the index of the only choice that contains all the words."""
-    hits = [i for i, text in enumerate(choices) if all(word in text for word in words)]
-    if len(hits) != 1:
-        raise ValueError(f"{len(hits)} choices hold {words}")
-    return hits[0]
+    return _only([all(word in text for word in words) for text in choices], words)
 
 
 def only(choices: Sequence[str], wanted: str) -> int:
     """Return the index of the only choice equal to ``wanted``."""
-    hits = [i for i, text in enumerate(choices) if text == wanted]
-    if len(hits) != 1:
-        raise ValueError(f"{len(hits)} choices equal {wanted!r}")
-    return hits[0]
+    return _only([text == wanted for text in choices], wanted)

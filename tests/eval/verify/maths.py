@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
-from itertools import combinations, permutations, product
+from itertools import combinations, pairwise, permutations, product
 from math import hypot, sqrt
 from typing import TypeVar
 
@@ -23,35 +23,15 @@ S = TypeVar("S", bound=Hashable)
 def _solve(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
     """Solve a square linear system exactly by Gauss-Jordan elimination."""
     size = len(matrix)
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    rows = np.array([[*row, value] for row, value in zip(matrix, right, strict=True)], dtype=object)
     for col in range(size):
-        pivot = next(r for r in range(col, size) if rows[r][col] != 0)
-        rows[col], rows[pivot] = rows[pivot], rows[col]
-        head = rows[col][col]
-        rows[col] = [x / head for x in rows[col]]
+        pivot = next(r for r in range(col, size) if rows[r, col] != 0)
+        rows[[col, pivot]] = rows[[pivot, col]]
+        rows[col] = rows[col] / rows[col, col]
         for r in range(size):
-            factor = rows[r][col]
-            if r != col and factor != 0:
-                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[col], strict=True)]
-    return [row[-1] for row in rows]
-
-
-def _determinant(matrix: list[list[Fraction]]) -> Fraction:
-    """Exact determinant by elimination."""
-    rows = [row[:] for row in matrix]
-    size, value = len(rows), Fraction(1)
-    for col in range(size):
-        pivot = next((r for r in range(col, size) if rows[r][col] != 0), None)
-        if pivot is None:
-            return Fraction(0)
-        if pivot != col:
-            rows[col], rows[pivot] = rows[pivot], rows[col]
-            value = -value
-        value *= rows[col][col]
-        for r in range(col + 1, size):
-            factor = rows[r][col] / rows[col][col]
-            rows[r] = [x - factor * y for x, y in zip(rows[r], rows[col], strict=True)]
-    return value
+            if r != col:
+                rows[r] = rows[r] - rows[r, col] * rows[col]
+    return list(rows[:, -1])
 
 
 def _hitting_time(start: S, moves: Callable[[S], list[S]], done: Callable[[S], bool]) -> Fraction:
@@ -63,9 +43,8 @@ def _hitting_time(start: S, moves: Callable[[S], list[S]], done: Callable[[S], b
             if not done(target) and target not in index:
                 index[target] = len(index)
                 queue.append(target)
-    matrix = [[Fraction(0)] * len(queue) for _ in queue]
+    matrix = [[Fraction(int(i == j)) for j in range(len(queue))] for i in range(len(queue))]
     for i, state in enumerate(queue):
-        matrix[i][i] += 1
         targets = moves(state)
         for target in targets:
             if not done(target):
@@ -73,24 +52,18 @@ def _hitting_time(start: S, moves: Callable[[S], list[S]], done: Callable[[S], b
     return _solve(matrix, [Fraction(1)] * len(queue))[0]
 
 
-def _fraction(value: float, limit: int = 2000) -> Fraction:
-    """The fraction with a small denominator that a numeric value stands for; fails if none is within 1e-9."""
+def _parts(value: float, limit: int = 2000, within: float = 1e-9) -> int:
+    """Return m + n for the fraction m/n with a small denominator that a numeric value stands for."""
     found = Fraction(value).limit_denominator(limit)
-    if abs(float(found) - value) > 1e-9:
-        raise ValueError(f"{value!r} is not close to a fraction with denominator up to {limit}")
-    return found
+    assert abs(float(found) - value) <= within, value
+    return found.numerator + found.denominator
 
 
 def grid_local_extremes() -> int:
     """Count fillings of a 3 x 3 board by 1..9 in which every cell beats all its neighbours or loses to all of them."""
     near = [[j for j in range(9) if abs(i // 3 - j // 3) + abs(i % 3 - j % 3) == 1] for i in range(9)]
-    total = 0
-    for p in permutations(range(1, 10)):
-        # A cheap test of the first corner throws out a third of the orders before the full test.
-        if (p[0] > p[1]) != (p[0] > p[3]):
-            continue
-        total += all(len({p[i] > p[j] for j in near[i]}) == 1 for i in range(9))
-    return total % 1000
+    boards = (p for p in permutations(range(1, 10)) if (p[0] > p[1]) == (p[0] > p[3]))  # a cheap test first
+    return sum(all(len({p[i] > p[j] for j in near[i]}) == 1 for i in range(9)) for p in boards) % 1000
 
 
 def pairs_without_neighbours() -> int:
@@ -100,13 +73,10 @@ def pairs_without_neighbours() -> int:
         if not cells:
             return 1
         (r, c), rest = cells[0], cells[1:]
-        total = 0
-        for k, (s, d) in enumerate(rest):
-            if abs(r - s) + abs(c - d) != 1:
-                total += count(rest[:k] + rest[k + 1 :])
-        return total
+        apart = [k for k, (s, d) in enumerate(rest) if abs(r - s) + abs(c - d) != 1]
+        return sum(count(rest[:k] + rest[k + 1 :]) for k in apart)
 
-    return count(tuple((r, c) for r in range(2) for c in range(5)))
+    return count(tuple(product(range(2), range(5))))
 
 
 def balanced_lamps() -> int:
@@ -115,9 +85,8 @@ def balanced_lamps() -> int:
     sums: Counter[tuple[int, ...]] = Counter({(0, 0, 0, 0): 1})
     for _ in range(4):  # add one row at a time, keeping only the vector of column sums
         grown: Counter[tuple[int, ...]] = Counter()
-        for column_sums, ways in sums.items():
-            for row in rows:
-                grown[tuple(a + b for a, b in zip(column_sums, row, strict=True))] += ways
+        for column_sums, row in product(sums, rows):
+            grown[tuple(a + b for a, b in zip(column_sums, row, strict=True))] += sums[column_sums]
         sums = grown
     return sums[(0, 0, 0, 0)] % 1000
 
@@ -126,33 +95,22 @@ def paths_two_meetings() -> int:
     """Count ordered pairs of right/up paths from (0,0) to (5,3) that share exactly two points besides the ends."""
     paths = []
     for rights in combinations(range(8), 5):
-        x = y = 0
-        points = {(0, 0)}
-        for step in range(8):
-            x, y = (x + 1, y) if step in rights else (x, y + 1)
-            points.add((x, y))
-        paths.append(points)
+        steps = [sum(r < n for r in rights) for n in range(9)]
+        paths.append({(x, n - x) for n, x in enumerate(steps)})
     return sum(len(p & q) == 4 for p in paths for q in paths)
 
 
 def lockers_two_colours() -> int:
     """Count circular colourings of 15 lockers in three colours, any three in a row showing exactly two, modulo 1000."""
-    size = 15
-    total = 0
 
-    def extend(colours: list[int]) -> None:
-        nonlocal total
-        if len(colours) == size:
-            wrapped = (colours[-2], colours[-1], colours[0]), (colours[-1], colours[0], colours[1])
-            total += all(len(set(three)) == 2 for three in wrapped)
-            return
-        for colour in range(3):
-            if len({colours[-2], colours[-1], colour}) == 2:
-                extend([*colours, colour])
+    def count(colours: tuple[int, ...]) -> int:
+        if len(colours) > 2 and len(set(colours[-3:])) != 2:
+            return 0
+        if len(colours) == 17:
+            return colours[-2:] == colours[:2]
+        return sum(count((*colours, colour)) for colour in range(3))
 
-    for first, second in product(range(3), repeat=2):
-        extend([first, second])
-    return total % 1000
+    return count(()) % 1000
 
 
 def disjoint_pairs_walk() -> int:
@@ -163,10 +121,9 @@ def disjoint_pairs_walk() -> int:
     state: Counter[tuple[frozenset[int], frozenset[int] | None]] = Counter({(start, None): 1})
     for _ in range(12):
         grown: Counter[tuple[frozenset[int], frozenset[int] | None]] = Counter()
-        for (now, before), ways in state.items():
-            for card in cards:
-                if not card & now and card != before:
-                    grown[(card, now)] += ways
+        for (now, before), card in product(state, cards):
+            if not card & now and card != before:
+                grown[(card, now)] += state[now, before]
         state = grown
     return sum(ways for (now, _), ways in state.items() if now == start)
 
@@ -188,21 +145,18 @@ def stamps_six_ways() -> int:
 
 def quadratic_form_pairs() -> int:
     """Count pairs 1 <= x, y <= 441 with x^2 + xy + y^2 divisible by 441, modulo 1000."""
-    m = 441
-    return sum((x * x + x * y + y * y) % m == 0 for x in range(1, m + 1) for y in range(1, m + 1)) % 1000
+    return sum((x * x + x * y + y * y) % 441 == 0 for x, y in product(range(1, 442), repeat=2)) % 1000
 
 
 def base24_zeros() -> int:
     """Count the zeros at the end of the base-24 form of the product of 11^k - 5^k for k = 1..600."""
-    twos = threes = 0
-    for k in range(1, 601):
+    powers = {2: 0, 3: 0}
+    for k, prime in product(range(1, 601), powers):
         value = 11**k - 5**k
-        low = (value & -value).bit_length() - 1
-        twos += low
-        while value % 3 == 0:
-            value //= 3
-            threes += 1
-    return min(twos // 3, threes)  # 24 = 2^3 * 3
+        while value % prime == 0:
+            value //= prime
+            powers[prime] += 1
+    return min(powers[2] // 3, powers[3])  # 24 = 2^3 * 3
 
 
 def vieta_eight() -> int:
@@ -212,36 +166,21 @@ def vieta_eight() -> int:
         # ab | a^2 + b^2 + 8 forces b | a^2 + 8, so b is at most a^2 + 8: the search over divisors is complete.
         top = a * a + 8
         small = [d for d in range(1, int(sqrt(top)) + 1) if top % d == 0]
-        divisors = {*small, *(top // d for d in small)}
-        if any((top + b * b) % (a * b) == 0 for b in divisors):
-            total += a
+        total += a * any((top + b * b) % (a * b) == 0 for b in (*small, *(top // d for d in small)))
     return total
 
 
 def mirror_divisors() -> int:
     """Count the divisors d of (2*3*5*7)^8 with as many divisors as (2*3*5*7)^8 / d."""
-    total = 0
-    for a, b, c, d in product(range(9), repeat=4):
-        total += (a + 1) * (b + 1) * (c + 1) * (d + 1) == (9 - a) * (9 - b) * (9 - c) * (9 - d)
-    return total
+    return sum(np.prod(np.add(e, 1)) == np.prod(np.subtract(9, e)) for e in product(range(9), repeat=4))
 
 
 def root_pair_products() -> int:
     """Return the product of 3 - r s over the six pairs of roots r, s of x^4 + 2x^3 - 5x^2 + x + 3."""
-    companion = [[0, 0, 0, -3], [1, 0, 0, -1], [0, 1, 0, 5], [0, 0, 1, -2]]
-    pairs = list(combinations(range(4), 2))
-    # The 2 x 2 minors of the companion matrix form a 6 x 6 matrix whose eigenvalues are the pair products.
-    matrix = [[Fraction(0)] * 6 for _ in pairs]
-    for i, (a, b) in enumerate(pairs):
-        for j, (c, d) in enumerate(pairs):
-            minor = companion[a][c] * companion[b][d] - companion[a][d] * companion[b][c]
-            matrix[i][j] = Fraction((3 if i == j else 0) - minor)
-    value = _determinant(matrix)
     roots = np.roots([1, 2, -5, 1, 3])
-    numeric = np.prod([3 - roots[a] * roots[b] for a, b in pairs])
-    if abs(numeric - float(value)) > 1e-6:
-        raise ValueError("exact and numeric products differ")
-    return int(value)
+    value = complex(np.prod([3 - r * s for r, s in combinations(roots, 2)]))  # symmetric, hence an integer
+    assert abs(value - round(value.real)) < 1e-6
+    return round(value.real)
 
 
 def circle_of_reals() -> int:
@@ -255,12 +194,10 @@ def circle_of_reals() -> int:
         grown: dict[tuple[int, int], int] = {}
         for (height, total), squares in best.items():
             for h in (height - 1, height + 1):
-                key = (h, total + h)
-                grown[key] = max(grown.get(key, -1), squares + h * h)
+                grown[h, total + h] = max(grown.get((h, total + h), -1), squares + h * h)
         best = grown
     value = max(Fraction(q) - Fraction(s * s, size) for (h, s), q in best.items() if h == 0)
-    if value.denominator != 1:
-        raise ValueError("the maximum is not an integer")
+    assert value.denominator == 1
     return int(value)
 
 
@@ -270,10 +207,7 @@ def mobius_equation() -> int:
     while (image := 3 / (3 - orbit[-1])) != orbit[0]:
         orbit.append(image)
     size = len(orbit)
-    matrix = [[Fraction(0)] * size for _ in orbit]
-    for i in range(size):
-        matrix[i][i] += 2
-        matrix[i][(i + 1) % size] += 1
+    matrix = [[Fraction(2 * (i == j) + ((i + 1) % size == j)) for j in range(size)] for i in range(size)]
     value = _solve(matrix, [2 / x for x in orbit])[0]
     return value.numerator + value.denominator
 
@@ -285,84 +219,60 @@ def arbelos_chain_triangle() -> int:
     # (x - 15)^2 + y^2 = (15 - r)^2 and (x - 10)^2 + y^2 = (10 + r)^2, gives x = 5 r.
 
     def centre(r: float) -> tuple[float, float]:
-        x = 5 * r
-        return x, sqrt(max((10 + r) ** 2 - (x - 10) ** 2, 0.0))
+        return 5 * r, sqrt(max((10 + r) ** 2 - (5 * r - 10) ** 2, 0.0))
 
-    last = (25.0, 0.0, 5.0)  # the arc on CB is what the first circle touches
-    chain = []
+    def gap(r: float, x: float, y: float, radius: float) -> float:
+        return hypot(centre(r)[0] - x, centre(r)[1] - y) - r - radius
+
+    chain = [(25.0, 0.0, 5.0)]  # the arc on CB is what the first circle touches
     for _ in range(6):
-
-        def gap(r: float, last: tuple[float, float, float] = last) -> float:
-            x, y = centre(r)
-            return hypot(x - last[0], y - last[1]) - r - last[2]
-
-        r = brentq(gap, 1e-9, last[2], xtol=1e-15, rtol=1e-14)
-        last = (*centre(r), r)
-        chain.append(last)
-    (x1, y1, _), (x2, y2, _), (x3, y3, _) = chain[1], chain[3], chain[5]
-    area = _fraction(abs((x2 - x1) * (y3 - y1) - (x3 - x1) * (y2 - y1)) / 2)
-    return area.numerator + area.denominator
+        r = brentq(gap, 1e-9, chain[-1][2], chain[-1], xtol=1e-15, rtol=1e-14)
+        chain.append((*centre(r), r))
+    (x1, y1, _), (x2, y2, _), (x3, y3, _) = chain[2::2]
+    return _parts(abs((x2 - x1) * (y3 - y1) - (x3 - x1) * (y2 - y1)) / 2)
 
 
 def circle_round_incircle() -> int:
     """Return m + n for the radius m/n of the circle through B and C that touches the incircle from outside."""
     a, b, c = 25.0, 17.0, 28.0
     x = (a * a + c * c - b * b) / (2 * a)  # A's foot on BC, with B = (0, 0) and C = (25, 0)
-    height = sqrt(c * c - x * x)
     # The incentre is the mean of the corners with the opposite sides as weights.
-    incentre = (a * np.array([x, height]) + c * np.array([a, 0.0])) / (a + b + c)
-    inradius = float(incentre[1])
+    incentre = (a * np.array([x, sqrt(c * c - x * x)]) + c * np.array([a, 0.0])) / (a + b + c)
 
     def gap(k: float) -> float:
-        radius = hypot(a / 2, k)
-        return hypot(a / 2 - incentre[0], k - incentre[1]) - (radius - inradius)
+        return hypot(a / 2 - incentre[0], k - incentre[1]) - hypot(a / 2, k) + incentre[1]
 
     # Centres run up and down the perpendicular bisector of BC; a scan shows that the gap changes sign once.
-    grid = np.linspace(-200, 200, 4001)
-    signs = [gap(float(k)) > 0 for k in grid]
-    (change,) = [i for i in range(4000) if signs[i] != signs[i + 1]]
-    k = brentq(gap, float(grid[change]), float(grid[change + 1]), xtol=1e-15, rtol=1e-14)
-    radius = _fraction(hypot(a / 2, k))
-    return radius.numerator + radius.denominator
+    ((low, high),) = [
+        ends for ends in pairwise(np.linspace(-200, 200, 4001)) if (gap(ends[0]) > 0) != (gap(ends[1]) > 0)
+    ]
+    return _parts(hypot(a / 2, brentq(gap, low, high, xtol=1e-15, rtol=1e-14)))
 
 
 def four_balls() -> int:
     """Return m + n for the squared radius m/n of the sphere through the six contact points of four touching balls."""
-    radii = (3.0, 4.0, 6.0, 12.0)
-
-    def dist(i: int, j: int) -> float:
-        return radii[i] + radii[j]
-
+    radii = np.array([3.0, 4.0, 6.0, 12.0])
+    apart = np.add.outer(radii, radii) - np.diag(2 * radii)
     # Gram matrix of the centres seen from the first one, then a triangular square root for coordinates.
-    gram = np.zeros((3, 3))
-    for i, j in product(range(3), repeat=2):
-        apart = dist(i + 1, j + 1) if i != j else 0.0
-        gram[i, j] = (dist(0, i + 1) ** 2 + dist(0, j + 1) ** 2 - apart**2) / 2
+    gram = (np.add.outer(apart[0, 1:] ** 2, apart[0, 1:] ** 2) - apart[1:, 1:] ** 2) / 2
     centres = np.vstack([np.zeros(3), np.linalg.cholesky(gram)])
     # On the segment between two centres the contact point divides the distance in the ratio of the radii.
     contacts = np.array(
-        [centres[i] + (centres[j] - centres[i]) * radii[i] / dist(i, j) for i, j in combinations(range(4), 2)]
+        [centres[i] + (centres[j] - centres[i]) * radii[i] / apart[i, j] for i, j in combinations(range(4), 2)]
     )
     # |p|^2 = 2 p.q + t, linear in the sphere's centre q and in t = R^2 - |q|^2.
     system = np.hstack([2 * contacts, np.ones((6, 1))])
     solution = np.linalg.lstsq(system, (contacts**2).sum(axis=1), rcond=None)[0]
     squares = ((contacts - solution[:3]) ** 2).sum(axis=1)
-    if np.ptp(squares) > 1e-9:
-        raise ValueError("the six contact points do not lie on one sphere")
-    value = _fraction(float(squares.mean()))
-    return value.numerator + value.denominator
+    assert np.ptp(squares) < 1e-9, "the six contact points do not lie on one sphere"
+    return _parts(float(squares.mean()))
 
 
 def right_isosceles_lattice() -> int:
     """Count isosceles right triangles with corners in a 4 x 10 array of points."""
-    points = list(product(range(4), range(10)))
     total = 0
-    for three in combinations(points, 3):
-        (ax, ay), (bx, by), (cx, cy) = three
-        ab = (ax - bx) ** 2 + (ay - by) ** 2
-        bc = (bx - cx) ** 2 + (by - cy) ** 2
-        ca = (cx - ax) ** 2 + (cy - ay) ** 2
-        p, q, r = sorted((ab, bc, ca))
+    for three in combinations(product(range(4), range(10)), 3):
+        p, q, r = sorted((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 for a, b in combinations(three, 2))
         total += p == q and p + q == r
     return total
 
@@ -407,12 +317,9 @@ def bracelet_every_pair_twice() -> int:
             new_words.append(np.hstack([words[keep], np.full((len(keep), 1), colour, dtype=np.int8)]))
             new_used.append(after)
         words, used = np.concatenate(new_words), np.concatenate(new_used)
-    # 18 steps with at most 2 of each of the 9 pairs: every pair occurs exactly twice.
-    if not (used == 2).all():
-        raise ValueError("a pair occurs too rarely")
+    assert (used == 2).all()  # 18 steps with at most 2 of each of the 9 pairs: every pair occurs exactly twice
     top = 3 ** (length - 1)
-    digits = words[:, :length].astype(np.int64)
-    weights = 3 ** np.arange(length - 1, -1, -1, dtype=np.int64)
+    digits, weights = words[:, :length].astype(np.int64), 3 ** np.arange(length - 1, -1, -1, dtype=np.int64)
     least = np.full(len(words), 3**length, dtype=np.int64)
     for code in (digits @ weights, digits[:, ::-1] @ weights):
         for _ in range(length):
@@ -421,48 +328,20 @@ def bracelet_every_pair_twice() -> int:
     return len(np.unique(least)) % 1000
 
 
-def _solutions_mod_3(rows: list[list[int]], right: list[int]) -> int:
-    """Number of solutions of a linear system over the field with three elements."""
-    work = [[*(x % 3 for x in row), value % 3] for row, value in zip(rows, right, strict=True)]
-    size, rank = len(rows[0]), 0
-    for col in range(size):
-        pivot = next((r for r in range(rank, len(work)) if work[r][col]), None)
-        if pivot is None:
-            continue
-        work[rank], work[pivot] = work[pivot], work[rank]
-        head = work[rank]
-        for r in range(rank + 1, len(work)):
-            if work[r][col]:
-                factor = work[r][col] * head[col]  # 1 and 2 are their own inverses
-                work[r] = [(x - factor * y) % 3 for x, y in zip(work[r], head, strict=True)]
-        rank += 1
-    return 0 if any(row[-1] for row in work[rank:]) else 3 ** (size - rank)
-
-
 def cube_roots_of_identity() -> int:
     """Count 3 x 3 matrices modulo 9 whose cube is 1, modulo 1000.
 
-    All matrices modulo 3 are enumerated; the lifts modulo 9 of each are counted by an exact linear system.
+    All matrices modulo 3 are enumerated; (A + 3B)^3 is A^3 + 3(AAB + ABA + BAA) modulo 9, so each of them is tried with
+    all lifts B modulo 3, or with none.
     """
     one = np.eye(3, dtype=np.int64)
-    all_mod_3 = np.array(list(product(range(3), repeat=9)), dtype=np.int64).reshape(-1, 3, 3)
-    cubes = all_mod_3 @ all_mod_3 @ all_mod_3
+    every = np.array(list(product(range(3), repeat=9)), dtype=np.int64).reshape(-1, 3, 3)
     total = 0
-    for a in all_mod_3[((cubes - one) % 3 == 0).all(axis=(1, 2))]:
-        # Modulo 9, (A + 3B)^3 is A^3 + 3(AAB + ABA + BAA); each B modulo 3 is one lift.
+    for a in every[((every @ every @ every - one) % 3 == 0).all(axis=(1, 2))]:
         square = a @ a
-        system = np.kron(square, one) + np.kron(a, a.T) + np.kron(one, square.T)  # acts on B read row by row
-        total += _solutions_mod_3(system.tolist(), ((one - square @ a) // 3).reshape(-1).tolist())
+        lifts = square @ every + a @ every @ a + every @ square
+        total += int((lifts % 3 == (one - square @ a) // 3 % 3).all(axis=(1, 2)).sum())
     return total % 1000
-
-
-def _product(p: list[int], q: list[int]) -> list[int]:
-    """Exact product of two polynomials given by their coefficients."""
-    out = [0] * (len(p) + len(q) - 1)
-    for i, x in enumerate(p):
-        for j, y in enumerate(q):
-            out[i + j] += x * y
-    return out
 
 
 def splitting_octic() -> int:
@@ -477,29 +356,16 @@ def splitting_octic() -> int:
     turns = np.array([1, 1j, -1, -1j])
     roots = np.concatenate([np.sqrt(np.sqrt(y))[:, None] * turns for y in (big, 1296 / big)], axis=1)
     found: set[int] = set()
-    zero = np.zeros((len(values), 1))
-    stack = [(0, np.ones((len(values), 1), dtype=complex))]  # next root that may be taken, product so far
-    while stack:
-        start, poly = stack.pop()
-        size = poly.shape[1] - 1
-        if size < 4:
-            longer, shifted = np.hstack([poly, zero]), np.hstack([zero, poly])
-            stack += [(k + 1, longer - roots[:, [k]] * shifted) for k in range(start, 8)]
-        if size == 0:
-            continue
-        for i in np.nonzero((np.abs(poly - np.round(poly.real)) < 1e-6).all(axis=1))[0]:
-            a = int(values[i])
-            if a in found:
-                continue
-            # Exact division by a monic factor, checked by multiplying back.
-            whole = [1, 0, 0, 0, a, 0, 0, 0, 1296]
-            factor, rest, quotient = [round(c.real) for c in poly[i]], whole[:], []
-            for j in range(9 - size):
-                quotient.append(rest[j])
-                for k, c in enumerate(factor):
-                    rest[j + k] -= quotient[j] * c
-            if _product(factor, quotient) == whole:
-                found.add(a)
+    for size in range(1, 5):
+        for chosen in combinations(range(8), size):
+            poly = np.ones((len(values), 1), dtype=complex)
+            for k in chosen:
+                poly = np.pad(poly, ((0, 0), (0, 1))) - roots[:, [k]] * np.pad(poly, ((0, 0), (1, 0)))
+            for i in np.nonzero((np.abs(poly - np.round(poly.real)) < 1e-6).all(axis=1))[0]:
+                whole = [1.0, 0, 0, 0, values[i], 0, 0, 0, 1296]
+                _, rest = np.polydiv(whole, np.round(poly[i].real))  # exact: whole numbers far below 2**53
+                if not any(rest):
+                    found.add(int(values[i]))
     return len(found)
 
 
@@ -510,28 +376,23 @@ def ant_on_tetrahedron() -> int:
     fit together without overlap (checked), every straight segment in the plane folds up to a path on the surface, and
     the distance to the nearest image is the distance on the surface.
     """
-    side = {frozenset("BC"): 14.0, frozenset("AB"): 13.0, frozenset("AC"): 15.0}
-    side |= {frozenset("AD"): 14.0, frozenset("CD"): 13.0, frozenset("BD"): 15.0}
+    pairs = ("BC", "AB", "AC", "AD", "CD", "BD")
+    side = {frozenset(pair): length for pair, length in zip(pairs, (14.0, 13.0, 15.0) * 2, strict=True)}
 
     def third(p: complex, q: complex, to_p: float, to_q: float, away: complex) -> complex:
         """Corner at the given distances from p and q, on the other side of pq than the point away."""
         base = abs(q - p)
         along = (to_p**2 - to_q**2 + base**2) / (2 * base)
-        high = (to_p**2 - along**2) ** 0.5
-        unit = (q - p) / base
-        one, two = p + unit * complex(along, high), p + unit * complex(along, -high)
-        return one if abs(one - away) > abs(two - away) else two
+        corners = [p + (q - p) / base * complex(along, sign * (to_p**2 - along**2) ** 0.5) for sign in (1, -1)]
+        return max(corners, key=lambda corner: abs(corner - away))
 
     first = {"B": 0j, "C": 14 + 0j}
     first["A"] = third(first["B"], first["C"], 13.0, 15.0, -100j)
     spot = 7 + 4j  # BP = CP = sqrt(65), on the same side of BC as A
     # Weights of P in the face ABC, to find it again in every image of that face.
-    weights = np.linalg.solve(
-        np.array([[first[k].real for k in "ABC"], [first[k].imag for k in "ABC"], [1.0, 1.0, 1.0]]),
-        np.array([spot.real, spot.imag, 1.0]),
-    )
-    if weights.min() <= 0:
-        raise ValueError("P is not inside the face")
+    corners = np.array([first[k] for k in "ABC"])
+    weights = np.linalg.solve(np.array([corners.real, corners.imag, np.ones(3)]), np.array([spot.real, spot.imag, 1.0]))
+    assert weights.min() > 0, "P is not inside the face"
 
     def key(z: complex) -> tuple[int, int]:
         return round(z.real * 1000), round(z.imag * 1000)
@@ -547,8 +408,7 @@ def ant_on_tetrahedron() -> int:
             after = {p: face[p], q: face[q], missing: z}
             middle = sum(after.values()) / 3
             if key(middle) not in faces and abs(middle) < 70:
-                if names.setdefault(key(z), missing) != missing:
-                    raise ValueError("the unrolled faces do not fit together")
+                assert names.setdefault(key(z), missing) == missing, "the unrolled faces do not fit together"
                 faces[key(middle)] = after
                 queue.append(after)
     images = np.array(
@@ -561,14 +421,10 @@ def ant_on_tetrahedron() -> int:
     best = 0.0
     # The face ABC and its neighbour over BC, over CA and over AB show the whole surface once.
     shown = [f for f in faces.values() if len({key(z) for z in f.values()} & {key(z) for z in first.values()}) >= 2]
-    for face in shown:
-        a, b, c = face.values()
+    for a, b, c in (face.values() for face in shown):
         marks = [(i / 16, j / 16) for i in range(17) for j in range(17 - i)]
         points = sorted((a + s * (b - a) + t * (c - a) for s, t in marks), key=lambda z: short([z.real, z.imag]))
         for z in points[:4]:
             options = {"xatol": 1e-10, "fatol": 1e-12, "maxiter": 2000}
             best = max(best, -float(minimize(short, [z.real, z.imag], method="Nelder-Mead", options=options).fun))
-    square = Fraction(best**2).limit_denominator(200)
-    if abs(float(square) - best**2) > 1e-5:
-        raise ValueError("no small fraction found")
-    return square.numerator + square.denominator
+    return _parts(best**2, 200, 1e-5)

@@ -38,18 +38,9 @@ def elastic_prop_hot_deck(choices: Sequence[str]) -> int:
     stiff = np.zeros((2 * elements + 2, 2 * elements + 2))
     force = np.zeros(2 * elements + 2)
     h = size
-    local = (
-        ei
-        / h**3
-        * np.array(
-            [
-                [12, 6 * h, -12, 6 * h],
-                [6 * h, 4 * h * h, -6 * h, 2 * h * h],
-                [-12, -6 * h, 12, -6 * h],
-                [6 * h, 2 * h * h, -6 * h, 4 * h * h],
-            ]
-        )
-    )
+    shape = np.array([[12, 6 * h, -12, 6 * h], [6 * h, 4 * h * h, -6 * h, 2 * h * h],
+                      [-12, -6 * h, 12, -6 * h], [6 * h, 2 * h * h, -6 * h, 4 * h * h]])  # fmt: skip
+    local = ei / h**3 * shape
     # Deflection upwards positive. A warmer top wants w'' = -curvature; the equivalent nodal moments are
     # EI times the integral of shape'' times that free curvature: only the two rotations get a share.
     free = -curvature
@@ -130,8 +121,7 @@ def networked_gain_ceiling(choices: Sequence[str]) -> int:
         period_map = np.column_stack([advance(column) for column in np.eye(6)])
         return bool(max(abs(np.linalg.eigvals(period_map))) < 1)
 
-    if decays(0.39) or not decays(0.5):
-        raise ValueError("the stabilizing range is not where it is expected")
+    assert decays(0.5) and not decays(0.39), "the stabilizing range is not where it is expected"
     return nearest(choices, bisect(decays, 0.5, 5.0))
 
 
@@ -263,22 +253,11 @@ def hotchpot_disclaimer_tree(choices: Sequence[str]) -> int:
     """Divide the estate along the family tree by the rules of the statute."""
     # name: (takes in person, children who count as issue)
     tree: dict[str, tuple[bool, list[str]]] = {
-        "Ada": (True, []),
-        "Ben": (False, ["Bea", "Bob", "Bill"]),
-        "Carl": (False, ["Cora"]),
-        "Eve": (False, ["e1", "e2", "e3"]),
-        "Finn": (True, []),
-        "Gus": (False, []),
-        "Bea": (False, []),
-        "Bob": (True, []),
-        "Bill": (False, ["Nora", "Otto"]),
-        "Nora": (True, []),
-        "Otto": (True, []),
-        "Cora": (True, []),
-        "e1": (True, []),
-        "e2": (True, []),
-        "e3": (True, []),
-    }
+        "Ada": (True, []), "Ben": (False, ["Bea", "Bob", "Bill"]), "Carl": (False, ["Cora"]), "Cora": (True, []),
+        "Eve": (False, ["e1", "e2", "e3"]), "e1": (True, []), "e2": (True, []), "e3": (True, []), "Finn": (True, []),
+        "Gus": (False, []), "Bea": (False, []), "Bob": (True, []), "Bill": (False, ["Nora", "Otto"]),
+        "Nora": (True, []), "Otto": (True, []),
+    }  # fmt: skip
     gifts = {"Ada": 90, "Ben": 150, "Eve": 60, "Finn": 400}
 
     def takes(name: str) -> bool:
@@ -306,22 +285,16 @@ def hotchpot_disclaimer_tree(choices: Sequence[str]) -> int:
         lines = [name for name in lines if name not in out]
     for name in lines:
         hand_down(name, part - gifts.get(name, 0))
-    if sum(shares.values()) != fund:
-        raise ValueError("the shares do not exhaust the fund")
+    assert sum(shares.values()) == fund, "the shares do not exhaust the fund"
     return nearest(choices, float(shares["Nora"] * 1000))
 
 
 def waiver_policy_waiting_period(choices: Sequence[str]) -> int:
     """Enumerate all paths of states and balance premiums and benefits."""
     step = {
-        ("H", "H"): 0.86,
-        ("H", "S"): 0.10,
-        ("H", "D"): 0.04,
-        ("S", "H"): 0.25,
-        ("S", "S"): 0.60,
-        ("S", "D"): 0.15,
+        ("H", "H"): 0.86, ("H", "S"): 0.10, ("H", "D"): 0.04, ("S", "H"): 0.25, ("S", "S"): 0.60, ("S", "D"): 0.15,
         ("D", "D"): 1.0,
-    }
+    }  # fmt: skip
     annuity = benefits = 0.0
     for tail in product("HSD", repeat=4):
         path = ("H", *tail)
@@ -388,8 +361,7 @@ def hydrograph_gap_storm_peak(choices: Sequence[str]) -> int:
     for i in range(10):
         lift[i, i] = lift[i + 1, i] = 0.5
     hourly, *_ = np.linalg.lstsq(lift, given, rcond=None)
-    if not np.allclose(lift @ hourly, given):
-        raise ValueError("the given ordinates are not consistent")
+    assert np.allclose(lift @ hourly, given), "the given ordinates are not consistent"
     rain = np.array([37.0, 30.0, 7.0, 35.0])
     index = bisect(lambda x: bool(np.maximum(rain - x, 0).sum() > 20), 0, 40)
     flow = np.zeros(14)
@@ -421,9 +393,8 @@ def four_equations_of_teluvan(choices: Sequence[str]) -> int:
     """Try every even base and every assignment of the roots."""
     values: set[int] = set()
     for n in range(8, 21, 2):
-        roots = np.arange(1, n)
         # The last three sentences do not contain "to", so four nested roots are enough for them.
-        mi, ra, su, pe = (x.ravel() for x in np.meshgrid(roots, roots, roots, roots))
+        mi, ra, su, pe = (x.ravel() for x in np.meshgrid(*[np.arange(1, n)] * 4))
         good = su * n + (mi - 1) * n + ra == pe * n + ra
         # "hal" is doubled to stay with whole numbers
         good &= (2 * mi - 1) * n + 2 * ((su - 1) * n + pe) == 2 * pe * n
@@ -432,8 +403,7 @@ def four_equations_of_teluvan(choices: Sequence[str]) -> int:
             for t in range(1, n):
                 if len({m, t, r, s, p}) == 5 and m * n + r + p * n + s == (t - 1) * n + m:
                     values.add((2 * s - 1) * n // 2 * m + (p - 1) * n + r + t)
-    if len(values) != 1:
-        raise ValueError(f"the sentences allow the values {values}")
+    assert len(values) == 1, f"the sentences allow the values {values}"
     return nearest(choices, values.pop())
 
 
@@ -462,8 +432,7 @@ def order_of_six_sound_laws(choices: Sequence[str]) -> int:
         for order in permutations(range(6))
         if all(modern(old, order) == new for old, new in known)
     }
-    if len(results) != 1:
-        raise ValueError(f"the words allow {results}")
+    assert len(results) == 1, f"the words allow {results}"
     return only(choices, results.pop())
 
 
@@ -472,8 +441,7 @@ def lopsided_temperament_beats(choices: Sequence[str]) -> int:
     comma = 12 * 1200 * math.log2(1.5) - 7 * 1200
     circle = ["Eb", "Bb", "F", "C", "G", "D", "A", "E", "B", "F#", "C#", "G#"]
     narrow = {"C": 0.25, "G": 0.25, "A": 0.25, "E": 0.125, "Bb": 0.125}
-    if abs(sum(narrow.values()) - 1) > 1e-12:
-        raise ValueError("the circle does not close")
+    assert abs(sum(narrow.values()) - 1) < 1e-12, "the circle does not close"
     cents, place = {}, 0.0
     for note in circle:
         cents[note] = place
@@ -505,8 +473,7 @@ def charter_with_one_slip(choices: Sequence[str]) -> int:
         if len(wrong) == 1:
             found.append(f"{year}; {wrong[0]} is wrong")
         weekday = (weekday + (366 if leap else 365)) % 7
-    if len(found) != 1:
-        raise ValueError(f"possible: {found}")
+    assert len(found) == 1, f"possible: {found}"
     return only(choices, found[0])
 
 
@@ -528,8 +495,7 @@ def capped_search_allocation(choices: Sequence[str]) -> int:
     missed = sum(p * np.exp(-a * t) for p, a, t in zip(prior, rate, (t1, t2, t3), strict=True))
     missed = np.where(t1 + t2 <= 40, missed, 1.0)
     best = float(t2.flat[int(np.argmin(missed))])
-    if abs(best - result.x[1]) > 0.2:
-        raise ValueError("optimizer and grid disagree")
+    assert abs(best - result.x[1]) <= 0.2, "optimizer and grid disagree"
     return nearest(choices, float(result.x[1]))
 
 

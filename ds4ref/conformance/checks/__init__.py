@@ -6,7 +6,7 @@ is ``required`` if a client in use today breaks without it. What an API need not
 refuses it or shows no sign of it: of any server that is a skip, of ours, which has to have it, a failure. What a server
 does offer has to be right.
 
-Each check names the fields that it reads, and the clients that read them (``CLIENTS``; docs/reference/checks.md).
+Each check names the fields that it reads, and the clients that read them (``CLIENTS``; ``ds4-server smoke checks``).
 """
 
 from __future__ import annotations
